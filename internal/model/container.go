@@ -1,0 +1,201 @@
+package model
+
+import (
+	"syscall"
+	"time"
+)
+
+// ContainerMetadata names a container. Name and Attempt are unique within a sandbox.
+type ContainerMetadata struct {
+	Name    string `json:"name"`
+	Attempt uint32 `json:"attempt,omitempty"`
+}
+
+// ImageSpec is an image as a client names it.
+type ImageSpec struct {
+	Image              string            `json:"image"`
+	UserSpecifiedImage string            `json:"userSpecifiedImage,omitempty"`
+	RuntimeHandler     string            `json:"runtimeHandler,omitempty"`
+	ImageRef           string            `json:"imageRef,omitempty"`
+	Annotations        map[string]string `json:"annotations,omitempty"`
+}
+
+// EnvVar is an environment variable. Value may hold any byte but NUL.
+type EnvVar struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Propagation is how mounts spread between a host path and a container.
+type Propagation string
+
+const (
+	PropagationPrivate         Propagation = "private"
+	PropagationHostToContainer Propagation = "hostToContainer"
+	PropagationBidirectional   Propagation = "bidirectional"
+)
+
+// Mount brings a host path (or an image, or a named volume) into a container.
+type Mount struct {
+	ContainerPath     string      `json:"containerPath"`
+	HostPath          string      `json:"hostPath,omitempty"`
+	Readonly          bool        `json:"readonly,omitempty"`
+	RecursiveReadOnly bool        `json:"recursiveReadOnly,omitempty"`
+	SELinuxRelabel    bool        `json:"selinuxRelabel,omitempty"`
+	Propagation       Propagation `json:"propagation,omitempty"`
+	UIDMappings       []IDMapping `json:"uidMappings,omitempty"`
+	GIDMappings       []IDMapping `json:"gidMappings,omitempty"`
+	Image             *ImageSpec  `json:"image,omitempty"`
+	ImageSubPath      string      `json:"imageSubPath,omitempty"`
+}
+
+// Device brings a host device into a container. Permissions is made of r, w and m.
+type Device struct {
+	ContainerPath string `json:"containerPath"`
+	HostPath      string `json:"hostPath"`
+	Permissions   string `json:"permissions"`
+}
+
+// HugepageLimit limits huge pages of one size (`2MB`), in bytes.
+type HugepageLimit struct {
+	PageSize string `json:"pageSize"`
+	Limit    uint64 `json:"limit"`
+}
+
+// Resources are limits of a container or pod. Zero means "not set"; the kernel's default holds then.
+type Resources struct {
+	CPUPeriod     int64             `json:"cpuPeriod,omitempty"` // µs
+	CPUQuota      int64             `json:"cpuQuota,omitempty"`  // µs of CPU time each period; -1 is no limit
+	CPUShares     int64             `json:"cpuShares,omitempty"` // weight against others, 2 to 262144
+	MemoryLimit   int64             `json:"memoryLimit,omitempty"`
+	MemorySwap    int64             `json:"memorySwap,omitempty"` // memory and swap together; -1 is no limit
+	OOMScoreAdj   int64             `json:"oomScoreAdj,omitempty"`
+	CPUSetCPUs    string            `json:"cpusetCPUs,omitempty"`
+	CPUSetMems    string            `json:"cpusetMems,omitempty"`
+	HugepageLimit []HugepageLimit   `json:"hugepageLimits,omitempty"`
+	Unified       map[string]string `json:"unified,omitempty"` // cgroup v2 files and what is written to them
+}
+
+// Capabilities are changes to the default set. "ALL" stands for every one. Names with and without CAP_ are taken.
+type Capabilities struct {
+	Add        []string `json:"add,omitempty"`
+	Drop       []string `json:"drop,omitempty"`
+	AddAmbient []string `json:"addAmbient,omitempty"`
+}
+
+// ContainerSecurity is a container's security context.
+type ContainerSecurity struct {
+	Capabilities             Capabilities     `json:"capabilities"`
+	Privileged               bool             `json:"privileged,omitempty"`
+	Namespaces               NamespaceOptions `json:"namespaces"`
+	SELinux                  *SELinux         `json:"selinux,omitempty"`
+	RunAsUser                *int64           `json:"runAsUser,omitempty"`
+	RunAsGroup               *int64           `json:"runAsGroup,omitempty"`
+	RunAsUsername            string           `json:"runAsUsername,omitempty"`
+	ReadonlyRootfs           bool             `json:"readonlyRootfs,omitempty"`
+	SupplementalGroups       []int64          `json:"supplementalGroups,omitempty"`
+	SupplementalGroupsStrict bool             `json:"supplementalGroupsStrict,omitempty"`
+	NoNewPrivs               bool             `json:"noNewPrivs,omitempty"`
+	MaskedPaths              []string         `json:"maskedPaths,omitempty"`
+	ReadonlyPaths            []string         `json:"readonlyPaths,omitempty"`
+	Seccomp                  *SecurityProfile `json:"seccomp,omitempty"` // nil is Unconfined, as the CRI has it
+	AppArmor                 *SecurityProfile `json:"apparmor,omitempty"`
+}
+
+// ContainerConfig is everything that a client says about a container when it creates one.
+type ContainerConfig struct {
+	Metadata    ContainerMetadata `json:"metadata"`
+	Image       ImageSpec         `json:"image"`
+	Command     []string          `json:"command,omitempty"`
+	Args        []string          `json:"args,omitempty"`
+	WorkingDir  string            `json:"workingDir,omitempty"`
+	Env         []EnvVar          `json:"env,omitempty"`
+	Mounts      []Mount           `json:"mounts,omitempty"`
+	Devices     []Device          `json:"devices,omitempty"`
+	CDIDevices  []string          `json:"cdiDevices,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	LogPath     string            `json:"logPath,omitempty"` // relative to SandboxConfig.LogDirectory
+	Stdin       bool              `json:"stdin,omitempty"`
+	StdinOnce   bool              `json:"stdinOnce,omitempty"`
+	TTY         bool              `json:"tty,omitempty"`
+	Resources   *Resources        `json:"resources,omitempty"`
+	Security    ContainerSecurity `json:"security"`
+	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"` // 0: the image's, else SIGTERM
+}
+
+// ContainerState is the state of a container as clients see it.
+type ContainerState string
+
+const (
+	ContainerCreated ContainerState = "created"
+	ContainerRunning ContainerState = "running"
+	ContainerExited  ContainerState = "exited"
+	ContainerUnknown ContainerState = "unknown"
+)
+
+// Reasons why a container is in its state, in ContainerStatus.Reason.
+const (
+	ReasonCompleted  = "Completed"
+	ReasonError      = "Error"
+	ReasonOOMKilled  = "OOMKilled"
+	ReasonKeeperLost = "KeeperLost" // it ended while no keeper watched it, and the kernel kept no exit code
+	ReasonRebooted   = "Rebooted"   // it was running when the node went down
+	ReasonStartError = "StartError"
+)
+
+// User is whom a container's first process runs as, as numbers in the container's user namespace.
+type User struct {
+	UID    int64   `json:"uid"`
+	GID    int64   `json:"gid"`
+	Groups []int64 `json:"groups,omitempty"`
+}
+
+// ContainerStatus is what a client is told of a container.
+type ContainerStatus struct {
+	ID         string
+	SandboxID  string
+	Config     *ContainerConfig // shared and immutable: do not write to it
+	State      ContainerState
+	CreatedAt  time.Time
+	StartedAt  time.Time // zero: never started
+	FinishedAt time.Time // zero: not finished
+	ExitCode   int32
+	Reason     string
+	Message    string
+	ImageID    string // sha256:… of the image's configuration
+	ImageRef   string // what ContainerStatus.image_ref reports: the repo digest, else the ID
+	LogPath    string // absolute; empty: no log
+	Resources  *Resources
+	User       *User
+	StopSignal syscall.Signal
+	PID        int
+}
+
+// ContainerFilter selects containers; empty fields match all. IDs may be prefixes.
+type ContainerFilter struct {
+	ID        string
+	SandboxID string
+	State     ContainerState
+	Labels    map[string]string
+}
+
+// ContainerEventType is what happened to a container or, for a sandbox, to the sandbox itself.
+type ContainerEventType string
+
+const (
+	EventCreated ContainerEventType = "created"
+	EventStarted ContainerEventType = "started"
+	EventStopped ContainerEventType = "stopped"
+	EventDeleted ContainerEventType = "deleted"
+)
+
+// ContainerEvent tells of a change. Sandbox events have ContainerID equal to the sandbox's ID, as evented kubelets expect.
+type ContainerEvent struct {
+	ContainerID string
+	SandboxID   string
+	Type        ContainerEventType
+	At          time.Time
+	Sandbox     *SandboxStatus     // nil once the sandbox is removed, if its pod has another
+	Containers  []*ContainerStatus // all of the sandbox's
+}

@@ -1,0 +1,27 @@
+package model
+
+import (
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Auth is what a client sends to authenticate a pull. No field of it may reach a log or an error.
+type Auth struct {
+	Username      string
+	Password      string
+	Auth          string // base64 of username:password
+	ServerAddress string // the registry that the credentials are for; empty: the one of the reference
+	IdentityToken string // an OAuth2 refresh token
+	RegistryToken string // a bearer token
+}
+
+// Image is an image that the node has. Its ID is the digest of its configuration.
+type Image struct {
+	ID          string   // sha256:…
+	RepoTags    []string // docker.io/library/busybox:1.36, sorted
+	RepoDigests []string // docker.io/library/busybox@sha256:…, sorted
+	Size        uint64   // bytes of its compressed blobs as pulled
+	Pinned      bool
+	Config      ocispec.ImageConfig
+	Platform    ocispec.Platform
+	Layers      []string // diff IDs, base first
+}
