@@ -1,0 +1,155 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"time"
+)
+
+// DefaultPath is read when no other file is named and it exists.
+const DefaultPath = "/etc/berth/config.toml"
+
+// Config is what default.toml says of each key. A field's flag is its key with - for _, unless a tag names another.
+type Config struct {
+	Root            string   `toml:"root"`
+	State           string   `toml:"state"`
+	Address         string   `toml:"address"`
+	SocketGroup     string   `toml:"socket_group"`
+	HostsDir        string   `toml:"hosts_dir"`
+	LogLevel        string   `toml:"log_level"`
+	LogFormat       string   `toml:"log_format"`
+	KeeperBinary    string   `toml:"keeper_binary"`
+	OOMScoreAdj     int      `toml:"oom_score_adj"`
+	ShutdownTimeout Duration `toml:"shutdown_timeout"`
+	CgroupDriver    string   `toml:"cgroup_driver"`
+	CgroupRoot      string   `toml:"cgroup_root"`
+	PidsLimit       int64    `toml:"pids_limit"`
+	Ulimits         []string `toml:"ulimits"`
+	CDISpecDirs     []string `toml:"cdi_spec_dirs"`
+	DefaultRuntime  string   `toml:"default_runtime"`
+
+	Network Network `toml:"network"`
+	Image   Image   `toml:"image"`
+	Stream  Stream  `toml:"stream"`
+	Seccomp Seccomp `toml:"seccomp"`
+	Metrics Metrics `toml:"metrics"`
+
+	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
+	Runtimes map[string]Runtime `toml:"runtimes"`
+}
+
+// Network is how pods are connected.
+type Network struct {
+	CNIConfDir string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
+	CNIBinDirs []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
+	Bridge     string   `toml:"bridge" flag:"bridge"`
+	PodCIDR    []string `toml:"pod_cidr" flag:"pod-cidr"`
+	MTU        int      `toml:"mtu" flag:"mtu"`
+}
+
+// Image is how images are pulled and kept.
+type Image struct {
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
+	Pinned                 []string `toml:"pinned"`
+	Platform               string   `toml:"platform"`
+	Timeout                Duration `toml:"timeout"`
+	Retries                int      `toml:"retries"`
+}
+
+// Stream is the server of exec, attach and port-forward.
+type Stream struct {
+	Address     string   `toml:"address"`
+	Port        int      `toml:"port"`
+	IdleTimeout Duration `toml:"idle_timeout"`
+	TLSCert     string   `toml:"tls_cert"`
+	TLSKey      string   `toml:"tls_key"`
+}
+
+// Seccomp is about profiles of system calls.
+type Seccomp struct {
+	DefaultProfile string `toml:"default_profile"`
+	LocalhostRoot  string `toml:"localhost_root"`
+}
+
+// Metrics is where Prometheus finds them.
+type Metrics struct {
+	Address string `toml:"address"`
+}
+
+// Types of Runtime.
+const (
+	RuntimeBuiltin = "builtin" // libcontainer in the keeper
+	RuntimeOCI     = "oci"     // an OCI runtime binary, run by the keeper
+)
+
+// Runtime is a runtime handler.
+type Runtime struct {
+	Type                         string   `toml:"type"`
+	Path                         string   `toml:"path"`
+	Root                         string   `toml:"root"`
+	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
+	Annotations                  []string `toml:"annotations"`
+	Capabilities                 []string `toml:"capabilities"`
+}
+
+// Default is the configuration of a node that has no file.
+func Default() *Config {
+	return &Config{
+		Root:            "/var/lib/berth",
+		State:           "/run/berth",
+		Address:         "/run/berth/berth.sock",
+		HostsDir:        "/etc/berth/certs.d",
+		LogLevel:        "info",
+		LogFormat:       "auto",
+		OOMScoreAdj:     -999,
+		ShutdownTimeout: Duration(10 * time.Second),
+		CgroupDriver:    "auto",
+		CgroupRoot:      "/berth",
+		Ulimits:         []string{},
+		CDISpecDirs:     []string{"/etc/cdi", "/var/run/cdi"},
+		DefaultRuntime:  "berth",
+		Network: Network{
+			CNIConfDir: "/etc/cni/net.d",
+			CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
+			Bridge:     "berth0",
+			PodCIDR:    []string{},
+		},
+		Image: Image{
+			MaxConcurrentDownloads: 4,
+			Pinned:                 []string{},
+			Timeout:                Duration(30 * time.Second),
+			Retries:                5,
+		},
+		Stream: Stream{
+			Address:     "127.0.0.1",
+			IdleTimeout: Duration(4 * time.Hour),
+		},
+		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
+		Runtimes: map[string]Runtime{
+			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, Capabilities: []string{}},
+		},
+	}
+}
+
+// Duration is written as 30s or 4h.
+type Duration time.Duration
+
+var (
+	_ encoding.TextUnmarshaler = (*Duration)(nil)
+	_ encoding.TextMarshaler   = Duration(0)
+)
+
+// UnmarshalText reads what time.ParseDuration reads.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration such as 30s or 4h", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// MarshalText writes it as UnmarshalText reads it.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+func (d Duration) String() string { return time.Duration(d).String() }

@@ -1,0 +1,230 @@
+package config
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/configuration.md")
+
+func TestDefaultFileHoldsTheDefaults(t *testing.T) {
+	got := &Config{}
+	if err := got.decode(DefaultFile()); err != nil {
+		t.Fatal(err)
+	}
+	if want := Default(); !reflect.DeepEqual(got, want) {
+		t.Errorf("the default file says\n%+v\nDefault says\n%+v", got, want)
+	}
+	if err := got.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryKeyIsDocumentedAndHasAFlag(t *testing.T) {
+	docs := documentation()
+	set := pflag.NewFlagSet("berthd", pflag.ContinueOnError)
+	Bind(set)
+	for _, f := range fields() {
+		if docs[f.key] == "" {
+			t.Errorf("%s: no comment in default.toml", f.key)
+		}
+		flag := set.Lookup(f.flag)
+		if flag == nil {
+			t.Errorf("%s: no flag --%s", f.key, f.flag)
+		} else if flag.Usage == "" {
+			t.Errorf("--%s: no usage", f.flag)
+		}
+	}
+	for _, name := range []string{"root", "state", "address", "hosts-dir", "cni-conf-dir", "bridge", "pod-cidr",
+		"image.max-concurrent-downloads", "stream.port", "keeper-binary"} {
+		if set.Lookup(name) == nil {
+			t.Errorf("no flag --%s", name)
+		}
+	}
+	for i := range reflect.TypeFor[Runtime]().NumField() {
+		if key := "runtimes.berth." + reflect.TypeFor[Runtime]().Field(i).Tag.Get("toml"); docs[key] == "" {
+			t.Errorf("%s: no comment in default.toml", key)
+		}
+	}
+}
+
+func TestDocumentationIsThatOfTheDefaultFile(t *testing.T) {
+	const path = "../../docs/configuration.md"
+	if *update {
+		if err := os.WriteFile(path, []byte(Markdown()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != Markdown() {
+		t.Error("docs/configuration.md is not what default.toml says: go test ./internal/config -update")
+	}
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestFileAndFlagsAreReadOverTheDefaults(t *testing.T) {
+	set := pflag.NewFlagSet("berthd", pflag.ContinueOnError)
+	overrides := Bind(set)
+	err := set.Parse([]string{"--root", "/srv/berth", "--pod-cidr", "10.9.0.0/16", "--pod-cidr=fd00:9::/64",
+		"--stream.idle-timeout=5m", "--network.nothing"})
+	if err == nil {
+		t.Error("an unknown flag was taken")
+	}
+	err = set.Parse([]string{"--image.retries", "3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(file(t, `
+root = "/data/berth"
+state = "/data/state"
+[network]
+pod_cidr = ["10.1.0.0/16"]
+mtu = 1400
+[image]
+retries = 9
+timeout = "1m30s"
+[runtimes.runc]
+type = "oci"
+path = "/usr/sbin/runc"
+`), overrides)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Root != "/srv/berth" || c.State != "/data/state" {
+		t.Errorf("root %q, state %q", c.Root, c.State)
+	}
+	if got := c.Network.PodCIDRs(); len(got) != 2 || got[0].String() != "10.9.0.0/16" || got[1].String() != "fd00:9::/64" {
+		t.Errorf("pod CIDRs %v", got)
+	}
+	if c.Network.MTU != 1400 || c.Network.Bridge != "berth0" {
+		t.Errorf("network %+v", c.Network)
+	}
+	if c.Image.Retries != 3 || time.Duration(c.Image.Timeout) != 90*time.Second || c.Image.MaxConcurrentDownloads != 4 {
+		t.Errorf("image %+v", c.Image)
+	}
+	if time.Duration(c.Stream.IdleTimeout) != 5*time.Minute {
+		t.Errorf("stream %+v", c.Stream)
+	}
+	if len(c.Runtimes) != 2 || c.Runtimes["berth"].Type != RuntimeBuiltin || c.Runtimes["runc"].Path != "/usr/sbin/runc" {
+		t.Errorf("runtimes %+v", c.Runtimes)
+	}
+}
+
+func TestWhatIsWrongIsNamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file  string
+		flags []string
+		want  []string // parts of the error
+	}{
+		"an unknown key":             {file: "root = \"/r\"\nroots = 1\n", want: []string{"config.toml:2", "roots", "root is one"}},
+		"an unknown key in a table":  {file: "\n[network]\nbridg = \"b\"", want: []string{"config.toml:3", "network.bridg", "network.bridge"}},
+		"an unknown table":           {file: "[nothing]\na = 1", want: []string{"nothing", "unknown"}},
+		"an unknown key of runtimes": {file: "[runtimes.x]\ntype = \"builtin\"\nbinary = \"\"", want: []string{"config.toml:3", "runtimes.x.binary"}},
+		"a wrong type":               {file: "[image]\nretries = \"many\"", want: []string{"config.toml:2", "retries"}},
+		"a wrong type of a string":   {file: "root = 5", want: []string{"config.toml:1", "root"}},
+		"a duration that is none":    {file: "[image]\n\ntimeout = \"soon\"", want: []string{"config.toml:3", "soon"}},
+		"no TOML":                    {file: "root = \n", want: []string{"config.toml:1"}},
+		"a key given twice":          {file: "root = \"/a\"\nroot = \"/b\"", want: []string{"config.toml", "root"}},
+		"a bad value":                {file: "log_level = \"loud\"", want: []string{"config.toml:1", "log_level", "loud", "debug"}},
+		"a relative path":            {file: "\nroot = \"data\"", want: []string{"config.toml:2", "root"}},
+		"a bad value of a flag":      {flags: []string{"--mtu=3"}, want: []string{"flag --mtu", "network.mtu", "3"}},
+		"two ranges of one family":   {file: "[network]\npod_cidr = [\"10.0.0.0/8\", \"11.0.0.0/8\"]", want: []string{":2", "network.pod_cidr"}},
+		"a range that is none":       {file: "[network]\npod_cidr = [\"10.0.0.0\"]", want: []string{"network.pod_cidr"}},
+		"a long interface name":      {file: "[network]\nbridge = \"abcdefghijklmnop\"", want: []string{"network.bridge"}},
+		"a runtime without a path":   {file: "[runtimes.x]\ntype = \"oci\"", want: []string{"runtimes.x.path"}},
+		"a runtime of no type":       {file: "[runtimes.x]\ntype = \"vm\"", want: []string{":2", "runtimes.x.type", "vm"}},
+		"an absent default runtime":  {file: "default_runtime = \"crun\"", want: []string{"default_runtime", "crun"}},
+		"a certificate alone":        {file: "[stream]\ntls_cert = \"/c.pem\"", want: []string{"stream.tls_key"}},
+		"a ulimit":                   {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
+		"root and state in one":      {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},
+		"several at once":            {file: "root = \"x\"\nlog_format = \"xml\"", want: []string{"root", "log_format"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := pflag.NewFlagSet("berthd", pflag.ContinueOnError)
+			overrides := Bind(set)
+			if err := set.Parse(tc.flags); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(file(t, tc.file), overrides)
+			if err == nil {
+				t.Fatal("was taken")
+			}
+			for _, part := range tc.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error %q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}
+
+func TestAMissingFileIsAnErrorOnlyWhereItWasNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.toml")
+	if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(DefaultPath); os.IsNotExist(err) {
+		if c, err := Load("", nil); err != nil || c.Root != "/var/lib/berth" {
+			t.Errorf("without a file: %+v, %v", c, err)
+		}
+	}
+}
+
+func TestUlimits(t *testing.T) {
+	c := Default()
+	c.Ulimits = []string{"nofile=1024:524288", "core=0", "memlock=unlimited"}
+	got, err := c.Rlimits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 3 || got[0].Type != "RLIMIT_NOFILE" || got[0].Soft != 1024 || got[0].Hard != 524288 ||
+		got[1].Hard != 0 || got[2].Soft != 1<<64-1 {
+		t.Errorf("%+v", got)
+	}
+	for _, bad := range []string{"nofile", "nofile=", "nofile=5:4", "nofile=a", "=1"} {
+		c.Ulimits = []string{bad}
+		if _, err := c.Rlimits(); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
+
+func TestSocketGroup(t *testing.T) {
+	for group, want := range map[string]int{"": -1, "root": 0, "1234": 1234} {
+		c := Default()
+		c.SocketGroup = group
+		if gid, err := c.SocketGID(); err != nil || gid != want {
+			t.Errorf("%q: %d, %v", group, gid, err)
+		}
+	}
+	c := Default()
+	c.SocketGroup = "no-such-group-here"
+	if _, err := c.SocketGID(); err == nil || !strings.Contains(err.Error(), "socket_group") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestConfigurationCanBePrinted(t *testing.T) {
+	if _, err := toml.Marshal(Default()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,308 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/user"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/platforms"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// KeyError is what is wrong with one key.
+type KeyError struct {
+	Key     string // network.pod_cidr
+	Problem string
+}
+
+func (e *KeyError) Error() string { return e.Key + ": " + e.Problem }
+
+var (
+	runtimeName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+	interfaceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`)
+	capability    = regexp.MustCompile(`^(?i:(CAP_)?[A-Z][A-Z0-9_]*)$`)
+)
+
+// Validate checks values, all of them; the error joins a *KeyError for each that is wrong. It looks at nothing outside the
+// configuration: files may come later.
+func (c *Config) Validate() error {
+	var v validation
+	v.absolute("root", c.Root)
+	v.absolute("state", c.State)
+	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))
+	v.absolute("hosts_dir", c.HostsDir)
+	v.optional("keeper_binary", c.KeeperBinary)
+	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
+	v.oneOf("log_format", c.LogFormat, "auto", "text", "json")
+	v.between("oom_score_adj", int64(c.OOMScoreAdj), -1000, 1000)
+	v.positive("shutdown_timeout", c.ShutdownTimeout)
+	v.oneOf("cgroup_driver", c.CgroupDriver, "auto", "cgroupfs", "systemd")
+	v.absolute("cgroup_root", c.CgroupRoot)
+	if slices.Contains(strings.Split(c.CgroupRoot, "/"), "..") {
+		v.fail("cgroup_root", "%q has .. in it", c.CgroupRoot)
+	}
+	v.between("pids_limit", c.PidsLimit, 0, 1<<22) // the kernel's own limit of process IDs
+	if _, err := c.Rlimits(); err != nil {
+		v.errs = append(v.errs, err)
+	}
+	v.directories("cdi_spec_dirs", c.CDISpecDirs)
+	if a, b := filepath.Clean(c.Root), filepath.Clean(c.State); a == b {
+		v.fail("state", "%q is root too: a reboot may empty it", c.State)
+	}
+	v.network(&c.Network)
+	v.image(&c.Image)
+	v.stream(&c.Stream)
+	if p := c.Seccomp.DefaultProfile; p != "runtime/default" {
+		v.optional("seccomp.default_profile", p)
+	}
+	v.optional("seccomp.localhost_root", c.Seccomp.LocalhostRoot)
+	if a := c.Metrics.Address; a != "" {
+		if _, port, err := net.SplitHostPort(a); err != nil {
+			v.fail("metrics.address", "%q is not host:port", a)
+		} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			v.fail("metrics.address", "%q has no port from 0 to 65535", a)
+		}
+	}
+	v.runtimes(c)
+	return errors.Join(v.errs...)
+}
+
+type validation struct{ errs []error }
+
+func (v *validation) fail(key, format string, args ...any) {
+	v.errs = append(v.errs, &KeyError{key, fmt.Sprintf(format, args...)})
+}
+
+func (v *validation) absolute(key, value string) {
+	if value == "" {
+		v.fail(key, "is empty")
+		return
+	}
+	v.optional(key, value)
+}
+
+func (v *validation) optional(key, value string) {
+	if value == "" {
+		return
+	}
+	if !filepath.IsAbs(value) || strings.ContainsRune(value, 0) {
+		v.fail(key, "%q is not an absolute path", value)
+	}
+}
+
+func (v *validation) directories(key string, list []string) {
+	for _, dir := range list {
+		v.absolute(key, dir)
+	}
+}
+
+func (v *validation) oneOf(key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		v.fail(key, "%q is none of %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+func (v *validation) between(key string, value, low, high int64) {
+	if value < low || value > high {
+		v.fail(key, "%d is not in %d..%d", value, low, high)
+	}
+}
+
+func (v *validation) positive(key string, d Duration) {
+	if d <= 0 {
+		v.fail(key, "%s is not more than 0s", d)
+	}
+}
+
+func (v *validation) network(n *Network) {
+	v.absolute("network.cni_conf_dir", n.CNIConfDir)
+	v.directories("network.cni_bin_dirs", n.CNIBinDirs)
+	if !interfaceName.MatchString(n.Bridge) {
+		v.fail("network.bridge", "%q is no name of an interface: letters, digits and ._- are, 15 at most", n.Bridge)
+	}
+	families := map[bool]string{}
+	for _, s := range n.PodCIDR {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			v.fail("network.pod_cidr", "%q is no range such as 10.88.0.0/16", s)
+			continue
+		}
+		if p.Addr().Is4In6() || p.Addr().BitLen()-p.Bits() < 2 {
+			v.fail("network.pod_cidr", "%s has no room for a gateway and a pod", s)
+		}
+		if first, taken := families[p.Addr().Is4()]; taken {
+			v.fail("network.pod_cidr", "%s and %s are of one family; one range of each is possible", first, s)
+		}
+		families[p.Addr().Is4()] = s
+	}
+	if n.MTU != 0 {
+		v.between("network.mtu", int64(n.MTU), 576, 65535)
+	}
+}
+
+// PodCIDRs are the ranges of a valid configuration.
+func (n *Network) PodCIDRs() []netip.Prefix {
+	var out []netip.Prefix
+	for _, s := range n.PodCIDR {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}
+
+func (v *validation) image(i *Image) {
+	v.between("image.max_concurrent_downloads", int64(i.MaxConcurrentDownloads), 1, 64)
+	v.between("image.retries", int64(i.Retries), 1, 100)
+	v.positive("image.timeout", i.Timeout)
+	if i.Platform != "" {
+		if _, err := platforms.Parse(i.Platform); err != nil {
+			v.fail("image.platform", "%q is no platform such as linux/arm64/v8", i.Platform)
+		}
+	}
+	for _, ref := range i.Pinned {
+		if strings.TrimSpace(ref) == "" {
+			v.fail("image.pinned", "has an empty reference")
+		}
+	}
+}
+
+func (v *validation) stream(s *Stream) {
+	if _, err := netip.ParseAddr(s.Address); err != nil {
+		v.fail("stream.address", "%q is no IP address", s.Address)
+	}
+	v.between("stream.port", int64(s.Port), 0, 65535)
+	v.positive("stream.idle_timeout", s.IdleTimeout)
+	v.optional("stream.tls_cert", s.TLSCert)
+	v.optional("stream.tls_key", s.TLSKey)
+	if s.TLSCert != "" && s.TLSKey == "" {
+		v.fail("stream.tls_key", "is needed with stream.tls_cert")
+	}
+	if s.TLSKey != "" && s.TLSCert == "" {
+		v.fail("stream.tls_cert", "is needed with stream.tls_key")
+	}
+}
+
+// HostPort is where the server listens.
+func (s *Stream) HostPort() string { return net.JoinHostPort(s.Address, strconv.Itoa(s.Port)) }
+
+func (v *validation) runtimes(c *Config) {
+	if _, ok := c.Runtimes[c.DefaultRuntime]; !ok {
+		v.fail("default_runtime", "%q has no table [runtimes.%s]", c.DefaultRuntime, c.DefaultRuntime)
+	}
+	for name, r := range c.Runtimes {
+		key := "runtimes." + name
+		if !runtimeName.MatchString(name) {
+			v.fail(key, "%q is no name of a runtime handler", name)
+		}
+		switch r.Type {
+		case RuntimeBuiltin:
+			if r.Path != "" {
+				v.fail(key+".path", "is for type oci")
+			}
+			if r.Root != "" {
+				v.fail(key+".root", "is for type oci")
+			}
+		case RuntimeOCI:
+			v.absolute(key+".path", r.Path)
+			v.optional(key+".root", r.Root)
+		default:
+			v.oneOf(key+".type", r.Type, RuntimeBuiltin, RuntimeOCI)
+		}
+		for _, pattern := range r.Annotations {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				v.fail(key+".annotations", "%q is no pattern", pattern)
+			}
+		}
+		for _, name := range r.Capabilities {
+			if !capability.MatchString(name) {
+				v.fail(key+".capabilities", "%q is no capability", name)
+			}
+		}
+	}
+}
+
+// ulimits are the limits of setrlimit(2) by their names without RLIMIT_.
+var ulimits = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
+	"rss", "rtprio", "rttime", "sigpending", "stack"}
+
+// Rlimits are the ulimits as an OCI spec has them. "unlimited" and -1 are no limit.
+func (c *Config) Rlimits() ([]specs.POSIXRlimit, error) {
+	var (
+		out  []specs.POSIXRlimit
+		errs []error
+		seen = map[string]bool{}
+	)
+	for _, s := range c.Ulimits {
+		limit, err := parseUlimit(s)
+		if err == nil && seen[limit.Type] {
+			err = fmt.Errorf("is given twice")
+		}
+		if err != nil {
+			errs = append(errs, &KeyError{"ulimits", fmt.Sprintf("%q: %v", s, err)})
+			continue
+		}
+		seen[limit.Type] = true
+		out = append(out, limit)
+	}
+	return out, errors.Join(errs...)
+}
+
+func parseUlimit(s string) (limit specs.POSIXRlimit, err error) {
+	name, values, ok := strings.Cut(s, "=")
+	if !ok {
+		return limit, fmt.Errorf("is not name=soft:hard")
+	}
+	if !slices.Contains(ulimits, name) {
+		return limit, fmt.Errorf("%q is none of %s", name, strings.Join(ulimits, ", "))
+	}
+	soft, hard, two := strings.Cut(values, ":")
+	if !two {
+		hard = soft
+	}
+	limit.Type = "RLIMIT_" + strings.ToUpper(name)
+	if limit.Soft, err = parseLimit(soft); err != nil {
+		return limit, err
+	}
+	if limit.Hard, err = parseLimit(hard); err != nil {
+		return limit, err
+	}
+	if limit.Soft > limit.Hard {
+		return limit, fmt.Errorf("the soft limit is above the hard one")
+	}
+	return limit, nil
+}
+
+func parseLimit(s string) (uint64, error) {
+	if s == "unlimited" || s == "-1" {
+		return 1<<64 - 1, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number", s)
+	}
+	return n, nil
+}
+
+// SocketGID looks the socket's group up; -1 is none.
+func (c *Config) SocketGID() (int, error) {
+	if c.SocketGroup == "" {
+		return -1, nil
+	}
+	if n, err := strconv.ParseUint(c.SocketGroup, 10, 31); err == nil {
+		return int(n), nil
+	}
+	g, err := user.LookupGroup(c.SocketGroup)
+	if err != nil {
+		return 0, &KeyError{"socket_group", fmt.Sprintf("%q is no group of this node", c.SocketGroup)}
+	}
+	return strconv.Atoi(g.Gid)
+}

@@ -1,0 +1,7 @@
+// Package state keeps the records of a node: one JSON file for each pod and container. A record is written before the
+// resource that it speaks of is made, replaced as a whole, and read again when berthd starts.
+//
+// Records survive the death of any process at any moment. They are not synced to disk one by one, since that would put
+// the disk's latency on the way of every pod start: after a power failure nothing runs any more of what they describe, and a
+// record that was torn is reported as broken, so that what carries its ID can be removed.
+package state

@@ -1,0 +1,137 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Records is a directory with one directory for each object, named by its ID, in which the record stands beside
+// whatever else the object keeps there.
+type Records struct {
+	Dir  string // absolute
+	File string // the record's name in each object's directory
+}
+
+// Path is an object's directory.
+func (r Records) Path(id string) string { return filepath.Join(r.Dir, id) }
+
+// Save replaces the record of an object. Readers and a crash see the old one or the new one, never a part.
+func (r Records) Save(id string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", id, err)
+	}
+	return r.write(id, r.File, data)
+}
+
+// SaveFile replaces a further file of an object in the same way.
+func (r Records) SaveFile(id, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", name, id, err)
+	}
+	return r.write(id, name, data)
+}
+
+// LoadFile reads what SaveFile wrote.
+func (r Records) LoadFile(id, name string, v any) error {
+	path := filepath.Join(r.Path(id), name)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func (r Records) write(id, name string, data []byte) error {
+	dir := r.Path(id)
+	path := filepath.Join(dir, name)
+	next := path + ".next"
+	err := os.WriteFile(next, data, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(dir, 0o711); err == nil {
+			err = os.WriteFile(next, data, 0o600)
+		}
+	}
+	if err == nil {
+		err = os.Rename(next, path)
+	}
+	if err != nil {
+		_ = os.Remove(next)
+		return fmt.Errorf("write record of %s: %w", id, err)
+	}
+	return nil
+}
+
+// Broken is an object whose record is not there or does not parse.
+type Broken struct {
+	ID  string
+	Err error
+}
+
+// Load reads every record. make returns what the record of an ID is unmarshalled into.
+func (r Records) Load(make func(id string) any) ([]Broken, error) {
+	entries, err := os.ReadDir(r.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var broken []Broken
+	for _, e := range entries {
+		id := e.Name()
+		if !e.IsDir() || strings.HasPrefix(id, ".") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(r.Path(id), r.File))
+		if err == nil {
+			err = json.Unmarshal(data, make(id))
+		}
+		if err != nil {
+			broken = append(broken, Broken{ID: id, Err: err})
+		}
+	}
+	return broken, nil
+}
+
+// lockWait is how long Lock waits: a process that was killed while it started another may live on in that one, lock and
+// all, until its execve.
+const lockWait = time.Second
+
+// Lock holds a directory for this process until the returned function is called or the process ends. It fails where
+// another process holds it, and goes on holding it for a second.
+func Lock(dir string) (func(), error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(lockWait)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s is in use by another berthd (it holds %s)", dir, path)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
