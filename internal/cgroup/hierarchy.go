@@ -1,0 +1,137 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Version is the cgroup version that resources are controlled with.
+type Version int
+
+const (
+	V1 Version = 1
+	V2 Version = 2
+)
+
+// Hierarchies are the mounted hierarchies of a node. Immutable.
+type Hierarchies struct {
+	// Version is V2 only where the controllers are on the unified hierarchy; a v2 hierarchy beside v1 controllers is V1.
+	Version Version
+	// Unified is where the v2 hierarchy is mounted, on V1 too; empty: not mounted.
+	Unified string
+
+	controllers map[string]string // v1: controller (or name=…) to its mount point
+	available   []string          // v2: what the root's cgroup.controllers lists
+}
+
+// Host is the node's hierarchies, read once.
+var Host = sync.OnceValues(func() (*Hierarchies, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/sys/fs/cgroup", &fs); err != nil {
+		return nil, fmt.Errorf("cgroups: /sys/fs/cgroup: %w", err)
+	}
+	return Parse(f, fs.Type == unix.CGROUP2_SUPER_MAGIC, os.ReadFile)
+})
+
+// Parse makes Hierarchies of a mountinfo file: unified says that /sys/fs/cgroup is a v2 hierarchy, and readFile reads the
+// controllers that it has.
+func Parse(mounts io.Reader, unified bool, readFile func(string) ([]byte, error)) (*Hierarchies, error) {
+	found, err := mountinfo.GetMountsFromReader(mounts, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	h := &Hierarchies{Version: V1, controllers: map[string]string{}}
+	for _, m := range found {
+		if m.FSType == "cgroup2" {
+			if h.Unified == "" || m.Mountpoint == "/sys/fs/cgroup" {
+				h.Unified = m.Mountpoint
+			}
+			continue
+		}
+		for option := range strings.SplitSeq(m.VFSOptions, ",") {
+			switch option {
+			case "rw", "ro", "none", "xattr", "clone_children", "noprefix", "release_agent":
+				continue
+			}
+			if strings.HasPrefix(option, "release_agent=") {
+				continue
+			}
+			if _, seen := h.controllers[option]; !seen {
+				h.controllers[option] = m.Mountpoint
+			}
+		}
+	}
+	if unified {
+		h.Version, h.Unified, h.controllers = V2, "/sys/fs/cgroup", nil
+		list, err := readFile(path.Join(h.Unified, "cgroup.controllers"))
+		if err != nil {
+			return nil, fmt.Errorf("cgroups: %w", err)
+		}
+		h.available = strings.Fields(string(list))
+	} else if len(h.controllers) == 0 {
+		return nil, errors.New("cgroups: no hierarchy is mounted at /sys/fs/cgroup")
+	}
+	return h, nil
+}
+
+// Has tells whether a controller (cpu, memory, pids, hugetlb, …) can be used.
+func (h *Hierarchies) Has(controller string) bool {
+	if h.Version == V2 {
+		return slices.Contains(h.available, controller)
+	}
+	return h.controllers[controller] != ""
+}
+
+// Dir is the directory of a cgroup in a controller's hierarchy; on V2 it is the same for all. Empty: the controller is not
+// mounted. The name of a v1 hierarchy without a controller is `name=systemd`.
+func (h *Hierarchies) Dir(controller, cgroup string) string {
+	root := h.Unified
+	if h.Version == V1 {
+		root = h.controllers[controller]
+	}
+	if root == "" {
+		return ""
+	}
+	return path.Join(root, path.Join("/", cgroup)) // the inner Join keeps dots from leaving the hierarchy
+}
+
+// Dirs are all directories of a cgroup, each once, sorted. The v2 hierarchy beside v1 controllers is among them: runtimes put
+// processes there too.
+func (h *Hierarchies) Dirs(cgroup string) []string {
+	if h.Version == V2 {
+		return []string{h.Dir("", cgroup)}
+	}
+	var dirs []string
+	for controller := range h.controllers {
+		dirs = append(dirs, h.Dir(controller, cgroup))
+	}
+	if h.Unified != "" {
+		dirs = append(dirs, path.Join(h.Unified, path.Join("/", cgroup)))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// Exists tells whether any hierarchy has the cgroup.
+func (h *Hierarchies) Exists(cgroup string) bool {
+	for _, dir := range h.Dirs(cgroup) {
+		if _, err := os.Lstat(dir); err == nil {
+			return true
+		}
+	}
+	return false
+}

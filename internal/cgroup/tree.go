@@ -1,0 +1,180 @@
+package cgroup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes a cgroup in all hierarchies, with its parents. On V2 the available controllers are handed down to it. It
+// is idempotent. Where a hierarchy refuses, what was made stays; Remove takes it away.
+func (h *Hierarchies) Create(cgroup string) error {
+	if h.Version == V2 {
+		return h.createUnified(cgroup)
+	}
+	cpuset := h.Dir("cpuset", cgroup)
+	for _, dir := range h.Dirs(cgroup) {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+		if dir == cpuset {
+			if err := inheritCPUSet(dir, h.Dir("cpuset", "/")); err != nil {
+				return fmt.Errorf("make cgroup: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (h *Hierarchies) createUnified(cgroup string) error {
+	dir := h.Unified
+	for part := range strings.SplitSeq(strings.Trim(path.Join("/", cgroup), "/"), "/") {
+		if part == "" {
+			continue
+		}
+		h.handDown(dir)
+		dir = path.Join(dir, part)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// handDown enables each controller for the children of dir. One that the kernel refuses there (a threaded or a busy
+// cgroup, a controller that the parent lacks) is not an error here: what needs it says so when it writes a limit.
+func (h *Hierarchies) handDown(dir string) {
+	on, err := os.ReadFile(path.Join(dir, "cgroup.subtree_control"))
+	if err != nil {
+		return
+	}
+	enabled := strings.Fields(string(on))
+	for _, controller := range h.available {
+		if !slices.Contains(enabled, controller) {
+			_ = os.WriteFile(path.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
+		}
+	}
+}
+
+// inheritCPUSet fills empty cpuset files from the parent, root first: v1 refuses processes in a cpuset without them.
+func inheritCPUSet(dir, root string) error {
+	if dir == root || !strings.HasPrefix(dir, root) {
+		return nil
+	}
+	parent := path.Dir(dir)
+	if err := inheritCPUSet(parent, root); err != nil {
+		return err
+	}
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		now, err := os.ReadFile(path.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if len(bytes.TrimSpace(now)) > 0 {
+			continue
+		}
+		from, err := os.ReadFile(path.Join(parent, name))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(path.Join(dir, name), from, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove removes a cgroup and all cgroups below it, in all hierarchies. It is idempotent. It kills nothing: while
+// processes are in one, it tries again until ctx ends and then says EBUSY.
+func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
+	if path.Join("/", cgroup) == "/" {
+		return errors.New("remove cgroup: the root is not removed")
+	}
+	dirs := h.Dirs(cgroup)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		var errs []error
+		for _, dir := range dirs {
+			if err := removeTree(dir); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		err := errors.Join(errs...)
+		if err == nil || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+func removeTree(dir string) error {
+	err := unix.Rmdir(dir)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	entries, readErr := os.ReadDir(dir)
+	if readErr != nil && !errors.Is(readErr, fs.ErrNotExist) {
+		return fmt.Errorf("remove cgroup: %w", readErr)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if err := removeTree(path.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove cgroup %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Processes are the process IDs in a cgroup and all cgroups below it, each once, sorted.
+func (h *Hierarchies) Processes(cgroup string) ([]int, error) {
+	var pids []int
+	for _, dir := range h.Dirs(cgroup) {
+		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			if err != nil {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				return err
+			}
+			if !d.IsDir() {
+				return nil
+			}
+			list, err := os.ReadFile(path.Join(name, "cgroup.procs"))
+			if err != nil {
+				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EOPNOTSUPP) {
+					return nil
+				}
+				return err
+			}
+			for field := range strings.FieldsSeq(string(list)) {
+				if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
+					pids = append(pids, pid)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("processes of cgroup %s: %w", cgroup, err)
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}

@@ -1,0 +1,218 @@
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Kind is a kind of namespace, by its name in /proc/PID/ns.
+type Kind string
+
+const (
+	Network Kind = "net"
+	IPC     Kind = "ipc"
+	UTS     Kind = "uts"
+	PID     Kind = "pid"
+	User    Kind = "user"
+)
+
+var cloneFlags = map[Kind]int{Network: unix.CLONE_NEWNET, IPC: unix.CLONE_NEWIPC, UTS: unix.CLONE_NEWUTS}
+
+// Set is the directory that holds a pod's pins, a file for each kind.
+type Set struct {
+	Dir string
+}
+
+// Path is where the namespace of a kind is pinned.
+func (s Set) Path(k Kind) string { return filepath.Join(s.Dir, string(k)) }
+
+// Options says what a Set holds.
+type Options struct {
+	Kinds    []Kind            // of Network, IPC and UTS
+	User     *UserMappings     // a new user namespace that owns the others; nil: the node's owns them
+	Hostname string            // set in the UTS namespace, where that is among Kinds
+	Sysctls  map[string]string // written in the new namespaces: dots or slashes, as sysctl(8) takes them
+}
+
+// Create makes new namespaces and pins them. Either all are made or none is left.
+func (s Set) Create(o Options) error {
+	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+		return err
+	}
+	var flags int
+	for _, k := range o.Kinds {
+		f, ok := cloneFlags[k]
+		if !ok {
+			return fmt.Errorf("namespace %s cannot be made without a process", k)
+		}
+		flags |= f
+		file, err := os.OpenFile(s.Path(k), os.O_CREATE|os.O_RDONLY, 0o444)
+		if err != nil {
+			return err
+		}
+		file.Close()
+	}
+	var err error
+	if o.User != nil {
+		err = s.createOwned(flags, o)
+	} else {
+		err = onThrowawayThread(func() error { return s.createOnThread(flags, o) })
+	}
+	if err != nil {
+		return errors.Join(err, s.Remove())
+	}
+	return nil
+}
+
+func (s Set) createOnThread(flags int, o Options) error {
+	if err := unix.Unshare(flags); err != nil {
+		return fmt.Errorf("unshare the pod's namespaces: %w", err)
+	}
+	if err := dress(flags, o); err != nil {
+		return err
+	}
+	for _, k := range o.Kinds {
+		if err := unix.Mount("/proc/thread-self/ns/"+string(k), s.Path(k), "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("pin the %s namespace: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// dress sets the host name and the sysctls of the namespaces that the calling thread is in.
+func dress(flags int, o Options) error {
+	if flags&unix.CLONE_NEWUTS != 0 && o.Hostname != "" {
+		if err := unix.Sethostname([]byte(o.Hostname)); err != nil {
+			return fmt.Errorf("set hostname %q: %w", o.Hostname, err)
+		}
+	}
+	for key, value := range o.Sysctls {
+		path := filepath.Join("/proc/sys", sysctlPath(key))
+		if err := writeExisting(path, value); err != nil {
+			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+				err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+			}
+			return fmt.Errorf("set sysctl %s to %q: %w", key, value, err)
+		}
+	}
+	return nil
+}
+
+// sysctlPath turns a sysctl's name into a path below /proc/sys. As in sysctl(8), whichever separator comes first is the
+// separator, so that net/ipv4/conf/eth0.1/mtu can be said.
+func sysctlPath(key string) string {
+	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '/' {
+		return filepath.Clean("/" + key)
+	}
+	swapped := strings.Map(func(r rune) rune {
+		switch r {
+		case '.':
+			return '/'
+		case '/':
+			return '.'
+		}
+		return r
+	}, key)
+	return filepath.Clean("/" + swapped)
+}
+
+func writeExisting(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(value)
+	return err
+}
+
+// PinProcess pins a namespace that a process lives in.
+func (s Set) PinProcess(k Kind, pid int) error {
+	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.Path(k), os.O_CREATE|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	if err := unix.Mount(fmt.Sprintf("/proc/%d/ns/%s", pid, k), s.Path(k), "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("pin the %s namespace of process %d: %w", k, pid, err)
+	}
+	return nil
+}
+
+// Pinned tells whether the namespace of a kind is there: a path that is not a mount of nsfs (a reboot leaves such) is not.
+func (s Set) Pinned(k Kind) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(s.Path(k), &fs) == nil && fs.Type == unix.NSFS_MAGIC
+}
+
+// Remove lets the namespaces go and removes the directory. It is idempotent.
+func (s Set) Remove() error {
+	var errs []error
+	for _, k := range []Kind{Network, IPC, UTS, PID, User} {
+		path := s.Path(k)
+		for { // a pin that a crash and a second start put one over the other goes in as many steps
+			err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			if err == nil {
+				continue
+			}
+			if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("unpin %s: %w", path, err))
+			}
+			break
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Do runs f on a thread that is inside the network namespace pinned at path, as long as f stays on its own goroutine. An
+// empty path is the node's own namespace.
+func Do(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	ns, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer ns.Close()
+	return onThrowawayThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("join network namespace %s: %w", path, err)
+		}
+		return f()
+	})
+}
+
+// onThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked, so the Go runtime
+// ends it together with the goroutine. All but the process's first thread: that one is never ended, and what
+// /proc/PID says of the process is what it says of that thread; so it is kept out of this.
+func onThrowawayThread(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
+			return
+		}
+		// While this goroutine holds the first thread, the next one gets another.
+		done <- onThrowawayThread(f)
+		runtime.UnlockOSThread()
+	}()
+	return <-done
+}

@@ -1,0 +1,147 @@
+package namespace
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/model"
+)
+
+func TestASetOutlivesTheThreadThatMadeIt(t *testing.T) {
+	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
+	err := s.Create(Options{
+		Kinds:    []Kind{Network, IPC, UTS},
+		Hostname: "a-pod",
+		Sysctls:  map[string]string{"net.ipv4.ip_unprivileged_port_start": "80", "kernel.shm_rmid_forced": "1"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []Kind{Network, IPC, UTS} {
+		if !s.Pinned(k) {
+			t.Errorf("%s is not pinned", k)
+		}
+	}
+	pinned, err := os.Stat(s.Path(Network))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.SameFile(own, pinned) {
+		t.Error("the pinned network namespace is our own")
+	}
+	err = Do(s.Path(Network), func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/dev")
+		if err == nil && strings.Contains(string(b), "eth0") {
+			t.Error("the host's eth0 is inside the pod's network namespace")
+		}
+		// /proc/sys/net follows the thread that reads.
+		p, err := os.ReadFile("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+		if err == nil && strings.TrimSpace(string(p)) != "80" {
+			t.Errorf("sysctl in the namespace: %q", p)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // idempotent
+		if err := s.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
+		t.Errorf("directory is still there: %v", err)
+	}
+}
+
+func TestAFailedCreateLeavesNothing(t *testing.T) {
+	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
+	err := s.Create(Options{Kinds: []Kind{Network}, Sysctls: map[string]string{"net.no.such": "1"}})
+	if err == nil || !strings.Contains(err.Error(), "net.no.such") {
+		t.Fatalf("error %v does not name the sysctl", err)
+	}
+	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
+		t.Errorf("directory is still there: %v", err)
+	}
+}
+
+func TestPinnedSeesThroughAPlainFile(t *testing.T) {
+	s := Set{Dir: t.TempDir()}
+	if err := os.WriteFile(s.Path(IPC), nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	if s.Pinned(IPC) {
+		t.Error("a plain file counts as a pin")
+	}
+	if err := unix.Mount("/proc/self/ns/ipc", s.Path(IPC), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Pinned(IPC) {
+		t.Error("a pin does not count")
+	}
+	if err := s.Remove(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSysctlPath(t *testing.T) {
+	for in, want := range map[string]string{
+		"net.ipv4.ip_forward":          "/net/ipv4/ip_forward",
+		"net/ipv4/conf/eth0.1/rp":      "/net/ipv4/conf/eth0.1/rp",
+		"net.ipv4.conf.eth0/1.rp":      "/net/ipv4/conf/eth0.1/rp",
+		"../../etc/passwd":             "/.etc.passwd",  // below /proc/sys once joined to it
+		"kernel/../../../etc/hostname": "/etc/hostname", // likewise
+	} {
+		if got := sysctlPath(in); got != want {
+			t.Errorf("sysctlPath(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestAUserNamespaceOwnsTheOthers(t *testing.T) {
+	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
+	ids := []model.IDMapping{{ContainerID: 0, HostID: 200000, Length: 65536}}
+	err := s.Create(Options{
+		Kinds:    []Kind{Network, IPC, UTS},
+		User:     &UserMappings{UIDs: ids, GIDs: ids},
+		Hostname: "a-pod",
+		Sysctls:  map[string]string{"net.ipv4.ip_unprivileged_port_start": "80"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, err := os.Stat(s.Path(User))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []Kind{Network, IPC, UTS} {
+		f, err := os.Open(s.Path(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, err := unix.IoctlRetInt(int(f.Fd()), unix.NS_GET_USERNS)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := os.NewFile(uintptr(owner), "owner")
+		if info, err := o.Stat(); err != nil || !os.SameFile(info, user) {
+			t.Errorf("%s belongs to another user namespace (%v)", k, err)
+		}
+		o.Close()
+	}
+	if err := s.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
+		t.Errorf("directory is still there: %v", err)
+	}
+}

@@ -1,0 +1,102 @@
+package namespace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/model"
+)
+
+// UserMappings are the IDs of a user namespace. The node's root must be able to give them.
+type UserMappings struct {
+	UIDs, GIDs []model.IDMapping
+}
+
+// inUserNamespace starts a process in a new user namespace, and in further new ones that the user namespace owns, and
+// calls f with its ID. Only a process without threads can enter a new user namespace, so it is a process of its own: it is
+// traced, stops before the first instruction of its program, and is killed there when f returns.
+func inUserNamespace(u UserMappings, flags int, f func(pid int) error) error {
+	// The tracer is this thread, and the process dies with it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:                 uintptr(syscall.CLONE_NEWUSER | flags),
+		UidMappings:                sysMappings(u.UIDs),
+		GidMappings:                sysMappings(u.GIDs),
+		GidMappingsEnableSetgroups: true,
+		Ptrace:                     true,
+		Pdeathsig:                  syscall.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("make a user namespace: %w", err)
+	}
+	err := f(cmd.Process.Pid)
+	err = errors.Join(err, cmd.Process.Kill())
+	_ = cmd.Wait() // says only that it was killed
+	return err
+}
+
+// NewUser makes a user namespace that lives as long as the file.
+func NewUser(u UserMappings) (ns *os.File, err error) {
+	err = inUserNamespace(u, 0, func(pid int) error {
+		ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+		return err
+	})
+	if err != nil && ns != nil {
+		ns.Close()
+		ns = nil
+	}
+	return ns, err
+}
+
+func sysMappings(mappings []model.IDMapping) []syscall.SysProcIDMap {
+	out := make([]syscall.SysProcIDMap, len(mappings))
+	for i, m := range mappings {
+		out[i] = syscall.SysProcIDMap{ContainerID: int(m.ContainerID), HostID: int(m.HostID), Size: int(m.Length)}
+	}
+	return out
+}
+
+// createOwned makes namespaces that a new user namespace owns, and pins them and it.
+func (s Set) createOwned(flags int, o Options) error {
+	err := inUserNamespace(*o.User, flags, func(pid int) error {
+		for _, k := range append([]Kind{User}, o.Kinds...) {
+			if err := s.PinProcess(k, pid); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || len(o.Kinds) == 0 {
+		return err
+	}
+	return onThrowawayThread(func() error {
+		for _, k := range o.Kinds {
+			if err := s.join(k); err != nil {
+				return err
+			}
+		}
+		return dress(flags, o)
+	})
+}
+
+// join puts the calling thread into a pinned namespace.
+func (s Set) join(k Kind) error {
+	f, err := os.Open(s.Path(k))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), cloneFlags[k]); err != nil {
+		return fmt.Errorf("join the %s namespace: %w", k, err)
+	}
+	return nil
+}
