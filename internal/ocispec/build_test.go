@@ -1,0 +1,782 @@
+package ocispec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+)
+
+const passwd = `root:x:0:0:root:/root:/bin/sh
+web:x:1000:1000::/srv/web:/bin/sh
+lone:x:1001:7::/:/bin/sh
+`
+
+const group = `root:x:0:
+web:x:1000:
+staff:x:50:web,lone
+image:x:50000:web
+`
+
+// input is a container that only says what to run, in a root file system with two users.
+func input(t *testing.T) Input {
+	t.Helper()
+	root := t.TempDir()
+	write(t, filepath.Join(root, "etc/passwd"), passwd)
+	write(t, filepath.Join(root, "etc/group"), group)
+	return Input{
+		SandboxID: "pod1", ContainerID: "ctr1",
+		Sandbox: &model.SandboxConfig{
+			Metadata: model.SandboxMetadata{Name: "p", Namespace: "ns", UID: "u"}, Hostname: "podhost",
+		},
+		Container: &model.ContainerConfig{
+			Metadata: model.ContainerMetadata{Name: "c"},
+			Command:  []string{"/bin/true"},
+			Security: model.ContainerSecurity{Namespaces: model.NamespaceOptions{PID: model.NamespaceContainer}},
+		},
+		Rootfs:      root,
+		Namespaces:  Namespaces{Network: "/run/ns/net", IPC: "/run/ns/ipc", UTS: "/run/ns/uts"},
+		CgroupsPath: "/pods/ctr1",
+		Host:        host(t),
+	}
+}
+
+// host is this node, made independent of what it happens to allow.
+func host(t *testing.T) *Host {
+	t.Helper()
+	h, err := Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := *h
+	same.Hostname = "node"
+	same.AppArmor, same.SELinux = false, false
+	return &same
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func build(t *testing.T, in Input) *Output {
+	t.Helper()
+	out, err := Build(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestCommandAndArgumentsMergeAsInKubernetes(t *testing.T) {
+	image := imagespec.ImageConfig{Entrypoint: []string{"entry"}, Cmd: []string{"default"}}
+	for _, c := range []struct {
+		command, args, want []string
+	}{
+		{nil, nil, []string{"entry", "default"}},
+		{nil, []string{"arg"}, []string{"entry", "arg"}},
+		{[]string{"cmd"}, nil, []string{"cmd"}},
+		{[]string{"cmd"}, []string{"arg"}, []string{"cmd", "arg"}},
+	} {
+		in := input(t)
+		in.Image, in.Container.Command, in.Container.Args = image, c.command, c.args
+		if got := build(t, in).Spec.Process.Args; !slices.Equal(got, c.want) {
+			t.Errorf("command %q, args %q: runs %q, want %q", c.command, c.args, got, c.want)
+		}
+	}
+}
+
+func TestEnvironmentKeepsOrderAndTheClientWins(t *testing.T) {
+	in := input(t)
+	in.Image.Env = []string{"A=image", "PATH=/bin", "B=image", "broken", "=odd"}
+	in.Container.Env = []model.EnvVar{{Key: "C", Value: "x=y"}, {Key: "A", Value: "client"}, {Key: "C", Value: "last"}}
+	got := build(t, in).Spec.Process.Env
+	want := []string{"PATH=/bin", "HOSTNAME=podhost", "A=client", "B=image", "C=last", "HOME=/root"}
+	if !slices.Equal(got, want) {
+		t.Errorf("environment %q, want %q", got, want)
+	}
+
+	in = input(t)
+	in.Container.TTY = true
+	in.Namespaces.UTS = ""
+	got = build(t, in).Spec.Process.Env
+	want = []string{defaultPath, "TERM=xterm", "HOSTNAME=node", "HOME=/root"}
+	if !slices.Equal(got, want) {
+		t.Errorf("environment with a terminal in the node's UTS namespace %q, want %q", got, want)
+	}
+}
+
+func TestUsersAreResolvedInTheImage(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		image  string
+		change func(*model.ContainerSecurity)
+		want   model.User
+		home   string
+	}{
+		{name: "nobody says", want: model.User{Groups: []int64{0}}, home: "/root"},
+		{name: "image by name", image: "web", want: model.User{UID: 1000, GID: 1000, Groups: []int64{1000, 50, 50000}}, home: "/srv/web"},
+		{name: "image by name and group", image: "web:staff", want: model.User{UID: 1000, GID: 50, Groups: []int64{50, 50000}}, home: "/srv/web"},
+		{name: "image by number", image: "1001", want: model.User{UID: 1001, GID: 7, Groups: []int64{7, 50}}, home: "/"},
+		{name: "a number that is not in the image", image: "4242", want: model.User{UID: 4242, Groups: []int64{0}}, home: "/"},
+		{name: "number and group number", image: "4242:99", want: model.User{UID: 4242, GID: 99, Groups: []int64{99}}, home: "/"},
+		{name: "run_as_user beats the image", image: "web",
+			change: func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1001)) },
+			want:   model.User{UID: 1001, GID: 7, Groups: []int64{7, 50}}, home: "/"},
+		{name: "run_as_username and group", change: func(s *model.ContainerSecurity) {
+			s.RunAsUsername, s.RunAsGroup = "web", ptr(int64(3000))
+			s.SupplementalGroups = []int64{1234, 50}
+		}, want: model.User{UID: 1000, GID: 3000, Groups: []int64{3000, 50, 50000, 1234}}, home: "/srv/web"},
+		{name: "strict groups", change: func(s *model.ContainerSecurity) {
+			s.RunAsUsername, s.SupplementalGroups, s.SupplementalGroupsStrict = "web", []int64{1234}, true
+		}, want: model.User{UID: 1000, GID: 1000, Groups: []int64{1000, 1234}}, home: "/srv/web"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := input(t)
+			in.Image.User = c.image
+			if c.change != nil {
+				c.change(&in.Container.Security)
+			}
+			out := build(t, in)
+			if out.User.UID != c.want.UID || out.User.GID != c.want.GID || !slices.Equal(out.User.Groups, c.want.Groups) {
+				t.Errorf("user %+v, want %+v", out.User, c.want)
+			}
+			if u := out.Spec.Process.User; int64(u.UID) != c.want.UID || int64(u.GID) != c.want.GID || len(u.AdditionalGids) != len(c.want.Groups) {
+				t.Errorf("spec has %+v, want %+v", u, c.want)
+			}
+			if !slices.Contains(out.Spec.Process.Env, "HOME="+c.home) {
+				t.Errorf("environment %q has no HOME=%s", out.Spec.Process.Env, c.home)
+			}
+		})
+	}
+}
+
+func TestUserDatabasesCannotLeadOutOfTheImage(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "passwd")
+	write(t, outside, "spy:x:7:7::/:/bin/sh\n")
+	in := input(t)
+	path := filepath.Join(in.Rootfs, passwdFile)
+	must(t, os.Remove(path))
+	must(t, os.Symlink(outside, path))
+	in.Image.User = "spy"
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("a link out of the image: %v, want an unknown user", err)
+	}
+	must(t, os.Remove(path))
+	write(t, filepath.Join(in.Rootfs, "usr/etc/passwd"), "spy:x:8:8::/:/bin/sh\n")
+	must(t, os.Symlink("/usr/etc/passwd", path))
+	if out := build(t, in); out.User.UID != 8 {
+		t.Errorf("a link inside the image: user %+v, want 8", out.User)
+	}
+	must(t, os.Remove(path))
+	must(t, unix.Mkfifo(path, 0o644))
+	if _, err := Build(t.Context(), in); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a pipe for /etc/passwd: %v", err)
+	}
+	must(t, os.Remove(path))
+	write(t, path, "")
+	must(t, os.Truncate(path, maxDatabase+1))
+	if _, err := Build(t.Context(), in); err == nil || !strings.Contains(err.Error(), "over the limit") {
+		t.Errorf("a huge /etc/passwd: %v", err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBadInputIsRefusedByName(t *testing.T) {
+	type changed = *Input
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	write(t, broken, "{\n\"defaultAction\": }")
+	notify := filepath.Join(t.TempDir(), "notify.json")
+	write(t, notify, `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir"],"action":"SCMP_ACT_NOTIFY"}]}`)
+	docker := filepath.Join(t.TempDir(), "docker.json")
+	write(t, docker, `{"defaultAction":"SCMP_ACT_ERRNO","archMap":[]}`)
+	seccomp := func(path string) func(changed) {
+		return func(in changed) {
+			in.Container.Security.Seccomp = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: path}
+		}
+	}
+	mount := func(m model.Mount) func(changed) { return func(in changed) { in.Container.Mounts = []model.Mount{m} } }
+	limit := func(r model.Resources) func(changed) { return func(in changed) { in.Container.Resources = &r } }
+	for _, c := range []struct {
+		name   string
+		change func(changed)
+		says   string
+		kind   error
+	}{
+		{"no command", func(in changed) { in.Container.Command = nil }, "command", errdefs.ErrInvalidArgument},
+		{"NUL in an argument", func(in changed) { in.Container.Args = []string{"a\x00b"} }, "NUL", errdefs.ErrInvalidArgument},
+		{"environment without a name", func(in changed) { in.Container.Env = []model.EnvVar{{Value: "x"}} }, "environment", errdefs.ErrInvalidArgument},
+		{"unknown user", func(in changed) { in.Image.User = "ghost" }, `"ghost" is not in /etc/passwd`, errdefs.ErrInvalidArgument},
+		{"unknown group", func(in changed) { in.Image.User = "web:ghosts" }, `"ghosts" is not in /etc/group`, errdefs.ErrInvalidArgument},
+		{"group without a user", func(in changed) { in.Container.Security.RunAsGroup = ptr(int64(1)) }, "run_as_group", errdefs.ErrInvalidArgument},
+		{"two users", func(in changed) {
+			in.Container.Security.RunAsUser, in.Container.Security.RunAsUsername = ptr(int64(1)), "web"
+		}, "exclude", errdefs.ErrInvalidArgument},
+		{"negative user", func(in changed) { in.Container.Security.RunAsUser = ptr(int64(-1)) }, "run_as_user", errdefs.ErrInvalidArgument},
+		{"huge group", func(in changed) { in.Container.Security.SupplementalGroups = []int64{1 << 40} }, "supplemental group", errdefs.ErrInvalidArgument},
+		{"unknown capability", func(in changed) { in.Container.Security.Capabilities.Add = []string{"FLY"} }, `"FLY"`, errdefs.ErrInvalidArgument},
+		{"missing source", mount(model.Mount{ContainerPath: "/data", HostPath: "/no/such/path"}), "/no/such/path", errdefs.ErrInvalidArgument},
+		{"relative source", mount(model.Mount{ContainerPath: "/data", HostPath: "tmp"}), `"tmp"`, errdefs.ErrInvalidArgument},
+		{"relative target", mount(model.Mount{ContainerPath: "data", HostPath: "/tmp"}), "not absolute", errdefs.ErrInvalidArgument},
+		{"mount over the root", mount(model.Mount{ContainerPath: "/x/..", HostPath: "/tmp"}), "root", errdefs.ErrInvalidArgument},
+		{"recursively read-only and writable", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp", RecursiveReadOnly: true}), "recursively", errdefs.ErrInvalidArgument},
+		{"unmounted image", mount(model.Mount{ContainerPath: "/d", Image: &model.ImageSpec{Image: "img"}}), "img", errdefs.ErrFailedPrecondition},
+		{"half an ID mapping", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp", UIDMappings: []model.IDMapping{{Length: 1}}}), "GID mappings", errdefs.ErrInvalidArgument},
+		{"missing device", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/dev/nothing"}} }, "/dev/nothing", errdefs.ErrInvalidArgument},
+		{"a file for a device", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/etc/passwd"}} }, "neither a device", errdefs.ErrInvalidArgument},
+		{"odd permissions", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/dev/null", Permissions: "rx"}} }, "permissions", errdefs.ErrInvalidArgument},
+		{"missing CDI device", func(in changed) { in.Container.CDIDevices = []string{"vendor.com/gpu=0"} }, "vendor.com/gpu=0", errdefs.ErrFailedPrecondition},
+		{"broken seccomp profile", seccomp(broken), broken + ": line 2", errdefs.ErrInvalidArgument},
+		{"missing seccomp profile", seccomp("/no/profile.json"), "/no/profile.json", errdefs.ErrInvalidArgument},
+		{"relative seccomp profile", seccomp("p.json"), "p.json", errdefs.ErrInvalidArgument},
+		{"seccomp notification", seccomp(notify), "SCMP_ACT_NOTIFY", errdefs.ErrInvalidArgument},
+		{"seccomp profile of Docker", seccomp(docker), "archMap", errdefs.ErrInvalidArgument},
+		{"AppArmor that is not there", func(in changed) {
+			in.Container.Security.AppArmor = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "mine"}
+		}, `"mine"`, errdefs.ErrFailedPrecondition},
+		{"PID namespace without a path", func(in changed) { in.Container.Security.Namespaces.PID = model.NamespacePod }, "PID", errdefs.ErrInvalidArgument},
+		{"relative masked path", func(in changed) { in.Container.Security.MaskedPaths = []string{"proc"} }, `"proc"`, errdefs.ErrInvalidArgument},
+		{"negative memory", limit(model.Resources{MemoryLimit: -5}), "memory_limit_in_bytes", errdefs.ErrInvalidArgument},
+		{"swap below memory", limit(model.Resources{MemoryLimit: 10 << 20, MemorySwap: 1}), "memory_swap", errdefs.ErrInvalidArgument},
+		{"negative shares", limit(model.Resources{CPUShares: -1}), "cpu_shares", errdefs.ErrInvalidArgument},
+		{"short period", limit(model.Resources{CPUPeriod: 1}), "cpu_period", errdefs.ErrInvalidArgument},
+		{"short quota", limit(model.Resources{CPUQuota: -7}), "cpu_quota", errdefs.ErrInvalidArgument},
+		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "cpuset_cpus", errdefs.ErrInvalidArgument},
+		{"odd page size", limit(model.Resources{HugepageLimit: []model.HugepageLimit{{PageSize: "big"}}}), "hugepage", errdefs.ErrInvalidArgument},
+		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "oom_score_adj", errdefs.ErrInvalidArgument},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := input(t)
+			c.change(&in)
+			_, err := Build(t.Context(), in)
+			if !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("error %v, want one of %v that says %q", err, c.kind, c.says)
+			}
+		})
+	}
+}
+
+func TestMountsReplaceOursAndParentsComeFirst(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "link")
+	must(t, os.Symlink(dir, link))
+	in := input(t)
+	in.Files = PodFiles{Hosts: "/pod/hosts", ResolvConf: "/pod/resolv.conf", Hostname: "/pod/hostname", Shm: "/pod/shm"}
+	in.Container.Mounts = []model.Mount{
+		{ContainerPath: "/a/b/c", HostPath: dir},
+		{ContainerPath: "/a/", HostPath: link, Readonly: true},
+		{ContainerPath: "/etc/hosts", HostPath: dir},
+		{ContainerPath: "/dev/shm", HostPath: dir},
+		{ContainerPath: "/sys/fs/cgroup", HostPath: "/sys/fs/cgroup", Readonly: true, RecursiveReadOnly: true},
+	}
+	mounts := build(t, in).Spec.Mounts
+	at := map[string]int{}
+	for i, m := range mounts {
+		if before, twice := at[m.Destination]; twice {
+			t.Errorf("%s is mounted twice, at %d and %d", m.Destination, before, i)
+		}
+		at[m.Destination] = i
+	}
+	for _, p := range []string{"/a", "/etc/hosts", "/dev/shm"} {
+		if got := mounts[at[p]].Source; got != dir {
+			t.Errorf("%s has the source %s, want %s", p, got, dir)
+		}
+	}
+	if at["/a"] > at["/a/b/c"] || at["/dev"] > at["/dev/pts"] || at["/sys"] > at["/sys/fs/cgroup"] {
+		t.Errorf("children before parents: %v", at)
+	}
+	if m := mounts[at["/a"]]; !slices.Equal(m.Options, []string{"rbind", "rprivate", "ro"}) {
+		t.Errorf("read-only mount has options %q", m.Options)
+	}
+	if m := mounts[at["/sys/fs/cgroup"]]; m.Type != "bind" || !slices.Contains(m.Options, "rro") {
+		t.Errorf("our cgroup mount was not replaced: %+v", m)
+	}
+	if m := mounts[at["/etc/resolv.conf"]]; m.Source != "/pod/resolv.conf" || !slices.Contains(m.Options, "rw") {
+		t.Errorf("resolv.conf: %+v", m)
+	}
+
+	in = input(t)
+	in.Files.ResolvConf = "/pod/resolv.conf"
+	in.Container.Security.ReadonlyRootfs = true
+	in.Container.Mounts = []model.Mount{{ContainerPath: "/dev", HostPath: "/dev"}}
+	for _, m := range build(t, in).Spec.Mounts {
+		if strings.HasPrefix(m.Destination, "/dev/") {
+			t.Errorf("%s is mounted over the host's /dev", m.Destination)
+		}
+		if m.Destination == "/etc/resolv.conf" && !slices.Contains(m.Options, "ro") {
+			t.Errorf("resolv.conf in a read-only root: %q", m.Options)
+		}
+	}
+}
+
+func TestPropagationNeedsASharedMount(t *testing.T) {
+	dir := t.TempDir()
+	must(t, unix.Mount("test", dir, "tmpfs", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	try := func(p model.Propagation) (*Output, error) {
+		in := input(t)
+		in.Container.Mounts = []model.Mount{{ContainerPath: "/data", HostPath: dir, Propagation: p}}
+		return Build(t.Context(), in)
+	}
+	must(t, unix.Mount("", dir, "", unix.MS_PRIVATE, ""))
+	for _, p := range []model.Propagation{model.PropagationHostToContainer, model.PropagationBidirectional} {
+		if _, err := try(p); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s from a private mount: %v", p, err)
+		}
+	}
+	must(t, unix.Mount("", dir, "", unix.MS_SHARED, ""))
+	for p, want := range map[model.Propagation]string{
+		model.PropagationHostToContainer: "rslave", model.PropagationBidirectional: "rshared",
+	} {
+		out, err := try(p)
+		must(t, err)
+		last := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/data" })]
+		if !slices.Contains(last.Options, want) || out.Spec.Linux.RootfsPropagation != want {
+			t.Errorf("%s: options %q, root %q, want %s", p, last.Options, out.Spec.Linux.RootfsPropagation, want)
+		}
+	}
+}
+
+func TestImageMountsAreReadOnlyAndStayInTheImage(t *testing.T) {
+	image := t.TempDir()
+	write(t, filepath.Join(image, "sub/file"), "x")
+	must(t, os.Symlink("/etc", filepath.Join(image, "out")))
+	try := func(sub string) (*Output, error) {
+		in := input(t)
+		in.ImageMounts = map[string]string{"/img": image}
+		in.Container.Mounts = []model.Mount{{ContainerPath: "/img", Image: &model.ImageSpec{Image: "i"}, ImageSubPath: sub}}
+		return Build(t.Context(), in)
+	}
+	out, err := try("sub")
+	must(t, err)
+	m := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/img" })]
+	if m.Source != filepath.Join(image, "sub") || !slices.Contains(m.Options, "ro") {
+		t.Errorf("mount %+v", m)
+	}
+	for _, sub := range []string{"../up", "/sub", "nothing", "out"} {
+		if _, err := try(sub); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("sub path %q: %v", sub, err)
+		}
+	}
+}
+
+func TestCapabilitiesAreTheDefaultsChanged(t *testing.T) {
+	h := host(t)
+	for _, c := range []struct {
+		name string
+		caps model.Capabilities
+		has  []string
+		not  []string
+		n    int
+	}{
+		{name: "defaults", has: DefaultCapabilities, not: []string{"CAP_SYS_ADMIN"}, n: 14},
+		{name: "add", caps: model.Capabilities{Add: []string{"net_admin", "CAP_SYS_TIME"}}, has: []string{"CAP_NET_ADMIN", "CAP_SYS_TIME"}, n: 16},
+		{name: "drop", caps: model.Capabilities{Drop: []string{"CHOWN"}}, not: []string{"CAP_CHOWN"}, n: 13},
+		{name: "drop all", caps: model.Capabilities{Drop: []string{"ALL"}}, n: 0},
+		{name: "drop all but one", caps: model.Capabilities{Drop: []string{"all"}, Add: []string{"CHOWN"}}, has: []string{"CAP_CHOWN"}, n: 1},
+		{name: "add all but one", caps: model.Capabilities{Add: []string{"ALL"}, Drop: []string{"CHOWN"}}, not: []string{"CAP_CHOWN"}, n: len(h.Capabilities) - 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := input(t)
+			in.Container.Security.Capabilities = c.caps
+			got := build(t, in).Spec.Process.Capabilities
+			if len(got.Bounding) != c.n || len(got.Inheritable) != 0 || len(got.Ambient) != 0 {
+				t.Errorf("%d capabilities, want %d: %+v", len(got.Bounding), c.n, got)
+			}
+			for _, name := range c.has {
+				if !slices.Contains(got.Effective, name) || !slices.Contains(got.Permitted, name) {
+					t.Errorf("%s is missing", name)
+				}
+			}
+			for _, name := range c.not {
+				if slices.Contains(got.Bounding, name) {
+					t.Errorf("%s is there", name)
+				}
+			}
+		})
+	}
+	in := input(t)
+	in.Container.Security.Capabilities = model.Capabilities{AddAmbient: []string{"NET_ADMIN"}}
+	got := build(t, in).Spec.Process.Capabilities
+	for _, set := range [][]string{got.Bounding, got.Effective, got.Permitted, got.Inheritable, got.Ambient} {
+		if !slices.Contains(set, "CAP_NET_ADMIN") {
+			t.Errorf("an ambient capability is not in each set: %+v", got)
+		}
+	}
+	in = input(t)
+	few := *in.Host
+	few.Capabilities = []string{"CAP_CHOWN"}
+	in.Host = &few
+	in.Container.Security.Capabilities = model.Capabilities{Add: []string{"SYS_ADMIN"}}
+	out := build(t, in)
+	if !slices.Equal(out.Spec.Process.Capabilities.Bounding, few.Capabilities) || len(out.Warnings) != 14 {
+		t.Errorf("capabilities that the runtime lacks: %+v, warnings %q", out.Spec.Process.Capabilities, out.Warnings)
+	}
+}
+
+func TestPrivilegedIsUnconfined(t *testing.T) {
+	in := input(t)
+	in.Container.Security.Privileged = true
+	in.Container.Security.Seccomp = &model.SecurityProfile{Type: model.ProfileRuntimeDefault}
+	in.Container.Security.MaskedPaths = []string{"/proc/kcore"}
+	in.Container.Security.Capabilities.Drop = []string{"ALL"}
+	spec := build(t, in).Spec
+	if spec.Linux.Seccomp != nil || spec.Linux.MaskedPaths != nil || spec.Linux.ReadonlyPaths != nil {
+		t.Error("a privileged container is filtered or masked")
+	}
+	if !slices.Equal(spec.Process.Capabilities.Bounding, in.Host.Capabilities) {
+		t.Errorf("capabilities %v, want all of the host's", spec.Process.Capabilities.Bounding)
+	}
+	if len(spec.Linux.Devices) < 5 || !spec.Linux.Resources.Devices[0].Allow {
+		t.Errorf("%d devices, rules %+v", len(spec.Linux.Devices), spec.Linux.Resources.Devices)
+	}
+	for _, d := range spec.Linux.Devices {
+		if strings.HasPrefix(d.Path, "/dev/pts/") || d.Path == "/dev/console" {
+			t.Errorf("%s of the host", d.Path)
+		}
+	}
+	in.Handler.PrivilegedWithoutHostDevices = true
+	if spec := build(t, in).Spec; len(spec.Linux.Devices) != 0 || spec.Linux.Resources.Devices[0].Allow {
+		t.Error("host devices though the handler gives none")
+	}
+}
+
+func TestDevicesComeWithTheirRules(t *testing.T) {
+	in := input(t)
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o755))
+	must(t, unix.Mknod(filepath.Join(dir, "sub/zero"), unix.S_IFCHR|0o640, int(unix.Mkdev(1, 5))))
+	must(t, unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	must(t, os.Symlink("/dev/full", filepath.Join(dir, "link")))
+	in.Container.Devices = []model.Device{
+		{HostPath: filepath.Join(dir, "link"), ContainerPath: "/dev/linked", Permissions: "r"},
+		{HostPath: dir, ContainerPath: "/dev/tree"},
+	}
+	linux := build(t, in).Spec.Linux
+	if len(linux.Devices) != 2 || linux.Devices[0].Path != "/dev/linked" || linux.Devices[1].Path != "/dev/tree/sub/zero" {
+		t.Fatalf("devices %+v", linux.Devices)
+	}
+	rules := linux.Resources.Devices
+	if len(rules) != 3 || rules[0].Allow || rules[1].Access != "r" || *rules[1].Minor != 7 || rules[2].Access != "rwm" {
+		t.Errorf("rules %+v", rules)
+	}
+}
+
+func TestCDIDevicesAreInjected(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "vendor.json"), `{"cdiVersion":"0.6.0","kind":"vendor.com/gpu","devices":[{"name":"0",
+		"containerEdits":{"env":["GPU=0"],"deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/zero"}],
+		"mounts":[{"hostPath":"/tmp","containerPath":"/gpu","options":["ro","bind"]}]}}]}`)
+	in := input(t)
+	in.Handler.CDISpecDirs = []string{dir}
+	in.Container.CDIDevices = []string{"vendor.com/gpu=0"}
+	in.Container.Annotations = map[string]string{"cdi.k8s.io/plugin": "vendor.com/gpu=0"}
+	spec := build(t, in).Spec
+	if !slices.Contains(spec.Process.Env, "GPU=0") || len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/gpu0" {
+		t.Errorf("environment %q, devices %+v", spec.Process.Env, spec.Linux.Devices)
+	}
+	if !slices.ContainsFunc(spec.Linux.Resources.Devices, func(d specs.LinuxDeviceCgroup) bool {
+		return d.Allow && d.Minor != nil && *d.Minor == 5
+	}) {
+		t.Errorf("no rule for the device: %+v", spec.Linux.Resources.Devices)
+	}
+}
+
+func TestResourcesOfBothVersions(t *testing.T) {
+	v1, v2 := *host(t), *host(t)
+	v1.Cgroups, v2.Cgroups = hierarchies(t, cgroup.V1), hierarchies(t, cgroup.V2)
+	v1.SwapLimits, v2.SwapLimits = false, true
+	r := &model.Resources{CPUPeriod: 100000, CPUQuota: 50000, CPUShares: 512, MemoryLimit: 64 << 20, CPUSetCPUs: "0-1,3",
+		HugepageLimit: []model.HugepageLimit{{PageSize: "2MB"}}}
+	out, err := Resources(r, 100, &v1)
+	must(t, err)
+	if *out.CPU.Period != 100000 || *out.CPU.Quota != 50000 || *out.CPU.Shares != 512 || out.CPU.Cpus != "0-1,3" ||
+		*out.Memory.Limit != 64<<20 || out.Memory.Swap != nil || *out.Pids.Limit != 100 || out.HugepageLimits != nil {
+		t.Errorf("v1: %+v", out)
+	}
+	r.Unified = map[string]string{"memory.high": "32M"}
+	if _, err := Resources(r, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("unified on v1: %v", err)
+	}
+	out, err = Resources(r, 0, &v2)
+	must(t, err)
+	if *out.Memory.Swap != 64<<20 || out.Unified["memory.high"] != "32M" || out.Pids != nil || len(out.HugepageLimits) != 1 {
+		t.Errorf("v2: %+v", out)
+	}
+	for _, name := range []string{"../x", "memory", "cgroup.procs", "", "a.b/c"} {
+		r.Unified = map[string]string{name: "1"}
+		if _, err := Resources(r, 0, &v2); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("unified file %q: %v", name, err)
+		}
+	}
+	if out, err := Resources(nil, 0, &v1); err != nil || out.CPU != nil || out.Memory != nil {
+		t.Errorf("no limits: %+v, %v", out, err)
+	}
+}
+
+// hierarchies are those of a host with the controllers that matter.
+func hierarchies(t *testing.T, v cgroup.Version) *cgroup.Hierarchies {
+	t.Helper()
+	mounts := "40 30 0:30 / /sys/fs/cgroup/%[1]s rw - cgroup cgroup rw,%[1]s\n"
+	var text string
+	for _, name := range []string{"cpu", "cpuset", "memory", "pids"} {
+		text += fmt.Sprintf(mounts, name)
+	}
+	controllers := "cpuset cpu io memory hugetlb pids"
+	h, err := cgroup.Parse(strings.NewReader(text), v == cgroup.V2, func(string) ([]byte, error) { return []byte(controllers), nil })
+	must(t, err)
+	return h
+}
+
+func TestUpdatesAreLaidOverWhatHolds(t *testing.T) {
+	stored := &model.Resources{CPUShares: 2, MemoryLimit: 10, MemorySwap: 10, CPUSetCPUs: "0",
+		HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 1}}}
+	got := MergeResources(stored, &model.Resources{MemoryLimit: 20, CPUQuota: -1,
+		HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2}, {PageSize: "1GB"}},
+		Unified:       map[string]string{"memory.high": "1"}})
+	if got.CPUShares != 2 || got.MemoryLimit != 20 || got.MemorySwap != 20 || got.CPUQuota != -1 || got.CPUSetCPUs != "0" ||
+		len(got.HugepageLimit) != 2 || got.HugepageLimit[0].Limit != 2 || got.Unified["memory.high"] != "1" {
+		t.Errorf("merged %+v", got)
+	}
+	if stored.MemoryLimit != 10 || stored.HugepageLimit[0].Limit != 1 || stored.Unified != nil {
+		t.Errorf("the stored limits were written to: %+v", stored)
+	}
+	if MergeResources(nil, nil) == nil {
+		t.Error("nothing merged with nothing is nil")
+	}
+}
+
+func TestOOMScoresAreWhatMayBeGiven(t *testing.T) {
+	in := input(t)
+	in.Host.MinOOMScoreAdj = -100
+	in.Container.Resources = &model.Resources{OOMScoreAdj: -997}
+	out := build(t, in)
+	if *out.Spec.Process.OOMScoreAdj != -100 || len(out.Warnings) != 1 {
+		t.Errorf("oom_score_adj %d, warnings %q", *out.Spec.Process.OOMScoreAdj, out.Warnings)
+	}
+	in.Container.Resources = nil
+	if out := build(t, in); *out.Spec.Process.OOMScoreAdj != 0 {
+		t.Errorf("oom_score_adj %d, want 0", *out.Spec.Process.OOMScoreAdj)
+	}
+}
+
+func TestNamespacesAreThoseOfThePod(t *testing.T) {
+	kinds := func(in Input) string {
+		var out []string
+		for _, n := range build(t, in).Spec.Linux.Namespaces {
+			out = append(out, string(n.Type)+":"+n.Path)
+		}
+		return strings.Join(out, " ")
+	}
+	in := input(t)
+	in.Host.Cgroups = hierarchies(t, cgroup.V1)
+	if got, want := kinds(in), "mount: network:/run/ns/net ipc:/run/ns/ipc uts:/run/ns/uts pid:"; got != want {
+		t.Errorf("namespaces %q, want %q", got, want)
+	}
+	in.Namespaces = Namespaces{PID: "/proc/1/ns/pid"}
+	in.Container.Security.Namespaces.PID = model.NamespaceTarget
+	if got, want := kinds(in), "mount: pid:/proc/1/ns/pid"; got != want {
+		t.Errorf("namespaces %q, want %q", got, want)
+	}
+	in.Container.Security.Namespaces.PID = model.NamespaceNode
+	in.Host.Cgroups = hierarchies(t, cgroup.V2)
+	if got, want := kinds(in), "mount: cgroup:"; got != want {
+		t.Errorf("namespaces on v2 %q, want %q", got, want)
+	}
+	in.Namespaces.UTS = Fresh
+	if spec := build(t, in).Spec; spec.Hostname != "podhost" {
+		t.Errorf("hostname %q in a UTS namespace of its own", spec.Hostname)
+	}
+}
+
+func TestUserNamespacesAreMapped(t *testing.T) {
+	in := input(t)
+	in.Host.IDMappedMounts = true
+	mapping := []model.IDMapping{{HostID: 65536, Length: 4}}
+	in.Container.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod, UIDs: mapping, GIDs: mapping}
+	in.Container.Mounts = []model.Mount{{ContainerPath: "/d", HostPath: "/tmp", UIDMappings: mapping, GIDMappings: mapping}}
+	in.Namespaces.User = "/run/ns/user"
+	spec := build(t, in).Spec
+	if len(spec.Linux.UIDMappings) != 1 || spec.Linux.GIDMappings[0] != (specs.LinuxIDMapping{HostID: 65536, Size: 4}) {
+		t.Errorf("mappings %+v", spec.Linux.UIDMappings)
+	}
+	for _, m := range spec.Mounts {
+		if m.Destination == "/d" && (!slices.Contains(m.Options, "idmap") || len(m.UIDMappings) != 1) {
+			t.Errorf("mount %+v", m)
+		}
+		if m.Destination == "/dev/pts" && slices.Contains(m.Options, "gid=5") {
+			t.Error("/dev/pts belongs to a group that is not mapped")
+		}
+	}
+	if spec.Linux.MaskedPaths != nil {
+		t.Error("an unmasked /proc in a user namespace was masked")
+	}
+	for _, bad := range [][]model.IDMapping{
+		nil, {{}}, {{HostID: 1<<32 - 1, Length: 2}}, {{Length: 5}, {ContainerID: 4, HostID: 100, Length: 1}},
+		make([]model.IDMapping, 341),
+	} {
+		in.Container.Security.Namespaces.User.UIDs = bad
+		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("mappings %v: %v", bad, err)
+		}
+	}
+	in.Container.Security.Namespaces.User.UIDs = mapping
+	in.Container.Security.Privileged = true
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("privileged in a user namespace: %v", err)
+	}
+}
+
+func TestSeccompProfilesAreChosen(t *testing.T) {
+	in := input(t)
+	if build(t, in).Spec.Linux.Seccomp != nil {
+		t.Error("no profile asked for, and one is there")
+	}
+	in.Handler.Seccomp = &model.SecurityProfile{Type: model.ProfileRuntimeDefault}
+	first, second := build(t, in).Spec.Linux.Seccomp, build(t, in).Spec.Linux.Seccomp
+	if first == nil || first != second {
+		t.Error("the default profile is not shared between containers with the same capabilities")
+	}
+	in.Container.Security.Capabilities.Add = []string{"SYS_ADMIN"}
+	if build(t, in).Spec.Linux.Seccomp == first {
+		t.Error("the default profile does not depend on capabilities")
+	}
+	in.Container.Security.Seccomp = &model.SecurityProfile{Type: model.ProfileUnconfined}
+	if build(t, in).Spec.Linux.Seccomp != nil {
+		t.Error("Unconfined is filtered")
+	}
+	in.Handler.SeccompRoot = t.TempDir()
+	write(t, filepath.Join(in.Handler.SeccompRoot, "sub/p.json"), `{"defaultAction":"SCMP_ACT_LOG"}`)
+	in.Container.Security.Seccomp = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "sub/p.json"}
+	if p := build(t, in).Spec.Linux.Seccomp; p == nil || p.DefaultAction != specs.ActLog {
+		t.Errorf("Localhost profile %+v", p)
+	}
+}
+
+func TestSysctlsStayInThePod(t *testing.T) {
+	pod, node := model.NamespaceOptions{}, model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode}
+	for _, c := range []struct {
+		key string
+		n   model.NamespaceOptions
+		ok  bool
+	}{
+		{"net.ipv4.ip_forward", pod, true}, {"net/ipv4/ip_forward", pod, true}, {"kernel.shmmax", pod, true},
+		{"fs.mqueue.msg_max", pod, true}, {"kernel.domainname", pod, true}, {"net.ipv4.ip_forward", node, false},
+		{"kernel.shmmax", node, false}, {"kernel.domainname", node, false}, {"kernel.panic", pod, false}, {"vm.swappiness", pod, false},
+		{"net/../kernel/panic", pod, false}, {"", pod, false}, {"kernel.shmmaxx", pod, false},
+	} {
+		if err := CheckSysctls(map[string]string{c.key: "1"}, c.n); (err == nil) != c.ok {
+			t.Errorf("sysctl %q with %+v: %v", c.key, c.n, err)
+		}
+	}
+}
+
+func TestStopSignalsAreParsed(t *testing.T) {
+	for text, want := range map[string]syscall.Signal{
+		"SIGTERM": 15, "quit": 3, "9": 9, "SIGRTMIN+3": 37, "RTMAX-1": 63, "SIGRTMIN": 34,
+		"": 0, "0": 0, "65": 0, "SIGNOPE": 0, "SIGRTMIN+31": 0, "SIGRTMAX+1": 0,
+	} {
+		if got, ok := ParseSignal(text); ok != (want != 0) || ok && got != want {
+			t.Errorf("%q is %d (%v), want %d", text, got, ok, want)
+		}
+	}
+	in := input(t)
+	in.Image.StopSignal = "SIGNOPE"
+	if out := build(t, in); out.StopSignal != unix.SIGTERM || len(out.Warnings) != 1 {
+		t.Errorf("signal %v, warnings %q", out.StopSignal, out.Warnings)
+	}
+}
+
+func TestRlimitsAreWhatMayBeGiven(t *testing.T) {
+	in := input(t)
+	in.Host.MayRaiseLimits = false
+	in.Handler.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1}, {Type: "RLIMIT_NOFILE", Hard: 1 << 50, Soft: 1 << 50}}
+	out := build(t, in)
+	got := out.Spec.Process.Rlimits
+	if len(got) != 2 || got[0].Hard != 1 || got[1].Hard >= 1<<50 || got[1].Soft > got[1].Hard || len(out.Warnings) != 1 {
+		t.Errorf("limits %+v, warnings %q", got, out.Warnings)
+	}
+	for _, bad := range []specs.POSIXRlimit{{Type: "RLIMIT_FUN"}, {Type: "RLIMIT_CORE", Soft: 2, Hard: 1}} {
+		in.Handler.Rlimits = []specs.POSIXRlimit{bad}
+		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("limit %+v: %v", bad, err)
+		}
+	}
+}
+
+func TestAnnotationsPassByPattern(t *testing.T) {
+	in := input(t)
+	in.Handler.Annotations = []string{"vendor.com/*"}
+	in.Sandbox.Annotations = map[string]string{"vendor.com/a": "pod", "vendor.com/b": "pod", "other": "x"}
+	in.Container.Annotations = map[string]string{"vendor.com/a": "container", annotationOwnContainer: "forged"}
+	got := build(t, in).Spec.Annotations
+	if got["vendor.com/a"] != "container" || got["vendor.com/b"] != "pod" || got["other"] != "" || got[annotationOwnContainer] != "ctr1" {
+		t.Errorf("annotations %v", got)
+	}
+}
+
+func TestExecIsAsTheContainerButForItsCommand(t *testing.T) {
+	spec := build(t, input(t)).Spec
+	p := Exec(spec, []string{"sh"}, true)
+	if !slices.Equal(p.Args, []string{"sh"}) || !p.Terminal || !slices.Contains(p.Env, "TERM=xterm") || p.Cwd != spec.Process.Cwd ||
+		p.Capabilities != spec.Process.Capabilities {
+		t.Errorf("exec %+v", p)
+	}
+	if spec.Process.Terminal || slices.Contains(spec.Process.Env, "TERM=xterm") {
+		t.Error("the container's own process was changed")
+	}
+}
+
+func TestAHungFileSystemEndsWithTheDeadline(t *testing.T) {
+	in := input(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	b := &builder{ctx: ctx, in: in}
+	hung := make(chan struct{})
+	defer close(hung)
+	err := b.waiting("mounts", func() error { <-hung; return nil })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	dir := b.TempDir()
+	in := Input{SandboxID: "p", ContainerID: "c", Sandbox: &model.SandboxConfig{},
+		Container: &model.ContainerConfig{Command: []string{"x"}, Security: model.ContainerSecurity{
+			Namespaces: model.NamespaceOptions{PID: model.NamespaceContainer},
+			Seccomp:    &model.SecurityProfile{Type: model.ProfileRuntimeDefault},
+		}}, Rootfs: dir, CgroupsPath: "/x"}
+	for b.Loop() {
+		if _, err := Build(b.Context(), in); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

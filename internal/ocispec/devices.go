@@ -1,0 +1,220 @@
+package ocispec
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"tags.cncf.io/container-device-interface/pkg/cdi"
+
+	"berth/internal/model"
+)
+
+const allAccess = "rwm"
+
+// devices: nothing is allowed but what is named here (and what every runtime adds: null, zero, tty and their like).
+func (b *builder) devices() error {
+	linux := b.spec.Linux
+	if linux.Resources == nil {
+		linux.Resources = &specs.LinuxResources{}
+	}
+	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: allAccess}}
+	if b.security.Privileged && !b.in.Handler.PrivilegedWithoutHostDevices {
+		found, err := devicesBelow("/dev", "/dev")
+		if err != nil {
+			return fmt.Errorf("devices of the host: %w", err)
+		}
+		linux.Devices = found
+		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
+	}
+	for i := range b.config.Devices {
+		d := &b.config.Devices[i]
+		found, access, err := device(d)
+		if err != nil {
+			return fmt.Errorf("device %s: %w", d.HostPath, err)
+		}
+		for _, one := range found {
+			linux.Devices = slices.DeleteFunc(linux.Devices, func(other specs.LinuxDevice) bool { return other.Path == one.Path })
+			linux.Devices = append(linux.Devices, one)
+			if !rules[0].Allow {
+				major, minor := one.Major, one.Minor
+				rules = append(rules, specs.LinuxDeviceCgroup{Allow: true, Type: one.Type, Major: &major, Minor: &minor,
+					Access: access})
+			}
+		}
+	}
+	linux.Resources.Devices = rules
+	return nil
+}
+
+// device is a device of the configuration: a node, a link to one, or a directory of them.
+func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
+	access := d.Permissions
+	if access == "" {
+		access = allAccess
+	}
+	if strings.Trim(access, allAccess) != "" {
+		return nil, "", invalid("permissions %q are not made of r, w and m", d.Permissions)
+	}
+	if !filepath.IsAbs(d.HostPath) {
+		return nil, "", invalid("the host path is not absolute")
+	}
+	at := d.ContainerPath
+	if at == "" {
+		at = d.HostPath
+	}
+	if !path.IsAbs(at) {
+		return nil, "", invalid("container path %q is not absolute", at)
+	}
+	host, err := filepath.EvalSymlinks(d.HostPath)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, "", invalid("it does not exist")
+	}
+	if err != nil {
+		return nil, "", unable("%v", err)
+	}
+	info, err := os.Lstat(host)
+	if err != nil {
+		return nil, "", unable("%v", err)
+	}
+	if info.IsDir() {
+		found, err := devicesBelow(host, path.Clean(at))
+		if err != nil {
+			return nil, "", unable("%v", err)
+		}
+		if len(found) == 0 {
+			return nil, "", invalid("it is a directory without devices")
+		}
+		return found, access, nil
+	}
+	one, ok, err := deviceNode(host, path.Clean(at))
+	if err != nil {
+		return nil, "", unable("%v", err)
+	}
+	if !ok {
+		return nil, "", invalid("it is neither a device nor a directory of devices")
+	}
+	return []specs.LinuxDevice{one}, access, nil
+}
+
+// apart are directories below /dev that a container has of its own, and what other programs keep there.
+var apart = []string{"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"}
+
+func devicesBelow(host, at string) ([]specs.LinuxDevice, error) {
+	var found []specs.LinuxDevice
+	err := filepath.WalkDir(host, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		inside := strings.TrimPrefix(name, host)
+		if entry.IsDir() {
+			if host == "/dev" && slices.Contains(apart, strings.TrimPrefix(inside, "/")) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if name == "/dev/console" || entry.Type()&fs.ModeDevice == 0 {
+			return nil // the console is the container's own
+		}
+		one, ok, err := deviceNode(name, path.Join(at, inside))
+		if ok {
+			found = append(found, one)
+		}
+		return err
+	})
+	return found, err
+}
+
+func deviceNode(host, at string) (specs.LinuxDevice, bool, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(host, &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return specs.LinuxDevice{}, false, nil
+		}
+		return specs.LinuxDevice{}, false, &fs.PathError{Op: "stat", Path: host, Err: err}
+	}
+	d := specs.LinuxDevice{Path: at, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		d.Type = "b"
+	case unix.S_IFCHR:
+		d.Type = "c"
+	default:
+		return d, false, nil
+	}
+	mode, uid, gid := fs.FileMode(st.Mode&0o777), st.Uid, st.Gid
+	d.FileMode, d.UID, d.GID = &mode, &uid, &gid
+	return d, true, nil
+}
+
+// caches are the CDI registries, by their directories. They are read again for each container that names a device: such
+// are few, and the files change without notice.
+var caches struct {
+	sync.Mutex
+	byDirs map[string]*cdi.Cache
+}
+
+func cdiCache(dirs []string) (*cdi.Cache, error) {
+	if dirs == nil {
+		dirs = cdi.DefaultSpecDirs
+	}
+	key := strings.Join(dirs, "\x00")
+	caches.Lock()
+	defer caches.Unlock()
+	if c := caches.byDirs[key]; c != nil {
+		return c, nil
+	}
+	c, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
+	if err != nil {
+		return nil, err
+	}
+	if caches.byDirs == nil {
+		caches.byDirs = map[string]*cdi.Cache{}
+	}
+	caches.byDirs[key] = c
+	return c, nil
+}
+
+// cdi injects the devices that the configuration names, in its field and in its annotations.
+func (b *builder) cdi() error {
+	_, annotated, err := cdi.ParseAnnotations(b.config.Annotations)
+	if err != nil {
+		return invalid("CDI devices: annotations: %v", err)
+	}
+	var names []string
+	for _, name := range slices.Concat(b.config.CDIDevices, annotated) {
+		if !slices.Contains(names, name) { // the kubelet says the same in both
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	cache, err := cdiCache(b.in.Handler.CDISpecDirs)
+	if err != nil {
+		return fmt.Errorf("CDI devices: %w", err)
+	}
+	refreshErr := cache.Refresh() // a broken file matters only to those who name its devices
+	missing, err := cache.InjectDevices(b.spec, names...)
+	switch {
+	case len(missing) > 0 && refreshErr != nil:
+		return unable("CDI devices: %s: not on this node (%v)", strings.Join(missing, ", "), refreshErr)
+	case len(missing) > 0:
+		return unable("CDI devices: %s: not on this node", strings.Join(missing, ", "))
+	case err != nil:
+		return unable("CDI devices: %v", err)
+	}
+	slices.SortStableFunc(b.spec.Mounts, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
+	return nil
+}

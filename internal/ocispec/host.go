@@ -1,0 +1,112 @@
+package ocispec
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/capability"
+	"github.com/opencontainers/selinux/go-selinux"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+)
+
+// Host is what a spec depends on of the node and of this process. Immutable.
+type Host struct {
+	Cgroups  *cgroup.Hierarchies
+	Hostname string
+	AppArmor bool
+	SELinux  bool
+	// Capabilities are those that a container can be given: the bounding set of this process, as CAP_…, sorted.
+	Capabilities []string
+	// MinOOMScoreAdj is the lowest oom_score_adj that this process may give to another.
+	MinOOMScoreAdj int
+	// MayRaiseLimits: CAP_SYS_RESOURCE, which raises hard rlimits.
+	MayRaiseLimits bool
+	// SwapLimits: the kernel can limit swap.
+	SwapLimits bool
+	// RecursiveReadonly and IDMappedMounts: mount_setattr(2), Linux 5.12.
+	RecursiveReadonly, IDMappedMounts bool
+}
+
+// Detect looks at the node, once.
+var Detect = sync.OnceValues(detect)
+
+func detect() (*Host, error) {
+	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorEnabled()}
+	var err error
+	if h.Cgroups, err = cgroup.Host(); err != nil {
+		return nil, err
+	}
+	if h.Hostname, err = os.Hostname(); err != nil {
+		return nil, fmt.Errorf("hostname: %w", err)
+	}
+	supported, err := capability.ListSupported()
+	if err != nil {
+		return nil, fmt.Errorf("capabilities: %w", err)
+	}
+	for _, c := range supported {
+		if has, err := capability.GetBound(c); err != nil {
+			return nil, fmt.Errorf("capabilities: %w", err)
+		} else if has {
+			h.Capabilities = append(h.Capabilities, "CAP_"+strings.ToUpper(c.String()))
+		}
+	}
+	slices.Sort(h.Capabilities)
+	if h.MayRaiseLimits, err = hasEffective(capability.CAP_SYS_RESOURCE); err != nil {
+		return nil, err
+	}
+	h.MinOOMScoreAdj = -1000
+	if !h.MayRaiseLimits {
+		text, err := os.ReadFile("/proc/self/oom_score_adj")
+		if err != nil {
+			return nil, err
+		}
+		if h.MinOOMScoreAdj, err = strconv.Atoi(string(bytes.TrimSpace(text))); err != nil {
+			return nil, fmt.Errorf("/proc/self/oom_score_adj: %w", err)
+		}
+	}
+	h.SwapLimits = swapLimits(h.Cgroups)
+	// A call on no file says EBADF where mount_setattr is known.
+	h.RecursiveReadonly = unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) != unix.ENOSYS
+	h.IDMappedMounts = h.RecursiveReadonly
+	return h, nil
+}
+
+func hasEffective(c capability.Cap) (bool, error) {
+	caps, err := capability.NewPid2(0)
+	if err != nil {
+		return false, fmt.Errorf("capabilities: %w", err)
+	}
+	if err := caps.Load(); err != nil {
+		return false, fmt.Errorf("capabilities: %w", err)
+	}
+	return caps.Get(capability.EFFECTIVE, c), nil
+}
+
+func appArmorEnabled() bool {
+	text, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	return err == nil && len(text) > 0 && text[0] == 'Y'
+}
+
+// swapLimits: v1 has the file in every cgroup; v2 has it in every cgroup but the root, so a child is asked.
+func swapLimits(h *cgroup.Hierarchies) bool {
+	if !h.Has("memory") {
+		return false
+	}
+	if h.Version == cgroup.V1 {
+		_, err := os.Stat(filepath.Join(h.Dir("memory", "/"), "memory.memsw.limit_in_bytes"))
+		return err == nil
+	}
+	found, err := filepath.Glob(filepath.Join(h.Dir("memory", "/"), "*", "memory.swap.max"))
+	return err == nil && len(found) > 0
+}
+
+const maxID = math.MaxInt32 // what moby/sys/user and the tools of images take

@@ -1,0 +1,85 @@
+package ocispec
+
+import (
+	"syscall"
+
+	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/model"
+)
+
+// Input is all that a container's spec is made of. Build only reads it.
+type Input struct {
+	SandboxID   string
+	ContainerID string
+	Sandbox     *model.SandboxConfig
+	Container   *model.ContainerConfig
+	Image       imagespec.ImageConfig
+	ImageName   string // for the spec's annotations
+
+	Rootfs     string // where the root file system is mounted; users are looked up in it
+	Namespaces Namespaces
+	// CgroupsPath goes into the spec as it is: absolute, or slice:prefix:name for systemd.
+	CgroupsPath string
+	Files       PodFiles
+	// ImageMounts are the host directories of Mount.Image mounts, by container path as in the configuration.
+	ImageMounts map[string]string
+	// Label is the pod's SELinux label, from Labels; empty where the host has no SELinux.
+	Label Label
+
+	Handler Handler
+	Host    *Host // nil: Detect's
+}
+
+// Fresh in place of a namespace's path asks for a new namespace of the container's own.
+const Fresh = "new"
+
+// Namespaces are the namespaces that a container joins, by path, or Fresh. An empty Network, IPC or UTS is the node's. PID
+// follows NamespaceOptions.PID of the container: the path is for the modes pod and target, and not read in the others.
+// User is read where the container asks for a user namespace; empty is a new one with the asked mappings.
+type Namespaces struct {
+	Network, IPC, UTS, PID, User string
+}
+
+// PodFiles are the pod's files on the host, which each of its containers sees. An empty path leaves the container what its
+// image has; an empty Shm gives it a /dev/shm of its own.
+type PodFiles struct {
+	Hosts, ResolvConf, Hostname string
+	Shm                         string // a directory: a mounted tmpfs, or the node's /dev/shm
+}
+
+// Handler is what a runtime handler of the node's configuration says of its containers.
+type Handler struct {
+	// PrivilegedWithoutHostDevices gives a privileged container the devices that it names, not all of the host's.
+	PrivilegedWithoutHostDevices bool
+	// Capabilities is the set that a container starts from; nil: DefaultCapabilities.
+	Capabilities []string
+	// Rlimits are set for every container, by name as RLIMIT_NOFILE.
+	Rlimits []specs.POSIXRlimit
+	// PidsLimit is the default limit of processes of a container; 0: none.
+	PidsLimit int64
+	// Seccomp and AppArmor hold for a container that says nothing of them; nil: unconfined for seccomp (as the CRI has
+	// it), and the default profile for AppArmor where the host has it.
+	Seccomp  *model.SecurityProfile
+	AppArmor *model.SecurityProfile
+	// AppArmorDefault is the loaded profile that RuntimeDefault stands for; empty: none is loaded. See LoadAppArmor.
+	AppArmorDefault string
+	// SeccompRoot is what relative paths of Localhost seccomp profiles are relative to; empty: they are refused.
+	SeccompRoot string
+	// CDISpecDirs are searched for CDI devices; nil: /etc/cdi and /var/run/cdi.
+	CDISpecDirs []string
+	// Annotations are patterns (path.Match) of annotations of the pod and the container that go into the spec. The
+	// container's win.
+	Annotations []string
+}
+
+// Output is a spec and what else came out of making it.
+type Output struct {
+	// Spec shares parts with other specs (the seccomp profile): marshal it, do not write to what its pointers lead to.
+	Spec       *specs.Spec
+	User       model.User
+	StopSignal syscall.Signal
+	// Warnings say what was asked for and cannot be had here, each in a sentence.
+	Warnings []string
+}

@@ -1,0 +1,293 @@
+package ocispec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cyphar/filepath-securejoin"
+	"github.com/moby/sys/mountinfo"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux/label"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/model"
+)
+
+func (b *builder) mounts() error {
+	var asked []specs.Mount
+	for i := range b.config.Mounts {
+		m, err := b.mount(&b.config.Mounts[i])
+		if err != nil {
+			return fmt.Errorf("mount at %q: %w", b.config.Mounts[i].ContainerPath, err)
+		}
+		if slices.ContainsFunc(asked, func(other specs.Mount) bool { return other.Destination == m.Destination }) {
+			return invalid("mount at %q: two mounts have this container path", m.Destination)
+		}
+		asked = append(asked, m)
+	}
+	all := slices.DeleteFunc(append(b.systemMounts(), b.podMounts()...), func(ours specs.Mount) bool {
+		return slices.ContainsFunc(asked, func(m specs.Mount) bool { return replaces(m.Destination, ours.Destination) })
+	})
+	all = append(all, asked...)
+	// Parents before children, and otherwise as asked.
+	slices.SortStableFunc(all, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
+	b.spec.Mounts = all
+	return nil
+}
+
+func depth(p string) int {
+	if p == "/" {
+		return 0
+	}
+	return strings.Count(p, "/")
+}
+
+// replaces: a mount takes the place of one of ours at its path, and at /dev, /proc and /sys of all that ours have below.
+func replaces(asked, ours string) bool {
+	if asked == ours {
+		return true
+	}
+	switch asked {
+	case "/dev", "/proc", "/sys":
+		return strings.HasPrefix(ours, asked+"/")
+	}
+	return false
+}
+
+func (b *builder) systemMounts() []specs.Mount {
+	access := "ro"
+	if b.security.Privileged {
+		access = "rw"
+	}
+	user := b.userNamespace()
+	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	if const5 := uint32(5); user == nil || mapped(user.GIDs, const5) { // the group tty
+		devpts = append(devpts, "gid=5")
+	}
+	sysfs := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs",
+		Options: []string{"nosuid", "noexec", "nodev", access}}
+	if user != nil && b.in.Namespaces.Network == "" {
+		// sysfs belongs to the network namespace, which the user namespace does not own.
+		sysfs = specs.Mount{Destination: "/sys", Type: "bind", Source: "/sys",
+			Options: []string{"rbind", "nosuid", "noexec", "nodev", access, "rprivate"}}
+	}
+	mqueue := specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
+		Options: []string{"nosuid", "noexec", "nodev"}}
+	if user != nil && b.in.Namespaces.IPC == "" {
+		mqueue = specs.Mount{Destination: "/dev/mqueue", Type: "bind", Source: "/dev/mqueue",
+			Options: []string{"rbind", "nosuid", "noexec", "nodev", "rprivate"}}
+	}
+	return []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: devpts},
+		mqueue,
+		sysfs,
+		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", access}},
+	}
+}
+
+func mapped(mappings []model.IDMapping, id uint32) bool {
+	return slices.ContainsFunc(mappings, func(m model.IDMapping) bool {
+		return id >= m.ContainerID && id-m.ContainerID < m.Length
+	})
+}
+
+func (b *builder) podMounts() []specs.Mount {
+	files := b.in.Files
+	access := "rw"
+	if b.security.ReadonlyRootfs {
+		access = "ro"
+	}
+	var out []specs.Mount
+	for _, f := range []struct{ at, from string }{
+		{"/etc/hosts", files.Hosts}, {"/etc/resolv.conf", files.ResolvConf}, {"/etc/hostname", files.Hostname},
+	} {
+		if f.from != "" {
+			out = append(out, specs.Mount{Destination: f.at, Type: "bind", Source: f.from,
+				Options: []string{"bind", "rprivate", access}})
+		}
+	}
+	if files.Shm == "" {
+		return append(out, specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}})
+	}
+	return append(out, specs.Mount{Destination: "/dev/shm", Type: "bind", Source: files.Shm,
+		Options: []string{"rbind", "nosuid", "noexec", "nodev", "rprivate", "rw"}})
+}
+
+// mount turns a mount of the configuration into one of the spec.
+func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
+	out := specs.Mount{Type: "bind"}
+	if !path.IsAbs(m.ContainerPath) || strings.ContainsRune(m.ContainerPath, 0) {
+		return out, invalid("the container path is not absolute")
+	}
+	if out.Destination = path.Clean(m.ContainerPath); out.Destination == "/" {
+		return out, invalid("the container's root cannot be a mount")
+	}
+	readonly := m.Readonly
+	var err error
+	if m.Image != nil {
+		readonly = true
+		out.Source, err = b.imageSource(m)
+	} else {
+		out.Source, err = hostSource(m.HostPath)
+	}
+	if err != nil {
+		return out, err
+	}
+	propagation, err := b.propagation(m, out.Source)
+	if err != nil {
+		return out, err
+	}
+	out.Options = []string{"rbind", propagation}
+	switch {
+	case m.RecursiveReadOnly && (!readonly || m.Propagation != "" && m.Propagation != model.PropagationPrivate):
+		return out, invalid("a recursively read-only mount is read-only and has private propagation")
+	case m.RecursiveReadOnly && !b.host.RecursiveReadonly:
+		return out, unable("recursively read-only mounts need Linux 5.12")
+	case m.RecursiveReadOnly:
+		out.Options = append(out.Options, "ro", "rro")
+	case readonly:
+		out.Options = append(out.Options, "ro")
+	default:
+		out.Options = append(out.Options, "rw")
+	}
+	if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
+		if !b.host.IDMappedMounts {
+			return out, unable("ID-mapped mounts need Linux 5.12")
+		}
+		if out.UIDMappings, err = idMappings("UID mappings", m.UIDMappings); err != nil {
+			return out, err
+		}
+		if out.GIDMappings, err = idMappings("GID mappings", m.GIDMappings); err != nil {
+			return out, err
+		}
+		out.Options = append(out.Options, "idmap")
+	}
+	if m.SELinuxRelabel && b.host.SELinux && b.spec.Linux.MountLabel != "" {
+		if err := label.Relabel(out.Source, b.spec.Linux.MountLabel, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return out, fmt.Errorf("SELinux label of %s: %w", out.Source, err)
+		}
+	}
+	return out, nil
+}
+
+// hostSource follows the links of a host path. It has to be there: a directory made in its place would hide a mistake.
+func hostSource(host string) (string, error) {
+	if !filepath.IsAbs(host) || strings.ContainsRune(host, 0) {
+		return "", invalid("host path %q is not absolute", host)
+	}
+	source, err := filepath.EvalSymlinks(host)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", invalid("host path %s does not exist", host)
+	}
+	if err != nil {
+		return "", unable("host path %s: %v", host, err)
+	}
+	return source, nil
+}
+
+// imageSource is where an image is mounted on the host, or a path in it, whose links stay in the image.
+func (b *builder) imageSource(m *model.Mount) (string, error) {
+	root := b.in.ImageMounts[m.ContainerPath]
+	if m.HostPath != "" {
+		return "", invalid("image %s and host path %s exclude one another", m.Image.Image, m.HostPath)
+	}
+	if root == "" {
+		return "", unable("image %s is not mounted on the host", m.Image.Image)
+	}
+	if m.ImageSubPath == "" {
+		return root, nil
+	}
+	if path.IsAbs(m.ImageSubPath) || slices.Contains(strings.Split(m.ImageSubPath, "/"), "..") {
+		return "", invalid("image sub path %q is absolute or leads up", m.ImageSubPath)
+	}
+	source, err := securejoin.SecureJoin(root, m.ImageSubPath)
+	if err != nil {
+		return "", invalid("image %s: sub path %q: %v", m.Image.Image, m.ImageSubPath, err)
+	}
+	if _, err := os.Lstat(source); err != nil {
+		return "", invalid("image %s has no %q", m.Image.Image, m.ImageSubPath)
+	}
+	return source, nil
+}
+
+// propagation is the mount option, and sets the propagation of the container's root that goes with it. Mounts can only
+// spread where the host's mount is shared (or, from the host alone, a slave of one).
+func (b *builder) propagation(m *model.Mount, source string) (string, error) {
+	switch m.Propagation {
+	case model.PropagationPrivate, "":
+		return "rprivate", nil
+	case model.PropagationHostToContainer, model.PropagationBidirectional:
+	default:
+		return "", invalid("propagation %q is unknown", m.Propagation)
+	}
+	at, optional, err := mountOf(source)
+	if err != nil {
+		return "", err
+	}
+	fields := strings.Fields(optional)
+	shared := slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, "shared:") })
+	slave := slices.ContainsFunc(fields, func(f string) bool { return strings.HasPrefix(f, "master:") })
+	root := &b.spec.Linux.RootfsPropagation
+	if m.Propagation == model.PropagationBidirectional {
+		if !shared {
+			return "", unable("host path %s is on the mount %s, which is not shared: bidirectional propagation needs that",
+				source, at)
+		}
+		*root = "rshared"
+		return "rshared", nil
+	}
+	if !shared && !slave {
+		return "", unable("host path %s is on the mount %s, which is neither shared nor a slave: propagation from the host "+
+			"needs that", source, at)
+	}
+	if *root != "rshared" {
+		*root = "rslave"
+	}
+	return "rslave", nil
+}
+
+// mountOf is the mount point that a path is on, and the optional fields of its line in mountinfo.
+func mountOf(p string) (at, optional string, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, p, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
+		return "", "", fmt.Errorf("host path %s: %w", p, err)
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 { // before Linux 5.8
+		return mountAbove(p)
+	}
+	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		match := strconv.Itoa(m.ID) == strconv.FormatUint(st.Mnt_id, 10)
+		return !match, match
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("host path %s: %w", p, err)
+	}
+	if len(found) == 0 {
+		return "", "", unable("host path %s is on no mount that this process sees", p)
+	}
+	return found[0].Mountpoint, found[0].Optional, nil
+}
+
+func mountAbove(p string) (at, optional string, err error) {
+	found, err := mountinfo.GetMounts(mountinfo.ParentsFilter(p))
+	if err != nil {
+		return "", "", fmt.Errorf("host path %s: %w", p, err)
+	}
+	for _, m := range found {
+		if len(m.Mountpoint) >= len(at) {
+			at, optional = m.Mountpoint, m.Optional
+		}
+	}
+	return at, optional, nil
+}

@@ -1,0 +1,77 @@
+package ocispec
+
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// ReaperInput is what the spec of a pod's init is made of: the process that holds the pod's PID namespace and reaps.
+type ReaperInput struct {
+	SandboxID   string
+	Rootfs      string // a directory of its own, empty
+	Namespaces  Namespaces
+	CgroupsPath string
+	Label       Label
+	Host        *Host // nil: Detect's
+}
+
+// reaperUser is nobody in the images of Kubernetes; the reaper needs no right of anybody's.
+const reaperUser = 65535
+
+// Reaper is the spec of a pod's init, for keeper.RunRequest.Reaper: a new PID namespace, nothing to write, no capability
+// and no device. Its children are the pod's orphans, which it only waits for, so it needs no right to signal them.
+func Reaper(in ReaperInput) (*specs.Spec, error) {
+	if in.Host == nil {
+		host, err := Detect()
+		if err != nil {
+			return nil, err
+		}
+		in.Host = host
+	}
+	score := max(-998, in.Host.MinOOMScoreAdj) // it is nearly nothing, and with it all of the pod's containers end
+	spec := &specs.Spec{
+		Version: specVersion,
+		Root:    &specs.Root{Path: in.Rootfs, Readonly: true},
+		Process: &specs.Process{
+			User:            specs.User{UID: reaperUser, GID: reaperUser},
+			Args:            []string{"reaper"},
+			Env:             []string{defaultPath},
+			Cwd:             "/",
+			Capabilities:    &specs.LinuxCapabilities{},
+			NoNewPrivileges: true,
+			OOMScoreAdj:     &score,
+			SelinuxLabel:    in.Label.Process,
+		},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"nosuid", "noexec", "strictatime", "mode=755", "size=64k"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: in.CgroupsPath,
+			MountLabel:  in.Label.Mount,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.MountNamespace}, {Type: specs.PIDNamespace},
+			},
+			Resources: &specs.LinuxResources{
+				Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: allAccess}},
+			},
+			MaskedPaths:   defaultMasked,
+			ReadonlyPaths: defaultReadonly,
+		},
+		Annotations: map[string]string{
+			annotationType: "sandbox", annotationSandboxID: in.SandboxID, annotationOwnSandbox: in.SandboxID,
+		},
+	}
+	for _, n := range []struct {
+		kind specs.LinuxNamespaceType
+		path string
+	}{
+		{specs.NetworkNamespace, in.Namespaces.Network}, {specs.IPCNamespace, in.Namespaces.IPC},
+		{specs.UTSNamespace, in.Namespaces.UTS}, {specs.UserNamespace, in.Namespaces.User},
+	} {
+		if n.path != "" {
+			spec.Linux.Namespaces = append(spec.Linux.Namespaces, specs.LinuxNamespace{Type: n.kind, Path: n.path})
+		}
+	}
+	return spec, nil
+}

@@ -1,0 +1,206 @@
+package ocispec
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+)
+
+func (b *builder) resources() error {
+	linux, err := Resources(b.config.Resources, b.in.Handler.PidsLimit, b.host)
+	if err != nil {
+		return err
+	}
+	b.spec.Linux.Resources = linux
+	wanted := 0
+	if b.config.Resources != nil {
+		wanted = int(b.config.Resources.OOMScoreAdj)
+	}
+	// Without a value of its own a container would inherit the keeper's, which protects the keeper.
+	score := max(wanted, b.host.MinOOMScoreAdj)
+	if score != wanted {
+		b.warn("oom_score_adj %d is below the %d that this node's runtime may give", wanted, score)
+	}
+	b.spec.Process.OOMScoreAdj = &score
+	return nil
+}
+
+// Resources checks limits and turns them into those of a spec, for a new container and for an update alike. What is
+// zero stays unset. pidsLimit is in processes; 0: none. Device rules are not among them.
+func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResources, error) {
+	out := &specs.LinuxResources{}
+	if pidsLimit > 0 && h.Cgroups.Has("pids") {
+		out.Pids = &specs.LinuxPids{Limit: &pidsLimit}
+	}
+	if r == nil {
+		return out, nil
+	}
+	if err := CheckResources(r, h); err != nil {
+		return nil, err
+	}
+	cpu := &specs.LinuxCPU{Cpus: r.CPUSetCPUs, Mems: r.CPUSetMems}
+	if r.CPUPeriod != 0 {
+		period := uint64(r.CPUPeriod)
+		cpu.Period = &period
+	}
+	if r.CPUQuota != 0 {
+		quota := r.CPUQuota
+		cpu.Quota = &quota
+	}
+	if r.CPUShares != 0 {
+		shares := uint64(r.CPUShares)
+		cpu.Shares = &shares
+	}
+	if *cpu != (specs.LinuxCPU{}) {
+		out.CPU = cpu
+	}
+	if r.MemoryLimit != 0 {
+		limit := r.MemoryLimit
+		out.Memory = &specs.LinuxMemory{Limit: &limit}
+		// A container with a limit does not swap beyond it unless it is told to.
+		if swap := r.MemorySwap; h.SwapLimits {
+			if swap == 0 {
+				swap = limit
+			}
+			out.Memory.Swap = &swap
+		}
+	}
+	for _, huge := range r.HugepageLimit {
+		if h.Cgroups.Has("hugetlb") {
+			out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: huge.PageSize, Limit: huge.Limit})
+		}
+	}
+	out.Unified = maps.Clone(r.Unified)
+	return out, nil
+}
+
+var (
+	cpuList  = regexp.MustCompile(`^[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*$`)
+	pageSize = regexp.MustCompile(`^[1-9][0-9]{0,4}[KMG]B$`)
+	fileName = regexp.MustCompile(`^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
+)
+
+const (
+	minPeriod, maxPeriod = 1000, 1_000_000 // µs; the kernel's bounds
+	minQuota             = 1000            // µs
+	minShares, maxShares = 2, 262144
+)
+
+// CheckResources says which limit is wrong (ErrInvalidArgument), or not to be had on this host (ErrFailedPrecondition).
+func CheckResources(r *model.Resources, h *Host) error {
+	switch {
+	case r.CPUPeriod != 0 && (r.CPUPeriod < minPeriod || r.CPUPeriod > maxPeriod):
+		return invalid("resources: cpu_period %d µs is not in %d to %d", r.CPUPeriod, minPeriod, maxPeriod)
+	case r.CPUQuota != 0 && r.CPUQuota != -1 && r.CPUQuota < minQuota:
+		return invalid("resources: cpu_quota %d µs is below %d, and not -1", r.CPUQuota, minQuota)
+	case r.CPUShares != 0 && (r.CPUShares < minShares || r.CPUShares > maxShares):
+		return invalid("resources: cpu_shares %d is not in 2 to %d", r.CPUShares, maxShares)
+	case r.MemoryLimit < -1:
+		return invalid("resources: memory_limit_in_bytes %d is negative, and not -1", r.MemoryLimit)
+	case r.MemorySwap < -1:
+		return invalid("resources: memory_swap_limit_in_bytes %d is negative, and not -1", r.MemorySwap)
+	case r.MemorySwap > 0 && r.MemoryLimit <= 0:
+		return invalid("resources: memory_swap_limit_in_bytes %d without a memory limit", r.MemorySwap)
+	case r.MemorySwap > 0 && r.MemorySwap < r.MemoryLimit:
+		return invalid("resources: memory_swap_limit_in_bytes %d, which includes memory, is below the memory limit %d",
+			r.MemorySwap, r.MemoryLimit)
+	case r.OOMScoreAdj < -1000 || r.OOMScoreAdj > 1000:
+		return invalid("resources: oom_score_adj %d is not in -1000 to 1000", r.OOMScoreAdj)
+	}
+	for _, set := range []struct{ field, list string }{{"cpuset_cpus", r.CPUSetCPUs}, {"cpuset_mems", r.CPUSetMems}} {
+		if set.list != "" && !cpuListValid(set.list) {
+			return invalid("resources: %s %q is not a list as 0-3,8", set.field, set.list)
+		}
+	}
+	sizes := map[string]bool{}
+	for _, huge := range r.HugepageLimit {
+		switch {
+		case !pageSize.MatchString(huge.PageSize):
+			return invalid("resources: hugepage_limits: page size %q is not as 2MB", huge.PageSize)
+		case sizes[huge.PageSize]:
+			return invalid("resources: hugepage_limits: page size %s is there twice", huge.PageSize)
+		case huge.Limit > 0 && !h.Cgroups.Has("hugetlb"):
+			// A limit of 0 comes from every kubelet; there is nothing to keep from who has no huge pages.
+			return unable("resources: hugepage_limits: this host has no hugetlb controller")
+		}
+		sizes[huge.PageSize] = true
+	}
+	for name := range r.Unified {
+		if h.Cgroups.Version != cgroup.V2 {
+			return unable("resources: unified: %s: this host uses cgroup v1", name)
+		}
+		if !fileName.MatchString(name) || strings.HasPrefix(name, "cgroup.") {
+			return invalid("resources: unified: %q is not a limit's file", name)
+		}
+	}
+	return nil
+}
+
+func cpuListValid(list string) bool {
+	if !cpuList.MatchString(list) {
+		return false
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		if from, to, isRange := strings.Cut(part, "-"); isRange {
+			a, _ := strconv.Atoi(from) // five digits, by the pattern
+			b, _ := strconv.Atoi(to)
+			if a > b {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// MergeResources is stored limits with an update laid over: what the update leaves zero stays as it was. Neither is
+// written to, and either may be nil.
+func MergeResources(stored, update *model.Resources) *model.Resources {
+	var out model.Resources
+	if stored != nil {
+		out = *stored
+	}
+	out.HugepageLimit = slices.Clone(out.HugepageLimit)
+	out.Unified = maps.Clone(out.Unified)
+	if update == nil {
+		return &out
+	}
+	for _, field := range []struct{ to, from *int64 }{
+		{&out.CPUPeriod, &update.CPUPeriod}, {&out.CPUQuota, &update.CPUQuota}, {&out.CPUShares, &update.CPUShares},
+		{&out.MemoryLimit, &update.MemoryLimit}, {&out.MemorySwap, &update.MemorySwap},
+		{&out.OOMScoreAdj, &update.OOMScoreAdj},
+	} {
+		if *field.from != 0 {
+			*field.to = *field.from
+		}
+	}
+	// Swap includes memory: a limit that grows past a swap limit of old takes it along.
+	if update.MemoryLimit > 0 && update.MemorySwap == 0 && out.MemorySwap > 0 && out.MemorySwap < out.MemoryLimit {
+		out.MemorySwap = out.MemoryLimit
+	}
+	if update.CPUSetCPUs != "" {
+		out.CPUSetCPUs = update.CPUSetCPUs
+	}
+	if update.CPUSetMems != "" {
+		out.CPUSetMems = update.CPUSetMems
+	}
+	for _, huge := range update.HugepageLimit {
+		i := slices.IndexFunc(out.HugepageLimit, func(h model.HugepageLimit) bool { return h.PageSize == huge.PageSize })
+		if i >= 0 {
+			out.HugepageLimit[i] = huge
+		} else {
+			out.HugepageLimit = append(out.HugepageLimit, huge)
+		}
+	}
+	if out.Unified == nil && len(update.Unified) > 0 {
+		out.Unified = map[string]string{}
+	}
+	maps.Copy(out.Unified, update.Unified)
+	return &out
+}

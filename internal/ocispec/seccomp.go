@@ -1,0 +1,169 @@
+package ocispec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	containerdseccomp "github.com/containerd/containerd/v2/contrib/seccomp"
+	securejoin "github.com/cyphar/filepath-securejoin"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/model"
+)
+
+// seccomp: a privileged container is never filtered, as Kubernetes has it.
+func (b *builder) seccomp() error {
+	profile := b.security.Seccomp
+	if profile == nil {
+		profile = b.in.Handler.Seccomp
+	}
+	if profile == nil || b.security.Privileged {
+		return nil
+	}
+	switch profile.Type {
+	case model.ProfileUnconfined, "":
+	case model.ProfileRuntimeDefault:
+		b.spec.Linux.Seccomp = defaultSeccomp(b.spec)
+	case model.ProfileLocalhost:
+		return b.waiting("seccomp profile", func() error {
+			loaded, err := loadSeccomp(b.in.Handler.SeccompRoot, profile.LocalhostRef)
+			b.spec.Linux.Seccomp = loaded
+			return err
+		})
+	default:
+		return invalid("seccomp profile: type %q is unknown", profile.Type)
+	}
+	return nil
+}
+
+// defaults are default profiles by the capabilities that they were made for. Clients choose among few sets; those who
+// make up many only lose the saving.
+var defaults struct {
+	sync.Mutex
+	profiles map[string]*specs.LinuxSeccomp
+}
+
+const maxDefaults = 64
+
+func defaultSeccomp(spec *specs.Spec) *specs.LinuxSeccomp {
+	key := strings.Join(spec.Process.Capabilities.Bounding, " ")
+	defaults.Lock()
+	defer defaults.Unlock()
+	if profile := defaults.profiles[key]; profile != nil {
+		return profile
+	}
+	profile := containerdseccomp.DefaultProfile(spec)
+	if defaults.profiles == nil || len(defaults.profiles) >= maxDefaults {
+		defaults.profiles = map[string]*specs.LinuxSeccomp{}
+	}
+	defaults.profiles[key] = profile
+	return profile
+}
+
+// maxProfile bounds a profile's file; Docker's own default has 20 KB.
+const maxProfile = 4 << 20
+
+// loadSeccomp reads a profile in the OCI runtime spec's JSON format.
+func loadSeccomp(root, ref string) (*specs.LinuxSeccomp, error) {
+	if ref == "" {
+		return nil, invalid("seccomp profile: type Localhost without a file")
+	}
+	path := ref
+	if !filepath.IsAbs(ref) {
+		if root == "" {
+			return nil, invalid("seccomp profile: %q is not an absolute path", ref)
+		}
+		var err error
+		if path, err = securejoin.SecureJoin(root, ref); err != nil {
+			return nil, invalid("seccomp profile %s: %v", ref, err)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, invalid("seccomp profile: %v", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxProfile {
+		return nil, invalid("seccomp profile %s: not a regular file of at most %d bytes", path, maxProfile)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, invalid("seccomp profile: %v", err)
+	}
+	profile, err := parseSeccomp(text)
+	if err != nil {
+		return nil, invalid("seccomp profile %s: %v", path, err)
+	}
+	return profile, nil
+}
+
+func parseSeccomp(text []byte) (*specs.LinuxSeccomp, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	profile := &specs.LinuxSeccomp{}
+	if err := decoder.Decode(profile); err != nil {
+		var syntax *json.SyntaxError
+		if errors.As(err, &syntax) {
+			return nil, fmt.Errorf("line %d: %w", 1+bytes.Count(text[:min(syntax.Offset, int64(len(text)))], []byte("\n")), err)
+		}
+		return nil, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one JSON value")
+	}
+	// Docker's own format looks alike, but hangs conditions on its rules, and dropping those would open what they close.
+	var docker struct {
+		ArchMap  json.RawMessage `json:"archMap"`
+		Syscalls []struct {
+			Includes, Excludes map[string]json.RawMessage
+		} `json:"syscalls"`
+	}
+	if err := json.Unmarshal(text, &docker); err == nil {
+		if docker.ArchMap != nil {
+			return nil, errors.New(`"archMap" is of Docker's format; name the architectures in "architectures"`)
+		}
+		for i, rule := range docker.Syscalls {
+			if len(rule.Includes) > 0 || len(rule.Excludes) > 0 {
+				return nil, fmt.Errorf(`syscalls[%d]: "includes" and "excludes" are of Docker's format`, i)
+			}
+		}
+	}
+	return profile, checkSeccomp(profile)
+}
+
+var seccompActions = map[specs.LinuxSeccompAction]bool{
+	specs.ActKill: true, specs.ActKillProcess: true, specs.ActKillThread: true, specs.ActTrap: true, specs.ActErrno: true,
+	specs.ActTrace: true, specs.ActAllow: true, specs.ActLog: true,
+}
+
+func checkSeccomp(p *specs.LinuxSeccomp) error {
+	if p.ListenerPath != "" || p.ListenerMetadata != "" {
+		return errors.New(`"listenerPath": notifications are not supported`)
+	}
+	check := func(where string, action specs.LinuxSeccompAction) error {
+		switch {
+		case action == specs.ActNotify:
+			return fmt.Errorf("%s: SCMP_ACT_NOTIFY: notifications are not supported", where)
+		case !seccompActions[action]:
+			return fmt.Errorf("%s: action %q is unknown", where, action)
+		}
+		return nil
+	}
+	if err := check("defaultAction", p.DefaultAction); err != nil {
+		return err
+	}
+	for i, rule := range p.Syscalls {
+		if len(rule.Names) == 0 {
+			return fmt.Errorf("syscalls[%d]: no names", i)
+		}
+		if err := check(fmt.Sprintf("syscalls[%d]", i), rule.Action); err != nil {
+			return err
+		}
+	}
+	return nil
+}
