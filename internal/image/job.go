@@ -1,0 +1,217 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// job loads one layer for all pulls that need it. It goes on while one of them waits.
+type job struct {
+	diffID  digest.Digest
+	desc    ocispec.Descriptor
+	fetch   fetcher // of the pull that came first
+	done    chan struct{}
+	loaded  atomic.Int64 // bytes of the packed layer
+	waiters int          // guarded by Store.mu
+	settled bool         // guarded by Store.mu: layer and err are final, and the layer has the waiters' references
+	cancel  context.CancelFunc
+	layer   *layer // set before done is closed, with a reference for each waiter
+	err     error
+}
+
+// layer gets a layer and takes a reference to it, for the caller to give up.
+func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, fetch fetcher, b *bar) (*layer, error) {
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return nil, errClosed
+		}
+		if l := s.layers[diffID.String()]; l != nil {
+			l.refs++
+			s.mu.Unlock()
+			b.set(PhasePresent)
+			return l, nil
+		}
+		j := s.jobs[diffID]
+		mine := j == nil
+		if mine {
+			var jobCtx context.Context
+			j = &job{diffID: diffID, desc: desc, fetch: fetch, done: make(chan struct{})}
+			jobCtx, j.cancel = context.WithCancel(s.ctx)
+			s.jobs[diffID] = j
+			s.work.Go(func() { s.run(jobCtx, j) })
+		}
+		j.waiters++
+		s.mu.Unlock()
+		b.done.Store(&j.loaded)
+		b.set(PhaseLoading)
+
+		select {
+		case <-j.done:
+		case <-ctx.Done():
+			return nil, s.leave(j, context.Cause(ctx))
+		}
+		if j.err == nil {
+			b.set(PhaseDone)
+			return j.layer, nil
+		}
+		// Another pull's credentials or registry failed: this one has its own.
+		if mine || ctx.Err() != nil {
+			return nil, j.err
+		}
+	}
+}
+
+// leave gives up waiting for a job. The last to leave ends it.
+func (s *Store) leave(j *job, cause error) error {
+	s.mu.Lock()
+	j.waiters--
+	last := j.waiters == 0
+	var unused []*layer
+	switch {
+	case j.settled && j.layer != nil:
+		unused = s.unref(j.layer)
+	case !j.settled && last && s.jobs[j.diffID] == j:
+		delete(s.jobs, j.diffID) // who comes now starts anew
+	}
+	s.mu.Unlock()
+	if last {
+		j.cancel()
+		<-j.done // what it made is gone when the pull has failed
+	}
+	if err := s.trash(unused); err != nil {
+		s.log.Warn("leftover of a pull is still there", "error", err)
+	}
+	return cause
+}
+
+// run is a job's goroutine.
+func (s *Store) run(ctx context.Context, j *job) {
+	defer j.cancel()
+	n := s.newDir()
+	rec, err := s.load1(ctx, j, n)
+	if err != nil {
+		err = fmt.Errorf("layer %s: %w", j.desc.Digest, diskError(err))
+		if e := s.removeDir(n); e != nil {
+			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
+		}
+	}
+	if s.settle(j, rec, n, err) {
+		if e := s.removeDir(n); e != nil {
+			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
+		}
+	}
+	close(j.done) // whoever gave up waits for this, so that nothing is there when a failed pull returns
+}
+
+// settle hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
+// job was faster after this one was given up.
+func (s *Store) settle(j *job, rec *layerRecord, n string, err error) (unneeded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.jobs[j.diffID] == j {
+		delete(s.jobs, j.diffID)
+	}
+	j.settled = true
+	if j.err = err; err != nil {
+		return false
+	}
+	switch l := s.layers[rec.Key]; {
+	case l != nil:
+		l.refs += j.waiters
+		j.layer = l
+		return true
+	case j.waiters == 0:
+		j.err = context.Canceled
+		return true
+	}
+	delete(s.busy, n)
+	j.layer = &layer{layerRecord: *rec, refs: j.waiters}
+	s.layers[rec.Key] = j.layer
+	return false
+}
+
+// newDir picks the name of a new layer directory, and marks it busy.
+func (s *Store) newDir() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := strconv.FormatUint(s.next, 36)
+	s.next++
+	s.busy[n] = true
+	return n
+}
+
+// load1 loads a layer into its directory. Hosts that send something else than they should are not asked again.
+func (s *Store) load1(ctx context.Context, j *job, n string) (*layerRecord, error) {
+	dir := filepath.Join(s.root, "layers", n)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	bad := map[string]bool{}
+	var first error
+	for {
+		fs := filepath.Join(dir, "fs")
+		if err := makeLayerRoot(fs); err != nil {
+			return nil, err
+		}
+		src, err := j.fetch(ctx, j.desc, bad)
+		if err != nil {
+			if first != nil && errdefs.IsNotFound(err) {
+				return nil, first // no host is left
+			}
+			return nil, err
+		}
+		j.loaded.Store(0)
+		rec, err := s.unpack(ctx, src, j, fs)
+		src.Close()
+		if err == nil {
+			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
+			return rec, writeLayerRecord(dir, rec)
+		}
+		if !isCorrupt(err) || ctx.Err() != nil {
+			if first != nil {
+				err = first
+			}
+			return nil, err
+		}
+		s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", src.Hosts(), "error", err)
+		first = errors.Join(first, err)
+		for _, h := range src.Hosts() {
+			bad[h] = true
+		}
+		if err := os.RemoveAll(fs); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func makeLayerRoot(fs string) error {
+	if err := os.Mkdir(fs, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(fs, 0o755) // whatever the umask: it is the root directory of containers
+}
+
+// writeLayerRecord marks a directory as complete.
+func writeLayerRecord(dir string, rec *layerRecord) error {
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(dir, "layer.next")
+	if err := os.WriteFile(next, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "layer.json"))
+}

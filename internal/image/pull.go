@@ -1,0 +1,393 @@
+package image
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/image/registry"
+	"berth/internal/model"
+)
+
+// PullRequest asks for an image from its registry.
+type PullRequest struct {
+	Ref  string      // any name that docker takes
+	Auth *model.Auth // nil: none
+	// Progress, if not nil, is told of each layer, about ten times a second, from one goroutine.
+	Progress func(Progress)
+}
+
+// PullImage pulls what a client of the CRI asks for.
+func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error) {
+	return s.Pull(ctx, PullRequest{Ref: spec.Image, Auth: auth})
+}
+
+// Pull gets an image. What is here already is not loaded again; what other pulls are loading is waited for. When it
+// fails, nothing is left of it.
+//
+// Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
+// cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that
+// cannot be), ErrFailedPrecondition (content that is not what its digest says, configuration), ErrResourceExhausted
+// (disk full).
+func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error) {
+	named, err := parseReference(req.Ref)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	img, err := s.pull(ctx, named, req)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("pull %s: %w", named, err)
+	}
+	s.log.Info("image pulled", "image", named.String(), "id", img.ID, "bytes", img.Size, "took", time.Since(start))
+	return img, nil
+}
+
+// source is an image as a registry or an archive describes it.
+type source struct {
+	name      string // to be recorded beside target's digest; empty: none
+	tag       string // to be recorded; empty: none
+	target    digest.Digest
+	manifest  ocispec.Descriptor
+	layers    []ocispec.Descriptor
+	diffIDs   []digest.Digest
+	id        digest.Digest
+	image     ocispec.Image
+	rawConfig []byte
+	rawMan    []byte
+}
+
+func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest) (*model.Image, error) {
+	repo, err := s.client.Repository(ctx, named, req.Auth)
+	if err != nil {
+		return nil, err
+	}
+	defer repo.Close()
+	target, err := repo.Resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	src := &source{name: named.Name(), target: target.Digest}
+	if tagged, ok := named.(reference.Tagged); ok {
+		src.tag = named.Name() + ":" + tagged.Tag()
+	}
+	read := func(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+		if data := s.cached(d.Digest); data != nil {
+			return data, nil
+		}
+		return repo.Document(ctx, d)
+	}
+	if err := s.describe(ctx, src, target, read); err != nil {
+		return nil, err
+	}
+	fetch := func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
+		return repo.Blob(ctx, d, not)
+	}
+	return s.obtain(ctx, src, fetch, req.Progress)
+}
+
+// cached is a manifest or a configuration of an image that is here.
+func (s *Store) cached(d digest.Digest) []byte {
+	var data []byte
+	_ = s.db.View(func(tx *bolt.Tx) error {
+		data = slices.Clone(tx.Bucket(bucketBlobs).Get([]byte(d)))
+		return nil
+	})
+	return data
+}
+
+// describe reads manifests down to the one for this platform, and its configuration.
+func (s *Store) describe(ctx context.Context, src *source, target ocispec.Descriptor,
+	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
+
+	desc := target
+	for depth := 0; ; depth++ {
+		at := desc
+		if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
+			at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
+		}
+		raw, err := read(ctx, at)
+		if err != nil {
+			return err
+		}
+		var doc struct {
+			SchemaVersion int                  `json:"schemaVersion"`
+			MediaType     string               `json:"mediaType"`
+			Config        ocispec.Descriptor   `json:"config"`
+			Layers        []ocispec.Descriptor `json:"layers"`
+			Manifests     []ocispec.Descriptor `json:"manifests"`
+			FSLayers      json.RawMessage      `json:"fsLayers"`
+		}
+		if err := json.Unmarshal(raw, &doc); err != nil {
+			return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
+		}
+		mediaType := doc.MediaType
+		if mediaType == "" {
+			mediaType = desc.MediaType
+		}
+		switch {
+		case doc.SchemaVersion == 1 || doc.FSLayers != nil || mediaType == images.MediaTypeDockerSchema1Manifest:
+			return fmt.Errorf("manifest %s is of Docker's schema 1, which is no longer supported: push the image again with a "+
+				"current tool: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		case doc.Manifests != nil && (doc.Layers != nil || doc.Config.Digest != ""):
+			return fmt.Errorf("manifest %s is both a manifest and an index: %w", desc.Digest, errdefs.ErrInvalidArgument)
+		case doc.Manifests != nil:
+			if depth >= 3 {
+				return fmt.Errorf("index %s is nested too deep: %w", desc.Digest, errdefs.ErrInvalidArgument)
+			}
+			if desc, err = s.choose(desc.Digest, doc.Manifests); err != nil {
+				return err
+			}
+			continue
+		case doc.Config.Digest == "":
+			return fmt.Errorf("%s %s is not an image: %w", mediaType, desc.Digest, errdefs.ErrInvalidArgument)
+		}
+		src.manifest, src.rawMan, src.layers = desc, raw, doc.Layers
+		return s.describeConfig(ctx, src, doc.Config, read)
+	}
+}
+
+// choose picks the best manifest of an index for the store's platform.
+func (s *Store) choose(index digest.Digest, manifests []ocispec.Descriptor) (ocispec.Descriptor, error) {
+	var best *ocispec.Descriptor
+	var have []string
+	for i := range manifests {
+		m := &manifests[i]
+		if m.Platform == nil {
+			// An index of one image, made by a tool that says no platform; the configuration is checked later.
+			if images.IsManifestType(m.MediaType) && len(manifests) == 1 || images.IsIndexType(m.MediaType) {
+				return *m, nil
+			}
+			continue
+		}
+		p := platforms.Normalize(*m.Platform)
+		if p.OS != "unknown" {
+			have = append(have, platforms.FormatAll(p))
+		}
+		if s.platform.Match(p) && (best == nil || s.platform.Less(p, platforms.Normalize(*best.Platform))) {
+			best = m
+		}
+	}
+	if best == nil {
+		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, only for %s: %w",
+			index, s.platformName(), strings.Join(have, ", "), errdefs.ErrNotFound)
+	}
+	return *best, nil
+}
+
+func (s *Store) platformName() string {
+	if s.cfg.Platform != "" {
+		return s.cfg.Platform
+	}
+	return platforms.DefaultString()
+}
+
+func (s *Store) describeConfig(ctx context.Context, src *source, desc ocispec.Descriptor,
+	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
+
+	raw, err := read(ctx, desc)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	var img ocispec.Image
+	if err := json.Unmarshal(raw, &img); err != nil {
+		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err, errdefs.ErrInvalidArgument)
+	}
+	if img.RootFS.Type != "layers" {
+		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest, errdefs.ErrInvalidArgument)
+	}
+	if len(img.RootFS.DiffIDs) != len(src.layers) {
+		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
+			len(src.layers), len(img.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+	}
+	if img.OS != "" && img.Architecture != "" {
+		p := platforms.Normalize(img.Platform)
+		if !s.platform.Match(p) {
+			return fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), s.platformName(), errdefs.ErrNotFound)
+		}
+	}
+	for i, l := range src.layers {
+		if err := checkLayer(l); err != nil {
+			return err
+		}
+		if err := img.RootFS.DiffIDs[i].Validate(); err != nil {
+			return fmt.Errorf("diff ID %q: %w: %w", img.RootFS.DiffIDs[i], err, errdefs.ErrInvalidArgument)
+		}
+	}
+	src.id, src.rawConfig, src.image, src.diffIDs = desc.Digest, raw, img, img.RootFS.DiffIDs
+	return nil
+}
+
+// checkLayer refuses layers that are not a tar as OCI or Docker have them. How it is packed is seen from its bytes.
+func checkLayer(l ocispec.Descriptor) error {
+	switch strings.Replace(l.MediaType, "nondistributable.", "", 1) {
+	case ocispec.MediaTypeImageLayer, ocispec.MediaTypeImageLayerGzip, ocispec.MediaTypeImageLayerZstd,
+		images.MediaTypeDockerSchema2Layer, images.MediaTypeDockerSchema2LayerGzip, images.MediaTypeDockerSchema2LayerZstd,
+		images.MediaTypeDockerSchema2LayerForeign, images.MediaTypeDockerSchema2LayerForeignGzip:
+	default:
+		return fmt.Errorf("layer %s is of type %q, which is not supported: %w", l.Digest, l.MediaType, errdefs.ErrInvalidArgument)
+	}
+	if err := l.Digest.Validate(); err != nil {
+		return fmt.Errorf("layer digest %q: %w: %w", l.Digest, err, errdefs.ErrInvalidArgument)
+	}
+	if l.Size <= 0 {
+		return fmt.Errorf("layer %s of %d bytes: %w", l.Digest, l.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// blob is the bytes of a layer. Hosts are those that they came from.
+type blob interface {
+	Read([]byte) (int, error)
+	Close() error
+	Hosts() []string
+}
+
+// fetcher opens blobs, from hosts other than those in not.
+type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
+
+// obtain gets the layers of an image and records it.
+func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report func(Progress)) (*model.Image, error) {
+	bars := newProgress(src.layers, report)
+	defer bars.close()
+	layers := make([]*layer, len(src.layers))
+	release := func() error {
+		s.mu.Lock()
+		var unused []*layer
+		for _, l := range layers {
+			if l != nil {
+				unused = append(unused, s.unref(l)...)
+			}
+		}
+		s.mu.Unlock()
+		return s.trash(unused)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(s.cfg.MaxConcurrentDownloads)
+	for i, d := range src.layers {
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				return gctx.Err()
+			}
+			l, err := s.layer(gctx, d, src.diffIDs[i], fetch, bars.layers[i])
+			layers[i] = l
+			return err
+		})
+	}
+	err := g.Wait()
+	if err == nil {
+		err = s.arrange(ctx, layers)
+	}
+	var r *imageRecord
+	if err == nil {
+		r, err = s.record(src, layers)
+	}
+	if err != nil {
+		if e := release(); e != nil {
+			s.log.Warn("leftover of a pull is still there", "error", e)
+		}
+		return nil, err
+	}
+	err = release() // the image itself needs the layers now
+	if err != nil {
+		s.log.Warn("leftover of a pull is still there", "error", err)
+	}
+	s.wantSync()
+	return r.model(s.cfg.PinnedImages), nil
+}
+
+// record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.
+func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
+	s.commit.Lock()
+	defer s.commit.Unlock()
+
+	s.mu.Lock()
+	r := s.images[src.id.String()]
+	fresh := r == nil
+	if fresh {
+		r = &imageRecord{
+			ID: src.id.String(), Manifest: src.manifest.Digest, Config: src.image.Config, Platform: src.image.Platform,
+			Pulled: time.Now().UTC(), Blobs: src.layers,
+			Size: uint64(len(src.rawMan)) + uint64(len(src.rawConfig)),
+		}
+		for i, l := range layers {
+			r.Layers = append(r.Layers, l.Key)
+			r.DiffIDs = append(r.DiffIDs, src.diffIDs[i].String())
+			r.Size += uint64(src.layers[i].Size)
+		}
+	}
+	r = r.with(func(c *imageRecord) {
+		if c.Removed { // it comes back, with the names of this pull alone
+			c.Removed, c.Tags, c.Digests = false, nil, nil
+		}
+		if src.tag != "" {
+			c.Tags = insert(c.Tags, src.tag)
+		}
+		if src.name != "" {
+			c.Digests = insert(c.Digests, src.name+"@"+src.target.String())
+		}
+	})
+	changed := []*imageRecord{r}
+	if id, ok := s.names[src.tag]; ok && id != r.ID {
+		// The tag moves here; the other image stays, by its digest.
+		changed = append(changed, s.images[id].with(func(c *imageRecord) {
+			c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == src.tag })
+		}))
+	}
+	var records []layerRecord
+	for _, key := range r.Layers {
+		if l := s.layers[key]; !l.recorded {
+			records = append(records, l.layerRecord)
+		}
+	}
+	s.mu.Unlock()
+
+	err := s.db.Update(func(tx *bolt.Tx) error {
+		for _, l := range records {
+			if err := put(tx, bucketLayers, l.Key, l); err != nil {
+				return err
+			}
+		}
+		for _, c := range changed {
+			if err := put(tx, bucketImages, c.ID, c); err != nil {
+				return err
+			}
+		}
+		if !fresh {
+			return nil
+		}
+		return errors.Join(tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.rawMan),
+			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.rawConfig))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("record image: %w", diskError(err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range r.Layers {
+		s.layers[key].recorded = true
+	}
+	for _, c := range slices.Backward(changed) {
+		s.put(c)
+	}
+	return r, nil
+}
+
+// isCorrupt tells whether an error is content that is not what its digest says.
+func isCorrupt(err error) bool { return errors.Is(err, registry.ErrCorrupt) }

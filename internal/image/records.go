@@ -1,0 +1,202 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/model"
+)
+
+// imageRecord is an image as it is kept. A record in memory is never written to: a change replaces it.
+type imageRecord struct {
+	ID       string               `json:"id"`
+	Tags     []string             `json:"tags,omitempty"`
+	Digests  []string             `json:"digests,omitempty"` // name@sha256:…
+	Manifest digest.Digest        `json:"manifest"`
+	Size     uint64               `json:"size"`
+	Layers   []string             `json:"layers"`  // keys of layers, base first
+	DiffIDs  []string             `json:"diffIDs"` // base first
+	Config   ocispec.ImageConfig  `json:"config"`
+	Platform ocispec.Platform     `json:"platform"`
+	Pulled   time.Time            `json:"pulled"`
+	Removed  bool                 `json:"removed,omitempty"` // by a client; containers still need the layers
+	Blobs    []ocispec.Descriptor `json:"blobs,omitempty"`   // of the layers in the registry, base first
+}
+
+// layerRecord is a layer's directory as it is kept.
+type layerRecord struct {
+	N          string   `json:"n"`   // its name under layers/
+	Key        string   `json:"key"` // the diff ID, or chain:<chain ID> for a variant
+	DiffID     string   `json:"diffID"`
+	Bytes      uint64   `json:"bytes"`
+	Inodes     uint64   `json:"inodes"`
+	Implied    []string `json:"implied,omitempty"`
+	OpaqueRoot bool     `json:"opaqueRoot,omitempty"`
+	// Boot is the boot of the machine in which the directory was written, until it is known to be on disk.
+	Boot string `json:"boot,omitempty"`
+}
+
+var (
+	bucketImages = []byte("images")
+	bucketLayers = []byte("layers")
+	bucketBlobs  = []byte("blobs") // manifests and configurations, by digest
+)
+
+// with returns a copy that a change was made to.
+func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
+	c := *r
+	c.Tags, c.Digests = slices.Clone(r.Tags), slices.Clone(r.Digests)
+	change(&c)
+	return &c
+}
+
+func (r *imageRecord) model(pinned []string) *model.Image {
+	m := &model.Image{
+		ID: r.ID, RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
+		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs,
+	}
+	for _, p := range pinned {
+		hit := func(name string) bool { return matchPattern(p, name) }
+		if slices.ContainsFunc(r.Tags, hit) || slices.ContainsFunc(r.Digests, hit) {
+			m.Pinned = true
+		}
+	}
+	return m
+}
+
+func insert(sorted []string, s string) []string {
+	i, found := slices.BinarySearch(sorted, s)
+	if found {
+		return sorted
+	}
+	return slices.Insert(sorted, i, s)
+}
+
+func openRecords(path string) (*bolt.DB, error) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("%s is in use by another process: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, diskError(err))
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, b := range [][]byte{bucketImages, bucketLayers, bucketBlobs} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		db.Close()
+		return nil, fmt.Errorf("open %s: %w", path, diskError(err))
+	}
+	return db, nil
+}
+
+func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return tx.Bucket(bucket).Put([]byte(key), data)
+}
+
+// load fills the store's tables from what is on disk. What is not believed is left out, and collected later.
+func (s *Store) load() error {
+	err := s.db.View(func(tx *bolt.Tx) error {
+		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
+			var r layerRecord
+			if err := json.Unmarshal(v, &r); err != nil {
+				s.log.Warn("layer record does not parse", "layer", string(k), "error", err)
+				return nil
+			}
+			if _, err := os.Lstat(s.layerDir(r.N)); err != nil || r.Boot != "" && r.Boot != s.boot {
+				s.log.Warn("layer was lost", "layer", r.Key)
+				return nil
+			}
+			s.layers[r.Key] = &layer{layerRecord: r, recorded: true}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return tx.Bucket(bucketImages).ForEach(func(k, v []byte) error {
+			var r imageRecord
+			if err := json.Unmarshal(v, &r); err != nil {
+				s.log.Warn("image record does not parse", "image", string(k), "error", err)
+				return nil
+			}
+			for _, key := range r.Layers {
+				if s.layers[key] == nil {
+					s.log.Warn("image was lost: it must be pulled again", "image", r.ID, "layer", key)
+					return nil
+				}
+			}
+			s.put(&r)
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return s.adopt()
+}
+
+// adopt takes in layers that were complete when the process died in the middle of a pull: the next pull needs them.
+func (s *Store) adopt() error {
+	entries, err := os.ReadDir(filepath.Join(s.root, "layers"))
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, l := range s.layers {
+		known[l.N] = true
+	}
+	for _, e := range entries {
+		n := e.Name()
+		if v, ok := parseNumber(n); ok && v >= s.next {
+			s.next = v + 1
+		}
+		if known[n] || n == emptyLayer {
+			continue
+		}
+		var r layerRecord
+		data, err := os.ReadFile(filepath.Join(s.root, "layers", n, "layer.json"))
+		if err != nil || json.Unmarshal(data, &r) != nil || r.N != n || r.Boot != s.boot || s.layers[r.Key] != nil {
+			continue
+		}
+		if strings.HasPrefix(r.Key, chainKey) {
+			continue // cheap to make again
+		}
+		s.layers[r.Key] = &layer{layerRecord: r, adopted: true}
+	}
+	return nil
+}
+
+// bootID tells one boot of the machine from another (proc_sys_kernel(5)).
+func bootID() (string, error) {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(data)), err
+}
+
+func diskError(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}

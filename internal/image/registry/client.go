@@ -1,0 +1,265 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/distribution/reference"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/sirupsen/logrus"
+
+	"berth/internal/model"
+)
+
+// Retry says how long a client tries. Zero fields get defaults.
+type Retry struct {
+	Attempts   int           // in a row without progress; default 5
+	Backoff    time.Duration // before the second attempt, doubled each time; default 500 ms
+	MaxBackoff time.Duration // and the longest Retry-After of a registry that is honoured; default 15 s
+	Stall      time.Duration // a connection that brings less than 4 KiB in this time is cut; default 30 s
+}
+
+// Config is what a client is made of.
+type Config struct {
+	HostsDir  string // of hosts.toml files; empty: none
+	Retry     Retry
+	UserAgent string
+	// MaxDocument is the most bytes that a manifest, an index or a configuration may have; default 4 MiB.
+	MaxDocument int64
+	Logger      *slog.Logger
+}
+
+// Client reads from registries. It is safe for concurrent use and holds nothing that needs closing.
+type Client struct {
+	cfg Config
+}
+
+// NewClient makes a client.
+func NewClient(cfg Config) *Client {
+	r := &cfg.Retry
+	setDefault(&r.Attempts, 5)
+	setDefault(&r.Backoff, 500*time.Millisecond)
+	setDefault(&r.MaxBackoff, 15*time.Second)
+	setDefault(&r.Stall, 30*time.Second)
+	setDefault(&cfg.MaxDocument, 4<<20)
+	setDefault(&cfg.UserAgent, "berth")
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Client{cfg: cfg}
+}
+
+func setDefault[T int | int64 | time.Duration | string](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Repository is one name on the hosts that serve it, with one client's credentials. Close it when done.
+type Repository struct {
+	client *Client
+	name   reference.Named // with a tag or a digest
+	hosts  []docker.RegistryHost
+	secret secrets
+	log    *slog.Logger
+
+	mu         sync.Mutex
+	transports []*http.Transport
+}
+
+// Repository finds the hosts for a reference. auth may be nil.
+func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*Repository, error) {
+	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String())}
+	creds, err := parseAuth(auth)
+	if err != nil {
+		return nil, err
+	}
+	r.secret = creds.secrets()
+	domain := reference.Domain(ref)
+	options := config.HostOptions{UpdateClient: r.instrument}
+	if dir := c.cfg.HostsDir; dir != "" {
+		if err := checkHosts(dir, domain); err != nil {
+			return nil, err
+		}
+		options.HostDir = config.HostDirFromRoot(dir)
+	}
+	var allowed map[string]bool
+	options.Credentials = func(host string) (string, string, error) {
+		if !allowed[host] {
+			return "", "", nil
+		}
+		return creds.user, creds.password, nil
+	}
+	hosts, err := config.ConfigureHosts(quiet(ctx), options)(domain)
+	if err != nil {
+		return nil, fmt.Errorf("registry %s: configuration in %s: %w: %w", domain, c.cfg.HostsDir, err, errdefs.ErrFailedPrecondition)
+	}
+	allowed = creds.hosts(domain, hosts)
+	for i := range hosts {
+		if creds.token != "" && allowed[hosts[i].Host] {
+			hosts[i].Authorizer = &bearer{host: hosts[i].Host, token: creds.token}
+		}
+	}
+	r.hosts = hosts
+	return r, nil
+}
+
+// Close drops the connections.
+func (r *Repository) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range r.transports {
+		t.CloseIdleConnections()
+	}
+}
+
+// instrument puts this package's transport under a client. The library calls it more than once for one client.
+func (r *Repository) instrument(c *http.Client) error {
+	switch t := c.Transport.(type) {
+	case *transport:
+	case *http.Transport:
+		t.ReadBufferSize = 64 << 10
+		// A registry that takes the connection and says nothing is as stalled as one that stops in the middle of a blob.
+		stall := r.client.cfg.Retry.Stall
+		t.ResponseHeaderTimeout = stall
+		if t.TLSHandshakeTimeout == 0 || t.TLSHandshakeTimeout > stall {
+			t.TLSHandshakeTimeout = stall
+		}
+		r.mu.Lock()
+		r.transports = append(r.transports, t)
+		r.mu.Unlock()
+		c.Transport = &transport{base: t, maxDocument: r.client.cfg.MaxDocument, stall: stall}
+	default:
+		return fmt.Errorf("registry client has a transport of type %T", t)
+	}
+	return nil
+}
+
+var silent = func() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	l.SetLevel(logrus.PanicLevel)
+	return logrus.NewEntry(l)
+}()
+
+// quiet keeps the library from writing log lines of its own: it does not know which of its words are secret.
+func quiet(ctx context.Context) context.Context {
+	return log.WithLogger(ctx, silent)
+}
+
+// Resolve finds out what the reference stands for: a manifest or an index.
+func (r *Repository) Resolve(ctx context.Context) (ocispec.Descriptor, error) {
+	caps := docker.HostCapabilityPull
+	if _, ok := r.name.(reference.Digested); !ok {
+		caps |= docker.HostCapabilityResolve
+	}
+	var desc ocispec.Descriptor
+	err := r.try(ctx, caps, func(ctx context.Context, host docker.RegistryHost) error {
+		var err error
+		_, desc, err = r.resolver(host).Resolve(withKind(ctx, document), r.name.String())
+		return err
+	})
+	return desc, err
+}
+
+// Document reads a manifest, an index or a configuration whole, and checks its digest and size.
+func (r *Repository) Document(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
+	if limit := r.client.cfg.MaxDocument; desc.Size > limit {
+		return nil, fmt.Errorf("%s %s has %d bytes, more than the %d that are read: %w",
+			desc.MediaType, desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
+	}
+	if err := desc.Digest.Validate(); err != nil {
+		return nil, fmt.Errorf("digest %q: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
+	}
+	desc.URLs = nil // what an image says of other places is not followed
+	var data []byte
+	err := r.try(ctx, docker.HostCapabilityPull, func(ctx context.Context, host docker.RegistryHost) error {
+		fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
+		if err != nil {
+			return err
+		}
+		rc, err := fetcher.Fetch(withKind(ctx, document), desc)
+		if err != nil {
+			return err
+		}
+		defer rc.Close()
+		if data, err = io.ReadAll(io.LimitReader(rc, desc.Size+1)); err != nil {
+			return err
+		}
+		if int64(len(data)) != desc.Size || desc.Digest.Algorithm().FromBytes(data) != desc.Digest {
+			return fmt.Errorf("%s sent %d bytes that are not %s: %w", host.Host, len(data), desc.Digest, ErrCorrupt)
+		}
+		return nil
+	})
+	return data, err
+}
+
+// resolver speaks to one host alone: which host is next is decided here.
+func (r *Repository) resolver(host docker.RegistryHost) remotes.Resolver {
+	return docker.NewResolver(docker.ResolverOptions{
+		Headers: http.Header{"User-Agent": []string{r.client.cfg.UserAgent}},
+		Hosts:   func(string) ([]docker.RegistryHost, error) { return []docker.RegistryHost{host}, nil },
+	})
+}
+
+// try asks the hosts in their order until one answers, and starts over, after a pause, while the reason for failing may pass.
+func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
+	ask func(context.Context, docker.RegistryHost) error) error {
+
+	hosts := slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool { return !h.Capabilities.Has(caps) })
+	if len(hosts) == 0 {
+		return fmt.Errorf("no host is configured for %s: %w", r.name.Name(), errdefs.ErrNotFound)
+	}
+	retry := r.client.cfg.Retry
+	for attempt := 1; ; attempt++ {
+		var worst *failure
+		var again []docker.RegistryHost
+		for _, h := range hosts {
+			err := ask(quiet(ctx), h)
+			if err == nil {
+				return nil
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			f := r.explain(h, err)
+			r.log.Debug("registry host failed", "host", h.Host, "attempt", attempt, "error", f)
+			if f.transient {
+				again = append(again, h)
+			}
+			worst = worse(worst, f)
+		}
+		if len(again) == 0 || attempt >= retry.Attempts || worst.retryAfter > retry.MaxBackoff {
+			return worst
+		}
+		hosts = again
+		if err := pause(ctx, retry, attempt, worst.retryAfter); err != nil {
+			return err
+		}
+	}
+}
+
+// pause waits between two attempts, and no shorter than the registry asked for.
+func pause(ctx context.Context, retry Retry, attempt int, atLeast time.Duration) error {
+	d := min(retry.Backoff<<min(attempt-1, 20), retry.MaxBackoff)
+	timer := time.NewTimer(max(d, atLeast))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,129 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+)
+
+// ErrCorrupt is content that is not what its digest says.
+var ErrCorrupt = errors.New("content does not match its digest")
+
+var query = regexp.MustCompile(`(https?://[^\s"?]*)\?[^\s"]*`)
+
+// failure is why a host did not give what it was asked for. Its text holds no secret; it unwraps to a sentinel of
+// errdefs, and to ErrCorrupt where that is the reason.
+type failure struct {
+	text       string
+	kind       error
+	corrupt    bool
+	transient  bool // another attempt may do better
+	retryAfter time.Duration
+}
+
+func (f *failure) Error() string { return f.text }
+
+func (f *failure) Unwrap() []error {
+	if f.corrupt {
+		return []error{f.kind, ErrCorrupt}
+	}
+	return []error{f.kind}
+}
+
+// worse picks the failure that tells most. What a client can do something about is first: credentials, then a bad image,
+// then a host that is away, and last that a host (a mirror, perhaps) does not have the image.
+func worse(a, b *failure) *failure {
+	rank := func(f *failure) int {
+		switch {
+		case f == nil:
+			return 0
+		case errdefs.IsNotFound(f.kind):
+			return 1
+		case f.transient:
+			return 2
+		case errdefs.IsUnauthorized(f.kind), errdefs.IsPermissionDenied(f.kind):
+			return 4
+		}
+		return 3
+	}
+	if rank(b) > rank(a) {
+		return b
+	}
+	return a
+}
+
+// explain says what an error of the library means.
+func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
+	f := &failure{text: r.secret.hide(host.Host + ": " + err.Error())}
+	var (
+		status     *statusError
+		unexpected remoteerrors.ErrUnexpectedStatus
+		large      *tooLargeError
+		cert       *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.As(err, &large):
+		f.kind, f.text = errdefs.ErrInvalidArgument, large.Error()
+	case errors.Is(err, ErrCorrupt):
+		f.kind, f.corrupt = errdefs.ErrFailedPrecondition, true
+	case errors.As(err, &status):
+		f.kind, f.transient, f.retryAfter = errdefs.ErrUnavailable, true, status.retryAfter
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		f.kind = errdefs.ErrUnauthenticated
+	case errors.As(err, &unexpected):
+		switch unexpected.StatusCode {
+		case http.StatusUnauthorized:
+			f.kind = errdefs.ErrUnauthenticated
+		case http.StatusForbidden:
+			f.kind = errdefs.ErrPermissionDenied
+		case http.StatusNotFound:
+			f.kind = errdefs.ErrNotFound
+		default:
+			f.kind = errdefs.ErrFailedPrecondition
+		}
+	case errors.As(err, &cert):
+		f.kind = errdefs.ErrFailedPrecondition
+	case errdefs.IsNotFound(err):
+		f.kind = errdefs.ErrNotFound
+	case errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err):
+		f.kind = errdefs.ErrInvalidArgument
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		f.kind = err
+	default:
+		f.kind, f.transient = errdefs.ErrUnavailable, true
+	}
+	return f
+}
+
+// statusError is an answer that asks for patience: 408, 429 and 5xx.
+type statusError struct {
+	status     string
+	method     string
+	path       string
+	retryAfter time.Duration
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("%s %s: %s", e.method, e.path, e.status) }
+
+// tooLargeError is a document beyond the bound.
+type tooLargeError struct {
+	path  string
+	limit int64
+}
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("%s has more than the %d bytes that are read", e.path, e.limit)
+}
+
+// connectionError hides a timeout or a cut connection from the library, which would try again at once, without a pause.
+type connectionError struct{ text string }
+
+func (e *connectionError) Error() string { return e.text }

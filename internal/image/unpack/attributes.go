@@ -1,0 +1,122 @@
+package unpack
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const paxXattr = "SCHILY.xattr."
+
+// setAttributes gives an open file or directory its owner, mode, extended attributes and times, in that order: a change
+// of owner clears the setuid bits and file capabilities.
+func (l *layer) setAttributes(fd int, name string, h *tar.Header) error {
+	uid, gid, err := owner(h)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchown(fd, uid, gid); err != nil {
+		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
+	}
+	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil {
+		return fmt.Errorf("chmod %s: %w", name, err)
+	}
+	err = l.setXattrs(h, func(key string, value []byte) error { return unix.Fsetxattr(fd, key, value, 0) })
+	if err != nil {
+		return err
+	}
+	times := timesOf(h)
+	if err := futimens(fd, &times); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+// setAttributesAt does the same for what cannot be opened: links, devices, fifos.
+func (l *layer) setAttributesAt(parent *dir, base string, h *tar.Header) error {
+	uid, gid, err := owner(h)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchownat(parent.fd, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
+	}
+	if h.Typeflag != tar.TypeSymlink {
+		if err := unix.Fchmodat(parent.fd, base, uint32(h.Mode&0o7777), 0); err != nil {
+			return fmt.Errorf("chmod: %w", err)
+		}
+	}
+	if hasXattrs(h) {
+		fd, err := unix.Openat(parent.fd, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		err = l.setXattrs(h, func(key string, value []byte) error { return unix.Setxattr(procPath(fd), key, value, 0) })
+		if err != nil {
+			return err
+		}
+	}
+	times := timesOf(h)
+	if err := unix.UtimesNanoAt(parent.fd, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+func owner(h *tar.Header) (uid, gid int, err error) {
+	// The highest number means "do not change" to the kernel.
+	if h.Uid < 0 || h.Uid >= math.MaxUint32 || h.Gid < 0 || h.Gid >= math.MaxUint32 {
+		return 0, 0, invalid("owner %d:%d", h.Uid, h.Gid)
+	}
+	return h.Uid, h.Gid, nil
+}
+
+func hasXattrs(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, paxXattr) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) error) error {
+	if len(h.PAXRecords) == 0 {
+		return nil
+	}
+	keys := make([]string, 0, len(h.PAXRecords))
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, paxXattr) {
+			keys = append(keys, key)
+		}
+	}
+	sort.Strings(keys)
+	for _, record := range keys {
+		key := strings.TrimPrefix(record, paxXattr)
+		if strings.HasPrefix(key, "trusted.overlay.") {
+			return invalid("the extended attribute %q, which would redirect overlayfs", key)
+		}
+		err := set(key, []byte(h.PAXRecords[record]))
+		switch {
+		case err == nil:
+		case errors.Is(err, unix.ENOTSUP):
+			l.unsupported[key] = struct{}{}
+		case errors.Is(err, unix.EPERM) && h.Typeflag != tar.TypeReg && strings.HasPrefix(key, "user."):
+			l.unsupported[key] = struct{}{} // xattr(7): user.* is for files and directories only
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
+			return invalid("the extended attribute %q: %v", key, err)
+		default:
+			return fmt.Errorf("set extended attribute %q: %w", key, err)
+		}
+	}
+	return nil
+}
+
+func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,0 +1,144 @@
+package image
+
+import (
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	rt "berth/internal/registrytest"
+)
+
+// mounted pulls an image and shows it as a container would see it.
+func (f *fixture) mounted(name string) string {
+	f.t.Helper()
+	l, err := f.Hold(f.pull(name), name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	top := f.t.TempDir()
+	if err := unix.Mount("overlay", top, "overlay", unix.MS_RDONLY,
+		"lowerdir="+strings.Join(append(l.Dirs, filepath.Join(f.cfg.Root, "layers", emptyLayer, "fs")), ":")); err != nil {
+		f.t.Fatalf("mount %v: %v", l.Dirs, err)
+	}
+	f.t.Cleanup(func() { _ = unix.Unmount(top, unix.MNT_DETACH) })
+	return top
+}
+
+type attrs struct{ mode, uid, gid uint32 }
+
+func attrsOf(t *testing.T, root, name string) attrs {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(root, name), &st); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return attrs{st.Mode & 0o7777, st.Uid, st.Gid}
+}
+
+func tree(t *testing.T, root string) string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(root, func(p string, e os.DirEntry, err error) error {
+		if rel, _ := filepath.Rel(root, p); err == nil && rel != "." {
+			if e.Type()&os.ModeSymlink != 0 {
+				target, _ := os.Readlink(p)
+				rel += "->" + target
+			}
+			names = append(names, rel)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sort.Strings(names)
+	return strings.Join(names, " ")
+}
+
+func TestDirectoriesThatALayerDoesNotMentionLookAsBelow(t *testing.T) {
+	f := newFixture(t)
+	base := rt.Layer(rt.Dir("a", 0o711).Owned(3, 3), rt.Dir("a/b", 0o700).Owned(5, 6).Xattr("user.k", "v"), rt.File("a/b/old", 0o644, "old"))
+	f.push("chain:1", base,
+		rt.Layer(rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")),
+		rt.Layer(rt.File("a/b/d/e", 0o644, "e")))
+	root := f.mounted("chain:1")
+	for name, want := range map[string]attrs{"a": {0o711, 3, 3}, "a/b": {0o700, 5, 6}, "new": {0o755, 0, 0}, "a/b/d": {0o755, 0, 0}} {
+		if got := attrsOf(t, root, name); got != want {
+			t.Errorf("%s: %o, want %o", name, got, want)
+		}
+	}
+	buf := make([]byte, 8)
+	if n, err := unix.Lgetxattr(filepath.Join(root, "a/b"), "user.k", buf); err != nil || string(buf[:n]) != "v" {
+		t.Errorf("xattr %q, %v", buf[:n], err)
+	}
+	if got := tree(t, root); got != "a a/b a/b/c a/b/d a/b/d/e a/b/old new new/x" {
+		t.Error(got)
+	}
+	// The same layer over other parents looks as those.
+	f.push("chain:2", rt.Layer(rt.Dir("a", 0o755), rt.Dir("a/b", 0o1777).Owned(9, 9)),
+		rt.Layer(rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")))
+	root2 := f.mounted("chain:2")
+	if got := attrsOf(t, root2, "a/b"); got != (attrs{0o1777, 9, 9}) {
+		t.Errorf("over other parents: %o", got)
+	}
+	if got := attrsOf(t, root, "a/b"); got != (attrs{0o700, 5, 6}) {
+		t.Errorf("over the first parents, now: %o", got)
+	}
+	// And over parents which have nothing to say, it is the layer as it is.
+	f.push("chain:3", files("z", "z"), rt.Layer(rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")))
+	f.mounted("chain:3")
+	for _, n := range []string{"chain:1", "chain:2", "chain:3"} {
+		f.Release(n)
+		if err := f.Remove(t.Context(), host+n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.eventually("all layers are gone", func() bool { return len(f.layerDirs()) == 0 })
+}
+
+func TestALayerThatWritesThroughALinkOfItsParents(t *testing.T) {
+	f := newFixture(t)
+	base := rt.Layer(rt.Dir("usr", 0o755), rt.Dir("usr/lib", 0o751).Owned(1, 1), rt.File("usr/lib/old", 0o644, "old"),
+		rt.File("usr/lib/gone", 0o644, ""), rt.Symlink("lib", "usr/lib"), rt.Symlink("abs", "/usr/lib/sub"), rt.Symlink("dangling", "later/dir"))
+	f.push("merged:1", base, rt.Layer(
+		rt.File("lib/new", 0o644, "new"), rt.Whiteout("lib/gone"), rt.File("lib/deep/er", 0o644, ""),
+		rt.File("abs/s", 0o644, "s"), rt.File("dangling/d", 0o644, "d"), rt.File("usr/lib/direct", 0o644, "")))
+	root := f.mounted("merged:1")
+	want := "abs->/usr/lib/sub dangling->later/dir later later/dir later/dir/d lib->usr/lib usr usr/lib usr/lib/deep usr/lib/deep/er " +
+		"usr/lib/direct usr/lib/new usr/lib/old usr/lib/sub usr/lib/sub/s"
+	if got := tree(t, root); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := attrsOf(t, root, "usr/lib"); got != (attrs{0o751, 1, 1}) {
+		t.Errorf("usr/lib: %o", got)
+	}
+	// A directory that the layer mentions takes the link's place, as it does in a container.
+	f.push("merged:2", base, rt.Layer(rt.Dir("lib", 0o755), rt.File("lib/new", 0o644, "new")))
+	if got := tree(t, f.mounted("merged:2")); !strings.Contains(got, "lib lib/new usr") || strings.Contains(got, "lib->") {
+		t.Error(got)
+	}
+}
+
+func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
+	f := newFixture(t)
+	f.push("hide:1",
+		rt.Layer(rt.Dir("a", 0o700), rt.File("a/x", 0o644, ""), rt.File("a/y", 0o644, ""), rt.Dir("b", 0o755), rt.File("b/x", 0o644, ""),
+			rt.Dir("c", 0o755), rt.File("c/x", 0o644, "")),
+		rt.Layer(rt.Whiteout("a/x"), rt.Opaque("b"), rt.File("b/new", 0o644, ""), rt.Whiteout("c")),
+		rt.Layer(rt.File("c/again", 0o644, "")))
+	root := f.mounted("hide:1")
+	if got := tree(t, root); got != "a a/y b b/new c c/again" {
+		t.Error(got)
+	}
+	if got := attrsOf(t, root, "a"); got.mode != 0o700 {
+		t.Errorf("a: %o", got)
+	}
+	f.push("hide:2", rt.Layer(rt.File("old", 0o644, "")), rt.Layer(rt.Opaque("."), rt.File("new", 0o644, "")), rt.Layer(rt.File("top", 0o644, "")))
+	if got := tree(t, f.mounted("hide:2")); got != "new top" {
+		t.Errorf("below an opaque root: %s", got)
+	}
+}
