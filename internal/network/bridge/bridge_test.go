@@ -1,0 +1,632 @@
+package bridge
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"berth/internal/model"
+	"berth/internal/network/testhost"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+)
+
+var ctx = context.Background()
+
+func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brreach", StateDir: t.TempDir()})
+	one, two := attach(t, b, "one"), attach(t, b, "two")
+	testhost.Serve(t, two.NetNS, "tcp", ":80", "two")
+	testhost.Serve(t, "", "tcp", ":8001", "host")
+	testhost.Serve(t, out, "tcp", ":80", "outside")
+	for _, c := range []struct{ from, to, name, seen string }{
+		{one.NetNS, net.JoinHostPort(two.v4(), "80"), "two", one.v4()},
+		{one.NetNS, net.JoinHostPort(two.v6(), "80"), "two", one.v6()},
+		{"", net.JoinHostPort(two.v4(), "80"), "two", b.pools[0].gateway.String()},
+		{"", net.JoinHostPort(two.v6(), "80"), "two", b.pools[1].gateway.String()},
+		{one.NetNS, net.JoinHostPort(b.pools[0].gateway.String(), "8001"), "host", one.v4()},
+		{one.NetNS, "198.51.100.1:8001", "host", one.v4()},
+		{one.NetNS, "198.51.100.2:80", "outside", "198.51.100.1"},
+		{one.NetNS, "[2001:db8:51::2]:80", "outside", "2001:db8:51::1"},
+		{one.NetNS, "127.0.0.1:80", "", ""}, // lo is up, and it is the pod's own
+	} {
+		name, seen, err := testhost.Ask(t, c.from, "tcp", c.to)
+		if c.name == "" {
+			if err == nil || !strings.Contains(err.Error(), "refused") {
+				t.Errorf("%s: %v", c.to, err)
+			}
+			continue
+		}
+		if err != nil || name != c.name || seen != c.seen {
+			t.Errorf("%s: answer of %q, who sees %q, %v; want %q, who sees %q", c.to, name, seen, err, c.name, c.seen)
+		}
+	}
+	testhost.In(t, one.NetNS, func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err == nil && l.Attrs().MTU != 1400 {
+			t.Errorf("MTU %d, want that of the way out, 1400", l.Attrs().MTU)
+		}
+		return err
+	})
+}
+
+func TestHostPorts(t *testing.T) {
+	// Where the kernel shows what is bridged to the tables for what is routed, addresses are changed in other places.
+	for _, bridged := range []string{"0", "1"} {
+		t.Run("bridge-nf-call="+bridged, func(t *testing.T) {
+			for _, name := range []string{"iptables", "ip6tables"} {
+				if err := setSysctl("net/bridge/bridge-nf-call-"+name, bridged); err != nil && bridged == "1" {
+					t.Skip(err)
+				}
+			}
+			testHostPorts(t, bridged == "1")
+		})
+	}
+}
+
+func testHostPorts(t *testing.T, bridged bool) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brports", StateDir: t.TempDir()})
+	server := attach(t, b, "server", tcp(8080, 80), udp(8053, 53),
+		model.PortMapping{HostPort: 8081, ContainerPort: 80, HostIP: "127.0.0.1"},
+		model.PortMapping{HostPort: 8082, ContainerPort: 80, HostIP: "2001:db8:51::1"},
+		model.PortMapping{HostPort: 8083, ContainerPort: 80, HostIP: "0.0.0.0"})
+	client := attach(t, b, "client")
+	testhost.Serve(t, server.NetNS, "tcp", ":80", "server")
+	testhost.Serve(t, server.NetNS, "udp4", server.v4()+":53", "server")
+	testhost.Serve(t, server.NetNS, "udp6", "["+server.v6()+"]:53", "server")
+	gw4, gw6 := b.pools[0].gateway.String(), b.pools[1].gateway.String()
+	for _, c := range []struct{ from, network, to, seen string }{
+		{out, "tcp", "198.51.100.1:8080", "198.51.100.2"},
+		{out, "tcp", "[2001:db8:51::1]:8080", "2001:db8:51::2"},
+		{out, "udp", "198.51.100.1:8053", "198.51.100.2"},
+		{out, "udp", "[2001:db8:51::1]:8053", "2001:db8:51::2"},
+		{"", "tcp", "198.51.100.1:8080", "198.51.100.1"},
+		{"", "udp", "198.51.100.1:8053", "198.51.100.1"},
+		{"", "tcp", "127.0.0.1:8080", gw4},
+		{"", "tcp", "127.0.0.2:8080", gw4},
+		{"", "udp", "127.0.0.1:8053", gw4},
+		{"", "tcp", "[::1]:8080", gw6},
+		{"", "udp", "[::1]:8053", gw6},
+		{"", "tcp", net.JoinHostPort(gw4, "8080"), gw4},
+		{client.NetNS, "tcp", "198.51.100.1:8080", gw4},
+		{client.NetNS, "udp", "198.51.100.1:8053", gw4},
+		{client.NetNS, "tcp", "[2001:db8:51::1]:8080", gw6},
+		{client.NetNS, "tcp", net.JoinHostPort(gw4, "8080"), gw4},
+		{server.NetNS, "tcp", "198.51.100.1:8080", gw4},
+		{server.NetNS, "tcp", "[2001:db8:51::1]:8080", gw6},
+		{server.NetNS, "udp", net.JoinHostPort(gw4, "8053"), gw4},
+		{"", "tcp", "127.0.0.1:8081", gw4},
+		{"", "tcp", "198.51.100.1:8081", ""},
+		{out, "tcp", "198.51.100.1:8081", ""},
+		{out, "tcp", "[2001:db8:51::1]:8082", "2001:db8:51::2"},
+		{client.NetNS, "tcp", "[2001:db8:51::1]:8082", gw6},
+		{"", "tcp", "[::1]:8082", ""},
+		{out, "tcp", "198.51.100.1:8083", "198.51.100.2"},
+		{out, "tcp", "[2001:db8:51::1]:8083", ""},
+	} {
+		if bridged && strings.HasPrefix(c.to, "[::1]:80") && c.seen != "" {
+			continue // the kernel drops the answer: see doc.go
+		}
+		name, seen, err := testhost.Ask(t, c.from, c.network, c.to)
+		if c.seen == "" {
+			if err == nil {
+				t.Errorf("%s %s is open", c.network, c.to)
+			}
+			continue
+		}
+		if err != nil || name != "server" || seen != c.seen {
+			t.Errorf("%s %s from %q: answer of %q, who sees %q, %v; want %q", c.network, c.to, c.from, name, seen, err, c.seen)
+		}
+	}
+
+	testhost.Check(t, b.Detach(ctx, "server"))
+	if _, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err == nil {
+		t.Error("the host port is open after its pod has gone")
+	}
+}
+
+// A client that keeps sending keeps its tracking entry alive, and with it the way to a pod that is not there any more.
+func TestUDPClientsFollowTheHostPortToTheNextPod(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brudp", StateDir: t.TempDir()})
+	var c net.Conn
+	testhost.In(t, out, func() (err error) { c, err = net.Dial("udp", "198.51.100.1:8053"); return err })
+	defer c.Close()
+	c.Write([]byte("nobody is there yet"))
+	for _, name := range []string{"first", "second"} {
+		p := attach(t, b, name, udp(8053, 53))
+		testhost.Serve(t, p.NetNS, "udp4", p.v4()+":53", name)
+		got := ""
+		for deadline := time.Now().Add(2 * time.Second); got == "" && time.Now().Before(deadline); {
+			c.Write([]byte("hello"))
+			c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			buf := make([]byte, 64)
+			if n, err := c.Read(buf); err == nil {
+				got, _, _ = strings.Cut(string(buf[:n]), " ")
+			}
+		}
+		if got != name {
+			t.Fatalf("answer of %q, want %q", got, name)
+		}
+		testhost.Check(t, b.Detach(ctx, name))
+		c.Write([]byte("nobody is there any more"))
+	}
+}
+
+func TestAPodCannotReachTheHostsLoopback(t *testing.T) {
+	b := open(t, Config{Name: "brguard", StateDir: t.TempDir()})
+	p := attach(t, b, "p")
+	testhost.Serve(t, "", "tcp4", "127.0.0.1:8002", "host")
+	testhost.In(t, p.NetNS, func() error {
+		// What root in a pod can do: send 127.0.0.1 out to the node.
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := setSysctl("net/ipv4/conf/eth0/route_localnet", "1"); err != nil {
+			return err
+		}
+		addrs, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			if err := netlink.AddrDel(lo, &a); err != nil {
+				return err
+			}
+		}
+		return netlink.RouteAdd(&netlink.Route{
+			LinkIndex: l.Attrs().Index, Gw: b.pools[0].gateway.AsSlice(), Dst: &net.IPNet{
+				IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(32, 32),
+			},
+		})
+	})
+	if name, _, err := testhost.Ask(t, p.NetNS, "tcp", "127.0.0.1:8002"); err == nil {
+		t.Errorf("%s answered", name)
+	}
+}
+
+func TestFiftyAtOnceGetAddressesOfTheirOwn(t *testing.T) {
+	b := open(t, Config{Name: "brmany", StateDir: t.TempDir()})
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	seen := map[netip.Addr]string{}
+	for i := range 50 {
+		id := fmt.Sprint("pod", i)
+		e := Endpoint{ID: id, Pod: id, NetNS: testhost.Namespace(t), Ports: []model.PortMapping{tcp(int32(20000+i), 80)}}
+		wg.Go(func() {
+			addrs, err := b.Attach(ctx, e)
+			if err != nil || len(addrs) != 2 {
+				t.Errorf("%s: %v, %v", id, addrs, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, a := range addrs {
+				if other := seen[a]; other != "" {
+					t.Errorf("%s and %s both have %s", id, other, a)
+				}
+				seen[a] = id
+			}
+		})
+	}
+	wg.Wait()
+	if whole, err := func() (bool, error) { b.fabric.Lock(); defer b.fabric.Unlock(); return b.intact() }(); err != nil || !whole {
+		t.Errorf("the table is not whole (%v)", err)
+	}
+	for i := range 50 {
+		wg.Go(func() {
+			if err := b.Detach(ctx, fmt.Sprint("pod", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestAFullRangeSaysSo(t *testing.T) {
+	b := open(t, Config{Name: "brfull", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/29")}})
+	for i := range 5 { // eight, less network, broadcast and gateway
+		attach(t, b, fmt.Sprint("pod", i))
+	}
+	e := Endpoint{ID: "late", Pod: "default/late", NetNS: testhost.Namespace(t)}
+	if _, err := b.Attach(ctx, e); !errdefs.IsResourceExhausted(err) {
+		t.Fatalf("got %v", err)
+	}
+	testhost.Check(t, b.Detach(ctx, "pod3"))
+	addrs, err := b.Attach(ctx, e)
+	if err != nil || addrs[0].String() != "10.77.0.5" {
+		t.Errorf("%v, %v", addrs, err)
+	}
+}
+
+func TestHostPortConflicts(t *testing.T) {
+	b := open(t, Config{Name: "brconf", StateDir: t.TempDir()})
+	attach(t, b, "holder", tcp(8080, 80), model.PortMapping{HostPort: 9090, ContainerPort: 80, HostIP: "127.0.0.1"})
+	testhost.Serve(t, "", "tcp", "127.0.0.1:7070", "host")
+	testhost.Serve(t, "", "udp", "127.0.0.1:7053", "host")
+	client, err := net.Dial("tcp", "127.0.0.1:7070") // a port that a client has is not served
+	testhost.Check(t, err)
+	defer client.Close()
+	local := int32(client.LocalAddr().(*net.TCPAddr).Port)
+	at := func(ip string, port int32) model.PortMapping {
+		return model.PortMapping{HostPort: port, ContainerPort: 1, HostIP: ip}
+	}
+	for _, c := range []struct {
+		port model.PortMapping
+		want string
+	}{
+		{tcp(8080, 81), "host port 8080/tcp is taken by pod default/holder (holder)"},
+		{at("127.0.0.1", 8080), "taken by pod default/holder"},
+		{at("", 9090), "taken by pod default/holder"},
+		{at("127.0.0.2", 9090), ""},
+		{at("::1", 9090), ""},
+		{udp(8080, 80), ""},
+		{tcp(7070, 80), "host port 7070/tcp is in use by a process of the host"},
+		{udp(7053, 80), "host port 7053/udp is in use by a process of the host"},
+		{tcp(local, 80), ""},
+		{at("192.0.2.77", 7070), ""}, // an address that the node does not have yet
+	} {
+		e := Endpoint{ID: "x", Pod: "default/x", NetNS: testhost.Namespace(t), Ports: []model.PortMapping{c.port}}
+		_, err := b.Attach(ctx, e)
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%+v: %v", c.port, err)
+		case c.want != "" && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%+v: got %v, want %s", c.port, err, c.want)
+		case c.want != "" && b.Has("x"):
+			t.Errorf("%+v: something is left", c.port)
+		}
+		testhost.Check(t, b.Detach(ctx, "x"))
+	}
+}
+
+func TestBadPortsAreRefused(t *testing.T) {
+	for _, p := range []model.PortMapping{
+		{Protocol: "icmp", HostPort: 1, ContainerPort: 1},
+		{HostPort: 65536, ContainerPort: 1},
+		{HostPort: -1, ContainerPort: 1},
+		{HostPort: 1, ContainerPort: 0},
+		{HostPort: 1, ContainerPort: 70000},
+		{HostPort: 1, ContainerPort: 1, HostIP: "localhost"},
+		{HostPort: 1, ContainerPort: 1, HostIP: "fe80::1%eth0"},
+	} {
+		if err := ValidatePorts([]model.PortMapping{p}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	addrs := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
+	if _, err := hostPorts([]model.PortMapping{{HostPort: 1, ContainerPort: 1, HostIP: "::1"}}, addrs); !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+	if _, err := hostPorts([]model.PortMapping{tcp(1, 1), tcp(1, 2)}, addrs); !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+	if got, err := hostPorts([]model.PortMapping{tcp(1, 1), tcp(1, 1)}, addrs); err != nil || len(got) != 1 {
+		t.Error(got, err)
+	}
+}
+
+func TestBadRangesAreRefused(t *testing.T) {
+	for _, s := range []string{"10.0.0.1/16", "10.0.0.0/31", "10.0.0.0/16,10.1.0.0/16", "224.0.0.0/8", "fe80::/64"} {
+		var cidrs []netip.Prefix
+		for part := range strings.SplitSeq(s, ",") {
+			cidrs = append(cidrs, netip.MustParsePrefix(part))
+		}
+		if err := CheckCIDRs(cidrs); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", s, err)
+		}
+	}
+}
+
+// crash is a daemon that ends without a word: a second Bridge takes over what is on disk and in the kernel.
+func crash(t *testing.T, b *Bridge) *Bridge {
+	t.Helper()
+	b.stop()
+	b.done.Wait()
+	next, err := Open(b.cfg)
+	testhost.Check(t, err)
+	return next
+}
+
+func TestARestartKeepsPodsAndTheirAddresses(t *testing.T) {
+	out := testhost.Outside(t)
+	dir := t.TempDir()
+	b := open(t, Config{Name: "brkeep", StateDir: dir})
+	p := attach(t, b, "p", tcp(8080, 80))
+	gone := attach(t, b, "gone", tcp(8081, 80))
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+
+	next := crash(t, b)
+	defer next.Close()
+	if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
+		t.Fatalf("while the daemon is away: %q, %v", name, err)
+	}
+	testhost.Check(t, next.Reconcile(ctx, map[string]string{"p": p.NetNS}))
+	if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
+		t.Fatalf("after the restart: %q, %v", name, err)
+	}
+	if next.Has("gone") {
+		t.Error("a dead pod is on record")
+	}
+	if _, err := netlink.LinkByName(vethName("brkeep", "gone")); !isNoLink(err) {
+		t.Errorf("a dead pod's interface: %v", err)
+	}
+	// A third pod does not get the address of one that lives, and a pod that starts again gets its own.
+	other := attach(t, next, "other")
+	if other.addrs[0] == p.addrs[0] || other.addrs[0] == gone.addrs[0] {
+		t.Errorf("%s was given twice", other.addrs[0])
+	}
+	testhost.Unpin(p.NetNS)
+	again, err := next.Attach(ctx, Endpoint{ID: "p", Pod: "default/p", NetNS: testhost.Namespace(t), Ports: p.Ports})
+	if err != nil || again[0] != p.addrs[0] || again[1] != p.addrs[1] {
+		t.Errorf("%v, %v; want %v", again, err, p.addrs)
+	}
+	testhost.Check(t, next.Reconcile(ctx, nil))
+	b.mu.Lock()
+	b.records = map[string]*record{}
+	b.mu.Unlock()
+}
+
+func TestLeftoversOfACrashGo(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, Config{Name: "brcrash", StateDir: dir})
+	p := attach(t, b, "p", tcp(8080, 80))
+	// In the middle of a set-up: a record without anything; a veth without a record; a record that is cut off.
+	testhost.Check(t, writeFile(b.recordPath("early"), &record{
+		ID: "early", Link: vethName("brcrash", "early"), Addresses: []netip.Addr{netip.MustParseAddr("10.88.9.9")},
+	}))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = vethName("brcrash", "stray")
+	testhost.Check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "straypeer"}))
+	testhost.Check(t, os.WriteFile(b.recordPath("torn"), []byte(`{"id":"to`), 0o600))
+	testhost.Check(t, os.WriteFile(b.recordPath("torn")+".tmp", nil, 0o600))
+	testhost.Unpin(p.NetNS)
+
+	next := crash(t, b)
+	testhost.Check(t, next.Reconcile(ctx, nil))
+	testhost.Check(t, next.Close())
+	nothingLeft(t, b.cfg)
+	b.mu.Lock()
+	b.records = map[string]*record{}
+	b.mu.Unlock()
+}
+
+func TestWhatOthersRemoveComesBack(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brfix", StateDir: t.TempDir()})
+	p := attach(t, b, "p", tcp(8080, 80))
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	live := map[string]string{"p": p.NetNS}
+	answers := func(when string) {
+		t.Helper()
+		if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
+			t.Fatalf("%s: %q, %v", when, name, err)
+		}
+	}
+	flush := func() {
+		c, err := nftables.New()
+		testhost.Check(t, err)
+		c.FlushRuleset()
+		testhost.Check(t, c.Flush())
+	}
+	answers("at first")
+	flush()
+	if _, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err == nil {
+		t.Fatal("the ruleset was not flushed")
+	}
+	testhost.Check(t, b.Reconcile(ctx, live))
+	answers("after nft flush ruleset")
+
+	flush()
+	b.check(ctx)
+	answers("after nft flush ruleset and the watch")
+
+	testhost.Check(t, removeLink("brfix"))
+	b.check(ctx)
+	answers("after the bridge was deleted")
+
+	testhost.Check(t, removeLink("brfix"))
+	q := attach(t, b, "q", tcp(8081, 80))
+	answers("after the bridge was deleted and another pod came")
+	testhost.Check(t, b.Detach(ctx, q.ID))
+
+	testhost.Check(t, removeLink(vethName("brfix", "p")))
+	testhost.Check(t, b.Reconcile(ctx, live))
+	answers("after the veth was deleted")
+
+	flush()
+	attach(t, b, "r", tcp(8082, 80))
+	answers("after nft flush ruleset and another pod came")
+	flush()
+	testhost.Check(t, b.Detach(ctx, "r"))
+	b.check(ctx)
+	answers("after nft flush ruleset and another pod went")
+}
+
+func TestTheBridgeGoesWithTheLastPod(t *testing.T) {
+	cfg := Config{Name: "brlast", StateDir: t.TempDir(), Linger: 100 * time.Millisecond}
+	b := open(t, cfg)
+	attach(t, b, "p")
+	if err := b.Purge(); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("purged under a pod: %v", err)
+	}
+	testhost.Check(t, b.Detach(ctx, "p"))
+	testhost.Check(t, b.Detach(ctx, "p"))
+	attach(t, b, "q") // in time
+	time.Sleep(200 * time.Millisecond)
+	if _, err := netlink.LinkByName("brlast"); err != nil {
+		t.Fatal(err)
+	}
+	testhost.Check(t, b.Detach(ctx, "q"))
+	for range 50 {
+		if _, err := netlink.LinkByName("brlast"); isNoLink(err) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.expire() // waits for the other, which has begun
+	nothingLeft(t, cfg)
+}
+
+func TestAFailedSetUpLeavesNothing(t *testing.T) {
+	b := open(t, Config{Name: "brfail", StateDir: t.TempDir()})
+	attach(t, b, "other")
+	path := testhost.Namespace(t)
+	testhost.In(t, path, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "eth0"
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	})
+	_, err := b.Attach(ctx, Endpoint{ID: "p", Pod: "default/p", NetNS: path, Ports: []model.PortMapping{tcp(8080, 80)}})
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "eth0") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := b.Attach(ctx, Endpoint{ID: "p", NetNS: filepath.Join(t.TempDir(), "none")}); !errdefs.IsNotFound(err) {
+		t.Errorf("no namespace: %v", err)
+	}
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := b.Attach(cancelled, Endpoint{ID: "p", NetNS: testhost.Namespace(t)}); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if _, err := netlink.LinkByName(vethName("brfail", "p")); !isNoLink(err) || b.Has("p") {
+		t.Errorf("something is left: %v", err)
+	}
+}
+
+func TestAnInterfaceThatIsNotOursIsLeftAlone(t *testing.T) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "brforeign"
+	testhost.Check(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	defer removeLink("brforeign")
+	b, err := Open(Config{Name: "brforeign", StateDir: t.TempDir()})
+	testhost.Check(t, err)
+	_, err = b.Attach(ctx, Endpoint{ID: "p", NetNS: testhost.Namespace(t)})
+	if !errdefs.IsFailedPrecondition(err) || b.Health() == nil {
+		t.Errorf("got %v, health %v", err, b.Health())
+	}
+	testhost.Check(t, b.Reconcile(ctx, nil))
+	testhost.Check(t, b.Close())
+	if _, err := netlink.LinkByName("brforeign"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTwoBridgesChooseDifferentRanges(t *testing.T) {
+	var bridges [4]*Bridge
+	var wg sync.WaitGroup
+	for i := range bridges {
+		bridges[i] = open(t, Config{Name: fmt.Sprint("brtwo", i), StateDir: t.TempDir()})
+		e := Endpoint{ID: "p", NetNS: testhost.Namespace(t)}
+		wg.Go(func() {
+			if _, err := bridges[i].Attach(ctx, e); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[netip.Prefix]bool{}
+	for _, b := range bridges {
+		for _, p := range b.pools {
+			if seen[p.prefix] {
+				t.Errorf("%s was chosen twice", p.prefix)
+			}
+			seen[p.prefix] = true
+		}
+	}
+}
+
+func TestTheNodesRangeIsTakenUp(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, Config{Name: "brcidr", StateDir: dir})
+	p := attach(t, b, "p")
+	want := []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24")}
+	if err := b.SetCIDRs(ctx, want); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("under pods: %v", err)
+	}
+	testhost.Check(t, b.Detach(ctx, p.ID))
+	testhost.Check(t, b.SetCIDRs(ctx, want))
+	if q := attach(t, b, "q"); len(q.addrs) != 1 || !want[0].Contains(q.addrs[0]) {
+		t.Errorf("%v", q.addrs)
+	}
+	testhost.Check(t, b.SetCIDRs(ctx, want))
+	testhost.Check(t, b.Detach(ctx, "q"))
+	testhost.Check(t, b.Close())
+	again := open(t, Config{Name: "brcidr", StateDir: dir})
+	if q := attach(t, again, "q"); !want[0].Contains(q.addrs[0]) {
+		t.Errorf("after a restart: %v", q.addrs)
+	}
+}
+
+// The kernel may have no sockets of SCTP and track and translate it all the same, so the packet is made by hand: it need
+// only arrive.
+func TestSCTPHostPort(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brsctp", StateDir: t.TempDir()})
+	p := attach(t, b, "p", model.PortMapping{Protocol: model.SCTP, HostPort: 9000, ContainerPort: 90})
+	var in, from net.PacketConn
+	testhost.In(t, p.NetNS, func() (err error) { in, err = net.ListenPacket("ip4:132", p.v4()); return err })
+	defer in.Close()
+	testhost.In(t, out, func() (err error) { from, err = net.ListenPacket("ip4:132", "198.51.100.2"); return err })
+	defer from.Close()
+
+	packet := make([]byte, 32)
+	binary.BigEndian.PutUint16(packet[0:], 5000)  // from port
+	binary.BigEndian.PutUint16(packet[2:], 9000)  // to port
+	packet[12] = 1                                // INIT (RFC 9260, 3.3.2)
+	binary.BigEndian.PutUint16(packet[14:], 20)   // length of the chunk
+	binary.BigEndian.PutUint32(packet[16:], 7)    // tag
+	binary.BigEndian.PutUint32(packet[20:], 4096) // window
+	binary.BigEndian.PutUint16(packet[24:], 1)    // streams out
+	binary.BigEndian.PutUint16(packet[26:], 1)    // and in
+	binary.LittleEndian.PutUint32(packet[8:], crc32.Checksum(packet, crc32.MakeTable(crc32.Castagnoli)))
+	_, err := from.WriteTo(packet, &net.IPAddr{IP: net.IPv4(198, 51, 100, 1)})
+	testhost.Check(t, err)
+
+	got := make([]byte, 64)
+	in.SetReadDeadline(time.Now().Add(2 * time.Second))
+	n, sender, err := in.ReadFrom(got)
+	testhost.Check(t, err)
+	if n != len(packet) || binary.BigEndian.Uint16(got[2:]) != 90 || sender.String() != "198.51.100.2" {
+		t.Errorf("%d bytes from %s to port %d", n, sender, binary.BigEndian.Uint16(got[2:]))
+	}
+}
+
+func TestAPodWithoutIPv6GetsIPv4(t *testing.T) {
+	b := open(t, Config{Name: "brno6", StateDir: t.TempDir()})
+	path := testhost.Namespace(t)
+	testhost.In(t, path, func() error { return setSysctl("net/ipv6/conf/default/disable_ipv6", "1") })
+	addrs, err := b.Attach(ctx, Endpoint{ID: "p", Pod: "default/p", NetNS: path, Ports: []model.PortMapping{tcp(8080, 80)}})
+	if err != nil || len(addrs) != 1 || !addrs[0].Is4() {
+		t.Errorf("%v, %v", addrs, err)
+	}
+}
+
+func TestANodeWithoutIPv6GivesIPv4(t *testing.T) {
+	testhost.Check(t, setSysctl("net/ipv6/conf/default/disable_ipv6", "1"))
+	defer setSysctl("net/ipv6/conf/default/disable_ipv6", "0")
+	b := open(t, Config{Name: "brnode6", StateDir: t.TempDir()})
+	p := attach(t, b, "p", tcp(8080, 80))
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	if name, _, err := testhost.Ask(t, "", "tcp", "127.0.0.1:8080"); len(p.addrs) != 1 || name != "p" {
+		t.Errorf("%v, %q, %v", p.addrs, name, err)
+	}
+}

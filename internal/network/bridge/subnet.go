@@ -1,0 +1,131 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// chooseCIDRs finds ranges that nothing on the node has an address in or a route to.
+func chooseCIDRs(h *netlink.Handle, bridge, seed string, v6 bool) ([]netip.Prefix, error) {
+	used, err := usedPrefixes(h, bridge)
+	if err != nil {
+		return nil, err
+	}
+	free := func(p netip.Prefix) bool {
+		for _, u := range used {
+			if u.Overlaps(p) {
+				return false
+			}
+		}
+		return true
+	}
+	var chosen []netip.Prefix
+	for second := 88; second < 256; second++ {
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), 0, 0}), 16)
+		if free(p) {
+			chosen = append(chosen, p)
+			break
+		}
+	}
+	for second := 16; len(chosen) == 0 && second < 32; second++ {
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(second), 0, 0}), 16)
+		if free(p) {
+			chosen = append(chosen, p)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("no private IPv4 range is free for the pods; name one with the pod CIDR setting: %w",
+			errdefs.ErrFailedPrecondition)
+	}
+	if !v6 {
+		return chosen, nil
+	}
+	machine, _ := os.ReadFile("/etc/machine-id")
+	for salt := range 16 {
+		// A unique local prefix (RFC 4193) with a global ID that is this machine's and this bridge's.
+		sum := sha256.Sum256(fmt.Appendf(machine, "\x00%s\x00%s\x00%d", bridge, seed, salt))
+		raw := [16]byte{0: 0xfd}
+		copy(raw[1:8], sum[:7])
+		p := netip.PrefixFrom(netip.AddrFrom16(raw), 64)
+		if free(p) {
+			return append(chosen, p), nil
+		}
+	}
+	return chosen, nil
+}
+
+// usedPrefixes are those of all addresses and routes of the node but the bridge's own and default routes.
+func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
+	own := 0
+	if link, err := h.LinkByName(bridge); err == nil {
+		own = link.Attrs().Index
+	}
+	var used []netip.Prefix
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("the node's addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if a.LinkIndex != own {
+			used = append(used, prefixOf(a.IPNet).Masked())
+		}
+	}
+	ways, err := h.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("the node's routes: %w", err)
+	}
+	for _, r := range ways {
+		if r.Dst == nil || r.LinkIndex == own && own != 0 {
+			continue
+		}
+		if p := prefixOf(r.Dst); p.Bits() > 0 {
+			used = append(used, p.Masked())
+		}
+	}
+	return used, nil
+}
+
+// lockRanges keeps two daemons in one network namespace from choosing the same range at once. An abstract socket's name
+// is unique in its network namespace, which is the scope that is wanted, and is free again when its holder dies.
+func lockRanges(ctx context.Context) (unlock func(), err error) {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@berth/pod-ranges"})
+		if err == nil {
+			return func() { unix.Close(fd) }, nil
+		}
+		unix.Close(fd)
+		if !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+			return nil, fmt.Errorf("lock the choice of the pods' range: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func cidrText(cidrs []netip.Prefix) string {
+	text := ""
+	for i, c := range cidrs {
+		if i > 0 {
+			text += ","
+		}
+		text += c.String()
+	}
+	return text
+}

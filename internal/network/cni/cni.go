@@ -1,0 +1,333 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"berth/internal/namespace"
+	"berth/internal/network/keylock"
+
+	"github.com/containerd/errdefs"
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Config says where things are.
+type Config struct {
+	ConfDir  string   // of the network configurations; empty: there are none
+	BinDirs  []string // where plugins are searched, in this order
+	CacheDir string   // libcni's
+	StateDir string   // for records; made if it is not there
+	Logger   *slog.Logger
+}
+
+const (
+	// undoTimeout bounds the DEL of a pod that could not be joined.
+	undoTimeout = 30 * time.Second
+	// statusTimeout and statusAge bound what asking the plugins for their status costs.
+	statusTimeout = 5 * time.Second
+	statusAge     = 10 * time.Second
+	// brokenAge is how long a broken file is left alone: what it lacks, a plugin say, may come without a change of it.
+	brokenAge = 2 * time.Second
+)
+
+// Networks joins pods to the network of the node's configuration.
+type Networks struct {
+	cfg    Config
+	log    *slog.Logger
+	lib    *libcni.CNIConfig
+	follow *follower
+	ids    keylock.Lock // one operation at a time for a pod
+
+	mu       sync.Mutex
+	selected Selection
+	loaded   time.Time
+	records  map[string]*record
+
+	statusMu sync.Mutex // one question at a time
+	status   error
+	asked    time.Time
+	askedOf  string // file
+}
+
+// Result is what the plugins made.
+type Result struct {
+	IPs []netip.Addr    // in the plugins' order
+	Raw json.RawMessage // a CNI result of version 1.0.0 or later
+}
+
+// Open reads what is on disk.
+func Open(cfg Config) (*Networks, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.ConfDir != "" {
+		dir, err := filepath.Abs(cfg.ConfDir) // as events name it
+		if err != nil {
+			return nil, err
+		}
+		cfg.ConfDir = dir
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, err
+	}
+	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}}
+	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger})
+	entries, err := os.ReadDir(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(cfg.StateDir, e.Name())
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		r := new(record)
+		// A record is put in place whole. What is not whole is from before any plugin ran.
+		if json.Unmarshal(data, r) != nil || r.ID+".json" != e.Name() {
+			if err := os.Remove(path); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		n.records[r.ID] = r
+	}
+	if cfg.ConfDir != "" {
+		n.follow = follow(cfg.ConfDir)
+	}
+	return n, nil
+}
+
+// Selected is what the directory says now.
+func (n *Networks) Selected() Selection {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.follow == nil {
+		return Selection{}
+	}
+	stale := len(n.selected.Broken) > 0 && time.Since(n.loaded) > brokenAge
+	if !n.follow.changed() && !stale {
+		return n.selected
+	}
+	s := load(n.cfg.ConfDir, func(plugin string) error {
+		_, err := (&executor{}).FindInPath(plugin, n.cfg.BinDirs)
+		return err
+	})
+	if errors.Join(s.Broken...) != nil && fmt.Sprint(s.Broken) != fmt.Sprint(n.selected.Broken) {
+		n.log.Warn("network configurations are passed over", "error", errors.Join(s.Broken...))
+	}
+	if s.File != n.selected.File {
+		n.log.Info("network configuration", "file", s.File)
+	}
+	n.selected, n.loaded = s, time.Now()
+	return s
+}
+
+func (n *Networks) path(id string) string { return filepath.Join(n.cfg.StateDir, id+".json") }
+
+// Add joins a pod to a network. If that fails, it is taken out of it again.
+func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a Attachment) (*Result, error) {
+	defer n.ids.Lock(a.ID)()
+	// One that is still on record may be joined to another network, or half joined.
+	if err := n.del(ctx, a.ID); err != nil {
+		return nil, err
+	}
+	r, err := newRecord(a, list)
+	if err != nil {
+		return nil, err
+	}
+	list, conf, err := r.runtime()
+	if err != nil {
+		return nil, err
+	}
+	if err := namespace.Do(a.NetNS, loopbackUp); err != nil {
+		return nil, err
+	}
+	if err := n.write(r); err != nil {
+		return nil, fmt.Errorf("record of the pod's network: %w", err)
+	}
+	raw, err := n.lib.AddNetworkList(ctx, list, conf)
+	var result *Result
+	if err == nil {
+		result, err = convert(raw)
+	}
+	if err == nil {
+		return result, nil
+	}
+	err = fmt.Errorf("CNI network %s: %w", list.Name, err)
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if failed := n.del(undo, a.ID); failed != nil {
+		n.log.Error("what is left of a failed network set-up goes at the next try", "pod", r.Pod, "error", failed)
+	}
+	return nil, err
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("bring up lo: %w", err)
+	}
+	return nil
+}
+
+func (n *Networks) write(r *record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := n.path(r.ID) + ".tmp"
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, n.path(r.ID)); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.records[r.ID] = r
+	return nil
+}
+
+func convert(raw types.Result) (*Result, error) {
+	r, err := current.NewResultFromResult(raw)
+	if err != nil {
+		return nil, fmt.Errorf("result: %w", err)
+	}
+	result := new(Result)
+	for _, ip := range r.IPs {
+		// A plugin may report addresses of the host's end too.
+		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(r.Interfaces) || r.Interfaces[*i].Sandbox == "") {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok {
+			result.IPs = append(result.IPs, addr.Unmap())
+		}
+	}
+	if len(result.IPs) == 0 {
+		return nil, errors.New("the plugins gave the pod no address")
+	}
+	result.Raw, err = json.Marshal(r)
+	return result, err
+}
+
+// Del takes a pod out of the network that it was joined to. It is idempotent; a namespace that is gone is named to the
+// plugins as none, as the specification has it.
+func (n *Networks) Del(ctx context.Context, id string) error {
+	defer n.ids.Lock(id)()
+	return n.del(ctx, id)
+}
+
+func (n *Networks) del(ctx context.Context, id string) error {
+	n.mu.Lock()
+	r := n.records[id]
+	n.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	list, conf, err := r.runtime()
+	if err != nil {
+		return err
+	}
+	var fs unix.Statfs_t
+	if unix.Statfs(conf.NetNS, &fs) != nil || fs.Type != unix.NSFS_MAGIC {
+		conf.NetNS = ""
+	}
+	if err := n.lib.DelNetworkList(ctx, list, conf); err != nil {
+		return fmt.Errorf("CNI network %s: remove pod %s: %w", list.Name, r.Pod, err)
+	}
+	if err := os.Remove(n.path(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.records, id)
+	return nil
+}
+
+// Has tells whether a pod is on record.
+func (n *Networks) Has(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.records[id] != nil
+}
+
+// Reconcile takes out pods that do not live, and has the plugins collect what they hold for pods they should not know.
+func (n *Networks) Reconcile(ctx context.Context, live map[string]bool) error {
+	var dead []string
+	n.mu.Lock()
+	for id := range n.records {
+		if !live[id] {
+			dead = append(dead, id)
+		}
+	}
+	n.mu.Unlock()
+	var errs []error
+	for _, id := range dead {
+		errs = append(errs, n.Del(ctx, id))
+	}
+	list := n.Selected().Network
+	if list == nil {
+		return errors.Join(errs...)
+	}
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	n.mu.Lock()
+	for id := range n.records {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: Interface})
+	}
+	n.mu.Unlock()
+	if err := n.lib.GCNetworkList(ctx, list, args); err != nil {
+		errs = append(errs, fmt.Errorf("CNI network %s: collect what is left: %w", list.Name, err))
+	}
+	return errors.Join(errs...)
+}
+
+// Status asks the plugins of a network whether they can join pods (STATUS of CNI 1.1). The answer is kept for a while.
+func (n *Networks) Status(ctx context.Context, s Selection) error {
+	n.statusMu.Lock()
+	defer n.statusMu.Unlock()
+	if n.askedOf == s.File && time.Since(n.asked) < statusAge {
+		return n.status
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	n.status = n.lib.GetStatusNetworkList(ctx, s.Network)
+	if n.status != nil {
+		n.status = fmt.Errorf("CNI network %s (%s): %w: %w", s.Network.Name, s.File, n.status, errdefs.ErrUnavailable)
+	}
+	n.asked, n.askedOf = time.Now(), s.File
+	return n.status
+}
+
+// Close ends following the directory.
+func (n *Networks) Close() error {
+	if n.follow != nil {
+		n.follow.close()
+	}
+	return nil
+}
+
+// Reason is the broken files in one line.
+func (s Selection) Reason() string {
+	lines := make([]string, len(s.Broken))
+	for i, err := range s.Broken {
+		lines[i] = err.Error()
+	}
+	return strings.Join(lines, "; ")
+}

@@ -1,0 +1,75 @@
+package cni
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// executor runs plugins. Against libcni's own it ends a plugin with all of its children when the context ends, so that one
+// that hangs does not hold its caller, and it puts what a plugin writes to stderr in the error and the log.
+type executor struct {
+	version.PluginDecoder
+	log *slog.Logger
+}
+
+func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
+	if strings.ContainsRune(plugin, filepath.Separator) {
+		return "", fmt.Errorf("plugin %q: a plugin's type is a file name", plugin)
+	}
+	return invoke.FindInPath(plugin, paths)
+}
+
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	for try := 0; ; try++ {
+		out, err := e.run(ctx, path, stdin, environ)
+		if errors.Is(err, syscall.ETXTBSY) && try < 5 { // the plugin is just being installed
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+				continue
+			}
+		}
+		return out, err
+	}
+}
+
+func (e *executor) run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a child that outlives the plugin may hold its pipes
+	err := cmd.Run()
+	said := strings.TrimSpace(stderr.String())
+	if len(said) > 2048 {
+		said = said[:2048]
+	}
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
+		if said != "" {
+			e.log.Info("CNI plugin", "plugin", filepath.Base(path), "stderr", said)
+		}
+		return stdout.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("plugin %s was ended: %w", filepath.Base(path), context.Cause(ctx))
+	}
+	var refused types.Error
+	if json.Unmarshal(stdout.Bytes(), &refused) == nil && refused.Msg != "" {
+		return nil, &refused
+	}
+	return nil, fmt.Errorf("plugin %s: %w %s", filepath.Base(path), err, said)
+}

@@ -1,0 +1,69 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+
+	"berth/internal/model"
+)
+
+// Pod is a pod as the network sees it.
+type Pod struct {
+	ID, Name, Namespace, UID string
+	NetNS                    string // path of the pinned network namespace; empty: the pod is in the node's network
+	Ports                    []model.PortMapping
+	Labels, Annotations      map[string]string
+	CgroupParent             string
+	DNS                      *model.DNS
+}
+
+// Result is the network that a pod got.
+type Result struct {
+	IPs       []netip.Addr    // the first is the primary one
+	Interface string          // in the pod
+	CNI       json.RawMessage // the plugins' result; nil with the bridge
+}
+
+// Status tells whether pods can be set up. Reason is a word for machines, Message says more; it may say something
+// where Ready is true.
+type Status struct {
+	Ready           bool
+	Reason, Message string
+}
+
+// Provider sets up the network of pods. Calls for different pods may run at once.
+type Provider interface {
+	// Setup is all or nothing. A pod that was set up before gets the same addresses with the bridge. Errors:
+	// ErrInvalidArgument (a port, a host IP), ErrFailedPrecondition (a host port is taken: by whom, is said),
+	// ErrResourceExhausted (no address left), ErrUnavailable (neither CNI nor the bridge works).
+	Setup(ctx context.Context, pod *Pod) (*Result, error)
+	// Teardown is idempotent, and works when the namespace is gone and after a crash in the middle of Setup. It needs
+	// the pod's ID only.
+	Teardown(ctx context.Context, pod *Pod) error
+	Status(ctx context.Context) Status
+	// Reconcile removes all that is of no live pod and puts in place what live pods have lost. It must be given every
+	// pod that is set up, or being set up, and those that only keep their addresses.
+	Reconcile(ctx context.Context, live []*Pod) error
+	// SetPodCIDR takes the range that the cluster gives to the node: one prefix, or one of each family with a comma
+	// between. The bridge uses it from when no pod has an address of another; a CNI plugin that asks for the ipRanges
+	// capability is offered it for new pods.
+	SetPodCIDR(ctx context.Context, cidr string) error
+	// Purge removes what pods have in common (the bridge, its table) at once; ErrFailedPrecondition while there are pods.
+	Purge(ctx context.Context) error
+	// Close leaves the pods' networks as they are. Where there is no pod, nothing of the bridge is left.
+	Close() error
+}
+
+// Config says which network pods get.
+type Config struct {
+	CNIConfDir  string         // followed; empty: no CNI
+	CNIBinDirs  []string       // default: /opt/cni/bin and /usr/lib/cni
+	CNICacheDir string         // default: a directory under StateDir
+	StateDir    string         // for records, on disk as long as the node's data
+	Bridge      string         // default: berth0
+	PodCIDRs    []netip.Prefix // at most one of each family; default: chosen from private ranges that are free
+	MTU         int            // default: of the interface of the node's default route
+	Logger      *slog.Logger
+}

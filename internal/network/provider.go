@@ -1,0 +1,234 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"berth/internal/network/bridge"
+	"berth/internal/network/cni"
+
+	"github.com/containerd/errdefs"
+)
+
+// Reasons of a Status that is not ready.
+const (
+	ReasonCNIConfiguration = "CNIConfigurationInvalid" // there are only broken files
+	ReasonCNIPlugin        = "CNIPluginNotReady"       // the plugins say so
+	ReasonBridge           = "BridgeNotReady"
+)
+
+type provider struct {
+	cfg    Config
+	log    *slog.Logger
+	bridge *bridge.Bridge
+	cni    *cni.Networks
+
+	mu      sync.Mutex
+	current cni.Selection // what new pods get: a CNI network, or the bridge where Network is nil
+	decided bool          // there has been a valid choice
+	cidrs   []netip.Prefix
+}
+
+// New opens what is on disk. It changes nothing on the node: the first pod does, and Reconcile.
+func New(cfg Config) (Provider, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.StateDir == "" {
+		return nil, fmt.Errorf("network: no directory for records: %w", errdefs.ErrInvalidArgument)
+	}
+	if len(cfg.CNIBinDirs) == 0 {
+		cfg.CNIBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+	}
+	if cfg.CNICacheDir == "" {
+		cfg.CNICacheDir = filepath.Join(cfg.StateDir, "cni-cache")
+	}
+	if cfg.Bridge == "" {
+		cfg.Bridge = "berth0"
+	}
+	p := &provider{cfg: cfg, log: cfg.Logger}
+	var err error
+	p.bridge, err = bridge.Open(bridge.Config{
+		Name: cfg.Bridge, CIDRs: cfg.PodCIDRs, MTU: cfg.MTU, StateDir: filepath.Join(cfg.StateDir, "bridge"),
+		Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.cni, err = cni.Open(cni.Config{
+		ConfDir: cfg.CNIConfDir, BinDirs: cfg.CNIBinDirs, CacheDir: cfg.CNICacheDir,
+		StateDir: filepath.Join(cfg.StateDir, "cni"), Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, errors.Join(err, p.bridge.Close())
+	}
+	p.cidrs = p.bridge.NodeCIDRs()
+	return p, nil
+}
+
+// choose says what new pods get. A directory with nothing but broken files changes nothing: what was chosen before is
+// kept; where nothing was, there is no network.
+func (p *provider) choose() (network cni.Selection, broken string, err error) {
+	found := p.cni.Selected()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if found.Network != nil || found.Empty() {
+		p.current, p.decided = found, true
+	}
+	if !p.decided {
+		return cni.Selection{}, "", fmt.Errorf("no network configuration is valid: %s: %w", found.Reason(),
+			errdefs.ErrUnavailable)
+	}
+	return p.current, found.Reason(), nil
+}
+
+func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
+	if err := checkID(pod.ID); err != nil {
+		return nil, err
+	}
+	if pod.NetNS == "" {
+		return nil, fmt.Errorf("pod %s: it has no network namespace: %w", pod.ID, errdefs.ErrInvalidArgument)
+	}
+	if err := bridge.ValidatePorts(pod.Ports); err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	network, _, err := p.choose()
+	if err != nil {
+		return nil, err
+	}
+	var result *Result
+	if network.Network != nil {
+		result, err = p.setupCNI(ctx, network, pod)
+	} else {
+		result, err = p.setupBridge(ctx, pod)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("network of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return result, nil
+}
+
+func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod) (*Result, error) {
+	if err := p.bridge.Detach(ctx, pod.ID); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	cidrs := p.cidrs
+	p.mu.Unlock()
+	got, err := p.cni.Add(ctx, network.Network, cni.Attachment{
+		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, NetNS: pod.NetNS, Ports: pod.Ports,
+		Annotations: pod.Annotations, CgroupParent: pod.CgroupParent, DNS: pod.DNS, CIDRs: cidrs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Result{IPs: got.IPs, Interface: cni.Interface, CNI: got.Raw}, nil
+}
+
+func (p *provider) setupBridge(ctx context.Context, pod *Pod) (*Result, error) {
+	if err := p.cni.Del(ctx, pod.ID); err != nil {
+		return nil, err
+	}
+	for key := range pod.Annotations {
+		if key == "kubernetes.io/ingress-bandwidth" || key == "kubernetes.io/egress-bandwidth" {
+			return nil, fmt.Errorf("annotation %s: the built-in bridge does not limit bandwidth; CNI's bandwidth plugin "+
+				"does: %w", key, errdefs.ErrNotImplemented)
+		}
+	}
+	addrs, err := p.bridge.Attach(ctx, bridge.Endpoint{
+		ID: pod.ID, Pod: pod.Namespace + "/" + pod.Name, NetNS: pod.NetNS, Ports: pod.Ports,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Result{IPs: addrs, Interface: bridge.Interface}, nil
+}
+
+func (p *provider) Teardown(ctx context.Context, pod *Pod) error {
+	if err := checkID(pod.ID); err != nil {
+		return err
+	}
+	if err := errors.Join(p.bridge.Detach(ctx, pod.ID), p.cni.Del(ctx, pod.ID)); err != nil {
+		return fmt.Errorf("network of pod %s: %w", pod.ID, err)
+	}
+	return nil
+}
+
+func (p *provider) Status(ctx context.Context) Status {
+	network, broken, err := p.choose()
+	if err != nil {
+		return Status{Reason: ReasonCNIConfiguration, Message: err.Error()}
+	}
+	if broken != "" {
+		broken = "passed over: " + broken
+	}
+	if network.Network != nil {
+		if err := p.cni.Status(ctx, network); err != nil {
+			return Status{Reason: ReasonCNIPlugin, Message: err.Error()}
+		}
+		return Status{Ready: true, Message: broken}
+	}
+	if err := p.bridge.Health(); err != nil {
+		return Status{Reason: ReasonBridge, Message: err.Error()}
+	}
+	return Status{Ready: true, Message: broken}
+}
+
+func (p *provider) Reconcile(ctx context.Context, live []*Pod) error {
+	paths, alive := map[string]string{}, map[string]bool{}
+	for _, pod := range live {
+		paths[pod.ID], alive[pod.ID] = pod.NetNS, true
+		if pod.NetNS != "" && !p.bridge.Has(pod.ID) && !p.cni.Has(pod.ID) {
+			p.log.Warn("the pod has no network on record", "pod", pod.Namespace+"/"+pod.Name)
+		}
+	}
+	return errors.Join(p.bridge.Reconcile(ctx, paths), p.cni.Reconcile(ctx, alive))
+}
+
+func (p *provider) SetPodCIDR(ctx context.Context, cidr string) error {
+	if cidr == "" {
+		return nil // the cluster has not given the node a range
+	}
+	var cidrs []netip.Prefix
+	for part := range strings.SplitSeq(cidr, ",") {
+		c, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return fmt.Errorf("pod CIDR %q: %w: %w", cidr, err, errdefs.ErrInvalidArgument)
+		}
+		cidrs = append(cidrs, c)
+	}
+	if err := bridge.CheckCIDRs(cidrs); err != nil {
+		return err
+	}
+	network, _, err := p.choose()
+	withCNI := err == nil && network.Network != nil
+	if err := p.bridge.SetCIDRs(ctx, cidrs); err != nil && !withCNI {
+		return err
+	}
+	p.mu.Lock()
+	p.cidrs = cidrs
+	p.mu.Unlock()
+	return nil
+}
+
+func (p *provider) Purge(context.Context) error { return p.bridge.Purge() }
+
+func (p *provider) Close() error { return errors.Join(p.bridge.Close(), p.cni.Close()) }
+
+// checkID refuses what could not be a file's name.
+func checkID(id string) error {
+	ok := id != "" && id[0] != '.' && len(id) <= 200
+	for _, c := range id {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_.-", c))
+	}
+	if !ok {
+		return fmt.Errorf("pod ID %q: %w", id, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

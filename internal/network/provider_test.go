@@ -1,0 +1,364 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/model"
+	"berth/internal/network/testhost"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+)
+
+var ctx = context.Background()
+
+const plugins = "/usr/lib/cni"
+
+func TestMain(m *testing.M) { testhost.Main(m) }
+
+type node struct {
+	Provider
+	t             *testing.T
+	confs, ipam   string
+	bin           string // for plugins that a test writes
+	log           string // of those
+	cfg           Config
+	interfacesWas map[string]bool
+}
+
+func newNode(t *testing.T) *node {
+	n := &node{t: t, confs: t.TempDir(), ipam: t.TempDir(), bin: t.TempDir(), interfacesWas: interfaces(t)}
+	n.log = filepath.Join(n.bin, "log")
+	n.cfg = Config{
+		CNIConfDir: n.confs, CNIBinDirs: []string{n.bin, plugins}, StateDir: t.TempDir(), Bridge: "brnode",
+		Logger: testhost.Logger(),
+	}
+	n.open()
+	t.Cleanup(func() {
+		if err := n.Reconcile(ctx, nil); err != nil {
+			t.Error(err)
+		}
+		n.Close()
+		for name := range interfaces(t) {
+			if strings.HasPrefix(name, "cni-") || strings.HasPrefix(name, "bwp") { // plugins leave those
+				l, err := netlink.LinkByName(name)
+				testhost.Check(t, err)
+				testhost.Check(t, netlink.LinkDel(l))
+			} else if !n.interfacesWas[name] {
+				t.Errorf("interface %s is left", name)
+			}
+		}
+		n.nothingReserved()
+		for _, dir := range []string{"cni", "cni-cache/results", "bridge/endpoints"} {
+			if left, _ := os.ReadDir(filepath.Join(n.cfg.StateDir, dir)); len(left) > 0 {
+				t.Errorf("%s: %v is left", dir, left)
+			}
+		}
+	})
+	return n
+}
+
+func (n *node) open() {
+	p, err := New(n.cfg)
+	testhost.Check(n.t, err)
+	n.Provider = p
+}
+
+func (n *node) nothingReserved() {
+	n.t.Helper()
+	left, _ := filepath.Glob(filepath.Join(n.ipam, "*", "[0-9]*"))
+	if len(left) > 0 {
+		n.t.Errorf("addresses are left: %v", left)
+	}
+}
+
+func interfaces(t *testing.T) map[string]bool {
+	all, err := net.Interfaces()
+	testhost.Check(t, err)
+	names := map[string]bool{}
+	for _, i := range all {
+		names[i.Name] = true
+	}
+	return names
+}
+
+// conf writes a configuration in one go, as installers do. An empty text removes it.
+func (n *node) conf(file, text string) {
+	n.t.Helper()
+	path := filepath.Join(n.confs, file)
+	if text == "" {
+		testhost.Check(n.t, os.Remove(path))
+		n.settle()
+		return
+	}
+	testhost.Check(n.t, os.WriteFile(path+".tmp", []byte(text), 0o600))
+	testhost.Check(n.t, os.Rename(path+".tmp", path))
+	n.settle()
+}
+
+// settle waits until the news of a change has come.
+func (n *node) settle() { time.Sleep(50 * time.Millisecond) }
+
+// script writes a plugin that keeps a log of its commands and then does what body says.
+func (n *node) script(name, body string) {
+	n.t.Helper()
+	text := fmt.Sprintf("#!/bin/sh\nconf=$(cat)\necho $CNI_COMMAND $CNI_CONTAINERID >>%s\n"+
+		"[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}' && exit 0\n%s\n",
+		n.log, body)
+	testhost.Check(n.t, os.WriteFile(filepath.Join(n.bin, name), []byte(text), 0o700))
+}
+
+func (n *node) commands() string {
+	data, _ := os.ReadFile(n.log)
+	os.Remove(n.log)
+	return strings.ReplaceAll(strings.TrimSpace(string(data)), "\n", ", ")
+}
+
+func (n *node) bridgeConf(name, subnet, more string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %[1]q, "plugins": [
+		{"type": "bridge", "bridge": "cni-%[1]s", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+		 "ipam": {"type": "host-local", "dataDir": %[2]q, "ranges": [[{"subnet": %[3]q}]], "routes": [{"dst": "0.0.0.0/0"}]}}%[4]s]}`,
+		name, n.ipam, subnet, more)
+}
+
+func (n *node) pod(id string, ports ...model.PortMapping) *Pod {
+	return &Pod{ID: id, Name: id, Namespace: "default", UID: "uid-" + id, NetNS: testhost.Namespace(n.t), Ports: ports}
+}
+
+func (n *node) setup(p *Pod) *Result {
+	n.t.Helper()
+	r, err := n.Setup(ctx, p)
+	testhost.Check(n.t, err)
+	return r
+}
+
+func TestWithoutConfigurationTheBridgeServes(t *testing.T) {
+	n := newNode(t)
+	if s := n.Status(ctx); !s.Ready {
+		t.Fatal(s)
+	}
+	p := n.pod("p")
+	r := n.setup(p)
+	if len(r.IPs) != 2 || !r.IPs[0].Is4() || r.Interface != "eth0" || r.CNI != nil {
+		t.Errorf("%+v", r)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+	testhost.Check(t, n.Teardown(ctx, p))
+}
+
+func TestCNIPluginsServe(t *testing.T) {
+	n := newNode(t)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24",
+		`, {"type": "portmap", "capabilities": {"portMappings": true}},
+		   {"type": "bandwidth", "capabilities": {"bandwidth": true}}`))
+	if s := n.Status(ctx); !s.Ready {
+		t.Fatal(s)
+	}
+	p := n.pod("p", model.PortMapping{HostPort: 8080, ContainerPort: 80})
+	p.Annotations = map[string]string{"kubernetes.io/ingress-bandwidth": "10M"}
+	r, err := n.Setup(ctx, p)
+	if err != nil && (strings.Contains(err.Error(), "iptables") || strings.Contains(err.Error(), "qdisc")) {
+		t.Skip(err)
+	}
+	testhost.Check(t, err)
+	if len(r.IPs) != 1 || !strings.HasPrefix(r.IPs[0].String(), "10.66.0.") || !json.Valid(r.CNI) {
+		t.Errorf("%+v", r)
+	}
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	for _, addr := range []string{r.IPs[0].String() + ":80", "10.66.0.1:8080", "127.0.0.1:8080"} {
+		if name, _, err := testhost.Ask(t, "", "tcp", addr); name != "p" {
+			t.Errorf("%s: %q, %v", addr, name, err)
+		}
+	}
+	if _, err := netlink.LinkByName("brnode"); err == nil {
+		t.Error("the built-in bridge was made too")
+	}
+	testhost.Unpin(p.NetNS) // as after a reboot
+	testhost.Check(t, n.Teardown(ctx, &Pod{ID: "p"}))
+	testhost.Check(t, n.Teardown(ctx, p))
+	n.nothingReserved()
+}
+
+func TestAPluginThatFailsLeavesNothing(t *testing.T) {
+	n := newNode(t)
+	n.script("refuse", `[ $CNI_COMMAND = ADD ] && echo '{"code": 111, "msg": "no more fish"}' && exit 1; exit 0`)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "refuse"}`))
+	_, err := n.Setup(ctx, n.pod("p"))
+	if err == nil || !strings.Contains(err.Error(), "no more fish") || !strings.Contains(err.Error(), "default/p") {
+		t.Errorf("got %v", err)
+	}
+	if got := n.commands(); got != "ADD p, DEL p" {
+		t.Errorf("commands: %s", got)
+	}
+	n.nothingReserved()
+}
+
+func TestAPluginThatHangsIsEnded(t *testing.T) {
+	n := newNode(t)
+	n.script("hang", `[ $CNI_COMMAND = ADD ] && sleep 60; exit 0`)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", `, {"type": "hang"}`))
+	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if _, err := n.Setup(short, n.pod("p")); !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	n.nothingReserved()
+}
+
+func TestAPodIsTornDownByWhatSetItUp(t *testing.T) {
+	n := newNode(t)
+	onBridge := n.pod("onbridge")
+	n.setup(onBridge)
+	n.script("first", `[ $CNI_COMMAND = ADD ] && echo "$conf" | sed 's/.*"prevResult"://; s/,"type":.*//'; exit 0`)
+	n.conf("10-test.conflist", n.bridgeConf("one", "10.66.0.0/24", `, {"type": "first"}`))
+	one := n.pod("one")
+	n.setup(one)
+	n.conf("10-test.conflist", n.bridgeConf("two", "10.67.0.0/24", ""))
+	two := n.pod("two")
+	if r := n.setup(two); !strings.HasPrefix(r.IPs[0].String(), "10.67.") {
+		t.Errorf("the new configuration is not used: %v", r.IPs)
+	}
+	n.commands()
+	// The daemon starts again in between.
+	testhost.Check(t, n.Close())
+	n.open()
+	testhost.Check(t, n.Reconcile(ctx, []*Pod{onBridge, one, two}))
+	testhost.Check(t, n.Teardown(ctx, one))
+	if got := n.commands(); got != "DEL one" {
+		t.Errorf("commands: %s", got)
+	}
+	testhost.Check(t, n.Teardown(ctx, onBridge))
+	testhost.Check(t, n.Teardown(ctx, two))
+}
+
+func TestABrokenConfigurationKeepsTheOldNetwork(t *testing.T) {
+	n := newNode(t)
+	n.conf("10-test.conflist", n.bridgeConf("test", "10.66.0.0/24", ""))
+	testhost.Check(t, n.Teardown(ctx, n.pod("warm")))
+	if s := n.Status(ctx); !s.Ready || s.Message != "" {
+		t.Fatal(s)
+	}
+	n.conf("10-test.conflist", `{"name": "test", "plug`)
+	if s := n.Status(ctx); !s.Ready || !strings.Contains(s.Message, "10-test.conflist") {
+		t.Errorf("%+v", s)
+	}
+	p := n.pod("p")
+	if r := n.setup(p); !strings.HasPrefix(r.IPs[0].String(), "10.66.") {
+		t.Errorf("%v", r.IPs)
+	}
+	// A later file that is valid comes into force, and the broken one is still named.
+	n.conf("20-test.conflist", n.bridgeConf("later", "10.67.0.0/24", ""))
+	q := n.pod("q")
+	if r := n.setup(q); !strings.HasPrefix(r.IPs[0].String(), "10.67.") {
+		t.Errorf("%v", r.IPs)
+	}
+	if s := n.Status(ctx); !s.Ready || !strings.Contains(s.Message, "10-test.conflist") {
+		t.Errorf("%+v", s)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+	testhost.Check(t, n.Teardown(ctx, q))
+	// With the last file gone the bridge serves.
+	n.conf("10-test.conflist", "")
+	n.conf("20-test.conflist", "")
+	r := n.pod("r")
+	if got := n.setup(r); got.CNI != nil {
+		t.Errorf("%+v", got)
+	}
+	testhost.Check(t, n.Teardown(ctx, r))
+}
+
+func TestOnlyBrokenConfigurationsAreNoNetwork(t *testing.T) {
+	n := newNode(t)
+	n.conf("10-test.conflist", `{"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "not-installed"}]}`)
+	s := n.Status(ctx)
+	if s.Ready || s.Reason != ReasonCNIConfiguration || !strings.Contains(s.Message, "not-installed") {
+		t.Errorf("%+v", s)
+	}
+	if _, err := n.Setup(ctx, n.pod("p")); !errdefs.IsUnavailable(err) {
+		t.Errorf("got %v", err)
+	}
+	n.conf("10-test.conflist", "")
+	if s := n.Status(ctx); !s.Ready {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestADirectoryThatAppearsIsSeen(t *testing.T) {
+	n := newNode(t)
+	n.Close()
+	n.confs = filepath.Join(n.confs, "etc", "net.d")
+	n.cfg.CNIConfDir = n.confs
+	n.open()
+	if s := n.Status(ctx); !s.Ready {
+		t.Fatal(s)
+	}
+	testhost.Check(t, os.MkdirAll(n.confs, 0o700))
+	n.settle()
+	n.conf("10-test.conf", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cni-single",
+		"isGateway": true, "ipam": {"type": "host-local", "dataDir": %q, "subnet": "10.68.0.0/24"}}`, n.ipam))
+	p := n.pod("p")
+	if r := n.setup(p); !strings.HasPrefix(r.IPs[0].String(), "10.68.") {
+		t.Errorf("%v", r.IPs)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+}
+
+func TestStatusAndGarbageCollectionOfCNI11(t *testing.T) {
+	n := newNode(t)
+	n.script("modern", `case $CNI_COMMAND in
+STATUS) [ -e `+n.bin+`/ill ] && echo '{"code": 50, "msg": "the fabric is down"}' && exit 1;;
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+esac; exit 0`)
+	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "modern", "plugins": [{"type": "modern"}]}`)
+	testhost.Check(t, os.WriteFile(filepath.Join(n.bin, "ill"), nil, 0o600))
+	if s := n.Status(ctx); s.Ready || s.Reason != ReasonCNIPlugin || !strings.Contains(s.Message, "the fabric is down") {
+		t.Errorf("%+v", s)
+	}
+	keep, gone := n.pod("keep"), n.pod("gone")
+	n.setup(keep)
+	n.setup(gone)
+	n.commands()
+	testhost.Check(t, n.Reconcile(ctx, []*Pod{keep}))
+	if got := n.commands(); got != "DEL gone, GC" {
+		t.Errorf("commands: %s", got)
+	}
+	testhost.Check(t, n.Teardown(ctx, keep))
+}
+
+func TestBadPodsAreRefused(t *testing.T) {
+	n := newNode(t)
+	for _, p := range []*Pod{
+		{ID: "", NetNS: "/x"},
+		{ID: "../up", NetNS: "/x"},
+		{ID: "p"},
+		{ID: "p", NetNS: "/x", Ports: []model.PortMapping{{HostPort: 70000, ContainerPort: 1}}},
+	} {
+		if _, err := n.Setup(ctx, p); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+	for _, cidr := range []string{"x", "10.0.0.0/33", "10.0.0.1/24", "10.0.0.0/24,10.1.0.0/24"} {
+		if err := n.SetPodCIDR(ctx, cidr); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", cidr, err)
+		}
+	}
+	testhost.Check(t, n.SetPodCIDR(ctx, ""))
+	testhost.Check(t, n.SetPodCIDR(ctx, "10.244.7.0/24, fd00:10:244:7::/64"))
+	p := n.pod("p")
+	if r := n.setup(p); r.IPs[0].String() != "10.244.7.2" || r.IPs[1].String() != "fd00:10:244:7::2" {
+		t.Errorf("%v", r.IPs)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+}
