@@ -1,0 +1,90 @@
+// Command berth-keeper is the one parent of every container on a node: see package berth/internal/keeper/server.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"berth/internal/keeper/server"
+	"berth/internal/liblog"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "berth-keeper:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	flags := flag.NewFlagSet("berth-keeper", flag.ExitOnError)
+	dir := flags.String("dir", "/run/berth/keeper", "the keeper's `directory`: its sockets and table")
+	level := flags.String("log-level", "info", "debug, info, warn or error")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	showFormat := flags.Bool("state-format", false, "print the version of the state that an upgrade hands over and exit")
+	if err := flags.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	switch {
+	case *showVersion:
+		fmt.Println("berth-keeper", version)
+		return nil
+	case *showFormat:
+		fmt.Println(server.StateFormat)
+		return nil
+	}
+	log, err := logger(*level)
+	if err != nil {
+		return err
+	}
+	slog.SetDefault(log)
+	// A reader of the log that goes away must not end the keeper. Not ignored but caught: what is ignored stays so in
+	// every container.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	debug.SetGCPercent(50)
+
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+
+	s, err := server.New(server.Config{Dir: *dir, Version: version, Logger: log})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for range hangup {
+			_ = s.Upgrade() // logs why it failed
+		}
+	}()
+	return s.Serve(ctx)
+}
+
+func logger(level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level %q: %w", level, err)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	var h slog.Handler = slog.NewJSONHandler(os.Stderr, opts)
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		h = slog.NewTextHandler(os.Stderr, opts)
+	}
+	log := slog.New(h)
+	liblog.Logrus(log.With("from", "libcontainer"))
+	return log, nil
+}

@@ -1,0 +1,415 @@
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	api "berth/api/keeper"
+	"berth/internal/keeper/wire"
+)
+
+// custodyWait is how long after the answer to Run what comes into custody may take to arrive.
+const custodyWait = 5 * time.Second
+
+// Run creates and starts a container. A program that cannot be started is a *StartError. The start goes on if the
+// context ends before it does: Delete ends it.
+func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
+	spec, err := json.Marshal(req.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("spec of container %s: %w: %w", req.ID, err, errdefs.ErrInvalidArgument)
+	}
+	in := &api.RunRequest{
+		Id: req.ID, Nonce: rand.Text(), PodId: req.PodID, Name: req.Name, Spec: spec, RuntimePath: req.RuntimePath,
+		RuntimeRoot: req.RuntimeRoot, SystemdCgroup: req.SystemdCgroup, LogPath: req.LogPath, Stdin: req.Stdin,
+		StdinOnce: req.StdinOnce, Reaper: req.Reaper,
+	}
+	var res *api.RunResponse
+	err = c.call(ctx, func(conn *connection) error {
+		var err error
+		res, err = conn.api.Run(ctx, in)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if res.Error != nil {
+		return nil, &StartError{ExitCode: int(res.Error.ExitCode), Message: res.Error.Message}
+	}
+	if !c.cfg.NoCustody {
+		c.awaitCustody(ctx, req.ID)
+	}
+	return &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime()}, nil
+}
+
+// awaitCustody waits until a container that has started is in custody, so that Input finds it. One that has ended in
+// the meantime is not kept.
+func (c *Client) awaitCustody(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, custodyWait)
+	defer cancel()
+	for {
+		ok, changed := c.custody.has(id)
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+			if st, err := c.Status(ctx, id); err != nil || st.State == StateExited {
+				return
+			}
+		}
+	}
+}
+
+// Signal sends a signal to a container's first process or, if all, to every process. It is nil if it has exited.
+func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Signal(ctx, &api.SignalRequest{Id: id, Signal: int32(sig), All: all})
+		return err
+	})
+}
+
+// Delete kills what lives of a container and removes its cgroup and all traces. An unknown one is no error.
+func (c *Client) Delete(ctx context.Context, id string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Delete(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// Status is one row of the table.
+func (c *Client) Status(ctx context.Context, id string) (*Status, error) {
+	var st Status
+	err := c.call(ctx, func(conn *connection) error {
+		res, err := conn.api.Status(ctx, &api.ContainerRequest{Id: id})
+		if err == nil {
+			st = status(res)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &st, nil
+}
+
+// List is the whole table, in no order. Paused is not looked up.
+func (c *Client) List(ctx context.Context) ([]Status, error) {
+	var list []Status
+	err := c.call(ctx, func(conn *connection) error {
+		res, err := conn.api.List(ctx, &api.Empty{})
+		if err != nil {
+			return err
+		}
+		list = make([]Status, 0, len(res.Statuses))
+		for _, st := range res.Statuses {
+			list = append(list, status(st))
+		}
+		return nil
+	})
+	return list, err
+}
+
+// Watch calls fn with an event for every row, and then for each change, until the context ends. It goes on after
+// upgrades and deaths of the keeper: every row comes again then, and rows that are gone as such. Of changes in quick
+// succession only the last may be told.
+func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
+	known := map[string]bool{}
+	return c.call(ctx, func(conn *connection) error {
+		id := rand.Text()
+		stream, err := conn.api.Watch(ctx, &api.WatchRequest{WatchId: id})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = conn.api.Unwatch(ctx, &api.WatchRequest{WatchId: id})
+		}()
+		seen := map[string]bool{}
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return err
+			}
+			if e.Synced {
+				for id := range known {
+					if !seen[id] {
+						delete(known, id)
+						fn(Event{Status: Status{ID: id}, Gone: true})
+					}
+				}
+				continue
+			}
+			seen[e.Status.Id] = true
+			if known[e.Status.Id] = true; e.Gone {
+				delete(known, e.Status.Id)
+			}
+			fn(Event{Status: status(e.Status), Gone: e.Gone})
+		}
+	})
+}
+
+// Exec starts a further process in a running container. A program that cannot be started is a *StartError; a container
+// that does not run, or is paused, is ErrFailedPrecondition.
+func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error) {
+	process, err := json.Marshal(req.Process)
+	if err != nil {
+		return nil, fmt.Errorf("process of exec %s: %w: %w", req.ExecID, err, errdefs.ErrInvalidArgument)
+	}
+	in := &api.ExecRequest{
+		ContainerId: req.ContainerID, ExecId: req.ExecID, Nonce: rand.Text(), Process: process, Session: c.session,
+		TimeoutNanos: int64(req.Timeout), Width: uint32(req.Width), Height: uint32(req.Height),
+	}
+	for _, f := range []*os.File{req.Stdin, req.Stdout, req.Stderr} {
+		if err := setBlocking(f); err != nil {
+			return nil, fmt.Errorf("streams of exec %s: %w", req.ExecID, err)
+		}
+	}
+	var res *api.ExecResponse
+	err = c.call(ctx, func(conn *connection) error {
+		var err error
+		if in.Token, err = sendFiles(conn, map[wire.Role]*os.File{
+			wire.RoleStdin: req.Stdin, wire.RoleStdout: req.Stdout, wire.RoleStderr: req.Stderr,
+		}); err != nil {
+			return err
+		}
+		res, err = conn.api.Exec(ctx, in)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if res.Error != nil {
+		return nil, &StartError{ExitCode: int(res.Error.ExitCode), Message: res.Error.Message}
+	}
+	out := &ExecResult{PID: int(res.Pid)}
+	if req.Process.Terminal {
+		if out.Console, err = c.console(ctx, req.ContainerID+"/"+req.ExecID); err != nil {
+			_ = c.KillExec(context.WithoutCancel(ctx), req.ContainerID, req.ExecID)
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// setBlocking takes O_NONBLOCK, which os.Pipe sets, from what becomes a program's standard stream: few bear it.
+func setBlocking(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	if err := raw.Control(func(fd uintptr) { set = unix.SetNonblock(int(fd), false) }); err != nil {
+		return err
+	}
+	return os.NewSyscallError("fcntl", set)
+}
+
+// sendFiles sends files for a call and returns the token that the call names.
+func sendFiles(conn *connection, files map[wire.Role]*os.File) (string, error) {
+	p := &wire.Packet{Kind: wire.Files, Token: rand.Text()}
+	defer p.CloseFiles()
+	for role, f := range files {
+		if f == nil {
+			continue
+		}
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return "", err
+		}
+		// A duplicate: File.Fd would take the file out of the poller.
+		var n int
+		var derr error
+		if err := raw.Control(func(fd uintptr) { n, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+			return "", err
+		}
+		if derr != nil {
+			return "", os.NewSyscallError("dup", derr)
+		}
+		p.Roles, p.FDs = append(p.Roles, role), append(p.FDs, n)
+	}
+	if len(p.FDs) == 0 {
+		return "", nil
+	}
+	return p.Token, conn.fds.Send(p)
+}
+
+// WaitExec waits for an exec to end. Its end is known for some minutes, or half a minute after it was asked for.
+func (c *Client) WaitExec(ctx context.Context, containerID, execID string) (*ExecExit, error) {
+	var exit ExecExit
+	err := c.call(ctx, func(conn *connection) error {
+		res, err := conn.api.WaitExec(ctx, &api.ExecID{ContainerId: containerID, ExecId: execID})
+		if err == nil {
+			exit = ExecExit{ExitCode: int(res.ExitCode), TimedOut: res.TimedOut}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &exit, nil
+}
+
+// KillExec kills an exec with all that it has started and that can still be told to be its own; with a timeout set that
+// is everything, else its session and descendants.
+func (c *Client) KillExec(ctx context.Context, containerID, execID string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.KillExec(ctx, &api.ExecID{ContainerId: containerID, ExecId: execID})
+		return err
+	})
+}
+
+// Attach has what a container writes from now on copied to the files. The caller closes its own.
+func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
+	return c.call(ctx, func(conn *connection) error {
+		token, err := sendFiles(conn, map[wire.Role]*os.File{wire.RoleStdout: req.Stdout, wire.RoleStderr: req.Stderr})
+		if err != nil {
+			return err
+		}
+		_, err = conn.api.Attach(ctx, &api.AttachRequest{
+			ContainerId: req.ContainerID, AttachId: req.AttachID, Session: c.session, Token: token, Stdin: req.Stdin,
+		})
+		return err
+	})
+}
+
+// Detach cuts off an attached client. Where the container's input was for one client only (RunRequest.StdinOnce) and
+// this one had brought it, the container reads its end.
+func (c *Client) Detach(ctx context.Context, containerID, attachID string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Detach(ctx, &api.AttachID{ContainerId: containerID, AttachId: attachID})
+		return err
+	})
+}
+
+// Input is the container's standard input.
+func (c *Client) Input(id string) (*Input, error) { return c.custody.input(id) }
+
+// CloseStdin closes custody's and the keeper's ends of a container's input. A terminal has none to close.
+func (c *Client) CloseStdin(ctx context.Context, id string) error {
+	c.custody.release(id, []wire.Role{wire.RoleStdin})
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.CloseStdin(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// ReopenLog makes the keeper write to the file that has the log's name now. It returns when that is open.
+func (c *Client) ReopenLog(ctx context.Context, id string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.ReopenLog(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// Update lays the resources that are set over those that a running container has.
+func (c *Client) Update(ctx context.Context, id string, r *specs.LinuxResources) error {
+	js, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Update(ctx, &api.UpdateRequest{Id: id, Resources: js})
+		return err
+	})
+}
+
+// Pause freezes a running container. One that is paused already is no error.
+func (c *Client) Pause(ctx context.Context, id string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Pause(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// Resume lets a paused container go on. One that is not paused is no error.
+func (c *Client) Resume(ctx context.Context, id string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Resume(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// Upgrade makes the keeper execute its binary in place, and returns when the new one answers.
+func (c *Client) Upgrade(ctx context.Context) error {
+	before, err := c.Info(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := c.wait(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.api.Upgrade(ctx, &api.Empty{}); err != nil && !broken(err) {
+		return wire.Decode(err)
+	}
+	select {
+	case <-conn.closed:
+	case <-ctx.Done():
+		return fmt.Errorf("upgrade of the keeper: %w", ctx.Err())
+	}
+	now, err := c.Info(ctx)
+	switch {
+	case err != nil:
+		return err
+	case now.Generation != before.Generation:
+		return errors.New("upgrade of the keeper: it died; another one was started")
+	case now.Image == before.Image:
+		return errors.New("upgrade of the keeper: the program could not be executed; see its log")
+	}
+	return nil
+}
+
+// Info tells about the keeper.
+func (c *Client) Info(ctx context.Context) (*Info, error) {
+	var info Info
+	err := c.call(ctx, func(conn *connection) error {
+		res, err := conn.api.Info(ctx, &api.InfoRequest{})
+		if err == nil {
+			info = Info{
+				Version: res.Version, PID: int(res.Pid), Generation: res.Generation, Image: int(res.Image),
+				Containers: int(res.Containers), StartedAt: moment(res.StartedAt),
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &info, nil
+}
+
+func moment(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+func status(st *api.ContainerStatus) Status {
+	return Status{
+		ID: st.Id, PodID: st.PodId, State: State(st.State), PID: int(st.Pid), StartedAt: moment(st.StartedAt),
+		FinishedAt: moment(st.FinishedAt), ExitCode: int(st.ExitCode), OOMKilled: st.OomKilled, Lost: st.Lost,
+		LogDone: st.LogDone, Orphan: st.Orphan, Paused: st.Paused,
+	}
+}

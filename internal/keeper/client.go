@@ -1,0 +1,407 @@
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/ttrpc"
+
+	api "berth/api/keeper"
+	"berth/internal/keeper/wire"
+)
+
+// Config is where a keeper is and how one is started.
+type Config struct {
+	Dir    string // the keeper's directory, absolute
+	Binary string // berth-keeper; empty: one is only connected to, never started
+	// Args are further arguments for a keeper that is started.
+	Args []string
+	// NoCustody keeps nothing for the keeper: for tools that look in beside a daemon that does. Input does not work then.
+	NoCustody bool
+	Logger    *slog.Logger
+}
+
+// Client talks to the keeper of one directory and keeps custody of what would be lost with it: when the keeper dies, a
+// new one is started and everything is handed back. Calls made meanwhile wait for that, as long as their contexts do.
+type Client struct {
+	cfg     Config
+	log     *slog.Logger
+	session string // the same for as long as this client lives
+	custody custody
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu         sync.Mutex
+	conn       *connection   // nil: none at the moment
+	changed    chan struct{} // closed when conn changes
+	generation string        // of the keeper last talked to
+	lastErr    error         // why there is no connection
+	consoles   map[string]*os.File
+	arrived    chan struct{} // closed when a console arrives
+}
+
+// connection is one life of the two sockets.
+type connection struct {
+	rpc    *ttrpc.Client
+	api    api.KeeperClient
+	fds    *wire.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *connection) close() {
+	c.once.Do(func() {
+		close(c.closed)
+		c.rpc.Close()
+		c.fds.Close()
+	})
+}
+
+// Connect connects to the keeper in cfg.Dir and starts one where none answers.
+func Connect(ctx context.Context, cfg Config) (*Client, error) {
+	if !filepath.IsAbs(cfg.Dir) {
+		return nil, fmt.Errorf("keeper's directory %q is not absolute: %w", cfg.Dir, errdefs.ErrInvalidArgument)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	c := &Client{
+		cfg: cfg, log: cfg.Logger, session: rand.Text(), changed: make(chan struct{}),
+		consoles: map[string]*os.File{}, arrived: make(chan struct{}),
+	}
+	c.custody.init()
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	conn, err := c.connect(ctx)
+	if err != nil {
+		c.cancel()
+		c.custody.close()
+		return nil, err
+	}
+	c.set(conn, nil)
+	c.running.Go(func() { c.supervise(conn) })
+	return c, nil
+}
+
+// Close ends the connection. The keeper and all containers go on; custody ends.
+func (c *Client) Close() error {
+	c.cancel()
+	c.mu.Lock()
+	conn := c.conn
+	c.mu.Unlock()
+	if conn != nil {
+		conn.close()
+	}
+	c.running.Wait()
+	c.custody.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.consoles {
+		f.Close()
+	}
+	c.consoles = nil
+	return nil
+}
+
+func (c *Client) set(conn *connection, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn, c.lastErr = conn, err
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// supervise connects anew whenever the connection breaks.
+func (c *Client) supervise(conn *connection) {
+	for {
+		select {
+		case <-conn.closed:
+		case <-c.ctx.Done():
+			conn.close()
+			return
+		}
+		c.set(nil, errors.New("connection broken"))
+		for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
+			next, err := c.connect(c.ctx)
+			if err == nil {
+				conn = next
+				c.set(conn, nil)
+				break
+			}
+			if c.ctx.Err() != nil {
+				return
+			}
+			c.log.Error("connect to keeper", "dir", c.cfg.Dir, "error", err)
+			c.set(nil, err)
+			select {
+			case <-time.After(pause):
+			case <-c.ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// dialWait bounds how long a keeper may take from its start, or over an upgrade, until it answers.
+const dialWait = 15 * time.Second
+
+// connect connects, starts a keeper where none listens, and hands back what a dead one has lost.
+func (c *Client) connect(ctx context.Context) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialWait)
+	defer cancel()
+	var starter starter
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		conn, err := c.dial(ctx)
+		if err == nil {
+			return conn, nil
+		}
+		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist)
+		if !absent && !broken(err) {
+			return nil, err
+		}
+		if absent {
+			if c.cfg.Binary == "" {
+				return nil, fmt.Errorf("no keeper answers in %s: %w: %w", c.cfg.Dir, err, errdefs.ErrUnavailable)
+			}
+			if serr := starter.start(c.cfg); serr != nil {
+				return nil, serr
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("keeper in %s does not answer: %w: %w", c.cfg.Dir, errors.Join(err, starter.failure()), errdefs.ErrUnavailable)
+		}
+	}
+}
+
+// dial makes both connections and hands back what the keeper lacks.
+func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
+	raw, err := wire.Dial("unixpacket", c.cfg.Dir, wire.FDsSocket)
+	if err != nil {
+		return nil, err
+	}
+	fds := wire.NewConn(raw)
+	defer func() {
+		if err != nil {
+			fds.Close()
+		}
+	}()
+	if err := fds.Send(&wire.Packet{Kind: wire.Hello, Session: c.session, Custody: !c.cfg.NoCustody}); err != nil {
+		return nil, err
+	}
+	if d, ok := ctx.Deadline(); ok {
+		_ = fds.SetDeadline(d)
+	}
+	welcome, err := fds.Receive()
+	if err != nil {
+		return nil, err
+	}
+	welcome.CloseFiles()
+	if welcome.Kind != wire.Welcome {
+		return nil, fmt.Errorf("keeper says %q instead of welcome", welcome.Kind)
+	}
+	_ = fds.SetDeadline(time.Time{})
+	rpc, err := wire.Dial("unix", c.cfg.Dir, wire.RPCSocket)
+	if err != nil {
+		return nil, err
+	}
+	conn := &connection{fds: fds, closed: make(chan struct{})}
+	conn.rpc = ttrpc.NewClient(rpc, ttrpc.WithOnClose(func() { go conn.close() }))
+	conn.api = api.NewKeeperClient(conn.rpc)
+
+	c.mu.Lock()
+	same := c.generation == welcome.Generation
+	fresh := c.generation == ""
+	c.mu.Unlock()
+	var back []keepsake
+	if !same && !fresh {
+		back = c.custody.all()
+	}
+	c.custody.beginSync(same)
+	c.running.Go(func() { c.receive(conn) })
+	if len(back) > 0 {
+		c.log.Warn("another keeper answers; everything is handed back to it", "dir", c.cfg.Dir, "items", len(back))
+	}
+	for i, k := range back {
+		if err := c.handBack(ctx, conn, k); err != nil {
+			conn.close()
+			for _, k := range back[i:] {
+				k.close()
+			}
+			return nil, fmt.Errorf("hand back %s: %w", k.id, err)
+		}
+	}
+	if !c.cfg.NoCustody {
+		if _, err := conn.api.Adopted(ctx, &api.Empty{}); err != nil {
+			conn.close()
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	c.generation = welcome.Generation
+	c.mu.Unlock()
+	return conn, nil
+}
+
+// handBack gives one container or exec to a keeper that does not know it.
+func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
+	token := rand.Text()
+	p := &wire.Packet{Kind: wire.Files, Token: token}
+	for role, fd := range k.files {
+		p.Roles, p.FDs = append(p.Roles, role), append(p.FDs, fd)
+	}
+	err := conn.fds.Send(p)
+	if err != nil {
+		return err
+	}
+	k.close()
+	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Row: k.row, Token: token})
+	if err = wire.Decode(err); err != nil && !broken(err) {
+		// A row that the keeper refuses must not keep the others from being handed back.
+		c.log.Error("keeper does not take back", "id", k.id, "error", err)
+		return nil
+	}
+	return err
+}
+
+// receive takes what the keeper sends until the connection ends.
+func (c *Client) receive(conn *connection) {
+	defer conn.close()
+	for {
+		p, err := conn.fds.Receive()
+		if err != nil {
+			return
+		}
+		switch p.Kind {
+		case wire.Keep:
+			c.custody.keep(p)
+		case wire.Release:
+			c.custody.release(p.ID, p.Roles)
+		case wire.Synced:
+			c.custody.endSync()
+		case wire.Console:
+			c.takeConsole(p)
+		}
+		p.CloseFiles()
+	}
+}
+
+func (c *Client) takeConsole(p *wire.Packet) {
+	if len(p.FDs) == 0 {
+		return
+	}
+	f := newFile(p.FDs[0], "console")
+	p.FDs = p.FDs[1:]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.consoles == nil {
+		f.Close()
+		return
+	}
+	if old := c.consoles[p.ID]; old != nil {
+		old.Close()
+	}
+	c.consoles[p.ID] = f
+	close(c.arrived)
+	c.arrived = make(chan struct{})
+}
+
+// console waits for the terminal of an exec that has started.
+func (c *Client) console(ctx context.Context, id string) (*os.File, error) {
+	for {
+		c.mu.Lock()
+		f, arrived := c.consoles[id], c.arrived
+		delete(c.consoles, id)
+		c.mu.Unlock()
+		if f != nil {
+			return f, nil
+		}
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("terminal of exec %s: %w", id, ctx.Err())
+		}
+	}
+}
+
+// wait returns the connection, once there is one.
+func (c *Client) wait(ctx context.Context) (*connection, error) {
+	for {
+		c.mu.Lock()
+		conn, changed, last := c.conn, c.changed, c.lastErr
+		c.mu.Unlock()
+		if conn != nil {
+			return conn, nil
+		}
+		select {
+		case <-changed:
+		case <-c.ctx.Done():
+			return nil, fmt.Errorf("keeper's client is closed: %w", errdefs.ErrUnavailable)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("keeper in %s: %w: %w", c.cfg.Dir, ctx.Err(), errors.Join(last, errdefs.ErrUnavailable))
+		}
+	}
+}
+
+// call makes a call, and makes it again when the connection breaks or the keeper is being upgraded. That is right for
+// calls that are idempotent or carry a nonce.
+func (c *Client) call(ctx context.Context, fn func(*connection) error) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		conn, err := c.wait(ctx)
+		if err != nil {
+			return err
+		}
+		err = wire.Decode(fn(conn))
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		switch {
+		case broken(err):
+			conn.close()
+			c.dropped(conn)
+		case errors.Is(err, errdefs.ErrUnavailable):
+		default:
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// dropped makes later calls wait for the next connection though the supervisor has not seen yet that this one is gone.
+func (c *Client) dropped(conn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == conn {
+		c.conn = nil
+		c.lastErr = errors.New("connection broken")
+	}
+}
+
+// broken says whether an error is that of a connection and not of a call.
+func broken(err error) bool {
+	for _, e := range []error{
+		ttrpc.ErrClosed, ttrpc.ErrStreamClosed, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
+		syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNREFUSED,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

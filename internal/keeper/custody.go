@@ -1,0 +1,201 @@
+package keeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/wire"
+)
+
+// custody is what this process keeps for the keeper: a row and descriptors of every container and exec. The descriptors
+// are raw numbers: a file of Go's would wake this process at each of a container's writes.
+type custody struct {
+	mu      sync.Mutex
+	items   map[string]*item
+	seen    map[string]bool // named by the keeper since the synchronisation began
+	changed chan struct{}   // closed when something arrives
+	closed  bool
+}
+
+type item struct {
+	row   json.RawMessage
+	files map[wire.Role]int
+}
+
+// keepsake is a copy of an item; its descriptors are its owner's.
+type keepsake struct {
+	id    string
+	row   json.RawMessage
+	files map[wire.Role]int
+}
+
+func (c *custody) init() {
+	c.items, c.changed = map[string]*item{}, make(chan struct{})
+}
+
+// keep takes the packet's descriptors in place of the ones it had.
+func (c *custody) keep(p *wire.Packet) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(p.FDs) != len(p.Roles) {
+		return
+	}
+	it := c.items[p.ID]
+	if it == nil {
+		it = &item{files: map[wire.Role]int{}}
+		c.items[p.ID] = it
+	}
+	it.row = p.Row
+	for i, r := range p.Roles {
+		if old, ok := it.files[r]; ok {
+			unix.Close(old)
+		}
+		it.files[r] = p.FDs[i]
+	}
+	p.FDs = nil
+	if c.seen != nil {
+		c.seen[p.ID] = true
+	}
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// release drops roles of an item, or all of it.
+func (c *custody) release(id string, roles []wire.Role) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it := c.items[id]
+	if it == nil {
+		return
+	}
+	if len(roles) == 0 {
+		c.drop(id)
+		return
+	}
+	for _, r := range roles {
+		if fd, ok := it.files[r]; ok {
+			unix.Close(fd)
+			delete(it.files, r)
+		}
+	}
+}
+
+func (c *custody) drop(id string) {
+	for _, fd := range c.items[id].files {
+		unix.Close(fd)
+	}
+	delete(c.items, id)
+}
+
+// beginSync starts to note what the keeper names. With the same keeper as before, what it does not name until endSync
+// has gone while there was no connection; another one may know less than this process does.
+func (c *custody) beginSync(same bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen = nil
+	if same {
+		c.seen = map[string]bool{}
+	}
+}
+
+func (c *custody) endSync() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.seen == nil {
+		return
+	}
+	for id := range c.items {
+		if !c.seen[id] {
+			c.drop(id)
+		}
+	}
+	c.seen = nil
+}
+
+// all duplicates everything, containers before their execs.
+func (c *custody) all() []keepsake {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var containers, execs []keepsake
+	for id, it := range c.items {
+		k := keepsake{id: id, row: it.row, files: map[wire.Role]int{}}
+		for r, fd := range it.files {
+			if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3); err == nil {
+				k.files[r] = n
+			}
+		}
+		if isExec(id) {
+			execs = append(execs, k)
+		} else {
+			containers = append(containers, k)
+		}
+	}
+	return append(containers, execs...)
+}
+
+func (k *keepsake) close() {
+	for _, fd := range k.files {
+		unix.Close(fd)
+	}
+	k.files = nil
+}
+
+func isExec(id string) bool {
+	for i := range len(id) {
+		if id[i] == '/' {
+			return true
+		}
+	}
+	return false
+}
+
+// has says whether an item is there; changed is closed when one arrives.
+func (c *custody) has(id string) (ok bool, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok = c.items[id]
+	return ok, c.changed
+}
+
+// input duplicates a container's input.
+func (c *custody) input(id string) (*Input, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it := c.items[id]
+	if it == nil {
+		return nil, fmt.Errorf("input of container %s: %w", id, errdefs.ErrNotFound)
+	}
+	fd, terminal := it.files[wire.RoleConsole]
+	if !terminal {
+		var ok bool
+		if fd, ok = it.files[wire.RoleStdin]; !ok {
+			return nil, fmt.Errorf("container %s has no open input: %w", id, errdefs.ErrFailedPrecondition)
+		}
+	}
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, os.NewSyscallError("dup", err)
+	}
+	return &Input{File: newFile(n, "input"), Terminal: terminal}, nil
+}
+
+func (c *custody) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for id := range maps.Clone(c.items) {
+		c.drop(id)
+	}
+}
+
+// newFile wraps a descriptor whose reads and writes wait in the poller.
+func newFile(fd int, name string) *os.File {
+	_ = unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), name)
+}

@@ -1,0 +1,183 @@
+package keeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+)
+
+func TestExecInput(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	inR, inW, _ := os.Pipe()
+	outR, outW, _ := os.Pipe()
+	defer outR.Close()
+	_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "a", ExecID: "e", Process: n.process("cat"), Stdin: inR, Stdout: outW,
+	})
+	inR.Close()
+	outW.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(inW, "through\n")
+	inW.Close()
+	if b, err := io.ReadAll(outR); err != nil || string(b) != "through\n" {
+		t.Errorf("output %q, %v", b, err)
+	}
+	if exit, err := n.client.WaitExec(n.ctx(), "a", "e"); err != nil || exit.ExitCode != 0 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	if _, err := n.client.WaitExec(n.ctx(), "a", "other"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("wait for an exec that is not there: %v", err)
+	}
+}
+
+func TestExecTerminal(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	p := n.process("sh", "-c", "stty size; read x; stty size; echo got $x")
+	p.Terminal = true
+	res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "a", ExecID: "e", Process: p, Width: 100, Height: 30,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Console.Close()
+	var out strings.Builder
+	read := func(until string) {
+		t.Helper()
+		buf := make([]byte, 1024)
+		_ = res.Console.SetReadDeadline(time.Now().Add(10 * time.Second))
+		for !strings.Contains(out.String(), until) {
+			k, err := res.Console.Read(buf)
+			out.Write(buf[:k])
+			if err != nil {
+				t.Fatalf("%q: %v", out.String(), err)
+			}
+		}
+	}
+	read("30 100")
+	raw, _ := res.Console.SyscallConn()
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200})
+	})
+	io.WriteString(res.Console, "yes\n")
+	read("50 200")
+	read("got yes")
+	if exit, err := n.client.WaitExec(n.ctx(), "a", "e"); err != nil || exit.ExitCode != 0 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+}
+
+func TestExecTimeoutKillsEverything(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	began := time.Now()
+	// A daemon in a session of its own, a child, and the exec itself.
+	out, exit := n.exec("a", 300*time.Millisecond, "sh", "-c",
+		"(setsid sh -c '(while :; do echo daemon >> /tmp/alive; sleep 0.02; done) &') & sleep 2000 & echo started; sleep 3000")
+	if !exit.TimedOut || exit.ExitCode != 137 || !strings.Contains(out, "started") {
+		t.Errorf("output %q, exit %+v", out, exit)
+	}
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	n.until("the daemon has died", func() bool {
+		ps, _ := n.exec("a", 0, "ps", "-o", "args")
+		return !strings.Contains(ps, "daemon >>") && !strings.Contains(ps, "2000") && !strings.Contains(ps, "3000")
+	})
+	if ps, _ := n.exec("a", 0, "ps", "-o", "args"); !strings.Contains(ps, "sleep 1000") {
+		t.Errorf("the container itself is hurt:\n%s", ps)
+	}
+	// One that ends in time is not said to have been late, and leaves no cgroup.
+	if _, exit := n.exec("a", 10*time.Second, "true"); exit.TimedOut || exit.ExitCode != 0 {
+		t.Errorf("exit %+v", exit)
+	}
+}
+
+func TestKillExec(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "a", ExecID: "e", Process: n.process("sh", "-c", "sleep 2000 & sleep 3000"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := n.client.WaitExec(ctx, "a", "e"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("wait for one that runs: %v", err)
+	}
+	if err := n.client.KillExec(n.ctx(), "a", "e"); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := n.client.WaitExec(n.ctx(), "a", "e"); err != nil || exit.ExitCode != 137 || exit.TimedOut {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	n.until("its child has died", func() bool {
+		ps, _ := n.exec("a", 0, "ps", "-o", "args")
+		return !strings.Contains(ps, "2000")
+	})
+}
+
+func TestExecIsRefused(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	calls := 0
+	exec := func(id string, args ...string) error {
+		calls++
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: id, ExecID: fmt.Sprint("e", calls), Process: n.process(args...)})
+		return err
+	}
+	var se *keeper.StartError
+	if err := exec("a", "no-such-program"); !errors.As(err, &se) || se.ExitCode != 127 || !strings.Contains(err.Error(), "no-such-program") {
+		t.Errorf("missing program: %v", err)
+	}
+	if err := exec("nobody", "true"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("container that is not there: %v", err)
+	}
+	if err := n.client.Pause(n.ctx(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := n.client.Status(n.ctx(), "a"); err != nil || !st.Paused {
+		t.Errorf("status of a paused container: %+v, %v", st, err)
+	}
+	if err := exec("a", "true"); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("paused container: %v", err)
+	}
+	if err := n.client.Pause(n.ctx(), "a"); err != nil {
+		t.Errorf("pause twice: %v", err)
+	}
+	for range 2 {
+		if err := n.client.Resume(n.ctx(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := exec("a", "true"); err != nil {
+		t.Errorf("resumed container: %v", err)
+	}
+	if err := n.client.Pause(n.ctx(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.Signal(n.ctx(), "a", unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("a"); st.ExitCode != 137 {
+		t.Errorf("paused and killed: %+v", st)
+	}
+	if err := exec("a", "true"); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("exited container: %v", err)
+	}
+}

@@ -1,0 +1,361 @@
+package keeper_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/pidfd"
+)
+
+var (
+	binary string // berth-keeper, built for these tests
+	race   bool   // with the race detector
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "berth-keeper-test-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		binary = filepath.Join(dir, "berth-keeper")
+		args := []string{"build", "-tags", "seccomp,netgo,osusergo", "-o", binary}
+		if race {
+			args = append(args, "-race")
+		} else {
+			args = append(args, "-ldflags", `-linkmode external -extldflags "-static -s -w"`)
+		}
+		out, err := exec.Command("go", append(args, "berth/cmd/berth-keeper")...).CombinedOutput()
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "build berth-keeper: %v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// node is a keeper with a client, and all that a test makes on it.
+type node struct {
+	testing.TB
+	program string
+	dir     string
+	root    string // a root file system of busybox
+	client  *keeper.Client
+	cgroup  string
+}
+
+var nodes atomic.Int32
+
+func start(t testing.TB) *node {
+	t.Helper()
+	return startProgram(t, binary)
+}
+
+// startProgram starts a keeper through another program, which executes it.
+func startProgram(t testing.TB, program string) *node {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	n := &node{
+		TB: t, program: program, dir: filepath.Join(t.TempDir(), "keeper"), root: rootfs(t),
+		cgroup: fmt.Sprintf("/berth-test-%d-%d", os.Getpid(), nodes.Add(1)),
+	}
+	n.client = n.connect()
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *node) config() keeper.Config {
+	return keeper.Config{
+		Dir: n.dir, Binary: n.program, Args: []string{"--log-level", "debug"},
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+	}
+}
+
+func (n *node) connect() *keeper.Client {
+	n.Helper()
+	c, err := keeper.Connect(n.ctx(), n.config())
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
+		n.Fatalf("connect: %v\n%s", err, log)
+	}
+	return c
+}
+
+// ctx bounds every call of a test.
+func (n *node) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	n.Cleanup(cancel)
+	return ctx
+}
+
+func (n *node) stop() {
+	if n.Failed() {
+		log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
+		if len(log) > 20000 {
+			log = log[len(log)-20000:]
+		}
+		n.Logf("keeper's log:\n%s", log)
+	}
+	log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
+	for _, bad := range []string{"DATA RACE", "panic:", "fatal error:"} {
+		if i := bytes.Index(log, []byte(bad)); i >= 0 {
+			n.Errorf("keeper: %s", log[i:min(len(log), i+3000)])
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	list, err := n.client.List(ctx)
+	if err != nil {
+		n.Errorf("list at the end: %v", err)
+	}
+	for _, st := range list {
+		if err := n.client.Delete(ctx, st.ID); err != nil {
+			n.Errorf("delete %s at the end: %v", st.ID, err)
+		}
+	}
+	pid := n.pid()
+	n.client.Close()
+	n.end(pid, syscall.SIGTERM)
+	left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup)
+	left2, _ := filepath.Glob("/sys/fs/cgroup" + n.cgroup)
+	for _, dir := range append(left, left2...) {
+		inside, _ := filepath.Glob(dir + "/*/cgroup.procs")
+		if len(inside) > 0 {
+			n.Errorf("cgroups are left: %v", inside)
+		}
+		removeCgroup(dir)
+	}
+}
+
+func removeCgroup(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.IsDir() {
+			removeCgroup(filepath.Join(dir, e.Name()))
+		}
+	}
+	_ = unix.Rmdir(dir)
+}
+
+func (n *node) pid() int {
+	n.Helper()
+	info, err := n.client.Info(n.ctx())
+	if err != nil {
+		n.Fatalf("info: %v", err)
+	}
+	return info.PID
+}
+
+// end sends a signal to the keeper and waits until it is gone.
+func (n *node) end(pid int, sig syscall.Signal) {
+	n.Helper()
+	start, err := pidfd.StartTime(pid)
+	if err != nil {
+		return
+	}
+	if err := unix.Kill(pid, sig); err != nil {
+		n.Errorf("kill keeper: %v", err)
+	}
+	n.until("the keeper is gone", func() bool { return !pidfd.Alive(pid, start) })
+}
+
+func (n *node) until(what string, cond func() bool) {
+	n.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			n.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+var applets = []string{"sh", "cat", "echo", "sleep", "true", "false", "kill", "head", "seq", "yes", "ls", "dd", "id",
+	"stty", "setsid", "ps", "grep", "printf", "wc", "test", "readlink", "mkdir", "touch", "tail", "usleep", "tr", "env", "tty"}
+
+// rootfs makes a root file system of busybox.
+func rootfs(t testing.TB) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "root")
+	for _, d := range []string{"bin", "proc", "dev", "sys", "tmp", "etc"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Skipf("needs busybox-static: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "bin/busybox"), b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range applets {
+		if err := os.Symlink("busybox", filepath.Join(root, "bin", a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+var capabilities = []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_NET_BIND_SERVICE"}
+
+func (n *node) process(args ...string) *specs.Process {
+	return &specs.Process{
+		Args: args, Cwd: "/", Env: []string{"PATH=/bin", "HOME=/"}, NoNewPrivileges: true,
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+	}
+}
+
+func (n *node) spec(id string, args ...string) *specs.Spec {
+	return &specs.Spec{
+		Version: specs.Version,
+		Root:    &specs.Root{Path: n.root},
+		Process: n.process(args...),
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: n.cgroup + "/" + id,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+			},
+			Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
+		},
+	}
+}
+
+// request is a container with a log.
+func (n *node) request(id string, args ...string) *keeper.RunRequest {
+	return &keeper.RunRequest{ID: id, PodID: "pod-of-" + id, Name: id, Spec: n.spec(id, args...), LogPath: n.logPath(id)}
+}
+
+func (n *node) logPath(id string) string { return filepath.Join(filepath.Dir(n.dir), id+".log") }
+
+func (n *node) run(req *keeper.RunRequest) *keeper.RunResult {
+	n.Helper()
+	res, err := n.client.Run(n.ctx(), req)
+	if err != nil {
+		n.Fatalf("run %s: %v", req.ID, err)
+	}
+	return res
+}
+
+// ended waits until a container has exited and its log is complete.
+func (n *node) ended(id string) keeper.Status {
+	n.Helper()
+	var st *keeper.Status
+	n.until(id+" has ended", func() bool {
+		var err error
+		if st, err = n.client.Status(n.ctx(), id); err != nil {
+			n.Fatalf("status of %s: %v", id, err)
+		}
+		return st.LogDone
+	})
+	return *st
+}
+
+func (n *node) delete(id string) {
+	n.Helper()
+	if err := n.client.Delete(n.ctx(), id); err != nil {
+		n.Fatalf("delete %s: %v", id, err)
+	}
+}
+
+// record is one record of a log.
+type record struct {
+	time        time.Time
+	stream, tag string
+	content     string
+}
+
+func (n *node) records(path string) []record {
+	n.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		n.Fatal(err)
+	}
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		n.Fatalf("log %s does not end with a whole record", path)
+	}
+	var out []record
+	for line := range bytes.Lines(b) {
+		f := bytes.SplitN(line[:len(line)-1], []byte{' '}, 4)
+		if len(f) != 4 {
+			n.Fatalf("record %q", line)
+		}
+		at, err := time.Parse(time.RFC3339Nano, string(f[0]))
+		if err != nil {
+			n.Fatalf("record %q: %v", line, err)
+		}
+		if !slices.Contains([]string{"stdout", "stderr"}, string(f[1])) || !slices.Contains([]string{"F", "P"}, string(f[2])) {
+			n.Fatalf("record %q", line)
+		}
+		out = append(out, record{at, string(f[1]), string(f[2]), string(f[3])})
+	}
+	return out
+}
+
+// output is what a stream wrote, put together from its records.
+func (n *node) output(stream string, paths ...string) string {
+	n.Helper()
+	var b strings.Builder
+	for _, p := range paths {
+		for _, r := range n.records(p) {
+			if r.stream != stream {
+				continue
+			}
+			b.WriteString(r.content)
+			if r.tag == "F" {
+				b.WriteByte('\n')
+			}
+		}
+	}
+	return b.String()
+}
+
+// execOutput runs a command in a container and returns its output and end.
+func (n *node) exec(id string, timeout time.Duration, args ...string) (string, *keeper.ExecExit) {
+	n.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer r.Close()
+	execID := "exec" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	_, err = n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: id, ExecID: execID, Process: n.process(args...), Stdout: w, Stderr: w, Timeout: timeout,
+	})
+	w.Close()
+	if err != nil {
+		n.Fatalf("exec %q: %v", args, err)
+	}
+	var out bytes.Buffer
+	if _, err := out.ReadFrom(r); err != nil {
+		n.Fatal(err)
+	}
+	exit, err := n.client.WaitExec(n.ctx(), id, execID)
+	if err != nil {
+		n.Fatalf("wait for exec %q: %v", args, err)
+	}
+	return out.String(), exit
+}

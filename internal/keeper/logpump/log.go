@@ -1,0 +1,202 @@
+package logpump
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stream is where a container wrote.
+type Stream string
+
+const (
+	Stdout Stream = "stdout"
+	Stderr Stream = "stderr"
+)
+
+// reopenAfter is how long after a failure to open the file the next try is made.
+const reopenAfter = time.Second
+
+// Log is the log file of one container and the clients that follow its output.
+type Log struct {
+	path   string
+	spill  string // the directory for what slow clients have not taken
+	logger *slog.Logger
+
+	mu       sync.Mutex // one write at a time, so that no two records mix
+	file     *os.File   // nil: not open
+	closed   bool
+	failing  bool   // the last write or open failed and was logged
+	dropped  uint64 // bytes of records that could not be written
+	nextOpen time.Time
+
+	amu      sync.Mutex
+	clients  map[string]*client
+	finished bool
+}
+
+// New prepares the log at path; an empty path keeps none. The file is opened at once, or later if that fails. What slow
+// clients leave lies in unlinked files in the directory spill.
+func New(path, spill string, logger *slog.Logger) *Log {
+	l := &Log{path: path, spill: spill, logger: logger}
+	if path != "" {
+		l.mu.Lock()
+		l.openLocked()
+		l.mu.Unlock()
+	}
+	return l
+}
+
+// open opens the log file. A symbolic link in the last component is refused: whoever can write to the directory of a
+// log must not lead the keeper elsewhere.
+func open(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o640)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open %s: not a regular file", path)
+	}
+	_ = unix.SetNonblock(fd, false)
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func (l *Log) openLocked() error {
+	f, err := open(l.path)
+	if err != nil {
+		l.nextOpen = time.Now().Add(reopenAfter)
+		l.failLocked(err)
+		return err
+	}
+	l.file = f
+	return nil
+}
+
+// failLocked says once that the log cannot be written.
+func (l *Log) failLocked(err error) {
+	if !l.failing {
+		l.failing = true
+		l.logger.Error("log cannot be written; output is dropped until it can", "path", l.path, "error", err)
+	}
+}
+
+// Reopen closes the file and opens the one that has its name now. The old one stays in use if that fails.
+func (l *Log) Reopen() error {
+	if l.path == "" {
+		return nil
+	}
+	f, err := open(l.path)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return f.Close()
+	}
+	old := l.file
+	l.file = f
+	l.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+	return nil
+}
+
+// Dropped is how many bytes of records could not be written so far.
+func (l *Log) Dropped() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dropped
+}
+
+// write appends whole records. What cannot be written is counted and dropped, never a piece of a record left.
+func (l *Log) write(b []byte) {
+	if l.path == "" || len(b) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	if l.file == nil && (time.Now().Before(l.nextOpen) || l.openLocked() != nil) {
+		l.dropped += uint64(len(b))
+		return
+	}
+	fd := int(l.file.Fd())
+	for done := 0; done < len(b); {
+		n, err := unix.Write(fd, b[done:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			l.failLocked(err)
+			// What has been written of this call may end within a record: only whole ones stay.
+			whole := lastRecord(b[:done])
+			if torn := done - whole; torn > 0 {
+				if err := cut(fd, int64(torn)); err != nil {
+					_, _ = unix.Write(fd, []byte{'\n'})
+				}
+			}
+			l.dropped += uint64(len(b) - whole)
+			return
+		}
+		done += n
+	}
+	if l.failing {
+		l.failing = false
+		l.logger.Warn("log can be written again", "path", l.path, "dropped_bytes", l.dropped)
+	}
+}
+
+// lastRecord is the length of the whole records that b begins with.
+func lastRecord(b []byte) int {
+	for i := len(b); i > 0; i-- {
+		if b[i-1] == '\n' {
+			return i
+		}
+	}
+	return 0
+}
+
+// cut takes the last n bytes off a file.
+func cut(fd int, n int64) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Size < n {
+		return errors.New("file is shorter than what was written")
+	}
+	return unix.Ftruncate(fd, st.Size-n)
+}
+
+// Finish says that no more output comes: clients are closed once they have taken what there is for them.
+func (l *Log) Finish() {
+	l.amu.Lock()
+	defer l.amu.Unlock()
+	l.finished = true
+	for _, c := range l.clients {
+		c.finish()
+	}
+}
+
+// Close closes the file and finishes the clients.
+func (l *Log) Close() {
+	l.Finish()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.file != nil {
+		l.file.Close()
+		l.file = nil
+	}
+}

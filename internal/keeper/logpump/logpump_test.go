@@ -1,0 +1,236 @@
+package logpump
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+
+// pump is a log with a pump of stdout; write goes into it.
+func pump(t testing.TB, path string) (l *Log, p *Pump, write *os.File) {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	l = New(path, t.TempDir(), quiet())
+	p, err := NewPump(l, Stdout, fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Start()
+	return l, p, os.NewFile(uintptr(fds[1]), "write")
+}
+
+func contents(t testing.TB, path string) (text string, records int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		if len(f) != 4 || len(f[3]) > MaxLine {
+			t.Fatalf("record %q", line)
+		}
+		out.WriteString(f[3])
+		if f[2] == "F" {
+			out.WriteByte('\n')
+		}
+		records++
+	}
+	return out.String(), records
+}
+
+func TestLinesOfEverySizeComeThrough(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	_, p, w := pump(t, path)
+	var want strings.Builder
+	for _, n := range []int{0, 1, 100, MaxLine - 1, MaxLine, MaxLine + 1, 3 * MaxLine, 3*MaxLine + 7, 1 << 20, 0, 0, 5} {
+		want.WriteString(strings.Repeat("x", n) + "\n")
+	}
+	for b := []byte(want.String()); len(b) > 0; {
+		n := min(len(b), 7777)
+		if _, err := w.Write(b[:n]); err != nil {
+			t.Fatal(err)
+		}
+		b = b[n:]
+	}
+	w.Close()
+	<-p.Done()
+	if got, _ := contents(t, path); got != want.String() {
+		t.Errorf("%d bytes, want %d", len(got), want.Len())
+	}
+}
+
+func TestStopInTheMiddleOfALine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, p, w := pump(t, path)
+	var want strings.Builder
+	for i := range 50 {
+		fmt.Fprintf(w, "begin %d ", i)
+		p.Stop()
+		l.Stop()
+		st, err := p.Save()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Dup(st.FD)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ls, err := l.Save()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ls.FD, err = unix.Dup(ls.FD); err != nil {
+			t.Fatal(err)
+		}
+		p.file.Close()
+		l.Close()
+		st.FD = fd
+		l = Restore(ls, t.TempDir(), quiet())
+		if p, err = RestorePump(l, Stdout, st); err != nil {
+			t.Fatal(err)
+		}
+		p.Start()
+		fmt.Fprintf(w, "end %d\n", i)
+		fmt.Fprintf(&want, "begin %d end %d\n", i, i)
+	}
+	w.Close()
+	<-p.Done()
+	if got, _ := contents(t, path); got != want.String() {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestFullDiskLeavesWholeRecords(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("needs a tmpfs: %v", err)
+	}
+	defer func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	path := filepath.Join(dir, "log")
+	l, p, w := pump(t, path)
+	line := strings.Repeat("y", 1000) + "\n"
+	for range 500 {
+		if _, err := io.WriteString(w, line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The writer was never stopped. With room again, the log goes on.
+	for range 100 {
+		if l.Dropped() > 0 {
+			break
+		}
+		fmt.Fprint(w, line)
+	}
+	// All of that has been tried before there is room.
+	for {
+		n, err := unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(w, strings.Repeat("z", 10)+"\n")
+	w.Close()
+	<-p.Done()
+	got, _ := contents(t, path)
+	if !strings.HasSuffix(got, "zzzzzzzzzz\n") {
+		t.Errorf("log does not go on after the disk was full: %d bytes", len(got))
+	}
+	for l := range strings.Lines(got) {
+		if l != line && l != "zzzzzzzzzz\n" {
+			t.Errorf("torn record of %d bytes", len(l))
+		}
+	}
+	if l.Dropped() == 0 {
+		t.Error("nothing was dropped on a full disk")
+	}
+}
+
+func TestTwoStreamsNeverMix(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, p, w := pump(t, path)
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	p2, err := NewPump(l, Stderr, fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	p2.Start()
+	w2 := os.NewFile(uintptr(fds[1]), "write")
+	done := make(chan struct{})
+	fill := func(w *os.File, c string) {
+		for i := range 3000 {
+			io.WriteString(w, strings.Repeat(c, i%997)+"\n")
+		}
+		w.Close()
+		done <- struct{}{}
+	}
+	go fill(w, "o")
+	go fill(w2, "e")
+	<-done
+	<-done
+	<-p.Done()
+	<-p2.Done()
+	b, _ := os.ReadFile(path)
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		c := "o"
+		if f[1] == "stderr" {
+			c = "e"
+		}
+		if strings.Trim(f[3], c) != "" {
+			t.Fatalf("record %q", line)
+		}
+	}
+}
+
+func BenchmarkPump(b *testing.B) {
+	for _, size := range []int{2, 32, 100, 1000, 32768} {
+		b.Run(fmt.Sprint("line", size), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "log")
+			_, p, w := pump(b, path)
+			block := bytes.Repeat([]byte(strings.Repeat("x", size-1)+"\n"), max(1, 65536/size))
+			b.SetBytes(int64(len(block)))
+			n := 0
+			for b.Loop() {
+				if _, err := w.Write(block); err != nil {
+					b.Fatal(err)
+				}
+				if n += len(block); n > 256<<20 { // do not fill the disk
+					n = 0
+					_ = os.Truncate(path, 0)
+				}
+			}
+			w.Close()
+			<-p.Done()
+		})
+	}
+}

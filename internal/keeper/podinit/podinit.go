@@ -1,0 +1,4 @@
+package podinit
+
+// #cgo CFLAGS: -Wall -O2
+import "C"

@@ -1,0 +1,415 @@
+package keeper_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/pidfd"
+)
+
+func TestPodInitReaps(t *testing.T) {
+	if race {
+		t.Skip("the pod's init is a static program")
+	}
+	n := start(t)
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	req := n.request("init", "ignored")
+	req.Reaper, req.LogPath = true, ""
+	req.Spec.Root = &specs.Root{Path: empty}
+	req.Spec.Mounts = nil
+	req.Spec.Process.User = specs.User{UID: 65534, GID: 65534}
+	req.Spec.Process.Capabilities = &specs.LinuxCapabilities{}
+	res := n.run(req)
+	// Its program's pages are the keeper's too; what it costs is what it has written to.
+	var anon int
+	n.until("the program has taken the place of the one that started it", func() bool {
+		anon = rollupKiB(t, res.PID, "Anonymous:")
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", res.PID))
+		return err == nil && strings.HasPrefix(string(b), "/berth-init") && anon > 0
+	})
+	t.Logf("pod init: %d KiB of its own, PSS %d KiB", anon, rollupKiB(t, res.PID, "Pss:"))
+	if anon > 128 {
+		t.Errorf("the pod's init takes %d KiB", anon)
+	}
+
+	// A container in the pod's PID namespace whose daemon outlives its parent.
+	c := n.request("c", "sh", "-c", "(sleep 0.05 &); sleep 1000")
+	for i := range c.Spec.Linux.Namespaces {
+		if c.Spec.Linux.Namespaces[i].Type == specs.PIDNamespace {
+			c.Spec.Linux.Namespaces[i].Path = fmt.Sprintf("/proc/%d/ns/pid", res.PID)
+		}
+	}
+	n.run(c)
+	if ps, _ := n.exec("c", 0, "ps", "-o", "pid,args"); !strings.Contains(ps, "1 /berth-init") && !strings.Contains(ps, "1 berth-init") {
+		t.Errorf("PID 1 is not the pod's init:\n%s", ps)
+	}
+	n.until("the orphan is reaped", func() bool {
+		ps, _ := n.exec("c", 0, "ps", "-o", "args")
+		return !strings.Contains(ps, "0.05") && !strings.Contains(ps, "[sleep]")
+	})
+	// The container's end takes the rest of it along, not the pod's init.
+	if err := n.client.Signal(n.ctx(), "c", unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("c"); st.ExitCode != 137 {
+		t.Errorf("container: %+v", st)
+	}
+	if err := n.client.Signal(n.ctx(), "init", unix.SIGTERM, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("init"); st.ExitCode != 0 {
+		t.Errorf("pod init: %+v", st)
+	}
+	n.delete("c")
+	n.delete("init")
+	if left, _ := os.ReadDir(empty); len(left) > 0 {
+		for _, l := range left {
+			if l.Name() == "berth-init" {
+				t.Errorf("%s is left in the root", l.Name())
+			}
+		}
+	}
+	n.nothingLeft()
+}
+
+func TestSharedPIDNamespaceIsCleanedUp(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "sh", "-c", "(setsid sleep 4321 &); (setsid sh -c 'sleep 0.05' &); sleep 0.3; exit 3")
+	req.Spec.Linux.Namespaces = slices.DeleteFunc(req.Spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool {
+		return ns.Type == specs.PIDNamespace
+	})
+	n.run(req)
+	if st := n.ended("a"); st.ExitCode != 3 {
+		t.Errorf("status %+v", st)
+	}
+	pid := n.pid()
+	n.until("orphans are reaped", func() bool { return len(children(pid)) == 0 })
+	n.delete("a")
+}
+
+// children are the processes whose parent is pid.
+func children(pid int) []int {
+	var out []int
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, s := range stats {
+		b, err := os.ReadFile(s)
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(f) > 1 && f[1] == strconv.Itoa(pid) {
+			p, _ := strconv.Atoi(filepath.Base(filepath.Dir(s)))
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func TestNoDescriptorLeaksIntoContainers(t *testing.T) {
+	n := start(t)
+	for i := range 3 {
+		other := n.request(fmt.Sprint("other", i), "cat")
+		other.Stdin = true
+		n.run(other)
+	}
+	check := func(what, out string) {
+		t.Helper()
+		for line := range strings.Lines(out) {
+			f := strings.Fields(line)
+			if len(f) == 0 || f[0] == "0" || f[0] == "1" || f[0] == "2" {
+				continue
+			}
+			// What is left is the directory that ls itself reads.
+			if link := strings.TrimSpace(line); link != "3" {
+				t.Errorf("%s has descriptor %s", what, link)
+			}
+		}
+	}
+	n.run(n.request("a", "sh", "-c", "ls /proc/self/fd; sleep 1000"))
+	n.until("the container has listed", func() bool { return strings.Count(n.output("stdout", n.logPath("a")), "\n") >= 4 })
+	check("container", n.output("stdout", n.logPath("a")))
+	out, _ := n.exec("a", 0, "ls", "/proc/self/fd")
+	check("exec", out)
+	if err := n.client.Upgrade(n.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	out, _ = n.exec("a", 0, "ls", "/proc/self/fd")
+	check("exec after an upgrade", out)
+	n.run(n.request("b", "ls", "/proc/self/fd"))
+	n.ended("b")
+	check("container after an upgrade", n.output("stdout", n.logPath("b")))
+	// SIGPIPE and the like have their defaults, and nothing is blocked.
+	out, _ = n.exec("a", 0, "grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) != 2 || strings.Trim(f[1], "0") != "" {
+			t.Errorf("signals: %s", line)
+		}
+	}
+}
+
+func TestDescriptorsOfTheKeeperAreBounded(t *testing.T) {
+	n := start(t)
+	n.run(n.request("stays", "sleep", "1000"))
+	n.exec("stays", time.Minute, "true")
+	pid := n.pid()
+	count := func() int {
+		l, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(l)
+	}
+	before := count()
+	for i := range 10 {
+		id := fmt.Sprint("c", i)
+		req := n.request(id, "cat")
+		req.Stdin = true
+		n.run(req)
+		n.exec(id, time.Minute, "true")
+		n.exec("stays", time.Minute, "true")
+		n.delete(id)
+		_, _ = n.client.Run(n.ctx(), n.request("bad", "no-such-program"))
+	}
+	// libcontainer's own handles go with the garbage collection.
+	n.until("descriptors are closed", func() bool {
+		n.exec("stays", 0, "true")
+		return count() <= before+12
+	})
+	own := func() int {
+		l, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(l)
+	}
+	mine := own()
+	for range 20 {
+		n.exec("stays", 0, "true")
+	}
+	if now := own(); now > mine+2 {
+		t.Errorf("the client had %d descriptors and has %d", mine, now)
+	}
+}
+
+func TestOOMKillIsReported(t *testing.T) {
+	n := start(t)
+	limit := int64(40 << 20)
+	req := n.request("a", "sh", "-c", "echo eating; exec dd if=/dev/zero of=/dev/null bs=200M count=1")
+	req.Spec.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &limit, Swap: &limit}
+	req.Spec.Linux.Resources.Devices = append(req.Spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Access: "rwm"})
+	n.run(req)
+	if st := n.ended("a"); st.ExitCode != 137 || !st.OOMKilled {
+		t.Errorf("status %+v", st)
+	}
+	n.run(n.request("b", "sh", "-c", "kill -9 $$; exit 1"))
+	if st := n.ended("b"); st.OOMKilled {
+		t.Errorf("killed without want of memory: %+v", st)
+	}
+}
+
+func TestHooksRun(t *testing.T) {
+	n := start(t)
+	dir := t.TempDir()
+	hook := func(name string) []specs.Hook {
+		return []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "cat > " + dir + "/" + name}}}
+	}
+	req := n.request("a", "sleep", "1000")
+	req.Spec.Hooks = &specs.Hooks{
+		CreateRuntime: hook("createRuntime"), Poststart: hook("poststart"), Poststop: hook("poststop"),
+	}
+	res := n.run(req)
+	var st specs.State
+	b, err := os.ReadFile(dir + "/createRuntime")
+	if err == nil {
+		err = json.Unmarshal(b, &st)
+	}
+	if err != nil || st.ID != "a" || st.Pid != res.PID {
+		t.Errorf("createRuntime was given %q, %v", b, err)
+	}
+	var spec specs.Spec
+	if b, err := os.ReadFile(st.Bundle + "/config.json"); err != nil || json.Unmarshal(b, &spec) != nil || spec.Root.Path != n.root {
+		t.Errorf("the bundle of the state has no spec: %v", err)
+	}
+	n.delete("a")
+	for _, h := range []string{"poststart", "poststop"} {
+		if _, err := os.Stat(dir + "/" + h); err != nil {
+			t.Errorf("%s did not run: %v", h, err)
+		}
+	}
+	req = n.request("b", "sleep", "1000")
+	req.Spec.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/false", Args: []string{"false"}}}}
+	if _, err := n.client.Run(n.ctx(), req); err == nil {
+		t.Error("a hook that fails does not stop the start")
+	}
+	n.nothingLeft()
+}
+
+func TestLimitsThatTheKernelRefusesAreFitted(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "sh", "-c", "cat /proc/self/oom_score_adj; ulimit -n; ulimit -Hn")
+	score := -999
+	req.Spec.Process.OOMScoreAdj = &score
+	req.Spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1 << 30, Soft: 1024}}
+	if os.Geteuid() == 0 {
+		var own unix.Rlimit
+		_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &own)
+		if own.Max >= 1<<20 {
+			req.Spec.Process.Rlimits[0].Hard = min(own.Max, 1<<20)
+		}
+	}
+	n.run(req)
+	if st := n.ended("a"); st.ExitCode != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if f := strings.Fields(n.output("stdout", n.logPath("a"))); len(f) != 3 || f[1] != "1024" {
+		t.Errorf("limits are %v", f)
+	}
+}
+
+func TestUserNamespace(t *testing.T) {
+	n := start(t)
+	if err := os.Chmod(filepath.Dir(n.root), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
+		_ = os.Chmod(d, 0o755)
+	}
+	req := n.request("a", "sh", "-c", "id -u; cat /proc/self/uid_map; echo again > /proc/self/fd/1; sleep 1000")
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+	req.Spec.Linux.UIDMappings, req.Spec.Linux.GIDMappings = ids, ids
+	n.run(req)
+	n.until("it has written", func() bool { return strings.Contains(n.output("stdout", n.logPath("a")), "again") })
+	if out := strings.Fields(n.output("stdout", n.logPath("a"))); out[0] != "0" || out[2] != "100000" {
+		t.Errorf("output %q", out)
+	}
+	if out, _ := n.exec("a", 0, "id", "-u"); out != "0\n" {
+		t.Errorf("exec says %q", out)
+	}
+}
+
+func TestHundredContainers(t *testing.T) {
+	n := start(t)
+	const count = 100
+	n.run(n.request("first", "sleep", "1000"))
+	n.delete("first")
+	pid := n.pid()
+	base := pssKiB(t, pid)
+	var group sync.WaitGroup
+	work := make(chan int)
+	for range 4 {
+		group.Go(func() {
+			for i := range work {
+				req := n.request(fmt.Sprint("c", i), "sleep", "1000")
+				req.Spec.Linux.Seccomp = profile()
+				if _, err := n.client.Run(n.ctx(), req); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	began := time.Now()
+	for i := range count {
+		work <- i
+	}
+	close(work)
+	group.Wait()
+	took := time.Since(began)
+	list, err := n.client.List(n.ctx())
+	if err != nil || len(list) != count {
+		t.Fatalf("%d containers, %v", len(list), err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	after := pssKiB(t, pid)
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	t.Logf("%d containers in %v; PSS %d KiB before, %d KiB after: %d KiB a container; %d threads",
+		count, took, base, after, (after-base)/count, len(threads))
+	if len(threads) > 40 && !race {
+		t.Errorf("%d threads", len(threads))
+	}
+	if per := (after - base) / count; per > 300 && !race {
+		t.Errorf("%d KiB a container", per)
+	}
+	if err := n.client.Upgrade(n.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	threads, _ = os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	t.Logf("upgraded: PSS %d KiB, %d threads", pssKiB(t, pid), len(threads))
+	began = time.Now()
+	ids := make(chan string)
+	for range 4 {
+		group.Go(func() {
+			for id := range ids {
+				if err := n.client.Delete(n.ctx(), id); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for _, st := range list {
+		ids <- st.ID
+	}
+	close(ids)
+	group.Wait()
+	t.Logf("removed in %v", time.Since(began))
+	n.nothingLeft()
+}
+
+// profile is a seccomp profile of the size that nodes use.
+func profile() *specs.LinuxSeccomp {
+	p := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Architectures: []specs.Arch{specs.ArchX86_64}}
+	b, err := os.ReadFile("/usr/share/containers/seccomp.json")
+	if err == nil && json.Unmarshal(b, p) == nil {
+		return p
+	}
+	p.DefaultAction = specs.ActAllow
+	for i := range 30 {
+		p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{
+			Names:  []string{"reboot", "kexec_load", "init_module", "delete_module", "swapon", "swapoff", "acct", "bpf"},
+			Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{{Index: 0, Value: uint64(i), Op: specs.OpEqualTo}},
+		})
+	}
+	return p
+}
+
+func pssKiB(t testing.TB, pid int) int { return rollupKiB(t, pid, "Pss:") }
+
+func rollupKiB(t testing.TB, pid int, field string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		t.Skipf("memory of process %d: %v", pid, err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == field {
+			k, _ := strconv.Atoi(f[1])
+			return k
+		}
+	}
+	t.Fatalf("no %s in smaps_rollup", field)
+	return 0
+}
+
+func TestProcessThatIsGoneIsToldByItsPidfd(t *testing.T) {
+	if pidfd.Alive(os.Getpid(), 1) {
+		t.Error("another start time is another process")
+	}
+	start, err := pidfd.StartTime(os.Getpid())
+	if err != nil || !pidfd.Alive(os.Getpid(), start) {
+		t.Errorf("this process: %v", err)
+	}
+}

@@ -1,0 +1,8 @@
+//go:build race
+
+package keeper_test
+
+// The race detector is wanted in the keeper too. It cannot be linked statically.
+func init() {
+	race = true
+}

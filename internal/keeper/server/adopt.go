@@ -1,0 +1,264 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
+)
+
+// adoptGrace is how long after its start a keeper waits for what others kept for it. A container that has ended
+// meanwhile is not reported until then, since its pidfd may still tell how.
+const adoptGrace = 10 * time.Second
+
+// inherit goes on with the table that a dead keeper of this directory has left.
+func (s *Server) inherit() error {
+	rows, err := s.load()
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		c := s.newContainer(*r)
+		if r.State == keeper.StateStarting {
+			s.abort(c)
+			continue
+		}
+		s.containers[r.ID] = c
+		close(c.started)
+		c.row.Orphan = true
+		if r.State == keeper.StateExited {
+			close(c.exited)
+			if r.LogDone {
+				close(c.flushed)
+			}
+			continue
+		}
+		if pidfd.Alive(r.PID, r.Start) {
+			s.watchOrphan(c, -1)
+		}
+	}
+	if s.store != nil {
+		for _, c := range s.all() {
+			if files := s.store.handed(c.id); files != nil {
+				s.adoptFiles(c, files)
+			}
+		}
+		s.store.discard()
+	}
+	return nil
+}
+
+// abort removes a container whose start was cut off.
+func (s *Server) abort(c *container) {
+	c.log.Info("start was cut off; container is removed")
+	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+	defer cancel()
+	end := s.orphans.begin()
+	defer end()
+	in := &inProcess{s: s}
+	err := in.killStarting(c)
+	if c.row.Runtime != "" {
+		err = errors.Join(err, s.runtime(&c.row).destroy(ctx, c), in.destroyCgroup(c))
+	} else {
+		err = errors.Join(err, in.removeState(ctx, c))
+	}
+	if err != nil {
+		c.log.Error("remove container whose start was cut off", "error", err)
+	}
+	if c.row.Reaper {
+		s.removePodInit(&c.row)
+	}
+	_ = s.forget(c.id)
+}
+
+// watchOrphan waits for a process that is no child of this one, by its pidfd (which it takes over) or its number.
+func (s *Server) watchOrphan(c *container, fd int) {
+	var proc *pidfd.FD
+	var err error
+	if fd >= 0 {
+		proc, err = pidfd.New(fd, c.row.PID, false)
+	} else if proc, err = pidfd.Open(c.row.PID, false); err == nil && !pidfd.Alive(c.row.PID, c.row.Start) {
+		proc.Close() // the number has gone to another process in between
+		return
+	}
+	if err != nil {
+		c.log.Warn("watch process", "process", c.row.PID, "error", err)
+		return
+	}
+	c.mu.Lock()
+	if c.proc != nil || c.row.State != keeper.StateRunning {
+		c.mu.Unlock()
+		proc.Close()
+		return
+	}
+	c.proc = proc
+	c.mu.Unlock()
+	s.watching.Go(func() { c.watch(proc) })
+}
+
+// adopt takes back what somebody kept.
+func (s *Server) adopt(js []byte, token string) error {
+	defer s.discard(token)
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	files, err := s.take(token)
+	if err != nil {
+		return err
+	}
+	var k kept
+	if err := json.Unmarshal(js, &k); err != nil {
+		closeAll(files)
+		return fmt.Errorf("row: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	switch {
+	case k.Container != nil && checkID("container", k.Container.ID) == nil:
+		c := s.adoptRow(k.Container)
+		s.adoptFiles(c, files)
+		s.give(c)
+		s.publish(c.id)
+		return nil
+	case k.Exec != nil && checkID("exec", k.Exec.ExecID) == nil:
+		return s.adoptExec(k.Exec, files)
+	}
+	closeAll(files)
+	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
+}
+
+// adoptRow finds the container of a kept row, or makes it anew if the table on disk is lost.
+func (s *Server) adoptRow(r *row) *container {
+	s.mu.Lock()
+	c, ok := s.containers[r.ID]
+	if !ok {
+		c = s.newContainer(*r)
+		c.row.Orphan, c.row.LogDone = true, false
+		close(c.started)
+		if r.State == keeper.StateExited {
+			close(c.exited)
+		}
+		s.containers[r.ID] = c
+	}
+	s.mu.Unlock()
+	if !ok {
+		c.change(func(*row) {})
+	}
+	return c
+}
+
+// adoptFiles goes on with a container's output, input and end. What it already has stays; the descriptors are its own.
+func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
+	if fd, ok := files[wire.RolePidfd]; ok {
+		delete(files, wire.RolePidfd)
+		s.watchOrphan(c, fd)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer closeAll(files)
+	if c.row.LogDone || c.removed {
+		return
+	}
+	if c.out == nil {
+		c.out = logpump.New(c.row.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
+	}
+	for role, stream := range map[wire.Role]logpump.Stream{
+		wire.RoleStdout: logpump.Stdout, wire.RoleStderr: logpump.Stderr, wire.RoleConsole: logpump.Stdout,
+	} {
+		fd, ok := files[role]
+		if !ok || c.pumps[stream] != nil {
+			continue
+		}
+		delete(files, role)
+		p, err := logpump.NewPump(c.out, stream, fd)
+		if err != nil {
+			c.log.Error("take output", "stream", stream, "error", err)
+			continue
+		}
+		p.Start()
+		c.pumps[stream] = p
+	}
+	if fd, ok := files[wire.RoleStdin]; ok && c.stdin < 0 {
+		delete(files, wire.RoleStdin)
+		c.stdin = fd
+	}
+}
+
+func (s *Server) adoptExec(r *execRow, files map[wire.Role]int) error {
+	fd, ok := files[wire.RolePidfd]
+	delete(files, wire.RolePidfd)
+	closeAll(files)
+	c, err := s.get(r.ContainerID)
+	if err != nil || !ok {
+		if ok {
+			unix.Close(fd)
+		}
+		return err
+	}
+	proc, err := pidfd.New(fd, r.PID, false)
+	if err != nil {
+		return err
+	}
+	p := newExec(c, *r)
+	p.row.Orphan = true
+	p.proc = proc
+	close(p.started)
+	c.mu.Lock()
+	if _, ok := c.execs[r.ExecID]; ok {
+		c.mu.Unlock()
+		return proc.Close()
+	}
+	c.execs[r.ExecID] = p
+	p.arm()
+	c.mu.Unlock()
+	s.watching.Go(func() { p.watch(proc) })
+	s.giveExec(p)
+	return nil
+}
+
+// arm sets the timer of an exec that has a deadline.
+func (p *process) arm() {
+	if !p.row.Deadline.IsZero() {
+		p.timer = time.AfterFunc(time.Until(p.row.Deadline), func() { p.kill(true) })
+	}
+}
+
+// settle ends the time in which things are handed back: what nobody kept is lost.
+func (s *Server) settle() {
+	if s.begin() != nil {
+		return // the next image does it
+	}
+	defer s.end()
+	s.mu.Lock()
+	if s.settled {
+		s.mu.Unlock()
+		return
+	}
+	s.settled = true
+	s.mu.Unlock()
+	for _, c := range s.all() {
+		c.mu.Lock()
+		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan
+		mute := c.row.Orphan && c.row.State == keeper.StateRunning && len(c.pumps) == 0
+		rest := c.row.State == keeper.StateExited && !c.row.LogDone
+		c.mu.Unlock()
+		if mute {
+			c.log.Warn("nobody kept this container's output; it is lost from the keeper's death on")
+		}
+		switch {
+		case gone:
+			s.watching.Go(func() { c.ended(pidfd.Exit{Code: 255}) })
+		case rest:
+			s.watching.Go(c.drain)
+		}
+	}
+}

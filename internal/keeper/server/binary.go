@@ -1,0 +1,425 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// binary makes containers with an OCI runtime's command line, as runc and crun have it.
+type binary struct {
+	s       *Server
+	path    string
+	root    string
+	systemd bool
+}
+
+const (
+	specFile     = "config.json"
+	consoleFile  = "console.sock"
+	runtimeLimit = 2 * time.Minute // of one call of the binary
+	// bundleVersion is the version of the spec that binaries are told. Older ones refuse a newer 1.x, though they only
+	// have to leave out what they do not know.
+	bundleVersion = "1.0.2"
+)
+
+func (s *Server) bundle(id string) string { return filepath.Join(s.cfg.Dir, bundleDir, id) }
+
+func (s *Server) writeBundle(id string, spec *specs.Spec) error {
+	if err := os.MkdirAll(s.bundle(id), 0o700); err != nil {
+		return err
+	}
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(s.bundle(id), specFile), b, 0o600)
+}
+
+// call runs the binary. Its own complaints come from its log, since its standard error may be the container's.
+func (b *binary) call(ctx context.Context, c *container, io stdio, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
+	defer cancel()
+	end := b.s.orphans.begin()
+	defer end()
+	dir := b.s.bundle(c.id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	logFile, err := os.CreateTemp(dir, "log-")
+	if err != nil {
+		return err
+	}
+	logFile.Close()
+	defer os.Remove(logFile.Name())
+	global := []string{"--root", b.root, "--log", logFile.Name(), "--log-format", "json"}
+	if b.systemd {
+		global = append(global, "--systemd-cgroup")
+	}
+	cmd := exec.CommandContext(ctx, b.path, append(global, args...)...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	for _, k := range []string{"XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"} {
+		if v, ok := os.LookupEnv(k); ok {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	var out bytes.Buffer
+	if io == (stdio{}) {
+		cmd.Stderr = &limited{w: &out, n: 4096}
+		// A container's processes must not keep this call waiting through its standard error.
+		cmd.WaitDelay = time.Second
+	} else {
+		if io.in != nil {
+			cmd.Stdin = io.in
+		}
+		if io.out != nil {
+			cmd.Stdout = io.out
+		}
+		if io.err != nil {
+			cmd.Stderr = io.err
+		}
+	}
+	err = cmd.Run()
+	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+		return nil
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("runtime %s: %w: %w", b.path, err, errdefs.ErrFailedPrecondition)
+	}
+	msg := lastMessage(logFile.Name())
+	if msg == "" {
+		msg = strings.TrimSpace(out.String())
+	}
+	if msg == "" {
+		return fmt.Errorf("%s %s: %w", filepath.Base(b.path), args[0], err)
+	}
+	return fmt.Errorf("%s %s: %s", filepath.Base(b.path), args[0], msg)
+}
+
+// limited keeps the first n bytes.
+type limited struct {
+	w *bytes.Buffer
+	n int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := l.n - l.w.Len(); room > 0 {
+		l.w.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+// lastMessage is the last error in a runtime's log.
+func lastMessage(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	last := ""
+	for line := range strings.Lines(string(b)) {
+		var e struct{ Level, Msg string }
+		if json.Unmarshal([]byte(line), &e) == nil && e.Msg != "" && (last == "" || e.Level == "error" || e.Level == "fatal") {
+			last = e.Msg
+		}
+	}
+	return last
+}
+
+// console listens where a runtime sends a terminal's master. Both reach the socket through a descriptor of its
+// directory, since the path may not fit a socket's address.
+func (b *binary) console(c *container) (path string, receive func() (int, error), done func(), err error) {
+	dir, err := os.MkdirTemp(b.s.bundle(c.id), "console-")
+	if err != nil {
+		return "", nil, nil, err
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", nil, nil, err
+	}
+	path = fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), fd, consoleFile)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		unix.Close(fd)
+		os.RemoveAll(dir)
+		return "", nil, nil, err
+	}
+	done = func() {
+		l.Close()
+		unix.Close(fd)
+		os.RemoveAll(dir)
+	}
+	receive = func() (int, error) {
+		_ = l.SetDeadline(time.Now().Add(5 * time.Second)) // the runtime has returned: it is in the backlog
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return -1, fmt.Errorf("receive terminal: %w", err)
+		}
+		defer conn.Close()
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return -1, err
+		}
+		master, rerr := -1, error(nil)
+		err = raw.Read(func(s uintptr) bool {
+			master, rerr = receiveConsole(int(s))
+			return !errors.Is(rerr, unix.EAGAIN)
+		})
+		return master, errors.Join(err, rerr)
+	}
+	return path, receive, done, nil
+}
+
+func (b *binary) run(ctx context.Context, c *container, l *launch) (launched, error) {
+	res := launched{console: -1}
+	spec := *l.spec
+	spec.Version = bundleVersion
+	if err := b.s.writeBundle(c.id, &spec); err != nil {
+		return res, err
+	}
+	pidFile := filepath.Join(b.s.bundle(c.id), "pid")
+	args := []string{"create", "--bundle", b.s.bundle(c.id), "--pid-file", pidFile}
+	var receive func() (int, error)
+	if l.spec.Process.Terminal {
+		sock, recv, done, err := b.console(c)
+		if err != nil {
+			return res, err
+		}
+		defer done()
+		receive, args = recv, append(args, "--console-socket", sock)
+	}
+	undo := func(err error) (launched, error) {
+		if res.console >= 0 {
+			unix.Close(res.console)
+		}
+		if derr := b.destroy(ctx, c); derr != nil {
+			c.log.Warn("remove container that did not start", "error", derr)
+		}
+		return launched{}, err
+	}
+	if err := b.call(ctx, c, l.io, append(args, c.id)...); err != nil {
+		return undo(err)
+	}
+	var err error
+	if res.pid, err = readPID(pidFile); err != nil {
+		return undo(err)
+	}
+	if receive != nil {
+		if res.console, err = receive(); err != nil {
+			return undo(err)
+		}
+	}
+	if res.cgroups, err = processPaths(res.pid); err != nil {
+		return undo(err)
+	}
+	if err := b.call(ctx, c, stdio{}, "start", c.id); err != nil {
+		return undo(err)
+	}
+	return res, nil
+}
+
+func (b *binary) exec(ctx context.Context, c *container, l *launch) (launched, error) {
+	res := launched{console: -1}
+	c.mu.Lock()
+	paths := c.row.Cgroups
+	c.mu.Unlock()
+	if frozen(paths) {
+		return res, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
+	}
+	dir := b.s.bundle(c.id)
+	spec, pidFile := filepath.Join(dir, "exec-"+l.execID+".json"), filepath.Join(dir, "exec-"+l.execID+".pid")
+	defer os.Remove(spec)
+	defer os.Remove(pidFile)
+	args := []string{"exec", "--process", spec, "--detach", "--pid-file", pidFile}
+	process := *l.process
+	if l.subDir != "" {
+		if flag := b.cgroupFlag(l.sub); flag != "" {
+			args = append(args, "--cgroup", flag)
+		} else {
+			// The runtime cannot start it there, and what leaves its parents before it is moved could not be found.
+			process.Env = append(slices.Clone(process.Env), execMark+l.execID)
+			defer func() { moveTree(res.pid, paths, l.subDir, l.execID) }()
+		}
+	}
+	js, err := json.Marshal(&process)
+	if err != nil {
+		return res, err
+	}
+	if err := os.WriteFile(spec, js, 0o600); err != nil {
+		return res, err
+	}
+	var receive func() (int, error)
+	if l.process.Terminal {
+		sock, recv, done, err := b.console(c)
+		if err != nil {
+			return res, err
+		}
+		defer done()
+		receive, args = recv, append(args, "--console-socket", sock)
+	}
+	if err := b.call(ctx, c, l.io, append(args, c.id)...); err != nil {
+		return res, err
+	}
+	if res.pid, err = readPID(pidFile); err != nil {
+		return res, err
+	}
+	if receive != nil {
+		if res.console, err = receive(); err != nil {
+			_ = unix.Kill(res.pid, unix.SIGKILL)
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// cgroupFlag is how the binary is told to start an exec in a cgroup of its own below the container's: with the v1
+// controller where it knows such a thing, as runc does. It is empty where it cannot.
+func (b *binary) cgroupFlag(sub map[string]string) string {
+	help, ok := execHelp.Load(b.path)
+	if !ok {
+		ctx, cancel := context.WithTimeout(context.Background(), runtimeLimit)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, b.path, "exec", "--help").CombinedOutput()
+		if err != nil && len(out) == 0 {
+			return ""
+		}
+		help = string(out)
+		execHelp.Store(b.path, help)
+	}
+	text := help.(string)
+	for controller, name := range sub {
+		switch {
+		case !strings.Contains(text, "--cgroup"):
+		case controller == "":
+			return name
+		case strings.Contains(text, "<controller>"):
+			return controller + ":" + name
+		}
+	}
+	return ""
+}
+
+// execHelp holds by path what a runtime says about its exec.
+var execHelp sync.Map
+
+// execMark is the environment variable that finds what an exec has started, for runtimes that know no sub-cgroups.
+const execMark = "BERTH_EXEC="
+
+// moveTree puts a process and all that it has started by now into a cgroup.
+func moveTree(pid int, paths map[string]string, dir, execID string) {
+	if pid <= 0 {
+		return
+	}
+	for range 10 {
+		moved := 0
+		for _, p := range append(family(pid, paths), marked(paths, execID)...) {
+			if !inCgroup(dir, p) && writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
+				moved++
+			}
+		}
+		if moved == 0 {
+			return
+		}
+	}
+}
+
+// marked are the processes of a container with an exec's mark in their environment.
+func marked(paths map[string]string, execID string) []int {
+	pids, err := cgroups.GetAllPids(members(paths))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, p := range pids {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "environ"))
+		if err == nil && bytes.Contains(append([]byte{0}, b...), []byte("\x00"+execMark+execID+"\x00")) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func inCgroup(dir string, pid int) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.TrimSpace(line) == strconv.Itoa(pid) {
+			return true
+		}
+	}
+	return false
+}
+
+func readPID(path string) (int, error) {
+	s, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(s)))
+}
+
+func (b *binary) update(ctx context.Context, c *container, r *specs.LinuxResources) error {
+	js, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(b.s.bundle(c.id), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(b.s.bundle(c.id), "resources-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(js)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return b.call(ctx, c, stdio{}, "update", "--resources", f.Name(), c.id)
+}
+
+func (b *binary) pause(ctx context.Context, c *container) error {
+	if c.frozen() {
+		return nil
+	}
+	return b.call(ctx, c, stdio{}, "pause", c.id)
+}
+
+func (b *binary) resume(ctx context.Context, c *container) error {
+	if !c.frozen() {
+		return nil
+	}
+	return b.call(ctx, c, stdio{}, "resume", c.id)
+}
+
+func (b *binary) destroy(ctx context.Context, c *container) error {
+	if _, err := os.Stat(filepath.Join(b.root, c.id)); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return b.call(ctx, c, stdio{}, "delete", "--force", c.id)
+}
+
+func (c *container) frozen() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return frozen(c.row.Cgroups)
+}

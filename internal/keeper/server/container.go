@@ -1,0 +1,212 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
+)
+
+// container is a row of the table with what is open for it.
+type container struct {
+	s   *Server
+	id  string
+	log *slog.Logger
+
+	started chan struct{} // closed when the start has succeeded or failed
+	exited  chan struct{} // closed when the first process has ended
+	flushed chan struct{} // closed when all output is in the log
+
+	mu      sync.Mutex
+	row     row
+	runErr  error     // why the start failed; valid once started is closed
+	proc    *pidfd.FD // nil: not running, or unknown after another keeper's death
+	out     *logpump.Log
+	pumps   map[logpump.Stream]*logpump.Pump
+	stdin   int // the write end of the container's input; -1: none
+	execs   map[string]*process
+	owners  map[string]string // attach ID to the session that brought input with it
+	clients map[string]string // attach ID to its session
+	removed bool
+	// draining: somebody sees to the output of a container that has ended.
+	draining bool
+
+	// lib is libcontainer's view, loaded when first needed. One use at a time.
+	libMu sync.Mutex
+	lib   *libcontainer.Container
+}
+
+func (s *Server) newContainer(r row) *container {
+	return &container{
+		s: s, id: r.ID, row: r, stdin: -1,
+		log:     s.log.With("container", r.ID, "pod", r.PodID),
+		started: make(chan struct{}), exited: make(chan struct{}), flushed: make(chan struct{}),
+		pumps: map[logpump.Stream]*logpump.Pump{}, execs: map[string]*process{},
+		owners: map[string]string{}, clients: map[string]string{},
+	}
+}
+
+// owns says whether the process is this container's first, or an exec, and has a waiter.
+func (c *container) owns(pid int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proc != nil && c.row.PID == pid {
+		return true
+	}
+	for _, p := range c.execs {
+		if p.proc != nil && p.row.PID == pid {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *container) status() keeper.Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.row.status()
+}
+
+func (r *row) status() keeper.Status {
+	return keeper.Status{
+		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
+		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan,
+	}
+}
+
+// change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
+func (c *container) change(fn func(r *row)) {
+	c.mu.Lock()
+	fn(&c.row)
+	r := c.row
+	removed := c.removed
+	c.mu.Unlock()
+	if removed {
+		return
+	}
+	if err := c.s.save(&r); err != nil {
+		c.log.Error("save row of the table", "error", err)
+	}
+	c.s.publish(c.id)
+}
+
+// watch waits for the first process and sees the container off.
+func (c *container) watch(proc *pidfd.FD) {
+	exit, err := proc.Wait()
+	if errors.Is(err, pidfd.ErrStopped) {
+		return
+	}
+	c.ended(exit)
+}
+
+// ended records the end of the first process and ends what is left of the container.
+func (c *container) ended(exit pidfd.Exit) {
+	at := time.Now()
+	c.mu.Lock()
+	paths := c.row.Cgroups
+	proc := c.proc
+	c.proc = nil
+	c.mu.Unlock()
+	if proc != nil {
+		proc.Close()
+	}
+	oom := oomKills(paths)
+	// In a PID namespace of its own the kernel has killed the rest; in a shared one it lives on.
+	if err := killAll(paths); err != nil {
+		c.log.Warn("kill what is left in the cgroup", "error", err)
+	}
+	c.change(func(r *row) {
+		r.State, r.FinishedAt, r.ExitCode = keeper.StateExited, at, exit.Code
+		r.Lost = !exit.Known
+		r.OOMKilled = oom > 0 && exit.Code == 128+int(unix.SIGKILL)
+	})
+	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
+	close(c.exited)
+	c.drain()
+}
+
+// drainWait is how long somebody else may hold the container's output open after its end.
+const drainWait = 5 * time.Second
+
+// drain waits until all that the container wrote is in the log.
+func (c *container) drain() {
+	c.mu.Lock()
+	if c.draining || c.row.LogDone {
+		c.mu.Unlock()
+		return
+	}
+	c.draining = true
+	var pumps []*logpump.Pump
+	for _, p := range c.pumps {
+		pumps = append(pumps, p)
+	}
+	c.mu.Unlock()
+	timeout := time.NewTimer(drainWait)
+	defer timeout.Stop()
+	for _, p := range pumps {
+		select {
+		case <-p.Done():
+		case <-timeout.C:
+			c.log.Warn("output is still held open by another process; what is there is taken")
+			p.End()
+			<-p.Done()
+			timeout.Reset(0)
+		}
+		if !p.Ended() {
+			// Stopped for an upgrade: the next image goes on, or this one if there will be none.
+			c.mu.Lock()
+			c.draining = false
+			c.mu.Unlock()
+			return
+		}
+	}
+	c.mu.Lock()
+	out, stdin := c.out, c.stdin
+	c.stdin = -1
+	c.pumps = map[logpump.Stream]*logpump.Pump{}
+	c.mu.Unlock()
+	if stdin >= 0 {
+		unix.Close(stdin)
+	}
+	if out != nil {
+		out.Finish()
+	}
+	c.s.release(c.id)
+	c.change(func(r *row) { r.LogDone = true })
+	close(c.flushed)
+}
+
+// signal sends a signal to the first process.
+func (c *container) signal(sig unix.Signal) error {
+	c.mu.Lock()
+	proc := c.proc
+	c.mu.Unlock()
+	if proc == nil {
+		return nil
+	}
+	if err := proc.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// closeStdin closes the keeper's and custody's write ends of the container's input.
+func (c *container) closeStdin() {
+	c.mu.Lock()
+	fd := c.stdin
+	c.stdin = -1
+	c.mu.Unlock()
+	if fd >= 0 {
+		unix.Close(fd)
+	}
+	c.s.release(c.id, wire.RoleStdin)
+}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/wire"
+)
+
+// dup duplicates a descriptor; -1 if it cannot.
+func dup(fd int) int {
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
+func (c *container) keepsake() *wire.Packet {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.removed || c.row.LogDone || c.row.State == keeper.StateStarting {
+		return nil
+	}
+	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: mustJSON(kept{Container: &c.row})}
+	add := func(r wire.Role, fd int) {
+		if fd = dup(fd); fd >= 0 {
+			p.Roles, p.FDs = append(p.Roles, r), append(p.FDs, fd)
+		}
+	}
+	if c.proc != nil {
+		_ = c.proc.Control(func(fd int) { add(wire.RolePidfd, fd) })
+	}
+	for s, pump := range c.pumps {
+		role := wire.RoleStdout
+		switch {
+		case c.row.Terminal:
+			role = wire.RoleConsole
+		case s == logpump.Stderr:
+			role = wire.RoleStderr
+		}
+		if err := pump.Control(func(fd int) { add(role, fd) }); err != nil {
+			continue // it has ended
+		}
+	}
+	if c.stdin >= 0 {
+		add(wire.RoleStdin, c.stdin)
+	}
+	return p
+}
+
+func (p *process) keepsake() *wire.Packet {
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if p.proc == nil {
+		return nil
+	}
+	k := &wire.Packet{Kind: wire.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: mustJSON(kept{Exec: &p.row})}
+	_ = p.proc.Control(func(fd int) {
+		if fd = dup(fd); fd >= 0 {
+			k.Roles, k.FDs = append(k.Roles, wire.RolePidfd), append(k.FDs, fd)
+		}
+	})
+	return k
+}
+
+// execKey names an exec in custody; no container's ID has a slash.
+func execKey(container, exec string) string { return container + "/" + exec }
+
+// custodians are the sessions that keep things.
+func (s *Server) custodians() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []*session
+	for _, ses := range s.sessions {
+		if ses.custody {
+			list = append(list, ses)
+		}
+	}
+	return list
+}
+
+// give gives a container, or what is left of it, into custody everywhere.
+func (s *Server) give(c *container) {
+	for _, ses := range s.custodians() {
+		if p := c.keepsake(); p != nil {
+			ses.push(p)
+		}
+	}
+	if s.store != nil {
+		if p := c.keepsake(); p != nil {
+			s.store.keep(p)
+			p.CloseFiles()
+		}
+	}
+}
+
+func (s *Server) giveExec(p *process) {
+	for _, ses := range s.custodians() {
+		if k := p.keepsake(); k != nil {
+			ses.push(k)
+		}
+	}
+}
+
+// giveAll gives the whole table to a session that has just come.
+func (s *Server) giveAll(ses *session) {
+	for _, c := range s.all() {
+		if p := c.keepsake(); p != nil {
+			ses.push(p)
+		}
+		c.mu.Lock()
+		var execs []*process
+		for _, p := range c.execs {
+			execs = append(execs, p)
+		}
+		c.mu.Unlock()
+		for _, p := range execs {
+			if k := p.keepsake(); k != nil {
+				ses.push(k)
+			}
+		}
+	}
+	ses.push(&wire.Packet{Kind: wire.Synced})
+}
+
+// release ends custody of some roles of a container or exec, or of all of it.
+func (s *Server) release(id string, roles ...wire.Role) {
+	for _, ses := range s.custodians() {
+		ses.push(&wire.Packet{Kind: wire.Release, ID: id, Roles: roles})
+	}
+	if s.store != nil {
+		s.store.release(id, roles...)
+	}
+}

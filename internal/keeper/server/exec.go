@@ -1,0 +1,364 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	api "berth/api/keeper"
+	"berth/internal/keeper"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
+)
+
+// process is an exec: a further process of a container.
+type process struct {
+	c       *container
+	started chan struct{} // closed when the start has succeeded or failed
+	done    chan struct{} // closed when it has ended
+	runErr  error         // valid once started is closed
+	endedAt time.Time
+
+	// Guarded by container.mu.
+	row    execRow
+	proc   *pidfd.FD
+	timer  *time.Timer
+	killed bool // kill it as soon as it has started
+}
+
+// How long the end of an exec is known: for as long as whoever asked may come back for it.
+const (
+	execKnown    = 10 * time.Minute
+	execTaken    = 30 * time.Second
+	maxExecsKept = 1024
+)
+
+func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
+	defer s.discard(req.Token)
+	if err := checkID("exec", req.ExecId); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	p, fresh, err := s.reserveExec(req)
+	if err != nil {
+		return nil, err
+	}
+	if fresh {
+		var spec specs.Process
+		files, err := s.take(req.Token)
+		if err == nil {
+			if jerr := json.Unmarshal(req.Process, &spec); jerr != nil {
+				err = fmt.Errorf("process of exec %s: %w: %w", req.ExecId, jerr, errdefs.ErrInvalidArgument)
+			}
+		}
+		if err != nil {
+			closeAll(files)
+			p.fail(err)
+			return nil, err
+		}
+		if req.Width > 0 && req.Height > 0 {
+			spec.ConsoleSize = &specs.Box{Width: uint(req.Width), Height: uint(req.Height)}
+		}
+		s.mu.Lock()
+		s.inflight.Add(1)
+		s.mu.Unlock()
+		go func() {
+			defer s.end()
+			p.start(&spec, files, req.Session, time.Duration(req.TimeoutNanos))
+		}()
+	}
+	select {
+	case <-p.started:
+	case <-ctx.Done():
+		p.kill(false)
+		return nil, fmt.Errorf("exec in container %s: %w", req.ContainerId, ctx.Err())
+	}
+	if p.runErr != nil {
+		if se := startError(p.runErr); se != nil {
+			return &api.ExecResponse{Error: se}, nil
+		}
+		return nil, fmt.Errorf("exec in container %s: %w", req.ContainerId, p.runErr)
+	}
+	return &api.ExecResponse{Pid: int32(p.row.PID)}, nil
+}
+
+// reserveExec makes the row, or finds that this very call has done so already.
+func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err error) {
+	c, err := s.get(req.ContainerId)
+	if err != nil {
+		return nil, false, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, ok := c.execs[req.ExecId]
+	if ok && req.Nonce != "" && old.row.Nonce == req.Nonce {
+		return old, false, nil
+	}
+	if c.row.State != keeper.StateRunning || c.removed {
+		return nil, false, fmt.Errorf("container %s is %s, not running: %w", c.id, c.row.State, errdefs.ErrFailedPrecondition)
+	}
+	if ok {
+		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
+	}
+	c.forgetExecs()
+	p = newExec(c, execRow{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
+	c.execs[req.ExecId] = p
+	return p, true, nil
+}
+
+func newExec(c *container, r execRow) *process {
+	return &process{c: c, row: r, started: make(chan struct{}), done: make(chan struct{})}
+}
+
+// forgetExecs drops execs that have long ended. The caller holds c.mu.
+func (c *container) forgetExecs() {
+	for id, p := range c.execs {
+		select {
+		case <-p.done:
+			if time.Since(p.endedAt) > execKnown || len(c.execs) > maxExecsKept {
+				delete(c.execs, id)
+			}
+		default:
+		}
+	}
+}
+
+// fail ends an exec that did not start.
+func (p *process) fail(err error) {
+	p.runErr = err
+	p.c.mu.Lock()
+	delete(p.c.execs, p.row.ExecID)
+	p.c.mu.Unlock()
+	close(p.started)
+	p.endedAt = time.Now()
+	close(p.done)
+}
+
+func (p *process) start(spec *specs.Process, files map[wire.Role]int, session string, timeout time.Duration) {
+	c := p.c
+	end := c.s.orphans.begin()
+	defer end()
+	c.s.limits.rlimits(spec)
+	l := &launch{process: spec, execID: p.row.ExecID}
+	l.io = stdio{in: file(files, wire.RoleStdin), out: file(files, wire.RoleStdout), err: file(files, wire.RoleStderr)}
+	c.mu.Lock()
+	r := c.row
+	c.mu.Unlock()
+	if timeout > 0 {
+		l.subDir, l.sub = subCgroup(r.Cgroups, "berth-exec-"+p.row.ExecID)
+		c.mu.Lock()
+		p.row.Cgroup = l.subDir
+		p.row.Deadline = time.Now().Add(timeout)
+		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
+		c.mu.Unlock()
+	}
+	res, err := c.s.runtime(&r).exec(context.Background(), c, l)
+	l.io.close()
+	if err == nil && spec.Terminal {
+		err = p.sendConsole(session, res.console)
+		if err != nil {
+			_ = unix.Kill(res.pid, unix.SIGKILL)
+		}
+	}
+	var proc *pidfd.FD
+	if res.pid > 0 {
+		var perr error
+		if proc, perr = pidfd.Open(res.pid, true); perr != nil && err == nil {
+			err = perr
+		}
+	}
+	if err != nil {
+		if proc != nil {
+			_, _ = proc.Wait()
+			proc.Close()
+		}
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		if l.subDir != "" {
+			_ = killCgroup(l.subDir)
+			removeCgroup(l.subDir)
+		}
+		select {
+		case <-c.exited:
+			err = fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)
+		default:
+		}
+		p.fail(err)
+		return
+	}
+	start, _ := pidfd.StartTime(res.pid)
+	c.mu.Lock()
+	p.row.PID, p.row.Start = res.pid, start
+	p.proc = proc
+	killed := p.killed
+	c.mu.Unlock()
+	close(p.started)
+	c.s.giveExec(p)
+	if killed {
+		p.kill(false)
+	}
+	c.s.watching.Go(func() { p.watch(proc) })
+}
+
+// sendConsole passes a terminal's master on to whoever asked for it and keeps none.
+func (p *process) sendConsole(session string, fd int) error {
+	ses := p.c.s.session(session)
+	if ses == nil {
+		unix.Close(fd)
+		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.row.ExecID, errdefs.ErrFailedPrecondition)
+	}
+	ses.push(&wire.Packet{
+		Kind: wire.Console, ID: execKey(p.row.ContainerID, p.row.ExecID), Roles: []wire.Role{wire.RoleConsole}, FDs: []int{fd},
+	})
+	return nil
+}
+
+func (p *process) watch(proc *pidfd.FD) {
+	exit, err := proc.Wait()
+	if errors.Is(err, pidfd.ErrStopped) {
+		return
+	}
+	p.ended(exit)
+}
+
+func (p *process) ended(exit pidfd.Exit) {
+	c := p.c
+	c.mu.Lock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	proc := p.proc
+	p.proc = nil
+	p.row.Exited, p.row.ExitCode = true, exit.Code
+	p.endedAt = time.Now()
+	dir := p.row.Cgroup
+	c.mu.Unlock()
+	if proc != nil {
+		proc.Close()
+	}
+	if dir != "" {
+		removeCgroup(dir)
+	}
+	c.s.release(execKey(p.row.ContainerID, p.row.ExecID))
+	close(p.done)
+}
+
+// kill ends the exec with all that it has started.
+func (p *process) kill(timeout bool) {
+	c := p.c
+	c.mu.Lock()
+	p.killed = true
+	if timeout && !p.row.Exited {
+		p.row.TimedOut = true
+	}
+	proc, dir, pid, paths := p.proc, p.row.Cgroup, p.row.PID, c.row.Cgroups
+	c.mu.Unlock()
+	switch {
+	case dir != "":
+		// Also while it is being started: it is in this cgroup from the moment that it can run anything.
+		if err := killCgroup(dir); err != nil {
+			c.log.Error("kill exec", "exec", p.row.ExecID, "error", err)
+		}
+	case proc != nil:
+		for range 5 {
+			pids := family(pid, paths)
+			for _, q := range pids {
+				_ = unix.Kill(q, unix.SIGKILL)
+			}
+			if len(pids) == 0 {
+				break
+			}
+		}
+	}
+	if proc != nil {
+		_ = proc.Signal(unix.SIGKILL)
+	}
+}
+
+// family lists the processes of a container that an exec has started and that can still be told to be its own: its
+// session, and its descendants.
+func family(pid int, paths map[string]string) []int {
+	dir := members(paths)
+	if dir == "" {
+		return nil
+	}
+	pids, err := cgroups.GetAllPids(dir)
+	if err != nil {
+		return nil
+	}
+	parent, session := map[int]int{}, map[int]int{}
+	for _, q := range pids {
+		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(q), "stat"))
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if len(f) < 4 || f[0] == "Z" {
+			continue
+		}
+		parent[q], _ = strconv.Atoi(f[1])
+		session[q], _ = strconv.Atoi(f[3])
+	}
+	var out []int
+	for q := range parent {
+		ours := session[q] == pid
+		for a, n := q, 0; !ours && a > 1 && n < 1000; a, n = parent[a], n+1 {
+			ours = a == pid
+		}
+		if ours {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+func (s *Server) getExec(id *api.ExecID) (*process, error) {
+	c, err := s.get(id.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p, ok := c.execs[id.ExecId]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("exec %s in container %s: %w", id.ExecId, id.ContainerId, errdefs.ErrNotFound)
+}
+
+func (s *Server) waitExec(ctx context.Context, id *api.ExecID) (*api.ExecExit, error) {
+	p, err := s.getExec(id)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for exec %s: %w", id.ExecId, ctx.Err())
+	case <-s.stopped():
+		return nil, errUpgrading
+	}
+	if p.runErr != nil {
+		return nil, p.runErr
+	}
+	c := p.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Whoever asked may ask again if the answer does not arrive.
+	p.endedAt = time.Now().Add(execTaken - execKnown)
+	return &api.ExecExit{ExitCode: int32(p.row.ExitCode), TimedOut: p.row.TimedOut}, nil
+}

@@ -1,0 +1,179 @@
+package server
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/wire"
+)
+
+// fdStore is systemd's file descriptor store (sd_pid_notify_with_fds(3)): custody for the time when berthd and keeper
+// are both gone. The unit sets FileDescriptorStoreMax=.
+type fdStore struct {
+	path string
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	stored map[string]map[wire.Role]bool
+	given  map[string]map[wire.Role]int // what the service manager handed back
+}
+
+const (
+	firstListenFD = 3 // SD_LISTEN_FDS_START
+	storePrefix   = "berth."
+)
+
+// openFDStore is nil where no service manager asks to be notified.
+func openFDStore(log *slog.Logger) *fdStore {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	f := &fdStore{path: path, log: log, stored: map[string]map[wire.Role]bool{}, given: map[string]map[wire.Role]int{}}
+	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err == nil && pid == os.Getpid() {
+		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+		for i := range n {
+			fd := firstListenFD + i
+			unix.CloseOnExec(fd)
+			id, role, ok := "", "", false
+			if i < len(names) {
+				id, role, ok = splitName(names[i])
+			}
+			if _, twice := f.given[id][wire.Role(role)]; !ok || twice {
+				unix.Close(fd)
+				continue
+			}
+			if f.given[id] == nil {
+				f.given[id], f.stored[id] = map[wire.Role]int{}, map[wire.Role]bool{}
+			}
+			f.given[id][wire.Role(role)] = fd
+			f.stored[id][wire.Role(role)] = true
+		}
+	}
+	// An upgrade in place executes this program again with the same environment.
+	for _, k := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(k)
+	}
+	return f
+}
+
+func storeName(id string, r wire.Role) string { return storePrefix + id + "." + string(r) }
+
+func splitName(name string) (id, role string, ok bool) {
+	rest, ok := strings.CutPrefix(name, storePrefix)
+	i := strings.LastIndexByte(rest, '.')
+	if !ok || i <= 0 {
+		return "", "", false
+	}
+	return rest[:i], rest[i+1:], true
+}
+
+// notify tells the service manager something; failing that is no reason to stop.
+func (f *fdStore) notify(state string, fds ...int) {
+	addr := &net.UnixAddr{Net: "unixgram", Name: f.path}
+	if strings.HasPrefix(f.path, "@") {
+		addr.Name = "\x00" + f.path[1:]
+	}
+	c, err := net.DialUnix("unixgram", nil, addr)
+	if err != nil {
+		f.log.Warn("notify service manager", "error", err)
+		return
+	}
+	defer c.Close()
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	if _, _, err := c.WriteMsgUnix([]byte(state), oob, nil); err != nil {
+		f.log.Warn("notify service manager", "error", err)
+	}
+}
+
+func (f *fdStore) keep(p *wire.Packet) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stored[p.ID] == nil {
+		f.stored[p.ID] = map[wire.Role]bool{}
+	}
+	for i, r := range p.Roles {
+		if !f.stored[p.ID][r] {
+			f.stored[p.ID][r] = true
+			// Without FDPOLL=0 the manager would drop a pidfd or a pipe as soon as the other side is gone.
+			f.notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(p.ID, r), p.FDs[i])
+		}
+	}
+}
+
+func (f *fdStore) release(id string, roles ...wire.Role) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(roles) == 0 {
+		for r := range f.stored[id] {
+			roles = append(roles, r)
+		}
+	}
+	for _, r := range roles {
+		if f.stored[id][r] {
+			f.notify("FDSTOREREMOVE=1\nFDNAME=" + storeName(id, r))
+			delete(f.stored[id], r)
+		}
+	}
+	if len(f.stored[id]) == 0 {
+		delete(f.stored, id)
+	}
+}
+
+// handed takes what the service manager handed back of a container.
+func (f *fdStore) handed(id string) map[wire.Role]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.given[id]
+	delete(f.given, id)
+	return m
+}
+
+// discard closes what belongs to no container any more.
+func (f *fdStore) discard() {
+	f.mu.Lock()
+	var ids []string
+	for id, m := range f.given {
+		closeAll(m)
+		ids = append(ids, id)
+	}
+	f.given = map[string]map[wire.Role]int{}
+	f.mu.Unlock()
+	for _, id := range ids {
+		f.release(id)
+	}
+}
+
+// list is what the service manager has, for the next image of this program.
+func (f *fdStore) list() map[string][]wire.Role {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := map[string][]wire.Role{}
+	for id, roles := range f.stored {
+		for r := range roles {
+			m[id] = append(m[id], r)
+		}
+	}
+	return m
+}
+
+func (f *fdStore) restore(stored map[string][]wire.Role) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, roles := range stored {
+		f.stored[id] = map[wire.Role]bool{}
+		for _, r := range roles {
+			f.stored[id][r] = true
+		}
+	}
+}

@@ -1,0 +1,542 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // device rules
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// initLogLevel is logrus' number of warnings. Without one, the first steps of each start and exec tell 40 debugging
+// messages, and wake the keeper as often.
+const initLogLevel = "3"
+
+// inProcess makes containers with libcontainer in this process.
+type inProcess struct {
+	s *Server
+}
+
+func (s *Server) stateRoot() string { return filepath.Join(s.cfg.Dir, stateDir) }
+
+// interned keeps one copy of each seccomp profile: most containers of a node have the same, of some hundred KiB.
+type interned struct {
+	mu       sync.Mutex
+	profiles map[[sha256.Size]byte]*configs.Seccomp
+}
+
+func (i *interned) get(p *specs.LinuxSeccomp) (*configs.Seccomp, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(b)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if c, ok := i.profiles[sum]; ok {
+		return c, nil
+	}
+	c, err := specconv.SetupSeccomp(p)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	if i.profiles == nil || len(i.profiles) >= 64 { // profiles of a node that never stops inventing them
+		i.profiles = map[[sha256.Size]byte]*configs.Seccomp{}
+	}
+	i.profiles[sum] = c
+	return c, nil
+}
+
+func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, error) {
+	var profile *configs.Seccomp
+	if spec.Linux != nil && spec.Linux.Seccomp != nil {
+		var err error
+		if profile, err = r.s.seccomp.get(spec.Linux.Seccomp); err != nil {
+			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		linux := *spec.Linux
+		linux.Seccomp = nil
+		clone := *spec
+		clone.Linux = &linux
+		spec = &clone
+	}
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+		CgroupName: c.id, UseSystemdCgroup: c.row.Systemd, Spec: spec,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("spec: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	config.Seccomp = profile
+	for i, l := range config.Labels {
+		if strings.HasPrefix(l, "bundle=") {
+			config.Labels[i] = "bundle=" + r.s.bundle(c.id)
+		}
+	}
+	return config, nil
+}
+
+func (r *inProcess) run(_ context.Context, c *container, l *launch) (launched, error) {
+	config, err := r.config(c, l.spec)
+	if err != nil {
+		return launched{}, err
+	}
+	if l.spec.Hooks != nil {
+		// Hooks find their container's spec through the bundle that the state they are given names.
+		if err := r.s.writeBundle(c.id, l.spec); err != nil {
+			return launched{}, err
+		}
+	}
+	if err := l.own(config); err != nil {
+		return launched{}, err
+	}
+	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
+	if err != nil {
+		return launched{}, err
+	}
+	p, err := newProcess(l.spec.Process)
+	if err != nil {
+		_ = lib.Destroy()
+		return launched{}, err
+	}
+	p.Init = true
+	res, err := start(lib, p, l)
+	if err != nil {
+		if derr := lib.Destroy(); derr != nil {
+			c.log.Warn("remove container that did not start", "error", derr)
+		}
+		return launched{}, err
+	}
+	if st, err := lib.State(); err == nil {
+		res.cgroups = keepPaths(st.CgroupPaths)
+	}
+	return res, nil
+}
+
+// own gives the pipes to the root of the container's user namespace, which must be able to open them by /proc.
+func (l *launch) own(config *configs.Config) error {
+	if !config.Namespaces.Contains(configs.NEWUSER) || l.io.out == nil {
+		return nil
+	}
+	uid, err := config.HostRootUID()
+	if err != nil {
+		return err
+	}
+	gid, err := config.HostRootGID()
+	if err != nil {
+		return err
+	}
+	for _, f := range []*os.File{l.io.in, l.io.out, l.io.err} {
+		if f != nil {
+			if err := f.Chown(uid, gid); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// start runs a process of a container and takes its terminal, if it has one.
+func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (launched, error) {
+	res := launched{console: -1}
+	terminal := l.process
+	if l.spec != nil {
+		terminal = l.spec.Process
+	}
+	sock := -1
+	if terminal.Terminal {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return res, os.NewSyscallError("socketpair", err)
+		}
+		sock = fds[0]
+		defer unix.Close(sock)
+		p.ConsoleSocket = os.NewFile(uintptr(fds[1]), "console")
+		defer p.ConsoleSocket.Close()
+	} else {
+		// A nil *os.File must not become an io.Reader that is not nil.
+		if l.io.in != nil {
+			p.Stdin = l.io.in
+		}
+		if l.io.out != nil {
+			p.Stdout = l.io.out
+		}
+		if l.io.err != nil {
+			p.Stderr = l.io.err
+		}
+	}
+	p.SubCgroupPaths = l.sub
+	if err := lib.Run(p); err != nil {
+		return res, err
+	}
+	pid, err := p.Pid()
+	if err != nil {
+		return res, err
+	}
+	res.pid = pid
+	if sock >= 0 {
+		_ = unix.SetNonblock(sock, true) // it has been sent by now
+		if res.console, err = receiveConsole(sock); err != nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			_, _ = p.Wait()
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// with calls fn with libcontainer's view of a running container. Calls for one container wait for each other.
+func (r *inProcess) with(c *container, fn func(*libcontainer.Container) error) error {
+	c.libMu.Lock()
+	defer c.libMu.Unlock()
+	if c.lib == nil {
+		lib, err := libcontainer.Load(r.s.stateRoot(), c.id)
+		if err != nil {
+			return fmt.Errorf("load container %s: %w", c.id, err)
+		}
+		r.share(lib)
+		c.lib = lib
+	}
+	return fn(c.lib)
+}
+
+// share lets a loaded container use the copy of its seccomp profile that others have too.
+func (r *inProcess) share(lib *libcontainer.Container) {
+	config := lib.Config()
+	if config.Seccomp == nil {
+		return
+	}
+	b, err := json.Marshal(config.Seccomp)
+	if err != nil {
+		return
+	}
+	sum := sha256.Sum256(append([]byte("loaded:"), b...))
+	in := &r.s.seccomp
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if p, ok := in.profiles[sum]; ok {
+		*config.Seccomp = *p
+		return
+	}
+	if in.profiles == nil {
+		in.profiles = map[[sha256.Size]byte]*configs.Seccomp{}
+	}
+	p := *config.Seccomp
+	in.profiles[sum] = &p
+}
+
+func (r *inProcess) exec(_ context.Context, c *container, l *launch) (launched, error) {
+	p, err := newProcess(l.process)
+	if err != nil {
+		return launched{}, err
+	}
+	var res launched
+	err = r.with(c, func(lib *libcontainer.Container) error {
+		st, err := lib.Status()
+		if err != nil {
+			return err
+		}
+		switch st {
+		case libcontainer.Paused:
+			return fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
+		case libcontainer.Stopped:
+			return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
+		}
+		config := lib.Config()
+		if err := l.own(&config); err != nil {
+			return err
+		}
+		res, err = start(lib, p, l)
+		return err
+	})
+	return res, err
+}
+
+func (r *inProcess) update(_ context.Context, c *container, res *specs.LinuxResources) error {
+	return r.with(c, func(lib *libcontainer.Container) error {
+		config := lib.Config()
+		cg := *config.Cgroups
+		merged, err := mergeResources(cg.Resources, res)
+		if err != nil {
+			return err
+		}
+		// A device rule that was not asked for is left alone; libcontainer refuses to start anything with this set, so
+		// the view that has it is thrown away.
+		merged.SkipDevices = true
+		cg.Resources = merged
+		config.Cgroups = &cg
+		c.lib = nil
+		return lib.Set(config)
+	})
+}
+
+func (r *inProcess) pause(_ context.Context, c *container) error {
+	return r.with(c, func(lib *libcontainer.Container) error {
+		if st, err := lib.Status(); err == nil && st == libcontainer.Paused {
+			return nil
+		}
+		err := lib.Pause()
+		if errors.Is(err, libcontainer.ErrNotRunning) {
+			return fmt.Errorf("container %s: %w: %w", c.id, err, errdefs.ErrFailedPrecondition)
+		}
+		return err
+	})
+}
+
+func (r *inProcess) resume(_ context.Context, c *container) error {
+	return r.with(c, func(lib *libcontainer.Container) error {
+		err := lib.Resume()
+		if errors.Is(err, libcontainer.ErrNotPaused) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (r *inProcess) destroy(_ context.Context, c *container) error {
+	c.libMu.Lock()
+	defer c.libMu.Unlock()
+	dir := filepath.Join(r.s.stateRoot(), c.id)
+	lib := c.lib
+	if lib == nil {
+		var err error
+		lib, err = libcontainer.Load(r.s.stateRoot(), c.id)
+		if errors.Is(err, libcontainer.ErrNotExist) {
+			// It was cut off before libcontainer wrote its state down.
+			if err := r.destroyCgroup(c); err != nil {
+				return err
+			}
+			return os.RemoveAll(dir)
+		}
+		if err != nil {
+			return fmt.Errorf("load container %s: %w", c.id, err)
+		}
+	}
+	if err := lib.Destroy(); err != nil {
+		return err
+	}
+	c.lib = nil
+	return nil
+}
+
+// cgroup manages the cgroup that a spec names; nil if it names none.
+func (r *inProcess) cgroup(c *container) (cgroups.Manager, error) {
+	if c.row.CgroupsPath == "" {
+		return nil, nil
+	}
+	spec := &specs.Spec{Linux: &specs.Linux{CgroupsPath: c.row.CgroupsPath}}
+	cg, err := specconv.CreateCgroupConfig(&specconv.CreateOpts{
+		CgroupName: c.id, UseSystemdCgroup: c.row.Systemd, Spec: spec,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return manager.New(cg)
+}
+
+// destroyCgroup removes the cgroup that a spec names, whoever may be in it.
+func (r *inProcess) destroyCgroup(c *container) error {
+	m, err := r.cgroup(c)
+	if err != nil || m == nil {
+		return err
+	}
+	if err := killAll(keepPaths(m.GetPaths())); err != nil {
+		return err
+	}
+	return m.Destroy()
+}
+
+// newProcess is an OCI process as libcontainer has it.
+func newProcess(p *specs.Process) (*libcontainer.Process, error) {
+	if p == nil || len(p.Args) == 0 || p.Args[0] == "" {
+		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
+	}
+	if !filepath.IsAbs(p.Cwd) {
+		return nil, fmt.Errorf("working directory %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
+	}
+	lp := &libcontainer.Process{
+		LogLevel: initLogLevel,
+		Args:     p.Args, Env: p.Env, UID: int(p.User.UID), GID: int(p.User.GID), Cwd: p.Cwd, Label: p.SelinuxLabel,
+		NoNewPrivileges: &p.NoNewPrivileges, AppArmorProfile: p.ApparmorProfile,
+		Scheduler: p.Scheduler, IOPriority: p.IOPriority,
+	}
+	for _, g := range p.User.AdditionalGids {
+		lp.AdditionalGroups = append(lp.AdditionalGroups, int(g))
+	}
+	if p.ConsoleSize != nil {
+		lp.ConsoleWidth, lp.ConsoleHeight = uint16(p.ConsoleSize.Width), uint16(p.ConsoleSize.Height)
+	}
+	if c := p.Capabilities; c != nil {
+		lp.Capabilities = &configs.Capabilities{
+			Bounding: c.Bounding, Effective: c.Effective, Inheritable: c.Inheritable,
+			Permitted: c.Permitted, Ambient: c.Ambient,
+		}
+	}
+	for _, r := range p.Rlimits {
+		n, ok := rlimitNumbers[r.Type]
+		if !ok {
+			return nil, fmt.Errorf("limit %q: %w", r.Type, errdefs.ErrInvalidArgument)
+		}
+		lp.Rlimits = append(lp.Rlimits, configs.Rlimit{Type: n, Hard: r.Hard, Soft: r.Soft})
+	}
+	var err error
+	if lp.CPUAffinity, err = configs.ConvertCPUAffinity(p.ExecCPUAffinity); err != nil {
+		return nil, fmt.Errorf("CPU affinity: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return lp, nil
+}
+
+// mergeResources lays what is set in res over what a container has.
+func mergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroups.Resources, error) {
+	r := *have
+	if c := res.CPU; c != nil {
+		set(&r.CpuShares, c.Shares)
+		set(&r.CpuPeriod, c.Period)
+		set(&r.CpuQuota, c.Quota)
+		set(&r.CpuRtPeriod, c.RealtimePeriod)
+		set(&r.CpuRtRuntime, c.RealtimeRuntime)
+		if c.Burst != nil {
+			r.CpuBurst = c.Burst
+		}
+		if c.Idle != nil {
+			r.CPUIdle = c.Idle
+		}
+		if c.Cpus != "" {
+			r.CpusetCpus = c.Cpus
+		}
+		if c.Mems != "" {
+			r.CpusetMems = c.Mems
+		}
+		// On v2 the weight is what counts, and it was made of the shares when the container was created.
+		if c.Shares != nil {
+			r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(*c.Shares)
+		}
+	}
+	if m := res.Memory; m != nil {
+		set(&r.Memory, m.Limit)
+		set(&r.MemorySwap, m.Swap)
+		set(&r.MemoryReservation, m.Reservation)
+		if m.Swappiness != nil {
+			r.MemorySwappiness = m.Swappiness
+		}
+		if m.DisableOOMKiller != nil {
+			r.OomKillDisable = *m.DisableOOMKiller
+		}
+		if m.CheckBeforeUpdate != nil {
+			r.MemoryCheckBeforeUpdate = *m.CheckBeforeUpdate
+		}
+	}
+	if p := res.Pids; p != nil && p.Limit != nil {
+		r.PidsLimit = p.Limit
+	}
+	if b := res.BlockIO; b != nil {
+		if b.Weight != nil {
+			r.BlkioWeight = *b.Weight
+		}
+		if b.LeafWeight != nil {
+			r.BlkioLeafWeight = *b.LeafWeight
+		}
+		for _, d := range b.WeightDevice {
+			var w, lw uint16
+			set(&w, d.Weight)
+			set(&lw, d.LeafWeight)
+			r.BlkioWeightDevice = append(r.BlkioWeightDevice, cgroups.NewWeightDevice(d.Major, d.Minor, w, lw))
+		}
+		for _, t := range []struct {
+			to   *[]*cgroups.ThrottleDevice
+			from []specs.LinuxThrottleDevice
+		}{
+			{&r.BlkioThrottleReadBpsDevice, b.ThrottleReadBpsDevice},
+			{&r.BlkioThrottleWriteBpsDevice, b.ThrottleWriteBpsDevice},
+			{&r.BlkioThrottleReadIOPSDevice, b.ThrottleReadIOPSDevice},
+			{&r.BlkioThrottleWriteIOPSDevice, b.ThrottleWriteIOPSDevice},
+		} {
+			for _, d := range t.from {
+				*t.to = append(*t.to, cgroups.NewThrottleDevice(d.Major, d.Minor, d.Rate))
+			}
+		}
+	}
+	for _, h := range res.HugepageLimits {
+		limits := make([]*cgroups.HugepageLimit, 0, len(r.HugetlbLimit)+1)
+		for _, l := range r.HugetlbLimit {
+			if l.Pagesize != h.Pagesize {
+				limits = append(limits, l)
+			}
+		}
+		r.HugetlbLimit = append(limits, &cgroups.HugepageLimit{Pagesize: h.Pagesize, Limit: h.Limit})
+	}
+	if len(res.Unified) > 0 {
+		unified := map[string]string{}
+		for k, v := range r.Unified {
+			unified[k] = v
+		}
+		for k, v := range res.Unified {
+			if strings.ContainsAny(k, "/\x00") {
+				return nil, fmt.Errorf("cgroup file %q: %w", k, errdefs.ErrInvalidArgument)
+			}
+			unified[k] = v
+		}
+		r.Unified = unified
+	}
+	if len(res.Devices) > 0 || res.Network != nil || len(res.Rdma) > 0 {
+		return nil, fmt.Errorf("devices, network and RDMA limits of a running container: %w", errdefs.ErrNotImplemented)
+	}
+	return &r, nil
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// killStarting kills what is in the cgroup of a container that is being made.
+func (r *inProcess) killStarting(c *container) error {
+	m, err := r.cgroup(c)
+	if err != nil || m == nil {
+		return err
+	}
+	return killAll(keepPaths(m.GetPaths()))
+}
+
+// removeState removes a container of which there is a state directory and no row.
+func (r *inProcess) removeState(ctx context.Context, c *container) error {
+	lib, err := libcontainer.Load(r.s.stateRoot(), c.id)
+	if err == nil {
+		st, err := lib.State()
+		if err != nil {
+			return err
+		}
+		if err := killAll(st.CgroupPaths); err != nil {
+			return err
+		}
+		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
+			c.log.Warn("kill", "error", err)
+		}
+	}
+	for {
+		err := r.destroy(ctx, c)
+		if !errors.Is(err, libcontainer.ErrRunning) {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package server
+
+import (
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// limits are what this process may give to others. Without CAP_SYS_RESOURCE the kernel refuses hard limits above one's
+// own and an oom_score_adj below one's own; a container that asks for these gets what is allowed.
+type limits struct {
+	all bool // CAP_SYS_RESOURCE: anything goes
+	oom int  // own oom_score_adj
+	log *slog.Logger
+	// oomOnce and rlimitOnce keep a node without the capability from saying so at every start.
+	oomOnce, rlimitOnce *sync.Once
+}
+
+func ownLimits(log *slog.Logger) limits {
+	l := limits{log: log, oomOnce: &sync.Once{}, rlimitOnce: &sync.Once{}}
+	if b, err := os.ReadFile("/proc/self/status"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
+				caps, _ := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
+				l.all = caps&(1<<unix.CAP_SYS_RESOURCE) != 0
+			}
+		}
+	}
+	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
+		l.oom, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	return l
+}
+
+// fit changes a container's process to what may be given. A container without a score of its own gets 0 and not the
+// keeper's, which is protected.
+func (l *limits) fit(p *specs.Process) {
+	if p == nil {
+		return
+	}
+	if p.OOMScoreAdj == nil && l.oom != 0 {
+		p.OOMScoreAdj = new(int)
+	}
+	if p.OOMScoreAdj != nil && !l.all && *p.OOMScoreAdj < l.oom {
+		l.oomOnce.Do(func() {
+			l.log.Warn("no CAP_SYS_RESOURCE: oom_score_adj is not lowered below the keeper's", "keeper", l.oom)
+		})
+		p.OOMScoreAdj = &l.oom
+	}
+	l.rlimits(p)
+}
+
+func (l *limits) rlimits(p *specs.Process) {
+	if l.all {
+		return
+	}
+	for i := range p.Rlimits {
+		r := &p.Rlimits[i]
+		n, ok := rlimitNumbers[r.Type]
+		var own unix.Rlimit
+		if !ok || unix.Getrlimit(n, &own) != nil || r.Hard <= own.Max {
+			continue
+		}
+		l.rlimitOnce.Do(func() {
+			l.log.Warn("no CAP_SYS_RESOURCE: hard limits are not raised above the keeper's", "limit", r.Type, "keeper", own.Max)
+		})
+		r.Hard = own.Max
+		r.Soft = min(r.Soft, r.Hard)
+	}
+}
+
+// rlimitNumbers are the limits that the OCI runtime spec names (getrlimit(2)).
+var rlimitNumbers = map[string]int{
+	"RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_DATA": unix.RLIMIT_DATA,
+	"RLIMIT_STACK": unix.RLIMIT_STACK, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_RSS": unix.RLIMIT_RSS,
+	"RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
+	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING,
+	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO,
+	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME,
+}

@@ -1,0 +1,212 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/cgroups"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+)
+
+// removeWait bounds how long a container may take to die; Delete can be called again.
+const removeWait = 10 * time.Second
+
+// delete ends a container and removes all traces. It is idempotent.
+func (s *Server) delete(ctx context.Context, id string) error {
+	if err := checkID("container", id); err != nil {
+		return err
+	}
+	if err := s.begin(); err != nil {
+		return err
+	}
+	defer s.end()
+	c, err := s.get(id)
+	if err != nil {
+		return s.deleteUnknown(ctx, id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	for tick := time.Millisecond; ; tick = min(2*tick, 100*time.Millisecond) {
+		ended, err := c.killOnce()
+		if ended {
+			break
+		}
+		if err != nil {
+			c.log.Warn("kill", "error", err)
+		}
+		select {
+		case <-c.exited:
+		case <-time.After(tick):
+		case <-ctx.Done():
+			return fmt.Errorf("container %s does not end: %w", id, context.DeadlineExceeded)
+		}
+	}
+	return s.clean(ctx, c)
+}
+
+// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died.
+func (c *container) killOnce() (ended bool, err error) {
+	select {
+	case <-c.exited:
+		return true, nil
+	default:
+	}
+	select {
+	case <-c.started:
+		if c.runErr != nil {
+			return true, nil
+		}
+	default:
+	}
+	c.mu.Lock()
+	paths, state := c.row.Cgroups, c.row.State
+	c.mu.Unlock()
+	if state == keeper.StateStarting {
+		return false, (&inProcess{s: c.s}).killStarting(c)
+	}
+	if err := c.signal(unix.SIGKILL); err != nil {
+		return false, err
+	}
+	thaw(paths)
+	return false, killAll(paths)
+}
+
+// clean removes what is left of a container whose processes are dead.
+func (s *Server) clean(ctx context.Context, c *container) error {
+	end := s.orphans.begin()
+	defer end()
+	c.mu.Lock()
+	r := c.row
+	var execs []*process
+	for _, p := range c.execs {
+		execs = append(execs, p)
+	}
+	c.mu.Unlock()
+	for _, p := range execs {
+		p.kill(false)
+	}
+	select {
+	case <-c.started:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if c.runErr == nil {
+		select {
+		case <-c.flushed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := killAll(r.Cgroups); err != nil {
+			return err
+		}
+		thaw(r.Cgroups)
+		if err := s.runtime(&r).destroy(ctx, c); err != nil {
+			return fmt.Errorf("remove container %s: %w", c.id, err)
+		}
+	}
+	if r.Runtime != "" {
+		// What the binary does not know of: cgroups of execs, and all of it if it lost its state.
+		for k, p := range r.Cgroups {
+			if members(map[string]string{k: p}) != "" {
+				if err := cgroups.RemovePath(p); err != nil {
+					c.log.Warn("remove cgroup", "path", p, "error", err)
+				}
+			}
+		}
+	}
+	if r.Reaper {
+		s.removePodInit(&r)
+	}
+	if err := os.RemoveAll(s.bundle(c.id)); err != nil {
+		return err
+	}
+	if err := s.forget(c.id); err != nil {
+		return err
+	}
+	s.remove(c)
+	c.mu.Lock()
+	out := c.out
+	c.out = nil
+	c.mu.Unlock()
+	if out != nil {
+		out.Close()
+	}
+	s.release(c.id)
+	s.publish(c.id)
+	c.log.Info("container removed")
+	return nil
+}
+
+// deleteUnknown removes what a crash may have left of a container that is not on the table.
+func (s *Server) deleteUnknown(ctx context.Context, id string) error {
+	c := s.newContainer(row{ID: id, State: keeper.StateExited})
+	if err := (&inProcess{s: s}).removeState(ctx, c); err != nil {
+		return fmt.Errorf("remove container %s: %w", id, err)
+	}
+	if err := os.RemoveAll(s.bundle(id)); err != nil {
+		return err
+	}
+	return s.forget(id)
+}
+
+// signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its way:
+// berthd may have been killed meanwhile, and another asks.
+func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
+	c, err := s.get(id)
+	if err != nil {
+		return err
+	}
+	if sig <= 0 || sig > 64 {
+		return fmt.Errorf("signal %d: %w", sig, errdefs.ErrInvalidArgument)
+	}
+	select {
+	case <-c.started:
+	case <-ctx.Done():
+		return fmt.Errorf("container %s is starting: %w", id, ctx.Err())
+	}
+	if c.runErr != nil {
+		return nil // it has never run
+	}
+	c.mu.Lock()
+	paths, state := c.row.Cgroups, c.row.State
+	c.mu.Unlock()
+	if state == keeper.StateExited {
+		return nil
+	}
+	if !all {
+		if err := c.signal(sig); err != nil {
+			return err
+		}
+	} else if err := signalAll(paths, sig); err != nil {
+		return err
+	}
+	if sig == unix.SIGKILL {
+		thaw(paths)
+	}
+	return nil
+}
+
+func signalAll(paths map[string]string, sig unix.Signal) error {
+	dir := members(paths)
+	if dir == "" {
+		return nil
+	}
+	if sig == unix.SIGKILL {
+		return killCgroup(dir)
+	}
+	pids, err := cgroups.GetAllPids(dir)
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if pid != os.Getpid() {
+			_ = unix.Kill(pid, sig)
+		}
+	}
+	return nil
+}

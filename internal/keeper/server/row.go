@@ -1,0 +1,133 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/keeper"
+)
+
+// row is a container as it is written to disk and given into custody: what another keeper needs to go on.
+type row struct {
+	ID      string `json:"id"`
+	Nonce   string `json:"nonce"` // of the call that ran it
+	PodID   string `json:"podID,omitempty"`
+	Name    string `json:"name,omitempty"`
+	LogPath string `json:"logPath,omitempty"`
+	// Runtime is the OCI runtime binary; empty: libcontainer.
+	Runtime     string `json:"runtime,omitempty"`
+	RuntimeRoot string `json:"runtimeRoot,omitempty"`
+	Systemd     bool   `json:"systemd,omitempty"`
+	Stdin       bool   `json:"stdin,omitempty"`
+	StdinOnce   bool   `json:"stdinOnce,omitempty"`
+	Terminal    bool   `json:"terminal,omitempty"`
+	Reaper      bool   `json:"reaper,omitempty"`
+	Root        string `json:"root,omitempty"`
+	CgroupsPath string `json:"cgroupsPath,omitempty"` // as the spec has it
+	// Cgroups are the directories by controller (v1), or the one under "" (v2).
+	Cgroups map[string]string `json:"cgroups,omitempty"`
+
+	State      keeper.State `json:"state"`
+	PID        int          `json:"pid,omitempty"`
+	Start      uint64       `json:"start,omitempty"` // of the process, see pidfd.StartTime
+	StartedAt  time.Time    `json:"startedAt,omitzero"`
+	FinishedAt time.Time    `json:"finishedAt,omitzero"`
+	ExitCode   int          `json:"exitCode,omitempty"`
+	OOMKilled  bool         `json:"oomKilled,omitempty"`
+	Lost       bool         `json:"lost,omitempty"`
+	LogDone    bool         `json:"logDone,omitempty"`
+	Orphan     bool         `json:"orphan,omitempty"`
+}
+
+// execRow is a further process, likewise.
+type execRow struct {
+	ContainerID string `json:"containerID"`
+	ExecID      string `json:"execID"`
+	Nonce       string `json:"nonce"`
+	PID         int    `json:"pid"`
+	Start       uint64 `json:"start"`
+	// Deadline is when all of it is killed; zero: never.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Cgroup holds all of it, where it has one of its own.
+	Cgroup   string `json:"cgroup,omitempty"`
+	Orphan   bool   `json:"orphan,omitempty"`
+	Exited   bool   `json:"exited,omitempty"`
+	ExitCode int    `json:"exitCode,omitempty"`
+	TimedOut bool   `json:"timedOut,omitempty"`
+}
+
+// kept is what a packet that gives something into custody holds.
+type kept struct {
+	Container *row     `json:"container,omitempty"`
+	Exec      *execRow `json:"exec,omitempty"`
+}
+
+// checkID keeps names of containers and execs such that they are file names.
+func checkID(kind, id string) error {
+	ok := id != "" && len(id) <= 200 && id != "." && id != ".."
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_+-.", c) >= 0
+	}
+	if !ok {
+		return fmt.Errorf("%s ID %q: %w", kind, id, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func (s *Server) rowPath(id string) string { return filepath.Join(s.cfg.Dir, rowsDir, id+".json") }
+
+// save writes a row, whole or not at all. It does not sync: the table does not outlive a boot.
+func (s *Server) save(r *row) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(s.cfg.Dir, rowsDir, "."+r.ID)
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("save container %s: %w", r.ID, err)
+	}
+	return os.Rename(tmp, s.rowPath(r.ID))
+}
+
+func (s *Server) forget(id string) error {
+	if err := os.Remove(s.rowPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// load reads all rows. One that does not parse is reported and left out.
+func (s *Server) load() ([]*row, error) {
+	dir := filepath.Join(s.cfg.Dir, rowsDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var rows []*row
+	for _, e := range entries {
+		id, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || strings.HasPrefix(id, ".") {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		r := &row{}
+		if err == nil {
+			err = json.Unmarshal(b, r)
+		}
+		if err != nil || r.ID != id {
+			s.log.Error("row of the table is unreadable", "container", id, "error", err)
+			continue
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}

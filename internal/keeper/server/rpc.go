@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	api "berth/api/keeper"
+	"berth/internal/cgroup"
+	"berth/internal/keeper"
+	"berth/internal/keeper/wire"
+)
+
+// service translates RPCs.
+type service struct {
+	s *Server
+}
+
+func (s *Server) spill() string { return filepath.Join(s.cfg.Dir, spillDir) }
+
+func done(err error) (*api.Empty, error) {
+	if err != nil {
+		return nil, wire.Encode(err)
+	}
+	return &api.Empty{}, nil
+}
+
+func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, error) {
+	s := v.s
+	return &api.InfoResponse{
+		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.generation, Image: s.image,
+		Containers: int32(len(s.all())), StartedAt: timestamppb.New(s.startedAt),
+	}, nil
+}
+
+func (v *service) Run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
+	res, err := v.s.run(ctx, req)
+	return res, wire.Encode(err)
+}
+
+func (v *service) Signal(ctx context.Context, req *api.SignalRequest) (*api.Empty, error) {
+	return done(v.s.signalContainer(ctx, req.Id, unix.Signal(req.Signal), req.All))
+}
+
+func (v *service) Delete(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	return done(v.s.delete(ctx, req.Id))
+}
+
+func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.ContainerStatus, error) {
+	c, err := v.s.get(req.Id)
+	if err != nil {
+		return nil, wire.Encode(err)
+	}
+	st := wireStatus(c.status())
+	st.Paused = st.State == string(keeper.StateRunning) && c.frozen()
+	return st, nil
+}
+
+func (v *service) List(context.Context, *api.Empty) (*api.ListResponse, error) {
+	res := &api.ListResponse{}
+	for _, c := range v.s.all() {
+		res.Statuses = append(res.Statuses, wireStatus(c.status()))
+	}
+	return res, nil
+}
+
+func (v *service) Watch(ctx context.Context, req *api.WatchRequest, stream api.Keeper_WatchServer) error {
+	return wire.Encode(v.s.watch(ctx, req.WatchId, stream.Send))
+}
+
+func (v *service) Unwatch(_ context.Context, req *api.WatchRequest) (*api.Empty, error) {
+	v.s.unwatch(req.WatchId)
+	return &api.Empty{}, nil
+}
+
+func (v *service) Exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
+	res, err := v.s.exec(ctx, req)
+	return res, wire.Encode(err)
+}
+
+func (v *service) WaitExec(ctx context.Context, req *api.ExecID) (*api.ExecExit, error) {
+	res, err := v.s.waitExec(ctx, req)
+	return res, wire.Encode(err)
+}
+
+func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, error) {
+	p, err := v.s.getExec(req)
+	if err == nil {
+		p.kill(false)
+	}
+	return done(err)
+}
+
+func (v *service) Attach(_ context.Context, req *api.AttachRequest) (*api.Empty, error) {
+	defer v.s.discard(req.Token)
+	if err := v.s.begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.end()
+	return done(v.s.attach(req))
+}
+
+func (s *Server) attach(req *api.AttachRequest) error {
+	files, err := s.take(req.Token)
+	if err != nil {
+		return err
+	}
+	c, err := s.get(req.ContainerId)
+	if err != nil {
+		closeAll(files)
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.row.State != keeper.StateRunning || c.out == nil {
+		closeAll(files)
+		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
+	}
+	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr)); err != nil {
+		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
+			closeAll(files)
+			return nil // the same call made again
+		}
+		closeAll(files)
+		return fmt.Errorf("attach %s: %w", req.AttachId, errdefs.ErrAlreadyExists)
+	}
+	c.clients[req.AttachId] = req.Session
+	if req.Stdin {
+		c.owners[req.AttachId] = req.Session
+	}
+	return nil
+}
+
+func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, error) {
+	c, err := v.s.get(req.ContainerId)
+	if err == nil {
+		c.detach(req.AttachId)
+	}
+	return done(err)
+}
+
+func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	c, err := v.s.get(req.Id)
+	if err == nil {
+		c.closeStdin()
+	}
+	return done(err)
+}
+
+func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	c, err := v.s.get(req.Id)
+	if err != nil {
+		return done(err)
+	}
+	c.mu.Lock()
+	out, path := c.out, c.row.LogPath
+	c.mu.Unlock()
+	if out == nil || path == "" {
+		return done(fmt.Errorf("container %s has no log: %w", req.Id, errdefs.ErrFailedPrecondition))
+	}
+	if err := out.Reopen(); err != nil {
+		return done(fmt.Errorf("reopen log of container %s: %w", req.Id, err))
+	}
+	return done(nil)
+}
+
+// running calls fn with a running container, guarded against upgrades.
+func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container, runtime) error) (*api.Empty, error) {
+	if err := v.s.begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.end()
+	c, err := v.s.get(id)
+	if err != nil {
+		return done(err)
+	}
+	c.mu.Lock()
+	r := c.row
+	c.mu.Unlock()
+	if r.State != keeper.StateRunning {
+		return done(fmt.Errorf("container %s is %s, not running: %w", id, r.State, errdefs.ErrFailedPrecondition))
+	}
+	return done(fn(ctx, c, v.s.runtime(&r)))
+}
+
+func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empty, error) {
+	var res specs.LinuxResources
+	if err := json.Unmarshal(req.Resources, &res); err != nil {
+		return done(fmt.Errorf("resources of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument))
+	}
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error {
+		if err := r.update(ctx, c, &res); err != nil {
+			return fmt.Errorf("update container %s: %w", req.Id, cgroup.Refused(err))
+		}
+		return nil
+	})
+}
+
+func (v *service) Pause(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error { return r.pause(ctx, c) })
+}
+
+func (v *service) Resume(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error { return r.resume(ctx, c) })
+}
+
+func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, error) {
+	return done(v.s.adopt(req.Row, req.Token))
+}
+
+func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
+	v.s.settle()
+	return &api.Empty{}, nil
+}
+
+// upgradeStart is how long the answer to Upgrade has to leave before the connections close.
+const upgradeStart = 5 * time.Millisecond
+
+func (v *service) Upgrade(context.Context, *api.Empty) (*api.Empty, error) {
+	if err := v.s.checkBinary(); err != nil {
+		return done(fmt.Errorf("upgrade: %w", err))
+	}
+	time.AfterFunc(upgradeStart, func() { _ = v.s.replace() })
+	return &api.Empty{}, nil
+}

@@ -1,0 +1,306 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	api "berth/api/keeper"
+	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/pidfd"
+)
+
+// run starts a container. The start goes on if the caller stops waiting.
+func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
+	if err := checkID("container", req.Id); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
+	defer s.end()
+	c, err := s.reserve(req)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.started:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("start container %s: %w", req.Id, ctx.Err())
+	}
+	if c.runErr != nil {
+		if se := startError(c.runErr); se != nil {
+			return &api.RunResponse{Error: se}, nil
+		}
+		return nil, fmt.Errorf("start container %s: %w", req.Id, c.runErr)
+	}
+	st := c.status()
+	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt)}, nil
+}
+
+// reserve makes the row and begins the start, or finds that this very call has done so already.
+func (s *Server) reserve(req *api.RunRequest) (*container, error) {
+	var spec specs.Spec
+	if err := json.Unmarshal(req.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("spec of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument)
+	}
+	switch {
+	case spec.Process == nil || spec.Root == nil || spec.Linux == nil:
+		return nil, fmt.Errorf("spec of container %s lacks process, root or linux: %w", req.Id, errdefs.ErrInvalidArgument)
+	case !filepath.IsAbs(spec.Root.Path):
+		return nil, fmt.Errorf("root %q of container %s is not absolute: %w", spec.Root.Path, req.Id, errdefs.ErrInvalidArgument)
+	case req.LogPath != "" && !filepath.IsAbs(req.LogPath):
+		return nil, fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath, req.Id, errdefs.ErrInvalidArgument)
+	case req.RuntimePath != "" && !filepath.IsAbs(req.RuntimePath):
+		return nil, fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id, errdefs.ErrInvalidArgument)
+	}
+	r := row{
+		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
+		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
+		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
+		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: keeper.StateStarting,
+	}
+	if r.Runtime != "" && r.RuntimeRoot == "" {
+		r.RuntimeRoot = filepath.Join(s.cfg.Dir, stateDir, "."+filepath.Base(r.Runtime))
+	}
+	c := s.newContainer(r)
+	s.mu.Lock()
+	if old, ok := s.containers[req.Id]; ok {
+		s.mu.Unlock()
+		old.mu.Lock()
+		defer old.mu.Unlock()
+		if req.Nonce != "" && old.row.Nonce == req.Nonce {
+			return old, nil
+		}
+		return nil, fmt.Errorf("container %s: %w", req.Id, errdefs.ErrAlreadyExists)
+	}
+	s.containers[req.Id] = c
+	s.inflight.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.end()
+		c.start(&spec)
+	}()
+	return c, nil
+}
+
+// start is the start itself: intent first, then pipes, process, pumps.
+func (c *container) start(spec *specs.Spec) {
+	end := c.s.orphans.begin()
+	err := c.launch(spec)
+	if err != nil {
+		c.log.Info("container did not start", "name", c.row.Name, "error", err)
+		c.runErr = err
+		c.s.remove(c)
+		if ferr := c.s.forget(c.id); ferr != nil {
+			c.log.Error("remove row of the table", "error", ferr)
+		}
+	}
+	close(c.started)
+	end()
+	c.s.publish(c.id)
+}
+
+func (c *container) launch(spec *specs.Spec) (err error) {
+	s := c.s
+	// The intent: another keeper finds the row and removes whatever there is of the container.
+	r := c.row
+	if err := s.save(&r); err != nil {
+		return err
+	}
+	s.limits.fit(spec.Process)
+	if r.Reaper {
+		s.podInit(spec)
+	}
+	l := &launch{spec: spec}
+	ends := ends{in: -1, out: -1, err: -1}
+	if !r.Terminal {
+		if err := ends.open(l, r.Stdin); err != nil {
+			return err
+		}
+	}
+	log := logpump.New(r.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
+	res, err := s.runtime(&r).run(context.Background(), c, l)
+	l.io.close()
+	if err != nil {
+		ends.close()
+		log.Close()
+		if r.Reaper {
+			s.removePodInit(&r)
+		}
+		if rerr := os.RemoveAll(s.bundle(c.id)); rerr != nil {
+			c.log.Warn("remove bundle", "error", rerr)
+		}
+		return err
+	}
+	startedAt := time.Now()
+	proc, err := pidfd.Open(res.pid, true)
+	if err != nil {
+		_ = unix.Kill(res.pid, unix.SIGKILL)
+	}
+	start, _ := pidfd.StartTime(res.pid)
+	pumps := map[logpump.Stream]*logpump.Pump{}
+	if r.Terminal {
+		ends.out = res.console
+	}
+	for stream, fd := range map[logpump.Stream]int{logpump.Stdout: ends.out, logpump.Stderr: ends.err} {
+		if fd < 0 {
+			continue
+		}
+		p, perr := logpump.NewPump(log, stream, fd)
+		if perr != nil {
+			c.log.Error("take output", "stream", stream, "error", perr)
+			continue
+		}
+		p.Start()
+		pumps[stream] = p
+	}
+	c.mu.Lock()
+	c.proc, c.out, c.pumps, c.stdin = proc, log, pumps, ends.in
+	c.mu.Unlock()
+	c.change(func(r *row) {
+		r.State, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, res.pid, start, startedAt, res.cgroups
+	})
+	s.give(c)
+	c.log.Info("container started", "name", r.Name, "process", res.pid)
+	if proc == nil {
+		s.watching.Go(func() { c.ended(pidfd.Exit{Code: 255}) })
+		return nil
+	}
+	s.watching.Go(func() { c.watch(proc) })
+	return nil
+}
+
+// ends are the keeper's ends of a container's pipes, -1 where there is none.
+type ends struct{ in, out, err int }
+
+// open makes the pipes. The keeper's ends do not block.
+func (e *ends) open(l *launch, stdin bool) (err error) {
+	defer func() {
+		if err != nil {
+			l.io.close()
+			e.close()
+		}
+	}()
+	pipe := func() (r, w int, err error) {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+			return -1, -1, os.NewSyscallError("pipe2", err)
+		}
+		return p[0], p[1], nil
+	}
+	var r, w int
+	if r, w, err = pipe(); err != nil {
+		return err
+	}
+	e.out, l.io.out = r, os.NewFile(uintptr(w), "stdout")
+	if r, w, err = pipe(); err != nil {
+		return err
+	}
+	e.err, l.io.err = r, os.NewFile(uintptr(w), "stderr")
+	if stdin {
+		if r, w, err = pipe(); err != nil {
+			return err
+		}
+		e.in, l.io.in = w, os.NewFile(uintptr(r), "stdin")
+		if err := unix.SetNonblock(w, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *ends) close() {
+	for _, fd := range []int{e.in, e.out, e.err} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func (s *stdio) close() {
+	for _, f := range []*os.File{s.in, s.out, s.err} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// podInit makes the spec that of a pod's init: this program, read-only in an empty root, under its other name.
+func (s *Server) podInit(spec *specs.Spec) {
+	spec.Process.Args = []string{keeper.ReaperProgram}
+	spec.Process.Terminal = false
+	proc := slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == "/proc" })
+	if !proc { // libcontainer needs one to drop capabilities
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"},
+		})
+	}
+	spec.Mounts = append(spec.Mounts, specs.Mount{
+		Destination: keeper.ReaperProgram, Type: "bind", Source: s.cfg.Binary,
+		Options: []string{"bind", "ro", "nosuid", "nodev", "private"},
+	})
+}
+
+// removePodInit removes the mount points that were made for podInit.
+func (s *Server) removePodInit(r *row) {
+	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
+	p := filepath.Join(r.Root, keeper.ReaperProgram)
+	if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+		_ = os.Remove(p)
+	}
+	_ = unix.Rmdir(filepath.Join(r.Root, "proc"))
+}
+
+// remove takes a container off the table.
+func (s *Server) remove(c *container) {
+	c.mu.Lock()
+	c.removed = true
+	c.mu.Unlock()
+	s.mu.Lock()
+	if s.containers[c.id] == c {
+		delete(s.containers, c.id)
+	}
+	s.mu.Unlock()
+}
+
+var (
+	// The ways in which runtimes say that a program cannot be executed.
+	execError = regexp.MustCompile(`exec: "|exec failed|executable (file )?.*not found|exec format error|open executable`)
+	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
+	forbidden = regexp.MustCompile(`permission denied|is a directory|operation not permitted`)
+	prefixes  = regexp.MustCompile(`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)
+)
+
+// startError is an error that the container's configuration causes, nil for others. Exit codes are those of shells.
+func startError(err error) *api.StartError {
+	for _, kind := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists} {
+		if errors.Is(err, kind) {
+			return nil
+		}
+	}
+	msg := strings.TrimSpace(prefixes.ReplaceAllString(err.Error(), ""))
+	code := int32(128)
+	if execError.MatchString(msg) {
+		switch {
+		case notFound.MatchString(msg):
+			code = 127
+		case forbidden.MatchString(msg):
+			code = 126
+		}
+	}
+	return &api.StartError{ExitCode: code, Message: msg}
+}

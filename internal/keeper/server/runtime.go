@@ -1,0 +1,48 @@
+package server
+
+import (
+	"context"
+	"os"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// stdio are a process's own ends. The caller closes them. With a terminal they are all nil.
+type stdio struct {
+	in, out, err *os.File
+}
+
+// launch is a container or exec to be started.
+type launch struct {
+	spec    *specs.Spec    // a container
+	process *specs.Process // an exec
+	execID  string
+	io      stdio
+	sub     map[string]string // an exec's own cgroup, as libcontainer has it
+	subDir  string
+}
+
+// launched is what came of it. Console is a terminal's master.
+type launched struct {
+	pid     int
+	console int // -1: none
+	cgroups map[string]string
+}
+
+// runtime makes containers. Its calls may take as long as the kernel does; the context bounds those that run a program.
+type runtime interface {
+	run(ctx context.Context, c *container, l *launch) (launched, error)
+	exec(ctx context.Context, c *container, l *launch) (launched, error)
+	update(ctx context.Context, c *container, r *specs.LinuxResources) error
+	pause(ctx context.Context, c *container) error
+	resume(ctx context.Context, c *container) error
+	// destroy removes what the runtime has of a container whose processes are dead. It is idempotent.
+	destroy(ctx context.Context, c *container) error
+}
+
+func (s *Server) runtime(r *row) runtime {
+	if r.Runtime != "" {
+		return &binary{s: s, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd}
+	}
+	return &inProcess{s: s}
+}

@@ -1,0 +1,532 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
+)
+
+// An upgrade in place: nothing new begins, what has begun ends, connections close, pumps stop between two reads, the
+// state goes into a memfd, and the new program is executed with every descriptor open. Children stay children.
+
+const (
+	stateEnv = "BERTH_KEEPER_STATE" // the memfd's number
+	// StateFormat is the version of the saved state; a program that prints another one is not executed.
+	StateFormat   = 1
+	upgradeWait   = 30 * time.Second // for what is under way
+	shutdownWait  = 2 * time.Second  // for the answers to reach their clients
+	checkProgWait = 10 * time.Second
+)
+
+type savedServer struct {
+	Format     int                    `json:"format"`
+	Generation string                 `json:"generation"`
+	Image      uint32                 `json:"image"`
+	StartedAt  time.Time              `json:"startedAt"`
+	Settled    bool                   `json:"settled"`
+	Lock       int                    `json:"lock"`
+	RPC        int                    `json:"rpc"`
+	FDs        int                    `json:"fds"`
+	Containers []savedContainer       `json:"containers"`
+	Stored     map[string][]wire.Role `json:"stored,omitempty"`
+}
+
+type savedContainer struct {
+	Row     row                                  `json:"row"`
+	Pidfd   int                                  `json:"pidfd"`
+	Stdin   int                                  `json:"stdin"`
+	Log     *logpump.LogState                    `json:"log,omitempty"`
+	Pumps   map[logpump.Stream]logpump.PumpState `json:"pumps,omitempty"`
+	Execs   []savedExec                          `json:"execs,omitempty"`
+	Owners  map[string]string                    `json:"owners,omitempty"`
+	Clients map[string]string                    `json:"clients,omitempty"`
+}
+
+type savedExec struct {
+	Row     execRow   `json:"row"`
+	Pidfd   int       `json:"pidfd"`
+	EndedAt time.Time `json:"endedAt,omitzero"`
+}
+
+// Upgrade executes the binary in place of this program. It returns only if that failed; everything goes on then.
+func (s *Server) Upgrade() error {
+	if err := s.checkBinary(); err != nil {
+		s.log.Error("upgrade is refused", "error", err)
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	return s.replace()
+}
+
+// replace does it, after the check.
+func (s *Server) replace() error {
+	s.mu.Lock()
+	if s.upgrading {
+		s.mu.Unlock()
+		return errUpgrading
+	}
+	s.upgrading = true
+	close(s.stop)
+	s.mu.Unlock()
+	s.log.Info("upgrade begins", "binary", s.cfg.Binary)
+	err := s.upgrade()
+	s.log.Error("upgrade failed; the keeper goes on as it is", "error", err)
+	return fmt.Errorf("upgrade: %w", err)
+}
+
+// checkBinary makes sure that the program can run here and understands the state.
+func (s *Server) checkBinary() error {
+	ctx, cancel := context.WithTimeout(context.Background(), checkProgWait)
+	defer cancel()
+	end := s.orphans.begin()
+	defer end()
+	out, err := exec.CommandContext(ctx, s.cfg.Binary, "--state-format").Output()
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.cfg.Binary, err)
+	}
+	if got := strings.TrimSpace(string(out)); got != strconv.Itoa(StateFormat) {
+		return fmt.Errorf("%s has state format %s, not %d", s.cfg.Binary, got, StateFormat)
+	}
+	return nil
+}
+
+func (s *Server) upgrade() error {
+	resume := func() {
+		s.mu.Lock()
+		s.upgrading = false
+		s.stop = make(chan struct{})
+		s.mu.Unlock()
+	}
+	quiet := make(chan struct{})
+	go func() {
+		s.inflight.Wait()
+		close(quiet)
+	}()
+	select {
+	case <-quiet:
+	case <-time.After(upgradeWait):
+		resume()
+		return errors.New("a start that is under way does not end")
+	}
+	s.disconnect()
+
+	saved, fds, err := s.freeze()
+	if err == nil {
+		err = s.become(saved, fds)
+	}
+	// Only a failure comes here.
+	s.thaw()
+	resume()
+	if lerr := s.listen(); lerr != nil {
+		s.fail(lerr)
+	}
+	return err
+}
+
+// disconnect lets the answers out and closes all connections. The sockets go on collecting new ones.
+func (s *Server) disconnect() {
+	deadline := time.Now().Add(shutdownWait)
+	for time.Now().Before(deadline) {
+		// Shutdown looks at its connections only now and then; calling it anew makes it look.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		err := s.rpc.Shutdown(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	s.rpc.Close()
+	_ = s.fdsListener.SetDeadline(time.Unix(1, 0))
+	s.serving.Wait()
+	_ = s.fdsListener.SetDeadline(time.Time{})
+	s.mu.Lock()
+	var list []*session
+	for _, ses := range s.sessions {
+		list = append(list, ses)
+	}
+	s.mu.Unlock()
+	for _, ses := range list {
+		ses.drained(shutdownWait)
+		ses.close()
+	}
+}
+
+// freeze stops everything and describes it, with the descriptors that must stay open.
+func (s *Server) freeze() (*savedServer, []int, error) {
+	saved := &savedServer{
+		Format: StateFormat, Generation: s.generation, Image: s.image + 1, StartedAt: s.startedAt, Settled: s.settled,
+		Lock: int(s.lock.Fd()),
+	}
+	fds := []int{saved.Lock}
+	for l, to := range map[*net.UnixListener]*int{s.rpcListener: &saved.RPC, s.fdsListener: &saved.FDs} {
+		raw, err := l.SyscallConn()
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := raw.Control(func(fd uintptr) { *to = int(fd) }); err != nil {
+			return nil, nil, err
+		}
+		fds = append(fds, *to)
+	}
+	for _, c := range s.all() {
+		c.halt()
+	}
+	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
+	s.watching.Wait()
+	for _, c := range s.all() {
+		sc, more, err := c.freeze()
+		if err != nil {
+			return nil, nil, fmt.Errorf("container %s: %w", c.id, err)
+		}
+		saved.Containers = append(saved.Containers, sc)
+		fds = append(fds, more...)
+	}
+	if s.store != nil {
+		saved.Stored = s.store.list()
+	}
+	return saved, fds, nil
+}
+
+// halt stops waiters and pumps.
+func (c *container) halt() {
+	c.mu.Lock()
+	var pumps []*logpump.Pump
+	for _, p := range c.pumps {
+		pumps = append(pumps, p)
+	}
+	procs := []*pidfd.FD{c.proc}
+	for _, p := range c.execs {
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+		procs = append(procs, p.proc)
+	}
+	out := c.out
+	c.mu.Unlock()
+	for _, p := range procs {
+		if p != nil {
+			p.Stop()
+		}
+	}
+	for _, p := range pumps {
+		p.Stop()
+	}
+	if out != nil {
+		out.Stop()
+	}
+}
+
+func (c *container) freeze() (savedContainer, []int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sc := savedContainer{Row: c.row, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
+	var fds []int
+	keep := func(fd int) {
+		if fd >= 0 {
+			fds = append(fds, fd)
+		}
+	}
+	keep(c.stdin)
+	if c.proc != nil {
+		if err := c.proc.Control(func(fd int) { sc.Pidfd = fd }); err != nil {
+			return sc, nil, err
+		}
+		keep(sc.Pidfd)
+	}
+	if c.out != nil {
+		st, err := c.out.Save()
+		if err != nil {
+			return sc, nil, err
+		}
+		sc.Log = &st
+		keep(st.FD)
+		for _, queues := range st.Clients {
+			for _, q := range queues {
+				keep(q.FD)
+				keep(q.Memory)
+				keep(q.Spill)
+			}
+		}
+	}
+	for stream, p := range c.pumps {
+		st, err := p.Save()
+		if err != nil {
+			return sc, nil, err
+		}
+		if sc.Pumps == nil {
+			sc.Pumps = map[logpump.Stream]logpump.PumpState{}
+		}
+		sc.Pumps[stream] = st
+		keep(st.FD)
+	}
+	for _, p := range c.execs {
+		se := savedExec{Row: p.row, Pidfd: -1, EndedAt: p.endedAt}
+		if p.proc != nil {
+			if err := p.proc.Control(func(fd int) { se.Pidfd = fd }); err != nil {
+				return sc, nil, err
+			}
+			keep(se.Pidfd)
+		}
+		sc.Execs = append(sc.Execs, se)
+	}
+	return sc, fds, nil
+}
+
+// become executes the new program.
+func (s *Server) become(saved *savedServer, fds []int) error {
+	b, err := json.Marshal(saved)
+	if err != nil {
+		return err
+	}
+	mem, err := unix.MemfdCreate("berth-keeper-state", unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	defer unix.Close(mem)
+	for done := 0; done < len(b); {
+		n, err := unix.Write(mem, b[done:])
+		if err != nil {
+			return fmt.Errorf("write state: %w", err)
+		}
+		done += n
+	}
+	fds = append(fds, mem)
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, stateEnv+"=") {
+			env = append(env, e)
+		}
+	}
+	env = append(env, stateEnv+"="+strconv.Itoa(mem))
+	// No process is started between here and the execve: nothing is under way, and nothing begins.
+	syscall.ForkLock.Lock()
+	defer syscall.ForkLock.Unlock()
+	for _, fd := range fds {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return fmt.Errorf("keep descriptor %d: %w", fd, err)
+		}
+	}
+	err = syscall.Exec(s.cfg.Binary, os.Args, env)
+	for _, fd := range fds {
+		unix.CloseOnExec(fd)
+	}
+	return fmt.Errorf("execute %s: %w", s.cfg.Binary, err)
+}
+
+// thaw goes on after a failed upgrade.
+func (s *Server) thaw() {
+	for _, c := range s.all() {
+		c.mu.Lock()
+		proc, out := c.proc, c.out
+		pumps := c.pumps
+		var execs []*process
+		for _, p := range c.execs {
+			execs = append(execs, p)
+		}
+		state := c.row.State
+		c.mu.Unlock()
+		if proc != nil {
+			proc.Resume()
+			s.watching.Go(func() { c.watch(proc) })
+		}
+		for _, p := range pumps {
+			p.Start()
+		}
+		if out != nil {
+			out.Start()
+		}
+		for _, p := range execs {
+			c.mu.Lock()
+			proc := p.proc
+			p.arm()
+			c.mu.Unlock()
+			if proc != nil {
+				proc.Resume()
+				s.watching.Go(func() { p.watch(proc) })
+			}
+		}
+		if state == keeper.StateExited && !c.status().LogDone {
+			s.watching.Go(c.drain)
+		}
+	}
+}
+
+// savedState is what the program that this one replaced has left; nil if there was none.
+func savedState() (*savedServer, error) {
+	v, ok := os.LookupEnv(stateEnv)
+	if !ok {
+		return nil, nil
+	}
+	os.Unsetenv(stateEnv)
+	fd, err := strconv.Atoi(v)
+	if err != nil {
+		return nil, fmt.Errorf("%s=%q: %w", stateEnv, v, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("saved state: %w", err)
+	}
+	b := make([]byte, st.Size)
+	if _, err := unix.Pread(fd, b, 0); err != nil {
+		return nil, fmt.Errorf("saved state: %w", err)
+	}
+	saved := &savedServer{}
+	if err := json.Unmarshal(b, saved); err != nil {
+		return nil, fmt.Errorf("saved state: %w", err)
+	}
+	if saved.Format != StateFormat {
+		return nil, fmt.Errorf("saved state has format %d, not %d", saved.Format, StateFormat)
+	}
+	return saved, nil
+}
+
+// listener takes a listening socket over.
+func listener(fd int) (*net.UnixListener, error) {
+	unix.CloseOnExec(fd)
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u := l.(*net.UnixListener)
+	u.SetUnlinkOnClose(false)
+	return u, nil
+}
+
+// restore goes on where the replaced program stopped.
+func (s *Server) restore(saved *savedServer) (err error) {
+	s.generation, s.image, s.startedAt, s.settled = saved.Generation, saved.Image, saved.StartedAt, saved.Settled
+	unix.CloseOnExec(saved.Lock)
+	s.lock = os.NewFile(uintptr(saved.Lock), wire.LockFile)
+	if s.rpcListener, err = listener(saved.RPC); err != nil {
+		return fmt.Errorf("restore %s: %w", wire.RPCSocket, err)
+	}
+	if s.fdsListener, err = listener(saved.FDs); err != nil {
+		return fmt.Errorf("restore %s: %w", wire.FDsSocket, err)
+	}
+	if s.store != nil {
+		s.store.restore(saved.Stored)
+	}
+	sessions := map[string]bool{}
+	for i := range saved.Containers {
+		c := s.restoreContainer(&saved.Containers[i])
+		for _, ses := range c.clients {
+			sessions[ses] = true
+		}
+	}
+	for ses := range sessions {
+		time.AfterFunc(2*returnWait, func() { s.abandon(ses) })
+	}
+	return nil
+}
+
+func (s *Server) restoreContainer(sc *savedContainer) *container {
+	c := s.newContainer(sc.Row)
+	s.containers[c.id] = c
+	close(c.started)
+	c.stdin = sc.Stdin
+	if c.stdin >= 0 {
+		unix.CloseOnExec(c.stdin)
+	}
+	for k, v := range sc.Owners {
+		c.owners[k] = v
+	}
+	for k, v := range sc.Clients {
+		c.clients[k] = v
+	}
+	if sc.Log != nil {
+		closeOnExec(sc.Log)
+		c.out = logpump.Restore(*sc.Log, s.spill(), c.log)
+		for stream, st := range sc.Pumps {
+			if st.FD >= 0 {
+				unix.CloseOnExec(st.FD)
+			}
+			p, err := logpump.RestorePump(c.out, stream, st)
+			if err != nil {
+				c.log.Error("restore output", "stream", stream, "error", err)
+				continue
+			}
+			c.pumps[stream] = p
+			p.Start()
+		}
+		c.out.Start()
+	}
+	for _, se := range sc.Execs {
+		s.restoreExec(c, &se)
+	}
+	if sc.Row.State == keeper.StateExited {
+		close(c.exited)
+		if sc.Row.LogDone {
+			close(c.flushed)
+		} else if s.settled || !sc.Row.Orphan {
+			s.watching.Go(c.drain)
+		}
+		return c
+	}
+	if sc.Pidfd >= 0 {
+		unix.CloseOnExec(sc.Pidfd)
+		proc, err := pidfd.New(sc.Pidfd, sc.Row.PID, !sc.Row.Orphan)
+		if err != nil {
+			c.log.Error("restore process", "error", err)
+			return c
+		}
+		proc.Resume()
+		c.proc = proc
+		s.watching.Go(func() { c.watch(proc) })
+	}
+	return c
+}
+
+func (s *Server) restoreExec(c *container, se *savedExec) {
+	p := newExec(c, se.Row)
+	close(p.started)
+	p.endedAt = se.EndedAt
+	c.execs[se.Row.ExecID] = p
+	if se.Row.Exited || se.Pidfd < 0 {
+		close(p.done)
+		return
+	}
+	unix.CloseOnExec(se.Pidfd)
+	proc, err := pidfd.New(se.Pidfd, se.Row.PID, !se.Row.Orphan)
+	if err != nil {
+		c.log.Error("restore exec", "exec", se.Row.ExecID, "error", err)
+		close(p.done)
+		return
+	}
+	p.proc = proc
+	p.arm()
+	s.watching.Go(func() { p.watch(proc) })
+}
+
+// closeOnExec marks what a saved log brought along.
+func closeOnExec(l *logpump.LogState) {
+	mark := func(fd int) {
+		if fd >= 0 {
+			unix.CloseOnExec(fd)
+		}
+	}
+	mark(l.FD)
+	for _, queues := range l.Clients {
+		for _, q := range queues {
+			mark(q.FD)
+			mark(q.Memory)
+			mark(q.Spill)
+		}
+	}
+}

@@ -1,0 +1,398 @@
+package keeper_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+)
+
+func TestUpgradeInPlaceUnderLoad(t *testing.T) {
+	n := start(t)
+	const lines = 600000
+	req := n.request("load", "sh", "-c", fmt.Sprintf("read go; seq 1 %d; printf tail; sleep 0.2; echo end; exit 9", lines))
+	req.Stdin = true
+	n.run(req)
+	n.run(n.request("idle", "sleep", "1000"))
+	n.run(n.request("dies", "sleep", "0.15"))
+	in, err := n.client.Input("load")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A client that reads only after all upgrades: what it has not taken crosses them.
+	r, w, _ := os.Pipe()
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "load", AttachID: "slow", Stdout: w}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	// An exec that is open over all of them, and calls that never stop.
+	eR, eW, _ := os.Pipe()
+	iR, iW, _ := os.Pipe()
+	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "idle", ExecID: "open", Process: n.process("sh", "-c", "read x; echo $x; exit 6"), Stdin: iR, Stdout: eW,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	iR.Close()
+	eW.Close()
+	waited := make(chan *keeper.ExecExit, 1)
+	go func() {
+		exit, err := n.client.WaitExec(n.ctx(), "idle", "open")
+		if err != nil {
+			t.Errorf("wait for exec: %v", err)
+		}
+		waited <- exit
+	}()
+	events := make(chan keeper.Event, 1000)
+	watch, stopWatch := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { _ = n.client.Watch(watch, func(e keeper.Event) { events <- e }) })
+	stop := make(chan struct{})
+	for i := range 2 {
+		group.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if i == 0 {
+					out, exit := n.exec("idle", 0, "echo", "hi")
+					if out != "hi\n" || exit.ExitCode != 0 {
+						t.Errorf("exec during upgrades: %q %+v", out, exit)
+					}
+					continue
+				}
+				id := fmt.Sprint("short", k)
+				n.run(n.request(id, "sh", "-c", "echo x; exit 2"))
+				if st := n.ended(id); st.ExitCode != 2 || st.Lost {
+					t.Errorf("started during upgrades: %+v", st)
+				}
+				n.delete(id)
+			}
+		})
+	}
+	io.WriteString(in.File, "\n")
+	before, err := n.client.Info(n.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		began := time.Now()
+		if i == 2 {
+			if err := unix.Kill(before.PID, unix.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			n.until("SIGHUP has upgraded", func() bool {
+				info, err := n.client.Info(n.ctx())
+				return err == nil && info.Image == 3
+			})
+		} else if err := n.client.Upgrade(n.ctx()); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("upgrade took %v", time.Since(began))
+		time.Sleep(20 * time.Millisecond)
+	}
+	close(stop)
+	after, err := n.client.Info(n.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.PID != before.PID || after.Generation != before.Generation || after.Image != 5 {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	in.File.Close()
+	io.WriteString(iW, "word\n")
+	iW.Close()
+	if b, err := io.ReadAll(eR); err != nil || string(b) != "word\n" {
+		t.Errorf("exec's output %q, %v", b, err)
+	}
+	if exit := <-waited; exit == nil || exit.ExitCode != 6 {
+		t.Errorf("exec's exit %+v", exit)
+	}
+	if st := n.ended("load"); st.ExitCode != 9 || st.Lost || st.Orphan {
+		t.Errorf("status %+v", st)
+	}
+	if st := n.ended("dies"); st.ExitCode != 0 || st.Lost {
+		t.Errorf("one that ended during an upgrade: %+v", st)
+	}
+	var want bytes.Buffer
+	for i := 1; i <= lines; i++ {
+		fmt.Fprintln(&want, i)
+	}
+	want.WriteString("tailend\n")
+	if got := n.output("stdout", n.logPath("load")); got != want.String() {
+		t.Errorf("log has %d bytes, want %d", len(got), want.Len())
+	}
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("slow client has %d bytes, want %d; %v", len(got), want.Len(), err)
+	}
+	stopWatch()
+	group.Wait()
+	close(events)
+	exited := map[string]bool{}
+	for e := range events {
+		if e.Status.State == keeper.StateExited {
+			exited[e.Status.ID] = true
+		}
+	}
+	if !exited["load"] || !exited["dies"] || exited["idle"] {
+		t.Errorf("events tell of %v", exited)
+	}
+}
+
+func TestUpgradeToABadProgramIsRefused(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	good, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(t.TempDir(), "berth-keeper")
+	if err := os.WriteFile(own, good, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.config()
+	cfg.Dir, cfg.Binary = n.dir+"2", own
+	c, err := keeper.Connect(n.ctx(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	info, err := c.Info(n.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.end(info.PID, syscall.SIGTERM)
+	os.Remove(own)
+	if err := os.WriteFile(own, []byte("#!/bin/sh\necho 0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Upgrade(n.ctx()); err == nil || !strings.Contains(err.Error(), "state format") {
+		t.Errorf("upgrade to another program: %v", err)
+	}
+	if now, err := c.Info(n.ctx()); err != nil || now.Image != 0 || now.PID != info.PID {
+		t.Errorf("after a refused upgrade: %+v %v", now, err)
+	}
+}
+
+func TestKeeperKilled(t *testing.T) {
+	n := start(t)
+	script := "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); echo $i; [ -e /tmp/stop ] && exit 8; usleep 500; done"
+	req := n.request("talks", "sh", "-c", script)
+	n.run(req)
+	cat := n.request("cat", "cat")
+	cat.Stdin = true
+	n.run(cat)
+	tty := n.request("tty", "sh", "-c", "read x; echo got $x; exit 3")
+	tty.Stdin, tty.Spec.Process.Terminal = true, true
+	n.run(tty)
+	n.run(n.request("idle", "sleep", "1000"))
+	// It ends while no keeper is there.
+	n.run(n.request("gap", "sh", "-c", "trap 'exit 5' TERM; echo ready; while :; do usleep 1000; done"))
+	n.until("gap is ready", func() bool { return n.output("stdout", n.logPath("gap")) != "" })
+	gap, err := n.client.Status(n.ctx(), "gap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "idle", ExecID: "open", Process: n.process("sh", "-c", "sleep 1; exit 4"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan *keeper.ExecExit, 1)
+	go func() {
+		exit, err := n.client.WaitExec(n.ctx(), "idle", "open")
+		if err != nil {
+			t.Errorf("wait for exec: %v", err)
+		}
+		waited <- exit
+	}()
+	n.until("output flows", func() bool { return strings.Count(n.output("stdout", n.logPath("talks")), "\n") > 50 })
+
+	first := n.pid()
+	if err := unix.Kill(first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(gap.PID, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	second := n.pid()
+	if second == first {
+		t.Fatal("the killed keeper still answers")
+	}
+	at := strings.Count(n.output("stdout", n.logPath("talks")), "\n")
+	n.until("output goes on", func() bool { return strings.Count(n.output("stdout", n.logPath("talks")), "\n") > at+50 })
+	for _, id := range []string{"talks", "cat", "idle", "tty"} {
+		st, err := n.client.Status(n.ctx(), id)
+		if err != nil || st.State != keeper.StateRunning || !st.Orphan {
+			t.Errorf("%s: %+v, %v", id, st, err)
+		}
+	}
+	if out, exit := n.exec("idle", 0, "echo", "alive"); out != "alive\n" || exit.ExitCode != 0 {
+		t.Errorf("exec in an orphan: %q %+v", out, exit)
+	}
+	// Input, terminals and exit codes are as before.
+	in, err := n.client.Input("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in.File, "after\n")
+	in.File.Close()
+	if err := n.client.CloseStdin(n.ctx(), "cat"); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("cat"); st.ExitCode != 0 || st.Lost {
+		t.Errorf("cat: %+v", st)
+	}
+	if got := n.output("stdout", n.logPath("cat")); got != "after\n" {
+		t.Errorf("cat wrote %q", got)
+	}
+	in, err = n.client.Input("tty")
+	if err != nil || !in.Terminal {
+		t.Fatalf("terminal: %v", err)
+	}
+	io.WriteString(in.File, "me\n")
+	in.File.Close()
+	if st := n.ended("tty"); st.ExitCode != 3 || st.Lost {
+		t.Errorf("tty: %+v", st)
+	}
+	if got := n.output("stdout", n.logPath("tty")); !strings.Contains(got, "got me") {
+		t.Errorf("tty wrote %q", got)
+	}
+	if exit := <-waited; exit == nil || exit.ExitCode != 4 {
+		t.Errorf("exec's exit %+v", exit)
+	}
+	if st := n.ended("gap"); st.Lost == (st.ExitCode == 5) || st.ExitCode != 5 && st.ExitCode != 255 {
+		t.Errorf("one that ended meanwhile: %+v", st)
+	} else {
+		t.Logf("one that ended meanwhile: code %d, lost %v", st.ExitCode, st.Lost)
+	}
+	// A second death: an orphan stays one.
+	if err := unix.Kill(second, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if n.pid() == second {
+		t.Fatal("the killed keeper still answers")
+	}
+	if err := os.WriteFile(n.root+"/tmp/stop", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("talks"); st.ExitCode != 8 || st.Lost {
+		t.Errorf("talks: %+v", st)
+	}
+	// Every line is there but what the keeper had in hand when it was killed.
+	last, missing := 0, 0
+	for line := range strings.Lines(n.output("stdout", n.logPath("talks"))) {
+		var k int
+		if _, err := fmt.Sscan(line, &k); err != nil || k <= last {
+			continue
+		}
+		missing += k - last - 1
+		last = k
+	}
+	if missing > 2 {
+		t.Errorf("%d of %d lines are missing", missing, last)
+	}
+	// Upgraded in place, an orphan is still watched as one.
+	if err := n.client.Upgrade(n.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.Signal(n.ctx(), "idle", unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("idle"); st.ExitCode != 137 || st.Lost {
+		t.Errorf("idle: %+v", st)
+	}
+}
+
+func TestKeeperAndClientKilled(t *testing.T) {
+	n := start(t)
+	n.run(n.request("lives", "sleep", "1000"))
+	n.run(n.request("dies", "sleep", "1000"))
+	dies, err := n.client.Status(n.ctx(), "dies")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := n.pid()
+	n.client.Close() // custody is gone
+	n.end(pid, unix.SIGKILL)
+	if err := unix.Kill(dies.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	// What a start that was cut off leaves behind.
+	if err := os.WriteFile(filepath.Join(n.dir, "rows", "half.json"),
+		fmt.Appendf(nil, `{"id":"half","state":"starting","cgroupsPath":"%s/half"}`, n.cgroup), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(n.dir, "state", "half"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	n.client = n.connect()
+	if st := n.ended("dies"); st.ExitCode != 255 || !st.Lost {
+		t.Errorf("one that ended: %+v", st)
+	}
+	st, err := n.client.Status(n.ctx(), "lives")
+	if err != nil || st.State != keeper.StateRunning || !st.Orphan {
+		t.Errorf("one that lives: %+v, %v", st, err)
+	}
+	if _, exit := n.exec("lives", 0, "true"); exit.ExitCode != 0 {
+		t.Errorf("exec: %+v", exit)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "state", "half")); err == nil {
+		t.Error("a start that was cut off has left its state")
+	}
+	n.delete("lives")
+}
+
+func TestClientComesAndGoes(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "cat")
+	req.Stdin = true
+	n.run(req)
+	for range 3 {
+		n.client.Close()
+		n.client = n.connect()
+		n.until("custody is there", func() bool {
+			in, err := n.client.Input("a")
+			if err == nil {
+				in.File.Close()
+			}
+			return err == nil
+		})
+	}
+	in, err := n.client.Input("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in.File, "hello\n")
+	in.File.Close()
+	if err := n.client.CloseStdin(n.ctx(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	n.ended("a")
+	if got := n.output("stdout", n.logPath("a")); got != "hello\n" {
+		t.Errorf("output %q", got)
+	}
+}
+
+func TestOneKeeperPerDirectory(t *testing.T) {
+	n := start(t)
+	out, err := exec.CommandContext(n.ctx(), binary, "--dir", n.dir).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "another keeper") {
+		t.Errorf("a second keeper: %v, %s", err, out)
+	}
+}

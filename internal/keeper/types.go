@@ -1,0 +1,152 @@
+package keeper
+
+import (
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// RunRequest asks for a container to be created and started.
+type RunRequest struct {
+	ID    string      // unique on the keeper
+	PodID string      // for the keeper's log lines
+	Name  string      // the container's name in its pod, for messages
+	Spec  *specs.Spec // Spec.Root.Path is a mounted root file system; Spec.Process.Terminal chooses a terminal
+	// RuntimePath is an OCI runtime binary (runc, crun). Empty: libcontainer inside the keeper.
+	RuntimePath   string
+	RuntimeRoot   string // the state directory of that binary; empty: one of the keeper's
+	SystemdCgroup bool   // Spec.Linux.CgroupsPath is slice:prefix:name
+
+	LogPath   string // absolute; empty: output goes to attached clients only. Its directory exists.
+	Stdin     bool   // keep an open stdin
+	StdinOnce bool   // close stdin when the first attached client that brought one leaves
+	// Reaper starts the pod's init of ours in place of Spec.Process.Args: it only reaps. Spec.Root.Path is a
+	// directory, empty but for what the keeper puts there; the keeper removes that again in Delete.
+	Reaper bool
+}
+
+// ReaperProgram is where a Reaper has its program in its root file system. A caller that puts the container into a user
+// namespace makes an empty file there: nobody in such a namespace could.
+const ReaperProgram = "/berth-init"
+
+// RunResult is what is known once the container's own program runs.
+type RunResult struct {
+	PID       int
+	StartedAt time.Time
+}
+
+// State is where a container is in its life, as the keeper sees it.
+type State string
+
+const (
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StateExited   State = "exited"
+)
+
+// Status is one row of the keeper's table.
+type Status struct {
+	ID         string
+	PodID      string
+	State      State
+	PID        int
+	StartedAt  time.Time
+	FinishedAt time.Time
+	ExitCode   int // 128+signal for a signal, as shells have it
+	OOMKilled  bool
+	// Lost: the process ended while no keeper watched and the kernel kept no exit code; ExitCode is 255 then.
+	Lost bool
+	// LogDone: the container has exited and all that it wrote is in the log.
+	LogDone bool
+	// Orphan: the keeper was given this container by Adopt after another keeper's death: it is not its parent.
+	Orphan bool
+	// Paused: its processes are frozen. Only Client.Status looks.
+	Paused bool
+}
+
+// StartError is why a program could not be started. ExitCode is what a shell would give: 127 for one that is not there
+// (the error is ErrNotFound then), 126 for one that may not be executed, 128 for all else.
+type StartError struct {
+	ExitCode int
+	Message  string
+}
+
+func (e *StartError) Error() string { return e.Message }
+
+// Unwrap makes a program that is not there ErrNotFound, one that may not be executed ErrPermissionDenied.
+func (e *StartError) Unwrap() error {
+	switch e.ExitCode {
+	case 127:
+		return errdefs.ErrNotFound
+	case 126:
+		return errdefs.ErrPermissionDenied
+	}
+	return errdefs.ErrUnknown
+}
+
+// Info tells about a keeper.
+type Info struct {
+	Version    string
+	PID        int
+	Generation string // new for each fresh start, the same over an upgrade in place
+	Image      int    // upgrades in place so far
+	Containers int
+	StartedAt  time.Time
+}
+
+// ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a
+// terminal nothing, since ExecResult.Console is the terminal then. The keeper gets duplicates; the caller closes its own. They
+// are made blocking: few programs bear anything else.
+type ExecRequest struct {
+	ContainerID string
+	ExecID      string // unique on the keeper
+	Process     *specs.Process
+	Stdin       *os.File // nil: /dev/null
+	Stdout      *os.File
+	Stderr      *os.File
+	// Timeout ends the whole exec, daemons that it made included, with SIGKILL. 0: none.
+	Timeout time.Duration
+	// Width and Height are the terminal's first size; 0: the kernel's default.
+	Width, Height uint16
+}
+
+// ExecResult is a started exec. Console is the terminal's master side, owned by the caller; nil without a terminal.
+type ExecResult struct {
+	PID     int
+	Console *os.File
+}
+
+// ExecExit is how an exec ended.
+type ExecExit struct {
+	ExitCode int // 128+signal for a signal
+	TimedOut bool
+}
+
+// AttachRequest asks for a copy of what a container writes from now on. The keeper writes to the files and closes its
+// duplicates when the container has ended and all is written, or when a write fails. Output is never lost and never
+// waits for these files: what a slow reader has not taken is kept for it, in memory first, then in an unlinked file.
+type AttachRequest struct {
+	ContainerID string
+	AttachID    string
+	Stdout      *os.File // nil: not wanted. A terminal's output comes here.
+	Stderr      *os.File
+	// Stdin: this client also writes to the container's input. With RunRequest.StdinOnce the container reads the end of
+	// it when this client is detached, or when the process that attached it dies.
+	Stdin bool
+}
+
+// Input is the container's standard input, as custody has it: with a terminal File is the terminal's master (resize it
+// with TIOCSWINSZ), else the write end of a pipe. The caller owns File.
+type Input struct {
+	File     *os.File
+	Terminal bool
+}
+
+// Event tells of a change in the keeper's table. A subscriber gets one for every row when it subscribes.
+type Event struct {
+	Status Status
+	// Gone: the keeper has deleted the row.
+	Gone bool
+}

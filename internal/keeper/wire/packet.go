@@ -1,0 +1,139 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind says what a packet is for.
+type Kind string
+
+const (
+	Hello   Kind = "hello"   // client: Session, Custody
+	Welcome Kind = "welcome" // keeper: Generation
+	Files   Kind = "files"   // client: Token, and the files in the order of Roles
+	Console Kind = "console" // keeper: ID is container/exec, and the terminal's master
+	Keep    Kind = "keep"    // keeper: into custody, ID, Row and the files in the order of Roles
+	Release Kind = "release" // keeper: ID and Roles are not to be kept any more; no Roles: all of ID
+	Synced  Kind = "synced"  // keeper: all rows of its table have been given into custody
+)
+
+// Role says what a descriptor is of its container or exec.
+type Role string
+
+const (
+	RoleStdin   Role = "stdin"   // the write end
+	RoleStdout  Role = "stdout"  // in custody the read end, for an exec the process's own
+	RoleStderr  Role = "stderr"  //
+	RoleConsole Role = "console" // a terminal's master
+	RolePidfd   Role = "pidfd"
+)
+
+// Packet is one message of fds.sock.
+type Packet struct {
+	Kind       Kind            `json:"kind"`
+	Session    string          `json:"session,omitempty"`
+	Custody    bool            `json:"custody,omitempty"`
+	Generation string          `json:"generation,omitempty"`
+	Token      string          `json:"token,omitempty"`
+	ID         string          `json:"id,omitempty"`
+	Roles      []Role          `json:"roles,omitempty"`
+	Row        json.RawMessage `json:"row,omitempty"`
+	// FDs are raw descriptors. A receiver owns them; a sender keeps its own.
+	FDs []int `json:"-"`
+}
+
+// CloseFiles closes the packet's descriptors.
+func (p *Packet) CloseFiles() {
+	for _, fd := range p.FDs {
+		unix.Close(fd)
+	}
+	p.FDs = nil
+}
+
+const (
+	maxPacket = 64 << 10
+	maxFDs    = 8
+	// A peer that takes nothing for so long is stuck; it gets everything anew when it connects again.
+	sendTimeout = 5 * time.Second
+)
+
+// Conn is a connection of fds.sock. Send may be called by several goroutines, Receive by one.
+type Conn struct {
+	c   *net.UnixConn
+	mu  sync.Mutex // one writer at a time
+	buf []byte
+	oob []byte
+}
+
+// NewConn speaks packets over c, which is a SOCK_SEQPACKET socket.
+func NewConn(c *net.UnixConn) *Conn {
+	return &Conn{c: c, buf: make([]byte, maxPacket), oob: make([]byte, unix.CmsgSpace(maxFDs*4))}
+}
+
+// Close closes the connection.
+func (c *Conn) Close() error { return c.c.Close() }
+
+// SetDeadline bounds Receive.
+func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
+
+// Send sends a packet. After an error the connection is of no more use.
+func (c *Conn) Send(p *Packet) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxPacket || len(p.FDs) > maxFDs {
+		return fmt.Errorf("packet %s of %d bytes and %d descriptors is too large", p.Kind, len(b), len(p.FDs))
+	}
+	var oob []byte
+	if len(p.FDs) > 0 {
+		oob = unix.UnixRights(p.FDs...)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	_, _, err = c.c.WriteMsgUnix(b, oob, nil)
+	return err
+}
+
+// Receive waits for a packet. The caller owns its descriptors, which are close-on-exec.
+func (c *Conn) Receive() (*Packet, error) {
+	n, oobn, flags, _, err := c.c.ReadMsgUnix(c.buf, c.oob)
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 && oobn == 0 {
+		return nil, io.EOF
+	}
+	var p Packet
+	if oobn > 0 {
+		msgs, err := unix.ParseSocketControlMessage(c.oob[:oobn])
+		if err != nil {
+			return nil, fmt.Errorf("control message: %w", err)
+		}
+		for i := range msgs {
+			if fds, err := unix.ParseUnixRights(&msgs[i]); err == nil {
+				p.FDs = append(p.FDs, fds...)
+			}
+		}
+	}
+	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		p.CloseFiles()
+		return nil, errors.New("packet was cut off")
+	}
+	if err := json.Unmarshal(c.buf[:n], &p); err != nil {
+		p.CloseFiles()
+		return nil, fmt.Errorf("packet: %w", err)
+	}
+	return &p, nil
+}
