@@ -1,0 +1,315 @@
+package stats
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+)
+
+// Detail is all that a node exports of one cgroup, beyond what Cgroup has. A nil figure could not be read, or the kernel
+// does not have it on this cgroup version.
+type Detail struct {
+	Cgroup
+	User, System *uint64 // CPU time in ns
+	Throttling   *Throttling
+	Cache        *uint64 // memory, in bytes, as all below
+	MappedFile   *uint64
+	ActiveFile   *uint64
+	InactiveFile *uint64
+	Kernel       *uint64
+	MaxUsage     *uint64
+	FailCount    *uint64 // how often the limit was hit
+	OOMKills     *uint64
+	Disks        []Disk
+	ThreadsMax   *uint64 // 0: no limit
+	Count        *uint64 // processes; Cgroup.Processes counts their threads too
+	Descriptors  *uint64 // open files of all processes
+	Sockets      *uint64
+	OpenFiles    *uint64 // the soft limit of the first process; nil: none
+}
+
+// Throttling is what the limit of CPU time has done.
+type Throttling struct {
+	Periods, Throttled, ThrottledNanoSeconds, Bursts, BurstNanoSeconds uint64
+}
+
+// Disk is what a cgroup has read from and written to one block device.
+type Disk struct {
+	Device       string // /dev/sda; empty: the device is gone
+	Major, Minor string
+	model.IOUsage
+}
+
+// Reading is a target with all that is known of it.
+type Reading struct {
+	Detail  *Detail // nil: the cgroup has not answered, or is gone
+	Layer   *model.FilesystemUsage
+	Network []model.InterfaceUsage
+}
+
+// Details reads targets in full, in the order given, within the same bounds as Containers. Who has not answered in time has
+// the last reading, with the time of that.
+func (s *Sampler) Details(ctx context.Context, targets []Target) []Reading {
+	entries := s.read(ctx, targets, true)
+	out := make([]Reading, len(targets))
+	for i, e := range entries {
+		e.mu.Lock()
+		out[i] = Reading{Layer: e.layer, Network: e.nets}
+		if e.reading != nil {
+			out[i].Detail = e.detail
+		}
+		e.mu.Unlock()
+	}
+	return out
+}
+
+// readDetail adds to a reading what else there is of its cgroup.
+func readDetail(h *cgroup.Hierarchies, t Target, reading *Cgroup) *Detail {
+	out := &Detail{Cgroup: *reading}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	in := func(controller string, read func(directory)) {
+		d, err := openDirectory(h.Dir(controller, t.Cgroup), *buf)
+		if err != nil {
+			return
+		}
+		defer d.close()
+		read(d)
+	}
+	if h.Version == cgroup.V2 {
+		in("", out.readUnified)
+	} else {
+		in("cpuacct", func(d directory) {
+			out.User, out.System = d.figure("cpuacct.usage_user"), d.figure("cpuacct.usage_sys")
+		})
+		in("cpu", func(d directory) { out.readThrottling(d, 1, "throttled_time", "burst_time") })
+		in("memory", out.readMemory)
+		in("blkio", out.readBlkio)
+	}
+	if kills, err := OOMKills(h, t.Cgroup); err == nil {
+		out.OOMKills = &kills
+	}
+	in("pids", func(d directory) {
+		if max, limited := d.number("pids.max"); limited {
+			out.ThreadsMax = &max
+		} else {
+			out.ThreadsMax = new(uint64)
+		}
+	})
+	out.readProcesses(h.Dir("pids", t.Cgroup), t.PID)
+	return out
+}
+
+// figure is a file's number, or nil.
+func (d directory) figure(name string) *uint64 {
+	if v, ok := d.number(name); ok {
+		return &v
+	}
+	return nil
+}
+
+// figures finds keys in a file of lines `key value`.
+func (d directory) figures(name string, to map[string]**uint64) {
+	pairs(d.read(name), func(key []byte, value uint64) {
+		if field := to[string(key)]; field != nil {
+			*field = &value
+		}
+	})
+}
+
+func (out *Detail) readThrottling(d directory, unit uint64, throttled, burst string) {
+	text := d.read("cpu.stat")
+	pairs(text, func(key []byte, value uint64) {
+		if out.Throttling == nil {
+			out.Throttling = &Throttling{}
+		}
+		switch string(key) {
+		case "nr_periods":
+			out.Throttling.Periods = value
+		case "nr_throttled":
+			out.Throttling.Throttled = value
+		case throttled:
+			out.Throttling.ThrottledNanoSeconds = value * unit
+		case "nr_bursts":
+			out.Throttling.Bursts = value
+		case burst:
+			out.Throttling.BurstNanoSeconds = value * unit
+		}
+	})
+}
+
+func (out *Detail) readUnified(d directory) {
+	out.readThrottling(d, 1000, "throttled_usec", "burst_usec")
+	d.figures("cpu.stat", map[string]**uint64{"user_usec": &out.User, "system_usec": &out.System})
+	for _, v := range []*uint64{out.User, out.System} {
+		if v != nil {
+			*v *= 1000
+		}
+	}
+	d.figures("memory.stat", map[string]**uint64{"file": &out.Cache, "file_mapped": &out.MappedFile,
+		"active_file": &out.ActiveFile, "inactive_file": &out.InactiveFile, "kernel": &out.Kernel}) // kernel: Linux 5.18
+	out.MaxUsage = d.figure("memory.peak") // Linux 5.19
+	d.figures("memory.events", map[string]**uint64{"max": &out.FailCount})
+	text := d.read("io.stat")
+	for len(text) > 0 {
+		line := nextLine(&text)
+		rest := line
+		if disk, ok := newDisk(nextWord(&rest)); ok {
+			disk.IOUsage = *unifiedIO(line)
+			out.Disks = append(out.Disks, disk)
+		}
+	}
+}
+
+func (out *Detail) readMemory(d directory) {
+	d.figures("memory.stat", map[string]**uint64{"total_cache": &out.Cache, "total_mapped_file": &out.MappedFile,
+		"total_active_file": &out.ActiveFile, "total_inactive_file": &out.InactiveFile})
+	out.Kernel = d.figure("memory.kmem.usage_in_bytes")
+	out.MaxUsage = d.figure("memory.max_usage_in_bytes")
+	out.FailCount = d.figure("memory.failcnt")
+}
+
+// readBlkio reads lines `8:0 Read 1` of two files.
+func (out *Detail) readBlkio(d directory) {
+	places := map[string]int{}
+	each := func(name string, pick func(*Disk) (read, write *uint64)) {
+		text := d.read(name)
+		for len(text) > 0 {
+			line := nextLine(&text)
+			number := nextWord(&line)
+			operation := nextWord(&line)
+			value, ok := parseUint(nextWord(&line))
+			if !ok {
+				continue // the line of the total
+			}
+			i, known := places[string(number)]
+			if !known {
+				disk, ok := newDisk(number)
+				if !ok {
+					continue
+				}
+				i = len(out.Disks)
+				places[string(number)] = i
+				out.Disks = append(out.Disks, disk)
+			}
+			read, write := pick(&out.Disks[i])
+			switch string(operation) {
+			case "Read":
+				*read = value
+			case "Write":
+				*write = value
+			}
+		}
+	}
+	each("blkio.throttle.io_service_bytes_recursive", func(d *Disk) (*uint64, *uint64) { return &d.ReadBytes, &d.WriteBytes })
+	each("blkio.throttle.io_serviced_recursive", func(d *Disk) (*uint64, *uint64) { return &d.ReadOps, &d.WriteOps })
+}
+
+// newDisk is a disk by its number, `8:0`.
+func newDisk(number []byte) (Disk, bool) {
+	major, minor, ok := strings.Cut(string(number), ":")
+	if !ok {
+		return Disk{}, false
+	}
+	return Disk{Device: DeviceName(major, minor), Major: major, Minor: minor}, true
+}
+
+// DeviceName is the /dev name of a block device; empty: there is none.
+func DeviceName(major, minor string) string {
+	link, err := os.Readlink("/sys/dev/block/" + major + ":" + minor)
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + path.Base(link)
+}
+
+// readProcesses counts the processes below a cgroup directory and, of a container, what they have open. A process that ends
+// meanwhile counts for as much as was seen of it.
+func (out *Detail) readProcesses(dir string, first int) {
+	if dir == "" {
+		return
+	}
+	var count, descriptors, sockets uint64
+	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		text, err := os.ReadFile(filepath.Join(name, "cgroup.procs"))
+		if err != nil {
+			return nil // gone, or a threaded cgroup, whose processes are listed above it
+		}
+		for pid := range strings.FieldsSeq(string(text)) {
+			count++
+			if first > 0 {
+				open, socket := openFiles(pid)
+				descriptors += open
+				sockets += socket
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return
+	}
+	out.Count = &count
+	if first > 0 {
+		out.Descriptors, out.Sockets = &descriptors, &sockets
+		out.OpenFiles = openFilesLimit(first)
+	}
+}
+
+func openFiles(pid string) (all, sockets uint64) {
+	dir := "/proc/" + pid + "/fd"
+	f, err := os.Open(dir)
+	if err != nil {
+		return 0, 0
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(-1)
+	for _, name := range names {
+		if target, err := os.Readlink(dir + "/" + name); err == nil && strings.HasPrefix(target, "socket:") {
+			sockets++
+		}
+	}
+	return uint64(len(names)), sockets
+}
+
+// openFilesLimit is the soft limit of a process; nil: it has none.
+func openFilesLimit(pid int) *uint64 {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return nil
+	}
+	_, rest, found := strings.Cut(string(text), "Max open files")
+	if !found {
+		return nil
+	}
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return nil
+	}
+	if v, ok := parseUint([]byte(fields[0])); ok {
+		return &v
+	}
+	return nil
+}
+
+// Stale is when a reading was taken, if that was before a call began; zero: it was taken live.
+func Stale(at, began time.Time) time.Time {
+	if at.Before(began) {
+		return at
+	}
+	return time.Time{}
+}

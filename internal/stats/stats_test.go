@@ -1,0 +1,426 @@
+package stats
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/rootfs"
+)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func hierarchies(t testing.TB) *cgroup.Hierarchies {
+	t.Helper()
+	h, err := cgroup.Host()
+	must(t, err)
+	return h
+}
+
+// group makes a cgroup that is removed with the test.
+func group(t testing.TB, name string) string {
+	t.Helper()
+	h := hierarchies(t)
+	path := fmt.Sprintf("/berth-test-stats-%d-%s", os.Getpid(), name)
+	must(t, h.Create(path))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		must(t, h.Remove(ctx, path))
+	})
+	return path
+}
+
+// inside runs a shell script in a cgroup until the test ends. The script starts once the process is in all hierarchies.
+func inside(t testing.TB, path, script string) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "read go; "+script)
+	stdin, err := cmd.StdinPipe()
+	must(t, err)
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		_ = cmd.Wait()
+	})
+	for _, dir := range hierarchies(t).Dirs(path) {
+		must(t, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(fmt.Sprint(cmd.Process.Pid)), 0))
+	}
+	_, err = stdin.Write([]byte("go\n"))
+	must(t, err)
+}
+
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatal("in vain: ", what)
+}
+
+func TestARunningCgroupIsRead(t *testing.T) {
+	h := hierarchies(t)
+	path := group(t, "read")
+	limit := map[cgroup.Version]string{cgroup.V1: "memory.limit_in_bytes", cgroup.V2: "memory.max"}[h.Version]
+	must(t, os.WriteFile(filepath.Join(h.Dir("memory", path), limit), []byte("64M"), 0))
+	inside(t, path, "x=$(head -c 8000000 /dev/zero | tr '\\0' x); while :; do :; done")
+	var r *Cgroup
+	eventually(t, "the process uses CPU and memory", func() bool {
+		var err error
+		r, err = Read(h, path)
+		must(t, err)
+		return r.CPU != nil && r.CPU.UsageNanoSeconds > 50e6 && r.Memory != nil && r.Memory.RSS > 8e6
+	})
+	m := r.Memory
+	if m.Usage < m.WorkingSet || m.WorkingSet < m.RSS/2 || m.Usage > 64<<20 || m.Available != 64<<20-m.WorkingSet || m.PageFaults == 0 {
+		t.Errorf("memory %+v", m)
+	}
+	if r.Processes == nil || *r.Processes == 0 {
+		t.Errorf("processes %v", r.Processes)
+	}
+	if r.IO == nil {
+		t.Error("no I/O")
+	}
+	if _, err := Read(h, path+"-none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a cgroup that is not there: %v", err)
+	}
+}
+
+func TestOOMKillsAreCounted(t *testing.T) {
+	h := hierarchies(t)
+	path := group(t, "oom")
+	limit := map[cgroup.Version]string{cgroup.V1: "memory.limit_in_bytes", cgroup.V2: "memory.max"}[h.Version]
+	must(t, os.WriteFile(filepath.Join(h.Dir("memory", path), limit), []byte("8M"), 0))
+	if n, err := OOMKills(h, path); err != nil || n != 0 {
+		t.Fatalf("%d kills, %v", n, err)
+	}
+	inside(t, path, "x=$(head -c 100000000 /dev/zero | tr '\\0' x)")
+	eventually(t, "the kernel kills for memory", func() bool {
+		n, err := OOMKills(h, path)
+		must(t, err)
+		return n > 0
+	})
+}
+
+// TestAUnifiedCgroupIsRead makes files as a v2 kernel does, and reads a real cgroup of the v2 hierarchy where one is.
+func TestAUnifiedCgroupIsRead(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"cpu.stat":            "usage_usec 2500\nuser_usec 2000\nsystem_usec 500\n",
+		"cpu.pressure":        "some avg10=1.50 avg60=0.20 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=2.25 total=7\n",
+		"memory.current":      "1000000\n",
+		"memory.max":          "2000000\n",
+		"memory.stat":         "anon 300000\nfile 500000\ninactive_file 400000\npgfault 11\npgmajfault 2\n",
+		"memory.swap.current": "4096\n",
+		"memory.swap.max":     "8192\n",
+		"io.stat":             "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=5 wbytes=5 rios=5 wios=5\n9:0 \n",
+		"pids.current":        "3\n",
+	} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	r, err := readUnified(dir, make([]byte, bufferSize))
+	must(t, err)
+	wantMemory := model.MemoryUsage{Usage: 1000000, WorkingSet: 600000, RSS: 300000, Available: 1400000, PageFaults: 11, MajorPageFaults: 2}
+	if *r.Memory != wantMemory {
+		t.Errorf("memory %+v, want %+v", *r.Memory, wantMemory)
+	}
+	if r.CPU.UsageNanoSeconds != 2500000 || r.CPU.PSI == nil || r.CPU.PSI.Some != (model.PSIData{Total: 12000, Avg10: 1.5, Avg60: 0.2}) ||
+		r.CPU.PSI.Full.Avg300 != 2.25 {
+		t.Errorf("CPU %+v, PSI %+v", r.CPU, r.CPU.PSI)
+	}
+	if *r.Swap != (model.SwapUsage{Usage: 4096, Available: 4096}) || *r.Processes != 3 {
+		t.Errorf("swap %+v, processes %d", r.Swap, *r.Processes)
+	}
+	if *r.IO != (model.IOUsage{ReadBytes: 15, WriteBytes: 25, ReadOps: 6, WriteOps: 7}) {
+		t.Errorf("I/O %+v", r.IO)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "memory.max"), []byte("max\n"), 0o600))
+	r, err = readUnified(dir, make([]byte, bufferSize))
+	must(t, err)
+	if r.Memory.Available != 0 {
+		t.Errorf("available %d without a limit", r.Memory.Available)
+	}
+
+	h := hierarchies(t)
+	if h.Unified == "" {
+		t.Skip("no cgroup v2 hierarchy is mounted")
+	}
+	real := filepath.Join(h.Unified, fmt.Sprintf("berth-test-stats-%d", os.Getpid()))
+	must(t, os.Mkdir(real, 0o755))
+	t.Cleanup(func() { must(t, os.Remove(real)) })
+	r, err = readUnified(real, make([]byte, bufferSize))
+	must(t, err)
+	if r.CPU == nil {
+		t.Error("no CPU usage of a real cgroup")
+	}
+}
+
+func TestOddFilesAreNoNumbers(t *testing.T) {
+	dir := t.TempDir()
+	for _, content := range []string{"", "\n", "max\n", "-1\n", "12x\n", "999999999999999999999\n", " \n"} {
+		must(t, os.WriteFile(filepath.Join(dir, "file"), []byte(content), 0o600))
+		d, err := openDirectory(dir, make([]byte, 64))
+		must(t, err)
+		if v, ok := d.number("file"); ok {
+			t.Errorf("%q is the number %d", content, v)
+		}
+		d.pressure("file")
+		d.blkio("file")
+		unifiedIO(d.read("file"))
+		pairs(d.read("file"), func([]byte, uint64) {})
+		d.close()
+	}
+}
+
+func FuzzParsers(f *testing.F) {
+	f.Add([]byte("8:0 rbytes=1 wbytes=2\nsome avg10=0.00 total=1\nkey 5\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		unifiedIO(bytes.Clone(text))
+		pairs(text, func([]byte, uint64) {})
+	})
+}
+
+func TestInterfacesOfAPod(t *testing.T) {
+	set := namespace.Set{Dir: filepath.Join(t.TempDir(), "ns")}
+	must(t, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
+	t.Cleanup(func() { must(t, set.Remove()) })
+	path := set.Path(namespace.Network)
+	if out, err := Interfaces(path); err != nil || len(out) != 0 {
+		t.Errorf("interfaces %+v, %v, want none but the loopback", out, err)
+	}
+	for _, args := range [][]string{
+		{"link", "add", "aaa", "type", "bridge"}, {"link", "add", "eth0", "type", "bridge"}, {"link", "set", "eth0", "up"},
+		{"addr", "add", "10.9.9.9/24", "dev", "eth0"},
+	} {
+		out, err := exec.Command("nsenter", append([]string{"--net=" + path, "ip"}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("ip %v: %v: %s", args, err, out)
+		}
+	}
+	out, err := Interfaces(path)
+	must(t, err)
+	if len(out) != 2 || out[0].Name != "eth0" || out[1].Name != "aaa" {
+		t.Errorf("interfaces %+v, want eth0 first", out)
+	}
+	if _, err := Interfaces(path + "-none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a namespace that is not there: %v", err)
+	}
+	if out, err := Interfaces(""); err != nil {
+		t.Errorf("the node's own: %+v, %v", out, err)
+	}
+	s := sampler(t, Config{})
+	if u := s.Sandbox(t.Context(), Target{ID: "pod", NetNS: path, Network: true}); len(u.Network) != 2 || u.CPU != nil {
+		t.Errorf("pod %+v", u)
+	}
+}
+
+func sampler(t testing.TB, c Config) *Sampler {
+	t.Helper()
+	s, err := New(c)
+	must(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestRatesComeFromTwoReadings(t *testing.T) {
+	e := &entry{}
+	start := time.Now()
+	reading := func(at time.Duration, ns uint64) *Cgroup {
+		return &Cgroup{At: start.Add(at), CPU: &model.CPUUsage{UsageNanoSeconds: ns}}
+	}
+	for _, step := range []struct {
+		at   time.Duration
+		ns   uint64
+		want uint64
+	}{
+		{0, 1e9, 0},                      // one reading says nothing
+		{100 * time.Millisecond, 2e9, 0}, // too near
+		{2 * time.Second, 2e9, 5e8},      // 1 s of CPU in 2 s
+		{2100 * time.Millisecond, 2e9, 5e8},
+		{12 * time.Second, 12e9, 1e9},
+		{22 * time.Second, 5, 0}, // a restart
+		{32 * time.Second, 1e9 + 5, 1e8},
+	} {
+		e.take(reading(step.at, step.ns))
+		var u model.ContainerUsage
+		e.container(&u)
+		if u.CPU.UsageNanoCores != step.want {
+			t.Errorf("after %v: %d nanocores, want %d", step.at, u.CPU.UsageNanoCores, step.want)
+		}
+	}
+	e.take(nil)
+	var u model.ContainerUsage
+	if e.container(&u); u.CPU != nil || u.Memory != nil {
+		t.Errorf("a cgroup that is gone: %+v", u)
+	}
+}
+
+func TestWritableLayersAreMeasuredSeldom(t *testing.T) {
+	var calls atomic.Int64
+	s := sampler(t, Config{LayerAge: 50 * time.Millisecond, Measure: func(context.Context, string) (uint64, uint64, error) {
+		calls.Add(1)
+		return 7, 8, nil
+	}})
+	target := Target{ID: "c", Layer: "/layers/c/upper"}
+	u := s.Container(t.Context(), target)
+	if u.WritableLayer == nil || u.WritableLayer.UsedBytes != 7 || u.WritableLayer.InodesUsed != 8 {
+		t.Fatalf("the first reading has no layer: %+v", u.WritableLayer)
+	}
+	for range 20 {
+		s.Container(t.Context(), target)
+	}
+	if n := calls.Load(); n != 1 {
+		t.Errorf("%d measurements, want 1", n)
+	}
+	time.Sleep(60 * time.Millisecond)
+	s.Container(t.Context(), target)
+	eventually(t, "it is measured again", func() bool { return calls.Load() == 2 })
+	time.Sleep(100 * time.Millisecond)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("%d measurements though nobody asked", n)
+	}
+	s.Forget("c")
+	if s.Container(t.Context(), target); calls.Load() != 3 {
+		t.Error("a forgotten container is not measured anew")
+	}
+}
+
+func TestAnExpensiveLayerIsMeasuredInTheBackground(t *testing.T) {
+	var calls atomic.Int64
+	s := sampler(t, Config{LayerAge: time.Millisecond, Measure: func(ctx context.Context, _ string) (uint64, uint64, error) {
+		calls.Add(1)
+		select {
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		case <-time.After(30 * time.Millisecond):
+			return 1, 1, nil
+		}
+	}})
+	target := Target{ID: "c", Layer: "/layer"}
+	if u := s.Container(t.Context(), target); u.WritableLayer != nil {
+		t.Error("the first reading waited for the layer")
+	}
+	eventually(t, "it is measured", func() bool { return s.Container(t.Context(), target).WritableLayer != nil })
+	time.Sleep(50 * time.Millisecond)
+	s.Container(t.Context(), target)
+	time.Sleep(50 * time.Millisecond)
+	if n := calls.Load(); n != 2 { // a try, and the measurement; the next is due after 100 times its cost
+		t.Errorf("%d measurements, want 2", n)
+	}
+}
+
+func TestAHungLayerDelaysNoList(t *testing.T) {
+	hung := make(chan struct{})
+	s := sampler(t, Config{Timeout: time.Minute, Measure: func(_ context.Context, dir string) (uint64, uint64, error) {
+		if strings.HasPrefix(dir, "/hung") {
+			<-hung
+		}
+		return 1, 1, nil
+	}})
+	defer close(hung)
+	var targets []Target
+	for i := range 100 {
+		dir := "/fine"
+		if i < 10 {
+			dir = "/hung"
+		}
+		targets = append(targets, Target{ID: fmt.Sprint(i), Layer: dir})
+	}
+	start := time.Now()
+	for i, u := range s.Containers(t.Context(), targets) {
+		if (u.WritableLayer == nil) != (i < 10) {
+			t.Errorf("container %d: layer %+v", i, u.WritableLayer)
+		}
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("the first list took %v", d)
+	}
+	start = time.Now()
+	s.Containers(t.Context(), targets)
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("a later list took %v", d)
+	}
+}
+
+func TestAListEndsWithItsContext(t *testing.T) {
+	hung := make(chan struct{})
+	s := sampler(t, Config{Timeout: time.Minute, Measure: func(context.Context, string) (uint64, uint64, error) {
+		<-hung
+		return 0, 0, nil
+	}})
+	defer close(hung)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if got := s.Containers(ctx, []Target{{ID: "a", Layer: "/x"}, {ID: "b", Layer: "/x"}}); len(got) != 2 {
+		t.Errorf("%d readings, want 2", len(got))
+	}
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("it took %v", d)
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	h := hierarchies(b)
+	path := group(b, "bench")
+	for b.Loop() {
+		if _, err := Read(h, path); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkInterfaces(b *testing.B) {
+	set := namespace.Set{Dir: filepath.Join(b.TempDir(), "ns")}
+	must(b, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
+	b.Cleanup(func() { must(b, set.Remove()) })
+	for b.Loop() {
+		if _, err := Interfaces(set.Path(namespace.Network)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkList1000 reads 1000 containers with cgroups and layers of their own.
+func BenchmarkList1000(b *testing.B) {
+	const n = 1000
+	h := hierarchies(b)
+	parent := group(b, "list")
+	base := b.TempDir()
+	s := sampler(b, Config{Measure: rootfs.Usage})
+	targets := make([]Target, n)
+	for i := range targets {
+		path := fmt.Sprintf("%s/%d", parent, i)
+		must(b, h.Create(path))
+		layer := filepath.Join(base, fmt.Sprint(i), "upper")
+		must(b, os.MkdirAll(layer, 0o755))
+		targets[i] = Target{ID: fmt.Sprint(i), Cgroup: path, Layer: layer}
+	}
+	start := time.Now()
+	s.Containers(b.Context(), targets)
+	b.Logf("the first list: %v", time.Since(start))
+	for b.Loop() {
+		s.Containers(b.Context(), targets)
+	}
+}
