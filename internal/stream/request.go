@@ -1,0 +1,26 @@
+package stream
+
+// Wanted says which streams a client will bring. With TTY, output comes on stdout alone.
+type Wanted struct {
+	TTY, Stdin, Stdout, Stderr bool
+}
+
+// ExecRequest asks for an address at which a command runs.
+type ExecRequest struct {
+	ContainerID string
+	Cmd         []string
+	Wanted
+}
+
+// AttachRequest asks for an address at which a container's own streams are joined.
+type AttachRequest struct {
+	ContainerID string
+	Wanted
+}
+
+// PortForwardRequest asks for an address at which ports of a pod can be reached. Ports are for the WebSocket protocols that
+// cannot name them later; SPDY clients name a port for each stream.
+type PortForwardRequest struct {
+	SandboxID string
+	Ports     []int32
+}

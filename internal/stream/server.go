@@ -1,0 +1,236 @@
+package stream
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+
+	"berth/internal/pod"
+)
+
+// Runtime is what the server joins streams to.
+type Runtime interface {
+	// Exec runs a command and returns its exit code. When ctx ends, the client is gone.
+	Exec(ctx context.Context, containerID string, opts pod.ExecOptions) (exitCode int, err error)
+	Attach(ctx context.Context, containerID string, opts pod.AttachOptions) error
+	// PortForward joins conn to a port of a pod. A conn with CloseWrite can end one direction; Close ends both.
+	PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error
+}
+
+// Config is what a server is made of. Zero values are the defaults that are named.
+type Config struct {
+	Runtime Runtime
+	// Address is host:port. 127.0.0.1:0: loopback, any free port. Whoever can reach it needs a token still.
+	Address string
+	TLS     *tls.Config // nil: plain HTTP
+	// IdleTimeout ends a connection on which nothing happens. 4 h.
+	IdleTimeout time.Duration
+	// CreationTimeout is how long a client has to open its streams. 30 s.
+	CreationTimeout time.Duration
+	// TokenTTL is how long an address is good for. 1 min.
+	TokenTTL time.Duration
+	Log      *slog.Logger
+}
+
+// Server serves streams until Close. Its methods may be called concurrently.
+type Server struct {
+	cfg      Config
+	base     url.URL
+	tokens   tokens
+	http     *http.Server
+	listener net.Listener
+	ctx      context.Context // ends when Close has no more patience; every connection's context is below it
+	cancel   context.CancelFunc
+	cut      context.Context // ends a little later: connections are closed then
+	cutOff   context.CancelFunc
+	sessions sync.WaitGroup
+	serving  chan struct{} // closed when Serve of the HTTP server has returned
+}
+
+// New listens and serves.
+func New(cfg Config) (*Server, error) {
+	if cfg.Address == "" {
+		cfg.Address = "127.0.0.1:0"
+	}
+	if cfg.IdleTimeout <= 0 {
+		cfg.IdleTimeout = 4 * time.Hour
+	}
+	if cfg.CreationTimeout <= 0 {
+		cfg.CreationTimeout = remotecommand.DefaultStreamCreationTimeout
+	}
+	if cfg.TokenTTL <= 0 {
+		cfg.TokenTTL = time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	listener, err := net.Listen("tcp", cfg.Address)
+	if err != nil {
+		return nil, fmt.Errorf("streaming server: %w", err)
+	}
+	s := &Server{
+		cfg:      cfg,
+		base:     url.URL{Scheme: "http", Host: listener.Addr().String()},
+		tokens:   tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
+		listener: watchedListener{listener},
+		serving:  make(chan struct{}),
+	}
+	s.cut, s.cutOff = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	mux := http.NewServeMux()
+	for _, method := range []string{"GET", "POST"} {
+		mux.HandleFunc(method+" /exec/{token}", serve(s, s.exec))
+		mux.HandleFunc(method+" /attach/{token}", serve(s, s.attach))
+		mux.HandleFunc(method+" /portforward/{token}", serve(s, s.portForward))
+	}
+	s.http = &http.Server{
+		Handler:           mux,
+		TLSConfig:         cfg.TLS,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return s.ctx },
+		ConnContext:       connContext,
+		// SPDY and WebSocket take over an HTTP/1.1 connection; HTTP/2 has none to take over.
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
+	}
+	if cfg.TLS != nil {
+		s.base.Scheme = "https"
+	}
+	go s.serve()
+	return s, nil
+}
+
+func (s *Server) serve() {
+	defer close(s.serving)
+	var err error
+	if s.cfg.TLS != nil {
+		err = s.http.ServeTLS(s.listener, "", "")
+	} else {
+		err = s.http.Serve(s.listener)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		s.cfg.Log.Error("streaming server", "error", err)
+	}
+}
+
+// Address is where the server listens, host:port.
+func (s *Server) Address() string { return s.base.Host }
+
+// farewell is how long clients have to be told that the server ends.
+const farewell = time.Second
+
+// Close takes no more connections, waits for open streams until ctx ends, then ends what still runs, tells its clients, and
+// closes their connections.
+func (s *Server) Close(ctx context.Context) error {
+	err := s.http.Close() // streams have left the HTTP server: it closes its listener and idle connections
+	<-s.serving
+	done := make(chan struct{})
+	go func() { s.sessions.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	s.cancel()
+	select {
+	case <-done:
+	case <-time.After(farewell):
+	}
+	s.cutOff()
+	<-done
+	return err
+}
+
+// GetExec returns the address at which one client can run a command.
+func (s *Server) GetExec(r ExecRequest) (string, error) { return s.address("exec", r) }
+
+// GetAttach returns the address at which one client can join a container's streams.
+func (s *Server) GetAttach(r AttachRequest) (string, error) { return s.address("attach", r) }
+
+// GetPortForward returns the address at which one client can reach ports of a pod.
+func (s *Server) GetPortForward(r PortForwardRequest) (string, error) {
+	return s.address("portforward", r)
+}
+
+func (s *Server) address(kind string, request any) (string, error) {
+	token, err := s.tokens.put(request)
+	if err != nil {
+		return "", err
+	}
+	return s.base.JoinPath(kind, token).String(), nil
+}
+
+// serve makes a handler that takes the request of the token in the path. The context that it gets ends with the client's
+// connection.
+func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *http.Request, R)) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		stored, ok := s.tokens.take(req.PathValue("token"))
+		request, right := stored.(R)
+		if !ok || !right {
+			http.Error(w, "this address has been used, or is too old", http.StatusNotFound)
+			return
+		}
+		s.sessions.Add(1)
+		defer s.sessions.Done()
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		// The connection is not the HTTP server's any more once it is taken over: closing it is ours.
+		stop := context.AfterFunc(s.cut, func() { cutOff(req.Context()) })
+		defer stop()
+		handle(ctx, w, req.WithContext(ctx), request)
+	}
+}
+
+func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Request, r ExecRequest) {
+	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
+	if isChannelV5(req) {
+		s.serveV5(ctx, w, req, r.Wanted, func(st streams) error {
+			return run.ExecInContainer(ctx, "", "", r.ContainerID, r.Cmd, st.stdin, st.stdout, st.stderr, r.TTY, st.resize, 0)
+		})
+		return
+	}
+	remotecommand.ServeExec(w, req, run, "", "", r.ContainerID, r.Cmd, r.options(), s.cfg.IdleTimeout,
+		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Request, r AttachRequest) {
+	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
+	if isChannelV5(req) {
+		s.serveV5(ctx, w, req, r.Wanted, func(st streams) error {
+			return run.AttachContainer(ctx, "", "", r.ContainerID, st.stdin, st.stdout, st.stderr, r.TTY, st.resize)
+		})
+		return
+	}
+	remotecommand.ServeAttach(w, req, run, "", "", r.ContainerID, r.options(), s.cfg.IdleTimeout,
+		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
+}
+
+func (s *Server) portForward(ctx context.Context, w http.ResponseWriter, req *http.Request, r PortForwardRequest) {
+	if isTunnel(req) {
+		if w, req = tunnel(w, req); w == nil {
+			return
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	f := &forwarder{ctx: ctx, runtime: s.cfg.Runtime}
+	portforward.ServePortForward(w, req, f, r.SandboxID, "", &portforward.V4Options{Ports: r.Ports}, s.cfg.IdleTimeout,
+		s.cfg.CreationTimeout, portforward.SupportedProtocols)
+	// The connection is closed now; what was forwarded over it ends with it.
+	cancel()
+	f.wait()
+}
+
+func (w Wanted) options() *remotecommand.Options {
+	return &remotecommand.Options{Stdin: w.Stdin, Stdout: w.Stdout, Stderr: w.Stderr, TTY: w.TTY}
+}

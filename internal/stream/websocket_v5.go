@@ -1,0 +1,238 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+	utilexec "k8s.io/utils/exec"
+)
+
+const (
+	// heartbeat keeps clients from giving up on a connection whose input nobody takes: frames are read in order, so a
+	// client's pings wait behind its input then. A pong that nobody asked for is legal (RFC 6455, 5.5.3).
+	heartbeat = 5 * time.Second
+	// closeGrace is how long a client has to answer the end of a session.
+	closeGrace = 2 * time.Second
+)
+
+// isChannelV5 says whether a client speaks v5.channel.k8s.io.
+func isChannelV5(req *http.Request) bool {
+	return wsstream.IsWebSocketRequestWithStreamCloseProtocol(req)
+}
+
+// streams are a session's, as the library's handlers have them.
+type streams struct {
+	stdin          io.Reader
+	stdout, stderr io.WriteCloser
+	resize         <-chan remotecommand.TerminalSize
+}
+
+// serveV5 speaks v5.channel.k8s.io. Each message begins with the number of its stream; a message of 255 and a number
+// ends that stream. The outcome goes to the error stream as a Status object in JSON.
+func (s *Server) serveV5(ctx context.Context, w http.ResponseWriter, req *http.Request, wanted Wanted, run func(streams) error) {
+	upgrader := websocket.Upgrader{
+		Subprotocols: []string{remotecommand.StreamProtocolV5Name},
+		// The token in the address is what lets a client in; where its page comes from does not matter.
+		CheckOrigin: func(*http.Request) bool { return true },
+	}
+	conn, err := upgrader.Upgrade(w, req, nil)
+	if err != nil {
+		s.cfg.Log.DebugContext(ctx, "WebSocket", "error", err) // the client has the answer
+		return
+	}
+	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, func() { conn.Close() }), timeout: s.cfg.IdleTimeout}
+	defer c.idle.Stop()
+	defer conn.Close()
+
+	stdin, feed := io.Pipe()
+	sizes := make(chan remotecommand.TerminalSize)
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer close(sizes)
+		feed.CloseWithError(c.read(ctx, feed, wanted.Stdin, sizes))
+	}()
+	beat, stop := context.WithCancel(ctx)
+	defer stop()
+	go c.beat(beat)
+
+	st := streams{stdin: stdin, stdout: channel{c, remotecommand.StreamStdOut}, stderr: channel{c, remotecommand.StreamStdErr}}
+	if wanted.TTY {
+		st.resize = sizes
+	} else {
+		go drain(sizes)
+	}
+	err = run(st)
+	stdin.Close() // what still comes is dropped
+	if wanted.TTY {
+		go drain(sizes)
+	}
+	c.finish(err)
+	select {
+	case <-read: // the client has closed its side too
+	case <-time.After(closeGrace):
+	case <-ctx.Done():
+	}
+}
+
+func drain[T any](ch <-chan T) {
+	for range ch { //nolint:revive // the values are not wanted
+	}
+}
+
+// channels are the streams of one connection.
+type channels struct {
+	conn    *websocket.Conn
+	write   sync.Mutex // one message at a time
+	idle    *time.Timer
+	timeout time.Duration
+}
+
+// read takes messages until the connection ends. Its error is what the reader of standard input gets; io.EOF when the client
+// ended the input or the connection in order.
+func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool, sizes chan<- remotecommand.TerminalSize) error {
+	var end error
+	for {
+		kind, message, err := c.conn.NextReader()
+		if err != nil {
+			if end == nil {
+				end = err
+			}
+			if websocket.IsCloseError(err, websocket.CloseNormalClosure, websocket.CloseGoingAway) {
+				end = io.EOF
+			}
+			return end
+		}
+		c.idle.Reset(c.timeout)
+		var number [1]byte
+		if kind != websocket.BinaryMessage {
+			continue
+		}
+		if _, err := io.ReadFull(message, number[:]); err != nil {
+			continue
+		}
+		switch number[0] {
+		case remotecommand.StreamStdIn:
+			if wanted {
+				io.Copy(stdin, message) // nobody reads it any more: the rest is skipped by NextReader
+			}
+		case remotecommand.StreamResize:
+			var size remotecommand.TerminalSize
+			if json.NewDecoder(io.LimitReader(message, 1024)).Decode(&size) == nil {
+				select {
+				case sizes <- size:
+				case <-ctx.Done():
+				}
+			}
+		case remotecommand.StreamClose:
+			if _, err := io.ReadFull(message, number[:]); err == nil && number[0] == remotecommand.StreamStdIn {
+				stdin.Close()
+			}
+		}
+	}
+}
+
+func (c *channels) beat(ctx context.Context) {
+	tick := time.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.conn.WriteControl(websocket.PongMessage, nil, time.Now().Add(heartbeat))
+		}
+	}
+}
+
+func (c *channels) send(number byte, data []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	c.idle.Reset(c.timeout)
+	w, err := c.conn.NextWriter(websocket.BinaryMessage)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write([]byte{number}); err != nil {
+		return err
+	}
+	if _, err := w.Write(data); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// finish tells the client how it ended, and that it has.
+func (c *channels) finish(err error) {
+	status, _ := json.Marshal(outcome(err))
+	c.send(remotecommand.StreamErr, status)
+	c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
+		time.Now().Add(closeGrace))
+}
+
+// channel is one stream to the client.
+type channel struct {
+	c      *channels
+	number byte
+}
+
+func (ch channel) Write(p []byte) (int, error) {
+	if err := ch.c.send(ch.number, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (ch channel) Close() error { return nil } // the end of the session ends it
+
+// result is the part of metav1.Status that clients read from the error stream.
+type result struct {
+	Status  string   `json:"status"`
+	Message string   `json:"message,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+	Details *details `json:"details,omitempty"`
+	Code    int      `json:"code,omitempty"`
+}
+
+type details struct {
+	Causes []cause `json:"causes,omitempty"`
+}
+
+type cause struct {
+	Type    string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+func outcome(err error) result {
+	var exit utilexec.ExitError
+	switch {
+	case err == nil:
+		return result{Status: "Success"}
+	case errors.As(err, &exit) && exit.Exited():
+		return result{
+			Status:  "Failure",
+			Reason:  remotecommand.NonZeroExitCodeReason,
+			Message: fmt.Sprintf("command terminated with non-zero exit code: %v", err),
+			Details: &details{Causes: []cause{{
+				Type:    remotecommand.ExitCodeCauseType,
+				Message: strconv.Itoa(exit.ExitStatus()),
+			}}},
+		}
+	}
+	return result{
+		Status:  "Failure",
+		Reason:  "InternalError",
+		Message: fmt.Sprintf("Internal error occurred: %v", err),
+		Code:    http.StatusInternalServerError,
+	}
+}
