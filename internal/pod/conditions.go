@@ -1,0 +1,82 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Condition is a part of the node's health, as the CRI reports it.
+type Condition struct {
+	Type    string // RuntimeReady or NetworkReady
+	Status  bool
+	Reason  string
+	Message string
+}
+
+// keeperPatience is how long the keeper may take to answer before the node is not ready.
+const keeperPatience = 2 * time.Second
+
+// Conditions tells whether the node can run pods. RuntimeReady asks the keeper, NetworkReady the network.
+func (m *Manager) Conditions(ctx context.Context) []Condition {
+	runtime := Condition{Type: "RuntimeReady", Status: true}
+	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
+	defer cancel()
+	if _, err := m.cfg.Keeper.List(ctx); err != nil {
+		runtime.Status = false
+		runtime.Reason = "KeeperNotReady"
+		runtime.Message = fmt.Sprintf("the keeper does not answer: %v", err)
+	}
+	st := m.cfg.Network.Status(ctx)
+	return []Condition{runtime, {Type: "NetworkReady", Status: st.Ready, Reason: st.Reason, Message: st.Message}}
+}
+
+// podCIDRSetter is a network that takes the node's address range from the kubelet.
+type podCIDRSetter interface {
+	SetPodCIDR(ctx context.Context, cidr string) error
+}
+
+// SetPodCIDR gives the network the range that the kubelet has for this node's pods. Empty says nothing.
+func (m *Manager) SetPodCIDR(ctx context.Context, cidr string) error {
+	if cidr == "" {
+		return nil
+	}
+	n, ok := m.cfg.Network.(podCIDRSetter)
+	if !ok {
+		return fmt.Errorf("runtime_config.network_config.pod_cidr %q: this node's network takes no address range: %w",
+			cidr, errdefs.ErrFailedPrecondition)
+	}
+	return n.SetPodCIDR(ctx, cidr)
+}
+
+// CgroupDriver is cgroupfs or systemd.
+func (m *Manager) CgroupDriver() string {
+	if m.cfg.SystemdCgroup {
+		return "systemd"
+	}
+	return "cgroupfs"
+}
+
+// HandlerInfo is a runtime handler as Status lists it.
+type HandlerInfo struct {
+	Name                    string
+	RecursiveReadOnlyMounts bool
+	UserNamespaces          bool
+}
+
+// Handlers are the node's runtime handlers, the default one under the empty name as well, as the CRI wants it.
+func (m *Manager) Handlers() []HandlerInfo {
+	info := func(name string, h Handler) HandlerInfo {
+		return HandlerInfo{Name: name, RecursiveReadOnlyMounts: h.RecursiveReadOnly, UserNamespaces: h.UserNamespaces}
+	}
+	list := []HandlerInfo{info("", m.cfg.Handlers[m.cfg.Default])}
+	for name, h := range m.cfg.Handlers {
+		list = append(list, info(name, h))
+	}
+	slices.SortFunc(list, func(a, b HandlerInfo) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}

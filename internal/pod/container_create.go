@@ -1,0 +1,257 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/image"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/ocispec"
+	"berth/internal/rootfs"
+)
+
+// specFile is a container's specification, beside its record.
+const specFile = "spec.json"
+
+// CreateContainer prepares a container in a pod: its root file system and its specification. It returns the container's ID.
+//
+// A sandbox that is not ready is errdefs.ErrFailedPrecondition, an image that is not on the node errdefs.ErrNotFound, a
+// name in use errdefs.ErrAlreadyExists.
+func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *model.ContainerConfig) (string, error) {
+	s, err := m.findSandbox(sandboxID)
+	if err != nil {
+		return "", err
+	}
+	if err := s.op.sem.Acquire(ctx, 1); err != nil {
+		return "", fmt.Errorf("create container in pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	}
+	defer s.op.sem.Release(1)
+	pod := s.record()
+	if m.gone(s) {
+		return "", fmt.Errorf("pod sandbox %q: %w", sandboxID, errdefs.ErrNotFound)
+	}
+	if pod.Phase != SandboxReady {
+		return "", fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, shortID(s.id), errSandboxNotReady)
+	}
+	if cfg.Security.Privileged && !pod.Config.Security.Privileged {
+		return "", fmt.Errorf("create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
+			cfg.Metadata.Name, shortID(s.id), errdefs.ErrInvalidArgument)
+	}
+	handler, err := m.handler(pod.Handler)
+	if err != nil {
+		return "", err
+	}
+	img, err := m.cfg.Images.Get(ctx, cfg.Image.Image)
+	if err != nil {
+		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
+	}
+	logPath, err := logPath(pod.Config.LogDirectory, cfg.LogPath)
+	if err != nil {
+		return "", err
+	}
+
+	c := newContainer(newID(), s)
+	c.rec = ContainerRecord{
+		ID:        c.id,
+		SandboxID: s.id,
+		Config:    cfg,
+		Phase:     ContainerCreating,
+		ImageID:   img.ID,
+		ImageRef:  imageRef(img),
+		LogPath:   logPath,
+		Cgroup:    m.cgroupDir(pod.CgroupParent, c.id),
+		Resources: cfg.Resources,
+		CreatedAt: time.Now(),
+	}
+	_ = c.op.sem.Acquire(ctx, exclusive) // nobody else has it
+	defer c.op.sem.Release(exclusive)
+	m.mu.Lock()
+	if err = m.reserve("container", containerName(s.id, cfg.Metadata), c.id); err == nil {
+		c.publish()
+		m.ctr[c.id] = c
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return "", err
+	}
+
+	var (
+		layers *image.Layers
+		root   string
+		out    *ocispec.Output
+		// volumes are the host directories of image mounts, by container path.
+		volumes map[string]string
+	)
+	dir := m.containers.Path(c.id)
+	timings, undone, err := runSteps(ctx, m.log.With("container", cfg.Metadata.Name, "id", shortID(c.id)), []step{
+		{
+			name: "write the container's record",
+			do:   func(context.Context) error { return m.setContainer(c, func(*ContainerRecord) {}) },
+		},
+		{
+			name: "hold the image's layers",
+			do:   func(context.Context) (err error) { layers, err = m.cfg.Images.Hold(img.ID, c.id); return err },
+			undo: func(context.Context) error { m.cfg.Images.Release(c.id); return nil },
+		},
+		{
+			name: "mount the root file system",
+			do: func(ctx context.Context) (err error) {
+				root, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, dir, layers))
+				return err
+			},
+			undo: func(context.Context) error { return rootfs.Unmount(dir) },
+		},
+		{
+			name: "mount the images of volumes",
+			do:   func(ctx context.Context) (err error) { volumes, err = m.mountImages(ctx, c, &pod); return err },
+			undo: func(context.Context) error { return m.unmountImages(c.id, cfg) },
+		},
+		{
+			name: "build the specification",
+			do: func(ctx context.Context) (err error) {
+				out, err = m.buildSpec(ctx, c, &pod, img, root, volumes, handler)
+				if err != nil {
+					return err
+				}
+				return m.containers.SaveFile(c.id, specFile, out.Spec)
+			},
+		},
+	})
+	if err == nil {
+		process := *out.Spec.Process
+		err = m.setContainer(c, func(r *ContainerRecord) {
+			r.Phase = ContainerCreated
+			r.User = out.User
+			r.StopSignal = out.StopSignal
+			r.Process = &process
+			r.Timings = timings
+		})
+		undone = err == nil
+	}
+	if err != nil {
+		if !undone {
+			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+			defer cancel()
+			if rmErr := m.releaseContainer(clean, c); rmErr != nil {
+				m.log.Error("remove a container that failed to be created", "id", shortID(c.id), "error", rmErr)
+			}
+		}
+		m.forgetContainer(c)
+		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, noSpace(err))
+	}
+	for _, w := range out.Warnings {
+		m.log.Warn(w, "container", cfg.Metadata.Name, "id", shortID(c.id))
+	}
+	c.mu.Lock()
+	c.spec = out.Spec
+	c.mu.Unlock()
+	m.tell(s, c.id, model.EventCreated)
+	return c.id, nil
+}
+
+// imageRef is what a status reports as the reference of an image: a digest that a registry knows it by, else its ID.
+func imageRef(img *model.Image) string {
+	if len(img.RepoDigests) > 0 {
+		return img.RepoDigests[0]
+	}
+	return img.ID
+}
+
+// logPath is where a container's log goes: a path relative to the pod's log directory, and inside it. Empty: nowhere.
+func logPath(dir, rel string) (string, error) {
+	if dir == "" || rel == "" {
+		return "", nil
+	}
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("sandbox_config.log_directory %q is not absolute: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	path := filepath.Join(dir, rel)
+	if !strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+		return "", fmt.Errorf("config.log_path %q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument)
+	}
+	return path, nil
+}
+
+func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecord, img *model.Image, root string,
+	volumes map[string]string, h Handler) (*ocispec.Output, error) {
+	cfg := c.rec.Config
+	ns := m.namespacePaths(pod)
+	var err error
+	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
+		return nil, err
+	}
+	shm := "/dev/shm"
+	if pod.Config.Security.Namespaces.IPC != model.NamespaceNode {
+		shm = m.shmPath(pod.ID)
+	}
+	return ocispec.Build(ctx, ocispec.Input{
+		SandboxID:   pod.ID,
+		ContainerID: c.id,
+		Sandbox:     pod.Config,
+		Container:   cfg,
+		Image:       img.Config,
+		ImageName:   cfg.Image.Image,
+		Rootfs:      root,
+		Namespaces:  ns,
+		CgroupsPath: m.cgroupPath(pod.CgroupParent, c.id),
+		Files: ocispec.PodFiles{
+			Hosts:      m.podFile(pod.ID, hostsFile),
+			ResolvConf: m.podFile(pod.ID, resolvFile),
+			Hostname:   m.podFile(pod.ID, hostnameFile),
+			Shm:        shm,
+		},
+		ImageMounts: volumes,
+		Label:       pod.Label,
+		Handler:     h.Spec,
+	})
+}
+
+// rootfsOptions is a root file system for a container of a pod.
+func (m *Manager) rootfsOptions(pod *SandboxRecord, dir string, layers *image.Layers) rootfs.Options {
+	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: pod.Label.Mount}
+	if user := userNamespace(pod.Config); user != nil {
+		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, m.namespaces(pod.ID).Path(namespace.User)
+	}
+	return o
+}
+
+// nodePID is the node's own PID namespace.
+const nodePID = "/proc/1/ns/pid"
+
+// pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
+func (m *Manager) pidNamespace(pod *SandboxRecord, cfg *model.ContainerConfig) (string, error) {
+	const field = "config.linux.security_context.namespace_options.target_id"
+	options := cfg.Security.Namespaces
+	switch options.PID {
+	case model.NamespaceNode, model.NamespaceContainer:
+		return "", nil // the mode says it all
+	case model.NamespaceTarget:
+		target, err := m.findContainer(options.TargetID)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", field, err)
+		}
+		r := target.record()
+		if r.SandboxID != pod.ID {
+			return "", fmt.Errorf("%s: container %s is in another pod: %w", field, shortID(target.id), errdefs.ErrInvalidArgument)
+		}
+		if r.Phase != ContainerRunning {
+			return "", fmt.Errorf("%s: container %s does not run: %w", field, shortID(target.id), errdefs.ErrFailedPrecondition)
+		}
+		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
+	}
+	set := m.namespaces(pod.ID)
+	switch {
+	case pod.Config.Security.Namespaces.PID == model.NamespaceNode:
+		return nodePID, nil
+	case set.Pinned(namespace.PID):
+		return set.Path(namespace.PID), nil
+	}
+	// The pod was run with a PID namespace for each container.
+	return ocispec.Fresh, nil
+}

@@ -1,0 +1,142 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+)
+
+// logPatience is how long the end of a container waits for the last of its output to be in its log. A process outside
+// the container that holds the pipe open must not keep the container from ending.
+const logPatience = 2 * time.Second
+
+// watchKeeper follows the keeper until the manager is closed.
+func (m *Manager) watchKeeper() {
+	for m.ctx.Err() == nil {
+		err := m.cfg.Keeper.Watch(m.ctx, m.keeperEvent)
+		if m.ctx.Err() != nil {
+			return
+		}
+		m.log.Warn("the keeper's events stopped; following them again", "error", err)
+		select {
+		case <-m.ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// keeperEvent must not block: it is called for all containers in turn.
+func (m *Manager) keeperEvent(e keeper.Event) {
+	if e.Gone || e.Status.State != keeper.StateExited {
+		return
+	}
+	m.mu.RLock()
+	c, s := m.ctr[e.Status.ID], m.pod[e.Status.ID]
+	m.mu.RUnlock()
+	switch {
+	case c != nil:
+		m.background.Go(func() { m.containerExited(c, e.Status) })
+	case s != nil:
+		m.background.Go(func() { m.reaperExited(s) })
+	}
+}
+
+// containerExited takes over how a container ended. The event comes twice, before and after the log is complete.
+func (m *Manager) containerExited(c *container, st keeper.Status) {
+	if !st.LogDone {
+		select {
+		case <-c.exited: // the second event did it
+			return
+		case <-m.ctx.Done():
+			return
+		case <-time.After(logPatience):
+			m.log.Warn("a container has ended, but something still holds its output open", "container", shortID(c.id))
+		}
+	}
+	// A start that is on its way records its own end first.
+	if c.op.sem.Acquire(m.ctx, exclusive) != nil {
+		return
+	}
+	defer c.op.sem.Release(exclusive)
+	m.adoptExit(m.ctx, c, st)
+}
+
+// adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds c.op.
+func (m *Manager) adoptExit(ctx context.Context, c *container, st keeper.Status) {
+	r := c.record()
+	if r.Phase == ContainerStarting || r.Phase == ContainerRunning {
+		m.finish(c, func(r *ContainerRecord) {
+			if r.StartedAt.IsZero() {
+				r.StartedAt = st.StartedAt
+			}
+			r.FinishedAt = st.FinishedAt
+			r.ExitCode = int32(st.ExitCode)
+			r.Reason, r.Message = reasonOf(st)
+		})
+	}
+	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
+		m.log.Warn("the keeper did not forget a container that has ended", "container", shortID(c.id), "error", err)
+	}
+	if c.record().Phase == ContainerExited {
+		if err := m.unmountContainer(c); err != nil {
+			m.log.Warn("unmount what a container that has ended had mounted", "container", shortID(c.id), "error", err)
+		}
+	}
+}
+
+func reasonOf(st keeper.Status) (reason, message string) {
+	switch {
+	case st.Lost:
+		return model.ReasonKeeperLost, "the container ended while no keeper watched it, and the kernel kept no exit code"
+	case st.OOMKilled:
+		return model.ReasonOOMKilled, ""
+	case st.ExitCode == 0:
+		return model.ReasonCompleted, ""
+	}
+	return model.ReasonError, ""
+}
+
+// finish makes a container exited.
+func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
+	set := func(r *ContainerRecord) {
+		r.Phase = ContainerExited
+		r.PID = 0
+		change(r)
+		if r.FinishedAt.IsZero() {
+			r.FinishedAt = time.Now()
+		}
+	}
+	if err := m.setContainer(c, set); err != nil {
+		// The disk is full, or gone. What is true stays true: clients see it from memory, and the next start of berthd learns
+		// it again from the keeper or the kernel.
+		m.log.Error("record the end of a container", "container", shortID(c.id), "error", err)
+		c.mu.Lock()
+		if checkPhase(containerNext, c.id, c.rec.Phase, ContainerExited) == nil {
+			set(&c.rec)
+			c.publish()
+		}
+		c.mu.Unlock()
+	}
+	m.freeLog(c, c.record().LogPath)
+	m.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
+	c.ended()
+}
+
+// reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
+func (m *Manager) reaperExited(s *sandbox) {
+	if s.op.sem.Acquire(m.ctx, exclusive) != nil {
+		return
+	}
+	defer s.op.sem.Release(exclusive)
+	if s.record().Phase != SandboxReady {
+		return
+	}
+	m.log.Warn("the init of a pod has ended by accident", "pod", shortID(s.id))
+	if err := m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 }); err != nil {
+		m.log.Error("record that a pod is broken", "pod", shortID(s.id), "error", err)
+		return
+	}
+	m.tell(s, s.id, model.EventStopped)
+}

@@ -1,0 +1,155 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+)
+
+// StartContainer starts a created container and returns when its own program runs. A program that cannot be started
+// leaves the container exited, with the exit code that a shell would give (127 not found, 126 not executable, else 128).
+func (m *Manager) StartContainer(ctx context.Context, id string) error {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return err
+	}
+	s := c.sandbox
+	if err := s.op.sem.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("start container %s: another operation holds its pod: %w", shortID(c.id), err)
+	}
+	defer s.op.sem.Release(1)
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("start container %s: another operation holds it: %w", shortID(c.id), err)
+	}
+	defer c.op.sem.Release(exclusive)
+
+	r, pod := c.record(), s.record()
+	name := r.Config.Metadata.Name
+	if r.Phase != ContainerCreated {
+		return fmt.Errorf("start container %s (%s): it is %s: %w", name, shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if pod.Phase != SandboxReady {
+		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), errSandboxNotReady)
+	}
+	handler, err := m.handler(pod.Handler)
+	if err != nil {
+		return err
+	}
+	spec, err := m.spec(c)
+	if err != nil {
+		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+	}
+	if err := m.claimLog(c, r.LogPath); err != nil {
+		return err
+	}
+	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerStarting }); err != nil {
+		m.freeLog(c, r.LogPath)
+		return err
+	}
+	begin := time.Now()
+	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
+		ID:            c.id,
+		PodID:         s.id,
+		Name:          name,
+		Spec:          spec,
+		RuntimePath:   handler.RuntimePath,
+		RuntimeRoot:   handler.RuntimeRoot,
+		SystemdCgroup: m.cfg.SystemdCgroup,
+		LogPath:       r.LogPath,
+		Stdin:         r.Config.Stdin,
+		StdinOnce:     r.Config.StdinOnce,
+	})
+	if err != nil {
+		m.startFailed(ctx, c, err)
+		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+	}
+	timing := Timing{"start", time.Since(begin)}
+	err = m.setContainer(c, func(r *ContainerRecord) {
+		r.Phase = ContainerRunning
+		r.PID = result.PID
+		r.StartedAt = result.StartedAt
+		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timing)
+	})
+	if err != nil {
+		// A container that no record calls running must not run.
+		m.startFailed(ctx, c, err)
+		return err
+	}
+	c.mu.Lock()
+	c.spec = nil
+	c.mu.Unlock()
+	m.tell(s, c.id, model.EventStarted)
+	return nil
+}
+
+// spec is a container's specification, from memory when it was just created, else from disk.
+func (m *Manager) spec(c *container) (*specs.Spec, error) {
+	c.mu.Lock()
+	spec := c.spec
+	c.mu.Unlock()
+	if spec != nil {
+		return spec, nil
+	}
+	spec = &specs.Spec{}
+	return spec, m.containers.LoadFile(c.id, specFile, spec)
+}
+
+// startFailed ends a container whose start went wrong.
+func (m *Manager) startFailed(ctx context.Context, c *container, cause error) {
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := m.cfg.Keeper.Delete(clean, c.id); err != nil {
+		m.log.Error("remove what is left of a failed start", "container", shortID(c.id), "error", err)
+	}
+	code := int32(128)
+	var start *keeper.StartError
+	if errors.As(cause, &start) && start.ExitCode != 0 {
+		code = int32(start.ExitCode)
+	}
+	m.finish(c, func(r *ContainerRecord) {
+		r.ExitCode = code
+		r.Reason = model.ReasonStartError
+		r.Message = cause.Error()
+		r.FinishedAt = time.Now()
+	})
+}
+
+// claimLog makes the directory of a container's log and sees to it that no two running containers write one file.
+func (m *Manager) claimLog(c *container, path string) error {
+	if path == "" {
+		return nil
+	}
+	m.mu.Lock()
+	other, taken := m.logs[path]
+	if !taken || other == c.id {
+		m.logs[path] = c.id
+		taken = false
+	}
+	m.mu.Unlock()
+	if taken {
+		return fmt.Errorf("start container %s: container %s writes the log %s: %w",
+			shortID(c.id), shortID(other), path, errdefs.ErrFailedPrecondition)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.freeLog(c, path)
+		return noSpace(fmt.Errorf("directory of the log of container %s: %w", shortID(c.id), err))
+	}
+	return nil
+}
+
+func (m *Manager) freeLog(c *container, path string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.logs[path] == c.id {
+		delete(m.logs, path)
+	}
+}

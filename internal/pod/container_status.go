@@ -1,0 +1,83 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/model"
+	"berth/internal/rootfs"
+)
+
+// ContainerStatus is the state of one container.
+func (m *Manager) ContainerStatus(_ context.Context, id string) (*model.ContainerStatus, error) {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return nil, err
+	}
+	return c.status.Load(), nil
+}
+
+// ContainerInfo is what helps a person to understand a container, as JSON values by name.
+func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string, error) {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return nil, err
+	}
+	r := c.record()
+	spec := &specs.Spec{}
+	err = m.containers.LoadFile(c.id, specFile, spec)
+	info := map[string]any{
+		"sandboxID":      r.SandboxID,
+		"pid":            r.PID,
+		"phase":          r.Phase,
+		"removing":       r.Phase == ContainerRemoving,
+		"cgroup":         r.Cgroup,
+		"directory":      m.containers.Path(c.id),
+		"rootfs":         rootfs.Path(m.containers.Path(c.id)),
+		"writableLayer":  rootfs.Upper(m.containers.Path(c.id)),
+		"logPath":        r.LogPath,
+		"user":           r.User,
+		"resources":      r.Resources,
+		"stopSignal":     unix.SignalName(r.StopSignal),
+		"imageID":        r.ImageID,
+		"runtimeHandler": c.sandbox.record().Handler,
+		"timings":        r.Timings,
+		"config":         r.Config,
+	}
+	if err == nil {
+		info["runtimeSpec"] = spec
+		info["mounts"] = spec.Mounts
+		if spec.Linux != nil {
+			info["namespaces"] = spec.Linux.Namespaces
+		}
+	} else {
+		info["runtimeSpecError"] = err.Error()
+	}
+	return map[string]string{"info": toJSON(info)}, nil
+}
+
+// ListContainers returns the containers that a filter selects, newest first.
+func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]*model.ContainerStatus, error) {
+	m.mu.RLock()
+	list := make([]*model.ContainerStatus, 0, len(m.ctr))
+	for id, c := range m.ctr {
+		if !strings.HasPrefix(id, f.ID) || !strings.HasPrefix(c.sandbox.id, f.SandboxID) {
+			continue
+		}
+		st := c.status.Load()
+		if f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
+			continue
+		}
+		list = append(list, st)
+	}
+	m.mu.RUnlock()
+	slices.SortFunc(list, func(a, b *model.ContainerStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return list, nil
+}
+
+var errNotRunning = errors.New("it is not running")

@@ -1,0 +1,151 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+)
+
+// thawAfter is how long a killed container may take to end before it is taken for frozen.
+const thawAfter = 500 * time.Millisecond
+
+// StopContainer ends a container: its stop signal first, SIGKILL when timeout has passed (at once for 0). It is
+// idempotent; a container that does not exist is stopped.
+func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
+	c, err := m.findContainer(id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// A start that is on its way ends first; then nothing is held, so that a second caller can shorten the patience of
+	// a first.
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("stop container %s: another operation holds it: %w", shortID(c.id), err)
+	}
+	r := c.record()
+	c.op.sem.Release(exclusive)
+	if r.Phase != ContainerRunning {
+		return nil
+	}
+	if timeout > 0 {
+		sig := r.StopSignal
+		if sig == 0 {
+			sig = syscall.SIGTERM
+		}
+		if err := m.cfg.Keeper.Signal(ctx, c.id, sig, false); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+			return fmt.Errorf("send %v to container %s: %w", sig, shortID(c.id), err)
+		}
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		select {
+		case <-c.exited:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("stop container %s: %w", shortID(c.id), ctx.Err())
+		case <-timer.C:
+		}
+	}
+	return m.kill(ctx, c)
+}
+
+// kill ends all processes of a container and waits until it has exited.
+func (m *Manager) kill(ctx context.Context, c *container) error {
+	if c.record().Phase != ContainerRunning {
+		return nil
+	}
+	if err := m.cfg.Keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+		return fmt.Errorf("kill container %s: %w", shortID(c.id), err)
+	}
+	thaw := time.NewTimer(thawAfter)
+	defer thaw.Stop()
+	for {
+		select {
+		case <-c.exited:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("container %s was killed and has not ended: %w", shortID(c.id), ctx.Err())
+		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
+			if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
+				m.log.Debug("thaw a killed container", "container", shortID(c.id), "error", err)
+			}
+		}
+	}
+}
+
+// RemoveContainer removes a container, running or not. It is idempotent.
+func (m *Manager) RemoveContainer(ctx context.Context, id string) error {
+	c, err := m.findContainer(id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.sandbox.op.sem.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("remove container %s: another operation holds its pod: %w", shortID(c.id), err)
+	}
+	defer c.sandbox.op.sem.Release(1)
+	return m.removeContainer(ctx, c)
+}
+
+// removeContainer needs the pod's op, shared or exclusive.
+func (m *Manager) removeContainer(ctx context.Context, c *container) error {
+	if err := m.kill(ctx, c); err != nil {
+		return err
+	}
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("remove container %s: another operation holds it: %w", shortID(c.id), err)
+	}
+	defer c.op.sem.Release(exclusive)
+	m.mu.RLock()
+	gone := m.ctr[c.id] != c
+	m.mu.RUnlock()
+	if gone {
+		return nil
+	}
+	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerRemoving }); err != nil && !errors.Is(err, errdefs.ErrResourceExhausted) {
+		return err
+	}
+	if err := m.releaseContainer(ctx, c); err != nil {
+		return fmt.Errorf("remove container %s: %w", shortID(c.id), err)
+	}
+	m.forgetContainer(c)
+	m.tell(c.sandbox, c.id, model.EventDeleted)
+	return nil
+}
+
+// releaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds c.op.
+func (m *Manager) releaseContainer(ctx context.Context, c *container) error {
+	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
+		return err
+	}
+	return m.unmountContainer(c)
+}
+
+// forgetContainer drops a container of which nothing but its directory is left.
+func (m *Manager) forgetContainer(c *container) {
+	if err := m.discard(m.containers.Path(c.id)); err != nil {
+		m.log.Error("remove a container's directory", "container", shortID(c.id), "error", err)
+	}
+	m.cfg.Images.Release(c.id)
+	c.ended()
+	r := c.record()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.ctr, c.id)
+	m.sampler.Forget(c.id)
+	if name := containerName(r.SandboxID, r.Config.Metadata); m.names[name] == c.id {
+		delete(m.names, name)
+	}
+	if m.logs[r.LogPath] == c.id {
+		delete(m.logs, r.LogPath)
+	}
+}

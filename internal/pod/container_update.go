@@ -1,0 +1,90 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+	"berth/internal/ocispec"
+)
+
+// UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they were.
+// What the kernel refuses changes nothing.
+func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources, annotations map[string]string) error {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return err
+	}
+	if update == nil {
+		return fmt.Errorf("update container %s: linux resources are not set: %w", shortID(c.id), errdefs.ErrInvalidArgument)
+	}
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("update container %s: another operation holds it: %w", shortID(c.id), err)
+	}
+	defer c.op.sem.Release(exclusive)
+	r := c.record()
+	pod := c.sandbox.record()
+	handler, err := m.handler(pod.Handler)
+	if err != nil {
+		return err
+	}
+	host, err := ocispec.Detect()
+	if err != nil {
+		return err
+	}
+	merged := ocispec.MergeResources(r.Resources, update)
+	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+	}
+	switch r.Phase {
+	case ContainerRunning:
+		if err := m.cfg.Keeper.Update(ctx, c.id, resources); err != nil {
+			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+		}
+	case ContainerCreated:
+		spec, err := m.spec(c)
+		if err != nil {
+			return err
+		}
+		next, linux := *spec, *spec.Linux
+		resources.Devices = linux.Resources.Devices // an update says nothing of them
+		linux.Resources = resources
+		next.Linux = &linux
+		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+			return noSpace(err)
+		}
+		c.mu.Lock()
+		c.spec = &next
+		c.mu.Unlock()
+	default:
+		return fmt.Errorf("update container %s: it is %s: %w", shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	}
+	return m.setContainer(c, func(r *ContainerRecord) { r.Resources = merged })
+}
+
+// ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved away.
+func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return err
+	}
+	r := c.record()
+	if r.Phase != ContainerRunning {
+		return fmt.Errorf("reopen the log of container %s: %w: %w", shortID(c.id), errNotRunning, errdefs.ErrFailedPrecondition)
+	}
+	if r.LogPath == "" {
+		return fmt.Errorf("reopen the log of container %s: it has no log: %w", shortID(c.id), errdefs.ErrFailedPrecondition)
+	}
+	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
+		return noSpace(err)
+	}
+	if err := m.cfg.Keeper.ReopenLog(ctx, c.id); err != nil {
+		return fmt.Errorf("reopen the log of container %s: %w", shortID(c.id), err)
+	}
+	return nil
+}

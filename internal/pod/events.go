@@ -1,0 +1,116 @@
+package pod
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"berth/internal/model"
+)
+
+// eventBacklog is how many events a subscriber may be behind before it is cut off: it comes back and lists.
+const eventBacklog = 1024
+
+// hub hands events to subscribers and never waits for one.
+type hub struct {
+	mu     sync.Mutex // guards subs and closed
+	subs   map[chan model.ContainerEvent]struct{}
+	closed bool
+}
+
+func (h *hub) init() { h.subs = map[chan model.ContainerEvent]struct{}{} }
+
+func (h *hub) subscribe() chan model.ContainerEvent {
+	ch := make(chan model.ContainerEvent, eventBacklog)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		close(ch)
+		return ch
+	}
+	h.subs[ch] = struct{}{}
+	return ch
+}
+
+func (h *hub) drop(ch chan model.ContainerEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.subs[ch]; ok {
+		delete(h.subs, ch)
+		close(ch)
+	}
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for ch := range h.subs {
+		delete(h.subs, ch)
+		close(ch)
+	}
+}
+
+// publish makes an event and hands it out in one step, so that subscribers get events in the order of their times and of
+// the states that they tell of. It does not make what nobody wants.
+func (h *hub) publish(make func() model.ContainerEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.subs) == 0 {
+		return
+	}
+	e := make()
+	for ch := range h.subs {
+		select {
+		case ch <- e:
+		default:
+			delete(h.subs, ch)
+			close(ch)
+		}
+	}
+}
+
+// Subscribe follows what happens to pods and containers until ctx ends; the channel is closed then, and also when the
+// subscriber is too far behind.
+func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
+	ch := m.events.subscribe()
+	context.AfterFunc(ctx, func() { m.events.drop(ch) })
+	return ch
+}
+
+// tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's own ID
+// for an event of the sandbox. The caller does not hold m.mu.
+func (m *Manager) tell(s *sandbox, containerID string, what model.ContainerEventType) {
+	m.events.publish(func() model.ContainerEvent {
+		e := model.ContainerEvent{
+			ContainerID: containerID,
+			SandboxID:   s.id,
+			Type:        what,
+			At:          time.Now(),
+			Sandbox:     s.status.Load(),
+		}
+		// A kubelet forgets the whole pod once it hears that a sandbox of it is gone. It must not while another attempt
+		// lives, so that it is not told then whose the sandbox was.
+		if what == model.EventDeleted && containerID == s.id && m.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
+			e.Sandbox = nil
+		}
+		for _, c := range m.containersOf(s.id) {
+			if st := c.status.Load(); st != nil {
+				e.Containers = append(e.Containers, st)
+			}
+		}
+		return e
+	})
+}
+
+// hasSandboxOf tells whether any sandbox belongs to the pod with a UID.
+func (m *Manager) hasSandboxOf(uid string) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, s := range m.pod {
+		if s.status.Load().Config.Metadata.UID == uid {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,73 @@
+package pod
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+)
+
+// newID is 64 hexadecimal digits, as kubelets and cAdvisor expect of a runtime.
+func newID() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails, by its contract
+	return hex.EncodeToString(b[:])
+}
+
+// shortID is how messages name a pod or container.
+func shortID(id string) string {
+	if len(id) > 12 {
+		return id[:12]
+	}
+	return id
+}
+
+// sandboxName is what is unique among sandboxes.
+func sandboxName(m model.SandboxMetadata) string {
+	return fmt.Sprintf("%s_%s_%s_%d", m.Name, m.Namespace, m.UID, m.Attempt)
+}
+
+// containerName is what is unique among containers.
+func containerName(sandboxID string, m model.ContainerMetadata) string {
+	return fmt.Sprintf("%s_%s_%d", sandboxID, m.Name, m.Attempt)
+}
+
+// resolve finds the object of an ID or of a prefix that only one has.
+func resolve[T any](kind string, objects map[string]T, id string) (found T, err error) {
+	if id == "" {
+		return found, fmt.Errorf("%s ID is empty: %w", kind, errdefs.ErrInvalidArgument)
+	}
+	if o, ok := objects[id]; ok {
+		return o, nil
+	}
+	n := 0
+	if len(id) < 64 {
+		for full, o := range objects {
+			if strings.HasPrefix(full, id) {
+				found = o
+				n++
+			}
+		}
+	}
+	switch n {
+	case 1:
+		return found, nil
+	case 0:
+		return found, fmt.Errorf("%s %q: %w", kind, id, errdefs.ErrNotFound)
+	}
+	var zero T
+	return zero, fmt.Errorf("%s ID %q fits %d: %w", kind, id, n, errdefs.ErrInvalidArgument)
+}
+
+func matchLabels(have, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

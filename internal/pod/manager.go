@@ -1,0 +1,261 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/image"
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/network"
+	"berth/internal/ocispec"
+	"berth/internal/rootfs"
+	"berth/internal/state"
+	"berth/internal/stats"
+)
+
+// Keeper is what the domain asks of the keeper.
+type Keeper interface {
+	Run(context.Context, *keeper.RunRequest) (*keeper.RunResult, error)
+	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
+	Delete(ctx context.Context, id string) error
+	List(context.Context) ([]keeper.Status, error)
+	Watch(context.Context, func(keeper.Event)) error
+	Exec(context.Context, *keeper.ExecRequest) (*keeper.ExecResult, error)
+	WaitExec(ctx context.Context, containerID, execID string) (*keeper.ExecExit, error)
+	KillExec(ctx context.Context, containerID, execID string) error
+	Attach(context.Context, *keeper.AttachRequest) error
+	Detach(ctx context.Context, containerID, attachID string) error
+	Input(id string) (*keeper.Input, error)
+	CloseStdin(ctx context.Context, id string) error
+	ReopenLog(ctx context.Context, id string) error
+	Update(ctx context.Context, id string, resources *specs.LinuxResources) error
+	Resume(ctx context.Context, id string) error
+}
+
+// Images is what the domain asks of the image store.
+type Images interface {
+	Get(ctx context.Context, refOrID string) (*model.Image, error)
+	// Hold keeps an image's layers, whatever becomes of its record, until Release of the same holder.
+	Hold(imageID, holder string) (*image.Layers, error)
+	Release(holder string)
+	Collect(context.Context) error
+}
+
+// Handler is a runtime handler as the node's configuration has it.
+type Handler struct {
+	Name string
+	// RuntimePath is an OCI runtime binary; empty: the keeper's own libcontainer.
+	RuntimePath string
+	RuntimeRoot string
+	Spec        ocispec.Handler
+	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
+	UserNamespaces, RecursiveReadOnly bool
+}
+
+// Config is what a Manager is made of.
+type Config struct {
+	Root          string // records, writable layers: what outlives a reboot
+	State         string // namespaces, shm: what does not
+	CgroupRoot    string // parent of the cgroups of pods that name none: /berth, or a slice with SystemdCgroup
+	SystemdCgroup bool
+	Handlers      map[string]Handler // by name
+	Default       string             // the handler of requests that name none
+	Keeper        Keeper
+	Images        Images
+	Network       network.Provider
+	Log           *slog.Logger
+}
+
+// Manager runs the node's pods. Its methods may be called concurrently.
+type Manager struct {
+	cfg        Config
+	log        *slog.Logger
+	pods       state.Records
+	containers state.Records
+	sampler    *stats.Sampler
+
+	mu    sync.RWMutex // guards the maps, not what they point to
+	pod   map[string]*sandbox
+	ctr   map[string]*container
+	names map[string]string // sandboxName or containerName to ID
+	logs  map[string]string // log paths of containers that run, to ID
+
+	events hub
+
+	trashed    chan struct{} // something is in the trash
+	background sync.WaitGroup
+	stop       context.CancelFunc
+	ctx        context.Context // ends with Close
+}
+
+// New reads the records, compares them with the kernel and the keeper, adopts what lives, removes what does not, and follows
+// the keeper's events from then on. The caller holds the lock of Config.Root.
+func New(ctx context.Context, cfg Config) (*Manager, error) {
+	m := &Manager{
+		cfg:        cfg,
+		log:        cfg.Log,
+		pods:       state.Records{Dir: filepath.Join(cfg.Root, "pods"), File: "pod.json"},
+		containers: state.Records{Dir: filepath.Join(cfg.Root, "containers"), File: "container.json"},
+		pod:        map[string]*sandbox{},
+		ctr:        map[string]*container{},
+		names:      map[string]string{},
+		logs:       map[string]string{},
+	}
+	m.trashed = make(chan struct{}, 1)
+	m.events.init()
+	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.trashDir(), m.statePods()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir, Logger: cfg.Log}); err != nil {
+		return nil, err
+	}
+	if err := m.reconcile(ctx); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("compare the records with what runs: %w", err)
+	}
+	m.background.Go(m.watchKeeper)
+	m.background.Go(m.emptyTrash)
+	return m, nil
+}
+
+// Close stops following the keeper and waits for the manager's own work. Pods live on.
+func (m *Manager) Close() error {
+	m.stop()
+	m.background.Wait()
+	m.events.close()
+	m.sampler.Close()
+	return nil
+}
+
+func (m *Manager) trashDir() string  { return filepath.Join(m.cfg.Root, "trash") }
+func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods") }
+
+// statePod is where a pod keeps what a reboot may lose.
+func (m *Manager) statePod(id string) string { return filepath.Join(m.statePods(), id) }
+
+func (m *Manager) namespaces(id string) namespace.Set {
+	return namespace.Set{Dir: filepath.Join(m.statePod(id), "ns")}
+}
+
+func (m *Manager) handler(name string) (Handler, error) {
+	if name == "" {
+		name = m.cfg.Default
+	}
+	h, ok := m.cfg.Handlers[name]
+	if !ok {
+		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
+	}
+	return h, nil
+}
+
+func (m *Manager) findSandbox(id string) (*sandbox, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return resolve("pod sandbox", m.pod, id)
+}
+
+func (m *Manager) findContainer(id string) (*container, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return resolve("container", m.ctr, id)
+}
+
+// containersOf returns the containers of a sandbox, in no order.
+func (m *Manager) containersOf(sandboxID string) []*container {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var list []*container
+	for _, c := range m.ctr {
+		if c.sandbox.id == sandboxID {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// reserve takes a name for an ID, or says which ID has it.
+func (m *Manager) reserve(kind, name, id string) error {
+	if other, taken := m.names[name]; taken && other != id {
+		return fmt.Errorf("%s name %q is taken by %s: %w", kind, name, shortID(other), errdefs.ErrAlreadyExists)
+	}
+	m.names[name] = id
+	return nil
+}
+
+// setSandbox changes a sandbox's record on disk and in memory, in that order. When the disk refuses, nothing is changed.
+func (m *Manager) setSandbox(s *sandbox, change func(*SandboxRecord)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := s.rec
+	change(&next)
+	if err := checkPhase(sandboxNext, "pod sandbox "+s.id, s.rec.Phase, next.Phase); err != nil {
+		return err
+	}
+	if err := m.pods.Save(s.id, &next); err != nil {
+		return noSpace(err)
+	}
+	s.rec = next
+	s.publish()
+	return nil
+}
+
+// setContainer does for a container what setSandbox does for a sandbox.
+func (m *Manager) setContainer(c *container, change func(*ContainerRecord)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next := c.rec
+	change(&next)
+	if err := checkPhase(containerNext, "container "+c.id, c.rec.Phase, next.Phase); err != nil {
+		return err
+	}
+	if err := m.containers.Save(c.id, &next); err != nil {
+		return noSpace(err)
+	}
+	c.rec = next
+	c.publish()
+	return nil
+}
+
+func (s *sandbox) record() SandboxRecord {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec
+}
+
+func (c *container) record() ContainerRecord {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec
+}
+
+// noSpace gives a full disk the code that clients act on.
+func noSpace(err error) error {
+	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errdefs.IsResourceExhausted(err) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}
+
+func toJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprintf("%q", err.Error())
+	}
+	return string(b)
+}

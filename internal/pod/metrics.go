@@ -1,0 +1,95 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/model"
+	"berth/internal/stats"
+	"berth/internal/stats/cadvisor"
+)
+
+// MetricDescriptors are the metrics that ListSandboxMetrics may give. They do not change.
+func (m *Manager) MetricDescriptors() []model.MetricDescriptor { return cadvisor.Descriptors() }
+
+// ListSandboxMetrics reads the metrics of the ready pods and their running containers. One that does not answer in time has
+// its last figures, with the time of those.
+func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetrics, error) {
+	began := time.Now()
+	var sandboxes []*sandbox
+	var containers []*container
+	place := map[string]int{}
+	m.mu.RLock()
+	for id, s := range m.pod {
+		if s.status.Load().State == model.SandboxReady {
+			place[id] = len(sandboxes)
+			sandboxes = append(sandboxes, s)
+		}
+	}
+	for _, c := range m.ctr {
+		if _, ready := place[c.sandbox.id]; ready && c.status.Load().State == model.ContainerRunning {
+			containers = append(containers, c)
+		}
+	}
+	m.mu.RUnlock()
+
+	targets := make([]stats.Target, 0, len(sandboxes)+len(containers))
+	for _, s := range sandboxes {
+		targets = append(targets, m.sandboxTarget(s))
+	}
+	for _, c := range containers {
+		t := m.containerTarget(c)
+		t.PID = c.status.Load().PID
+		targets = append(targets, t)
+	}
+	readings := m.sampler.Details(ctx, targets)
+	m.forgetGone(targets)
+
+	out := make([]model.SandboxMetrics, len(sandboxes))
+	for i, s := range sandboxes {
+		r := s.record()
+		out[i] = model.SandboxMetrics{SandboxID: s.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
+			Cgroup:    targets[i].Cgroup,
+			Pod:       r.Config.Metadata.Name,
+			Namespace: r.Config.Metadata.Namespace,
+			Started:   r.CreatedAt,
+			Resources: podResources(r.Config),
+			Detail:    readings[i].Detail,
+			Network:   readings[i].Network,
+			Began:     began,
+		})}
+	}
+	// All writable layers are on one file system. Without it, its figures are missing and all others are there.
+	disk, err := stats.StatFilesystem(m.containers.Dir)
+	if err != nil {
+		m.log.Warn("metrics of the writable layers", "error", err)
+	}
+	for i, c := range containers {
+		st, reading := c.status.Load(), readings[len(sandboxes)+i]
+		pod := c.sandbox.status.Load().Config.Metadata
+		to := &out[place[c.sandbox.id]]
+		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
+			Cgroup:     targets[len(sandboxes)+i].Cgroup,
+			Name:       c.id,
+			Image:      imageName(st),
+			Pod:        pod.Name,
+			Namespace:  pod.Namespace,
+			Container:  st.Config.Metadata.Name,
+			Started:    st.StartedAt,
+			Resources:  st.Resources,
+			Detail:     reading.Detail,
+			Layer:      reading.Layer,
+			Filesystem: disk,
+			Began:      began,
+		})})
+	}
+	return out, nil
+}
+
+// imageName is the image as a person named it, where the client tells.
+func imageName(st *model.ContainerStatus) string {
+	if name := st.Config.Image.UserSpecifiedImage; name != "" {
+		return name
+	}
+	return st.Config.Image.Image
+}

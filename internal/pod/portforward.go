@@ -1,0 +1,77 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/namespace"
+)
+
+// dialTimeout bounds the connection to a port of a pod: both ends are on this machine.
+const dialTimeout = 10 * time.Second
+
+// PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
+func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error {
+	s, err := m.findSandbox(sandboxID)
+	if err != nil {
+		return err
+	}
+	r := s.record()
+	if r.Phase != SandboxReady {
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, shortID(s.id), errSandboxNotReady)
+	}
+	if port < 1 || port > 65535 {
+		return fmt.Errorf("forward port %d: %w", port, errdefs.ErrInvalidArgument)
+	}
+	var path string
+	if !nodeNetwork(r.Config) {
+		path = m.namespaces(s.id).Path(namespace.Network)
+	}
+	var target net.Conn
+	err = namespace.Do(path, func() error {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		var errs []error
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			c, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+			if err == nil {
+				target = c
+				return nil
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, shortID(s.id), err, errdefs.ErrUnavailable)
+	}
+	defer target.Close()
+	stop := context.AfterFunc(ctx, func() { target.Close() })
+	defer stop()
+
+	toPod := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(target, conn)
+		_ = target.(*net.TCPConn).CloseWrite() // the other direction may go on
+		toPod <- err
+	}()
+	_, err = io.Copy(conn, target)
+	// The pod has said all that it will; the client learns it and may still speak.
+	if half, ok := conn.(interface{ CloseWrite() error }); ok && err == nil {
+		_ = half.CloseWrite()
+	} else {
+		conn.Close()
+		target.Close()
+	}
+	<-toPod
+	if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, shortID(s.id), err)
+	}
+	return ctx.Err()
+}

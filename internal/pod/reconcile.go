@@ -1,0 +1,332 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/network"
+	"berth/internal/rootfs"
+	"berth/internal/state"
+)
+
+// reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any point
+// and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the node down.
+func (m *Manager) reconcile(ctx context.Context) error {
+	brokenPods, err := m.loadSandboxes()
+	if err != nil {
+		return err
+	}
+	brokenContainers, err := m.loadContainers()
+	if err != nil {
+		return err
+	}
+	rows, err := m.keeperRows(ctx)
+	if err != nil {
+		return err
+	}
+	points, err := rootfs.Mounts(m.containers.Dir)
+	if err != nil {
+		return err
+	}
+	mounted := make(map[string]bool, len(points))
+	for _, p := range points {
+		mounted[p] = true
+	}
+	for _, c := range m.ctr {
+		m.reconcileContainer(ctx, c, rows[c.id], mounted)
+	}
+	for _, s := range m.pod {
+		m.reconcileSandbox(ctx, s, rows[s.id])
+	}
+	// What the keeper runs and no record knows was started by nobody that can be told of it.
+	for id := range rows {
+		if m.ctr[id] == nil && m.pod[id] == nil {
+			m.log.Warn("end a container that no record knows", "container", shortID(id))
+			m.clean("end an unknown container", id, m.cfg.Keeper.Delete(ctx, id))
+		}
+	}
+	for _, b := range brokenContainers {
+		m.log.Warn("remove a container whose record cannot be read", "container", shortID(b.ID), "error", b.Err)
+		m.clean("end a container without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
+		m.clean("unmount a container without a record", b.ID, m.unmountBelow(m.containers.Path(b.ID), points))
+		m.clean("remove a container without a record", b.ID, m.discard(m.containers.Path(b.ID)))
+	}
+	for _, b := range brokenPods {
+		m.log.Warn("remove a pod whose record cannot be read", "pod", shortID(b.ID), "error", b.Err)
+		m.clean("end the init of a pod without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
+		m.clean("remove a pod without a record", b.ID, m.discard(m.pods.Path(b.ID)))
+	}
+	m.removeStrayState()
+	m.removeStrayCgroups(ctx)
+
+	var live []*network.Pod
+	for _, s := range m.pod {
+		if r := s.record(); r.Phase == SandboxReady && !nodeNetwork(r.Config) {
+			live = append(live, m.networkPod(&r))
+		}
+	}
+	if err := m.cfg.Network.Reconcile(ctx, live); err != nil {
+		m.log.Error("compare the network with the pods", "error", err) // Status says so, too
+	}
+	if err := m.cfg.Images.Collect(ctx); err != nil {
+		m.log.Error("collect image layers that nobody needs", "error", err)
+	}
+	return nil
+}
+
+func (m *Manager) clean(what, id string, err error) {
+	if err != nil {
+		m.log.Error(what, "id", shortID(id), "error", err)
+	}
+}
+
+func (m *Manager) loadSandboxes() ([]state.Broken, error) {
+	loaded := map[string]*sandbox{}
+	broken, err := m.pods.Load(func(id string) any {
+		s := &sandbox{id: id, op: newOpLock()}
+		loaded[id] = s
+		return &s.rec
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range broken {
+		delete(loaded, b.ID)
+	}
+	for id, s := range loaded {
+		if s.rec.ID != id || s.rec.Config == nil {
+			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("the record is of %q", s.rec.ID)})
+			continue
+		}
+		m.clean("reserve the SELinux label of a pod", id, s.rec.Label.Reserve())
+		s.publish()
+		m.pod[id] = s
+		m.names[sandboxName(s.rec.Config.Metadata)] = id
+	}
+	return broken, nil
+}
+
+func (m *Manager) loadContainers() ([]state.Broken, error) {
+	loaded := map[string]*container{}
+	broken, err := m.containers.Load(func(id string) any {
+		c := newContainer(id, nil)
+		loaded[id] = c
+		return &c.rec
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range broken {
+		delete(loaded, b.ID)
+	}
+	for id, c := range loaded {
+		if c.sandbox = m.pod[c.rec.SandboxID]; c.sandbox == nil || c.rec.ID != id || c.rec.Config == nil {
+			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", c.rec.SandboxID)})
+			continue
+		}
+		if _, err := m.cfg.Images.Hold(c.rec.ImageID, id); err != nil {
+			m.log.Warn("hold the image of a container", "container", shortID(id), "image", c.rec.ImageID, "error", err)
+		}
+		for _, volume := range c.rec.VolumeImages {
+			_, err := m.cfg.Images.Hold(volume, id)
+			m.clean("hold the image of a volume", id, err)
+		}
+		c.publish()
+		m.ctr[id] = c
+		m.names[containerName(c.rec.SandboxID, c.rec.Config.Metadata)] = id
+	}
+	return broken, nil
+}
+
+func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, error) {
+	list, err := m.cfg.Keeper.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := make(map[string]*keeper.Status, len(list))
+	for i := range list {
+		rows[list[i].ID] = &list[i]
+	}
+	return rows, nil
+}
+
+func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
+	r := c.record()
+	switch r.Phase {
+	case ContainerCreating, ContainerRemoving:
+		if err := m.releaseContainer(ctx, c); err != nil {
+			m.clean("finish the removal of a container", c.id, err)
+			return
+		}
+		m.forgetContainer(c)
+	case ContainerCreated:
+		// Its root file system went with the node, if that was down since.
+		if err := m.remountRootfs(ctx, c, mounted); err != nil {
+			m.clean("mount the root file system of a created container", c.id, err)
+		}
+	case ContainerStarting, ContainerRunning:
+		switch {
+		case row == nil:
+			reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
+			if !m.namespacesLive(c.sandbox) {
+				reason, message = model.ReasonRebooted, "the node went down while the container ran"
+			}
+			m.finish(c, func(r *ContainerRecord) {
+				r.ExitCode = 255
+				r.Reason, r.Message = reason, message
+				r.FinishedAt = time.Now()
+			})
+			m.clean("release a container that has ended", c.id, m.releaseContainer(ctx, c))
+		case row.State == keeper.StateExited:
+			m.adoptExit(ctx, c, *row)
+		default:
+			err := m.setContainer(c, func(r *ContainerRecord) {
+				r.Phase = ContainerRunning
+				r.PID = row.PID
+				r.StartedAt = row.StartedAt
+			})
+			m.clean("record that a container runs", c.id, err)
+			if r.LogPath != "" {
+				m.logs[r.LogPath] = c.id
+			}
+		}
+	case ContainerExited:
+		c.ended()
+		m.clean("release a container that has ended", c.id, m.releaseContainer(ctx, c))
+	}
+}
+
+// remountRootfs makes sure that a container that was created and not started has its root file system.
+func (m *Manager) remountRootfs(ctx context.Context, c *container, mounted map[string]bool) error {
+	dir := m.containers.Path(c.id)
+	if mounted[rootfs.Path(dir)] {
+		return nil
+	}
+	layers, err := m.cfg.Images.Hold(c.rec.ImageID, c.id)
+	if err != nil {
+		return err
+	}
+	pod := c.sandbox.record()
+	if _, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, dir, layers)); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.rec.VolumeImages = nil
+	c.mu.Unlock()
+	_, err = m.mountImages(ctx, c, &pod)
+	return err
+}
+
+// namespacesLive tells whether the namespaces that a pod's record promises are there. After a reboot they are not.
+func (m *Manager) namespacesLive(s *sandbox) bool {
+	r, set := s.record(), m.namespaces(s.id)
+	if !nodeNetwork(r.Config) && !set.Pinned(namespace.Network) {
+		return false
+	}
+	return r.Config.Security.Namespaces.IPC == model.NamespaceNode || set.Pinned(namespace.IPC)
+}
+
+func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
+	r := s.record()
+	switch r.Phase {
+	case SandboxCreating, SandboxRemoving:
+		m.clean("finish the removal of a pod", s.id, m.removeSandboxLocked(ctx, s))
+	case SandboxReady:
+		reaperGone := r.Config.Security.Namespaces.PID == model.NamespacePod && (row == nil || row.State == keeper.StateExited)
+		if reaperGone || !m.namespacesLive(s) {
+			m.log.Warn("a pod has lost its namespaces", "pod", shortID(s.id))
+			m.clean("record that a pod is broken", s.id, m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken }))
+		}
+	case SandboxStopped:
+		// A stop writes its record last, so there is nothing to do.
+	}
+}
+
+// removeStrayState removes what stands in the state directory for pods that have no record.
+func (m *Manager) removeStrayState() {
+	entries, err := os.ReadDir(m.statePods())
+	if err != nil {
+		m.log.Error("list the state of pods", "error", err)
+		return
+	}
+	for _, e := range entries {
+		if id := e.Name(); m.pod[id] == nil {
+			err := errors.Join(m.namespaces(id).Remove(), m.unmountShm(id))
+			if err == nil {
+				err = os.RemoveAll(m.statePod(id))
+			}
+			m.clean("remove the state of a pod without a record", id, err)
+		}
+	}
+}
+
+// removeStrayCgroups removes cgroups below the node's own root whose pod has no record.
+func (m *Manager) removeStrayCgroups(ctx context.Context) {
+	if m.cfg.SystemdCgroup {
+		return
+	}
+	host, err := cgroup.Host()
+	if err != nil {
+		m.log.Error("find the cgroup hierarchies", "error", err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	root := path.Join("/", m.cfg.CgroupRoot)
+	seen := map[string]bool{}
+	for _, dir := range host.Dirs(root) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // most nodes have none yet
+		}
+		for _, e := range entries {
+			if id := e.Name(); e.IsDir() && len(id) == 64 && m.pod[id] == nil && !seen[id] {
+				seen[id] = true
+				m.clean("remove a cgroup without a pod", id, host.Remove(ctx, path.Join(root, id)))
+			}
+		}
+	}
+	if len(m.pod) == 0 {
+		m.clean("remove the cgroup of the node's pods", root, host.Remove(ctx, root))
+	}
+}
+
+// unmountBelow unmounts those of the given mount points that are in dir.
+func (m *Manager) unmountBelow(dir string, points []string) error {
+	var errs []error
+	for _, p := range points {
+		if within(p, dir) {
+			errs = append(errs, rootfs.Unmount(filepath.Dir(p)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// emptyTrash removes, in the background, what discard has put aside, what a crash has left there included.
+func (m *Manager) emptyTrash() {
+	for {
+		entries, err := os.ReadDir(m.trashDir())
+		if err != nil {
+			m.log.Error("read the trash", "error", err)
+		}
+		for _, e := range entries {
+			if err := rootfs.Remove(m.ctx, path.Join(m.trashDir(), e.Name())); err != nil && m.ctx.Err() == nil {
+				m.log.Error("remove a discarded directory", "error", err)
+			}
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-m.trashed:
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package pod
+
+import (
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/semaphore"
+
+	"berth/internal/model"
+	"berth/internal/ocispec"
+)
+
+// SandboxRecord is a pod as it stands on disk. Its JSON is the format of <root>/pods/<id>/pod.json.
+type SandboxRecord struct {
+	ID        string               `json:"id"`
+	Config    *model.SandboxConfig `json:"config"` // immutable: statuses share it
+	Handler   string               `json:"handler,omitempty"`
+	Phase     SandboxPhase         `json:"phase"`
+	CreatedAt time.Time            `json:"createdAt"`
+
+	CgroupParent string `json:"cgroupParent"`
+	// OwnedCgroup is the topmost cgroup on the way to CgroupParent that was not there before; it goes with the pod.
+	OwnedCgroup string `json:"ownedCgroup,omitempty"`
+
+	IPs       []string        `json:"ips,omitempty"`
+	Interface string          `json:"interface,omitempty"`
+	Network   json.RawMessage `json:"network,omitempty"` // a CNI result
+	ReaperPID int             `json:"reaperPID,omitempty"`
+	Label     ocispec.Label   `json:"label,omitzero"`
+	Timings   []Timing        `json:"timings,omitempty"`
+}
+
+// ContainerRecord is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json.
+type ContainerRecord struct {
+	ID        string                 `json:"id"`
+	SandboxID string                 `json:"sandboxID"`
+	Config    *model.ContainerConfig `json:"config"` // immutable: statuses share it
+	Phase     ContainerPhase         `json:"phase"`
+	ImageID   string                 `json:"imageID"`
+	ImageRef  string                 `json:"imageRef"`
+	// VolumeImages are the IDs of the images that are volumes of the container.
+	VolumeImages []string `json:"volumeImages,omitempty"`
+	LogPath      string   `json:"logPath,omitempty"`
+	Cgroup       string   `json:"cgroup"`
+
+	User       model.User       `json:"user"`
+	StopSignal syscall.Signal   `json:"stopSignal"`
+	Resources  *model.Resources `json:"resources,omitempty"` // as created and updated
+	Process    *specs.Process   `json:"process,omitempty"`   // what an exec inherits
+
+	CreatedAt  time.Time `json:"createdAt"`
+	StartedAt  time.Time `json:"startedAt,omitzero"`
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+	ExitCode   int32     `json:"exitCode,omitempty"`
+	Reason     string    `json:"reason,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	PID        int       `json:"pid,omitempty"`
+	Timings    []Timing  `json:"timings,omitempty"`
+}
+
+// exclusive is the weight of a lock that shuts out all others.
+const exclusive = 1 << 30
+
+// opLock orders the operations on one object. Waiting for it honours the caller's deadline, so that one stuck operation
+// does not pile up calls that nobody waits for any more.
+type opLock struct{ sem *semaphore.Weighted }
+
+func newOpLock() opLock { return opLock{semaphore.NewWeighted(exclusive)} }
+
+// sandbox is a pod in memory.
+type sandbox struct {
+	id string
+	// op is held exclusively by run, stop and remove, and shared by what happens to a container of the pod.
+	op opLock
+
+	mu  sync.Mutex // guards rec
+	rec SandboxRecord
+
+	// status is what readers see. It is replaced, never changed, so that no reader waits for an operation.
+	status atomic.Pointer[model.SandboxStatus]
+}
+
+// container is a container in memory.
+type container struct {
+	id      string
+	sandbox *sandbox
+	// op is held exclusively by start, remove, update and the end of a container.
+	op opLock
+
+	mu   sync.Mutex // guards rec and spec
+	rec  ContainerRecord
+	spec *specs.Spec // from create to start only; afterwards it is on disk
+
+	status atomic.Pointer[model.ContainerStatus]
+	exited chan struct{} // closed when the container has become exited, or is gone
+	once   sync.Once
+}
+
+func newContainer(id string, s *sandbox) *container {
+	return &container{id: id, sandbox: s, op: newOpLock(), exited: make(chan struct{})}
+}
+
+// ended wakes everybody who waits for the container's end.
+func (c *container) ended() { c.once.Do(func() { close(c.exited) }) }
+
+func (s *sandbox) publish() {
+	state := model.SandboxNotReady
+	if s.rec.Phase == SandboxReady {
+		state = model.SandboxReady
+	}
+	s.status.Store(&model.SandboxStatus{
+		ID:             s.id,
+		Config:         s.rec.Config,
+		State:          state,
+		CreatedAt:      s.rec.CreatedAt,
+		IPs:            s.rec.IPs,
+		RuntimeHandler: s.rec.Handler,
+	})
+}
+
+func (c *container) publish() {
+	r := c.rec // a copy: what the status points to must not change
+	state := model.ContainerUnknown
+	switch r.Phase {
+	case ContainerCreated, ContainerStarting:
+		state = model.ContainerCreated
+	case ContainerRunning:
+		state = model.ContainerRunning
+	case ContainerExited, ContainerRemoving:
+		state = model.ContainerExited
+	}
+	c.status.Store(&model.ContainerStatus{
+		ID:         c.id,
+		SandboxID:  r.SandboxID,
+		Config:     r.Config,
+		State:      state,
+		CreatedAt:  r.CreatedAt,
+		StartedAt:  r.StartedAt,
+		FinishedAt: r.FinishedAt,
+		ExitCode:   r.ExitCode,
+		Reason:     r.Reason,
+		Message:    r.Message,
+		ImageID:    r.ImageID,
+		ImageRef:   r.ImageRef,
+		LogPath:    r.LogPath,
+		Resources:  r.Resources,
+		User:       &r.User,
+		StopSignal: r.StopSignal,
+		PID:        r.PID,
+	})
+}

@@ -1,0 +1,350 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/network"
+	"berth/internal/ocispec"
+)
+
+// shmSize is the size of a pod's /dev/shm, as Docker and Kubernetes have it.
+const shmSize = "65536k"
+
+// RunSandbox makes a pod ready for containers: its namespaces, its network, its files. It returns the pod's ID.
+//
+// A name in use is errdefs.ErrAlreadyExists, an unknown handler errdefs.ErrNotFound.
+func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (string, error) {
+	if _, err := m.handler(handler); err != nil {
+		return "", err
+	}
+	if err := m.checkUserNamespace(cfg, handler); err != nil {
+		return "", err
+	}
+	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
+		return "", fmt.Errorf("config.linux.sysctls: %w", err)
+	}
+	s := &sandbox{id: newID(), op: newOpLock()}
+	if cfg.Security.Namespaces.PID == "" {
+		pod := *cfg
+		pod.Security.Namespaces.PID = model.NamespacePod
+		cfg = &pod
+	}
+	s.rec = SandboxRecord{
+		ID:        s.id,
+		Config:    cfg,
+		Handler:   handler,
+		Phase:     SandboxCreating,
+		CreatedAt: time.Now(),
+	}
+	if err := m.placeCgroup(&s.rec); err != nil {
+		return "", err
+	}
+	label, err := ocispec.NewLabel(cfg.Security.SELinux)
+	if err != nil {
+		return "", err
+	}
+	s.rec.Label = label
+	_ = s.op.sem.Acquire(ctx, exclusive) // nobody else has it
+	defer s.op.sem.Release(exclusive)
+
+	m.mu.Lock()
+	err = m.reserve("pod sandbox", sandboxName(cfg.Metadata), s.id)
+	if err == nil {
+		m.adoptOwnedCgroup(&s.rec)
+		s.publish()
+		m.pod[s.id] = s
+	}
+	m.mu.Unlock()
+	if err != nil {
+		label.Release()
+		return "", err
+	}
+	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", shortID(s.id))
+
+	timings, undone, err := runSteps(ctx, log, []step{
+		{
+			name: "write the pod's record",
+			do:   func(context.Context) error { return m.setSandbox(s, func(*SandboxRecord) {}) },
+		},
+		{
+			name: "limit the pod's cgroup",
+			do:   func(context.Context) error { return m.limitPod(&s.rec) },
+		},
+		{
+			name: "make the pod's namespaces",
+			do:   func(context.Context) error { return m.makeNamespaces(s) },
+			undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
+		},
+		{
+			name: "set up the pod's network",
+			do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s) },
+			undo: func(ctx context.Context) error { return m.tearDownNetwork(ctx, s) },
+		},
+		{
+			name: "write the pod's files",
+			do:   func(context.Context) error { return m.writePodFiles(s) },
+		},
+		{
+			name: "mount the pod's shared memory",
+			do:   func(context.Context) error { return m.mountShm(s) },
+			undo: func(context.Context) error { return m.unmountShm(s.id) },
+		},
+		{
+			name: "start the pod's init",
+			do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
+			undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
+		},
+	})
+	if err == nil {
+		err = m.setSandbox(s, func(r *SandboxRecord) {
+			r.Phase = SandboxReady
+			r.Timings = timings
+		})
+		undone = false
+	}
+	if err != nil {
+		// What the undo has left, or a record that could not be written, goes the way of a removal, which is done again at
+		// the next start of berthd if it fails now.
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if undone {
+			m.forgetSandbox(s)
+		} else if rmErr := m.removeSandboxLocked(clean, s); rmErr != nil {
+			log.Error("remove a pod that failed to start", "error", rmErr)
+		}
+		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, noSpace(err))
+	}
+	m.tell(s, s.id, model.EventCreated)
+	m.tell(s, s.id, model.EventStarted)
+	log.Debug("pod runs", "ips", s.rec.IPs)
+	return s.id, nil
+}
+
+// nodeNetwork tells whether a pod lives in the node's network.
+func nodeNetwork(cfg *model.SandboxConfig) bool {
+	return cfg.Security.Namespaces.Network == model.NamespaceNode
+}
+
+// userNamespace is the user namespace that a pod asks for; nil: the node's.
+func userNamespace(cfg *model.SandboxConfig) *model.UserNamespace {
+	if user := cfg.Security.Namespaces.User; user != nil && user.Mode == model.NamespacePod {
+		return user
+	}
+	return nil
+}
+
+func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) error {
+	const field = "config.linux.security_context.namespace_options.userns_options"
+	user := userNamespace(cfg)
+	if user == nil {
+		return nil
+	}
+	if err := ocispec.CheckUserNamespace(user); err != nil {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	h, err := m.handler(handler)
+	if err != nil {
+		return err
+	}
+	if !h.UserNamespaces {
+		return fmt.Errorf("%s: runtime handler %q cannot map the owners of mounts: %w", field, h.Name, errdefs.ErrFailedPrecondition)
+	}
+	if cfg.Security.Privileged {
+		return fmt.Errorf("%s: a privileged pod cannot have a user namespace: %w", field, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func (m *Manager) makeNamespaces(s *sandbox) error {
+	cfg := s.rec.Config
+	o := namespace.Options{Sysctls: cfg.Sysctls}
+	if !nodeNetwork(cfg) {
+		// A pod in the node's network has the node's name too: it is the node, to its peers.
+		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
+		o.Hostname = cfg.Hostname
+	}
+	if cfg.Security.Namespaces.IPC != model.NamespaceNode {
+		o.Kinds = append(o.Kinds, namespace.IPC)
+	}
+	if user := userNamespace(cfg); user != nil {
+		o.User = &namespace.UserMappings{UIDs: user.UIDs, GIDs: user.GIDs}
+	} else if len(o.Kinds) == 0 {
+		return nil
+	}
+	return m.namespaces(s.id).Create(o)
+}
+
+// networkPod is a pod as its network sees it.
+func (m *Manager) networkPod(r *SandboxRecord) *network.Pod {
+	return &network.Pod{
+		ID:           r.ID,
+		Name:         r.Config.Metadata.Name,
+		Namespace:    r.Config.Metadata.Namespace,
+		UID:          r.Config.Metadata.UID,
+		NetNS:        m.namespaces(r.ID).Path(namespace.Network),
+		Ports:        r.Config.PortMappings,
+		Labels:       r.Config.Labels,
+		Annotations:  r.Config.Annotations,
+		CgroupParent: r.CgroupParent,
+		DNS:          r.Config.DNS,
+	}
+}
+
+func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox) error {
+	if nodeNetwork(s.rec.Config) {
+		return nil
+	}
+	result, err := m.cfg.Network.Setup(ctx, m.networkPod(&s.rec))
+	if err != nil {
+		return err
+	}
+	// The record is written with the pod's next phase; until then the network's own records know the address.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ip := range result.IPs {
+		s.rec.IPs = append(s.rec.IPs, ip.String())
+	}
+	s.rec.Interface = result.Interface
+	s.rec.Network = result.CNI
+	return nil
+}
+
+func (m *Manager) tearDownNetwork(ctx context.Context, s *sandbox) error {
+	r := s.record()
+	if nodeNetwork(r.Config) {
+		return nil
+	}
+	return m.cfg.Network.Teardown(ctx, m.networkPod(&r))
+}
+
+func (m *Manager) shmPath(id string) string { return filepath.Join(m.statePod(id), "shm") }
+
+func (m *Manager) mountShm(s *sandbox) error {
+	if s.rec.Config.Security.Namespaces.IPC == model.NamespaceNode {
+		return nil
+	}
+	path := m.shmPath(s.id)
+	if err := os.MkdirAll(path, 0o711); err != nil {
+		return err
+	}
+	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
+	if err := unix.Mount("shm", path, "tmpfs", flags, "mode=1777,size="+shmSize); err != nil {
+		return fmt.Errorf("mount tmpfs at %s: %w", path, err)
+	}
+	return nil
+}
+
+func (m *Manager) unmountShm(id string) error {
+	path := m.shmPath(id)
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// startReaper gives a pod whose containers share a PID namespace the init that such a namespace needs.
+func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
+	if s.rec.Config.Security.Namespaces.PID != model.NamespacePod {
+		return nil
+	}
+	rootfs := m.reaperRoot(s.id)
+	// In a user namespace nobody but the node could make these.
+	for _, dir := range []string{"proc", "dev"} {
+		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(rootfs, keeper.ReaperProgram), nil, 0o755); err != nil {
+		return err
+	}
+	spec, err := ocispec.Reaper(ocispec.ReaperInput{
+		SandboxID:   s.id,
+		Rootfs:      rootfs,
+		Namespaces:  m.namespacePaths(&s.rec),
+		CgroupsPath: m.cgroupPath(s.rec.CgroupParent, s.id),
+		Label:       s.rec.Label,
+	})
+	if err != nil {
+		return err
+	}
+	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
+		ID:            s.id,
+		PodID:         s.id,
+		Name:          "init",
+		Spec:          spec,
+		SystemdCgroup: m.cfg.SystemdCgroup,
+		Reaper:        true,
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.rec.ReaperPID = result.PID
+	s.mu.Unlock()
+	return m.namespaces(s.id).PinProcess(namespace.PID, result.PID)
+}
+
+func (m *Manager) reaperRoot(id string) string { return filepath.Join(m.statePod(id), "init") }
+
+func (m *Manager) stopReaper(ctx context.Context, s *sandbox) error {
+	if s.record().Config.Security.Namespaces.PID != model.NamespacePod {
+		return nil
+	}
+	if err := m.cfg.Keeper.Delete(ctx, s.id); err != nil {
+		return err
+	}
+	return os.RemoveAll(m.reaperRoot(s.id))
+}
+
+// namespacePaths are the pins of a pod's shared namespaces; empty where it lives in the node's.
+func (m *Manager) namespacePaths(r *SandboxRecord) ocispec.Namespaces {
+	set := m.namespaces(r.ID)
+	var n ocispec.Namespaces
+	if !nodeNetwork(r.Config) {
+		n.Network = set.Path(namespace.Network)
+		n.UTS = set.Path(namespace.UTS)
+	}
+	if r.Config.Security.Namespaces.IPC != model.NamespaceNode {
+		n.IPC = set.Path(namespace.IPC)
+	}
+	if userNamespace(r.Config) != nil {
+		n.User = set.Path(namespace.User)
+	}
+	return n
+}
+
+// forgetSandbox drops a sandbox of which nothing but the record is left.
+func (m *Manager) forgetSandbox(s *sandbox) {
+	if err := m.discard(m.pods.Path(s.id)); err != nil {
+		m.log.Error("remove a pod's directory", "id", shortID(s.id), "error", err)
+	}
+	if err := os.RemoveAll(m.statePod(s.id)); err != nil {
+		m.log.Error("remove a pod's state directory", "id", shortID(s.id), "error", err)
+	}
+	r := s.record()
+	r.Label.Release()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.pod, s.id)
+	m.sampler.Forget(s.id)
+	if name := sandboxName(r.Config.Metadata); m.names[name] == s.id {
+		delete(m.names, name)
+	}
+	m.removeOwnedCgroup(&r)
+}
+
+var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

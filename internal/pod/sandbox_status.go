@@ -1,0 +1,95 @@
+package pod
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"berth/internal/model"
+	"berth/internal/namespace"
+)
+
+// SandboxStatus is the state of one pod.
+func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxStatus, error) {
+	s, err := m.findSandbox(id)
+	if err != nil {
+		return nil, err
+	}
+	return s.status.Load(), nil
+}
+
+// SandboxInfo is what helps a person to understand a pod, as JSON values by name.
+func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, error) {
+	s, err := m.findSandbox(id)
+	if err != nil {
+		return nil, err
+	}
+	r := s.record()
+	namespaces := map[string]string{}
+	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
+		if m.namespaces(s.id).Pinned(k) {
+			namespaces[string(k)] = m.namespaces(s.id).Path(k)
+		}
+	}
+	info := map[string]string{"info": toJSON(map[string]any{
+		"pid":            r.ReaperPID,
+		"phase":          r.Phase,
+		"runtimeHandler": r.Handler,
+		"cgroupParent":   r.CgroupParent,
+		"cgroup":         m.podCgroupDir(r.CgroupParent),
+		"ownsCgroup":     ownsCgroup(&r),
+		"limits":         podResources(r.Config),
+		"namespaces":     namespaces,
+		"ips":            r.IPs,
+		"interface":      r.Interface,
+		"network":        m.networkInfo(&r),
+		"mounts":         m.podMounts(&r),
+		"directory":      m.pods.Path(s.id),
+		"stateDirectory": m.statePod(s.id),
+		"timings":        r.Timings,
+		"config":         r.Config,
+	})}
+	return info, nil
+}
+
+func (m *Manager) networkInfo(r *SandboxRecord) map[string]any {
+	return map[string]any{
+		"ofTheNode": nodeNetwork(r.Config),
+		"interface": r.Interface,
+		"ips":       r.IPs,
+		"ports":     r.Config.PortMappings,
+		"cniResult": r.Network,
+	}
+}
+
+// podMounts are the files and directories on the host that every container of a pod has.
+func (m *Manager) podMounts(r *SandboxRecord) map[string]string {
+	mounts := map[string]string{
+		"/etc/hosts":       m.podFile(r.ID, hostsFile),
+		"/etc/resolv.conf": m.podFile(r.ID, resolvFile),
+		"/etc/hostname":    m.podFile(r.ID, hostnameFile),
+	}
+	if r.Config.Security.Namespaces.IPC != model.NamespaceNode {
+		mounts["/dev/shm"] = m.shmPath(r.ID)
+	}
+	return mounts
+}
+
+// ListSandboxes returns the sandboxes that a filter selects, newest first.
+func (m *Manager) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*model.SandboxStatus, error) {
+	m.mu.RLock()
+	list := make([]*model.SandboxStatus, 0, len(m.pod))
+	for id, s := range m.pod {
+		if !strings.HasPrefix(id, f.ID) {
+			continue
+		}
+		st := s.status.Load()
+		if f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
+			continue
+		}
+		list = append(list, st)
+	}
+	m.mu.RUnlock()
+	slices.SortFunc(list, func(a, b *model.SandboxStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return list, nil
+}

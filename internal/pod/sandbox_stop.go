@@ -1,0 +1,136 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/model"
+)
+
+// StopSandbox ends what runs in a pod at once and gives back its address, its host ports and its namespaces. It is
+// idempotent; a pod that does not exist is stopped.
+func (m *Manager) StopSandbox(ctx context.Context, id string) error {
+	s, err := m.findSandbox(id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("stop pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	}
+	defer s.op.sem.Release(exclusive)
+	return m.stopSandboxLocked(ctx, s)
+}
+
+func (m *Manager) stopSandboxLocked(ctx context.Context, s *sandbox) error {
+	phase := s.record().Phase
+	if phase == SandboxStopped {
+		return nil
+	}
+	if err := m.releaseSandbox(ctx, s); err != nil {
+		return fmt.Errorf("stop pod sandbox %s: %w", shortID(s.id), err)
+	}
+	if phase == SandboxCreating || phase == SandboxRemoving {
+		return nil
+	}
+	err := m.setSandbox(s, func(r *SandboxRecord) {
+		r.Phase = SandboxStopped
+		r.IPs, r.Network, r.ReaperPID = nil, nil, 0
+	})
+	if err != nil {
+		return err
+	}
+	m.tell(s, s.id, model.EventStopped)
+	return nil
+}
+
+// releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever else
+// fails.
+func (m *Manager) releaseSandbox(ctx context.Context, s *sandbox) error {
+	if err := m.killContainers(ctx, s); err != nil {
+		return err // their network stays while they live
+	}
+	return errors.Join(
+		m.stopReaper(ctx, s),
+		m.tearDownNetwork(ctx, s),
+		m.namespaces(s.id).Remove(),
+		m.unmountShm(s.id),
+	)
+}
+
+// killContainers ends all containers of a pod, side by side.
+func (m *Manager) killContainers(ctx context.Context, s *sandbox) error {
+	var g errgroup.Group
+	for _, c := range m.containersOf(s.id) {
+		g.Go(func() error { return m.kill(ctx, c) })
+	}
+	return g.Wait()
+}
+
+// RemoveSandbox removes a pod with all its containers, running ones included. It is idempotent.
+func (m *Manager) RemoveSandbox(ctx context.Context, id string) error {
+	s, err := m.findSandbox(id)
+	if errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("remove pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	}
+	defer s.op.sem.Release(exclusive)
+	if m.gone(s) {
+		return nil // another removal was first
+	}
+	return m.removeSandboxLocked(ctx, s)
+}
+
+func (m *Manager) gone(s *sandbox) bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.pod[s.id] != s
+}
+
+func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
+	if err := m.stopSandboxLocked(ctx, s); err != nil {
+		return err
+	}
+	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start. A
+	// disk that is full must not keep anybody from removing things.
+	if err := m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxRemoving }); err != nil && !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	for _, c := range m.containersOf(s.id) {
+		if err := m.removeContainer(ctx, c); err != nil {
+			return fmt.Errorf("remove pod sandbox %s: %w", shortID(s.id), err)
+		}
+	}
+	m.forgetSandbox(s)
+	m.tell(s, s.id, model.EventDeleted)
+	return nil
+}
+
+// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large.
+func (m *Manager) discard(dir string) error {
+	err := os.Rename(dir, m.trashDir()+"/"+newID())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	select {
+	case m.trashed <- struct{}{}:
+	default: // the background is told already
+	}
+	return nil
+}

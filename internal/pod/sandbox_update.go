@@ -1,0 +1,129 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+	"berth/internal/ocispec"
+)
+
+// UpdateSandboxResources changes the limits of a whole pod: its overhead and what its containers have together. What is nil
+// or zero stays as it was. Limits that the kernel refuses change nothing.
+//
+// Who made the pod's cgroup keeps its limits. A kubelet makes it before the pod runs, and writes to it itself right after
+// this call: Berth remembers and reports then, and writes where the cgroup is its own.
+func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhead, resources *model.Resources) error {
+	s, err := m.findSandbox(id)
+	if err != nil {
+		return err
+	}
+	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("update pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	}
+	defer s.op.sem.Release(exclusive)
+	if m.gone(s) {
+		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
+	}
+	old := s.record()
+	if old.Phase != SandboxReady {
+		return fmt.Errorf("update pod sandbox %s: %w", shortID(s.id), errSandboxNotReady)
+	}
+	next := old
+	config := *old.Config // statuses share the old one
+	if overhead != nil {
+		config.Overhead = ocispec.MergeResources(config.Overhead, overhead)
+	}
+	if resources != nil {
+		config.Resources = ocispec.MergeResources(config.Resources, resources)
+	}
+	next.Config = &config
+	if err := m.limitPod(&next); err != nil {
+		if back := m.limitPod(&old); back != nil {
+			m.log.Error("limits of a pod after an update that failed", "pod", shortID(s.id), "error", back)
+		}
+		return fmt.Errorf("update pod sandbox %s: %w", shortID(s.id), err)
+	}
+	return m.setSandbox(s, func(r *SandboxRecord) { r.Config = &config })
+}
+
+// ownsCgroup tells whether a pod's cgroup came with it, so that nobody else sets its limits.
+func ownsCgroup(r *SandboxRecord) bool {
+	return r.OwnedCgroup != "" && within(r.CgroupParent, r.OwnedCgroup)
+}
+
+// limitPod sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
+// told to share one share its limits too: those of the last one hold.
+func (m *Manager) limitPod(r *SandboxRecord) error {
+	limits := podResources(r.Config)
+	if limits == nil {
+		return nil
+	}
+	if m.cfg.SystemdCgroup && r.Config.CgroupParent == "" {
+		return fmt.Errorf("limits of the whole pod need linux.cgroup_parent to name a slice of its own: %w",
+			errdefs.ErrFailedPrecondition)
+	}
+	if !ownsCgroup(r) {
+		return nil
+	}
+	host, err := ocispec.Detect()
+	if err != nil {
+		return err
+	}
+	resources, err := ocispec.Resources(limits, 0, host)
+	if err != nil {
+		return fmt.Errorf("limits of the whole pod: %w", err)
+	}
+	cgroups, err := cgroup.Host()
+	if err != nil {
+		return err
+	}
+	if err := cgroups.Create(r.CgroupParent); err != nil {
+		return err
+	}
+	return cgroups.Limit(r.CgroupParent, resources)
+}
+
+// maxShares is the kernel's largest weight.
+const maxShares = 262144
+
+// podResources are the limits of a whole pod: those of its containers together and, on top, its overhead. Nil: none.
+func podResources(cfg *model.SandboxConfig) *model.Resources {
+	if cfg.Resources == nil && cfg.Overhead == nil {
+		return nil
+	}
+	var sum model.Resources
+	if cfg.Resources != nil {
+		sum = *cfg.Resources
+	}
+	if over := cfg.Overhead; over != nil {
+		if sum.MemorySwap > 0 { // it includes memory
+			sum.MemorySwap += over.MemoryLimit
+		}
+		sum.CPUShares = min(plus(sum.CPUShares, over.CPUShares), maxShares)
+		sum.MemoryLimit = plus(sum.MemoryLimit, over.MemoryLimit)
+		if sum.CPUQuota > 0 && over.CPUQuota > 0 {
+			sum.CPUQuota += over.CPUQuota * cfsPeriod(sum.CPUPeriod) / cfsPeriod(over.CPUPeriod)
+		}
+	}
+	return &sum
+}
+
+// plus adds an overhead to a limit. Overhead on top of no limit is no limit.
+func plus(limit, overhead int64) int64 {
+	if limit <= 0 || overhead <= 0 {
+		return limit
+	}
+	return limit + overhead
+}
+
+// cfsPeriod is a period of CPU time in µs; 0 is the kernel's own.
+func cfsPeriod(period int64) int64 {
+	if period == 0 {
+		return 100000
+	}
+	return period
+}

@@ -1,0 +1,28 @@
+package pod
+
+import "io"
+
+// TermSize is the size of a terminal in characters.
+type TermSize struct {
+	Width, Height uint16
+}
+
+// ExecOptions is a command to run in a container, with its streams. A nil stream is not wanted. With TTY, output comes
+// on Stdout alone and Resize, where it is not nil, changes the terminal's size.
+type ExecOptions struct {
+	Cmd    []string
+	TTY    bool
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Resize <-chan TermSize
+}
+
+// AttachOptions are the streams that are joined to a running container's own.
+type AttachOptions struct {
+	TTY    bool
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Resize <-chan TermSize
+}
