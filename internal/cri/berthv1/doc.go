@@ -1,0 +1,2 @@
+// Package berthv1 is the door for what the Container Runtime Interface has no words for: pulls that tell how far they are.
+package berthv1

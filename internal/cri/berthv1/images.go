@@ -1,0 +1,143 @@
+package berthv1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	api "berth/api/berth/v1"
+	"berth/internal/image"
+	"berth/internal/model"
+)
+
+// Images is the image store as this door uses it.
+type Images interface {
+	// Pull calls Progress of the request from one goroutine at a time, and not after it has returned.
+	Pull(ctx context.Context, req image.PullRequest) (*model.Image, error)
+}
+
+// Register adds the service to a server.
+func Register(server grpc.ServiceRegistrar, images Images) {
+	api.RegisterImagesServer(server, &service{images: images})
+}
+
+type service struct {
+	api.UnimplementedImagesServer
+	images Images
+}
+
+// Pull streams progress while the image is pulled. A client that reads slowly misses events and delays nothing.
+func (s *service) Pull(req *api.PullRequest, stream grpc.ServerStreamingServer[api.PullEvent]) error {
+	if req.GetImage() == "" {
+		return fmt.Errorf("image: empty: %w", errdefs.ErrInvalidArgument)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	news := newNews()
+	sent := make(chan error, 1)
+	go func() {
+		err := news.send(stream)
+		if err != nil {
+			cancel() // nobody reads: the pull ends too
+		}
+		sent <- err
+	}()
+	img, err := s.images.Pull(ctx, image.PullRequest{Ref: req.GetImage(), Auth: auth(req.GetAuth()), Progress: news.add})
+	news.close()
+	sendErr := <-sent
+	switch {
+	case sendErr != nil && (err == nil || errors.Is(err, context.Canceled)):
+		return sendErr
+	case err != nil:
+		return err
+	}
+	return stream.Send(&api.PullEvent{Event: &api.PullEvent_Done{Done: &api.Done{ImageRef: img.ID}}})
+}
+
+func auth(a *api.Auth) *model.Auth {
+	if a == nil {
+		return nil
+	}
+	return &model.Auth{
+		Username: a.GetUsername(), Password: a.GetPassword(), Auth: a.GetAuth(), ServerAddress: a.GetServerAddress(),
+		IdentityToken: a.GetIdentityToken(), RegistryToken: a.GetRegistryToken(),
+	}
+}
+
+// news holds the latest state of each layer until the stream takes it.
+type news struct {
+	mu     sync.Mutex
+	latest map[string]image.Progress
+	order  []string // layers with something untold, in the order of their first event
+	wake   chan struct{}
+	closed bool
+}
+
+func newNews() *news {
+	return &news{latest: map[string]image.Progress{}, wake: make(chan struct{}, 1)}
+}
+
+func (n *news) add(p image.Progress) {
+	n.mu.Lock()
+	if _, waits := n.latest[p.Layer]; !waits {
+		n.order = append(n.order, p.Layer)
+	}
+	n.latest[p.Layer] = p
+	n.mu.Unlock()
+	n.signal()
+}
+
+func (n *news) close() {
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.signal()
+}
+
+func (n *news) signal() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what is untold, and whether more may come.
+func (n *news) take() (events []image.Progress, more bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, layer := range n.order {
+		events = append(events, n.latest[layer])
+	}
+	n.order = n.order[:0]
+	clear(n.latest)
+	return events, !n.closed
+}
+
+func (n *news) send(stream grpc.ServerStreamingServer[api.PullEvent]) error {
+	for {
+		<-n.wake
+		events, more := n.take()
+		for _, p := range events {
+			event := &api.PullEvent{Event: &api.PullEvent_Layer{Layer: &api.Layer{
+				Digest: p.Layer, Phase: phases[p.Phase], Offset: p.Done, Total: p.Total,
+			}}}
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+var phases = map[image.Phase]api.Phase{
+	image.PhaseWaiting: api.Phase_PHASE_WAITING,
+	image.PhaseLoading: api.Phase_PHASE_DOWNLOADING,
+	image.PhasePresent: api.Phase_PHASE_EXISTS,
+	image.PhaseDone:    api.Phase_PHASE_DONE,
+}

@@ -1,0 +1,91 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// calls is the interceptor around every call.
+type calls struct {
+	log     *slog.Logger
+	metrics *metrics
+}
+
+func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	start := time.Now()
+	resp, err := c.protect(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
+	c.done(ctx, info.FullMethod, req, start, err)
+	return resp, err
+}
+
+func (c *calls) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	start := time.Now()
+	_, err := c.protect(ss.Context(), info.FullMethod, func() (any, error) { return nil, handler(srv, ss) })
+	c.done(ss.Context(), info.FullMethod, nil, start, err)
+	return err
+}
+
+// protect runs a handler, turns a panic of it into an error, and gives its error a code.
+func (c *calls) protect(ctx context.Context, method string, handler func() (any, error)) (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.ErrorContext(ctx, "panic in a call", "method", path.Base(method), "panic", fmt.Sprint(p),
+				"stack", string(debug.Stack()))
+			resp, err = nil, status.Errorf(codes.Internal, "%s: an error in berthd itself; its log has the details",
+				path.Base(method))
+		}
+	}()
+	if resp, err = handler(); err != nil {
+		return nil, Status(err)
+	}
+	return resp, nil
+}
+
+func (c *calls) done(ctx context.Context, method string, req any, start time.Time, err error) {
+	took := time.Since(start)
+	code := status.Code(err)
+	c.metrics.observe(method, code, took)
+	level := level(code)
+	if !c.log.Enabled(ctx, level) {
+		return
+	}
+	attrs := append(subject(req), slog.Duration("took", took))
+	if err != nil {
+		attrs = append(attrs, slog.String("code", code.String()), slog.String("error", status.Convert(err).Message()))
+	}
+	c.log.LogAttrs(ctx, level, path.Base(method), attrs...)
+}
+
+// level is how much an outcome concerns whoever reads the log.
+func level(code codes.Code) slog.Level {
+	switch code {
+	case codes.OK, codes.Canceled: // a client that has seen enough of a stream cancels it
+		return slog.LevelDebug
+	case codes.NotFound, codes.InvalidArgument, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange:
+		return slog.LevelInfo // the client's affair
+	case codes.Internal, codes.Unknown, codes.DataLoss:
+		return slog.LevelError
+	}
+	return slog.LevelWarn
+}
+
+// subject picks out of a request what it speaks of. It takes known identifiers only: requests carry credentials and
+// environments.
+func subject(req any) []slog.Attr {
+	var attrs []slog.Attr
+	if r, ok := req.(interface{ GetPodSandboxId() string }); ok {
+		attrs = append(attrs, slog.String("pod", r.GetPodSandboxId()))
+	}
+	if r, ok := req.(interface{ GetContainerId() string }); ok {
+		attrs = append(attrs, slog.String("container", r.GetContainerId()))
+	}
+	return attrs
+}

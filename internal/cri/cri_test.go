@@ -1,0 +1,223 @@
+package cri
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/keeper"
+)
+
+func TestASocketIsForRootAndItsGroup(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "s.sock")
+	l, err := Listen("unix://"+path, 12345)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); info.Mode().Perm() != 0o660 || st.Gid != 12345 || st.Uid != 0 {
+		t.Errorf("mode %v, owner %d:%d", info.Mode(), st.Uid, st.Gid)
+	}
+	if l.Addr().String() != path {
+		t.Errorf("address %v", l.Addr())
+	}
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(c, "hello")
+	c.(*net.UnixConn).CloseWrite()
+	if got, _ := io.ReadAll(c); string(got) != "hello" {
+		t.Errorf("%q", got)
+	}
+	c.Close()
+	l.Close()
+	if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 0 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+func TestASocketThatSomebodyAnswersOnIsNotTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	first, err := Listen(path, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, -1); !errors.Is(err, errdefs.ErrAlreadyExists) {
+		t.Errorf("error %v", err)
+	}
+	// As if its daemon had been killed: the file stays and nobody answers.
+	first.(*socket).UnixListener.Close()
+	second, err := Listen(path, -1)
+	if err != nil {
+		t.Fatalf("a stale socket: %v", err)
+	}
+	defer second.Close()
+	// The first daemon's late end does not take the second's socket away.
+	first.Close()
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFileThatIsNoSocketStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, -1); !errors.Is(err, errdefs.ErrAlreadyExists) {
+		t.Errorf("error %v", err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "mine" {
+		t.Errorf("it holds %q", got)
+	}
+}
+
+func TestAddressesThatAreNone(t *testing.T) {
+	for _, address := range []string{"", "s.sock", "tcp://127.0.0.1:1", "unix://s.sock", "/a\x00b", "/" + strings.Repeat("x", 110)} {
+		if l, err := Listen(address, -1); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%q: %v, %v", address, l, err)
+		}
+	}
+}
+
+// systemd passes descriptors from 3 on to a process that it names: the test runs itself as that process.
+func TestASocketOfSystemdIsTaken(t *testing.T) {
+	if path := os.Getenv("BERTH_TEST_PASSED_SOCKET"); path != "" {
+		os.Setenv("LISTEN_PID", fmt.Sprint(os.Getpid()))
+		l, err := Listen(path, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, "served")
+		c.Close()
+		l.Close()
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("systemd's socket is gone: %v", err)
+		}
+		return
+	}
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.(*net.UnixListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	stored, w, err := os.Pipe() // a descriptor that is for somebody else
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stored.Close()
+	defer w.Close()
+	child := exec.Command(os.Args[0], "-test.run=^TestASocketOfSystemdIsTaken$")
+	child.Env = append(os.Environ(), "BERTH_TEST_PASSED_SOCKET="+path, "LISTEN_FDS=2")
+	child.ExtraFiles = []*os.File{stored, file}
+	var out bytes.Buffer
+	child.Stdout, child.Stderr = &out, &out
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := io.ReadAll(c); string(got) != "served" {
+		t.Errorf("%q", got)
+	}
+	if err := child.Wait(); err != nil {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestEveryErrorHasACode(t *testing.T) {
+	wrapped := func(err error) error { return fmt.Errorf("pod p: %w", err) }
+	for _, tc := range []struct {
+		err  error
+		want codes.Code
+	}{
+		{errdefs.ErrNotFound, codes.NotFound},
+		{errdefs.ErrInvalidArgument, codes.InvalidArgument},
+		{errdefs.ErrConflict, codes.FailedPrecondition},
+		{errdefs.ErrUnauthenticated, codes.Unauthenticated},
+		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		{context.Canceled, codes.Canceled},
+		{syscall.ENOSPC, codes.ResourceExhausted},
+		{syscall.EDQUOT, codes.ResourceExhausted},
+		{syscall.EPERM, codes.PermissionDenied},
+		{&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}, codes.PermissionDenied},
+		{errors.New("odd"), codes.Internal},
+		{errdefs.ErrUnknown, codes.Internal},
+		{fmt.Errorf("%w: %w", syscall.ENOSPC, errdefs.ErrResourceExhausted), codes.ResourceExhausted},
+		{status.Error(codes.Unavailable, "the keeper"), codes.Unavailable},
+		{&keeper.StartError{ExitCode: 127, Message: "no such program"}, codes.FailedPrecondition},
+	} {
+		if got := status.Code(Status(wrapped(tc.err))); got != tc.want {
+			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)
+		}
+	}
+	if Status(nil) != nil {
+		t.Error("nil is an error")
+	}
+}
+
+func TestCallsAreMeasuredAndLoggedByOutcome(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c := &calls{log: slog.New(slog.NewTextHandler(&out, nil)), metrics: m}
+	info := &grpc.UnaryServerInfo{FullMethod: "/runtime.v1.RuntimeService/Version"}
+	for _, err := range []error{nil, errdefs.ErrNotFound, errors.New("odd")} {
+		_, _ = c.unary(t.Context(), nil, info, func(context.Context, any) (any, error) { return nil, err })
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprint(families)
+	for _, part := range []string{"berth_cri_calls_total", "berth_cri_call_duration_seconds", `"NotFound"`, `"Version"`, `"runtime.v1.RuntimeService"`} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+	log := out.String()
+	if strings.Count(log, "\n") != 2 || !strings.Contains(log, "level=INFO") || !strings.Contains(log, "level=ERROR") {
+		t.Errorf("log: %s", log)
+	}
+}

@@ -1,0 +1,46 @@
+package cri
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// MaxReceive is the largest request: a kubelet's own limit for messages is as large.
+	MaxReceive = 16 << 20
+	// MaxSend is the largest response. Clients have limits of their own, 16 MiB in a kubelet and crictl.
+	MaxSend = 32 << 20
+)
+
+// ServerConfig is what a server is made of.
+type ServerConfig struct {
+	Log     *slog.Logger
+	Metrics prometheus.Registerer // nil: calls are not measured
+}
+
+// NewServer returns a gRPC server without services: doors register themselves on it.
+func NewServer(cfg ServerConfig) (*grpc.Server, error) {
+	calls := &calls{log: cfg.Log}
+	if cfg.Log == nil {
+		calls.log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Metrics != nil {
+		m, err := newMetrics(cfg.Metrics)
+		if err != nil {
+			return nil, err
+		}
+		calls.metrics = m
+	}
+	return grpc.NewServer(
+		grpc.MaxRecvMsgSize(MaxReceive),
+		grpc.MaxSendMsgSize(MaxSend),
+		// Clients that ping on an idle connection are welcome: the default would disconnect them.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(calls.unary),
+		grpc.ChainStreamInterceptor(calls.stream),
+	), nil
+}

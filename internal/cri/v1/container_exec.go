@@ -1,0 +1,57 @@
+package v1
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/model"
+	"berth/internal/stream"
+)
+
+func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
+	c := newCheck(req)
+	c.id("container_id", req.GetContainerId())
+	c.command("cmd", req.GetCmd())
+	c.streams(req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	id, err := s.running(ctx, req.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	url, err := s.Streams.GetExec(stream.ExecRequest{
+		ContainerID: id,
+		Cmd:         slices.Clone(req.Cmd),
+		Wanted:      stream.Wanted{TTY: req.Tty, Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &api.ExecResponse{Url: url}, nil
+}
+
+func (c *check) streams(tty, stdin, stdout, stderr bool) {
+	if !stdin && !stdout && !stderr {
+		c.fail("stdin", "one of stdin, stdout and stderr is required")
+	}
+	if tty && stderr {
+		c.fail("stderr", "cannot be set together with tty, which has one output")
+	}
+}
+
+// running returns the full ID of a container that runs: a client is better told here than after it has connected.
+func (s *runtimeService) running(ctx context.Context, id string) (string, error) {
+	st, err := s.Runtime.ContainerStatus(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	if st.State != model.ContainerRunning {
+		return "", fmt.Errorf("container %s is %s, not running: %w", st.ID, st.State, errdefs.ErrFailedPrecondition)
+	}
+	return st.ID, nil
+}

@@ -1,0 +1,82 @@
+package v1
+
+import (
+	"context"
+
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/model"
+)
+
+func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.ContainerStatusRequest) (
+	*api.ContainerStatusResponse, error) {
+	c := newCheck(req)
+	c.id("container_id", req.GetContainerId())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	st, err := s.Runtime.ContainerStatus(ctx, req.ContainerId)
+	if err != nil {
+		return nil, err
+	}
+	resp := &api.ContainerStatusResponse{Status: fromContainerStatus(st)}
+	if req.Verbose {
+		if resp.Info, err = s.Runtime.ContainerInfo(ctx, st.ID); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+func fromContainerStatuses(list []*model.ContainerStatus) []*api.ContainerStatus {
+	out := make([]*api.ContainerStatus, 0, len(list))
+	for _, st := range list {
+		out = append(out, fromContainerStatus(st))
+	}
+	return out
+}
+
+func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
+	cfg := containerConfig(st)
+	out := &api.ContainerStatus{
+		Id:          st.ID,
+		Metadata:    fromContainerMetadata(cfg.Metadata),
+		State:       fromContainerState(st.State),
+		CreatedAt:   nanoseconds(st.CreatedAt),
+		StartedAt:   nanoseconds(st.StartedAt),
+		FinishedAt:  nanoseconds(st.FinishedAt),
+		ExitCode:    st.ExitCode,
+		Image:       fromImageSpec(cfg.Image),
+		ImageRef:    st.ImageRef,
+		Reason:      st.Reason,
+		Message:     st.Message,
+		Labels:      cfg.Labels,
+		Annotations: cfg.Annotations,
+		LogPath:     st.LogPath,
+		ImageId:     st.ImageID,
+		StopSignal:  fromSignal(st.StopSignal),
+	}
+	// A kubelet asks for an image by its ID and shows people what stands here: the name that they gave.
+	if name := cfg.Image.UserSpecifiedImage; name != "" {
+		out.Image.Image = name
+	}
+	for _, m := range cfg.Mounts {
+		out.Mounts = append(out.Mounts, fromMount(m))
+	}
+	if st.Resources != nil {
+		out.Resources = &api.ContainerResources{Linux: fromResources(st.Resources)}
+	}
+	if u := st.User; u != nil {
+		out.User = &api.ContainerUser{
+			Linux: &api.LinuxContainerUser{Uid: u.UID, Gid: u.GID, SupplementalGroups: u.Groups},
+		}
+	}
+	return out
+}
+
+func containerConfig(st *model.ContainerStatus) *model.ContainerConfig {
+	if st == nil || st.Config == nil {
+		return &model.ContainerConfig{}
+	}
+	return st.Config
+}

@@ -1,0 +1,70 @@
+package v1
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/model"
+)
+
+func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequest) (*api.ImageStatusResponse, error) {
+	c := newCheck(req)
+	spec := toImageSpec(c, "image", req.GetImage())
+	if err := c.err(); err != nil {
+		return nil, err
+	}
+	img, err := s.Images.Get(ctx, spec.Image)
+	if errdefs.IsNotFound(err) {
+		return &api.ImageStatusResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp := &api.ImageStatusResponse{Image: fromImage(img)}
+	if req.Verbose {
+		config, err := s.Images.ConfigJSON(img.ID)
+		if err != nil {
+			return nil, err
+		}
+		resp.Info = map[string]string{"info": jsonText(map[string]any{
+			"imageSpec": json.RawMessage(config), // under the name that crictl's users know
+			"diffIDs":   img.Layers,
+			"platform":  img.Platform,
+			"pinned":    img.Pinned,
+			"size":      img.Size,
+		})}
+	}
+	return resp, nil
+}
+
+func fromImage(img *model.Image) *api.Image {
+	uid, username := imageUser(img.Config.User)
+	return &api.Image{
+		Id:          img.ID,
+		RepoTags:    img.RepoTags,
+		RepoDigests: img.RepoDigests,
+		Size:        img.Size,
+		Uid:         uid,
+		Username:    username,
+		Spec:        &api.ImageSpec{Image: img.ID},
+		Pinned:      img.Pinned,
+	}
+}
+
+// imageUser splits USER of an image, user[:group], into what the interface tells of it: a number or a name. An image that
+// says nothing runs as root, and is told as neither.
+func imageUser(user string) (*api.Int64Value, string) {
+	user, _, _ = strings.Cut(user, ":")
+	if user == "" {
+		return nil, ""
+	}
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil && uid >= 0 && uid <= maxSubject {
+		return &api.Int64Value{Value: uid}, ""
+	}
+	return nil, user
+}

@@ -1,0 +1,22 @@
+package v1
+
+import (
+	"context"
+
+	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// kubeAPIVersion is what kubelets have expected in VersionResponse.version since the first CRI.
+const kubeAPIVersion = "0.1.0"
+
+func (s *runtimeService) Version(_ context.Context, req *api.VersionRequest) (*api.VersionResponse, error) {
+	if err := checkOnly(req); err != nil {
+		return nil, err
+	}
+	return &api.VersionResponse{
+		Version:           kubeAPIVersion,
+		RuntimeName:       "berth",
+		RuntimeVersion:    s.Deps.Version,
+		RuntimeApiVersion: "v1",
+	}, nil
+}
