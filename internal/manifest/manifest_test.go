@@ -1,0 +1,384 @@
+package manifest
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// decode reads a manifest of one pod: head, then spec indented below spec.
+func decode(t *testing.T, spec string) *Pod {
+	t.Helper()
+	pods, err := Decode(strings.NewReader(withSpec(spec)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods[0]
+}
+
+func withSpec(spec string) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  uid: u-1\n  labels: {app: shop}\nspec:\n")
+	for line := range strings.Lines(spec) {
+		b.WriteString("  " + line)
+	}
+	return b.String()
+}
+
+const one = "containers:\n- name: c\n  image: i:1\n"
+
+var testHost = &Host{
+	Name: "node1", IPs: []string{"192.0.2.7", "2001:db8::7"}, MilliCPU: 2000, Memory: 8 << 30,
+	ResolvConf: []byte("nameserver 9.9.9.9\nsearch example.org\noptions ndots:1 edns0\n"), SeccompDir: "/profiles",
+}
+
+// translate makes the request for the first container of a pod.
+func translate(t *testing.T, p *Pod) *cri.ContainerConfig {
+	t.Helper()
+	c := &p.Spec.Containers[0]
+	env, err := p.Environment(c, testHost, []string{"10.0.0.2", "fd00::2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := p.Container(c, &Placement{Host: testHost, Env: env, ImageID: "sha256:1", LogPath: "c/0.log"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func TestTheExampleIsGood(t *testing.T) {
+	file, err := os.Open(filepath.Join("..", "..", "examples", "hello.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	pods, err := Decode(file, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pods) != 1 || len(pods[0].Spec.Containers) != 2 || pods[0].FullName() != "default/hello" {
+		t.Fatalf("got %+v", pods)
+	}
+}
+
+func TestDocumentsAreReadOneByOne(t *testing.T) {
+	text := "# a comment\n---\n" + withSpec(one) + "\n---\n# nothing\n---\n" + strings.Replace(withSpec(one), "name: p", "name: q", 1)
+	pods, err := Decode(strings.NewReader(text), Options{})
+	if err != nil || len(pods) != 2 || pods[1].Name != "q" {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+	if _, err := Decode(strings.NewReader(text), Options{Name: "x"}); err == nil {
+		t.Fatal("one name was given to two pods")
+	}
+	if pods, err := Decode(strings.NewReader(withSpec(one)), Options{Name: "x"}); err != nil || pods[0].Name != "x" {
+		t.Fatalf("got %v, %v", pods, err)
+	}
+}
+
+func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
+	for _, c := range []struct{ spec, field string }{
+		{one + "  livenessProbe: {httpGet: {port: 80}}\n", "spec.containers[0].livenessProbe"},
+		{one + "  startupProbe: {exec: {command: [a]}}\n", "spec.containers[0].startupProbe"},
+		{one + "  envFrom: [{configMapRef: {name: m}}]\n", "spec.containers[0].envFrom"},
+		{one + "  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n", "spec.containers[0].env[0].valueFrom.configMapKeyRef"},
+		{one + "  env: [{name: A, valueFrom: {secretKeyRef: {name: m, key: k}}}]\n", "spec.containers[0].env[0].valueFrom.secretKeyRef"},
+		{one + "  lifecycle: {preStop: {exec: {command: [a]}}}\n", "spec.containers[0].lifecycle.preStop"},
+		{one + "  volumeDevices: [{name: v, devicePath: /dev/x}]\n", "spec.containers[0].volumeDevices"},
+		{one + "  resources: {limits: {nvidia.com/gpu: 1}}\n", "container c: resources: nvidia.com/gpu"},
+		{one + "  resources: {limits: {ephemeral-storage: 1Gi}}\n", "container c: resources: ephemeral-storage"},
+		{one + "  restartPolicy: Always\n", "spec.containers[0].restartPolicy"},
+		{one + "volumes: [{name: v, configMap: {name: m}}]\n", "spec.volumes[0].configMap"},
+		{one + "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n", "spec.volumes[0].emptyDir.sizeLimit without medium: Memory"},
+		{one + "restartPolicy: Always\n", "spec.restartPolicy"},
+		{one + "serviceAccountName: s\n", "spec.serviceAccountName"},
+		{one + "hostUsers: false\n", "spec.hostUsers"},
+		{one + "nodeSelector: {a: b}\n", "spec.nodeSelector"},
+		{one + "imagePullSecrets: [{name: s}]\n", "spec.imagePullSecrets"},
+	} {
+		text := withSpec(c.spec)
+		_, err := Decode(strings.NewReader(text), Options{})
+		if err == nil || !strings.Contains(err.Error(), "\n  "+c.field+"\n") {
+			t.Errorf("%s: got %v", c.field, err)
+		}
+		if strings.Contains(c.spec, "configMap: {") {
+			continue // a volume without a source cannot be ignored: something mounts it
+		}
+		pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
+		if err != nil || len(pods[0].Warnings) != 1 || !strings.HasPrefix(pods[0].Warnings[0], c.field) {
+			t.Errorf("%s ignored: got %v, %v", c.field, pods, err)
+		}
+	}
+}
+
+func TestValuesThatSayWhatHappensAnywayAreTaken(t *testing.T) {
+	decode(t, one+"restartPolicy: Never\nautomountServiceAccountToken: false\nenableServiceLinks: false\nhostUsers: true\n")
+}
+
+func TestBadManifestsAreRefused(t *testing.T) {
+	for _, c := range []struct{ text, says string }{
+		{"", "no pod"},
+		{"apiVersion: apps/v1\nkind: Deployment\n", "kind: Deployment is not supported"},
+		{"apiVersion: v2\nkind: Pod\n", "apiVersion"},
+		{"a: b\n", "kind: missing"},
+		{withSpec(one) + "  wrong: field\n", `unknown field "spec.wrong"`},
+		{withSpec(one) + "  hostNetwork: 3\n", "hostNetwork"},
+		{withSpec(one + "- name: c\n  image: i\n"), `spec.containers[1].name: "c" appears twice`},
+		{withSpec(one + "- name: C_1\n  image: i\n"), "spec.containers[1].name"},
+		{withSpec("containers:\n- name: c\n"), "spec.containers[0].image"},
+		{withSpec("containers: []\n"), "spec.containers: missing"},
+		{strings.Replace(withSpec(one), "name: p", "name: P!", 1), "metadata.name"},
+		{strings.Replace(withSpec(one), "u-1", "../u", 1), "metadata.uid"},
+		{withSpec(one + "  ports: [{containerPort: 70000}]\n"), "containerPort: 70000"},
+		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 1}, {containerPort: 81, hostPort: 1}]\n"), "taken"},
+		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 81}]\nhostNetwork: true\n"), "differs from containerPort"},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v}]\n"), `there is no volume "v"`},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]\nvolumes: [{name: v, emptyDir: {}}]\n"), "not a path inside"},
+		{withSpec(one + "  resources: {requests: {cpu: 2}, limits: {cpu: 1}}\n"), "more than the limit"},
+		{withSpec(one + "hostPID: true\nshareProcessNamespace: true\n"), "shareProcessNamespace"},
+		{withSpec(one + "dnsPolicy: None\n"), "spec.dnsConfig.nameservers: missing"},
+		{withSpec(one + "volumes: [{name: v, hostPath: {path: /a/../b}}]\n"), "holds .."},
+		{withSpec(one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: /etc/x}}\n"), "localhostProfile"},
+		{withSpec(one + "  securityContext: {privileged: true, allowPrivilegeEscalation: false}\n"), "allowPrivilegeEscalation"},
+		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
+		{strings.Repeat("# x\n", 1<<20), "larger than"},
+	} {
+		if _, err := Decode(strings.NewReader(c.text), Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("want an error with %q, got %v", c.says, err)
+		}
+	}
+}
+
+func TestEnvironmentRefersToPodNodeAndResources(t *testing.T) {
+	p := decode(t, one+`  command: [run, $(A), $(NONE), $$(A), "100$"]
+  resources: {limits: {cpu: 1500m, memory: 64Mi}}
+  env:
+  - {name: A, value: a}
+  - {name: B, value: "$(A)-$(LATER)"}
+  - {name: LATER, value: x}
+  - {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: APP, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app']"}}}
+  - {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  - {name: IPS, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}
+  - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+  - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+  - {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}
+  - {name: MILLI, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}
+  - {name: MEM, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: 1Mi}}}
+`)
+	config := translate(t, p)
+	got := map[string]string{}
+	var order []string
+	for _, env := range config.Envs {
+		got[env.Key] = string(env.Value)
+		order = append(order, env.Key)
+	}
+	for name, want := range map[string]string{
+		"A": "a", "B": "a-$(LATER)", "NAME": "p", "APP": "shop", "IP": "10.0.0.2", "IPS": "10.0.0.2,fd00::2",
+		"HOST": "192.0.2.7", "NODE": "node1", "CPU": "2", "MILLI": "1500", "MEM": "64",
+	} {
+		if got[name] != want {
+			t.Errorf("%s = %q, want %q", name, got[name], want)
+		}
+	}
+	if order[0] != "A" || order[len(order)-1] != "MEM" {
+		t.Errorf("order %v", order)
+	}
+	if want := []string{"run", "a", "$(NONE)", "$(A)", "100$"}; !slices.Equal(config.Command, want) {
+		t.Errorf("command %q, want %q", config.Command, want)
+	}
+}
+
+func TestLimitsOfAContainerWithoutOneAreTheNodes(t *testing.T) {
+	p := decode(t, one+"  env: [{name: M, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Gi}}}]\n")
+	if got := string(translate(t, p).Envs[0].Value); got != "8" {
+		t.Fatalf("got %s", got)
+	}
+}
+
+func TestResourcesAreComputedAsAKubeletDoes(t *testing.T) {
+	for _, c := range []struct {
+		resources                          string
+		shares, quota, period, memory, oom int64
+	}{
+		{"{}", 2, 0, 0, 0, 1000},
+		{"{requests: {cpu: 250m}}", 256, 0, 0, 0, 999},
+		{"{limits: {cpu: 500m, memory: 64Mi}}", 512, 50_000, 100_000, 64 << 20, -997},
+		{"{limits: {cpu: 1m}}", 2, 1000, 100_000, 0, 999},
+		{"{requests: {cpu: 1, memory: 4Gi}, limits: {memory: 6Gi}}", 1024, 0, 0, 6 << 30, 500},
+		{"{requests: {memory: 8Gi}}", 2, 0, 0, 0, 3},
+	} {
+		r := translate(t, decode(t, one+"  resources: "+c.resources+"\n")).Linux.Resources
+		if r.CpuShares != c.shares || r.CpuQuota != c.quota || r.CpuPeriod != c.period || r.MemoryLimitInBytes != c.memory || r.OomScoreAdj != c.oom {
+			t.Errorf("%s: got %v", c.resources, r)
+		}
+	}
+	r := translate(t, decode(t, one+"  resources: {limits: {hugepages-2Mi: 4Mi, memory: 1Gi, cpu: 1}}\n")).Linux.Resources
+	if len(r.HugepageLimits) != 1 || r.HugepageLimits[0].PageSize != "2MB" || r.HugepageLimits[0].Limit != 4<<20 {
+		t.Errorf("huge pages: %v", r.HugepageLimits)
+	}
+}
+
+func TestSecurityIsTheDefaultAndTheContainersWordCounts(t *testing.T) {
+	plain := translate(t, decode(t, one)).Linux.SecurityContext
+	if plain.Seccomp.ProfileType != cri.SecurityProfile_RuntimeDefault || len(plain.MaskedPaths) == 0 || len(plain.ReadonlyPaths) == 0 ||
+		plain.NoNewPrivs || plain.Privileged || plain.RunAsUser != nil {
+		t.Errorf("plain: %v", plain)
+	}
+	s := translate(t, decode(t, one+`  securityContext:
+    runAsUser: 7
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {add: [NET_ADMIN], drop: [ALL]}
+    seccompProfile: {type: Localhost, localhostProfile: a/b.json}
+securityContext: {runAsUser: 5, runAsGroup: 6, supplementalGroups: [10], fsGroup: 20, supplementalGroupsPolicy: Strict}
+`)).Linux.SecurityContext
+	if s.RunAsUser.Value != 7 || s.RunAsGroup.Value != 6 || !s.NoNewPrivs || !s.ReadonlyRootfs ||
+		!slices.Equal(s.SupplementalGroups, []int64{10, 20}) || s.SupplementalGroupsPolicy != cri.SupplementalGroupsPolicy_Strict ||
+		s.Seccomp.LocalhostRef != "/profiles/a/b.json" || s.Capabilities.DropCapabilities[0] != "ALL" {
+		t.Errorf("got %v", s)
+	}
+	privileged := translate(t, decode(t, one+"  securityContext: {privileged: true}\n")).Linux.SecurityContext
+	if !privileged.Privileged || privileged.Seccomp.ProfileType != cri.SecurityProfile_Unconfined || privileged.MaskedPaths != nil {
+		t.Errorf("privileged: %v", privileged)
+	}
+	unmasked := translate(t, decode(t, one+"  securityContext: {procMount: Unmasked}\n")).Linux.SecurityContext
+	if unmasked.MaskedPaths != nil {
+		t.Errorf("unmasked: %v", unmasked)
+	}
+}
+
+func TestNonRootIsChecked(t *testing.T) {
+	for _, c := range []struct {
+		security string
+		image    *cri.Image
+		good     bool
+	}{
+		{"{}", &cri.Image{}, true},
+		{"{runAsNonRoot: true}", &cri.Image{}, false},
+		{"{runAsNonRoot: true}", &cri.Image{Uid: &cri.Int64Value{Value: 0}}, false},
+		{"{runAsNonRoot: true}", &cri.Image{Uid: &cri.Int64Value{Value: 9}}, true},
+		{"{runAsNonRoot: true}", &cri.Image{Username: "app"}, false},
+		{"{runAsNonRoot: true, runAsUser: 3}", &cri.Image{Username: "app"}, true},
+		{"{runAsNonRoot: true, runAsUser: 0}", &cri.Image{Uid: &cri.Int64Value{Value: 9}}, false},
+	} {
+		p := decode(t, one+"securityContext: "+c.security+"\n")
+		if err := p.CheckNonRoot(&p.Spec.Containers[0], c.image); (err == nil) != c.good {
+			t.Errorf("%s with %v: %v", c.security, c.image, err)
+		}
+	}
+}
+
+func TestSandboxHasPortsNamespacesAndNames(t *testing.T) {
+	p := decode(t, one+"  ports: [{containerPort: 80, hostPort: 8080, protocol: UDP, hostIP: 127.0.0.1}, {containerPort: 81}]\n")
+	config, err := p.Sandbox(testHost, "/logs", "/dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*cri.PortMapping{
+		{Protocol: cri.Protocol_UDP, ContainerPort: 80, HostPort: 8080, HostIp: "127.0.0.1"}, {Protocol: cri.Protocol_TCP, ContainerPort: 81},
+	}
+	for i := range want {
+		if config.PortMappings[i].String() != want[i].String() {
+			t.Errorf("port %d: %v", i, config.PortMappings[i])
+		}
+	}
+	if config.Hostname != "p" || config.Labels[LabelPodUID] != "u-1" || config.Labels["app"] != "shop" || config.LogDirectory != "/logs" ||
+		config.Annotations[AnnotationGracePeriod] != "30" || config.DnsConfig != nil {
+		t.Errorf("got %v", config)
+	}
+	host, err := decode(t, one+"hostNetwork: true\nhostIPC: true\nshareProcessNamespace: true\nruntimeClassName: crun\n").Sandbox(testHost, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := host.Linux.SecurityContext.NamespaceOptions
+	if host.Hostname != "" || host.PortMappings != nil || ns.Network != cri.NamespaceMode_NODE || ns.Ipc != cri.NamespaceMode_NODE || ns.Pid != cri.NamespaceMode_POD {
+		t.Errorf("got %v", host)
+	}
+}
+
+func TestLongNamesAreCutForTheKernel(t *testing.T) {
+	p := decode(t, one)
+	p.Name = strings.Repeat("a", 62) + ".b"
+	if got := p.hostname(); got != strings.Repeat("a", 62) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestDNSConfigAddsToTheNodes(t *testing.T) {
+	config, err := decode(t, one+"dnsConfig: {nameservers: [1.1.1.1, 9.9.9.9], searches: [a.b], options: [{name: ndots, value: '5'}, {name: rotate}]}\n").dns(testHost.ResolvConf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(config.Servers, []string{"9.9.9.9", "1.1.1.1"}) || !slices.Equal(config.Searches, []string{"example.org", "a.b"}) ||
+		!slices.Equal(config.Options, []string{"edns0", "ndots:5", "rotate"}) {
+		t.Errorf("got %v", config)
+	}
+	only, err := decode(t, one+"dnsPolicy: None\ndnsConfig: {nameservers: [1.1.1.1]}\n").dns(testHost.ResolvConf)
+	if err != nil || !slices.Equal(only.Servers, []string{"1.1.1.1"}) || only.Searches != nil {
+		t.Errorf("got %v, %v", only, err)
+	}
+}
+
+func TestHostAliasesAreInTheHostsFile(t *testing.T) {
+	p := decode(t, one+"hostAliases: [{ip: 10.1.1.1, hostnames: [db, cache]}]\n")
+	got := string(p.HostsFile([]string{"10.0.0.2"}, nil))
+	for _, want := range []string{"127.0.0.1\tlocalhost\n", "10.0.0.2\tp\n", "10.1.1.1\tdb\tcache\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
+		}
+	}
+	if decode(t, one).HostsFile(nil, nil) != nil {
+		t.Error("a pod without aliases needs no file")
+	}
+}
+
+func TestPullPolicyFollowsTheTag(t *testing.T) {
+	for image, want := range map[string]corev1.PullPolicy{
+		"a": corev1.PullAlways, "a:latest": corev1.PullAlways, "h:5000/a": corev1.PullAlways, "a:1": corev1.PullIfNotPresent,
+		"h:5000/a:1": corev1.PullIfNotPresent, "a@sha256:00": corev1.PullIfNotPresent,
+	} {
+		if got := defaultPullPolicy(image); got != want {
+			t.Errorf("%s: %s", image, got)
+		}
+	}
+}
+
+func TestInitContainersKnowWhatTheyAre(t *testing.T) {
+	p := decode(t, one+"initContainers:\n- {name: first, image: i}\n- {name: proxy, image: i, restartPolicy: Always}\n")
+	var kinds []string
+	for c := range p.Containers() {
+		kinds = append(kinds, c.Name+"="+p.Kind(c))
+	}
+	if want := []string{"first=init", "proxy=sidecar", "c="}; !slices.Equal(kinds, want) {
+		t.Errorf("got %v", kinds)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(withSpec(one))
+	f.Add("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b, env: [{name: X, value: '$(Y'}]}]}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
+		if err != nil {
+			return
+		}
+		for _, p := range pods {
+			if _, err := p.Sandbox(testHost, "/l", "/d"); err != nil {
+				continue
+			}
+			for c := range p.Containers() {
+				env, err := p.Environment(c, testHost, nil)
+				if err != nil {
+					continue
+				}
+				_, _ = p.Container(c, &Placement{Host: testHost, Env: env})
+			}
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package manifest
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Labels and annotations that a kubelet sets as well, so that other tools (crictl) know the pods and containers by name.
+const (
+	LabelPodName       = "io.kubernetes.pod.name"
+	LabelPodNamespace  = "io.kubernetes.pod.namespace"
+	LabelPodUID        = "io.kubernetes.pod.uid"
+	LabelContainerName = "io.kubernetes.container.name"
+
+	AnnotationRestartCount = "io.kubernetes.container.restartCount"
+	AnnotationPorts        = "io.kubernetes.container.ports"
+	// AnnotationGracePeriod is how many seconds a container has to end once it is asked to.
+	AnnotationGracePeriod = "io.kubernetes.pod.terminationGracePeriod"
+)
+
+// Annotations of Berth's own.
+const (
+	// AnnotationKind says on a container what it is in its pod: init, sidecar or nothing for an ordinary one.
+	AnnotationKind = "berth.container/kind"
+	// AnnotationDirectory says on a sandbox where the files of the pod are that its runtime does not know of.
+	AnnotationDirectory = "berth.pod/directory"
+
+	// AnnotationInput says on a container what an attach finds: InputStdin, InputTTY, both or neither.
+	AnnotationInput = "berth.container/input"
+
+	KindInit    = "init"
+	KindSidecar = "sidecar"
+	InputStdin  = "stdin"
+	InputTTY    = "tty"
+)
+
+// Host is what a pod may be told about the node that it runs on.
+type Host struct {
+	Name       string   // without domain
+	IPs        []string // the first is status.hostIP
+	MilliCPU   int64    // what the node has, in thousandths of a CPU
+	Memory     int64    // bytes
+	ResolvConf []byte   // the node's resolv.conf, for dnsConfig to add to
+	SeccompDir string   // where localhostProfile of a seccomp profile is looked up
+}
+
+// Sandbox is the request for a pod's sandbox. logDir is where the logs of its containers will be; directory becomes an
+// annotation.
+func (p *Pod) Sandbox(host *Host, logDir, directory string) (*cri.PodSandboxConfig, error) {
+	dns, err := p.dns(host.ResolvConf)
+	if err != nil {
+		return nil, err
+	}
+	config := &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID)},
+		LogDirectory: logDir,
+		DnsConfig:    dns,
+		Labels:       p.labels(),
+		Annotations:  map[string]string{},
+		Linux:        &cri.LinuxPodSandboxConfig{SecurityContext: p.sandboxSecurity(host), Sysctls: map[string]string{}},
+	}
+	for key, value := range p.Annotations {
+		config.Annotations[key] = value
+	}
+	config.Annotations[AnnotationDirectory] = directory
+	config.Annotations[AnnotationGracePeriod] = strconv.FormatInt(*p.Spec.TerminationGracePeriodSeconds, 10)
+	if !p.Spec.HostNetwork {
+		config.Hostname = p.hostname()
+		config.PortMappings = p.ports()
+	}
+	for _, sysctl := range podSecurity(&p.Spec).Sysctls {
+		config.Linux.Sysctls[sysctl.Name] = sysctl.Value
+	}
+	return config, nil
+}
+
+func (p *Pod) labels() map[string]string {
+	labels := map[string]string{}
+	for key, value := range p.Labels {
+		labels[key] = value
+	}
+	labels[LabelPodName], labels[LabelPodNamespace], labels[LabelPodUID] = p.Name, p.Namespace, string(p.UID)
+	return labels
+}
+
+// hostname is the one asked for, else the pod's name as far as the kernel takes it.
+func (p *Pod) hostname() string {
+	if p.Spec.Hostname != "" {
+		return p.Spec.Hostname
+	}
+	const maxLength = 63
+	name := p.Name
+	if len(name) > maxLength {
+		name = name[:maxLength]
+	}
+	for len(name) > 0 && (name[len(name)-1] == '-' || name[len(name)-1] == '.') {
+		name = name[:len(name)-1]
+	}
+	return name
+}
+
+// ports are the ports of all containers, those without a port of the host too, as a kubelet passes them.
+func (p *Pod) ports() []*cri.PortMapping {
+	var mappings []*cri.PortMapping
+	for c := range containers(&p.Spec) {
+		for _, port := range c.Ports {
+			mappings = append(mappings, &cri.PortMapping{
+				Protocol:      cri.Protocol(cri.Protocol_value[string(port.Protocol)]),
+				ContainerPort: port.ContainerPort,
+				HostPort:      port.HostPort,
+				HostIp:        port.HostIP,
+			})
+		}
+	}
+	return mappings
+}
+
+// sandboxSecurity is the security context of what the pod shares.
+func (p *Pod) sandboxSecurity(host *Host) *cri.LinuxSandboxSecurityContext {
+	pod := podSecurity(&p.Spec)
+	context := &cri.LinuxSandboxSecurityContext{
+		NamespaceOptions:         p.namespaces(),
+		SelinuxOptions:           selinux(pod.SELinuxOptions),
+		SupplementalGroups:       p.supplementalGroups(),
+		SupplementalGroupsPolicy: groupsPolicy(pod.SupplementalGroupsPolicy),
+		Seccomp:                  seccomp(pod.SeccompProfile, host.SeccompDir),
+		Apparmor:                 appArmor(pod.AppArmorProfile),
+	}
+	if pod.RunAsUser != nil {
+		context.RunAsUser = &cri.Int64Value{Value: *pod.RunAsUser}
+	}
+	if pod.RunAsGroup != nil && pod.RunAsUser != nil {
+		context.RunAsGroup = &cri.Int64Value{Value: *pod.RunAsGroup}
+	}
+	for c := range containers(&p.Spec) {
+		if isTrue(security(c).Privileged) {
+			context.Privileged = true
+			context.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
+		}
+	}
+	return context
+}
+
+func (p *Pod) namespaces() *cri.NamespaceOption {
+	options := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
+	if p.Spec.HostNetwork {
+		options.Network = cri.NamespaceMode_NODE
+	}
+	if p.Spec.HostIPC {
+		options.Ipc = cri.NamespaceMode_NODE
+	}
+	switch {
+	case p.Spec.HostPID:
+		options.Pid = cri.NamespaceMode_NODE
+	case isTrue(p.Spec.ShareProcessNamespace):
+		options.Pid = cri.NamespaceMode_POD
+	}
+	return options
+}
+
+// Handler is the runtime handler that the pod asks for: runtimeClassName, since there is no cluster to look it up in.
+func (p *Pod) Handler() string {
+	if p.Spec.RuntimeClassName == nil {
+		return ""
+	}
+	return *p.Spec.RuntimeClassName
+}
+
+// Containers yields the pod's init containers in order, then the others.
+func (p *Pod) Containers() func(yield func(*corev1.Container) bool) { return containers(&p.Spec) }
+
+// Kind says what a container is in its pod: KindInit, KindSidecar, or nothing.
+func (p *Pod) Kind(c *corev1.Container) string {
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == c.Name {
+			if c.RestartPolicy != nil {
+				return KindSidecar
+			}
+			return KindInit
+		}
+	}
+	return ""
+}
