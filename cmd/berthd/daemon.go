@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/cri/berthv1"
+	criv1 "berth/internal/cri/v1"
+	"berth/internal/image"
+	"berth/internal/image/registry"
+	"berth/internal/keeper"
+	"berth/internal/liblog"
+	"berth/internal/model"
+	"berth/internal/network"
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/internal/stream"
+)
+
+// run is the daemon's life: it makes the parts in the order in which they need each other, serves until ctx ends, and ends
+// the parts in the reverse order. Pods live on.
+func run(ctx context.Context, cfg *config.Config) (err error) {
+	log, err := newLogger(cfg)
+	if err != nil {
+		return err
+	}
+	stream.LogLibraries(log)
+	liblog.Logrus(log)
+	var closers []func() error
+	defer func() {
+		for i := len(closers) - 1; i >= 0; i-- {
+			err = errors.Join(err, closers[i]())
+		}
+	}()
+	begin := time.Now()
+	protect(cfg, log)
+
+	unlock, err := state.Lock(cfg.Root)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, func() error { unlock(); return nil })
+
+	images, err := image.Open(ctx, image.Config{
+		Root:                   filepath.Join(cfg.Root, "images"),
+		HostsDir:               cfg.HostsDir,
+		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		PinnedImages:           cfg.Image.Pinned,
+		Platform:               cfg.Image.Platform,
+		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
+		UserAgent:              "berth/" + version,
+		Logger:                 log,
+	})
+	if err != nil {
+		return fmt.Errorf("open the image store: %w", err)
+	}
+	closers = append(closers, images.Close)
+
+	net, err := network.New(network.Config{
+		CNIConfDir:  cfg.Network.CNIConfDir,
+		CNIBinDirs:  cfg.Network.CNIBinDirs,
+		CNICacheDir: filepath.Join(cfg.Root, "cni"),
+		StateDir:    filepath.Join(cfg.Root, "network"),
+		Bridge:      cfg.Network.Bridge,
+		PodCIDRs:    cfg.Network.PodCIDRs(),
+		MTU:         cfg.Network.MTU,
+		Logger:      log,
+	})
+	if err != nil {
+		return fmt.Errorf("make the pods' network: %w", err)
+	}
+	closers = append(closers, net.Close)
+
+	binary, err := keeperBinary(cfg)
+	if err != nil {
+		return err
+	}
+	kpr, err := keeper.Connect(ctx, keeper.Config{
+		Dir:    filepath.Join(cfg.State, "keeper"),
+		Binary: binary,
+		Args:   []string{"--log-level=" + cfg.LogLevel},
+		Logger: log,
+	})
+	if err != nil {
+		return fmt.Errorf("reach the keeper: %w", err)
+	}
+	closers = append(closers, kpr.Close)
+
+	known, err := handlers(cfg)
+	if err != nil {
+		return err
+	}
+	systemd := systemdCgroups(cfg)
+	pods, err := pod.New(ctx, pod.Config{
+		Root:          cfg.Root,
+		State:         cfg.State,
+		CgroupRoot:    cgroupRoot(cfg, systemd),
+		SystemdCgroup: systemd,
+		Handlers:      known,
+		Default:       cfg.DefaultRuntime,
+		Keeper:        kpr,
+		Images:        images,
+		Network:       net,
+		Log:           log,
+	})
+	if err != nil {
+		return err
+	}
+	closers = append(closers, pods.Close)
+
+	streams, err := newStreams(cfg, pods, log)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, func() error {
+		end, cancel := context.WithTimeout(context.Background(), time.Duration(cfg.ShutdownTimeout))
+		defer cancel()
+		return streams.Close(end)
+	})
+
+	registerer, closeMetrics, err := serveMetrics(cfg, log)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, closeMetrics)
+
+	server, err := cri.NewServer(cri.ServerConfig{Log: log, Metrics: registerer})
+	if err != nil {
+		return err
+	}
+	door := imageDoor{images}
+	criv1.Register(server, criv1.Deps{
+		Runtime: pods,
+		Images:  door,
+		Streams: streams,
+		Version: version,
+		Info: func(ctx context.Context) map[string]any {
+			info := map[string]any{"config": cfg, "streaming": streams.Address()}
+			if k, err := kpr.Info(ctx); err == nil {
+				info["keeper"] = k
+			}
+			return info
+		},
+		Log: log,
+	})
+	berthv1.Register(server, images)
+
+	gid, err := cfg.SocketGID()
+	if err != nil {
+		return err
+	}
+	listener, err := cri.Listen(cfg.Address, gid)
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	log.Info("berthd is ready", "version", version, "address", cfg.Address, "root", cfg.Root,
+		"cgroup_driver", pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve %s: %w", cfg.Address, err)
+	case <-ctx.Done():
+	}
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+	log.Info("berthd ends; pods live on")
+	stop(server, time.Duration(cfg.ShutdownTimeout))
+	return nil
+}
+
+// stop lets calls that are under way end, for a time.
+func stop(server *grpc.Server, patience time.Duration) {
+	timer := time.AfterFunc(patience, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop()
+}
+
+// imageDoor gives the CRI door the image store in its words.
+type imageDoor struct{ *image.Store }
+
+func (d imageDoor) PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error) {
+	return d.Pull(ctx, image.PullRequest{Ref: spec.Image, Auth: auth})
+}
+
+func newStreams(cfg *config.Config, pods *pod.Manager, log *slog.Logger) (*stream.Server, error) {
+	sc := stream.Config{
+		Runtime:     pods,
+		Address:     cfg.Stream.HostPort(),
+		IdleTimeout: time.Duration(cfg.Stream.IdleTimeout),
+		Log:         log,
+	}
+	if cfg.Stream.TLSCert != "" {
+		cert, err := tls.LoadX509KeyPair(cfg.Stream.TLSCert, cfg.Stream.TLSKey)
+		if err != nil {
+			return nil, fmt.Errorf("stream.tls_cert: %w", err)
+		}
+		sc.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	}
+	return stream.New(sc)
+}
+
+// serveMetrics serves Prometheus metrics where the configuration says so. Without, nothing is measured.
+func serveMetrics(cfg *config.Config, log *slog.Logger) (prometheus.Registerer, func() error, error) {
+	if cfg.Metrics.Address == "" {
+		return nil, func() error { return nil }, nil
+	}
+	listener, err := net.Listen("tcp", cfg.Metrics.Address)
+	if err != nil {
+		return nil, nil, fmt.Errorf("metrics.address: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("serve metrics", "error", err)
+		}
+	}()
+	return registry, func() error { err := server.Close(); <-done; return err }, nil
+}
+
+// keeperBinary is the configured keeper, or the one beside berthd, or the one in PATH.
+func keeperBinary(cfg *config.Config) (string, error) {
+	const name = "berth-keeper"
+	if cfg.KeeperBinary != "" {
+		return cfg.KeeperBinary, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if _, err := os.Stat(beside); err == nil {
+			return beside, nil
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("keeper_binary: %s is neither beside berthd nor in PATH", name)
+	}
+	return filepath.Abs(path)
+}

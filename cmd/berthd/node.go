@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+	"golang.org/x/term"
+
+	"berth/internal/cgroup"
+	"berth/internal/config"
+	"berth/internal/model"
+	"berth/internal/ocispec"
+	"berth/internal/pod"
+)
+
+// defaultAppArmor is the profile that stands for RuntimeDefault where the host has AppArmor.
+const defaultAppArmor = "berth-default"
+
+func newLogger(cfg *config.Config) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		return nil, fmt.Errorf("log_level: %w", err)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.LogFormat == "text" || cfg.LogFormat == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+}
+
+// protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to.
+func protect(cfg *config.Config, log *slog.Logger) {
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(cfg.OOMScoreAdj)), 0)
+	if err != nil {
+		log.Info("oom_score_adj stays as it is: this process may not lower it", "wanted", cfg.OOMScoreAdj, "error", err)
+	}
+}
+
+// handlers turns the configured runtimes into the domain's.
+func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
+	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs}
+	var err error
+	if base.Rlimits, err = cfg.Rlimits(); err != nil {
+		return nil, err
+	}
+	switch p := cfg.Seccomp.DefaultProfile; p {
+	case "":
+	case "runtime/default":
+		base.Seccomp = &model.SecurityProfile{Type: model.ProfileRuntimeDefault}
+	default:
+		base.Seccomp = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: p}
+	}
+	if loaded, err := ocispec.LoadAppArmor(defaultAppArmor); err != nil {
+		return nil, fmt.Errorf("load the default AppArmor profile: %w", err)
+	} else if loaded {
+		base.AppArmorDefault = defaultAppArmor
+	}
+	out := map[string]pod.Handler{}
+	for name, r := range cfg.Runtimes {
+		spec := base
+		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
+		spec.Annotations = r.Annotations
+		if len(r.Capabilities) > 0 {
+			spec.Capabilities = r.Capabilities
+		}
+		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true}
+		if r.Type == config.RuntimeOCI {
+			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
+			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path)
+		}
+		out[name] = h
+	}
+	return out, nil
+}
+
+// runtimeFeatures asks an OCI runtime what it can do. One that does not answer can do neither.
+func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "features").Output()
+	if err != nil {
+		return false, false
+	}
+	var f features.Features
+	if json.Unmarshal(out, &f) != nil {
+		return false, false
+	}
+	if f.Linux != nil && f.Linux.MountExtensions != nil {
+		if idmap := f.Linux.MountExtensions.IDMap; idmap != nil && idmap.Enabled != nil {
+			userNamespaces = *idmap.Enabled
+		}
+	}
+	return userNamespaces, slices.Contains(f.MountOptions, "rro")
+}
+
+// systemdCgroups tells who makes cgroups on this node.
+func systemdCgroups(cfg *config.Config) bool {
+	switch cfg.CgroupDriver {
+	case "systemd":
+		return true
+	case "cgroupfs":
+		return false
+	}
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return false
+	}
+	host, err := cgroup.Host()
+	return err == nil && host.Version == cgroup.V2
+}
+
+// cgroupRoot is the parent of pods that name none, in the words of the driver.
+func cgroupRoot(cfg *config.Config, systemd bool) string {
+	if systemd && !strings.HasSuffix(cfg.CgroupRoot, ".slice") {
+		return strings.ReplaceAll(strings.Trim(cfg.CgroupRoot, "/"), "/", "-") + ".slice"
+	}
+	return cfg.CgroupRoot
+}
