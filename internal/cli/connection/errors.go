@@ -1,0 +1,82 @@
+package connection
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Message is an error as a person should read it: without the words of gRPC, and with what to try where that is known.
+func Message(err error) string {
+	if err == nil {
+		return ""
+	}
+	var unreachable *UnreachableError
+	if errors.As(err, &unreachable) {
+		return unreachable.Error()
+	}
+	st, ok := direct(err)
+	if !ok {
+		return err.Error()
+	}
+	return wording(st)
+}
+
+// Plain takes the words of gRPC off an error, so that it can be wrapped in others. Its code can still be read by Code.
+func Plain(err error) error {
+	if st, ok := direct(err); ok {
+		return &callError{text: wording(st), err: err}
+	}
+	return err
+}
+
+// callError is an error of a call, worded for people.
+type callError struct {
+	text string
+	err  error
+}
+
+func (e *callError) Error() string { return e.text }
+func (e *callError) Unwrap() error { return e.err }
+
+// direct is the status of an error that came from gRPC as it is.
+func direct(err error) (*status.Status, bool) {
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); !ok {
+		return nil, false
+	}
+	return status.FromError(err)
+}
+
+func wording(st *status.Status) string {
+	text := st.Message()
+	switch st.Code() {
+	case codes.Unavailable:
+		return text + "\n(Unavailable: it may work in a moment. `berth doctor` looks at what the daemon needs.)"
+	case codes.Unimplemented:
+		return "this runtime does not do that: " + text
+	case codes.ResourceExhausted:
+		return text + "\n(The node has run out of something. `berth doctor` checks disk space and limits.)"
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return text + "\n(Credentials: berth pull --username NAME --password-stdin, or a docker config.json with --auth-file.)"
+	case codes.DeadlineExceeded:
+		return "no answer in time: " + text
+	}
+	return text
+}
+
+// Code is the gRPC code of an error, Unknown for one that is no call's.
+func Code(err error) codes.Code {
+	var withStatus interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &withStatus) {
+		return withStatus.GRPCStatus().Code()
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	}
+	return codes.Unknown
+}

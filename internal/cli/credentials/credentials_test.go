@@ -1,0 +1,49 @@
+package credentials
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCredentialsAreFoundByRegistry(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	content := `{"auths": {"https://index.docker.io/v1/": {"auth": "aHVi"}, "r.example:5000": {"auth": "cHJpdmF0ZQ==", "identitytoken": "i"},
+		"kept.example": {}}, "credsStore": "desktop"}`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for image, want := range map[string]string{
+		"busybox": "aHVi", "docker.io/library/busybox:1": "aHVi", "r.example:5000/a/b": "cHJpdmF0ZQ==", "r.example/a": "", "kept.example/a": "",
+	} {
+		auth, err := file.Find(image)
+		if err != nil || auth.GetAuth() != want {
+			t.Errorf("%s: got %q, %v", image, auth.GetAuth(), err)
+		}
+	}
+	if _, err := file.Find("NOT AN IMAGE"); err == nil {
+		t.Error("a reference that cannot be was taken")
+	}
+}
+
+func TestABadFileIsNamedButNotQuoted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	if err := os.WriteFile(path, []byte(`{"auths": {"r": {"auth": hunter2}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
+	if _, err := Open(path + ".none"); err == nil {
+		t.Error("a file that was named and is not there is no error")
+	}
+	t.Setenv("REGISTRY_AUTH_FILE", path+".none")
+	if _, err := Open(""); err != nil {
+		t.Errorf("the default file need not exist: %v", err)
+	}
+}

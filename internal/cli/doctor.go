@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/streaming"
+	"berth/internal/cli/table"
+	"berth/internal/doctor"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var root, cniConfDir string
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether this machine has what Berth needs",
+		Long: `Check whether this machine has what Berth needs, and say what to do about what it lacks. No daemon need run. The exit code
+is 1 if pods cannot run.`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			socket, err := connection.SocketPath(a.address)
+			if err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			findings := doctor.Examine(cmd.Context(), doctor.Config{Socket: socket, Root: root, CNIConfDir: cniConfDir})
+			failed := false
+			for _, f := range findings {
+				failed = failed || f.Level == doctor.Bad
+			}
+			if a.format.Structured() {
+				if err := table.Document(a.out, a.format, findings); err != nil {
+					return err
+				}
+			} else if err := a.printFindings(findings); err != nil {
+				return err
+			}
+			if failed {
+				return &streaming.ExitError{Code: exitError}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&root, "root", "/var/lib/berth", "the daemon's directory for data")
+	cmd.Flags().StringVar(&cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "the daemon's directory of CNI configurations")
+	a.output(cmd)
+	return cmd
+}
+
+func (a *app) printFindings(findings []doctor.Finding) error {
+	marks := map[doctor.Level]string{doctor.Good: "ok  ", doctor.Poor: "warn", doctor.Bad: "FAIL"}
+	tints := map[doctor.Level]int{doctor.Good: 32, doctor.Poor: 33, doctor.Bad: 31}
+	width := 0
+	for _, f := range findings {
+		width = max(width, len(f.Subject))
+	}
+	for _, f := range findings {
+		mark := marks[f.Level]
+		if colored(a.out) {
+			mark = fmt.Sprintf("\x1b[%dm%s\x1b[0m", tints[f.Level], mark)
+		}
+		if _, err := fmt.Fprintf(a.out, "%s  %-*s  %s\n", mark, width, f.Subject, f.Detail); err != nil {
+			return err
+		}
+		for line := range strings.Lines(f.Advice) {
+			if _, err := fmt.Fprintf(a.out, "      %-*s  -> %s\n", width, "", strings.TrimSuffix(line, "\n")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+	"berth/internal/cli/streaming"
+	"berth/internal/manifest"
+)
+
+func (a *app) execCommand() *cobra.Command {
+	var stdin, tty bool
+	cmd := &cobra.Command{
+		Use:               "exec CONTAINER COMMAND [ARG...]",
+		Short:             "Run a command in a running container",
+		Long:              "Run a command in a running container. The exit code is the command's.",
+		Example:           "  berth exec -it hello/web sh\n  tar c . | berth exec -i hello/web tar x -C /srv",
+		Args:              arguments(cobra.MinimumNArgs(2)),
+		ValidArgsFunction: a.complete(1, containerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[1] == "--" {
+				args = append(args[:1:1], args[2:]...)
+			}
+			if len(args) < 2 {
+				return &usageError{errors.New("no command is given"), cmd.CommandPath()}
+			}
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			container, err := a.runningContainer(ctx, conn, args[0])
+			if err != nil {
+				return err
+			}
+			return a.session(ctx, stdin, tty, nil, func(ctx context.Context) (string, error) {
+				response, err := conn.Runtime.Exec(ctx, &cri.ExecRequest{
+					ContainerId: container.Id, Cmd: args[1:], Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
+				})
+				return response.GetUrl(), connection.Plain(err)
+			})
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the container is the command's
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	return cmd
+}
+
+func (a *app) attachCommand() *cobra.Command {
+	var stdin, tty bool
+	cmd := &cobra.Command{
+		Use:   "attach CONTAINER",
+		Short: "Attach to the main process of a running container",
+		Long: `Attach to the main process of a running container: its output from now on, and its input where it takes one. Ctrl-P
+Ctrl-Q leaves a terminal without ending what runs in it.
+
+Containers that berth run started say themselves whether they have an input and a terminal; for others -i and -t do.`,
+		Args:              arguments(cobra.ExactArgs(1)),
+		ValidArgsFunction: a.complete(1, containerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			container, err := a.runningContainer(ctx, conn, args[0])
+			if err != nil {
+				return err
+			}
+			if has, ok := container.Annotations[manifest.AnnotationInput]; ok {
+				if !cmd.Flags().Changed("tty") {
+					tty = strings.Contains(has, manifest.InputTTY)
+				}
+				if !cmd.Flags().Changed("interactive") {
+					stdin = strings.Contains(has, manifest.InputStdin)
+				}
+			}
+			ctx, detach := context.WithCancel(ctx)
+			defer detach()
+			detached := false
+			err = a.session(ctx, stdin, tty, func() { detached = true; detach() }, func(ctx context.Context) (string, error) {
+				response, err := conn.Runtime.Attach(ctx, &cri.AttachRequest{
+					ContainerId: container.Id, Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
+				})
+				return response.GetUrl(), connection.Plain(err)
+			})
+			if detached {
+				fmt.Fprintf(a.err, "\ndetached from %s\n", container.ShortName())
+				return nil
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "the container has a terminal")
+	return cmd
+}
+
+// runningContainer finds a container and says what to try where it does not run.
+func (a *app) runningContainer(ctx context.Context, conn *connection.Connection, name string) (*lookup.Container, error) {
+	c, err := lookup.FindContainer(ctx, conn.Runtime, name)
+	if err != nil {
+		return nil, err
+	}
+	if c.State != cri.ContainerState_CONTAINER_RUNNING {
+		return nil, fmt.Errorf("container %s does not run (%s). `berth logs %s` shows what it wrote", c.ShortName(), containerState(c.State), c.ShortName())
+	}
+	return c, nil
+}
+
+// session runs an exec or attach with this command's input and output. detach, where there is one, is called when the keys
+// for it are typed.
+func (a *app) session(ctx context.Context, stdin, tty bool, detach func(), address func(context.Context) (string, error)) error {
+	s := &streaming.Session{URL: address, Stdout: a.out, TTY: tty}
+	if !tty {
+		s.Stderr = a.err
+	}
+	terminal := streaming.IsTerminal(a.in)
+	if stdin {
+		s.Stdin = a.in
+		s.StdinEnds = !terminal || !tty
+	}
+	if tty && stdin {
+		if !terminal {
+			return errors.New("standard input is no terminal: leave -t away (-i alone passes a pipe or a file on)")
+		}
+		raw, err := streaming.OpenTerminal(a.in)
+		if err != nil {
+			return err
+		}
+		defer raw.Restore()
+		s.Sizes = raw
+		if detach != nil {
+			s.Stdin = &streaming.DetachReader{Reader: a.in, Detach: detach}
+		}
+	}
+	err := s.Run(ctx)
+	if errors.Is(err, io.EOF) {
+		return errors.New("the runtime closed the connection: it may have been stopped or restarted")
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/table"
+)
+
+// imageRow is an image under one of its names.
+type imageRow struct {
+	ID      string   `json:"id"`
+	Name    string   `json:"name,omitempty"` // repository and tag
+	Tags    []string `json:"tags,omitempty"` // all names of the image
+	Digests []string `json:"digests,omitempty"`
+	Size    uint64   `json:"size"` // bytes
+	Pinned  bool     `json:"pinned,omitempty"`
+	User    string   `json:"user,omitempty"`
+}
+
+func (a *app) imagesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "images",
+		Short: "List images",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			rows, err := imageRows(cmd.Context(), conn)
+			if err != nil {
+				return err
+			}
+			return table.Print(a.out, a.format, rows, []table.Column[imageRow]{
+				{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
+				{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
+				{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) }},
+				{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
+				{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
+				{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
+			})
+		},
+	}
+	a.output(cmd)
+	return cmd
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
+
+func imageRows(ctx context.Context, conn *connection.Connection) ([]imageRow, error) {
+	list, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var rows []imageRow
+	for _, image := range list.GetImages() {
+		row := imageRow{
+			ID: image.GetId(), Tags: image.GetRepoTags(), Digests: image.GetRepoDigests(), Size: image.GetSize(),
+			Pinned: image.GetPinned(), User: image.GetUsername(),
+		}
+		if uid := image.GetUid(); uid != nil {
+			row.User = strconv.FormatInt(uid.GetValue(), 10)
+		}
+		names := image.GetRepoTags()
+		if len(names) == 0 {
+			names = image.GetRepoDigests()
+		}
+		if len(names) == 0 {
+			names = []string{""}
+		}
+		for _, row.Name = range names {
+			rows = append(rows, row)
+		}
+	}
+	sort.SliceStable(rows, func(i, j int) bool { return rows[i].Name < rows[j].Name })
+	return rows, nil
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+	"berth/internal/cli/table"
+)
+
+// inspection is all that a runtime says of one thing.
+type inspection struct {
+	Kind   string          `json:"kind"`
+	Status json.RawMessage `json:"status"`
+	Info   map[string]any  `json:"info,omitempty"` // what the runtime adds of its own
+}
+
+func (a *app) inspectCommand() *cobra.Command {
+	var kind string
+	cmd := &cobra.Command{
+		Use:   "inspect NAME...",
+		Short: "Show all that is known of pods, containers or images",
+		Long: `Show all that is known of pods, containers or images, as JSON or with -o yaml. A name is looked for among pods, then
+containers, then images; --type looks in one of them only.`,
+		Args:              arguments(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.complete(0, podNames, containerNames, imageNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch kind {
+			case "", "pod", "container", "image":
+			default:
+				return &usageError{fmt.Errorf("--type: %q is none of pod, container and image", kind), cmd.CommandPath()}
+			}
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			var all []*inspection
+			for _, name := range args {
+				one, err := inspect(ctx, conn, kind, name)
+				if err != nil {
+					return err
+				}
+				all = append(all, one)
+			}
+			format := a.format
+			if !format.Structured() {
+				format = table.JSON
+			}
+			return table.Document(a.out, format, all)
+		},
+	}
+	cmd.Flags().StringVar(&kind, "type", "", "pod, container or image")
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"pod", "container", "image"}, cobra.ShellCompDirectiveNoFileComp))
+	a.output(cmd)
+	return cmd
+}
+
+func inspect(ctx context.Context, conn *connection.Connection, kind, name string) (*inspection, error) {
+	var none *lookup.NotFoundError
+	for _, try := range []struct {
+		kind string
+		look func(context.Context, *connection.Connection, string) (*inspection, error)
+	}{{"pod", inspectPod}, {"container", inspectContainer}, {"image", inspectImage}} {
+		if kind != "" && kind != try.kind {
+			continue
+		}
+		found, err := try.look(ctx, conn, name)
+		if err == nil || kind != "" || !errors.As(err, &none) {
+			return found, err
+		}
+	}
+	return nil, &lookup.NotFoundError{Kind: "pod, container or image", Name: name, Try: "`berth pods`, `berth ps -a` and `berth images` list what there is."}
+}
+
+func inspectPod(ctx context.Context, conn *connection.Connection, name string) (*inspection, error) {
+	pod, err := lookup.Pod(ctx, conn.Runtime, name)
+	if err != nil {
+		return nil, err
+	}
+	response, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id, Verbose: true})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	return newInspection("pod", response.GetStatus(), response.GetInfo())
+}
+
+func inspectContainer(ctx context.Context, conn *connection.Connection, name string) (*inspection, error) {
+	container, err := lookup.FindContainer(ctx, conn.Runtime, name)
+	if err != nil {
+		return nil, err
+	}
+	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container.Id, Verbose: true})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	return newInspection("container", response.GetStatus(), response.GetInfo())
+}
+
+func inspectImage(ctx context.Context, conn *connection.Connection, name string) (*inspection, error) {
+	response, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}, Verbose: true})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	if response.GetImage() == nil {
+		return nil, &lookup.NotFoundError{Kind: "image", Name: name, Try: "`berth images` lists what there is."}
+	}
+	return newInspection("image", response.GetImage(), response.GetInfo())
+}
+
+func newInspection(kind string, status proto.Message, info map[string]string) (*inspection, error) {
+	data, err := protojson.Marshal(status)
+	if err != nil {
+		return nil, err
+	}
+	one := &inspection{Kind: kind, Status: data, Info: map[string]any{}}
+	for key, text := range info {
+		var value any
+		if json.Unmarshal([]byte(text), &value) != nil {
+			value = text
+		}
+		one.Info[key] = value
+	}
+	return one, nil
+}

@@ -1,0 +1,72 @@
+package lookup
+
+import (
+	"errors"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/manifest"
+)
+
+func pod(id, namespace, name string, ready bool, created int64) *cri.PodSandbox {
+	state := cri.PodSandboxState_SANDBOX_NOTREADY
+	if ready {
+		state = cri.PodSandboxState_SANDBOX_READY
+	}
+	return &cri.PodSandbox{Id: id, State: state, CreatedAt: created, Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: namespace}}
+}
+
+func TestPodsAreFoundByNameAndID(t *testing.T) {
+	pods := []*cri.PodSandbox{
+		pod("aa11", "default", "web", false, 1), pod("aa22", "default", "web", true, 2), pod("bb11", "other", "db", true, 3),
+		pod("cc11", "one", "twin", true, 4), pod("cc22", "two", "twin", true, 5), pod("dd11", "default", "bb", true, 6),
+	}
+	for name, want := range map[string]string{
+		"web": "aa22", "default/web": "aa22", "db": "bb11", "other/db": "bb11", "aa11": "aa11", "bb": "dd11", "bb1": "bb11",
+		"two/twin": "cc22", "twin": "ambiguous", "aa": "ambiguous", "nope": "none", "": "none", "default/db": "none",
+	} {
+		found, err := matchPod(pods, name)
+		check(t, name, want, func() string { return found.Id }, err)
+	}
+}
+
+func check(t *testing.T, name, want string, id func() string, err error) {
+	t.Helper()
+	var ambiguous *AmbiguousError
+	var none *NotFoundError
+	got := ""
+	switch {
+	case errors.As(err, &ambiguous):
+		got = "ambiguous"
+		if len(ambiguous.Candidates) < 2 {
+			t.Errorf("%q: candidates %q", name, ambiguous.Candidates)
+		}
+	case errors.As(err, &none):
+		got = "none"
+	default:
+		got = id()
+	}
+	if got != want {
+		t.Errorf("%q: got %s, want %s", name, got, want)
+	}
+}
+
+func TestContainersAreFoundByNameAndID(t *testing.T) {
+	web, db := pod("p1", "default", "web", true, 1), pod("p2", "other", "db", true, 2)
+	c := func(id string, p *cri.PodSandbox, name, kind string, attempt uint32) *Container {
+		return &Container{&cri.Container{Id: id, PodSandboxId: p.Id, Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt},
+			Annotations: map[string]string{manifest.AnnotationKind: kind}}, p}
+	}
+	all := []*Container{
+		c("a1", web, "app", "", 0), c("a2", web, "app", "", 1), c("b1", web, "log", "", 0),
+		c("c1", db, "setup", manifest.KindInit, 0), c("c2", db, "db", "", 0),
+	}
+	for name, want := range map[string]string{
+		"app": "a2", "web/app": "a2", "default/web/app": "a2", "a1": "a1", "b": "b1", "web": "ambiguous", "db": "c2",
+		"other/db": "c2", "db/setup": "c1", "nope": "none", "": "none", "web/db": "none",
+	} {
+		found, err := matchContainer(all, name)
+		check(t, name, want, func() string { return found.Id }, err)
+	}
+}

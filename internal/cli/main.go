@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/poddir"
+	"berth/internal/cli/streaming"
+	"berth/internal/cli/table"
+)
+
+// Exit codes beside those of the commands that are run.
+const (
+	exitError       = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+// app is what all commands share.
+type app struct {
+	in      *os.File
+	out     io.Writer
+	err     io.Writer
+	version string
+	address string
+	dataDir string
+	format  table.Format
+}
+
+// Main runs a command line of the version that is given and returns its exit code.
+func Main(version string, args []string) int {
+	// client-go logs what its connections go through; what matters comes back as errors.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	// The second signal ends the command at once.
+	context.AfterFunc(ctx, stop)
+	return run(ctx, version, args, os.Stdin, os.Stdout, os.Stderr)
+}
+
+func run(ctx context.Context, version string, args []string, in *os.File, out, errOut io.Writer) int {
+	a := &app{version: version, in: in, out: out, err: errOut}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	var exit *streaming.ExitError
+	var usage *usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.Code
+	case errors.Is(err, syscall.EPIPE): // such as `berth logs | head`
+		return 0
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
+		fmt.Fprintf(errOut, "berth: %v\n", err)
+		return exitUsage
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || connection.Code(err).String() == "Canceled"):
+		return exitInterrupted
+	}
+	fmt.Fprintf(errOut, "berth: %s\n", connection.Message(err))
+	return exitError
+}
+
+// usageError is a command line that cannot be meant.
+type usageError struct {
+	err     error
+	command string
+}
+
+func (e *usageError) Error() string {
+	return fmt.Sprintf("%v\n`%s --help` says how it is used.", e.err, e.command)
+}
+
+func (e *usageError) Unwrap() error { return e.err }
+
+// arguments makes the errors of a validator usage errors.
+func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{err, cmd.CommandPath()}
+		}
+		return nil
+	}
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "berth",
+		Short:         "Run and look after pods on this machine",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          arguments(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.address, "address", fromEnv("BERTH_ADDRESS", connection.DefaultAddress), "socket of the runtime ($BERTH_ADDRESS)")
+	flags.StringVar(&a.dataDir, "data-dir", fromEnv("BERTH_DATA_DIR", poddir.DefaultRoot),
+		"directory for logs and volumes of the pods that run starts ($BERTH_DATA_DIR)")
+	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods and containers:"}, &cobra.Group{ID: "images", Title: "Images:"},
+		&cobra.Group{ID: "node", Title: "The runtime and this machine:"})
+	group := func(id string, commands ...*cobra.Command) {
+		for _, command := range commands {
+			command.GroupID = id
+			root.AddCommand(command)
+		}
+	}
+	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
+		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.stopCommand(), a.rmCommand())
+	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
+	group("node", a.doctorCommand(), a.versionCommand())
+	root.SetCompletionCommandGroupID("node")
+	root.SetHelpCommandGroupID("node")
+	return root
+}
+
+func fromEnv(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+// output adds -o to a command.
+func (a *app) output(cmd *cobra.Command) {
+	cmd.Flags().VarP(&a.format, "output", "o", "json, yaml or wide (more columns)")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(table.Formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// dial connects to the runtime.
+func (a *app) dial(ctx context.Context) (*connection.Connection, error) {
+	return connection.Dial(ctx, a.address)
+}
+
+// store is the directories of pods that this command line has started on its runtime.
+func (a *app) store(conn *connection.Connection) *poddir.Store {
+	return &poddir.Store{Root: a.dataDir, Address: conn.Address}
+}

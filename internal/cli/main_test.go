@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// command runs a command line with nobody on the socket.
+func command(t *testing.T, args ...string) (code int, out, complaints string) {
+	t.Helper()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	dir := t.TempDir()
+	code = run(ctx, "test", append([]string{"--address", filepath.Join(dir, "s"), "--data-dir", dir}, args...), null, &stdout, &stderr)
+	return code, stdout.String(), stderr.String()
+}
+
+func TestErrorsSayWhatToTry(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"ps"}, exitError, "systemctl start berthd"},
+		{[]string{"pss"}, exitUsage, "unknown command"},
+		{[]string{"ps", "-o", "xml"}, exitUsage, "json, yaml, wide"},
+		{[]string{"ps", "--no-such"}, exitUsage, "--help"},
+		{[]string{"exec", "only-a-name"}, exitUsage, "--help"},
+		{[]string{"rm"}, exitUsage, "--all"},
+		{[]string{"rm", "--all", "x"}, exitUsage, "exclude"},
+		{[]string{"rmi"}, exitUsage, "--unused"},
+		{[]string{"logs", "x", "--since", "yesterday"}, exitUsage, "--since"},
+		{[]string{"run", "/no/such.yaml"}, exitError, "no such file"},
+		{[]string{"run", "-"}, exitError, "no pod"},
+		{[]string{"run", "-o", "json", "x.yaml"}, exitUsage, "-d"},
+		{[]string{"pull", "x", "-u", "me"}, exitUsage, "--password-stdin"},
+		{[]string{"inspect", "x", "--type", "node"}, exitUsage, "pod, container and image"},
+		{[]string{"stats", "--interval", "1ms"}, exitUsage, "100ms"},
+		{[]string{"ps", "--address", "tcp://x"}, exitError, "unix"},
+	} {
+		code, _, says := command(t, c.args...)
+		if code != c.code || !strings.Contains(says, c.says) {
+			t.Errorf("berth %s: exit code %d, want %d: %s", strings.Join(c.args, " "), code, c.code, says)
+		}
+	}
+}
+
+func TestADeadSocketIsToldFromNone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	if code, _, says := command(t, "pods", "--address", path); code != exitError || !strings.Contains(says, "its daemon is gone") {
+		t.Errorf("exit code %d: %s", code, says)
+	}
+}
+
+func TestTheVersionIsKnownWithoutADaemon(t *testing.T) {
+	code, out, _ := command(t, "version", "-o", "json")
+	if code != 0 || !strings.Contains(out, `"client": "test"`) || !strings.Contains(out, `"error"`) {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
+func TestCompletionWithoutADaemonOffersNothing(t *testing.T) {
+	code, out, _ := command(t, "__complete", "logs", "")
+	if code != 0 || !strings.HasPrefix(out, ":4") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
+func TestEveryCommandIsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range (&app{}).root().Commands() {
+		if !cmd.IsAvailableCommand() || cmd.Name() == "help" {
+			continue
+		}
+		if !strings.Contains(string(page), "`"+cmd.Name()) && !strings.Contains(string(page), "`berth "+cmd.Name()) {
+			t.Errorf("docs/cli.md does not speak of %s", cmd.Name())
+		}
+	}
+}
+
+func TestSinceIsATimeOrASpan(t *testing.T) {
+	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"": {}, "10m": now.Add(-10 * time.Minute), "2026-01-31T11:00:00Z": now.Add(-time.Hour), "1769853600": time.Unix(1769853600, 0),
+	} {
+		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+}
+
+func TestPortsAreWorded(t *testing.T) {
+	got := ports(`[{"containerPort":80,"hostPort":8080,"protocol":"TCP"},{"containerPort":53,"protocol":"UDP"},{"containerPort":1,"hostPort":2,"hostIP":"127.0.0.1","protocol":"TCP"}]`)
+	if want := "8080->80/tcp 53/udp 127.0.0.1:2->1/tcp"; strings.Join(got, " ") != want {
+		t.Errorf("got %v", got)
+	}
+	if ports("nonsense") != nil || ports("") != nil {
+		t.Error("what is no list has no ports")
+	}
+}

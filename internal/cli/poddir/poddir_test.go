@@ -1,0 +1,203 @@
+package poddir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func newStore(t *testing.T) *Store {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts need root")
+	}
+	s := &Store{Root: t.TempDir(), Address: "unix:///a.sock"}
+	t.Cleanup(func() {
+		entries, _ := os.ReadDir(s.pods())
+		for _, entry := range entries {
+			if err := remove(filepath.Join(s.pods(), entry.Name())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return s
+}
+
+func create(t *testing.T, s *Store, name string) *Dir {
+	t.Helper()
+	dir, made, err := s.Create(Record{Namespace: "default", Name: name, UID: "uid-" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made()
+	return dir
+}
+
+func mountsBelow(t *testing.T, path string) int {
+	t.Helper()
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(infos)
+}
+
+func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	size := resource.MustParse("1Mi")
+	group := int64(1234)
+	volumes, err := dir.MakeVolumes([]corev1.Volume{
+		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &size}}},
+	}, &group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, path := range volumes {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		if st.Gid != 1234 || st.Mode&0o7777 != 0o2777 {
+			t.Errorf("%s: group %d, mode %o", name, st.Gid, st.Mode&0o7777)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(volumes["mem"], "big"), make([]byte, 2<<20), 0o600); err == nil {
+		t.Error("the size limit of a volume in memory does not hold")
+	}
+	if mountsBelow(t, dir.Path) != 1 {
+		t.Error("no tmpfs is mounted")
+	}
+	if err := dir.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(dir.Path); !os.IsNotExist(err) || mountsBelow(t, dir.Path) != 0 {
+		t.Error("something is left")
+	}
+	if err := dir.Remove(); err != nil {
+		t.Errorf("a second removal: %v", err)
+	}
+}
+
+func TestASubPathCannotLeaveItsVolume(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "secret"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	volumes, err := dir.MakeVolumes([]corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := func(text string) string { return text }
+	if err := os.Symlink(outside, filepath.Join(volumes["v"], "evil")); err != nil {
+		t.Fatal(err)
+	}
+	for _, sub := range []string{"evil/x", "evil/secret", "evil"} { // the link is followed inside of the volume, to nothing
+		if mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/a", SubPath: sub}}, volumes, plain); err == nil {
+			t.Errorf("%s was mounted: %v", sub, mounts)
+		}
+	}
+	mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/b", SubPathExpr: "good/$(X)"}}, volumes,
+		func(text string) string { return map[string]string{"good/$(X)": "good/y"}[text] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if entries, _ := os.ReadDir(outside); len(entries) != 1 {
+		t.Errorf("something was made outside: %v", entries)
+	}
+	// Once it is pinned, the path may change as it likes.
+	if err := os.RemoveAll(filepath.Join(volumes["v"], "good")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(mounts[0].HostPath); err != nil || !info.IsDir() {
+		t.Errorf("the pinned path: %v", err)
+	}
+	if _, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "none", MountPath: "/a"}}, volumes, plain); err == nil {
+		t.Error("a volume that is not there was mounted")
+	}
+	if err := dir.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, "secret")); err != nil {
+		t.Errorf("the removal went outside: %v", err)
+	}
+}
+
+func TestHostPathsAreCheckedByTheirType(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		kind corev1.HostPathType
+		good bool
+	}{
+		{dir, "", true}, {file, "", true}, {dir, "Directory", true}, {file, "Directory", false}, {file, "File", true}, {dir, "File", false},
+		{filepath.Join(dir, "none"), "", false}, {filepath.Join(dir, "none"), "Directory", false},
+		{filepath.Join(dir, "new/dir"), "DirectoryOrCreate", true}, {filepath.Join(dir, "newfile"), "FileOrCreate", true},
+		{dir, "FileOrCreate", false}, {file, "DirectoryOrCreate", false}, {"/dev/null", "CharDevice", true}, {"/dev/null", "BlockDevice", false},
+		{file, "Socket", false},
+	} {
+		err := checkHostPath(&corev1.HostPathVolumeSource{Path: c.path, Type: &c.kind})
+		if (err == nil) != c.good {
+			t.Errorf("%s as %q: %v", c.path, c.kind, err)
+		}
+	}
+}
+
+func TestASweepRemovesWhatHasNoPod(t *testing.T) {
+	s := newStore(t)
+	alive, dead := create(t, s, "alive"), create(t, s, "dead")
+	other := create(t, &Store{Root: s.Root, Address: "unix:///b.sock"}, "other")
+	half := s.Dir("default", "half", "uid-half") // its maker was killed before it wrote the record
+	if err := os.Mkdir(half.Path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, making, err := s.Create(Record{Namespace: "default", Name: "young", UID: "uid-young"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	know := func() (map[string]bool, error) { return map[string]bool{"uid-alive": true, "uid-young": true}, nil }
+	if err := s.Sweep(know); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead.Path); err != nil {
+		t.Error("a sweep went on while a pod was being made")
+	}
+	making()
+	if err := s.Sweep(know); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[*Dir]bool{alive: true, dead: false, other: true, half: false} {
+		if _, err := os.Stat(dir.Path); (err == nil) != want {
+			t.Errorf("%s: there: %v", dir.Path, err == nil)
+		}
+	}
+}
+
+func TestNamesOfOthersCannotLeaveTheStore(t *testing.T) {
+	s := newStore(t)
+	victim := t.TempDir()
+	for _, dir := range []*Dir{s.Dir("..", "..", "../../"+victim), s.Dir("a/../..", "b", "c")} {
+		if err := dir.Remove(); err != nil || dir.Path != "" {
+			t.Errorf("got %q, %v", dir.Path, err)
+		}
+	}
+	if _, err := os.Stat(victim); err != nil {
+		t.Error(err)
+	}
+	mine := create(t, s, "p")
+	if err := (&Dir{Path: mine.Path, uid: "another"}).Remove(); err == nil {
+		t.Error("the directory of another pod was removed")
+	}
+}

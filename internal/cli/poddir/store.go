@@ -1,0 +1,181 @@
+package poddir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultRoot is where the directories of pods are unless the command is told otherwise.
+const DefaultRoot = "/var/lib/berth-cli"
+
+// recordFile says whose a pod's directory is.
+const recordFile = "pod.json"
+
+// Record is whose a directory is.
+type Record struct {
+	Address   string `json:"address"` // of the runtime that runs the pod
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+func (r Record) directory() string { return r.Namespace + "_" + r.Name + "_" + r.UID }
+
+// Store is the directories of all pods of one command line's data directory.
+type Store struct {
+	Root    string // absolute
+	Address string // of the runtime that this command speaks to
+}
+
+func (s *Store) pods() string { return filepath.Join(s.Root, "pods") }
+
+// lock keeps a sweep from a directory whose pod is not there yet: makers share the lock, a sweep has it alone. The kernel
+// lets go of it when the command ends, however it does.
+func (s *Store) lock(how int) (*os.File, error) {
+	if err := os.MkdirAll(s.pods(), 0o711); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(s.Root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(file.Fd()), how)
+		if err == nil {
+			return file, nil
+		}
+		if !errors.Is(err, unix.EINTR) {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+	}
+}
+
+// Create makes the directory of a pod. No sweep touches it until made is called, which is once the pod exists, or once the
+// directory has been removed again.
+func (s *Store) Create(record Record) (dir *Dir, made func(), err error) {
+	record.Address = s.Address
+	lock, err := s.lock(unix.LOCK_SH)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir = s.dir(record)
+	if err := dir.make(record); err != nil {
+		lock.Close()
+		return nil, nil, err
+	}
+	return dir, func() { lock.Close() }, nil
+}
+
+// Dir is the directory of a pod, made or not.
+func (s *Store) Dir(namespace, name, uid string) *Dir {
+	return s.dir(Record{Namespace: namespace, Name: name, UID: uid})
+}
+
+func (s *Store) dir(record Record) *Dir {
+	if name := record.directory(); strings.ContainsAny(name, "/\x00") {
+		return &Dir{} // of another client, which names pods as it likes
+	}
+	return &Dir{Path: filepath.Join(s.pods(), record.directory()), uid: record.UID}
+}
+
+// Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command is making a
+// pod just now, it leaves all of them to the next sweep.
+func (s *Store) Sweep(alive func() (map[string]bool, error)) error {
+	entries, err := os.ReadDir(s.pods())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	lock, err := s.lock(unix.LOCK_EX | unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	uids, err := alive() // asked under the lock: what is made later cannot be in the way
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		path := filepath.Join(s.pods(), entry.Name())
+		record, err := readRecord(path)
+		if errors.Is(err, fs.ErrNotExist) && strings.Count(entry.Name(), "_") == 2 {
+			// Its maker was killed before it could write the record, or its removal was cut short after the record went.
+			record = Record{Address: s.Address, UID: entry.Name()[strings.LastIndexByte(entry.Name(), '_')+1:]}
+		} else if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if record.Address != s.Address || uids[record.UID] {
+			continue
+		}
+		errs = append(errs, remove(path))
+	}
+	return errors.Join(errs...)
+}
+
+func readRecord(path string) (Record, error) {
+	var record Record
+	data, err := os.ReadFile(filepath.Join(path, recordFile))
+	if err != nil {
+		return record, err
+	}
+	if err := json.Unmarshal(data, &record); err != nil {
+		return record, fmt.Errorf("%s: %w", filepath.Join(path, recordFile), err)
+	}
+	return record, nil
+}
+
+// remove unmounts what is mounted below path and removes it. While anything is mounted there nothing is removed: it would
+// be removed from what is mounted.
+func remove(path string) error {
+	for range 3 {
+		infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
+		if err != nil {
+			return err
+		}
+		if len(infos) == 0 {
+			// The record goes last: without it nobody would know whose the rest is.
+			return removeAll(path)
+		}
+		for i := len(infos) - 1; i >= 0; i-- {
+			if err := unix.Unmount(infos[i].Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+				return fmt.Errorf("unmount %s: %w", infos[i].Mountpoint, err)
+			}
+		}
+	}
+	return fmt.Errorf("%s: something is mounted there again and again; it is left", path)
+}
+
+func removeAll(path string) error {
+	entries, err := os.ReadDir(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Name() == recordFile {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(path)
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+	"berth/internal/cli/table"
+	"berth/internal/manifest"
+)
+
+// podRow is a pod in lists.
+type podRow struct {
+	ID          string            `json:"id"`
+	Name        string            `json:"name"`
+	Namespace   string            `json:"namespace"`
+	UID         string            `json:"uid"`
+	State       string            `json:"state"` // ready or stopped
+	IPs         []string          `json:"ips,omitempty"`
+	Ports       []string          `json:"ports,omitempty"` // 8080->80/tcp
+	Running     int               `json:"running"`         // containers
+	Containers  int               `json:"containers"`      // but init containers
+	CreatedAt   time.Time         `json:"createdAt"`
+	Handler     string            `json:"handler,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	display string
+}
+
+func (a *app) podsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pods",
+		Short: "List pods",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			rows, err := podRows(cmd.Context(), conn)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return table.Print(a.out, a.format, rows, []table.Column[podRow]{
+				{Title: "POD", Value: func(r podRow) string { return r.display }},
+				{Title: "STATE", Value: func(r podRow) string { return r.State }},
+				{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) }},
+				{Title: "IP", Value: func(r podRow) string { return strings.Join(r.IPs, ",") }},
+				{Title: "PORTS", Value: func(r podRow) string { return strings.Join(r.Ports, ", ") }},
+				{Title: "AGE", Value: func(r podRow) string { return table.Age(now.Sub(r.CreatedAt)) }},
+				{Title: "ID", Value: func(r podRow) string { return table.ShortID(r.ID) }},
+				{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
+				{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
+			})
+		},
+	}
+	a.output(cmd)
+	return cmd
+}
+
+func podRows(ctx context.Context, conn *connection.Connection) ([]podRow, error) {
+	pods, err := lookup.Pods(ctx, conn.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+	if err != nil {
+		return nil, err
+	}
+	var rows []podRow
+	for _, pod := range pods {
+		row := podRow{
+			ID: pod.Id, Name: pod.GetMetadata().GetName(), Namespace: pod.GetMetadata().GetNamespace(),
+			UID: pod.GetMetadata().GetUid(), State: podState(pod.GetState()), CreatedAt: time.Unix(0, pod.GetCreatedAt()),
+			Handler: pod.GetRuntimeHandler(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(), display: shortPodName(pod),
+		}
+		status, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id})
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		row.IPs = addresses(status.GetStatus().GetNetwork())
+		for _, c := range containers {
+			if c.PodSandboxId != pod.Id || c.Annotations[manifest.AnnotationKind] == manifest.KindInit {
+				continue
+			}
+			row.Containers++
+			if c.State == cri.ContainerState_CONTAINER_RUNNING {
+				row.Running++
+			}
+			row.Ports = append(row.Ports, ports(c.Annotations[manifest.AnnotationPorts])...)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func addresses(network *cri.PodSandboxNetworkStatus) []string {
+	if network.GetIp() == "" {
+		return nil
+	}
+	ips := []string{network.GetIp()}
+	for _, ip := range network.GetAdditionalIps() {
+		ips = append(ips, ip.GetIp())
+	}
+	return ips
+}
+
+func podState(state cri.PodSandboxState) string {
+	if state == cri.PodSandboxState_SANDBOX_READY {
+		return "ready"
+	}
+	return "stopped"
+}
+
+// ports words the annotation that a kubelet and `berth run` leave on a container.
+func ports(annotation string) []string {
+	var list []corev1.ContainerPort
+	if annotation == "" || json.Unmarshal([]byte(annotation), &list) != nil {
+		return nil
+	}
+	var words []string
+	for _, port := range list {
+		text := fmt.Sprintf("%d/%s", port.ContainerPort, strings.ToLower(string(port.Protocol)))
+		if port.HostPort > 0 {
+			text = fmt.Sprintf("%d->%s", port.HostPort, text)
+			if port.HostIP != "" {
+				text = port.HostIP + ":" + text
+			}
+		}
+		words = append(words, text)
+	}
+	return words
+}
+
+// isGone says whether what was asked for went away since it was listed.
+func isGone(err error) bool { return connection.Code(err) == codes.NotFound }

@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/spf13/cobra"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+)
+
+func (a *app) portForwardCommand() *cobra.Command {
+	var bind []string
+	cmd := &cobra.Command{
+		Use:               "port-forward POD [LOCAL:]REMOTE...",
+		Short:             "Reach ports of a pod on ports of this machine",
+		Long:              "Reach ports of a pod on ports of this machine, until Ctrl-C. An empty LOCAL (:REMOTE) is any free port.",
+		Example:           "  berth port-forward hello 8080:80",
+		Args:              arguments(cobra.MinimumNArgs(2)),
+		ValidArgsFunction: a.complete(1, podNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			pod, err := lookup.Pod(ctx, conn.Runtime, args[0])
+			if err != nil {
+				return err
+			}
+			if pod.GetState() != cri.PodSandboxState_SANDBOX_READY {
+				return fmt.Errorf("pod %s is stopped", lookup.PodName(pod))
+			}
+			return a.forward(ctx, conn, pod, bind, args[1:])
+		},
+	}
+	cmd.Flags().StringSliceVar(&bind, "bind", []string{"localhost"}, "addresses of this machine to listen on")
+	return cmd
+}
+
+func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind, ports []string) error {
+	response, err := conn.Runtime.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: pod.GetId()})
+	if err != nil {
+		return err
+	}
+	address, err := url.Parse(response.GetUrl())
+	if err != nil {
+		return fmt.Errorf("the runtime's streaming address: %w", err)
+	}
+	// SPDY: the streaming server's WebSockets carry a port each, and only those named beforehand.
+	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{
+		Host: address.Scheme + "://" + address.Host, TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
+	})
+	if err != nil {
+		return err
+	}
+	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+	forwarder, err := portforward.NewOnAddresses(dialer, bind, ports, ctx.Done(), make(chan struct{}), a.out, a.err)
+	if err != nil {
+		return err
+	}
+	err = forwarder.ForwardPorts()
+	if errors.Is(err, portforward.ErrLostConnectionToPod) && ctx.Err() == nil {
+		return fmt.Errorf("the connection to pod %s was lost: it was stopped, or the daemon was", lookup.PodName(pod))
+	}
+	if ctx.Err() != nil {
+		return nil // Ctrl-C is how it is meant to end
+	}
+	return err
+}

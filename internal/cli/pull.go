@@ -1,0 +1,258 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/credentials"
+	"berth/internal/cli/streaming"
+	"berth/internal/cli/table"
+)
+
+// authFlags say what to authenticate pulls with.
+type authFlags struct {
+	username      string
+	passwordStdin bool
+	file          string
+
+	said *cri.AuthConfig // read once
+}
+
+func (f *authFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.username, "username", "u", "", "user at the registry, together with --password-stdin")
+	cmd.Flags().BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
+	cmd.Flags().StringVar(&f.file, "auth-file", "", "credentials as docker's config.json (default $REGISTRY_AUTH_FILE, else ~/.docker/config.json)")
+	_ = cmd.MarkFlagFilename("auth-file")
+}
+
+// read takes the password from in where it is said to be there.
+func (f *authFlags) read(in io.Reader) error {
+	if (f.username != "") != f.passwordStdin {
+		return errors.New("--username and --password-stdin go together")
+	}
+	if f.username == "" {
+		return nil
+	}
+	line, err := bufio.NewReader(io.LimitReader(in, 64<<10)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the password: %w", err)
+	}
+	password := strings.TrimRight(line, "\r\n")
+	if password == "" {
+		return errors.New("--password-stdin: standard input holds no password")
+	}
+	f.said = &cri.AuthConfig{Username: f.username, Password: password}
+	return nil
+}
+
+func (f *authFlags) find(image string) (*cri.AuthConfig, error) {
+	if f.said != nil {
+		return f.said, nil
+	}
+	file, err := credentials.Open(f.file)
+	if err != nil {
+		return nil, err
+	}
+	return file.Find(image)
+}
+
+// pulled is what a pull is reported as.
+type pulled struct {
+	Image string        `json:"image"`
+	ID    string        `json:"id"`
+	Took  time.Duration `json:"nanoseconds"`
+}
+
+func (a *app) pullCommand() *cobra.Command {
+	var auth authFlags
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE...",
+		Short: "Pull images from their registries",
+		Args:  arguments(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := auth.read(a.in); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			progress := a.err
+			if quiet || a.format.Structured() {
+				progress = io.Discard
+			}
+			var all []pulled
+			for _, image := range args {
+				begin := time.Now()
+				id, err := a.pull(cmd.Context(), conn, image, &auth, progress)
+				if err != nil {
+					return err
+				}
+				all = append(all, pulled{image, id, time.Since(begin)})
+				if !a.format.Structured() {
+					fmt.Fprintln(a.out, id)
+				}
+			}
+			if a.format.Structured() {
+				return table.Document(a.out, a.format, all)
+			}
+			return nil
+		},
+	}
+	auth.add(cmd)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the image's ID")
+	a.output(cmd)
+	return cmd
+}
+
+// pull pulls an image and shows how far it is on w: bars where w is a terminal, a line a layer elsewhere.
+func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *authFlags, w io.Writer) (string, error) {
+	found, err := auth.find(image)
+	if err != nil {
+		return "", err
+	}
+	request := &berthv1.PullRequest{Image: image}
+	if found != nil {
+		request.Auth = &berthv1.Auth{
+			Username: found.Username, Password: found.Password, Auth: found.Auth, ServerAddress: found.ServerAddress,
+			IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
+		}
+	}
+	var show layerDisplay = &layerLines{w: w, seen: map[string]berthv1.Phase{}}
+	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
+		show = newLayerBars(ctx, file)
+	}
+	fmt.Fprintf(w, "pulling %s\n", image)
+	stream, err := conn.Pulls.Pull(ctx, request)
+	if err != nil {
+		show.end(false)
+		return "", connection.Plain(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			show.end(false)
+			if connection.Code(err) == codes.Unimplemented {
+				// Another runtime than Berth: it pulls, but cannot say how far it is.
+				response, err := conn.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: image}, Auth: found})
+				return response.GetImageRef(), connection.Plain(err)
+			}
+			return "", connection.Plain(err)
+		}
+		if layer := event.GetLayer(); layer != nil {
+			show.layer(layer)
+		}
+		if done := event.GetDone(); done != nil {
+			show.end(true)
+			return done.GetImageRef(), nil
+		}
+	}
+}
+
+// layerDisplay shows how far the layers of a pull are.
+type layerDisplay interface {
+	layer(*berthv1.Layer)
+	end(whole bool)
+}
+
+// layerLines prints a line when a layer begins and when it is done.
+type layerLines struct {
+	w    io.Writer
+	seen map[string]berthv1.Phase
+}
+
+func (l *layerLines) layer(p *berthv1.Layer) {
+	if l.seen[p.GetDigest()] == p.GetPhase() || p.GetPhase() == berthv1.Phase_PHASE_WAITING {
+		return
+	}
+	l.seen[p.GetDigest()] = p.GetPhase()
+	fmt.Fprintf(l.w, "  layer %s  %s  %s\n", table.ShortID(p.GetDigest()), table.Bytes(uint64(max(p.GetTotal(), 0))), phaseWord(p.GetPhase()))
+}
+
+func (l *layerLines) end(bool) {}
+
+func phaseWord(phase berthv1.Phase) string {
+	switch phase {
+	case berthv1.Phase_PHASE_WAITING:
+		return "waiting"
+	case berthv1.Phase_PHASE_DOWNLOADING:
+		return "downloading"
+	case berthv1.Phase_PHASE_DONE:
+		return "done"
+	case berthv1.Phase_PHASE_EXISTS:
+		return "already here"
+	}
+	return ""
+}
+
+// layerBars draws a bar for each layer.
+type layerBars struct {
+	progress *mpb.Progress
+	bars     map[string]*layerBar
+}
+
+type layerBar struct {
+	*mpb.Bar
+	phase *phaseText
+}
+
+func newLayerBars(ctx context.Context, w io.Writer) *layerBars {
+	return &layerBars{
+		progress: mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond)),
+		bars:     map[string]*layerBar{},
+	}
+}
+
+func (l *layerBars) layer(p *berthv1.Layer) {
+	bar := l.bars[p.GetDigest()]
+	if bar == nil {
+		phase := &phaseText{}
+		bar = &layerBar{Bar: l.progress.AddBar(0,
+			mpb.PrependDecorators(decor.Name(table.ShortID(p.GetDigest())+" "), decor.Any(phase.text, decor.WC{W: 13})),
+			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")),
+		), phase: phase}
+		l.bars[p.GetDigest()] = bar
+	}
+	bar.phase.set(p.GetPhase())
+	bar.SetTotal(max(p.GetTotal(), p.GetOffset()), false)
+	bar.SetCurrent(p.GetOffset())
+	if p.GetPhase() == berthv1.Phase_PHASE_DONE || p.GetPhase() == berthv1.Phase_PHASE_EXISTS {
+		bar.SetTotal(p.GetTotal(), false)
+		bar.SetCurrent(p.GetTotal())
+		bar.SetTotal(p.GetTotal(), true)
+	}
+}
+
+func (l *layerBars) end(whole bool) {
+	for _, bar := range l.bars {
+		if whole {
+			bar.SetTotal(-1, true)
+		} else {
+			bar.Abort(false)
+		}
+	}
+	l.progress.Wait()
+}
+
+// phaseText is the word beside a bar. The bars' own goroutine reads it.
+type phaseText struct{ phase atomic.Int32 }
+
+func (t *phaseText) set(phase berthv1.Phase)      { t.phase.Store(int32(phase)) }
+func (t *phaseText) text(decor.Statistics) string { return phaseWord(berthv1.Phase(t.phase.Load())) }

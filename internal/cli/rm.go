@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/launch"
+	"berth/internal/cli/lookup"
+	"berth/internal/cli/table"
+	"berth/internal/manifest"
+)
+
+func (a *app) rmCommand() *cobra.Command {
+	var all, force bool
+	cmd := &cobra.Command{
+		Use:               "rm POD|CONTAINER...",
+		Short:             "Remove pods or containers",
+		Long:              "Remove pods with their containers, volumes and logs, or single containers. What runs is removed with --force only.",
+		Args:              namesOrAll(&all),
+		ValidArgsFunction: a.complete(0, podNames, containerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			list, err := a.targets(ctx, conn, args, all)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, t := range list {
+				if err := a.remove(ctx, conn, t, force); err != nil {
+					errs = append(errs, fmt.Errorf("remove %s: %w", t, err))
+					continue
+				}
+				fmt.Fprintln(a.out, t)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop what runs first")
+	return cmd
+}
+
+func (a *app) remove(ctx context.Context, conn *connection.Connection, t target, force bool) error {
+	filter := &cri.ContainerFilter{PodSandboxId: t.pod.GetId()}
+	if t.container != nil {
+		filter.Id = t.container.Id
+	}
+	filter.State = &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}
+	running, err := conn.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
+	if err != nil {
+		return connection.Plain(err)
+	}
+	if len(running.GetContainers()) > 0 {
+		if !force {
+			return fmt.Errorf("it runs: `berth stop %s` stops it, --force does so first", t)
+		}
+		if err := stop(ctx, conn, t, -1); err != nil {
+			return err
+		}
+	}
+	if t.container != nil {
+		_, err := conn.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: t.container.Id})
+		return connection.Plain(err)
+	}
+	store := a.store(conn)
+	if err := launch.RemovePod(ctx, conn.Runtime, store, t.pod); err != nil {
+		return err
+	}
+	// A pod that another data directory was used for keeps its files there: say so rather than remove what is not known here.
+	if dir := t.pod.GetAnnotations()[manifest.AnnotationDirectory]; dir != "" {
+		if _, err := os.Stat(dir); err == nil {
+			fmt.Fprintf(a.err, "warning: the pod's files are still in %s, which is not below --data-dir %s\n", dir, a.dataDir)
+		}
+	}
+	return nil
+}
+
+func (a *app) rmiCommand() *cobra.Command {
+	var unused bool
+	cmd := &cobra.Command{
+		Use:   "rmi IMAGE...",
+		Short: "Remove images",
+		Long:  "Remove images, by name or ID, or with --unused all that no container is made of.",
+		Args: arguments(func(_ *cobra.Command, args []string) error {
+			if unused == (len(args) > 0) {
+				return errors.New("name images, or give --unused")
+			}
+			return nil
+		}),
+		ValidArgsFunction: a.complete(0, imageNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if unused {
+				if args, err = unusedImages(ctx, conn); err != nil {
+					return err
+				}
+			}
+			var errs []error
+			for _, name := range args {
+				if err := removeImage(ctx, conn, name); err != nil {
+					errs = append(errs, fmt.Errorf("remove image %s: %w", name, err))
+					continue
+				}
+				fmt.Fprintln(a.out, name)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container is made of, but pinned ones")
+	return cmd
+}
+
+func removeImage(ctx context.Context, conn *connection.Connection, name string) error {
+	spec := &cri.ImageSpec{Image: name}
+	status, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: spec})
+	if err != nil {
+		return connection.Plain(err)
+	}
+	// The interface calls the removal of nothing a success; a person has mistyped.
+	if status.GetImage() == nil {
+		return &lookup.NotFoundError{Kind: "image", Name: name, Try: "`berth images` lists what there is."}
+	}
+	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if uses(c, status.GetImage()) {
+			return fmt.Errorf("container %s (%s) is made of it: `berth rm` removes that first", c.ShortName(), table.ShortID(c.Id))
+		}
+	}
+	_, err = conn.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec})
+	return connection.Plain(err)
+}
+
+func uses(c *lookup.Container, image *cri.Image) bool {
+	for _, ref := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
+		if ref == image.GetId() {
+			return true
+		}
+		for _, digest := range image.GetRepoDigests() {
+			if ref == digest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func unusedImages(ctx context.Context, conn *connection.Connection) ([]string, error) {
+	images, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, image := range images.GetImages() {
+		used := image.GetPinned()
+		for _, c := range containers {
+			used = used || uses(c, image)
+		}
+		if !used {
+			names = append(names, image.GetId())
+		}
+	}
+	return names, nil
+}

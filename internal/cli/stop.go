@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/launch"
+	"berth/internal/cli/lookup"
+)
+
+// target is a pod or a container that a name stands for.
+type target struct {
+	pod       *cri.PodSandbox
+	container *lookup.Container // nil: the pod
+}
+
+func (t target) String() string {
+	if t.container != nil {
+		return t.container.ShortName()
+	}
+	return shortPodName(t.pod)
+}
+
+// find looks for a pod, then for a container.
+func find(ctx context.Context, conn *connection.Connection, name string) (target, error) {
+	pod, err := lookup.Pod(ctx, conn.Runtime, name)
+	if err == nil {
+		return target{pod: pod}, nil
+	}
+	var none *lookup.NotFoundError
+	if !errors.As(err, &none) {
+		return target{}, err
+	}
+	container, err := lookup.FindContainer(ctx, conn.Runtime, name)
+	if errors.As(err, &none) {
+		return target{}, &lookup.NotFoundError{Kind: "pod or container", Name: name, Try: "`berth pods` and `berth ps -a` list what there is."}
+	}
+	if err != nil {
+		return target{}, err
+	}
+	return target{pod: container.Pod, container: container}, nil
+}
+
+// targets finds all that is named before anything is done to any, or all pods.
+func (a *app) targets(ctx context.Context, conn *connection.Connection, names []string, all bool) ([]target, error) {
+	var list []target
+	if all {
+		pods, err := lookup.Pods(ctx, conn.Runtime)
+		for _, pod := range pods {
+			list = append(list, target{pod: pod})
+		}
+		return list, err
+	}
+	for _, name := range names {
+		t, err := find(ctx, conn, name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+// namesOrAll checks that there are names, or --all.
+func namesOrAll(all *bool) cobra.PositionalArgs {
+	return arguments(func(_ *cobra.Command, args []string) error {
+		switch {
+		case *all && len(args) > 0:
+			return errors.New("names and --all exclude each other")
+		case !*all && len(args) == 0:
+			return errors.New("name a pod or a container, or give --all")
+		}
+		return nil
+	})
+}
+
+func (a *app) stopCommand() *cobra.Command {
+	var all bool
+	var seconds int
+	cmd := &cobra.Command{
+		Use:               "stop POD|CONTAINER...",
+		Short:             "Stop pods or containers",
+		Long:              "Stop pods or containers. Each container is asked to end, and killed after the pod's grace period or --time.",
+		Args:              namesOrAll(&all),
+		ValidArgsFunction: a.complete(0, podNames, containerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			list, err := a.targets(ctx, conn, args, all)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, t := range list {
+				if err := stop(ctx, conn, t, seconds); err != nil {
+					errs = append(errs, fmt.Errorf("stop %s: %w", t, err))
+					continue
+				}
+				fmt.Fprintln(a.out, t)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
+	cmd.Flags().IntVarP(&seconds, "time", "t", -1, "seconds until containers are killed; negative: the pod's grace period")
+	return cmd
+}
+
+func stop(ctx context.Context, conn *connection.Connection, t target, seconds int) error {
+	grace := time.Duration(seconds) * time.Second
+	if t.container == nil {
+		return launch.StopPod(ctx, conn.Runtime, t.pod, grace)
+	}
+	if grace < 0 {
+		grace = launch.GracePeriod(t.container.Annotations)
+	}
+	return launch.StopContainer(ctx, conn.Runtime, t.container.Id, grace)
+}

@@ -1,0 +1,81 @@
+package streaming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	utilexec "k8s.io/client-go/util/exec"
+	remoteproto "k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// ExitError is a command that ended with another exit code than 0.
+type ExitError struct{ Code int }
+
+func (e *ExitError) Error() string { return fmt.Sprintf("the command ended with exit code %d", e.Code) }
+
+// Session is one exec or attach.
+type Session struct {
+	// URL asks the runtime for the address of the session. Each is good for one try.
+	URL            func(ctx context.Context) (string, error)
+	Stdin          io.Reader // nil: none
+	Stdout, Stderr io.Writer // Stderr is nil with a terminal
+	TTY            bool
+	// StdinEnds: the end of Stdin means something to the command (it is a pipe or a file). WebSocket before version 5 of the
+	// protocol cannot tell it, so SPDY is used.
+	StdinEnds bool
+	Sizes     remotecommand.TerminalSizeQueue
+}
+
+// Run runs the session until it ends. The error is *ExitError where the command ended with another code than 0.
+func (s *Session) Run(ctx context.Context) error {
+	err := s.stream(ctx, s.StdinEnds)
+	if err != nil && !s.StdinEnds && httpstream.IsUpgradeFailure(err) {
+		err = s.stream(ctx, true)
+	}
+	var exit utilexec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		return &ExitError{Code: exit.ExitStatus()}
+	}
+	if err != nil {
+		// The streaming server's own words before those of the runtime.
+		if text, ok := strings.CutPrefix(err.Error(), "Internal error occurred: "); ok {
+			return errors.New(text)
+		}
+	}
+	return err
+}
+
+func (s *Session) stream(ctx context.Context, spdy bool) error {
+	address, err := s.URL(ctx)
+	if err != nil {
+		return err
+	}
+	parsed, err := url.Parse(address)
+	if err != nil {
+		return fmt.Errorf("the runtime's streaming address: %w", err)
+	}
+	// No credentials and no proxy: the address is the node's own.
+	config := &restclient.Config{Host: parsed.Scheme + "://" + parsed.Host, TLSClientConfig: restclient.TLSClientConfig{
+		Insecure: parsed.Scheme == "https",
+	}, Timeout: 0}
+	var executor remotecommand.Executor
+	if spdy {
+		executor, err = remotecommand.NewSPDYExecutor(config, "POST", parsed)
+	} else {
+		executor, err = remotecommand.NewWebSocketExecutorForProtocols(config, "GET", address,
+			remoteproto.StreamProtocolV5Name, remoteproto.StreamProtocolV4Name)
+	}
+	if err != nil {
+		return err
+	}
+	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{
+		Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY, TerminalSizeQueue: s.Sizes,
+	})
+}

@@ -1,0 +1,109 @@
+package table
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Format is how a list is printed.
+type Format string
+
+const (
+	Table Format = ""
+	Wide  Format = "wide"
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+)
+
+// Formats are the values of -o.
+var Formats = []string{"json", "yaml", "wide"}
+
+// Set takes the value of -o; with String and Type it makes Format a flag.
+func (f *Format) Set(text string) error {
+	switch format := Format(text); format {
+	case Wide, JSON, YAML:
+		*f = format
+		return nil
+	case "table":
+		*f = Table
+		return nil
+	}
+	return fmt.Errorf("%q is none of json, yaml, wide and table", text)
+}
+
+func (f *Format) String() string { return string(*f) }
+
+// Type names the flag's kind in help.
+func (f *Format) Type() string { return "format" }
+
+// Structured says whether the format is for programs.
+func (f Format) Structured() bool { return f == JSON || f == YAML }
+
+// Column is one column of a table of T.
+type Column[T any] struct {
+	Title string
+	Wide  bool // shown with -o wide only
+	Value func(T) string
+}
+
+// Print writes rows. As JSON and YAML they are a list of T, which is never null.
+func Print[T any](w io.Writer, format Format, rows []T, columns []Column[T]) error {
+	if format.Structured() {
+		if rows == nil {
+			rows = []T{}
+		}
+		return Document(w, format, rows)
+	}
+	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	var cells []string
+	for _, column := range columns {
+		if !column.Wide || format == Wide {
+			cells = append(cells, column.Title)
+		}
+	}
+	fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	for _, row := range rows {
+		cells = cells[:0]
+		for _, column := range columns {
+			if !column.Wide || format == Wide {
+				cells = append(cells, cell(column.Value(row)))
+			}
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	return tw.Flush()
+}
+
+// cell keeps a value from breaking the table, or from speaking to the terminal: values come from images and pods.
+func cell(value string) string {
+	if value == "" {
+		return "-"
+	}
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r >= 0x7f && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, value)
+}
+
+// Document writes one value as JSON or YAML.
+func Document(w io.Writer, format Format, value any) error {
+	if format == YAML {
+		data, err := yaml.Marshal(value)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	}
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}

@@ -1,0 +1,91 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// existing is the nearest directory at or above path that exists.
+func existing(path string) string {
+	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
+		if info, err := os.Stat(path); err == nil && info.IsDir() || path == "/" {
+			return path
+		}
+	}
+}
+
+// checkOverlay mounts an overlay where the daemon would and takes it away again.
+func checkOverlay(_ context.Context, cfg Config) Finding {
+	if !isRoot() {
+		data, err := os.ReadFile("/proc/filesystems")
+		if err == nil && strings.Contains(string(data), "\toverlay\n") {
+			return good("the kernel has it (a mount was not tried)")
+		}
+		return poor("not tried, and not loaded", "Try: sudo modprobe overlay")
+	}
+	if err := tryOverlay(existing(cfg.Root)); err != nil {
+		return bad(err.Error(), "Try: modprobe overlay. Where it is loaded, the file system of "+cfg.Root+
+			" cannot hold upper directories (another overlay, NFS, xfs with ftype=0):\nset root in the daemon's configuration to a directory on ext4, xfs or btrfs.")
+	}
+	return good("an overlay on the file system of " + existing(cfg.Root) + " works")
+}
+
+func tryOverlay(parent string) (err error) {
+	dir, err := os.MkdirTemp(parent, ".berth-doctor-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	for _, name := range []string{"lower", "upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			return err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", dir, dir, dir)
+	merged := filepath.Join(dir, "merged")
+	// Volatile: its unmount would else write all that the file system has in memory to the disk.
+	err = unix.Mount("overlay", merged, "overlay", 0, options+",volatile")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("overlay", merged, "overlay", 0, options)
+	}
+	if err != nil {
+		return fmt.Errorf("mount an overlay in %s: %w", parent, err)
+	}
+	return errors.Join(os.WriteFile(filepath.Join(merged, "file"), nil, 0o600), unix.Unmount(merged, 0))
+}
+
+// What is left of a disk when it gets tight. A kubelet evicts pods below 10 % by default.
+const (
+	tightShare = 0.10
+	tightBytes = 5 << 30
+	emptyBytes = 512 << 20
+)
+
+func checkDisk(_ context.Context, cfg Config) Finding {
+	dir := existing(cfg.Root)
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return bad(fmt.Sprintf("%s: %v", dir, err), "")
+	}
+	return judgeDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
+}
+
+func judgeDisk(dir string, size, free, inodes, freeInodes uint64) Finding {
+	detail := fmt.Sprintf("%.1f GiB of %.1f GiB free at %s", float64(free)/(1<<30), float64(size)/(1<<30), dir)
+	const advice = "Make room: `berth rmi --unused` removes images that no container is made of."
+	switch {
+	case free < emptyBytes:
+		return bad(detail, advice)
+	case inodes > 0 && freeInodes*100 < inodes: // some file systems make inodes as they go and count none
+		return bad(detail+", but less than 1 % of its inodes", advice)
+	case float64(free) < tightShare*float64(size) && free < tightBytes:
+		return poor(detail, advice)
+	}
+	return good(detail)
+}

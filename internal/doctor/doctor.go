@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Level is how well a thing is.
+type Level string
+
+const (
+	Good Level = "good"
+	Poor Level = "poor" // pods run, but something that a node should have is lacking
+	Bad  Level = "bad"  // pods cannot run
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Subject string `json:"subject"`
+	Level   Level  `json:"level"`
+	Detail  string `json:"detail"`
+	Advice  string `json:"advice,omitempty"` // lines; empty where all is well
+}
+
+// Config says what is looked at.
+type Config struct {
+	Socket     string // path
+	Root       string // the daemon's directory for data; it need not exist
+	CNIConfDir string
+}
+
+func good(detail string) Finding         { return Finding{Level: Good, Detail: detail} }
+func poor(detail, advice string) Finding { return Finding{Level: Poor, Detail: detail, Advice: advice} }
+func bad(detail, advice string) Finding  { return Finding{Level: Bad, Detail: detail, Advice: advice} }
+
+// Examine runs all checks, in the order of what depends on what.
+func Examine(ctx context.Context, cfg Config) []Finding {
+	var findings []Finding
+	for _, check := range []struct {
+		subject string
+		look    func(context.Context, Config) Finding
+	}{
+		{"user", checkUser},
+		{"kernel", checkKernel},
+		{"namespaces", checkNamespaces},
+		{"cgroups", checkCgroups},
+		{"overlayfs", checkOverlay},
+		{"seccomp", checkSeccomp},
+		{"security modules", checkModules},
+		{"network", checkNetwork},
+		{"disk", checkDisk},
+		{"inotify", checkInotify},
+		{"processes", checkProcesses},
+		{"files", checkFiles},
+		{"programs", checkPrograms},
+		{"socket", checkSocket},
+	} {
+		finding := check.look(ctx, cfg)
+		finding.Subject = check.subject
+		findings = append(findings, finding)
+	}
+	return findings
+}
+
+func isRoot() bool { return os.Geteuid() == 0 }
+
+// checkUser says whether this command may try things out, and what the daemon started like it could not do.
+func checkUser(context.Context, Config) Finding {
+	if !isRoot() {
+		return poor("not root: some checks are skipped", "Run it as root (sudo berth doctor). berthd itself runs as root.")
+	}
+	have, err := effectiveCapabilities()
+	if err != nil {
+		return poor(err.Error(), "")
+	}
+	var lacking, vital string
+	for _, c := range []struct {
+		bit   int
+		name  string
+		vital bool
+	}{
+		{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", true}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", true}, {unix.CAP_SETUID, "CAP_SETUID", true},
+		{unix.CAP_CHOWN, "CAP_CHOWN", true}, {unix.CAP_MKNOD, "CAP_MKNOD", true}, {unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", false},
+		{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", false},
+	} {
+		if have&(1<<c.bit) == 0 {
+			lacking += " " + c.name
+			if c.vital {
+				vital += " " + c.name
+			}
+		}
+	}
+	switch {
+	case vital != "":
+		return bad("root without"+vital, "Run berthd outside of a container, or give its container these capabilities.")
+	case lacking != "":
+		return poor("root without"+lacking, "oom_score_adj below the daemon's own and higher hard limits cannot be set; pods run without.")
+	}
+	return good("root with all capabilities that are needed")
+}
+
+func checkNamespaces(context.Context, Config) Finding {
+	var missing string
+	for _, name := range []string{"net", "ipc", "uts", "pid", "mnt", "cgroup", "user"} {
+		if _, err := os.Lstat("/proc/self/ns/" + name); errors.Is(err, os.ErrNotExist) {
+			missing += " " + name
+		}
+	}
+	if missing != "" {
+		return bad("the kernel lacks namespaces:"+missing, "Use a kernel with CONFIG_NAMESPACES and all kinds of them, as distributions build it.")
+	}
+	return good("net, ipc, uts, pid, mnt, cgroup, user")
+}

@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+func TestKernelsAreJudged(t *testing.T) {
+	for release, want := range map[string]Level{
+		"6.18.1": Good, "6.15.0-rc1": Good, "6.12.38-cloud-amd64": Poor, "5.10.0": Poor, "5.4.0-generic": Bad, "4.19": Bad, "odd": Poor,
+	} {
+		if f := judgeKernel(release); f.Level != want || f.Level != Good && f.Advice == "" && release != "odd" {
+			t.Errorf("%s: %+v", release, f)
+		}
+	}
+}
+
+func TestCgroupsAreJudged(t *testing.T) {
+	all1 := []string{"rw", "cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer"}
+	all2 := []string{"cpu", "cpuset", "io", "memory", "pids"}
+	for _, c := range []struct {
+		name    string
+		mounted bool
+		v1, v2  []string
+		level   Level
+		detail  string
+	}{
+		{"v2", true, nil, all2, Good, "v2 with"},
+		{"v1", true, all1, nil, Good, "v1 with"},
+		{"v1 with an empty v2", true, all1, []string{}, Good, "v1 with"},
+		{"v1 with some of v2", true, all1, []string{"hugetlb"}, Good, "v1 with"},
+		{"v2 without memory", true, nil, []string{"cpu", "cpuset", "pids"}, Bad, "v2 without memory"},
+		{"v1 without pids", true, slices.DeleteFunc(slices.Clone(all1), func(s string) bool { return s == "pids" }), nil, Bad, "v1 without pids"},
+		{"none", false, nil, nil, Bad, "nothing is mounted"},
+	} {
+		if f := judgeCgroups(c.mounted, c.v1, c.v2); f.Level != c.level || !strings.HasPrefix(f.Detail, c.detail) {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+	}
+}
+
+func TestDisksAreJudged(t *testing.T) {
+	const gib = 1 << 30
+	for _, c := range []struct {
+		size, free, inodes, freeInodes uint64
+		want                           Level
+	}{
+		{100 * gib, 50 * gib, 1000, 900, Good}, {1000 * gib, 50 * gib, 0, 0, Good}, {100 * gib, 4 * gib, 1000, 900, Poor},
+		{100 * gib, gib / 4, 1000, 900, Bad}, {100 * gib, 50 * gib, 1000, 5, Bad},
+	} {
+		if f := judgeDisk("/d", c.size, c.free, c.inodes, c.freeInodes); f.Level != c.want {
+			t.Errorf("%+v: %+v", c, f)
+		}
+	}
+}
+
+func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	if file, _, err := cniPlugins(filepath.Join(dir, "none")); file != "" || err != nil {
+		t.Errorf("no directory: %q, %v", file, err)
+	}
+	for name, content := range map[string]string{
+		"10-a.conflist": `{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "portmap"}]}`,
+		"20-b.conf":     `{"type": "other"}`, "00-readme.txt": "no",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, plugins, err := cniPlugins(dir)
+	if err != nil || filepath.Base(file) != "10-a.conflist" || !slices.Equal(plugins, []string{"bridge", "host-local", "portmap"}) {
+		t.Fatalf("%s %v %v", file, plugins, err)
+	}
+	if f := judgeCNI(file, plugins, func(p string) bool { return p != "portmap" }); f.Level != Bad || !strings.Contains(f.Detail, "portmap") {
+		t.Errorf("%+v", f)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "05-c.conf"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkNetwork(context.Background(), Config{CNIConfDir: dir}); f.Level != Bad || f.Advice == "" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestSocketsAreTried(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	look := func() Finding { return checkSocket(context.Background(), Config{Socket: path}) }
+	if f := look(); f.Level != Poor || !strings.Contains(f.Detail, "does not exist") {
+		t.Errorf("%+v", f)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if f := look(); f.Level != Good {
+		t.Errorf("%+v", f)
+	}
+	l.Close()
+	if f := look(); f.Level != Poor || !strings.Contains(f.Detail, "gone") {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestAnExaminationLeavesNothingBehind(t *testing.T) {
+	root := t.TempDir()
+	findings := Examine(context.Background(), Config{Socket: filepath.Join(root, "s"), Root: root, CNIConfDir: filepath.Join(root, "cni")})
+	for _, f := range findings {
+		if f.Subject == "" || f.Detail == "" {
+			t.Errorf("%+v says nothing", f)
+		}
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
+	if err != nil || len(infos) != 0 {
+		t.Errorf("%v, %v", infos, err)
+	}
+}

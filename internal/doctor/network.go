@@ -1,0 +1,152 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+)
+
+// cniBinDirs are where plugins are looked for by default.
+var cniBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
+
+// checkNetwork looks at what would connect pods: CNI where it is configured, else the built-in bridge.
+func checkNetwork(_ context.Context, cfg Config) Finding {
+	file, plugins, err := cniPlugins(cfg.CNIConfDir)
+	if err != nil {
+		return bad(err.Error(), "Mend or remove the file. Without any in "+cfg.CNIConfDir+" Berth uses its own bridge.")
+	}
+	if file != "" {
+		return judgeCNI(file, plugins, func(plugin string) bool {
+			for _, dir := range cniBinDirs {
+				if info, err := os.Stat(filepath.Join(dir, plugin)); err == nil && info.Mode()&0o111 != 0 {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	if !isRoot() {
+		return good("the built-in bridge (nftables was not tried)")
+	}
+	conn, err := nftables.New()
+	if err == nil {
+		_, err = conn.ListTables()
+	}
+	if err != nil {
+		return bad("the built-in bridge needs nftables: "+err.Error(), "Load it: modprobe nf_tables. Or configure CNI plugins in "+cfg.CNIConfDir+".")
+	}
+	return good("the built-in bridge; nftables answers")
+}
+
+func judgeCNI(file string, plugins []string, installed func(string) bool) Finding {
+	var missing []string
+	for _, plugin := range plugins {
+		if !installed(plugin) {
+			missing = append(missing, plugin)
+		}
+	}
+	if len(missing) > 0 {
+		return bad(fmt.Sprintf("CNI by %s, but there is no plugin %s", file, strings.Join(missing, ", ")),
+			"Install them into "+strings.Join(cniBinDirs, " or ")+" (Debian: apt-get install containernetworking-plugins).")
+	}
+	return good(fmt.Sprintf("CNI by %s: %s", file, strings.Join(plugins, ", ")))
+}
+
+// cniPlugins reads the first configuration of the directory, by name, as CNI does. file is empty where there is none.
+func cniPlugins(dir string) (file string, plugins []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		switch filepath.Ext(entry.Name()) {
+		case ".conf", ".conflist", ".json":
+			names = append(names, entry.Name())
+		}
+	}
+	if len(names) == 0 {
+		return "", nil, nil
+	}
+	sort.Strings(names)
+	file = filepath.Join(dir, names[0])
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", nil, err
+	}
+	var list struct {
+		Type    string `json:"type"`
+		Plugins []struct {
+			Type string `json:"type"`
+			IPAM struct {
+				Type string `json:"type"`
+			} `json:"ipam"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return "", nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if list.Type != "" {
+		plugins = append(plugins, list.Type)
+	}
+	for _, plugin := range list.Plugins {
+		plugins = append(plugins, plugin.Type)
+		if plugin.IPAM.Type != "" {
+			plugins = append(plugins, plugin.IPAM.Type)
+		}
+	}
+	return file, plugins, nil
+}
+
+func checkPrograms(context.Context, Config) Finding {
+	var missing []string
+	for _, name := range []string{"berthd", "berth-keeper"} {
+		if _, err := exec.LookPath(name); err == nil {
+			continue
+		}
+		if self, err := os.Executable(); err == nil {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(self), name)); err == nil {
+				continue
+			}
+		}
+		missing = append(missing, name)
+	}
+	if len(missing) > 0 {
+		return poor("not in PATH nor beside this program: "+strings.Join(missing, ", "), "Install them (make install), or run the daemon by its path.")
+	}
+	return good("berthd and berth-keeper are installed")
+}
+
+func checkSocket(ctx context.Context, cfg Config) Finding {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", cfg.Socket)
+	switch {
+	case err == nil:
+		conn.Close()
+		return good("somebody answers on " + cfg.Socket)
+	case errors.Is(err, syscall.ENOENT):
+		return poor(cfg.Socket+" does not exist: berthd does not run", "systemctl start berthd, or run berthd. --address names another socket.")
+	case errors.Is(err, syscall.EACCES):
+		return poor("you may not use "+cfg.Socket, "Run berth as root, or as a member of the socket's group (socket_group in the daemon's configuration).")
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return poor(cfg.Socket+" is there, but its daemon is gone", "systemctl start berthd, or run berthd: it takes the socket over.")
+	}
+	return poor(err.Error(), "See what the daemon says: journalctl -u berthd")
+}
