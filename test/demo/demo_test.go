@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"berth/test/node"
+)
+
+// The demo is the promise that the README makes; a change that breaks it fails here.
+func TestTheDemoWorks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a container runtime needs root")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	binaries, err := node.Binaries(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := node.Cleanup(); err != nil {
+			t.Error(err)
+		}
+	})
+	web := filepath.Join(t.TempDir(), "web")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", web, "./web")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the web server: %v\n%s", err, out)
+	}
+	d := &demo{binaries: binaries, web: web, manifest: filepath.Join("..", "..", "examples", "hello.yaml"), began: time.Now()}
+	if err := d.run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

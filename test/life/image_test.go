@@ -1,0 +1,118 @@
+package life
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/registrytest"
+	"berth/test/node/nodetest"
+)
+
+func TestAnImageIsKnownByTagDigestAndID(t *testing.T) {
+	n := nodetest.Shared(t)
+	r, host := broken(t, n) // sound, but a registry of this test's own
+	push(t, r, "team/app:1", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"), registrytest.Label("l", "v")))
+	push(t, r, "team/app:2", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"), registrytest.Label("l", "v")))
+	ctx := nodetest.Context(t)
+	status := func(ref string) *cri.Image {
+		t.Helper()
+		s, err := n.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+		if err != nil {
+			t.Fatalf("status of %s: %v", ref, err)
+		}
+		return s.Image
+	}
+	one, two := host+"/team/app:1", host+"/team/app:2"
+	pulled, err := n.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: one}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pull(t, n, two, nil); err != nil {
+		t.Fatal(err)
+	}
+	img := status(one)
+	if img == nil {
+		t.Fatal("what was pulled is not there")
+	}
+	if !slices.Equal(img.RepoTags, []string{one, two}) || len(img.RepoDigests) != 1 || !strings.HasPrefix(img.RepoDigests[0], host+"/team/app@sha256:") {
+		t.Errorf("one image under two tags: %v, %v", img.RepoTags, img.RepoDigests)
+	}
+	if !strings.HasPrefix(img.Id, "sha256:") || img.Size == 0 || img.Uid.GetValue() != 1002 {
+		t.Errorf("image: %v", img)
+	}
+	for _, ref := range []string{two, img.Id, strings.TrimPrefix(img.Id, "sha256:"), img.RepoDigests[0], pulled.ImageRef} {
+		if got := status(ref); got == nil || got.Id != img.Id {
+			t.Errorf("%s is %v", ref, got)
+		}
+	}
+	list, err := n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: one}}})
+	if err != nil || len(list.Images) != 1 || list.Images[0].Id != img.Id {
+		t.Errorf("list by tag: %v, %v", list, err)
+	}
+	list, err = n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: host + "/none:1"}}})
+	if err != nil || len(list.Images) != 0 {
+		t.Errorf("list of what is not there: %v, %v", list, err)
+	}
+	for range 3 {
+		if _, err := n.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: img.Id}}); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	}
+	for _, ref := range []string{one, two, img.Id} {
+		if got := status(ref); got != nil {
+			t.Errorf("after its removal %s is %v", ref, got)
+		}
+	}
+}
+
+func TestTenPullsOfOneImageShareTheWork(t *testing.T) {
+	nodetest.BerthOnly(t, "its pulls share less")
+	n := nodetest.Shared(t)
+	r, host := broken(t, n)
+	made := image(t, registrytest.Layer(registrytest.Random(7, "data-"+host, 8, 8<<20)...))
+	push(t, r, "x:1", made)
+	errs := make(chan error)
+	for range 10 {
+		go func() { errs <- pull(t, n, host+"/x:1", nil) }()
+	}
+	for range 10 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	layers, err := made.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := layers[0].Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := layers[0].Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sent := r.Sent(digest.String()); sent != size {
+		t.Errorf("%d bytes of a layer of %d were sent", sent, size)
+	}
+}
+
+func TestAnImageInUseKeepsItsContainers(t *testing.T) {
+	n := nodetest.Shared(t)
+	r, host := broken(t, n)
+	made := image(t, registrytest.WithBusybox(), registrytest.WithFiles(map[string]string{"mark": host}))
+	push(t, r, "x:1", made)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Image.Image, c.Command = host+"/x:1", []string{"/bin/busybox", "sleep", "3600"}
+	})
+	if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: host + "/x:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Sh("cat /mark"); got != host {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,9 @@
+package life
+
+import (
+	"testing"
+
+	"berth/test/node/nodetest"
+)
+
+func TestMain(m *testing.M) { nodetest.Main(m) }

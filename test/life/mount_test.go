@@ -1,0 +1,206 @@
+package life
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+func TestMountsBringHostPathsIn(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("real/file", "in the directory")
+	write("single", "one file")
+	if err := os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	c := p.Run(nodetest.Mounts(
+		&cri.Mount{HostPath: filepath.Join(dir, "real"), ContainerPath: "/rw"},
+		&cri.Mount{HostPath: filepath.Join(dir, "real"), ContainerPath: "/ro", Readonly: true},
+		&cri.Mount{HostPath: filepath.Join(dir, "single"), ContainerPath: "/deep/in/file"},
+		&cri.Mount{HostPath: filepath.Join(dir, "link"), ContainerPath: "/linked"},
+		&cri.Mount{HostPath: filepath.Join(dir, "real"), ContainerPath: "/rw/nested"},
+	))
+	if got := c.Sh("cat /rw/file /ro/file /deep/in/file /linked/file /rw/nested/file"); got != "in the directoryin the directoryone filein the directoryin the directory" {
+		t.Errorf("got %q", got)
+	}
+	c.Sh("echo new >/rw/written")
+	if data, err := os.ReadFile(filepath.Join(dir, "real/written")); err != nil || string(data) != "new\n" {
+		t.Errorf("what the container wrote is %q, %v", data, err)
+	}
+	if r, err := c.Exec(5, "touch", "/ro/x"); err != nil || r.ExitCode == 0 {
+		t.Errorf("a read-only mount is written to: %v, %v", r, err)
+	}
+}
+
+func TestAMountWhoseSourceDoesNotExistIsAnError(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	missing := filepath.Join(t.TempDir(), "missing")
+	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"}))
+	if nodetest.Containerd() {
+		return // makes the directory
+	}
+	if err == nil {
+		err = c.TryStart()
+	}
+	nodetest.WantCode(t, err, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound)
+	if err == nil || !strings.Contains(err.Error(), missing) {
+		t.Errorf("the error does not name the path: %v", err)
+	}
+	if exists(missing) {
+		t.Error("the path was made")
+	}
+}
+
+func TestAMountStaysInsideTheContainer(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	outside := filepath.Join("/", "berth-test-outside-"+filepath.Base(t.TempDir()))
+	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: t.TempDir(), ContainerPath: "/../../../.." + outside}))
+	if err == nil {
+		_ = c.TryStart()
+	}
+	if exists(outside) {
+		t.Errorf("%s was made on the host", outside)
+	}
+}
+
+func TestMountsSpreadAsTheirPropagationSays(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n, podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }))
+	dir := t.TempDir()
+	// A shared mount of our own, so that nothing depends on how the machine mounts its root.
+	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	privileged := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true })
+	at := func(propagation cri.MountPropagation) *nodetest.Container {
+		return p.Run(privileged, nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/m", Propagation: propagation}))
+	}
+	private, slave, shared := at(cri.MountPropagation_PROPAGATION_PRIVATE),
+		at(cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER), at(cri.MountPropagation_PROPAGATION_BIDIRECTIONAL)
+
+	late := filepath.Join(dir, "late")
+	if err := os.Mkdir(late, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", late, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(late, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	sees := func(c *nodetest.Container) string { return c.Sh("ls /m/late") }
+	if got := sees(private); got != "" {
+		t.Errorf("private: a later mount of the host is seen: %q", got)
+	}
+	if got := sees(slave); got != "file" {
+		t.Errorf("host to container: a later mount of the host is not seen: %q", got)
+	}
+	if got := sees(shared); got != "file" {
+		t.Errorf("bidirectional: a later mount of the host is not seen: %q", got)
+	}
+	slave.Sh("mkdir /m/slave && mount -t tmpfs none /m/slave && touch /m/slave/file")
+	if exists(filepath.Join(dir, "slave/file")) {
+		t.Error("host to container: a mount of the container reaches the host")
+	}
+	shared.Sh("mkdir /m/shared && mount -t tmpfs none /m/shared && touch /m/shared/file")
+	if !exists(filepath.Join(dir, "shared/file")) {
+		t.Error("bidirectional: a mount of the container does not reach the host")
+	}
+}
+
+func TestPropagationToAndFromAMountThatIsNotSharedIsRefused(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/m", Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}))
+	if err == nil {
+		err = c.TryStart()
+	}
+	if err == nil {
+		t.Error("it is accepted")
+	}
+}
+
+func TestDevicesAreBroughtIn(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Devices = []*cri.Device{{HostPath: "/dev/full", ContainerPath: "/dev/mine", Permissions: "rwm"}}
+	})
+	if got := c.Sh("ls -l /dev/mine | cut -c1; head -c 3 /dev/mine | wc -c"); got != "c\n3" {
+		t.Errorf("got %q", got)
+	}
+	// A device that was not asked for is out of reach, whatever node is made for it.
+	if r, err := c.Exec(5, "sh", "-c", "mknod /tmp/kmsg c 1 11 && cat /tmp/kmsg"); err != nil || r.ExitCode == 0 {
+		t.Errorf("a device that was not given is read: %v, %v", r, err)
+	}
+	const control = "/dev/loop-control"
+	if !exists(control) {
+		t.Skipf("%s is not on this machine", control)
+	}
+	readable := p.Run(func(c *cri.ContainerConfig) {
+		c.Devices = []*cri.Device{{HostPath: control, ContainerPath: "/dev/mine", Permissions: "r"}}
+	})
+	readable.Sh("exec 3</dev/mine")
+	if r, err := readable.Exec(5, "sh", "-c", "exec 3>/dev/mine"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
+		t.Errorf("a device given to read is written: %v, %v", r, err)
+	}
+	missing, err := p.TryCreate(func(c *cri.ContainerConfig) {
+		c.Devices = []*cri.Device{{HostPath: "/dev/no-such", ContainerPath: "/dev/x", Permissions: "r"}}
+	})
+	if err == nil {
+		err = missing.TryStart()
+	}
+	if err == nil {
+		t.Error("a device that is not there is accepted")
+	}
+}
+
+func TestAWritableLayerEndsWithItsContainer(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run()
+	c.Sh("head -c 10000000 /dev/zero >/big")
+	var before syscall.Statfs_t
+	if err := syscall.Statfs(n.Root, &before); err != nil {
+		t.Fatal(err)
+	}
+	c.Remove()
+	left, err := filepath.Glob(filepath.Join(n.Root, "containers", c.ID))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

@@ -1,0 +1,254 @@
+package life
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+func TestResourcesAreOnTheCgroup(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{
+			CpuPeriod: 50000, CpuQuota: 25000, CpuShares: 512, MemoryLimitInBytes: 64 << 20, CpusetCpus: "0", OomScoreAdj: 500,
+		}
+	})
+	check := func(v1, v2, wantV1, wantV2 string) {
+		t.Helper()
+		if got := cgroupFile(t, c, v1, v2); got != wantV1 && got != wantV2 {
+			t.Errorf("%s or %s is %q, want %q or %q", v1, v2, got, wantV1, wantV2)
+		}
+	}
+	check("memory/memory.limit_in_bytes", "memory.max", "67108864", "67108864")
+	check("cpu/cpu.cfs_quota_us", "cpu.max", "25000", "25000 50000")
+	check("cpu/cpu.shares", "cpu.weight", "512", "20")
+	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0")
+	if got := c.Sh("cat /proc/1/oom_score_adj"); got != "500" {
+		t.Errorf("oom_score_adj is %s", got)
+	}
+	got := c.Status().GetResources().GetLinux()
+	if got.GetMemoryLimitInBytes() != 64<<20 || got.GetCpuQuota() != 25000 || got.GetCpuPeriod() != 50000 || got.GetCpuShares() != 512 {
+		if !nodetest.Containerd() {
+			t.Errorf("status says %v", got)
+		}
+	}
+
+	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 40000, CpuShares: 1024, MemoryLimitInBytes: 128 << 20},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("memory/memory.limit_in_bytes", "memory.max", "134217728", "134217728")
+	check("cpu/cpu.cfs_quota_us", "cpu.max", "40000", "40000 50000")
+	check("cpu/cpu.shares", "cpu.weight", "1024", "39")
+	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0") // what is not named stays
+	if got := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 && !nodetest.Containerd() {
+		t.Errorf("status after the update says %d", got)
+	}
+}
+
+func TestAnUpdateOfACreatedContainerHoldsOnceItRuns(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Create(func(c *cri.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 96 << 20},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.Start()
+	if got := cgroupFile(t, c, "memory/memory.limit_in_bytes", "memory.max"); got != "100663296" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestUnifiedResourcesAreWrittenOnV2AndRefusedOnV1(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c, err := p.TryCreate(func(c *cri.ContainerConfig) {
+		c.Linux.Resources.Unified = map[string]string{"memory.low": "1048576"}
+	})
+	if err == nil {
+		err = c.TryStart()
+	}
+	if exists("/sys/fs/cgroup/cgroup.controllers") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cgroupFile(t, c, "", "memory.low"); got != "1048576" {
+			t.Errorf("got %s", got)
+		}
+	} else if err == nil && !nodetest.Containerd() {
+		t.Error("cgroup v1 has no unified files, and the request is accepted")
+	}
+}
+
+func TestContainersLiveUnderThePodsCgroup(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run()
+	found := cgroups(t, c)
+	if len(found) == 0 {
+		t.Fatalf("none under %s", p.Config.Linux.CgroupParent)
+	}
+	for _, dir := range found {
+		if !strings.Contains(dir, p.Config.Linux.CgroupParent+"/") {
+			t.Errorf("%s is not under %s", dir, p.Config.Linux.CgroupParent)
+		}
+	}
+}
+
+func TestStatsSayWhatAContainerUses(t *testing.T) {
+	n := nodetest.Shared(t)
+	labels := map[string]string{"suite": "stats"}
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Labels = labels })
+	c := p.Run(nodetest.Sh("head -c 3000000 /dev/zero >/file; echo written; while :; do :; done"), func(c *cri.ContainerConfig) {
+		c.Labels = labels
+		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000, MemoryLimitInBytes: 64 << 20}
+	})
+	c.WaitLog("written")
+	ctx := nodetest.Context(t)
+	var first, last *cri.ContainerStats
+	read := func() *cri.ContainerStats {
+		t.Helper()
+		r, err := n.Runtime.ContainerStats(ctx, &cri.ContainerStatsRequest{ContainerId: c.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Stats
+	}
+	first = read()
+	nodetest.Eventually(t, 15*time.Second, "usage grows and is there in full", func() error {
+		last = read()
+		if last.GetCpu().GetUsageCoreNanoSeconds().GetValue() <= first.GetCpu().GetUsageCoreNanoSeconds().GetValue() {
+			return fmt.Errorf("CPU usage stays at %v", last.GetCpu())
+		}
+		if last.GetMemory().GetWorkingSetBytes().GetValue() == 0 {
+			return fmt.Errorf("memory %v", last.GetMemory())
+		}
+		if used := last.GetWritableLayer().GetUsedBytes().GetValue(); used < 3000000 {
+			return fmt.Errorf("the writable layer holds %d bytes", used)
+		}
+		return nil
+	})
+	if last.Attributes.Id != c.ID || last.Attributes.Metadata.Name != c.Config.Metadata.Name || last.Attributes.Labels["suite"] != "stats" {
+		t.Errorf("attributes: %v", last.Attributes)
+	}
+	if last.Cpu.Timestamp <= first.Cpu.Timestamp {
+		t.Errorf("the reading of %d follows that of %d", last.Cpu.Timestamp, first.Cpu.Timestamp)
+	}
+	list, err := n.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{LabelSelector: labels}})
+	if err != nil || len(list.Stats) != 1 || list.Stats[0].Attributes.Id != c.ID {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	list, err = n.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.ID}})
+	if err != nil || len(list.Stats) != 1 {
+		t.Errorf("list: %v, %v", list, err)
+	}
+	pods, err := n.Runtime.ListPodSandboxStats(ctx, &cri.ListPodSandboxStatsRequest{Filter: &cri.PodSandboxStatsFilter{LabelSelector: labels}})
+	if err != nil || len(pods.Stats) != 1 {
+		t.Fatalf("pods: %v, %v", pods, err)
+	}
+	pod, err := n.Runtime.PodSandboxStats(ctx, &cri.PodSandboxStatsRequest{PodSandboxId: p.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	linux := pod.Stats.GetLinux()
+	if linux.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || linux.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
+		linux.GetNetwork().GetDefaultInterface().GetName() == "" || linux.GetProcess().GetProcessCount().GetValue() == 0 || len(linux.GetContainers()) != 1 {
+		t.Errorf("pod stats: %v", linux)
+	}
+}
+
+func TestImageStoreSaysWhatItTakes(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.RunPod(t, n).Run()
+	r, err := n.Images.ImageFsInfo(nodetest.Context(t), &cri.ImageFsInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.ImageFilesystems) == 0 || r.ImageFilesystems[0].GetFsId().GetMountpoint() == "" {
+		t.Fatalf("got %v", r)
+	}
+	nodetest.Eventually(t, 15*time.Second, "it takes bytes", func() error {
+		r, err := n.Images.ImageFsInfo(nodetest.Context(t), &cri.ImageFsInfoRequest{})
+		if err == nil && r.ImageFilesystems[0].GetUsedBytes().GetValue() == 0 {
+			err = fmt.Errorf("got %v", r)
+		}
+		return err
+	})
+}
+
+func TestEventsFollowTheLifeOfAPod(t *testing.T) {
+	nodetest.BerthOnly(t, "GetContainerEvents is newer")
+	n := nodetest.Shared(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	stream, err := n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // the stream is up once the server has it
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh("exit 3"))
+	c.WaitExit()
+	c.Remove()
+	p.Stop()
+	p.Remove()
+	var got []string
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("after %v: %v", got, err)
+		}
+		who := ""
+		switch event.ContainerId {
+		case c.ID:
+			who = "container"
+		case p.ID:
+			who = "pod"
+		default:
+			continue // of another test
+		}
+		kind := strings.TrimSuffix(strings.TrimPrefix(event.ContainerEventType.String(), "CONTAINER_"), "_EVENT")
+		got = append(got, who+" "+kind)
+		if kind != "DELETED" || who != "pod" {
+			if event.PodSandboxStatus.GetId() != p.ID {
+				t.Errorf("%s %s has the pod's status %v", who, kind, event.PodSandboxStatus)
+			}
+		}
+		if who == "container" && kind == "STOPPED" {
+			if len(event.ContainersStatuses) != 1 || event.ContainersStatuses[0].ExitCode != 3 {
+				t.Errorf("the statuses at its end: %v", event.ContainersStatuses)
+			}
+		}
+		if age := time.Since(time.Unix(0, event.CreatedAt)); age < 0 || age > time.Minute {
+			t.Errorf("%s %s was at %s", who, kind, strconv.FormatInt(event.CreatedAt, 10))
+		}
+		if who == "pod" && kind == "DELETED" {
+			break
+		}
+	}
+	want := []string{"pod CREATED", "pod STARTED", "container CREATED", "container STARTED", "container STOPPED", "container DELETED", "pod STOPPED", "pod DELETED"}
+	if strings.Join(got, ", ") != strings.Join(want, ", ") {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAnUpdateOfWhatIsGoneIsNotFound(t *testing.T) {
+	n := nodetest.Shared(t)
+	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: strings.Repeat("f", 64), Linux: &cri.LinuxContainerResources{CpuShares: 2},
+	})
+	nodetest.WantCode(t, err, codes.NotFound)
+}

@@ -1,0 +1,121 @@
+package life
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+func userNamespace(host, length uint32) *cri.UserNamespace {
+	ids := []*cri.IDMapping{{ContainerId: 0, HostId: host, Length: length}}
+	return &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: ids, Gids: ids}
+}
+
+func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime and a kernel with ID-mapped mounts")
+	for name, pid := range map[string]cri.NamespaceMode{
+		"a PID namespace for each container": cri.NamespaceMode_CONTAINER,
+		"a PID namespace for the pod":        cri.NamespaceMode_POD,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: pid, UsernsOptions: userNamespace(200000, 65536)}))
+			plain, mapped := t.TempDir(), t.TempDir()
+			for _, dir := range []string{plain, mapped} {
+				if err := os.Chmod(dir, 0o777); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ids := []*cri.IDMapping{{ContainerId: 0, HostId: 200000, Length: 65536}}
+			c := p.Run(nodetest.Mounts(
+				&cri.Mount{HostPath: plain, ContainerPath: "/plain"},
+				&cri.Mount{HostPath: mapped, ContainerPath: "/mapped", UidMappings: ids, GidMappings: ids},
+			))
+			if got := c.Sh("id -u; cat /proc/self/uid_map | tr -s ' '"); got != "0\n 0 200000 65536" {
+				t.Errorf("inside: %q", got)
+			}
+			if got := c.Sh("stat -c %u:%g /bin/busybox /etc/passwd /"); got != "0:0\n0:0\n0:0" {
+				t.Errorf("owners in the root file system: %q", got)
+			}
+			c.Sh("echo x >/new && echo x >/dev/shm/new && echo x >/plain/new && echo x >/mapped/new && chown 5:6 /mapped/new")
+			for path, want := range map[string][2]uint32{
+				filepath.Join(plain, "new"):  {200000, 200000}, // as the kernel sees the container's root
+				filepath.Join(mapped, "new"): {5, 6},           // as the volume has it
+			} {
+				info, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if st := info.Sys().(*syscall.Stat_t); st.Uid != want[0] || st.Gid != want[1] {
+					t.Errorf("%s belongs to %d:%d, want %v", path, st.Uid, st.Gid, want)
+				}
+			}
+			if got := c.Sh("hostname; cat /etc/resolv.conf >/dev/null && echo reads"); !strings.HasSuffix(got, "reads") {
+				t.Errorf("the pod's files: %q", got)
+			}
+			other := p.Run()
+			if got := other.Sh("cat /proc/self/uid_map | tr -s ' '"); got != " 0 200000 65536" {
+				t.Errorf("a second container: %q", got)
+			}
+			pidOf, err := n.ContainerPID(c.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			otherPID, err := n.ContainerPID(other.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if namespace(t, pidOf, "user") != namespace(t, otherPID, "user") || namespace(t, pidOf, "user") == namespace(t, "self", "user") {
+				t.Error("the containers of the pod do not share one user namespace of its own")
+			}
+		})
+	}
+}
+
+func TestBadUserMappingsAreRefused(t *testing.T) {
+	n := nodetest.Shared(t)
+	for name, user := range map[string]*cri.UserNamespace{
+		"no mapping":      {Mode: cri.NamespaceMode_POD},
+		"length 0":        userNamespace(200000, 0),
+		"beyond 32 bits":  userNamespace(1<<32-2, 65536),
+		"root not mapped": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}, Gids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}},
+		"container mode":  {Mode: cri.NamespaceMode_CONTAINER},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := nodetest.PodConfig(n, podNamespaces(&cri.NamespaceOption{UsernsOptions: user}))
+			_, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config})
+			nodetest.WantCode(t, err, codes.InvalidArgument)
+			if err != nil && !strings.Contains(err.Error(), "userns_options") {
+				t.Errorf("%v does not name the field", err)
+			}
+		})
+	}
+}
+
+func TestAnImageIsAVolume(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	config := p.ContainerConfig()
+	image := config.Image
+	c := p.Run(nodetest.Mounts(
+		&cri.Mount{ContainerPath: "/image", Image: image, Readonly: true},
+		&cri.Mount{ContainerPath: "/etc-of-image", Image: image, ImageSubPath: "etc", Readonly: true},
+	))
+	if got := c.Sh("test -x /image/bin/busybox && test -f /etc-of-image/passwd && echo there"); got != "there" {
+		t.Errorf("the image: %q", got)
+	}
+	if res, err := c.Exec(5, "sh", "-c", "echo x >/image/new"); err != nil || res.ExitCode == 0 {
+		t.Errorf("the image can be written to: %v, %v", res, err)
+	}
+	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "../etc"}))
+	nodetest.WantCode(t, err, codes.InvalidArgument)
+	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "registry.test/no/such:1"}}))
+	nodetest.WantCode(t, err, codes.NotFound)
+}

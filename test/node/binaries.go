@@ -1,0 +1,86 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// EnvBinaries names a directory that holds berthd, berth-keeper and berth already built.
+const EnvBinaries = "BERTH_BIN"
+
+var built struct {
+	sync.Mutex
+	dir  string
+	made bool // dir is ours to remove
+}
+
+// Binaries is the directory that holds berthd, berth-keeper and berth: $BERTH_BIN, or a build of this module that is made
+// once per process. Cleanup removes the build.
+func Binaries(ctx context.Context) (string, error) {
+	built.Lock()
+	defer built.Unlock()
+	if built.dir != "" {
+		return built.dir, nil
+	}
+	if dir := os.Getenv(EnvBinaries); dir != "" {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return "", err
+		}
+		built.dir = dir
+		return dir, nil
+	}
+	root, err := ModuleRoot()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "berth-bin-")
+	if err != nil {
+		return "", err
+	}
+	// Static: the keeper's binary is also the first process of a pod, in a root that holds nothing else.
+	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "seccomp,netgo,osusergo", "-ldflags", "-extldflags=-static",
+		"-o", dir+"/", "./cmd/...")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", errors.Join(fmt.Errorf("build the programs: %w\n%s", err, out), os.RemoveAll(dir))
+	}
+	built.dir, built.made = dir, true
+	return dir, nil
+}
+
+// Cleanup removes the build that Binaries made, if any. No node may run any more.
+func Cleanup() error {
+	built.Lock()
+	defer built.Unlock()
+	if !built.made {
+		return nil
+	}
+	dir := built.dir
+	built.dir, built.made = "", false
+	return os.RemoveAll(dir)
+}
+
+// ModuleRoot is the directory that holds this module's go.mod.
+func ModuleRoot() (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(file) {
+		return "", errors.New("the module's directory is unknown: built with -trimpath")
+	}
+	root := filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	data, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	if !strings.HasPrefix(string(data), "module berth\n") {
+		return "", fmt.Errorf("%s is not the module's directory", root)
+	}
+	return root, nil
+}

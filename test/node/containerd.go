@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/registrytest"
+)
+
+// cniBinaries is where Debian's containernetworking-plugins lives.
+const cniBinaries = "/usr/lib/cni"
+
+// StartContainerd makes a node of Debian's containerd, private in the same way: its own root, state, socket, bridge and
+// addresses. Options that speak of berthd's configuration are not for it.
+func StartContainerd(ctx context.Context, o Options) (*Node, error) {
+	binary, err := exec.LookPath("containerd")
+	if err != nil {
+		return nil, fmt.Errorf("%w (Debian: containerd, runc, containernetworking-plugins)", err)
+	}
+	n, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	n.Containerd = true
+	// containerd 1.6 reads no hosts.toml that names a server alone.
+	if err := registrytest.Mirrors(n.HostsDir, []string{RegistryHost}, n.Registry, n.Registry); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	n.CgroupRoot = "/" + n.Name
+	if err := n.writeCNI(); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	config := filepath.Join(n.Dir, "config.toml")
+	if err := os.WriteFile(config, []byte(n.containerdConfig()), 0o600); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	n.command = func() *exec.Cmd { return exec.Command(binary, "--config", config) }
+	if err := n.Restart(ctx); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	// A pod would pull it otherwise; have it here before anything is measured.
+	if _, err := n.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: Pause}}); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	return n, nil
+}
+
+func (n *Node) containerdConfig() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "version = 2\nroot = %q\nstate = %q\n", n.Root, n.State)
+	fmt.Fprintf(&b, "[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n", n.Socket, n.Socket+".ttrpc")
+	const plugin = `plugins."io.containerd.grpc.v1.cri"`
+	fmt.Fprintf(&b, "[%s]\nsandbox_image = %q\nrestrict_oom_score_adj = true\n", plugin, Pause)
+	fmt.Fprintf(&b, "stream_server_address = \"127.0.0.1\"\nstream_server_port = \"0\"\n")
+	fmt.Fprintf(&b, "[%s.cni]\nbin_dir = %q\nconf_dir = %q\n", plugin, cniBinaries, n.CNIConfDir)
+	fmt.Fprintf(&b, "[%s.registry]\nconfig_path = %q\n", plugin, n.HostsDir)
+	for name, path := range n.Handlers {
+		runtime := fmt.Sprintf("%s.containerd.runtimes.%s", plugin, name)
+		fmt.Fprintf(&b, "[%s]\nruntime_type = \"io.containerd.runc.v2\"\n[%s.options]\nBinaryName = %q\n", runtime, runtime, path)
+	}
+	return b.String()
+}
+
+// writeCNI configures Debian's bridge plugin, with host-local addresses and host ports.
+func (n *Node) writeCNI() error {
+	if _, err := os.Stat(filepath.Join(cniBinaries, "bridge")); err != nil {
+		return fmt.Errorf("%w (Debian: containernetworking-plugins)", err)
+	}
+	list := map[string]any{
+		"cniVersion": "1.0.0",
+		"name":       n.Name,
+		"plugins": []any{
+			map[string]any{
+				"type": "bridge", "bridge": n.Bridge, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+				"ipam": map[string]any{
+					"type": "host-local", "dataDir": filepath.Join(n.Dir, "ipam"),
+					"ranges": [][]any{{map[string]any{"subnet": n.PodCIDR.String()}}},
+					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
+				},
+			},
+			map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}},
+		},
+	}
+	data, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(n.CNIConfDir, "10-"+n.Name+".conflist"), data, 0o644)
+}

@@ -1,0 +1,464 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/registrytest"
+)
+
+// Options say how a node differs from the plain one. The zero value is the plain one.
+type Options struct {
+	// Dir is where the node's own directory is made. Empty: the machine's temporary directory. It must be short, since
+	// sockets live under it.
+	Dir string
+	// Root is the directory for lasting data. Empty: one inside the node's directory.
+	Root string
+	// PodCIDR is the range of the pods' addresses. Empty: a /24 that nothing on the machine routes to.
+	PodCIDR string
+	// CNI gives the node a CNI configuration (Debian's bridge, host-local and portmap) in place of the built-in bridge.
+	CNI bool
+	// Config is further lines of config.toml, before any table.
+	Config string
+	// Tables is further lines of config.toml, after the plain keys.
+	Tables string
+	// Args are further flags of berthd.
+	Args []string
+	// Registry serves the node's images. Nil: one of the node's own with the standard images, closed by Stop.
+	Registry *registrytest.Registry
+	// Binaries is the directory of the programs. Empty: Binaries().
+	Binaries string
+}
+
+// Node is a private node. Its methods are for one goroutine; its clients are for any number.
+type Node struct {
+	Name       string // unique on the machine, 9 letters and digits
+	Dir        string // everything of this node
+	Root       string // lasting data
+	State      string // what a reboot loses
+	Address    string // unix:// and the socket's path
+	Socket     string // the socket's path
+	HostsDir   string // registries' hosts.toml
+	CNIConfDir string
+	LogDir     string // for pods' logs
+	DaemonLog  string // what the daemon and the keeper say
+	Bridge     string
+	PodCIDR    netip.Prefix
+	CgroupRoot string // parent of its pods' cgroups
+	Containerd bool
+	Registry   *registrytest.Registry
+	// Handlers are runtime handlers that name an OCI runtime binary, by handler: runc and crun, where installed.
+	Handlers map[string]string
+
+	Runtime cri.RuntimeServiceClient
+	Images  cri.ImageServiceClient
+	Conn    *grpc.ClientConn
+
+	command     func() *exec.Cmd // a new start of the daemon
+	ownRegistry bool
+	daemon      *exec.Cmd
+	exited      chan struct{} // closed when daemon is reaped
+	log         *os.File
+	mounts      []string   // of ours, to unmount at the end
+	mu          sync.Mutex // guards daemon, exited
+}
+
+// Start makes a node and waits until it answers and reports its runtime and network ready.
+func Start(ctx context.Context, o Options) (*Node, error) {
+	binaries := o.Binaries
+	if binaries == "" {
+		var err error
+		if binaries, err = Binaries(ctx); err != nil {
+			return nil, err
+		}
+	}
+	n, err := prepare(o)
+	if err != nil {
+		return nil, err
+	}
+	n.CgroupRoot = "/" + n.Name
+	if o.CNI {
+		if err := n.writeCNI(); err != nil {
+			return nil, errors.Join(err, n.Stop())
+		}
+	}
+	config := filepath.Join(n.Dir, "config.toml")
+	if err := os.WriteFile(config, []byte(n.config(o)), 0o600); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	args := append([]string{
+		"--config", config,
+		"--root", n.Root,
+		"--state", n.State,
+		"--address", n.Socket,
+		"--hosts-dir", n.HostsDir,
+		"--cni-conf-dir", n.CNIConfDir,
+		"--bridge", n.Bridge,
+		"--pod-cidr", n.PodCIDR.String(),
+		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
+	}, o.Args...)
+	n.command = func() *exec.Cmd { return exec.Command(filepath.Join(binaries, "berthd"), args...) }
+	if err := n.Restart(ctx); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	return n, nil
+}
+
+// config is the node's config.toml.
+func (n *Node) config(o Options) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cgroup_root = %q\n", n.CgroupRoot)
+	b.WriteString(o.Config)
+	b.WriteString("\n")
+	for name, path := range n.Handlers {
+		fmt.Fprintf(&b, "[runtimes.%s]\ntype = \"oci\"\npath = %q\n", name, path)
+	}
+	b.WriteString(o.Tables)
+	return b.String()
+}
+
+// prepare makes the node's directories and its registry; nothing runs yet.
+func prepare(o Options) (*Node, error) {
+	var id [4]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, err
+	}
+	n := &Node{Name: "b" + hex.EncodeToString(id[:])}
+	parent := o.Dir
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	n.Dir = filepath.Join(parent, n.Name)
+	n.Root = o.Root
+	if n.Root == "" {
+		n.Root = filepath.Join(n.Dir, "root")
+	}
+	n.State = filepath.Join(n.Dir, "state")
+	n.Socket = filepath.Join(n.Dir, "cri.sock")
+	n.Address = "unix://" + n.Socket
+	n.HostsDir = filepath.Join(n.Dir, "hosts")
+	n.CNIConfDir = filepath.Join(n.Dir, "cni")
+	n.LogDir = filepath.Join(n.Dir, "logs")
+	n.DaemonLog = filepath.Join(n.Dir, "daemon.log")
+	n.Bridge = n.Name
+	n.Handlers = map[string]string{}
+	for _, name := range []string{"runc", "crun"} {
+		if path, err := exec.LookPath(name); err == nil {
+			n.Handlers[name] = path
+		}
+	}
+	var err error
+	if o.PodCIDR != "" {
+		n.PodCIDR, err = netip.ParsePrefix(o.PodCIDR)
+	} else {
+		n.PodCIDR, err = freePrefix()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{n.Dir, n.Root, n.State, n.HostsDir, n.CNIConfDir, n.LogDir} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	if n.log, err = os.OpenFile(n.DaemonLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(n.Dir))
+	}
+	n.Registry = o.Registry
+	if n.Registry == nil {
+		if n.Registry, err = NewRegistry(); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(n.Dir))
+		}
+		n.ownRegistry = true
+	}
+	if err := n.Registry.HostsDir(n.HostsDir, RegistryHost); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(n.Dir))
+	}
+	return n, n.dial()
+}
+
+// dial makes the clients. They reconnect by themselves after each restart.
+func (n *Node) dial() error {
+	conn, err := grpc.NewClient(n.Address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return err
+	}
+	n.Conn = conn
+	n.Runtime = cri.NewRuntimeServiceClient(conn)
+	n.Images = cri.NewImageServiceClient(conn)
+	return nil
+}
+
+// freePrefix picks a /24 from 10.128.0.0/9 that no interface of the machine has an address in.
+func freePrefix() (netip.Prefix, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	for range 100 {
+		var r [2]byte
+		if _, err := rand.Read(r[:]); err != nil {
+			return netip.Prefix{}, err
+		}
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | r[0], r[1], 0}), 24)
+		taken := false
+		for _, addr := range addrs {
+			if ipnet, ok := addr.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(ipnet.IP); ok && prefix.Contains(ip.Unmap()) {
+					taken = true
+				}
+			}
+		}
+		if !taken {
+			return prefix, nil
+		}
+	}
+	return netip.Prefix{}, errors.New("no free /24 in 10.128.0.0/9")
+}
+
+// Restart starts the daemon where it does not run, and waits until it answers and is ready.
+func (n *Node) Restart(ctx context.Context) error {
+	if err := n.Launch(); err != nil {
+		return err
+	}
+	return n.WaitReady(ctx)
+}
+
+// Launch starts the daemon where it does not run, and does not wait for it.
+func (n *Node) Launch() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.exited != nil {
+		select {
+		case <-n.exited:
+		default:
+			return nil
+		}
+	}
+	cmd := n.command()
+	cmd.Stdout, cmd.Stderr = n.log, n.log
+	// A signal for the terminal's group (^C) is for the suite, which then stops its nodes in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	n.daemon, n.exited = cmd, exited
+	return nil
+}
+
+// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s.
+func (n *Node) WaitReady(ctx context.Context) error {
+	return n.wait(ctx, func(conditions []*cri.RuntimeCondition) error {
+		for _, c := range conditions {
+			if !c.Status && (c.Type == "RuntimeReady" || c.Type == "NetworkReady") {
+				return fmt.Errorf("%s is false: %s: %s", c.Type, c.Reason, c.Message)
+			}
+		}
+		return nil
+	})
+}
+
+func (n *Node) wait(ctx context.Context, good func([]*cri.RuntimeCondition) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	n.mu.Lock()
+	exited := n.exited
+	n.mu.Unlock()
+	for {
+		status, err := n.Runtime.Status(ctx, &cri.StatusRequest{})
+		if err == nil {
+			if err = good(status.GetStatus().GetConditions()); err == nil {
+				return nil
+			}
+		}
+		select {
+		case <-exited:
+			return fmt.Errorf("the daemon ended: %s", n.LogTail())
+		case <-ctx.Done():
+			return fmt.Errorf("the node is not ready: %w\n%s", err, n.LogTail())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// LogTail is the end of what daemon and keeper have said.
+func (n *Node) LogTail() string {
+	data, err := os.ReadFile(n.DaemonLog)
+	if err != nil {
+		return err.Error()
+	}
+	if len(data) > 4096 {
+		data = data[len(data)-4096:]
+	}
+	return string(data)
+}
+
+// PID is the daemon's. 0: it does not run.
+func (n *Node) PID() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.exited == nil {
+		return 0
+	}
+	select {
+	case <-n.exited:
+		return 0
+	default:
+		return n.daemon.Process.Pid
+	}
+}
+
+// KeeperPID is the PID of the keeper that answers; ok is false where none does.
+func (n *Node) KeeperPID() (pid int, ok bool) {
+	pid, err := Peer(filepath.Join(n.State, "keeper", "keeper.sock"))
+	return pid, err == nil && pid > 0
+}
+
+// Kill ends the daemon with SIGKILL and waits until it is gone.
+func (n *Node) Kill() error { return n.signal(syscall.SIGKILL) }
+
+// Terminate ends the daemon with SIGTERM, as an init system does, and waits until it is gone. Containers live on.
+func (n *Node) Terminate() error { return n.signal(syscall.SIGTERM) }
+
+func (n *Node) signal(sig syscall.Signal) error {
+	n.mu.Lock()
+	daemon, exited := n.daemon, n.exited
+	n.mu.Unlock()
+	if exited == nil {
+		return nil
+	}
+	select {
+	case <-exited:
+		return nil
+	default:
+	}
+	if err := daemon.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-exited:
+		return nil
+	case <-time.After(20 * time.Second):
+		_ = daemon.Process.Kill()
+		<-exited
+		return fmt.Errorf("the daemon outlived %v by 20 s: %s", sig, n.LogTail())
+	}
+}
+
+// KillKeeper ends the keeper with SIGKILL and waits until it is gone.
+func (n *Node) KillKeeper() error {
+	pid, ok := n.KeeperPID()
+	if !ok {
+		return errors.New("no keeper answers")
+	}
+	return kill(pid, 10*time.Second)
+}
+
+// Reboot takes from the node what a reboot of the machine would: daemon, keeper and containers end without a word, mounts,
+// interfaces, rules and cgroups are gone, and so is the directory for what a reboot loses.
+func (n *Node) Reboot() error {
+	if err := n.Kill(); err != nil {
+		return err
+	}
+	if pid, ok := n.KeeperPID(); ok {
+		if err := kill(pid, 10*time.Second); err != nil {
+			return err
+		}
+	}
+	if err := n.sweep(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(n.State); err != nil {
+		return err
+	}
+	return os.Mkdir(n.State, 0o711)
+}
+
+// ContainerPID is a process of a container, by the cgroup that bears its ID.
+func (n *Node) ContainerPID(id string) (int, error) {
+	all, err := Processes()
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range all {
+		for _, cgroup := range p.Cgroups {
+			if strings.Contains(cgroup, id) {
+				return p.PID, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("container %s has no process", id)
+}
+
+// RemoveAll stops and removes every pod of the node.
+func (n *Node) RemoveAll(ctx context.Context) error {
+	list, err := n.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, sandbox := range list.Items {
+		if _, err := n.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
+			errs = append(errs, err)
+		}
+		if _, err := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends daemon and keeper, and removes everything of the node, by force where it must. An error says what had to be
+// forced or could not be removed. Pods should have been removed by then: see RemoveAll and Leftovers.
+func (n *Node) Stop() error {
+	var errs []error
+	errs = append(errs, n.Terminate())
+	if pid, ok := n.KeeperPID(); ok {
+		errs = append(errs, kill(pid, 10*time.Second))
+	}
+	if n.Conn != nil {
+		errs = append(errs, n.Conn.Close())
+	}
+	if n.ownRegistry {
+		errs = append(errs, n.Registry.Close())
+	}
+	errs = append(errs, n.sweep())
+	for _, mount := range n.mounts {
+		errs = append(errs, syscall.Unmount(mount, syscall.MNT_DETACH))
+	}
+	if n.log != nil {
+		errs = append(errs, n.log.Close())
+	}
+	if os.Getenv("BERTH_KEEP_NODES") == "" {
+		errs = append(errs, os.RemoveAll(n.Dir))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,146 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+)
+
+// EnvRuntime chooses the runtime under test: berth, or containerd.
+const EnvRuntime = "BERTH_TEST_RUNTIME"
+
+var shared struct {
+	sync.Once
+	node *node.Node
+	err  error
+}
+
+// Main runs a package's tests and ends its shared node; use it in TestMain. A trace that the shared node leaves behind
+// fails the package.
+func Main(m *testing.M) {
+	code := m.Run()
+	if n := shared.node; n != nil {
+		if err := end(n); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	if err := node.Cleanup(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// end stops a node after its pods are gone, and says what is left of either.
+func end(n *node.Node) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if n.PID() == 0 {
+		return n.Stop()
+	}
+	err := n.RemoveAll(ctx)
+	left, leftErr := n.Settled(10 * time.Second)
+	log := n.LogTail()
+	stopErr := n.Stop()
+	switch {
+	case err != nil:
+		return fmt.Errorf("remove the pods: %w\n%s", err, log)
+	case leftErr != nil:
+		return fmt.Errorf("count leftovers: %w", leftErr)
+	case left.Count() > 0 && !n.Containerd:
+		return fmt.Errorf("left behind after the last pod:\n%s", left)
+	case stopErr != nil:
+		return fmt.Errorf("stop the node: %w", stopErr)
+	}
+	if left, err := n.Leftovers(); err != nil {
+		return err
+	} else if left.Count() > 0 {
+		return fmt.Errorf("left behind after the node:\n%s", left)
+	}
+	return nil
+}
+
+// Containerd says whether the suite runs against containerd.
+func Containerd() bool { return os.Getenv(EnvRuntime) == "containerd" }
+
+// BerthOnly skips a claim that holds for Berth alone.
+func BerthOnly(t testing.TB, why string) {
+	t.Helper()
+	if Containerd() {
+		t.Skipf("not containerd's: %s", why)
+	}
+}
+
+// Root skips what only root may do.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a node needs root")
+	}
+}
+
+// Shared is the one node that the tests of a package have in common; Main ends it.
+func Shared(t testing.TB) *node.Node {
+	t.Helper()
+	Root(t)
+	shared.Do(func() { shared.node, shared.err = start(node.Options{}) })
+	if shared.err != nil {
+		t.Fatalf("start the shared node: %v", shared.err)
+	}
+	return shared.node
+}
+
+// Start makes a node for one test. It ends with the test, which fails if a trace of it is left.
+func Start(t testing.TB, o node.Options) *node.Node {
+	t.Helper()
+	Root(t)
+	n, err := start(o)
+	if err != nil {
+		t.Fatalf("start a node: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("daemon and keeper said last:\n%s", n.LogTail())
+		}
+		if err := end(n); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
+
+func start(o node.Options) (*node.Node, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a first build takes its time
+	defer cancel()
+	if Containerd() {
+		return node.StartContainerd(ctx, o)
+	}
+	return node.Start(ctx, o)
+}
+
+// Context ends with the test, and in any case after a minute.
+func Context(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Pull brings an image to a node.
+func Pull(t testing.TB, n *node.Node, ref string) {
+	t.Helper()
+	status, err := n.Images.ImageStatus(Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+	if err == nil && status.Image != nil {
+		return
+	}
+	if _, err := n.Images.PullImage(Context(t), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}}); err != nil {
+		t.Fatalf("pull %s: %v", ref, err)
+	}
+}

@@ -1,0 +1,164 @@
+package node
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is one row of /proc. Exe is empty for a process whose program cannot be read.
+type Process struct {
+	PID, Parent int
+	State       byte // R, S, D, T, Z, … as in /proc/PID/stat
+	Exe         string
+	Args        []string
+	Cgroups     []string // paths in each hierarchy
+	NetNS       string   // net:[inode]
+}
+
+// Processes lists what runs on the machine. Processes that end meanwhile are left out.
+func Processes() ([]Process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var all []Process
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if p, err := readProcess(pid); err == nil {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+func readProcess(pid int) (Process, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return Process{}, err
+	}
+	// The name in parentheses may hold spaces and parentheses.
+	_, rest, ok := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 2 {
+		return Process{}, fmt.Errorf("%s/stat: %q", dir, stat)
+	}
+	p := Process{PID: pid, State: fields[0][0]}
+	if p.Parent, err = strconv.Atoi(fields[1]); err != nil {
+		return Process{}, err
+	}
+	p.Exe, _ = os.Readlink(dir + "/exe")
+	p.NetNS, _ = os.Readlink(dir + "/ns/net")
+	if args, err := os.ReadFile(dir + "/cmdline"); err == nil && len(args) > 0 {
+		p.Args = strings.Split(strings.TrimSuffix(string(args), "\x00"), "\x00")
+	}
+	if cgroups, err := os.ReadFile(dir + "/cgroup"); err == nil {
+		for line := range strings.Lines(string(cgroups)) {
+			if parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3); len(parts) == 3 {
+				p.Cgroups = append(p.Cgroups, parts[2])
+			}
+		}
+	}
+	return p, nil
+}
+
+// String is the process as a person would name it.
+func (p Process) String() string {
+	return fmt.Sprintf("pid %d (parent %d, state %c) %s %s", p.PID, p.Parent, p.State, p.Exe, strings.Join(p.Args, " "))
+}
+
+// Peer is the PID of the process that listens on a unix socket.
+func Peer(socket string) (int, error) {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, err
+	}
+	if credErr != nil {
+		return 0, credErr
+	}
+	return int(cred.Pid), nil
+}
+
+// PSS is the proportional set size of a process in bytes: its private pages, and its share of those that it shares.
+func PSS(pid int) (uint64, error) {
+	file, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	scanner := bufio.NewScanner(file)
+	for scanner.Scan() {
+		if rest, ok := strings.CutPrefix(scanner.Text(), "Pss:"); ok {
+			kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, scanner.Err()
+}
+
+// CPUTime is what all threads of a process have spent on a processor, by the scheduler's clock.
+func CPUTime(pid int) (time.Duration, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil {
+		return 0, err
+	}
+	var total time.Duration
+	for _, path := range threads {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		if fields := strings.Fields(string(data)); len(fields) > 0 {
+			ns, err := strconv.ParseInt(fields[0], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			total += time.Duration(ns)
+		}
+	}
+	return total, nil
+}
+
+// kill sends SIGKILL to a process of ours and waits until it is gone or a zombie of somebody else's.
+func kill(pid int, wait time.Duration) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
+		return fmt.Errorf("kill %d: %w", pid, err)
+	}
+	return waitGone(pid, wait)
+}
+
+func waitGone(pid int, wait time.Duration) error {
+	for deadline := time.Now().Add(wait); ; time.Sleep(2 * time.Millisecond) {
+		p, err := readProcess(pid)
+		if err != nil || p.State == 'Z' || p.State == 'X' {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s still runs after %v", p, wait)
+		}
+	}
+}
