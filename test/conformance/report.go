@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"time"
+)
+
+// impossible are the specs that no image of ours can satisfy: why, and how they fail. Where such an image is to be had they
+// pass.
+var impossible = map[string]struct{ why, failure string }{
+	"public image with digest should be pulled and removed [Conformance]": {
+		why: "names an image by the digest of its upstream build", failure: "code = NotFound",
+	},
+}
+
+// report is what one run of critest says.
+type report struct {
+	run   run
+	suite ginkgoReport
+	// Specs by what became of them. benchmarks are not part of the conformance suite.
+	passed, failed, skipped, leftOut, benchmarks []spec
+}
+
+// ginkgoReport is the part of ginkgo's JSON report that is used: an array of one such.
+type ginkgoReport struct {
+	SuiteSucceeded             bool
+	SpecialSuiteFailureReasons []string
+	RunTime                    time.Duration
+	SuiteConfig                struct{ RandomSeed int64 }
+	SpecReports                []spec
+}
+
+// spec is one spec, or a node that runs around them (BeforeSuite).
+type spec struct {
+	ContainerHierarchyTexts []string
+	LeafNodeType            string
+	LeafNodeText            string
+	State                   string // passed, failed, skipped, pending, panicked, timedout, interrupted, aborted
+	RunTime                 time.Duration
+	Failure                 struct {
+		Message  string
+		Location struct {
+			FileName   string
+			LineNumber int
+		}
+	}
+}
+
+// name is the whole text of a spec.
+func (s spec) name() string {
+	return strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))
+}
+
+func readReport(file string, r run) (*report, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseReport(data, r)
+}
+
+func parseReport(data []byte, r run) (*report, error) {
+	var suites []ginkgoReport
+	if err := json.Unmarshal(data, &suites); err != nil {
+		return nil, err
+	}
+	if len(suites) != 1 {
+		return nil, fmt.Errorf("a report of %d suites", len(suites))
+	}
+	rep := &report{run: r, suite: suites[0]}
+	for _, s := range rep.suite.SpecReports {
+		switch {
+		case s.State == "passed" && s.LeafNodeType == "It":
+			rep.passed = append(rep.passed, s)
+		case s.State == "passed":
+		case s.State == "skipped" && s.Failure.Message != "":
+			rep.skipped = append(rep.skipped, s)
+		case (s.State == "skipped" || s.State == "pending") && strings.Contains(s.name(), "benchmark"):
+			rep.benchmarks = append(rep.benchmarks, s)
+		case s.State == "skipped" || s.State == "pending":
+			rep.leftOut = append(rep.leftOut, s)
+		default:
+			rep.failed = append(rep.failed, s)
+		}
+	}
+	if len(rep.passed)+len(rep.failed) == 0 {
+		return nil, errors.New("no spec has run")
+	}
+	return rep, nil
+}
+
+// known says why a failed spec cannot pass; ok is false for a failure that counts.
+func known(s spec) (why string, ok bool) {
+	known, ok := impossible[s.LeafNodeText]
+	return known.why, ok && s.State == "failed" && strings.Contains(s.Failure.Message, known.failure)
+}
+
+// unexpected is how many failures count.
+func (r *report) unexpected() int {
+	n := 0
+	for _, s := range r.failed {
+		if _, ok := known(s); !ok {
+			n++
+		}
+	}
+	// A suite may fail beside its specs, by its time limit for one.
+	if n == 0 && !r.suite.SuiteSucceeded && len(r.failed) == 0 {
+		n++
+	}
+	return n
+}
+
+// line is the report in one line.
+func (r *report) line() string {
+	return fmt.Sprintf("%-14s %3d passed, %d failed (%d of them known), %d skipped, %d left out, %v",
+		r.run.name+":", len(r.passed), len(r.failed), len(r.failed)-min(len(r.failed), r.unexpected()),
+		len(r.skipped), len(r.leftOut), r.suite.RunTime.Round(time.Second))
+}
+
+// print writes the counts, the reasons for what was skipped, and the failures.
+func (r *report) print(w io.Writer) {
+	fmt.Fprintf(w, "%s (seed %d)\n", r.line(), r.suite.SuiteConfig.RandomSeed)
+	for _, reason := range r.suite.SpecialSuiteFailureReasons {
+		fmt.Fprintf(w, "  suite: %s\n", reason)
+	}
+	reasons := map[string][]string{}
+	for _, s := range r.skipped {
+		reason := strings.TrimSpace(s.Failure.Message)
+		reasons[reason] = append(reasons[reason], s.name())
+	}
+	for _, reason := range sortedKeys(reasons) {
+		fmt.Fprintf(w, "  skipped, %d: %s\n", len(reasons[reason]), reason)
+		for _, name := range reasons[reason] {
+			fmt.Fprintf(w, "    %s\n", name)
+		}
+	}
+	if len(r.leftOut) > 0 {
+		why := r.run.why
+		if why == "" {
+			why = "-focus"
+		}
+		fmt.Fprintf(w, "  left out, %d: %s\n", len(r.leftOut), why)
+	}
+	for _, s := range r.failed {
+		if why, ok := known(s); ok {
+			fmt.Fprintf(w, "  failed, known: %s\n    %s\n", s.name(), why)
+			continue
+		}
+		fmt.Fprintf(w, "  FAILED (%s, %v): %s\n    %s:%d\n%s\n", s.State, s.RunTime.Round(time.Millisecond), s.name(),
+			s.Failure.Location.FileName, s.Failure.Location.LineNumber, indent(s.Failure.Message))
+	}
+}
+
+func indent(text string) string {
+	return "    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
+}
+
+func sortedKeys(m map[string][]string) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return keys
+}
