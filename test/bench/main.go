@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth/internal/registrytest"
+	"berth/test/node"
+)
+
+// options are the sizes of a run.
+type options struct {
+	addresses  addresses
+	berth      bool
+	containerd bool
+	config     string
+	image      string
+	rounds     int
+	lives      int
+	execs      int
+	pods       int
+	burst      int
+	logMiB     int
+	lineBytes  int
+	pullMiB    int
+	pulls      int
+	settle     time.Duration
+	idle       time.Duration
+	span       time.Duration
+	unconfined bool
+	json       string
+}
+
+// addresses are peers that run already: NAME=unix:///path.
+type addresses []string
+
+func (a *addresses) String() string { return strings.Join(*a, " ") }
+
+func (a *addresses) Set(value string) error {
+	name, address, ok := strings.Cut(value, "=")
+	if !ok || name == "" || !strings.HasPrefix(address, "unix://") {
+		return errors.New("want NAME=unix:///path")
+	}
+	*a = append(*a, value)
+	return nil
+}
+
+func main() {
+	var o options
+	flag.Var(&o.addresses, "address", "a runtime that runs already, as `NAME=unix:///path`; may be repeated")
+	flag.BoolVar(&o.berth, "berth", true, "start a private Berth")
+	flag.BoolVar(&o.containerd, "containerd", false, "start a private containerd (Debian: containerd, runc, containernetworking-plugins)")
+	flag.StringVar(&o.config, "config", "", "further lines of the private Berth's config.toml, before its tables")
+	flag.StringVar(&o.image, "image", "", "the busybox image that peers of -address use; empty: one from a registry on loopback")
+	flag.IntVar(&o.rounds, "rounds", 10, "turns that each peer gets")
+	flag.IntVar(&o.lives, "lives", 3, "pods started, probed and removed one after another in a turn")
+	flag.IntVar(&o.execs, "execs", 5, "exec probes in each of these pods")
+	flag.IntVar(&o.pods, "pods", 100, "pods that are there when memory, idle CPU and lists are measured; 0: leave those rows out")
+	flag.IntVar(&o.burst, "burst", 50, "pods started with 10 in flight; 0: leave the row out")
+	flag.IntVar(&o.logMiB, "log", 256, "MiB that a container writes to its log; 0: leave the row out")
+	flag.IntVar(&o.lineBytes, "line", 100, "bytes of a line of it")
+	flag.IntVar(&o.pullMiB, "pull", 300, "MiB of gzip, in 9 layers, that are pulled; 0: leave the row out")
+	flag.IntVar(&o.pulls, "pulls", 3, "how often")
+	flag.DurationVar(&o.settle, "settle", 5*time.Second, "how long a runtime is left alone before its memory is read")
+	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
+	flag.DurationVar(&o.span, "span", 2*time.Second, "how long a turn of probes with 8 in flight takes")
+	flag.BoolVar(&o.unconfined, "unconfined", false, "give containers no seccomp profile, in place of the default one")
+	flag.StringVar(&o.json, "json", "", "a `file` for the result as JSON; - is stdout, in place of the table")
+	flag.Parse()
+	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	r, err := run(ctx, &o)
+	if err == nil {
+		err = r.write(o.json, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// run starts the peers, measures them and ends them.
+func run(ctx context.Context, o *options) (r *report, err error) {
+	for name, value := range map[string]int{"rounds": o.rounds, "lives": o.lives, "execs": o.execs} {
+		if value < 1 {
+			return nil, fmt.Errorf("-%s must be at least 1", name)
+		}
+	}
+	if o.lineBytes < 2 {
+		return nil, errors.New("-line must be at least 2")
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("a runtime needs root, and so does the measurement of its memory")
+	}
+	dir, err := os.MkdirTemp("", "berth-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), node.Cleanup()) }()
+	registry, err := node.NewRegistry()
+	if err != nil {
+		return nil, err
+	}
+	defer registry.Close()
+	peers, err := startPeers(ctx, o, dir, registry)
+	defer func() {
+		for _, p := range peers {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	if len(peers) == 0 {
+		return nil, errors.New("no peer: give -berth, -containerd or -address")
+	}
+	r = newReport(peers)
+	if err := measure(ctx, o, dir, registry, peers, r); err != nil {
+		return nil, err
+	}
+	r.Finished = time.Now()
+	return r, nil
+}
+
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// measure fills the report. Memory comes first, while the daemons are fresh.
+func measure(ctx context.Context, o *options, dir string, registry *registrytest.Registry, peers []*peer, r *report) error {
+	for _, p := range peers {
+		progress("%s: a first pod", p.name)
+		if err := p.warm(ctx); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	if o.pods > 0 {
+		for _, p := range peers {
+			progress("%s: memory, idle CPU and lists with %d pods", p.name, o.pods)
+			if err := p.density(ctx, o, r.of(p)); err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+		}
+	}
+	turns := func(rounds int, what string, turn func(*peer) error) error {
+		for i := range rounds {
+			progress("%s: round %d of %d", what, i+1, rounds)
+			for j := range peers {
+				p := peers[(i+j)%len(peers)] // nobody is always first
+				if err := turn(p); err != nil {
+					return fmt.Errorf("%s: %s: %w", p.name, what, err)
+				}
+			}
+		}
+		return nil
+	}
+	if err := turns(o.rounds, "pods and probes", func(p *peer) error {
+		for range o.lives {
+			if err := p.life(ctx, o.execs, r.of(p)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := turns(3, "probes with 8 in flight", func(p *peer) error { return p.probes(ctx, 8, o.span, r.of(p)) }); err != nil {
+		return err
+	}
+	if o.burst > 0 {
+		if err := turns(3, "pods with 10 in flight", func(p *peer) error { return p.burst(ctx, 10, o.burst, r.of(p)) }); err != nil {
+			return err
+		}
+	}
+	if o.logMiB > 0 {
+		lines, err := makeLines(dir, o.logMiB, o.lineBytes)
+		if err != nil {
+			return err
+		}
+		if err := turns(3, "log", func(p *peer) error { return p.logs(ctx, lines, r.of(p)) }); err != nil {
+			return err
+		}
+	}
+	if o.pullMiB > 0 && o.pulls > 0 {
+		progress("packing an image of %d MiB", o.pullMiB)
+		image, err := bigImage(o.pullMiB)
+		if err != nil {
+			return err
+		}
+		if err := registry.Push(bigName, image); err != nil {
+			return err
+		}
+		runtime.GC()
+		if err := turns(o.pulls, "pull", func(p *peer) error { return p.pull(ctx, registry, image, r.of(p)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

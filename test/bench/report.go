@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// row is a line of the report.
+type row struct {
+	Key, Title, Unit string
+	more             bool // a larger figure is better
+	spread           bool // p50, p90 and p99 are shown; else the median
+}
+
+var (
+	rowRun    = row{Key: "run_pod_sandbox", Title: "RunPodSandbox", Unit: "ms", spread: true}
+	rowCreate = row{Key: "create_container", Title: "CreateContainer", Unit: "ms", spread: true}
+	rowStart  = row{Key: "start_container", Title: "StartContainer", Unit: "ms", spread: true}
+	rowSum    = row{Key: "pod_to_running", Title: "the three together", Unit: "ms", spread: true}
+	rowExec   = row{Key: "exec_sync", Title: "ExecSync /bin/true", Unit: "ms", spread: true}
+	rowExecs  = row{Key: "execs_per_second", Title: "execs a second, 8 in flight", Unit: "1/s", more: true}
+	rowRemove = row{Key: "stop_and_remove", Title: "stop and remove a pod", Unit: "ms", spread: true}
+	rowBurst  = row{Key: "pods_per_second", Title: "pods a second, 10 in flight", Unit: "1/s", more: true}
+	rowPSS0   = row{Key: "pss_empty", Title: "PSS without pods", Unit: "MiB"}
+	rowPSSN   = row{Key: "pss_full", Title: "PSS with pods", Unit: "MiB"}
+	rowPSSPod = row{Key: "pss_per_pod", Title: "PSS a pod", Unit: "MiB"}
+	rowIdle   = row{Key: "idle_cpu", Title: "idle CPU with pods", Unit: "%"}
+	rowList   = row{Key: "list_containers", Title: "ListContainers with pods", Unit: "ms", spread: true}
+	rowStats  = row{Key: "list_container_stats", Title: "ListContainerStats with pods", Unit: "ms", spread: true}
+	rowLog    = row{Key: "log", Title: "stdout to log file", Unit: "MiB/s", more: true}
+	rowPull   = row{Key: "pull", Title: "pull of a large image", Unit: "s"}
+)
+
+var rows = []row{
+	rowRun, rowCreate, rowStart, rowSum, rowExec, rowExecs, rowRemove, rowBurst,
+	rowPSS0, rowPSSN, rowPSSPod, rowIdle, rowList, rowStats, rowLog, rowPull,
+}
+
+// figure is a row's outcome for one peer, in the row's unit.
+type figure struct {
+	Samples []float64 `json:"samples"`
+	P50     float64   `json:"p50"`
+	P90     float64   `json:"p90"`
+	P99     float64   `json:"p99"`
+}
+
+// result is what was measured of one peer.
+type result struct {
+	Name      string             `json:"name"`
+	Version   string             `json:"version"`
+	Figures   map[string]*figure `json:"figures"`
+	Processes map[string]int     `json:"processes,omitempty"` // the runtime's own, with pods, by program
+	PulledMiB float64            `json:"pulledMiB,omitempty"`
+}
+
+// report is one run.
+type report struct {
+	Machine  string    `json:"machine"`
+	Started  time.Time `json:"started"`
+	Finished time.Time `json:"finished"`
+	Results  []*result `json:"results"`
+}
+
+func newReport(peers []*peer) *report {
+	r := &report{Started: time.Now(), Machine: machine()}
+	for _, p := range peers {
+		r.Results = append(r.Results, &result{Name: p.name, Version: p.version, Figures: map[string]*figure{}})
+	}
+	return r
+}
+
+func (r *report) of(p *peer) *result {
+	for _, result := range r.Results {
+		if result.Name == p.name {
+			return result
+		}
+	}
+	return nil
+}
+
+// add takes a time in the row's unit, ms or s.
+func (r *result) add(row row, d time.Duration) {
+	if row.Unit == "s" {
+		r.value(row, d.Seconds())
+	} else {
+		r.value(row, float64(d)/float64(time.Millisecond))
+	}
+}
+
+func (r *result) value(row row, value float64) {
+	f := r.Figures[row.Key]
+	if f == nil {
+		f = &figure{}
+		r.Figures[row.Key] = f
+	}
+	f.Samples = append(f.Samples, value)
+	sorted := slices.Sorted(slices.Values(f.Samples))
+	f.P50, f.P90, f.P99 = quantile(sorted, 0.5), quantile(sorted, 0.9), quantile(sorted, 0.99)
+}
+
+// quantile is the smallest sample that a share q of all are not above.
+func quantile(sorted []float64, q float64) float64 {
+	i := int(math.Ceil(q*float64(len(sorted)))) - 1
+	return sorted[max(0, min(i, len(sorted)-1))]
+}
+
+// write gives the report as a table, as JSON in a file besides, or, where that is "-", as JSON alone.
+func (r *report) write(file string, out io.Writer) error {
+	if file == "" {
+		return r.print(out)
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	data = append(data, '\n')
+	if file == "-" {
+		_, err := out.Write(data)
+		return err
+	}
+	if err := os.WriteFile(file, data, 0o644); err != nil {
+		return err
+	}
+	return r.print(out)
+}
+
+// print gives the report as a table.
+func (r *report) print(out io.Writer) error {
+	fmt.Fprintf(out, "%s\n", r.Machine)
+	for _, result := range r.Results {
+		fmt.Fprintf(out, "%s: %s", result.Name, result.Version)
+		for _, name := range sortedKeys(result.Processes) {
+			fmt.Fprintf(out, ", %d %s", result.Processes[name], name)
+		}
+		fmt.Fprintln(out)
+	}
+	fmt.Fprintln(out)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	fmt.Fprint(w, "\tunit")
+	for i, result := range r.Results {
+		fmt.Fprintf(w, "\t%s", result.Name)
+		if i > 0 {
+			fmt.Fprintf(w, "\t/ %s", r.Results[0].Name)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, row := range rows {
+		if !r.has(row) {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s", row.Title, row.Unit)
+		for i, result := range r.Results {
+			f := result.Figures[row.Key]
+			if f == nil {
+				fmt.Fprint(w, "\t-")
+				if i > 0 {
+					fmt.Fprint(w, "\t-")
+				}
+				continue
+			}
+			if row.spread {
+				fmt.Fprintf(w, "\t%s / %s / %s", short(f.P50), short(f.P90), short(f.P99))
+			} else {
+				fmt.Fprintf(w, "\t%s", short(f.P50))
+			}
+			if i > 0 {
+				fmt.Fprintf(w, "\t%s", ratio(f, r.Results[0].Figures[row.Key]))
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "\nThree figures are p50 / p90 / p99, one is the median. %.0f s in all.\n", r.Finished.Sub(r.Started).Seconds())
+	return err
+}
+
+func (r *report) has(row row) bool {
+	for _, result := range r.Results {
+		if result.Figures[row.Key] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func short(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// ratio is how many times as large a figure is as the first peer's.
+func ratio(f, first *figure) string {
+	if first == nil || first.P50 == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2fx", f.P50/first.P50)
+}
+
+// machine is what the figures hold for.
+func machine() string {
+	var uts unix.Utsname
+	kernel := "?"
+	if unix.Uname(&uts) == nil {
+		kernel = unix.ByteSliceToString(uts.Release[:])
+	}
+	model := "?"
+	if file, err := os.Open("/proc/cpuinfo"); err == nil {
+		defer file.Close()
+		for scanner := bufio.NewScanner(file); scanner.Scan(); {
+			if key, value, ok := strings.Cut(scanner.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	memory := uint64(0)
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil {
+		memory = uint64(info.Totalram) * uint64(info.Unit) >> 20
+	}
+	return fmt.Sprintf("%d processors (%s), %d MiB, Linux %s", runtime.NumCPU(), model, memory, kernel)
+}
