@@ -1,0 +1,108 @@
+# Builds, tests and installs Berth. `make help` lists what there is.
+
+# What the build needs, and what the tests run, as packages of Debian.
+BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
+TEST_PACKAGES  = busybox-static containernetworking-plugins crun iproute2 nftables procps runc
+
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.0.0)
+GO        ?= go
+TAGS      = seccomp
+GOBUILD   = $(GO) build -buildvcs=false -tags $(TAGS)
+
+PREFIX     ?= /usr/local
+bindir     = $(PREFIX)/bin
+unitdir    = $(PREFIX)/lib/systemd/system
+docdir     = $(PREFIX)/share/doc/berth
+sysconfdir ?= /etc
+
+# Packages of tests that run at a time. Each may start daemons of its own.
+TEST_PARALLEL ?= 2
+TEST_TIMEOUT  ?= 15m
+TEST_FLAGS    ?=
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: build-deps ## the three programs, in bin/
+	$(GOBUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/berthd ./cmd/berth
+	$(GOBUILD),netgo,osusergo -ldflags '-s -w -X main.version=$(VERSION) -extldflags -static' -o bin/berth-keeper ./cmd/berth-keeper
+
+.PHONY: demo
+demo: build ## run the main job before your eyes (root)
+	CGO_ENABLED=0 $(GOBUILD) -ldflags '-s -w' -o bin/demo-web ./test/demo/web
+	$(GOBUILD) -o bin/demo ./test/demo
+	bin/demo -bin bin -web bin/demo-web -manifest examples/hello.yaml
+
+.PHONY: test
+test: test-deps build ## all tests, then lint (root)
+	BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+	$(MAKE) lint
+
+.PHONY: lint
+lint: build-deps ## gofmt, go vet and staticcheck
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
+		if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet -tags $(TAGS) ./...
+	$(GO) tool staticcheck -tags $(TAGS) ./...
+
+.PHONY: bench
+bench: test-deps build ## measure Berth over its socket (root); BENCH_FLAGS are passed on
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/bench $(BENCH_FLAGS)
+
+.PHONY: conformance
+conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
+
+.PHONY: kubelet
+kubelet: test-deps build ## a real kubelet runs pods on Berth (root; builds the kubelet once); KUBELET_FLAGS are passed on
+	@packaging/packages.sh dbus-daemon
+	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v $(KUBELET_FLAGS) ./test/kubelet
+
+.PHONY: generate
+generate: ## Go code of the .proto files
+	@packaging/packages.sh protobuf-compiler
+	$(GO) generate ./api/...
+
+.PHONY: install
+install: ## install what `make build` built, below PREFIX and DESTDIR
+	@for program in berthd berth-keeper berth; do \
+		test -x bin/$$program || { echo "bin/$$program is missing: make build comes first"; exit 1; }; done
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
+	install -m 0755 bin/berthd bin/berth-keeper bin/berth $(DESTDIR)$(bindir)/
+	for unit in berthd berth-keeper; do \
+		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
+			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
+	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service
+	install -m 0644 LICENSE README.md CHANGELOG.md docs/*.md $(DESTDIR)$(docdir)/
+	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
+	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
+		install -m 0644 $(DESTDIR)$(docdir)/config.toml $(DESTDIR)$(sysconfdir)/berth/config.toml
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	for program in berth berthd; do \
+		bin/$$program completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program && \
+		bin/$$program completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
+		bin/$$program completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; done
+
+.PHONY: uninstall
+uninstall: ## remove what `make install` installed, but for the configuration
+	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth
+	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service
+	rm -rf $(DESTDIR)$(docdir)
+	for program in berth berthd; do \
+		rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program \
+			$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program \
+			$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish; done
+
+.PHONY: clean
+clean: ## remove bin/
+	rm -rf bin
+
+.PHONY: build-deps test-deps
+build-deps:
+	@command -v $(GO) >/dev/null || { echo "Go is missing: version 1.26 or newer, from https://go.dev/dl/"; exit 1; }
+	@packaging/packages.sh $(BUILD_PACKAGES)
+test-deps:
+	@packaging/packages.sh $(BUILD_PACKAGES) $(TEST_PACKAGES)
