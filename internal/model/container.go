@@ -35,10 +35,11 @@ const (
 	PropagationBidirectional   Propagation = "bidirectional"
 )
 
-// Mount brings a host path (or an image, or a named volume) into a container.
+// Mount brings a host path, an image or a named volume into a container: one of HostPath, Image and Volume is set.
 type Mount struct {
 	ContainerPath     string      `json:"containerPath"`
 	HostPath          string      `json:"hostPath,omitempty"`
+	Volume            string      `json:"volume,omitempty"` // the name of a volume of the node's store, made if it does not exist
 	Readonly          bool        `json:"readonly,omitempty"`
 	RecursiveReadOnly bool        `json:"recursiveReadOnly,omitempty"`
 	SELinuxRelabel    bool        `json:"selinuxRelabel,omitempty"`
@@ -62,6 +63,35 @@ type HugepageLimit struct {
 	Limit    uint64 `json:"limit"`
 }
 
+// WeightDevice is the share of block I/O of one device.
+type WeightDevice struct {
+	Path   string `json:"path"`   // of the device node on the host
+	Weight uint16 `json:"weight"` // 10 to 1000
+}
+
+// ThrottleDevice limits block I/O on one device, in bytes or operations a second.
+type ThrottleDevice struct {
+	Path string `json:"path"` // of the device node on the host
+	Rate uint64 `json:"rate"`
+}
+
+// BlockIO limits and weighs block I/O.
+type BlockIO struct {
+	Weight        uint16           `json:"weight,omitempty"` // 10 to 1000
+	WeightDevices []WeightDevice   `json:"weightDevices,omitempty"`
+	ReadBps       []ThrottleDevice `json:"readBps,omitempty"`
+	WriteBps      []ThrottleDevice `json:"writeBps,omitempty"`
+	ReadIOPS      []ThrottleDevice `json:"readIOPS,omitempty"`
+	WriteIOPS     []ThrottleDevice `json:"writeIOPS,omitempty"`
+}
+
+// Ulimit is a resource limit of a container's processes (setrlimit(2)). Name is as in `nofile`; -1 is no limit.
+type Ulimit struct {
+	Name string `json:"name"`
+	Hard int64  `json:"hard"`
+	Soft int64  `json:"soft"`
+}
+
 // Resources are limits of a container or pod. Zero means "not set"; the kernel's default holds then.
 type Resources struct {
 	CPUPeriod     int64             `json:"cpuPeriod,omitempty"` // µs
@@ -74,6 +104,16 @@ type Resources struct {
 	CPUSetMems    string            `json:"cpusetMems,omitempty"`
 	HugepageLimit []HugepageLimit   `json:"hugepageLimits,omitempty"`
 	Unified       map[string]string `json:"unified,omitempty"` // cgroup v2 files and what is written to them
+
+	// What follows, CRI v1 has no fields for: PouchContainer's v1alpha2 and Berth's annotations bring it.
+
+	BlockIO           *BlockIO          `json:"blockIO,omitempty"`
+	KernelMemory      int64             `json:"kernelMemory,omitempty"`      // cgroup v1 only
+	MemoryReservation int64             `json:"memoryReservation,omitempty"` // a soft limit: memory.low on cgroup v2
+	MemorySwappiness  *int64            `json:"memorySwappiness,omitempty"`  // 0 to 100; cgroup v1 only
+	PidsLimit         int64             `json:"pidsLimit,omitempty"`         // -1 is no limit
+	Ulimits           []Ulimit          `json:"ulimits,omitempty"`
+	DiskQuota         map[string]string `json:"diskQuota,omitempty"` // path, `/&/path`, `.*` or empty, to a size such as 10g
 }
 
 // Capabilities are changes to the default set. "ALL" stands for every one. Names with and without CAP_ are taken.
@@ -121,7 +161,9 @@ type ContainerConfig struct {
 	TTY         bool              `json:"tty,omitempty"`
 	Resources   *Resources        `json:"resources,omitempty"`
 	Security    ContainerSecurity `json:"security"`
-	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"` // 0: the image's, else SIGTERM
+	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"`  // 0: the image's, else SIGTERM
+	NetPriority int64             `json:"netPriority,omitempty"` // of its traffic (net_prio, cgroup v1)
+	QuotaID     string            `json:"quotaID,omitempty"`     // empty or 0: none; -1: a free one; else 16777216 or more
 }
 
 // ContainerState is the state of a container as clients see it.
@@ -130,6 +172,7 @@ type ContainerState string
 const (
 	ContainerCreated ContainerState = "created"
 	ContainerRunning ContainerState = "running"
+	ContainerPaused  ContainerState = "paused" // running, and frozen by its client
 	ContainerExited  ContainerState = "exited"
 	ContainerUnknown ContainerState = "unknown"
 )
@@ -170,6 +213,9 @@ type ContainerStatus struct {
 	User       *User
 	StopSignal syscall.Signal
 	PID        int
+	Volumes    []string // container paths that the image declares as volumes, sorted
+	Env        []EnvVar // of its first process: the image's and the configuration's
+	QuotaID    string   // of its project quota; empty: none
 }
 
 // ContainerFilter selects containers; empty fields match all. IDs may be prefixes.
