@@ -10,9 +10,9 @@ import (
 
 func (s *runtimeService) Attach(ctx context.Context, req *api.AttachRequest) (*api.AttachResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	c.streams(req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	streams(c, req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	id, err := s.running(ctx, req.ContainerId)

@@ -14,44 +14,44 @@ import (
 
 func toContainerConfig(c *check, p path, in *api.ContainerConfig) *model.ContainerConfig {
 	if in == nil {
-		c.fail(p, "is required")
+		c.Fail(p, "is required")
 		return nil
 	}
 	if in.WorkingDir != "" {
-		c.absolute(p.field("working_dir"), in.WorkingDir)
+		c.Absolute(p.Field("working_dir"), in.WorkingDir)
 	}
-	c.relative(p.field("log_path"), in.LogPath)
-	c.keys(p.field("labels"), in.Labels)
-	c.keys(p.field("annotations"), in.Annotations)
-	linux, at := in.GetLinux(), p.field("linux")
+	c.Relative(p.Field("log_path"), in.LogPath)
+	c.Keys(p.Field("labels"), in.Labels)
+	c.Keys(p.Field("annotations"), in.Annotations)
+	linux, at := in.GetLinux(), p.Field("linux")
 	return &model.ContainerConfig{
-		Metadata:    toContainerMetadata(c, p.field("metadata"), in.Metadata),
-		Image:       toImageSpec(c, p.field("image"), in.Image),
+		Metadata:    toContainerMetadata(c, p.Field("metadata"), in.Metadata),
+		Image:       toImageSpec(c, p.Field("image"), in.Image),
 		Command:     slices.Clone(in.Command),
 		Args:        slices.Clone(in.Args),
 		WorkingDir:  in.WorkingDir,
-		Env:         toEnv(c, p.field("envs"), in.Envs),
-		Mounts:      toMounts(c, p.field("mounts"), in.Mounts),
-		Devices:     toDevices(c, p.field("devices"), in.Devices),
-		CDIDevices:  toCDIDevices(c, p.field("CDI_devices"), in.CDIDevices),
+		Env:         toEnv(c, p.Field("envs"), in.Envs),
+		Mounts:      toMounts(c, p.Field("mounts"), in.Mounts),
+		Devices:     toDevices(c, p.Field("devices"), in.Devices),
+		CDIDevices:  toCDIDevices(c, p.Field("CDI_devices"), in.CDIDevices),
 		Labels:      maps.Clone(in.Labels),
 		Annotations: maps.Clone(in.Annotations),
 		LogPath:     in.LogPath,
 		Stdin:       in.Stdin,
 		StdinOnce:   in.StdinOnce,
 		TTY:         in.Tty,
-		Resources:   toResources(c, at.field("resources"), linux.GetResources()),
-		Security:    toContainerSecurity(c, at.field("security_context"), linux.GetSecurityContext()),
-		StopSignal:  toSignal(c, p.field("stop_signal"), in.StopSignal),
+		Resources:   toResources(c, at.Field("resources"), linux.GetResources()),
+		Security:    toContainerSecurity(c, at.Field("security_context"), linux.GetSecurityContext()),
+		StopSignal:  toSignal(c, p.Field("stop_signal"), in.StopSignal),
 	}
 }
 
 func toContainerMetadata(c *check, p path, m *api.ContainerMetadata) model.ContainerMetadata {
 	if m == nil {
-		c.fail(p, "is required")
+		c.Fail(p, "is required")
 		return model.ContainerMetadata{}
 	}
-	c.name(p.field("name"), m.Name)
+	c.Name(p.Field("name"), m.Name)
 	return model.ContainerMetadata{Name: m.Name, Attempt: m.Attempt}
 }
 
@@ -61,9 +61,9 @@ func fromContainerMetadata(m model.ContainerMetadata) *api.ContainerMetadata {
 
 func toImageSpec(c *check, p path, in *api.ImageSpec) model.ImageSpec {
 	if in.GetImage() == "" {
-		c.fail(p.field("image"), "is required")
+		c.Fail(p.Field("image"), "is required")
 	}
-	c.keys(p.field("annotations"), in.GetAnnotations())
+	c.Keys(p.Field("annotations"), in.GetAnnotations())
 	return model.ImageSpec{
 		Image:              in.GetImage(),
 		UserSpecifiedImage: in.GetUserSpecifiedImage(),
@@ -89,10 +89,10 @@ func toEnv(c *check, p path, in []*api.KeyValue) []model.EnvVar {
 	for i, kv := range in {
 		key, value := kv.GetKey(), kv.GetValue()
 		if key == "" || strings.Contains(key, "=") {
-			c.fail(p.at(i).field("key"), "%q is empty or has = in it", key)
+			c.Fail(p.At(i).Field("key"), "%q is empty or has = in it", key)
 		}
 		if bytes.IndexByte(value, 0) >= 0 {
-			c.fail(p.at(i).field("value"), "contains a NUL byte")
+			c.Fail(p.At(i).Field("value"), "contains a NUL byte")
 		}
 		out = append(out, model.EnvVar{Key: key, Value: string(value)})
 	}
@@ -102,26 +102,26 @@ func toEnv(c *check, p path, in []*api.KeyValue) []model.EnvVar {
 func toMounts(c *check, p path, in []*api.Mount) []model.Mount {
 	var out []model.Mount
 	for i, m := range in {
-		out = append(out, toMount(c, p.at(i), m))
+		out = append(out, toMount(c, p.At(i), m))
 	}
 	return out
 }
 
 func toMount(c *check, p path, m *api.Mount) model.Mount {
 	if m == nil {
-		c.fail(p, "is empty")
+		c.Fail(p, "is empty")
 		return model.Mount{}
 	}
-	c.absolute(p.field("container_path"), m.ContainerPath)
+	c.Absolute(p.Field("container_path"), m.ContainerPath)
 	if filepath.Clean(m.ContainerPath) == "/" {
-		c.fail(p.field("container_path"), "%q is the root file system", m.ContainerPath)
+		c.Fail(p.Field("container_path"), "%q is the root file system", m.ContainerPath)
 	}
 	if m.RecursiveReadOnly {
 		if !m.Readonly {
-			c.fail(p.field("recursive_read_only"), "needs readonly")
+			c.Fail(p.Field("recursive_read_only"), "needs readonly")
 		}
 		if m.Propagation != api.MountPropagation_PROPAGATION_PRIVATE {
-			c.fail(p.field("recursive_read_only"), "needs propagation to be PROPAGATION_PRIVATE")
+			c.Fail(p.Field("recursive_read_only"), "needs propagation to be PROPAGATION_PRIVATE")
 		}
 	}
 	out := model.Mount{
@@ -131,23 +131,23 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 		RecursiveReadOnly: m.RecursiveReadOnly,
 		SELinuxRelabel:    m.SelinuxRelabel,
 		Propagation:       propagations[m.Propagation],
-		UIDMappings:       toMappings(c, p.field("uidMappings"), m.UidMappings),
-		GIDMappings:       toMappings(c, p.field("gidMappings"), m.GidMappings),
+		UIDMappings:       toMappings(c, p.Field("uidMappings"), m.UidMappings),
+		GIDMappings:       toMappings(c, p.Field("gidMappings"), m.GidMappings),
 		ImageSubPath:      m.ImageSubPath,
 	}
 	// An image message that names no image is as good as none.
 	if m.GetImage().GetImage() == "" {
-		c.absolute(p.field("host_path"), m.HostPath)
+		c.Absolute(p.Field("host_path"), m.HostPath)
 		if m.ImageSubPath != "" {
-			c.fail(p.field("image_sub_path"), "needs image")
+			c.Fail(p.Field("image_sub_path"), "needs image")
 		}
 		return out
 	}
-	spec := toImageSpec(c, p.field("image"), m.Image)
+	spec := toImageSpec(c, p.Field("image"), m.Image)
 	out.Image = &spec
-	c.relative(p.field("image_sub_path"), m.ImageSubPath)
+	c.Relative(p.Field("image_sub_path"), m.ImageSubPath)
 	if m.HostPath != "" {
-		c.fail(p.field("host_path"), "cannot be set together with image")
+		c.Fail(p.Field("host_path"), "cannot be set together with image")
 	}
 	return out
 }
@@ -173,11 +173,11 @@ func fromMount(m model.Mount) *api.Mount {
 func toDevices(c *check, p path, in []*api.Device) []model.Device {
 	var out []model.Device
 	for i, d := range in {
-		at := p.at(i)
-		c.absolute(at.field("container_path"), d.GetContainerPath())
-		c.absolute(at.field("host_path"), d.GetHostPath())
+		at := p.At(i)
+		c.Absolute(at.Field("container_path"), d.GetContainerPath())
+		c.Absolute(at.Field("host_path"), d.GetHostPath())
 		if perm := d.GetPermissions(); perm == "" || strings.Trim(perm, "rwm") != "" {
-			c.fail(at.field("permissions"), "%q is not made of r, w and m", perm)
+			c.Fail(at.Field("permissions"), "%q is not made of r, w and m", perm)
 		}
 		out = append(out, model.Device{
 			ContainerPath: d.GetContainerPath(),
@@ -191,7 +191,7 @@ func toDevices(c *check, p path, in []*api.Device) []model.Device {
 func toCDIDevices(c *check, p path, in []*api.CDIDevice) []string {
 	var out []string
 	for i, d := range in {
-		c.cdiDevice(p.at(i).field("name"), d.GetName())
+		c.CDIDevice(p.At(i).Field("name"), d.GetName())
 		out = append(out, d.GetName())
 	}
 	return out

@@ -10,12 +10,12 @@ import (
 func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateContainerRequest) (
 	*api.CreateContainerResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	cfg := toContainerConfig(c, "config", req.GetConfig())
 	if again := req.GetSandboxConfig(); again.GetMetadata() != nil { // some clients leave it out, or empty
 		toSandboxConfig(c, "sandbox_config", again)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	id, err := s.Runtime.CreateContainer(ctx, req.PodSandboxId, cfg)

@@ -14,10 +14,10 @@ import (
 
 func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	c.command("cmd", req.GetCmd())
-	c.streams(req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	c.Command("cmd", req.GetCmd())
+	streams(c, req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	id, err := s.running(ctx, req.ContainerId)
@@ -35,12 +35,12 @@ func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.E
 	return &api.ExecResponse{Url: url}, nil
 }
 
-func (c *check) streams(tty, stdin, stdout, stderr bool) {
+func streams(c *check, tty, stdin, stdout, stderr bool) {
 	if !stdin && !stdout && !stderr {
-		c.fail("stdin", "one of stdin, stdout and stderr is required")
+		c.Fail("stdin", "one of stdin, stdout and stderr is required")
 	}
 	if tty && stderr {
-		c.fail("stderr", "cannot be set together with tty, which has one output")
+		c.Fail("stderr", "cannot be set together with tty, which has one output")
 	}
 }
 

@@ -11,10 +11,10 @@ const maxMessage = 16<<20 - 4096
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *api.ExecSyncRequest) (*api.ExecSyncResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	c.command("cmd", req.GetCmd())
-	timeout := toSeconds(c, "timeout", req.GetTimeout())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	c.Command("cmd", req.GetCmd())
+	timeout := c.Seconds("timeout", req.GetTimeout())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	stdout, stderr, code, err := s.Runtime.ExecSync(ctx, req.ContainerId, req.Cmd, timeout)
@@ -38,12 +38,4 @@ func fit(a, b []byte, limit int) ([]byte, []byte) {
 		b = b[:limit-len(a)]
 	}
 	return a, b
-}
-
-func (c *check) command(p path, cmd []string) {
-	if len(cmd) == 0 {
-		c.fail(p, "is required")
-	} else if cmd[0] == "" {
-		c.fail(p.at(0), "is empty")
-	}
 }

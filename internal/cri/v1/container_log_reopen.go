@@ -8,8 +8,8 @@ import (
 
 func (s *runtimeService) ReopenContainerLog(ctx context.Context, req *api.ReopenContainerLogRequest) (*api.ReopenContainerLogResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.Runtime.ReopenContainerLog(ctx, req.ContainerId); err != nil {

@@ -8,8 +8,8 @@ import (
 
 func (s *runtimeService) StartContainer(ctx context.Context, req *api.StartContainerRequest) (*api.StartContainerResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.Runtime.StartContainer(ctx, req.ContainerId); err != nil {

@@ -11,8 +11,8 @@ import (
 
 func (s *runtimeService) ContainerStats(ctx context.Context, req *api.ContainerStatsRequest) (*api.ContainerStatsResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	u, err := s.Runtime.ContainerUsage(ctx, req.ContainerId)

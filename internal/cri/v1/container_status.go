@@ -11,8 +11,8 @@ import (
 func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.ContainerStatusRequest) (
 	*api.ContainerStatusResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
-	if err := c.err(); err != nil {
+	c.ID("container_id", req.GetContainerId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	st, err := s.Runtime.ContainerStatus(ctx, req.ContainerId)

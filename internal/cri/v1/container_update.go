@@ -10,13 +10,13 @@ import (
 func (s *runtimeService) UpdateContainerResources(ctx context.Context, req *api.UpdateContainerResourcesRequest) (
 	*api.UpdateContainerResourcesResponse, error) {
 	c := newCheck(req)
-	c.id("container_id", req.GetContainerId())
+	c.ID("container_id", req.GetContainerId())
 	resources := toResources(c, "linux", req.GetLinux())
 	if resources == nil {
-		c.fail("linux", "is required")
+		c.Fail("linux", "is required")
 	}
-	c.keys("annotations", req.GetAnnotations())
-	if err := c.err(); err != nil {
+	c.Keys("annotations", req.GetAnnotations())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	annotations := maps.Clone(req.Annotations)

@@ -807,7 +807,7 @@ func TestSignalsGoBothWays(t *testing.T) {
 	for n, name := range api.Signal_name {
 		c := &check{}
 		sig := toSignal(c, "stop_signal", api.Signal(n))
-		if err := c.err(); err != nil {
+		if err := c.Err(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if n == 0 {

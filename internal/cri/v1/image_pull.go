@@ -16,7 +16,7 @@ func (s *imageService) PullImage(ctx context.Context, req *api.PullImageRequest)
 	if pod := req.GetSandboxConfig(); pod.GetMetadata() != nil { // an image is the node's: it says nothing of it
 		toSandboxConfig(c, "sandbox_config", pod)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	img, err := s.Images.PullImage(ctx, spec, toAuth(req.Auth))

@@ -10,7 +10,7 @@ import (
 func (s *imageService) RemoveImage(ctx context.Context, req *api.RemoveImageRequest) (*api.RemoveImageResponse, error) {
 	c := newCheck(req)
 	spec := toImageSpec(c, "image", req.GetImage())
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.Images.Remove(ctx, spec.Image); err != nil && !errdefs.IsNotFound(err) {

@@ -9,13 +9,14 @@ import (
 	"github.com/containerd/errdefs"
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cri/request"
 	"berth/internal/model"
 )
 
 func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequest) (*api.ImageStatusResponse, error) {
 	c := newCheck(req)
 	spec := toImageSpec(c, "image", req.GetImage())
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	img, err := s.Images.Get(ctx, spec.Image)
@@ -63,7 +64,7 @@ func imageUser(user string) (*api.Int64Value, string) {
 	if user == "" {
 		return nil, ""
 	}
-	if uid, err := strconv.ParseInt(user, 10, 64); err == nil && uid >= 0 && uid <= maxSubject {
+	if uid, err := strconv.ParseInt(user, 10, 64); err == nil && uid >= 0 && uid <= request.MaxSubject {
 		return &api.Int64Value{Value: uid}, ""
 	}
 	return nil, user

@@ -149,12 +149,12 @@ type place struct {
 
 func places(at path, m protoreflect.Message) (out []place) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		here := at.field(string(f.Name()))
+		here := at.Field(string(f.Name()))
 		switch {
 		case f.IsMap(): // maps of this interface hold strings alone
 		case f.IsList() && f.Message() != nil:
 			for i := range v.List().Len() {
-				out = append(out, places(here.at(i), v.List().Get(i).Message())...)
+				out = append(out, places(here.At(i), v.List().Get(i).Message())...)
 			}
 		case f.Message() != nil:
 			if strings.HasPrefix(string(f.Message().Name()), "Windows") {
@@ -171,9 +171,9 @@ func places(at path, m protoreflect.Message) (out []place) {
 		case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.BoolKind, protoreflect.MessageKind:
 			continue
 		}
-		here := at.field(string(f.Name()))
+		here := at.Field(string(f.Name()))
 		if f.IsList() {
-			out = append(out, place{string(here.at(0)), f, func(v protoreflect.Value) {
+			out = append(out, place{string(here.At(0)), f, func(v protoreflect.Value) {
 				m.Clear(f)
 				m.Mutable(f).List().Append(v)
 			}})

@@ -12,11 +12,7 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 	if r == nil {
 		return nil
 	}
-	within := func(field string, v, low, high int64) {
-		if v != 0 && (v < low || v > high) {
-			c.fail(p.field(field), "%d is not in %d..%d", v, low, high)
-		}
-	}
+	within := func(field string, v, low, high int64) { c.Within(p.Field(field), v, low, high) }
 	const unbounded = 1<<63 - 1
 	within("cpu_period", r.CpuPeriod, 1000, 1000000) // what the kernel takes, in µs
 	if r.CpuQuota != -1 {                            // no limit
@@ -27,12 +23,12 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 	within("memory_swap_limit_in_bytes", r.MemorySwapLimitInBytes, -1, unbounded)
 	within("oom_score_adj", r.OomScoreAdj, -1000, 1000)
 	if swap, limit := r.MemorySwapLimitInBytes, r.MemoryLimitInBytes; swap > 0 && limit > 0 && swap < limit {
-		c.fail(p.field("memory_swap_limit_in_bytes"), "%d is memory and swap together, which cannot be less than "+
+		c.Fail(p.Field("memory_swap_limit_in_bytes"), "%d is memory and swap together, which cannot be less than "+
 			"memory_limit_in_bytes, %d", swap, limit)
 	}
 	for field, list := range map[string]string{"cpuset_cpus": r.CpusetCpus, "cpuset_mems": r.CpusetMems} {
 		if list != "" && !cpuList.MatchString(list) {
-			c.fail(p.field(field), "%q is not a list such as 0-3,7", list)
+			c.Fail(p.Field(field), "%q is not a list such as 0-3,7", list)
 		}
 	}
 	out := &model.Resources{
@@ -48,19 +44,19 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 	}
 	seen := map[string]bool{}
 	for i, h := range r.HugepageLimits {
-		at := p.field("hugepage_limits").at(i)
+		at := p.Field("hugepage_limits").At(i)
 		size := h.GetPageSize()
 		if !hugepageSize.MatchString(size) {
-			c.fail(at.field("page_size"), "%q is not a size such as 2MB", size)
+			c.Fail(at.Field("page_size"), "%q is not a size such as 2MB", size)
 		} else if seen[size] {
-			c.fail(at.field("page_size"), "%s has a limit already", size)
+			c.Fail(at.Field("page_size"), "%s has a limit already", size)
 		}
 		seen[size] = true
 		out.HugepageLimit = append(out.HugepageLimit, model.HugepageLimit{PageSize: size, Limit: h.GetLimit()})
 	}
 	for file := range r.Unified {
 		if !unifiedName.MatchString(file) {
-			c.fail(p.field("unified").key(file), "is not the name of a cgroup v2 file such as memory.high")
+			c.Fail(p.Field("unified").Key(file), "is not the name of a cgroup v2 file such as memory.high")
 		}
 	}
 	return out

@@ -11,9 +11,9 @@ func (s *runtimeService) UpdateRuntimeConfig(ctx context.Context, req *api.Updat
 	c := newCheck(req)
 	cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
 	if cidr != "" {
-		c.podCIDR("runtime_config.network_config.pod_cidr", cidr)
+		podCIDR(c, "runtime_config.network_config.pod_cidr", cidr)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if cidr != "" { // a kubelet that has no CIDR yet sends none

@@ -15,11 +15,11 @@ import (
 // PortForward takes the ports from the request for WebSocket clients; SPDY clients name them stream by stream.
 func (s *runtimeService) PortForward(ctx context.Context, req *api.PortForwardRequest) (*api.PortForwardResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	for i, port := range req.GetPort() {
-		c.port(path("port").at(i), port)
+		c.Port(path("port").At(i), port)
 	}
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	st, err := s.Runtime.SandboxStatus(ctx, req.PodSandboxId)

@@ -9,7 +9,7 @@ import (
 func (s *runtimeService) RunPodSandbox(ctx context.Context, req *api.RunPodSandboxRequest) (*api.RunPodSandboxResponse, error) {
 	c := newCheck(req)
 	cfg := toSandboxConfig(c, "config", req.GetConfig())
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	id, err := s.Runtime.RunSandbox(ctx, cfg, req.RuntimeHandler)

@@ -10,8 +10,8 @@ import (
 
 func (s *runtimeService) PodSandboxStats(ctx context.Context, req *api.PodSandboxStatsRequest) (*api.PodSandboxStatsResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
-	if err := c.err(); err != nil {
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	u, err := s.Runtime.SandboxUsage(ctx, req.PodSandboxId)

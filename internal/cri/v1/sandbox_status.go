@@ -12,8 +12,8 @@ import (
 func (s *runtimeService) PodSandboxStatus(ctx context.Context, req *api.PodSandboxStatusRequest) (
 	*api.PodSandboxStatusResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
-	if err := c.err(); err != nil {
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	// Taken first: what a kubelet with evented PLEG compares must not be newer than what it is told.

@@ -8,8 +8,8 @@ import (
 
 func (s *runtimeService) StopPodSandbox(ctx context.Context, req *api.StopPodSandboxRequest) (*api.StopPodSandboxResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
-	if err := c.err(); err != nil {
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.Runtime.StopSandbox(ctx, req.PodSandboxId); err != nil {

@@ -9,10 +9,10 @@ import (
 func (s *runtimeService) UpdatePodSandboxResources(ctx context.Context, req *api.UpdatePodSandboxResourcesRequest) (
 	*api.UpdatePodSandboxResourcesResponse, error) {
 	c := newCheck(req)
-	c.id("pod_sandbox_id", req.GetPodSandboxId())
+	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	overhead := toResources(c, "overhead", req.GetOverhead())
 	resources := toResources(c, "resources", req.GetResources())
-	if err := c.err(); err != nil {
+	if err := c.Err(); err != nil {
 		return nil, err
 	}
 	if err := s.Runtime.UpdateSandboxResources(ctx, req.PodSandboxId, overhead, resources); err != nil {

@@ -14,15 +14,15 @@ func toSandboxSecurity(c *check, p path, s *api.LinuxSandboxSecurityContext) mod
 		return model.SandboxSecurity{}
 	}
 	if s.RunAsGroup != nil && s.RunAsUser == nil {
-		c.fail(p.field("run_as_group"), "needs run_as_user")
+		c.Fail(p.Field("run_as_group"), "needs run_as_user")
 	}
 	return model.SandboxSecurity{
-		Namespaces:               toNamespaces(c, p.field("namespace_options"), s.NamespaceOptions, false),
+		Namespaces:               toNamespaces(c, p.Field("namespace_options"), s.NamespaceOptions, false),
 		SELinux:                  toSELinux(s.SelinuxOptions),
-		RunAsUser:                toSubject(c, p.field("run_as_user"), s.RunAsUser),
-		RunAsGroup:               toSubject(c, p.field("run_as_group"), s.RunAsGroup),
+		RunAsUser:                toSubject(c, p.Field("run_as_user"), s.RunAsUser),
+		RunAsGroup:               toSubject(c, p.Field("run_as_group"), s.RunAsGroup),
 		ReadonlyRootfs:           s.ReadonlyRootfs,
-		SupplementalGroups:       toGroups(c, p.field("supplemental_groups"), s.SupplementalGroups),
+		SupplementalGroups:       toGroups(c, p.Field("supplemental_groups"), s.SupplementalGroups),
 		SupplementalGroupsStrict: s.SupplementalGroupsPolicy == api.SupplementalGroupsPolicy_Strict,
 		Privileged:               s.Privileged,
 		//lint:ignore SA1019 the interface wants the old field honoured where the new one is not set
@@ -36,26 +36,26 @@ func toContainerSecurity(c *check, p path, s *api.LinuxContainerSecurityContext)
 		return model.ContainerSecurity{}
 	}
 	if s.RunAsUser != nil && s.RunAsUsername != "" {
-		c.fail(p.field("run_as_username"), "cannot be set together with run_as_user")
+		c.Fail(p.Field("run_as_username"), "cannot be set together with run_as_user")
 	}
 	if s.RunAsGroup != nil && s.RunAsUser == nil && s.RunAsUsername == "" {
-		c.fail(p.field("run_as_group"), "needs run_as_user or run_as_username")
+		c.Fail(p.Field("run_as_group"), "needs run_as_user or run_as_username")
 	}
 	for field, paths := range map[string][]string{"masked_paths": s.MaskedPaths, "readonly_paths": s.ReadonlyPaths} {
 		for i, path := range paths {
-			c.absolute(p.field(field).at(i), path)
+			c.Absolute(p.Field(field).At(i), path)
 		}
 	}
 	return model.ContainerSecurity{
-		Capabilities:             toCapabilities(c, p.field("capabilities"), s.Capabilities),
+		Capabilities:             toCapabilities(c, p.Field("capabilities"), s.Capabilities),
 		Privileged:               s.Privileged,
-		Namespaces:               toNamespaces(c, p.field("namespace_options"), s.NamespaceOptions, true),
+		Namespaces:               toNamespaces(c, p.Field("namespace_options"), s.NamespaceOptions, true),
 		SELinux:                  toSELinux(s.SelinuxOptions),
-		RunAsUser:                toSubject(c, p.field("run_as_user"), s.RunAsUser),
-		RunAsGroup:               toSubject(c, p.field("run_as_group"), s.RunAsGroup),
+		RunAsUser:                toSubject(c, p.Field("run_as_user"), s.RunAsUser),
+		RunAsGroup:               toSubject(c, p.Field("run_as_group"), s.RunAsGroup),
 		RunAsUsername:            s.RunAsUsername,
 		ReadonlyRootfs:           s.ReadonlyRootfs,
-		SupplementalGroups:       toGroups(c, p.field("supplemental_groups"), s.SupplementalGroups),
+		SupplementalGroups:       toGroups(c, p.Field("supplemental_groups"), s.SupplementalGroups),
 		SupplementalGroupsStrict: s.SupplementalGroupsPolicy == api.SupplementalGroupsPolicy_Strict,
 		NoNewPrivs:               s.NoNewPrivs,
 		MaskedPaths:              slices.Clone(s.MaskedPaths),
@@ -75,7 +75,7 @@ func toNamespaces(c *check, p path, o *api.NamespaceOption, container bool) mode
 	}
 	noTarget := func(field string, mode api.NamespaceMode) {
 		if mode == api.NamespaceMode_TARGET {
-			c.fail(p.field(field), "TARGET is possible for the PID namespace of a container alone")
+			c.Fail(p.Field(field), "TARGET is possible for the PID namespace of a container alone")
 		}
 	}
 	noTarget("network", o.Network)
@@ -84,16 +84,16 @@ func toNamespaces(c *check, p path, o *api.NamespaceOption, container bool) mode
 		noTarget("pid", o.Pid)
 	}
 	if target := o.Pid == api.NamespaceMode_TARGET; target && o.TargetId == "" {
-		c.fail(p.field("target_id"), "is required with TARGET")
+		c.Fail(p.Field("target_id"), "is required with TARGET")
 	} else if !target && o.TargetId != "" {
-		c.fail(p.field("target_id"), "needs pid to be TARGET")
+		c.Fail(p.Field("target_id"), "needs pid to be TARGET")
 	}
 	return model.NamespaceOptions{
 		Network:  namespaceModes[o.Network],
 		PID:      namespaceModes[o.Pid],
 		IPC:      namespaceModes[o.Ipc],
 		TargetID: o.TargetId,
-		User:     toUserNamespace(c, p.field("userns_options"), o.UsernsOptions),
+		User:     toUserNamespace(c, p.Field("userns_options"), o.UsernsOptions),
 	}
 }
 
@@ -101,21 +101,21 @@ func toUserNamespace(c *check, p path, u *api.UserNamespace) *model.UserNamespac
 	if u == nil {
 		return nil
 	}
-	uids, gids := toMappings(c, p.field("uids"), u.Uids), toMappings(c, p.field("gids"), u.Gids)
+	uids, gids := toMappings(c, p.Field("uids"), u.Uids), toMappings(c, p.Field("gids"), u.Gids)
 	switch u.Mode {
 	case api.NamespaceMode_POD:
 		if len(uids) == 0 {
-			c.fail(p.field("uids"), "are required with mode POD")
+			c.Fail(p.Field("uids"), "are required with mode POD")
 		}
 		if len(gids) == 0 {
-			c.fail(p.field("gids"), "are required with mode POD")
+			c.Fail(p.Field("gids"), "are required with mode POD")
 		}
 	case api.NamespaceMode_NODE:
 		if len(uids)+len(gids) > 0 {
-			c.fail(p, "mode NODE has no uids and gids")
+			c.Fail(p, "mode NODE has no uids and gids")
 		}
 	default:
-		c.fail(p.field("mode"), "%s is not possible for user namespaces", u.Mode)
+		c.Fail(p.Field("mode"), "%s is not possible for user namespaces", u.Mode)
 	}
 	return &model.UserNamespace{Mode: namespaceModes[u.Mode], UIDs: uids, GIDs: gids}
 }
@@ -125,11 +125,11 @@ func toMappings(c *check, p path, in []*api.IDMapping) []model.IDMapping {
 	for i, m := range in {
 		host, inside, length := m.GetHostId(), m.GetContainerId(), m.GetLength()
 		if length == 0 {
-			c.fail(p.at(i).field("length"), "is 0")
+			c.Fail(p.At(i).Field("length"), "is 0")
 		}
 		const end = 1 << 32
 		if uint64(host)+uint64(length) > end || uint64(inside)+uint64(length) > end {
-			c.fail(p.at(i), "reaches beyond the largest ID")
+			c.Fail(p.At(i), "reaches beyond the largest ID")
 		}
 		out = append(out, model.IDMapping{HostID: host, ContainerID: inside, Length: length})
 	}
@@ -172,25 +172,21 @@ func toSubject(c *check, p path, v *api.Int64Value) *int64 {
 	if v == nil {
 		return nil
 	}
-	c.subject(p, v.Value)
+	c.Subject(p, v.Value)
 	id := v.Value
 	return &id
 }
 
 func toGroups(c *check, p path, in []int64) []int64 {
 	for i, id := range in {
-		c.subject(p.at(i), id)
+		c.Subject(p.At(i), id)
 	}
 	return slices.Clone(in)
 }
 
 func toCapabilities(c *check, p path, in *api.Capability) model.Capabilities {
 	names := func(field string, in []string) []string {
-		for i, name := range in {
-			if !capabilityName.MatchString(name) {
-				c.fail(p.field(field).at(i), "%q is no capability", name)
-			}
-		}
+		c.Capabilities(p.Field(field), in)
 		return slices.Clone(in)
 	}
 	return model.Capabilities{
@@ -201,17 +197,17 @@ func toCapabilities(c *check, p path, in *api.Capability) model.Capabilities {
 }
 
 func toSeccomp(c *check, p path, profile *api.SecurityProfile, old string) *model.SecurityProfile {
-	out, at := toProfile(c, p.field("seccomp"), profile, p.field("seccomp_profile_path"), old)
+	out, at := toProfile(c, p.Field("seccomp"), profile, p.Field("seccomp_profile_path"), old)
 	if out != nil && out.Type == model.ProfileLocalhost {
-		c.absolute(at, out.LocalhostRef)
+		c.Absolute(at, out.LocalhostRef)
 	}
 	return out
 }
 
 func toAppArmor(c *check, p path, profile *api.SecurityProfile, old string) *model.SecurityProfile {
-	out, at := toProfile(c, p.field("apparmor"), profile, p.field("apparmor_profile"), old)
+	out, at := toProfile(c, p.Field("apparmor"), profile, p.Field("apparmor_profile"), old)
 	if out != nil && out.Type == model.ProfileLocalhost {
-		c.word(at, out.LocalhostRef)
+		c.Word(at, out.LocalhostRef)
 	}
 	return out
 }
@@ -220,9 +216,9 @@ func toAppArmor(c *check, p path, profile *api.SecurityProfile, old string) *mod
 // localhost reference. Nil is returned where neither says anything.
 func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path, old string) (*model.SecurityProfile, path) {
 	if profile != nil {
-		at := p.field("localhost_ref")
+		at := p.Field("localhost_ref")
 		if profile.ProfileType != api.SecurityProfile_Localhost && profile.LocalhostRef != "" {
-			c.fail(at, "needs profile_type to be Localhost")
+			c.Fail(at, "needs profile_type to be Localhost")
 		}
 		return &model.SecurityProfile{
 			Type:         profileTypes[profile.ProfileType],
@@ -243,6 +239,6 @@ func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path, old
 			LocalhostRef: strings.TrimPrefix(old, localhost),
 		}, oldPath
 	}
-	c.fail(oldPath, "%q is none of runtime/default, unconfined and localhost/…", old)
+	c.Fail(oldPath, "%q is none of runtime/default, unconfined and localhost/…", old)
 	return nil, oldPath
 }

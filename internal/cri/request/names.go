@@ -1,0 +1,159 @@
+package request
+
+import (
+	"math"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+	"unicode"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
+)
+
+const (
+	// maxName is the longest name that Kubernetes gives anything.
+	maxName = 253
+	// maxHostname is what the kernel takes (__NEW_UTS_LEN).
+	maxHostname = 64
+	// MaxSubject is the largest user or group ID; the one above it means "none" to the kernel.
+	MaxSubject = 1<<32 - 2
+)
+
+var capabilityName = regexp.MustCompile(`^(?i:[A-Z][A-Z0-9_]*)$`)
+
+// Name checks what becomes part of the names of things on the node. Kubernetes allows less; other clients use more.
+func (c *Check) Name(p Path, s string) {
+	switch {
+	case s == "":
+		c.Fail(p, "is required")
+	case len(s) > maxName:
+		c.Fail(p, "is %d bytes long, %d are allowed", len(s), maxName)
+	case s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || unicode.IsControl(r) || unicode.IsSpace(r)
+	}):
+		c.Fail(p, "%q is no name: spaces, control characters and / are not allowed", s)
+	}
+}
+
+// Word checks what is written into a line of a file, between spaces.
+func (c *Check) Word(p Path, s string) {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
+		c.Fail(p, "%q is empty or has spaces or control characters in it", s)
+	}
+}
+
+// Hostname checks a host name as the kernel and /etc/hosts take it.
+func (c *Check) Hostname(p Path, s string) {
+	if s == "" {
+		return
+	}
+	if len(s) > maxHostname {
+		c.Fail(p, "is %d bytes long, %d are allowed", len(s), maxHostname)
+	}
+	c.Word(p, s)
+}
+
+// Absolute checks a path that is required. Dots in it are resolved by whoever opens it, inside its root.
+func (c *Check) Absolute(p Path, s string) {
+	switch {
+	case s == "":
+		c.Fail(p, "is required")
+	case !filepath.IsAbs(s):
+		c.Fail(p, "%q is not an absolute path", s)
+	}
+}
+
+// Relative checks a path below some directory; empty is that directory, or nothing.
+func (c *Check) Relative(p Path, s string) {
+	switch {
+	case s == "":
+	case filepath.IsAbs(s):
+		c.Fail(p, "%q is not a relative path", s)
+	case HasDotDot(s):
+		c.Fail(p, "%q leaves its directory", s)
+	}
+}
+
+// HasDotDot tells whether a path has a part that leads up.
+func HasDotDot(s string) bool {
+	for part := range strings.SplitSeq(s, "/") {
+		if part == ".." {
+			return true
+		}
+	}
+	return false
+}
+
+// Keys checks the keys of labels and annotations.
+func (c *Check) Keys(p Path, m map[string]string) {
+	if _, ok := m[""]; ok {
+		c.Fail(p, "has an empty key")
+	}
+}
+
+// Subject checks a user or group ID.
+func (c *Check) Subject(p Path, id int64) {
+	if id < 0 || id > MaxSubject {
+		c.Fail(p, "%d is not in 0..%d", id, int64(MaxSubject))
+	}
+}
+
+// CDIDevice checks the qualified name of a device.
+func (c *Check) CDIDevice(p Path, s string) {
+	if _, _, _, err := parser.ParseQualifiedName(s); err != nil {
+		c.Fail(p, "%v", err)
+	}
+}
+
+// Port checks a port number that is required.
+func (c *Check) Port(p Path, port int32) {
+	if port < 1 || port > 65535 {
+		c.Fail(p, "%d is not in 1..65535", port)
+	}
+}
+
+// Address checks an IP address without a zone.
+func (c *Check) Address(p Path, s string) {
+	if addr, err := netip.ParseAddr(s); err != nil || addr.Zone() != "" {
+		c.Fail(p, "%q is no IP address", s)
+	}
+}
+
+// Capabilities checks names of capabilities, with and without CAP_.
+func (c *Check) Capabilities(p Path, names []string) {
+	for i, name := range names {
+		if !capabilityName.MatchString(name) {
+			c.Fail(p.At(i), "%q is no capability", name)
+		}
+	}
+}
+
+// Command checks a command that is required.
+func (c *Check) Command(p Path, cmd []string) {
+	if len(cmd) == 0 {
+		c.Fail(p, "is required")
+	} else if cmd[0] == "" {
+		c.Fail(p.At(0), "is empty")
+	}
+}
+
+// Within checks a number that is 0, which is unset, or in a range.
+func (c *Check) Within(p Path, v, low, high int64) {
+	if v != 0 && (v < low || v > high) {
+		c.Fail(p, "%d is not in %d..%d", v, low, high)
+	}
+}
+
+// Seconds translates a number of seconds. What is longer than a Duration can be, 292 years, is that.
+func (c *Check) Seconds(p Path, seconds int64) time.Duration {
+	if seconds < 0 {
+		c.Fail(p, "%d is negative", seconds)
+		return 0
+	}
+	if seconds > int64(math.MaxInt64/time.Second) {
+		return math.MaxInt64
+	}
+	return time.Duration(seconds) * time.Second
+}
