@@ -48,10 +48,6 @@ func protect(cfg *config.Config, log *slog.Logger) {
 // handlers turns the configured runtimes into the domain's.
 func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs}
-	var err error
-	if base.Rlimits, err = cfg.Rlimits(); err != nil {
-		return nil, err
-	}
 	switch p := cfg.Seccomp.DefaultProfile; p {
 	case "":
 	case "runtime/default":
@@ -67,6 +63,10 @@ func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 	out := map[string]pod.Handler{}
 	for name, r := range cfg.Runtimes {
 		spec := base
+		var err error
+		if spec.Rlimits, err = cfg.Rlimits(name); err != nil {
+			return nil, err
+		}
 		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
 		spec.Annotations = r.Annotations
 		if len(r.Capabilities) > 0 {

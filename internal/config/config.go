@@ -90,6 +90,7 @@ type Runtime struct {
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
 	Annotations                  []string `toml:"annotations"`
 	Capabilities                 []string `toml:"capabilities"`
+	Ulimits                      []string `toml:"ulimits"`
 }
 
 // Default is the configuration of a node that has no file.
@@ -126,7 +127,7 @@ func Default() *Config {
 		},
 		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
 		Runtimes: map[string]Runtime{
-			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, Capabilities: []string{}},
+			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, Capabilities: []string{}, Ulimits: []string{}},
 		},
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/pflag"
 )
@@ -155,6 +157,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"an absent default runtime":  {file: "default_runtime = \"crun\"", want: []string{"default_runtime", "crun"}},
 		"a certificate alone":        {file: "[stream]\ntls_cert = \"/c.pem\"", want: []string{"stream.tls_key"}},
 		"a ulimit":                   {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
+		"a runtime's ulimit":         {file: "[runtimes.x]\nulimits = [\"core=2:1\"]", want: []string{":2", "runtimes.x.ulimits", "core"}},
 		"root and state in one":      {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},
 		"several at once":            {file: "root = \"x\"\nlog_format = \"xml\"", want: []string{"root", "log_format"}},
 	} {
@@ -192,7 +195,7 @@ func TestAMissingFileIsAnErrorOnlyWhereItWasNamed(t *testing.T) {
 func TestUlimits(t *testing.T) {
 	c := Default()
 	c.Ulimits = []string{"nofile=1024:524288", "core=0", "memlock=unlimited"}
-	got, err := c.Rlimits()
+	got, err := c.Rlimits("berth")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,9 +205,28 @@ func TestUlimits(t *testing.T) {
 	}
 	for _, bad := range []string{"nofile", "nofile=", "nofile=5:4", "nofile=a", "=1"} {
 		c.Ulimits = []string{bad}
-		if _, err := c.Rlimits(); err == nil {
+		if _, err := c.Rlimits("berth"); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
+	}
+}
+
+func TestAHandlersUlimitsStandInPlaceOfTheNodes(t *testing.T) {
+	c := Default()
+	c.Ulimits = []string{"nofile=1024", "core=0"}
+	c.Runtimes["other"] = Runtime{Type: RuntimeBuiltin, Ulimits: []string{"nofile=10:20", "stack=1048576"}}
+	got, err := c.Rlimits("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []specs.POSIXRlimit{
+		{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NOFILE", Soft: 10, Hard: 20}, {Type: "RLIMIT_STACK", Soft: 1 << 20, Hard: 1 << 20},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+	if got, err := c.Rlimits("berth"); err != nil || len(got) != 2 || got[0].Soft != 1024 {
+		t.Errorf("the other handler has %+v, %v", got, err)
 	}
 }
 

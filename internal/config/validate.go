@@ -50,7 +50,7 @@ func (c *Config) Validate() error {
 		v.fail("cgroup_root", "%q has .. in it", c.CgroupRoot)
 	}
 	v.between("pids_limit", c.PidsLimit, 0, 1<<22) // the kernel's own limit of process IDs
-	if _, err := c.Rlimits(); err != nil {
+	if _, err := parseUlimits("ulimits", c.Ulimits); err != nil {
 		v.errs = append(v.errs, err)
 	}
 	v.directories("cdi_spec_dirs", c.CDISpecDirs)
@@ -217,6 +217,9 @@ func (v *validation) runtimes(c *Config) {
 		default:
 			v.oneOf(key+".type", r.Type, RuntimeBuiltin, RuntimeOCI)
 		}
+		if _, err := parseUlimits(key+".ulimits", r.Ulimits); err != nil {
+			v.errs = append(v.errs, err)
+		}
 		for _, pattern := range r.Annotations {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
 				v.fail(key+".annotations", "%q is no pattern", pattern)
@@ -234,20 +237,38 @@ func (v *validation) runtimes(c *Config) {
 var ulimits = []string{"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
 	"rss", "rtprio", "rttime", "sigpending", "stack"}
 
-// Rlimits are the ulimits as an OCI spec has them. "unlimited" and -1 are no limit.
-func (c *Config) Rlimits() ([]specs.POSIXRlimit, error) {
+// Rlimits are the limits of a runtime handler's containers as an OCI spec has them: the node's, but for those that the
+// handler has a limit of its own for.
+func (c *Config) Rlimits(handler string) ([]specs.POSIXRlimit, error) {
+	node, err := parseUlimits("ulimits", c.Ulimits)
+	if err != nil {
+		return nil, err
+	}
+	own, err := parseUlimits("runtimes."+handler+".ulimits", c.Runtimes[handler].Ulimits)
+	if err != nil {
+		return nil, err
+	}
+	for _, limit := range own {
+		same := func(l specs.POSIXRlimit) bool { return l.Type == limit.Type }
+		node = append(slices.DeleteFunc(node, same), limit)
+	}
+	return node, nil
+}
+
+// parseUlimits reads the limits that a key lists. "unlimited" and -1 are no limit.
+func parseUlimits(key string, list []string) ([]specs.POSIXRlimit, error) {
 	var (
 		out  []specs.POSIXRlimit
 		errs []error
 		seen = map[string]bool{}
 	)
-	for _, s := range c.Ulimits {
+	for _, s := range list {
 		limit, err := parseUlimit(s)
 		if err == nil && seen[limit.Type] {
 			err = fmt.Errorf("is given twice")
 		}
 		if err != nil {
-			errs = append(errs, &KeyError{"ulimits", fmt.Sprintf("%q: %v", s, err)})
+			errs = append(errs, &KeyError{key, fmt.Sprintf("%q: %v", s, err)})
 			continue
 		}
 		seen[limit.Type] = true

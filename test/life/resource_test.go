@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -251,4 +252,23 @@ func TestAnUpdateOfWhatIsGoneIsNotFound(t *testing.T) {
 		ContainerId: strings.Repeat("f", 64), Linux: &cri.LinuxContainerResources{CpuShares: 2},
 	})
 	nodetest.WantCode(t, err, codes.NotFound)
+}
+
+func TestAHandlersUlimitsReachItsContainers(t *testing.T) {
+	nodetest.BerthOnly(t, "the configuration of handlers is Berth's own")
+	n := nodetest.Start(t, node.Options{
+		Config: "ulimits = [\"nofile=1111:2222\", \"core=4096\"]\n",
+		Tables: "[runtimes.own]\ntype = \"builtin\"\nulimits = [\"nofile=333:444\"]\n",
+	})
+	const script = "ulimit -Sn; ulimit -Hn; ulimit -c"
+	plain, own := nodetest.RunPod(t, n), nodetest.RunPodHandler(t, n, "own")
+	if got := plain.Output(script); got != "1111\n2222\n8\n" {
+		t.Errorf("the default handler: %q", got)
+	}
+	if got := own.Output(script); got != "333\n444\n8\n" {
+		t.Errorf("the other handler: %q", got)
+	}
+	if got := own.Run().Sh("ulimit -Sn; ulimit -Hn"); got != "333\n444" {
+		t.Errorf("an exec under the other handler: %q", got)
+	}
 }
