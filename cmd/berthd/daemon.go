@@ -23,6 +23,7 @@ import (
 	"berth/internal/cri"
 	"berth/internal/cri/berthv1"
 	criv1 "berth/internal/cri/v1"
+	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/image"
 	"berth/internal/image/registry"
 	"berth/internal/keeper"
@@ -160,6 +161,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		},
 		Log: log,
 	})
+	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: door, Version: version})
 	berthv1.Register(server, images)
 
 	gid, err := cfg.SocketGID()

@@ -28,7 +28,7 @@ func (h *Hierarchies) Limit(cgroup string, r *specs.LinuxResources) error {
 		}
 	}
 	if m := r.Memory; m != nil {
-		limits.Memory, limits.MemorySwap = value(m.Limit), value(m.Swap)
+		limits.Memory, limits.MemorySwap, limits.MemoryReservation = value(m.Limit), value(m.Swap), value(m.Reservation)
 	}
 	for _, huge := range r.HugepageLimits {
 		limits.HugetlbLimit = append(limits.HugetlbLimit, &cgroups.HugepageLimit{Pagesize: huge.Pagesize, Limit: huge.Limit})

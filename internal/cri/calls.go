@@ -67,7 +67,8 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 // level is how much an outcome concerns whoever reads the log.
 func level(code codes.Code) slog.Level {
 	switch code {
-	case codes.OK, codes.Canceled: // a client that has seen enough of a stream cancels it
+	case codes.OK, codes.Canceled, // a client that has seen enough of a stream cancels it
+		codes.Aborted: // a command that has failed
 		return slog.LevelDebug
 	case codes.NotFound, codes.InvalidArgument, codes.AlreadyExists, codes.Unimplemented, codes.OutOfRange:
 		return slog.LevelInfo // the client's affair

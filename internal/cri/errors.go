@@ -3,16 +3,43 @@ package cri
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"strconv"
 	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"berth/internal/keeper"
 )
+
+// ExitError is a command of a call that streams, which ended with another code than 0.
+type ExitError struct{ Code int }
+
+func (e *ExitError) Error() string {
+	return fmt.Sprintf("command terminated with exit code %d", e.Code)
+}
+
+// ExitReason and ExitCode are where clients find the code: the reason of a google.rpc.ErrorInfo and a key of its metadata.
+const (
+	ExitReason = "EXIT_CODE"
+	ExitCode   = "exit_code"
+)
+
+// status has a code that no other error of such a call has.
+func (e *ExitError) status() error {
+	st, err := status.New(codes.Aborted, e.Error()).WithDetails(&errdetails.ErrorInfo{
+		Reason: ExitReason, Domain: "berth", Metadata: map[string]string{ExitCode: strconv.Itoa(e.Code)},
+	})
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	return st.Err()
+}
 
 // Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors. An error that
 // names no class is Internal: Unknown tells a client nothing.
@@ -24,6 +51,10 @@ func Status(err error) error {
 	var start *keeper.StartError
 	if errors.As(err, &start) {
 		return status.Error(codes.FailedPrecondition, err.Error())
+	}
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		return exit.status()
 	}
 	st := status.Convert(errgrpc.ToGRPC(err))
 	if st.Code() != codes.Unknown {

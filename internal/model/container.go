@@ -37,6 +37,7 @@ const (
 
 // Mount brings a host path, an image or a named volume into a container: one of HostPath, Image and Volume is set.
 type Mount struct {
+	Name              string      `json:"name,omitempty"` // what the client calls it: only its status shows it
 	ContainerPath     string      `json:"containerPath"`
 	HostPath          string      `json:"hostPath,omitempty"`
 	Volume            string      `json:"volume,omitempty"` // the name of a volume of the node's store, made if it does not exist
@@ -145,6 +146,7 @@ type ContainerSecurity struct {
 // ContainerConfig is everything that a client says about a container when it creates one.
 type ContainerConfig struct {
 	Metadata    ContainerMetadata `json:"metadata"`
+	Name        string            `json:"name,omitempty"` // see Named
 	Image       ImageSpec         `json:"image"`
 	Command     []string          `json:"command,omitempty"`
 	Args        []string          `json:"args,omitempty"`
@@ -164,6 +166,16 @@ type ContainerConfig struct {
 	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"`  // 0: the image's, else SIGTERM
 	NetPriority int64             `json:"netPriority,omitempty"` // of its traffic (net_prio, cgroup v1)
 	QuotaID     string            `json:"quotaID,omitempty"`     // empty or 0: none; -1: a free one; else 16777216 or more
+}
+
+// Named is what clients that know no metadata call a container: Name, if such a client made it, else the metadata's. A
+// container with a Name is the only one of its pod that is called so and has not ended; its Metadata.Attempt is the domain's
+// to choose.
+func (c *ContainerConfig) Named() string {
+	if c.Name != "" {
+		return c.Name
+	}
+	return c.Metadata.Name
 }
 
 // ContainerState is the state of a container as clients see it.

@@ -1,6 +1,9 @@
 package model
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // SandboxMetadata names a pod. The four fields together are unique among the sandboxes of a node.
 type SandboxMetadata struct {
@@ -107,6 +110,7 @@ type SandboxSecurity struct {
 // SandboxConfig is everything that a client says about a pod when it runs one.
 type SandboxConfig struct {
 	Metadata     SandboxMetadata   `json:"metadata"`
+	Name         string            `json:"name,omitempty"` // see Named
 	Hostname     string            `json:"hostname,omitempty"`
 	LogDirectory string            `json:"logDirectory,omitempty"`
 	DNS          *DNS              `json:"dns,omitempty"`
@@ -114,10 +118,22 @@ type SandboxConfig struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Annotations  map[string]string `json:"annotations,omitempty"`
 	CgroupParent string            `json:"cgroupParent,omitempty"`
+	OwnCgroup    bool              `json:"ownCgroup,omitempty"` // it gets a cgroup below CgroupParent, which else is its own
 	Security     SandboxSecurity   `json:"security"`
 	Sysctls      map[string]string `json:"sysctls,omitempty"`
 	Overhead     *Resources        `json:"overhead,omitempty"`
 	Resources    *Resources        `json:"resources,omitempty"`
+}
+
+// Named is what clients that know no metadata call a pod: Name, if such a client made it, else a name made of the metadata,
+// whose parts have no slashes. A pod with a Name is the only one that is called so and has not stopped; its Metadata.Attempt
+// is the domain's to choose.
+func (c *SandboxConfig) Named() string {
+	if c.Name != "" {
+		return c.Name
+	}
+	m := c.Metadata
+	return fmt.Sprintf("%s/%s/%s/%d", m.Namespace, m.Name, m.UID, m.Attempt)
 }
 
 // SandboxState is the state of a pod's sandbox.
@@ -136,6 +152,7 @@ type SandboxStatus struct {
 	CreatedAt      time.Time
 	IPs            []string // the first is the pod's primary IP; empty in the node's network
 	RuntimeHandler string
+	NetNS          string // the path of the pod's network namespace; empty in the node's network, and once it has stopped
 }
 
 // SandboxFilter selects sandboxes; empty fields match all. ID may be a prefix.

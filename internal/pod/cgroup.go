@@ -16,6 +16,10 @@ import (
 func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	parent := r.Config.CgroupParent
 	if m.cfg.SystemdCgroup {
+		if r.Config.OwnCgroup && podResources(r.Config) != nil {
+			return fmt.Errorf("config.resources: this node's cgroup driver is systemd, and the limits of the slice %q are its "+
+				"maker's: %w", parent, errdefs.ErrFailedPrecondition)
+		}
 		if parent == "" {
 			parent = m.cfg.CgroupRoot
 		}
@@ -37,6 +41,9 @@ func (m *Manager) placeCgroup(r *SandboxRecord) error {
 			parent, errdefs.ErrInvalidArgument)
 	}
 	r.CgroupParent = path.Clean("/" + parent)
+	if r.Config.OwnCgroup {
+		r.CgroupParent = path.Join(r.CgroupParent, r.ID)
+	}
 	host, err := cgroup.Host()
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		return "", err
 	}
 
+	cfg = withPodPID(cfg, pod.Config)
 	c := newContainer(newID(), s)
 	c.rec = ContainerRecord{
 		ID:        c.id,
@@ -72,7 +73,8 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	_ = c.op.sem.Acquire(ctx, exclusive) // nobody else has it
 	defer c.op.sem.Release(exclusive)
 	m.mu.Lock()
-	if err = m.reserve("container", containerName(s.id, cfg.Metadata), c.id); err == nil {
+	if err = m.nameContainer(c); err == nil {
+		cfg = c.rec.Config
 		c.publish()
 		m.ctr[c.id] = c
 	}
@@ -221,8 +223,17 @@ func (m *Manager) rootfsOptions(pod *SandboxRecord, dir string, layers *image.La
 	return o
 }
 
-// nodePID is the node's own PID namespace.
-const nodePID = "/proc/1/ns/pid"
+// withPodPID is a container's configuration with the PID mode of its pod where it names none, or the pod's while that lives in
+// the node's.
+func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.ContainerConfig {
+	mode := pod.Security.Namespaces.PID
+	if own := cfg.Security.Namespaces.PID; own != "" && (own != model.NamespacePod || mode != model.NamespaceNode) {
+		return cfg
+	}
+	out := *cfg
+	out.Security.Namespaces.PID = mode
+	return &out
+}
 
 // pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
 func (m *Manager) pidNamespace(pod *SandboxRecord, cfg *model.ContainerConfig) (string, error) {
@@ -245,11 +256,7 @@ func (m *Manager) pidNamespace(pod *SandboxRecord, cfg *model.ContainerConfig) (
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}
-	set := m.namespaces(pod.ID)
-	switch {
-	case pod.Config.Security.Namespaces.PID == model.NamespaceNode:
-		return nodePID, nil
-	case set.Pinned(namespace.PID):
+	if set := m.namespaces(pod.ID); set.Pinned(namespace.PID) {
 		return set.Path(namespace.PID), nil
 	}
 	// The pod was run with a PID namespace for each container.

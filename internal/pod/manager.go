@@ -189,6 +189,10 @@ func (m *Manager) containersOf(sandboxID string) []*container {
 	return list
 }
 
+func (m *Manager) newSandbox(id string) *sandbox {
+	return &sandbox{id: id, netns: m.namespaces(id).Path(namespace.Network), op: newOpLock()}
+}
+
 // reserve takes a name for an ID, or says which ID has it.
 func (m *Manager) reserve(kind, name, id string) error {
 	if other, taken := m.names[name]; taken && other != id {

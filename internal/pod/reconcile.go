@@ -92,7 +92,7 @@ func (m *Manager) clean(what, id string, err error) {
 func (m *Manager) loadSandboxes() ([]state.Broken, error) {
 	loaded := map[string]*sandbox{}
 	broken, err := m.pods.Load(func(id string) any {
-		s := &sandbox{id: id, op: newOpLock()}
+		s := m.newSandbox(id)
 		loaded[id] = s
 		return &s.rec
 	})

@@ -74,6 +74,8 @@ func newOpLock() opLock { return opLock{semaphore.NewWeighted(exclusive)} }
 // sandbox is a pod in memory.
 type sandbox struct {
 	id string
+	// netns is where its network namespace is pinned, if it has one.
+	netns string
 	// op is held exclusively by run, stop and remove, and shared by what happens to a container of the pod.
 	op opLock
 
@@ -108,9 +110,12 @@ func newContainer(id string, s *sandbox) *container {
 func (c *container) ended() { c.once.Do(func() { close(c.exited) }) }
 
 func (s *sandbox) publish() {
-	state := model.SandboxNotReady
+	state, netns := model.SandboxNotReady, ""
 	if s.rec.Phase == SandboxReady {
 		state = model.SandboxReady
+		if !nodeNetwork(s.rec.Config) {
+			netns = s.netns
+		}
 	}
 	s.status.Store(&model.SandboxStatus{
 		ID:             s.id,
@@ -119,6 +124,7 @@ func (s *sandbox) publish() {
 		CreatedAt:      s.rec.CreatedAt,
 		IPs:            s.rec.IPs,
 		RuntimeHandler: s.rec.Handler,
+		NetNS:          netns,
 	})
 }
 

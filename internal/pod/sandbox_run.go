@@ -33,7 +33,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
 		return "", fmt.Errorf("config.linux.sysctls: %w", err)
 	}
-	s := &sandbox{id: newID(), op: newOpLock()}
+	s := m.newSandbox(newID())
 	if cfg.Security.Namespaces.PID == "" {
 		pod := *cfg
 		pod.Security.Namespaces.PID = model.NamespacePod
@@ -58,8 +58,8 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	defer s.op.sem.Release(exclusive)
 
 	m.mu.Lock()
-	err = m.reserve("pod sandbox", sandboxName(cfg.Metadata), s.id)
-	if err == nil {
+	if err = m.nameSandbox(s); err == nil {
+		cfg = s.rec.Config
 		m.adoptOwnedCgroup(&s.rec)
 		s.publish()
 		m.pod[s.id] = s

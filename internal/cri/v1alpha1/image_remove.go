@@ -1,0 +1,21 @@
+package v1alpha1
+
+import (
+	"context"
+
+	"github.com/containerd/errdefs"
+
+	api "berth/api/runtime/v1alpha1"
+)
+
+func (s *imageService) RemoveImage(ctx context.Context, req *api.RemoveImageRequest) (*api.RemoveImageResponse, error) {
+	c := newCheck(req)
+	spec := toImageSpec(c, "image", req.GetImage())
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	if err := s.Images.Remove(ctx, spec.Image); err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	return &api.RemoveImageResponse{}, nil
+}
