@@ -267,6 +267,9 @@ func (c *Client) WaitExec(ctx context.Context, containerID, execID string) (*Exe
 	if err != nil {
 		return nil, err
 	}
+	if !c.cfg.NoCustody {
+		c.custody.taken(containerID + "/" + execID)
+	}
 	return &exit, nil
 }
 

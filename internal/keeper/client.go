@@ -59,13 +59,19 @@ type connection struct {
 	fds    *wire.Conn
 	closed chan struct{}
 	once   sync.Once
+	// received is closed when all that the keeper had sent has been taken.
+	received chan struct{}
 }
+
+// lastWait bounds how long a connection that ends may take to bring what the keeper has sent. A dead keeper's is there
+// at once.
+const lastWait = 2 * time.Second
 
 func (c *connection) close() {
 	c.once.Do(func() {
 		close(c.closed)
 		c.rpc.Close()
-		c.fds.Close()
+		c.fds.Finish(lastWait)
 	})
 }
 
@@ -132,6 +138,8 @@ func (c *Client) supervise(conn *connection) {
 			return
 		}
 		c.set(nil, errors.New("connection broken"))
+		// The sockets break together, and the last things that a dead keeper gave into custody may lie in the other one.
+		<-conn.received
 		for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 			next, err := c.connect(c.ctx)
 			if err == nil {
@@ -217,7 +225,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{fds: fds, closed: make(chan struct{})}
+	conn := &connection{fds: fds, closed: make(chan struct{}), received: make(chan struct{})}
 	conn.rpc = ttrpc.NewClient(rpc, ttrpc.WithOnClose(func() { go conn.close() }))
 	conn.api = api.NewKeeperClient(conn.rpc)
 
@@ -278,6 +286,8 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) err
 
 // receive takes what the keeper sends until the connection ends.
 func (c *Client) receive(conn *connection) {
+	defer close(conn.received)
+	defer conn.fds.Close()
 	defer conn.close()
 	for {
 		p, err := conn.fds.Receive()

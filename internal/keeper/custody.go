@@ -19,6 +19,7 @@ type custody struct {
 	mu      sync.Mutex
 	items   map[string]*item
 	seen    map[string]bool // named by the keeper since the synchronisation began
+	told    map[string]bool // execs whose end is known here before they have arrived
 	changed chan struct{}   // closed when something arrives
 	closed  bool
 }
@@ -36,7 +37,7 @@ type keepsake struct {
 }
 
 func (c *custody) init() {
-	c.items, c.changed = map[string]*item{}, make(chan struct{})
+	c.items, c.told, c.changed = map[string]*item{}, map[string]bool{}, make(chan struct{})
 }
 
 // keep takes the packet's descriptors in place of the ones it had.
@@ -44,6 +45,10 @@ func (c *custody) keep(p *wire.Packet) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(p.FDs) != len(p.Roles) {
+		return
+	}
+	if c.told[p.ID] {
+		delete(c.told, p.ID)
 		return
 	}
 	it := c.items[p.ID]
@@ -86,6 +91,17 @@ func (c *custody) release(id string, roles []wire.Role) {
 	}
 }
 
+// taken drops an exec whose end the keeper has told. What the keeper gave into custody may come after its answer.
+func (c *custody) taken(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.items[id] != nil {
+		c.drop(id)
+	} else {
+		c.told[id] = true
+	}
+}
+
 func (c *custody) drop(id string) {
 	for _, fd := range c.items[id].files {
 		unix.Close(fd)
@@ -99,6 +115,7 @@ func (c *custody) beginSync(same bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.seen = nil
+	clear(c.told)
 	if same {
 		c.seen = map[string]bool{}
 	}

@@ -318,6 +318,86 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
+// A keeper that is killed at any moment of a start or an exec loses neither, nor how they end.
+func TestKeeperKilledAtAnyMoment(t *testing.T) {
+	n := start(t)
+	n.run(n.request("idle", "sleep", "1000"))
+	for i := range 30 {
+		before := n.pid()
+		killed := make(chan error, 1)
+		// A start takes some milliseconds, an exec fewer; what comes after them is hit as well.
+		after := time.Duration(i) * time.Millisecond
+		go func() {
+			time.Sleep(after)
+			killed <- unix.Kill(before, unix.SIGKILL)
+		}()
+		id := fmt.Sprint("c", i)
+		n.run(n.request(id, "sh", "-c", "echo out; exit 7"))
+		execID := fmt.Sprint("e", i)
+		if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+			ContainerID: "idle", ExecID: execID, Process: n.process("sh", "-c", "exit 6"),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if exit, err := n.client.WaitExec(n.ctx(), "idle", execID); err != nil || exit.ExitCode != 6 {
+			t.Errorf("exec, killed after %v: %+v, %v", after, exit, err)
+		}
+		if st := n.ended(id); st.ExitCode != 7 || st.Lost {
+			t.Errorf("container, killed after %v: %+v", after, st)
+		}
+		// What the keeper had in hand when it was killed is lost.
+		if got := n.output("stdout", n.logPath(id)); got != "" && !strings.HasSuffix(got, "out\n") {
+			t.Errorf("container, killed after %v: wrote %q", after, got)
+		}
+		if err := <-killed; err != nil {
+			t.Fatal(err)
+		}
+		n.until("another keeper answers", func() bool { return n.pid() != before })
+		n.delete(id)
+	}
+}
+
+// What a call has been told of is in custody: the keeper may die at once.
+func TestKeeperKilledRightAfterItsAnswer(t *testing.T) {
+	n := start(t)
+	n.run(n.request("idle", "sleep", "1000"))
+	for i := range 20 {
+		id, execID := fmt.Sprint("c", i), fmt.Sprint("e", i)
+		wait := fmt.Sprintf("until [ -e /tmp/go%d ]; do usleep 1000; done; ", i)
+		kill := func(pid int) {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(fmt.Sprintf("%s/tmp/go%d", n.root, i), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pid := n.pid()
+		if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+			ContainerID: "idle", ExecID: execID, Process: n.process("sh", "-c", wait+"exit 6"),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		kill(pid)
+		if exit, err := n.client.WaitExec(n.ctx(), "idle", execID); err != nil || exit.ExitCode != 6 {
+			t.Errorf("exec: %+v, %v", exit, err)
+		}
+		if err := os.Remove(fmt.Sprintf("%s/tmp/go%d", n.root, i)); err != nil {
+			t.Fatal(err)
+		}
+		pid = n.pid()
+		n.run(n.request(id, "sh", "-c", wait+"echo out; exit 7"))
+		kill(pid)
+		if st := n.ended(id); st.ExitCode != 7 || st.Lost {
+			t.Errorf("container: %+v", st)
+		}
+		if got := n.output("stdout", n.logPath(id)); got != "out\n" {
+			t.Errorf("container wrote %q", got)
+		}
+		n.delete(id)
+	}
+}
+
 func TestKeeperAndClientKilled(t *testing.T) {
 	n := start(t)
 	n.run(n.request("lives", "sleep", "1000"))

@@ -126,10 +126,21 @@ func (f *FD) Wait() (Exit, error) {
 		case stopped || !errors.Is(err, os.ErrDeadlineExceeded):
 			return Exit{}, errors.Join(ErrStopped, err)
 		case waiting:
-			return Exit{Code: 255}, nil
+			f.final(&exit)
+			return exit, nil
 		}
 		// A deadline that Stop set and Resume has taken back.
 	}
+}
+
+// final is the last look at a process that has ended.
+func (f *FD) final(exit *Exit) {
+	*exit = Exit{Code: 255}
+	_ = f.Control(func(fd int) {
+		if now, done, _ := f.poll(fd); done {
+			*exit = now
+		}
+	})
 }
 
 // poll looks at the process once.
@@ -158,10 +169,14 @@ func (f *FD) poll(fd int) (exit Exit, done, waiting bool) {
 	if ws, ok := zombie(f.pid); ok {
 		return Exit{Code: code(ws), Known: true}, true, false
 	}
-	if p[0].Revents&unix.POLLHUP != 0 || !exists(f.pid) {
-		return Exit{Code: 255}, true, false // reaped, and this kernel keeps no code
+	if p[0].Revents&unix.POLLHUP == 0 && exists(f.pid) {
+		return Exit{}, false, true
 	}
-	return Exit{}, false, true
+	// It may have been reaped between the two looks.
+	if ws, ok := info(fd); ok {
+		return Exit{Code: code(ws), Known: true}, true, false
+	}
+	return Exit{Code: 255}, true, false // this kernel keeps no code
 }
 
 // info asks the kernel for the wait status that a reaped process left (PIDFD_INFO_EXIT, Linux 6.15).

@@ -29,10 +29,12 @@ func (s *Server) inherit() error {
 	}
 	for _, r := range rows {
 		c := s.newContainer(*r)
-		if r.State == keeper.StateStarting {
+		if r.State == keeper.StateStarting || r.Held && !s.runtime(r).begun(c) {
+			s.aborted[r.ID] = true
 			s.abort(c)
 			continue
 		}
+		c.row.Held = false
 		s.containers[r.ID] = c
 		close(c.started)
 		c.row.Orphan = true
@@ -96,7 +98,7 @@ func (s *Server) watchOrphan(c *container, fd int) {
 		return
 	}
 	c.mu.Lock()
-	if c.proc != nil || c.row.State != keeper.StateRunning {
+	if c.proc != nil || c.ending || c.row.State != keeper.StateRunning {
 		c.mu.Unlock()
 		proc.Close()
 		return
@@ -124,6 +126,14 @@ func (s *Server) adopt(js []byte, token string) error {
 	}
 	switch {
 	case k.Container != nil && checkID("container", k.Container.ID) == nil:
+		if s.aborted[k.Container.ID] {
+			// Its program never ran; the call that started it is made again.
+			closeAll(files)
+			if _, err := s.get(k.Container.ID); err != nil {
+				s.release(k.Container.ID)
+			}
+			return nil
+		}
 		c := s.adoptRow(k.Container)
 		s.adoptFiles(c, files)
 		s.give(c)
@@ -142,7 +152,7 @@ func (s *Server) adoptRow(r *row) *container {
 	c, ok := s.containers[r.ID]
 	if !ok {
 		c = s.newContainer(*r)
-		c.row.Orphan, c.row.LogDone = true, false
+		c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
 		close(c.started)
 		if r.State == keeper.StateExited {
 			close(c.exited)
@@ -202,6 +212,7 @@ func (s *Server) adoptExec(r *execRow, files map[wire.Role]int) error {
 		if ok {
 			unix.Close(fd)
 		}
+		s.release(execKey(r.ContainerID, r.ExecID))
 		return err
 	}
 	proc, err := pidfd.New(fd, r.PID, false)
@@ -232,6 +243,13 @@ func (p *process) arm() {
 	}
 }
 
+// isSettled says whether the time to hand things back is over.
+func (s *Server) isSettled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settled
+}
+
 // settle ends the time in which things are handed back: what nobody kept is lost.
 func (s *Server) settle() {
 	if s.begin() != nil {
@@ -247,7 +265,7 @@ func (s *Server) settle() {
 	s.mu.Unlock()
 	for _, c := range s.all() {
 		c.mu.Lock()
-		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan
+		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan && !c.ending
 		mute := c.row.Orphan && c.row.State == keeper.StateRunning && len(c.pumps) == 0
 		rest := c.row.State == keeper.StateExited && !c.row.LogDone
 		c.mu.Unlock()

@@ -187,12 +187,12 @@ func (b *binary) console(c *container) (path string, receive func() (int, error)
 	return path, receive, done, nil
 }
 
-func (b *binary) run(ctx context.Context, c *container, l *launch) (launched, error) {
+func (b *binary) run(ctx context.Context, c *container, l *launch) error {
 	res := launched{console: -1}
 	spec := *l.spec
 	spec.Version = bundleVersion
 	if err := b.s.writeBundle(c.id, &spec); err != nil {
-		return res, err
+		return err
 	}
 	pidFile := filepath.Join(b.s.bundle(c.id), "pid")
 	args := []string{"create", "--bundle", b.s.bundle(c.id), "--pid-file", pidFile}
@@ -200,19 +200,16 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) (launched, er
 	if l.spec.Process.Terminal {
 		sock, recv, done, err := b.console(c)
 		if err != nil {
-			return res, err
+			return err
 		}
 		defer done()
 		receive, args = recv, append(args, "--console-socket", sock)
 	}
-	undo := func(err error) (launched, error) {
-		if res.console >= 0 {
-			unix.Close(res.console)
-		}
+	undo := func(err error) error {
 		if derr := b.destroy(ctx, c); derr != nil {
 			c.log.Warn("remove container that did not start", "error", derr)
 		}
-		return launched{}, err
+		return err
 	}
 	if err := b.call(ctx, c, l.io, append(args, c.id)...); err != nil {
 		return undo(err)
@@ -227,13 +224,22 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) (launched, er
 		}
 	}
 	if res.cgroups, err = processPaths(res.pid); err != nil {
+		if res.console >= 0 {
+			unix.Close(res.console)
+		}
+		return undo(err)
+	}
+	if err := l.hold(res); err != nil {
 		return undo(err)
 	}
 	if err := b.call(ctx, c, stdio{}, "start", c.id); err != nil {
 		return undo(err)
 	}
-	return res, nil
+	return nil
 }
+
+// begun: runtimes do not agree on how that is told, so a start that was cut off is made anew.
+func (b *binary) begun(*container) bool { return false }
 
 func (b *binary) exec(ctx context.Context, c *container, l *launch) (launched, error) {
 	res := launched{console: -1}

@@ -28,6 +28,7 @@ type container struct {
 
 	mu      sync.Mutex
 	row     row
+	held    *row      // what row will be once the program begins; nil: it has, or is not set up
 	runErr  error     // why the start failed; valid once started is closed
 	proc    *pidfd.FD // nil: not running, or unknown after another keeper's death
 	out     *logpump.Log
@@ -37,6 +38,8 @@ type container struct {
 	owners  map[string]string // attach ID to the session that brought input with it
 	clients map[string]string // attach ID to its session
 	removed bool
+	// ending: somebody sees to the end of the first process.
+	ending bool
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 
@@ -112,7 +115,12 @@ func (c *container) watch(proc *pidfd.FD) {
 func (c *container) ended(exit pidfd.Exit) {
 	at := time.Now()
 	c.mu.Lock()
-	paths := c.row.Cgroups
+	if c.ending {
+		c.mu.Unlock()
+		return
+	}
+	c.ending = true
+	paths, orphan := c.row.Cgroups, c.row.Orphan
 	proc := c.proc
 	c.proc = nil
 	c.mu.Unlock()
@@ -131,6 +139,9 @@ func (c *container) ended(exit pidfd.Exit) {
 	})
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
+	if orphan && !c.s.isSettled() {
+		return // its output may yet be handed back; settle sees to it
+	}
 	c.drain()
 }
 

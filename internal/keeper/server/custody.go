@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
@@ -21,10 +23,14 @@ func dup(fd int) int {
 func (c *container) keepsake() *wire.Packet {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.removed || c.row.LogDone || c.row.State == keeper.StateStarting {
+	r := &c.row
+	if c.held != nil {
+		r = c.held
+	}
+	if c.removed || r.LogDone || r.State == keeper.StateStarting {
 		return nil
 	}
-	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: mustJSON(kept{Container: &c.row})}
+	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: mustJSON(kept{Container: r})}
 	add := func(r wire.Role, fd int) {
 		if fd = dup(fd); fd >= 0 {
 			p.Roles, p.FDs = append(p.Roles, r), append(p.FDs, fd)
@@ -82,11 +88,33 @@ func (s *Server) custodians() []*session {
 	return list
 }
 
+// handover is what is on its way into custody.
+type handover []<-chan struct{}
+
+// handoverWait bounds how long one client that takes nothing can delay what others start.
+const handoverWait = time.Second
+
+// wait returns when the kernel has it all: from then on it outlives this process.
+func (h handover) wait() {
+	if len(h) == 0 {
+		return
+	}
+	limit := time.NewTimer(handoverWait)
+	defer limit.Stop()
+	for _, sent := range h {
+		select {
+		case <-sent:
+		case <-limit.C:
+			return
+		}
+	}
+}
+
 // give gives a container, or what is left of it, into custody everywhere.
-func (s *Server) give(c *container) {
+func (s *Server) give(c *container) (h handover) {
 	for _, ses := range s.custodians() {
 		if p := c.keepsake(); p != nil {
-			ses.push(p)
+			h = append(h, ses.push(p))
 		}
 	}
 	if s.store != nil {
@@ -95,14 +123,18 @@ func (s *Server) give(c *container) {
 			p.CloseFiles()
 		}
 	}
+	return h
 }
 
-func (s *Server) giveExec(p *process) {
+// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is released
+// when this keeper forgets it.
+func (s *Server) giveExec(p *process) (h handover) {
 	for _, ses := range s.custodians() {
 		if k := p.keepsake(); k != nil {
-			ses.push(k)
+			h = append(h, ses.push(k))
 		}
 	}
+	return h
 }
 
 // giveAll gives the whole table to a session that has just come.

@@ -102,6 +102,12 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	if err != nil {
 		return nil, false, err
 	}
+	var forgotten []string
+	defer func() {
+		for _, id := range forgotten {
+			c.s.release(execKey(c.id, id))
+		}
+	}()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, ok := c.execs[req.ExecId]
@@ -114,7 +120,7 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	if ok {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
 	}
-	c.forgetExecs()
+	forgotten = c.forgetExecs()
 	p = newExec(c, execRow{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
 	c.execs[req.ExecId] = p
 	return p, true, nil
@@ -124,17 +130,19 @@ func newExec(c *container, r execRow) *process {
 	return &process{c: c, row: r, started: make(chan struct{}), done: make(chan struct{})}
 }
 
-// forgetExecs drops execs that have long ended. The caller holds c.mu.
-func (c *container) forgetExecs() {
+// forgetExecs drops execs that have long ended, and names them. The caller holds c.mu.
+func (c *container) forgetExecs() (ids []string) {
 	for id, p := range c.execs {
 		select {
 		case <-p.done:
 			if time.Since(p.endedAt) > execKnown || len(c.execs) > maxExecsKept {
 				delete(c.execs, id)
+				ids = append(ids, id)
 			}
 		default:
 		}
 	}
+	return ids
 }
 
 // fail ends an exec that did not start.
@@ -207,12 +215,14 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	p.proc = proc
 	killed := p.killed
 	c.mu.Unlock()
-	close(p.started)
-	c.s.giveExec(p)
+	given := c.s.giveExec(p)
+	c.s.watching.Go(func() { p.watch(proc) })
 	if killed {
 		p.kill(false)
 	}
-	c.s.watching.Go(func() { p.watch(proc) })
+	// Whoever is told that it runs can learn its end from the next keeper too.
+	given.wait()
+	close(p.started)
 }
 
 // sendConsole passes a terminal's master on to whoever asked for it and keeps none.
@@ -254,7 +264,6 @@ func (p *process) ended(exit pidfd.Exit) {
 	if dir != "" {
 		removeCgroup(dir)
 	}
-	c.s.release(execKey(p.row.ContainerID, p.row.ExecID))
 	close(p.done)
 }
 

@@ -90,41 +90,52 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 	return config, nil
 }
 
-func (r *inProcess) run(_ context.Context, c *container, l *launch) (launched, error) {
+func (r *inProcess) run(_ context.Context, c *container, l *launch) error {
 	config, err := r.config(c, l.spec)
 	if err != nil {
-		return launched{}, err
+		return err
 	}
 	if l.spec.Hooks != nil {
 		// Hooks find their container's spec through the bundle that the state they are given names.
 		if err := r.s.writeBundle(c.id, l.spec); err != nil {
-			return launched{}, err
+			return err
 		}
 	}
 	if err := l.own(config); err != nil {
-		return launched{}, err
+		return err
 	}
 	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
 	if err != nil {
-		return launched{}, err
+		return err
 	}
 	p, err := newProcess(l.spec.Process)
 	if err != nil {
 		_ = lib.Destroy()
-		return launched{}, err
+		return err
 	}
 	p.Init = true
 	res, err := start(lib, p, l)
+	if err == nil {
+		if st, err := lib.State(); err == nil {
+			res.cgroups = keepPaths(st.CgroupPaths)
+		}
+		if err = l.hold(res); err == nil {
+			err = lib.Exec()
+		}
+	}
 	if err != nil {
 		if derr := lib.Destroy(); derr != nil {
 			c.log.Warn("remove container that did not start", "error", derr)
 		}
-		return launched{}, err
+		return err
 	}
-	if st, err := lib.State(); err == nil {
-		res.cgroups = keepPaths(st.CgroupPaths)
-	}
-	return res, nil
+	return nil
+}
+
+// begun: libcontainer's first process waits at a fifo, which whoever lets it go on removes.
+func (r *inProcess) begun(c *container) bool {
+	_, err := os.Lstat(filepath.Join(r.s.stateRoot(), c.id, "exec.fifo"))
+	return errors.Is(err, os.ErrNotExist)
 }
 
 // own gives the pipes to the root of the container's user namespace, which must be able to open them by /proc.
@@ -150,7 +161,8 @@ func (l *launch) own(config *configs.Config) error {
 	return nil
 }
 
-// start runs a process of a container and takes its terminal, if it has one.
+// start starts a process of a container and takes its terminal, if it has one. A container's first process waits for
+// Exec before it becomes the container's program.
 func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (launched, error) {
 	res := launched{console: -1}
 	terminal := l.process
@@ -180,7 +192,7 @@ func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (lau
 		}
 	}
 	p.SubCgroupPaths = l.sub
-	if err := lib.Run(p); err != nil {
+	if err := lib.Start(p); err != nil {
 		return res, err
 	}
 	pid, err := p.Pid()

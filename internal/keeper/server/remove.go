@@ -137,6 +137,9 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 		out.Close()
 	}
 	s.release(c.id)
+	for _, p := range execs {
+		s.release(execKey(c.id, p.row.ExecID))
+	}
 	s.publish(c.id)
 	c.log.Info("container removed")
 	return nil

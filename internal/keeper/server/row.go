@@ -34,16 +34,18 @@ type row struct {
 	// Cgroups are the directories by controller (v1), or the one under "" (v2).
 	Cgroups map[string]string `json:"cgroups,omitempty"`
 
-	State      keeper.State `json:"state"`
-	PID        int          `json:"pid,omitempty"`
-	Start      uint64       `json:"start,omitempty"` // of the process, see pidfd.StartTime
-	StartedAt  time.Time    `json:"startedAt,omitzero"`
-	FinishedAt time.Time    `json:"finishedAt,omitzero"`
-	ExitCode   int          `json:"exitCode,omitempty"`
-	OOMKilled  bool         `json:"oomKilled,omitempty"`
-	Lost       bool         `json:"lost,omitempty"`
-	LogDone    bool         `json:"logDone,omitempty"`
-	Orphan     bool         `json:"orphan,omitempty"`
+	State keeper.State `json:"state"`
+	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
+	Held       bool      `json:"held,omitempty"`
+	PID        int       `json:"pid,omitempty"`
+	Start      uint64    `json:"start,omitempty"` // of the process, see pidfd.StartTime
+	StartedAt  time.Time `json:"startedAt,omitzero"`
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+	ExitCode   int       `json:"exitCode,omitempty"`
+	OOMKilled  bool      `json:"oomKilled,omitempty"`
+	Lost       bool      `json:"lost,omitempty"`
+	LogDone    bool      `json:"logDone,omitempty"`
+	Orphan     bool      `json:"orphan,omitempty"`
 }
 
 // execRow is a further process, likewise.

@@ -133,9 +133,11 @@ func (c *container) launch(spec *specs.Spec) (err error) {
 		}
 	}
 	log := logpump.New(r.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
-	res, err := s.runtime(&r).run(context.Background(), c, l)
+	l.hold = func(res launched) error { return c.hold(res, &ends, log) }
+	err = s.runtime(&r).run(context.Background(), c, l)
 	l.io.close()
 	if err != nil {
+		c.letGo()
 		ends.close()
 		log.Close()
 		if r.Reaper {
@@ -146,17 +148,34 @@ func (c *container) launch(spec *specs.Spec) (err error) {
 		}
 		return err
 	}
-	startedAt := time.Now()
+	c.mu.Lock()
+	r, proc := *c.held, c.proc
+	c.held = nil
+	c.mu.Unlock()
+	r.Held = false
+	c.change(func(to *row) { *to = r })
+	c.log.Info("container started", "name", r.Name, "process", r.PID)
+	s.watching.Go(func() { c.watch(proc) })
+	return nil
+}
+
+// hold takes over a process that is all set up but for its program, and returns when it is in custody. So nothing that the
+// program writes is lost with this keeper, nor how it ends. The terminal and the ends are the container's from now on.
+func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
+	if c.row.Terminal {
+		e.out = res.console
+	}
 	proc, err := pidfd.Open(res.pid, true)
 	if err != nil {
-		_ = unix.Kill(res.pid, unix.SIGKILL)
+		return err
 	}
-	start, _ := pidfd.StartTime(res.pid)
+	start, err := pidfd.StartTime(res.pid)
+	if err != nil {
+		proc.Close()
+		return err
+	}
 	pumps := map[logpump.Stream]*logpump.Pump{}
-	if r.Terminal {
-		ends.out = res.console
-	}
-	for stream, fd := range map[logpump.Stream]int{logpump.Stdout: ends.out, logpump.Stderr: ends.err} {
+	for stream, fd := range map[logpump.Stream]int{logpump.Stdout: e.out, logpump.Stderr: e.err} {
 		if fd < 0 {
 			continue
 		}
@@ -169,19 +188,39 @@ func (c *container) launch(spec *specs.Spec) (err error) {
 		pumps[stream] = p
 	}
 	c.mu.Lock()
-	c.proc, c.out, c.pumps, c.stdin = proc, log, pumps, ends.in
+	r := c.row
+	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
+	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
-	c.change(func(r *row) {
-		r.State, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, res.pid, start, startedAt, res.cgroups
-	})
-	s.give(c)
-	c.log.Info("container started", "name", r.Name, "process", res.pid)
-	if proc == nil {
-		s.watching.Go(func() { c.ended(pidfd.Exit{Code: 255}) })
-		return nil
+	*e = ends{in: -1, out: -1, err: -1}
+	if err := c.s.save(&r); err != nil {
+		return err
 	}
-	s.watching.Go(func() { c.watch(proc) })
+	c.s.give(c).wait()
 	return nil
+}
+
+// letGo undoes hold. The process is dead, or is killed.
+func (c *container) letGo() {
+	c.mu.Lock()
+	if c.held == nil {
+		c.mu.Unlock()
+		return
+	}
+	proc, pumps, stdin := c.proc, c.pumps, c.stdin
+	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
+	c.mu.Unlock()
+	c.s.release(c.id)
+	_ = proc.Signal(unix.SIGKILL)
+	_, _ = proc.Wait()
+	proc.Close()
+	for _, p := range pumps {
+		p.End()
+		<-p.Done()
+	}
+	if stdin >= 0 {
+		unix.Close(stdin)
+	}
 }
 
 // ends are the keeper's ends of a container's pipes, -1 where there is none.

@@ -20,6 +20,8 @@ type launch struct {
 	io      stdio
 	sub     map[string]string // an exec's own cgroup, as libcontainer has it
 	subDir  string
+	// hold is called for a container when all is set up, and before its program begins. The console is its own then.
+	hold func(launched) error
 }
 
 // launched is what came of it. Console is a terminal's master.
@@ -31,7 +33,9 @@ type launched struct {
 
 // runtime makes containers. Its calls may take as long as the kernel does; the context bounds those that run a program.
 type runtime interface {
-	run(ctx context.Context, c *container, l *launch) (launched, error)
+	run(ctx context.Context, c *container, l *launch) error
+	// begun says whether the program of a container that was held has begun to run.
+	begun(c *container) bool
 	exec(ctx context.Context, c *container, l *launch) (launched, error)
 	update(ctx context.Context, c *container, r *specs.LinuxResources) error
 	pause(ctx context.Context, c *container) error

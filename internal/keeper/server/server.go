@@ -51,9 +51,10 @@ type Server struct {
 	sessions   map[string]*session
 	subs       map[string]*subscriber
 	files      map[string]*delivery
-	settled    bool          // the time to hand containers back is over
-	upgrading  bool          // nothing new may begin
-	stop       chan struct{} // closed when upgrading begins
+	aborted    map[string]bool // containers whose start the keeper before this one did not finish; set before it serves
+	settled    bool            // the time to hand containers back is over
+	upgrading  bool            // nothing new may begin
+	stop       chan struct{}   // closed when upgrading begins
 	inflight   sync.WaitGroup
 	watching   sync.WaitGroup // waiters for processes, and what they do when these end
 }
@@ -94,7 +95,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, startedAt: time.Now(), generation: rand.Text(),
 		fatal:      make(chan error, 1),
 		containers: map[string]*container{}, sessions: map[string]*session{},
-		subs: map[string]*subscriber{}, files: map[string]*delivery{}, stop: make(chan struct{}),
+		subs: map[string]*subscriber{}, files: map[string]*delivery{}, aborted: map[string]bool{}, stop: make(chan struct{}),
 	}
 	s.limits = ownLimits(s.log)
 	s.orphans = newOrphans(s.owns, s.log)

@@ -22,9 +22,15 @@ type session struct {
 	conn    *wire.Conn
 
 	mu     sync.Mutex
-	queue  []*wire.Packet // what is to be sent; their descriptors are the queue's
+	queue  []queued
 	wake   chan struct{}
 	closed bool
+}
+
+// queued is what is to be sent. The packet's descriptors are the queue's.
+type queued struct {
+	packet *wire.Packet
+	done   chan struct{} // closed when it has been sent, or will never be
 }
 
 // delivery is a set of files that an RPC is to fetch under a token.
@@ -83,16 +89,17 @@ func (s *Server) serveSession(c *net.UnixConn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.generation}); err != nil {
-		return
-	}
 	ses := &session{id: hello.Session, custody: hello.Custody, conn: conn, wake: make(chan struct{}, 1)}
+	// It is there before its client can call: what those calls send waits in the queue.
 	s.mu.Lock()
 	old := s.sessions[ses.id]
 	s.sessions[ses.id] = ses
 	s.mu.Unlock()
 	if old != nil {
 		old.close()
+	}
+	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.generation}); err != nil {
+		ses.close()
 	}
 	go ses.send()
 	if ses.custody {
@@ -118,24 +125,33 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
 }
 
-// push queues a packet; its descriptors are the session's from now on.
-func (ses *session) push(p *wire.Packet) {
+// push queues a packet; its descriptors are the session's from now on. The channel is closed when it has been sent, or
+// will never be.
+func (ses *session) push(p *wire.Packet) <-chan struct{} {
+	q := queued{p, make(chan struct{})}
 	ses.mu.Lock()
 	if ses.closed || len(ses.queue) >= maxQueue {
 		closed := ses.closed
 		ses.mu.Unlock()
-		p.CloseFiles()
+		q.drop()
 		if !closed {
 			ses.close()
 		}
-		return
+		return q.done
 	}
-	ses.queue = append(ses.queue, p)
+	ses.queue = append(ses.queue, q)
 	ses.mu.Unlock()
 	select {
 	case ses.wake <- struct{}{}:
 	default:
 	}
+	return q.done
+}
+
+// drop is the end of a packet, sent or not.
+func (q queued) drop() {
+	q.packet.CloseFiles()
+	close(q.done)
 }
 
 func (ses *session) send() {
@@ -151,11 +167,11 @@ func (ses *session) send() {
 				ses.mu.Unlock()
 				break
 			}
-			p := ses.queue[0]
+			q := ses.queue[0]
 			ses.queue = ses.queue[1:]
 			ses.mu.Unlock()
-			err := ses.conn.Send(p)
-			p.CloseFiles()
+			err := ses.conn.Send(q.packet)
+			q.drop()
 			if err != nil {
 				ses.close()
 				return
@@ -184,8 +200,8 @@ func (ses *session) close() {
 	}
 	ses.closed = true
 	ses.conn.Close()
-	for _, p := range ses.queue {
-		p.CloseFiles()
+	for _, q := range ses.queue {
+		q.drop()
 	}
 	ses.queue = nil
 	select {

@@ -81,6 +81,12 @@ func NewConn(c *net.UnixConn) *Conn {
 // Close closes the connection.
 func (c *Conn) Close() error { return c.c.Close() }
 
+// Finish says that no more will be sent, and bounds the time in which what the peer has sent can still be received.
+func (c *Conn) Finish(limit time.Duration) {
+	_ = c.c.CloseWrite()
+	_ = c.c.SetReadDeadline(time.Now().Add(limit))
+}
+
 // SetDeadline bounds Receive.
 func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
 
@@ -109,6 +115,10 @@ func (c *Conn) Send(p *Packet) error {
 // Receive waits for a packet. The caller owns its descriptors, which are close-on-exec.
 func (c *Conn) Receive() (*Packet, error) {
 	n, oobn, flags, _, err := c.c.ReadMsgUnix(c.buf, c.oob)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The peer died with something unread. The kernel says so once, and before it hands out what the peer had sent.
+		n, oobn, flags, _, err = c.c.ReadMsgUnix(c.buf, c.oob)
+	}
 	if err != nil {
 		return nil, err
 	}
