@@ -4,6 +4,8 @@ import (
 	"encoding"
 	"fmt"
 	"time"
+
+	"berth/internal/quota"
 )
 
 // DefaultPath is read when no other file is named and it exists.
@@ -91,6 +93,16 @@ type Runtime struct {
 	Annotations                  []string `toml:"annotations"`
 	Capabilities                 []string `toml:"capabilities"`
 	Ulimits                      []string `toml:"ulimits"`
+	DiskQuota                    string   `toml:"disk_quota"`
+}
+
+// DiskQuotaBytes is the limit of a container's writable layer of a valid configuration; 0: none.
+func (r *Runtime) DiskQuotaBytes() uint64 {
+	bytes, err := quota.ParseSize(r.DiskQuota)
+	if err != nil {
+		return 0
+	}
+	return bytes
 }
 
 // Default is the configuration of a node that has no file.

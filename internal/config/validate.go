@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/platforms"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/quota"
 )
 
 // KeyError is what is wrong with one key.
@@ -219,6 +221,11 @@ func (v *validation) runtimes(c *Config) {
 		}
 		if _, err := parseUlimits(key+".ulimits", r.Ulimits); err != nil {
 			v.errs = append(v.errs, err)
+		}
+		if r.DiskQuota != "" {
+			if _, err := quota.ParseSize(r.DiskQuota); err != nil {
+				v.fail(key+".disk_quota", "%q is no size such as 512m or 10g", r.DiskQuota)
+			}
 		}
 		for _, pattern := range r.Annotations {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {

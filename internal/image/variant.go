@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
 )
 
@@ -228,7 +228,7 @@ func (f fix) apply(root string) error {
 	if f.like == "" {
 		return nil
 	}
-	return copyAttributes(f.like, to)
+	return fileattr.Copy(f.like, to)
 }
 
 // makeDirs makes a directory and those above it. What is there must be a directory: a link would lead away.
@@ -308,7 +308,7 @@ func linkTree(from, to string) error {
 				return err
 			}
 		}
-		if err := copyAttributes(at, dst); err != nil {
+		if err := fileattr.Copy(at, dst); err != nil {
 			return err
 		}
 		if isOpaque(at) {
@@ -334,76 +334,14 @@ func linkTree(from, to string) error {
 	return nil
 }
 
-// attributes of a directory: what a container sees of it, but for its times.
-type attributes struct {
-	mode, uid, gid uint32
-	xattrs         map[string][]byte
-}
-
-func attributesOf(dir string) (*attributes, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return nil, err
-	}
-	a := &attributes{mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid, xattrs: map[string][]byte{}}
-	buf := make([]byte, 64<<10)
-	n, err := unix.Llistxattr(dir, buf)
-	if errors.Is(err, unix.ENOTSUP) {
-		return a, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, key := range strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
-		// The host's SELinux gives labels of its own; overlayfs' attributes are not the image's.
-		if key == "" || key == "security.selinux" || strings.HasPrefix(key, "trusted.overlay.") {
-			continue
-		}
-		value := make([]byte, 64<<10)
-		k, err := unix.Lgetxattr(dir, key, value)
-		if err != nil {
-			return nil, fmt.Errorf("read %s of %s: %w", key, dir, err)
-		}
-		a.xattrs[key] = value[:k]
-	}
-	return a, nil
-}
-
 func sameAttributes(a, b string) (bool, error) {
-	x, err := attributesOf(a)
+	x, err := fileattr.Of(a)
 	if err != nil {
 		return false, err
 	}
-	y, err := attributesOf(b)
+	y, err := fileattr.Of(b)
 	if err != nil {
 		return false, err
 	}
-	if x.mode != y.mode || x.uid != y.uid || x.gid != y.gid || len(x.xattrs) != len(y.xattrs) {
-		return false, nil
-	}
-	for key, v := range x.xattrs {
-		if w, ok := y.xattrs[key]; !ok || !bytes.Equal(v, w) {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-func copyAttributes(from, to string) error {
-	a, err := attributesOf(from)
-	if err != nil {
-		return err
-	}
-	if err := os.Lchown(to, int(a.uid), int(a.gid)); err != nil {
-		return err
-	}
-	if err := unix.Chmod(to, a.mode); err != nil {
-		return err
-	}
-	for key, v := range a.xattrs {
-		if err := unix.Lsetxattr(to, key, v, 0); err != nil {
-			return fmt.Errorf("set %s of %s: %w", key, to, err)
-		}
-	}
-	return nil
+	return x.Equal(y), nil
 }

@@ -174,7 +174,8 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		out.Options = append(out.Options, "idmap")
 	}
 	if m.SELinuxRelabel && b.host.SELinux && b.spec.Linux.MountLabel != "" {
-		if err := label.Relabel(out.Source, b.spec.Linux.MountLabel, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		// A named volume may serve several pods.
+		if err := label.Relabel(out.Source, b.spec.Linux.MountLabel, m.Volume != ""); err != nil && !errors.Is(err, unix.ENOTSUP) {
 			return out, fmt.Errorf("SELinux label of %s: %w", out.Source, err)
 		}
 	}

@@ -198,6 +198,13 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 			out.HugepageLimit = append(out.HugepageLimit, huge)
 		}
 	}
+	if len(update.DiskQuota) > 0 {
+		out.DiskQuota = maps.Clone(out.DiskQuota)
+		if out.DiskQuota == nil {
+			out.DiskQuota = map[string]string{}
+		}
+		maps.Copy(out.DiskQuota, update.DiskQuota)
+	}
 	if out.Unified == nil && len(update.Unified) > 0 {
 		out.Unified = map[string]string{}
 	}

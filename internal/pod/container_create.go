@@ -55,6 +55,13 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	if err != nil {
 		return "", err
 	}
+	if err := checkVolumes(cfg); err != nil {
+		return "", err
+	}
+	quotaID, err := checkQuotas(cfg)
+	if err != nil {
+		return "", err
+	}
 
 	cfg = withPodPID(cfg, pod.Config)
 	c := newContainer(newID(), s)
@@ -65,6 +72,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		Phase:     ContainerCreating,
 		ImageID:   img.ID,
 		ImageRef:  imageRef(img),
+		Volumes:   declaredVolumes(img),
 		LogPath:   logPath,
 		Cgroup:    m.cgroupDir(pod.CgroupParent, c.id),
 		Resources: cfg.Resources,
@@ -87,8 +95,10 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		layers *image.Layers
 		root   string
 		out    *ocispec.Output
-		// volumes are the host directories of image mounts, by container path.
-		volumes map[string]string
+		// images are the host directories of image mounts, by container path.
+		images map[string]string
+		mounts []model.Mount
+		limits *quotas
 	)
 	dir := m.containers.Path(c.id)
 	timings, undone, err := runSteps(ctx, m.log.With("container", cfg.Metadata.Name, "id", shortID(c.id)), []step{
@@ -110,14 +120,39 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 			undo: func(context.Context) error { return rootfs.Unmount(dir) },
 		},
 		{
+			name: "take disk quotas",
+			do: func(ctx context.Context) (err error) {
+				own, err := imageVolumes(c.rec.Volumes, root, cfg)
+				if err != nil {
+					return err
+				}
+				c.mu.Lock()
+				c.rec.ImageVolumes = own
+				c.mu.Unlock()
+				limits, err = m.takeQuotas(ctx, c, quotaID, handler.DiskQuota)
+				return err
+			},
+			undo: func(context.Context) error { m.quotas.Release(c.id); return nil },
+		},
+		{
+			name: "fill the volumes",
+			do: func(ctx context.Context) (err error) {
+				if mounts, err = m.fillVolumes(ctx, c, &pod, layers, root, limits.prepare(m)); err != nil {
+					return err
+				}
+				return limits.mark(ctx, m)
+			},
+			undo: func(context.Context) error { m.volumes.Release(c.id); return nil },
+		},
+		{
 			name: "mount the images of volumes",
-			do:   func(ctx context.Context) (err error) { volumes, err = m.mountImages(ctx, c, &pod); return err },
+			do:   func(ctx context.Context) (err error) { images, err = m.mountImages(ctx, c, &pod); return err },
 			undo: func(context.Context) error { return m.unmountImages(c.id, cfg) },
 		},
 		{
 			name: "build the specification",
 			do: func(ctx context.Context) (err error) {
-				out, err = m.buildSpec(ctx, c, &pod, img, root, volumes, handler)
+				out, err = m.buildSpec(ctx, c, &pod, img, root, mounts, images, handler)
 				if err != nil {
 					return err
 				}
@@ -181,8 +216,10 @@ func logPath(dir, rel string) (string, error) {
 }
 
 func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecord, img *model.Image, root string,
-	volumes map[string]string, h Handler) (*ocispec.Output, error) {
+	mounts []model.Mount, images map[string]string, h Handler) (*ocispec.Output, error) {
 	cfg := c.rec.Config
+	mounted := *cfg
+	mounted.Mounts = mounts
 	ns := m.namespacePaths(pod)
 	var err error
 	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
@@ -196,7 +233,7 @@ func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecor
 		SandboxID:   pod.ID,
 		ContainerID: c.id,
 		Sandbox:     pod.Config,
-		Container:   cfg,
+		Container:   &mounted,
 		Image:       img.Config,
 		ImageName:   cfg.Image.Image,
 		Rootfs:      root,
@@ -208,7 +245,7 @@ func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecor
 			Hostname:   m.podFile(pod.ID, hostnameFile),
 			Shm:        shm,
 		},
-		ImageMounts: volumes,
+		ImageMounts: images,
 		Label:       pod.Label,
 		Handler:     h.Spec,
 	})

@@ -45,6 +45,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"resources":      r.Resources,
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
+		"diskQuotas":     m.quotas.Held(c.id),
 		"runtimeHandler": c.sandbox.record().Handler,
 		"timings":        r.Timings,
 		"config":         r.Config,

@@ -136,6 +136,8 @@ func (m *Manager) forgetContainer(c *container) {
 		m.log.Error("remove a container's directory", "container", shortID(c.id), "error", err)
 	}
 	m.cfg.Images.Release(c.id)
+	m.volumes.Release(c.id)
+	m.quotas.Release(c.id)
 	c.ended()
 	r := c.record()
 	m.mu.Lock()

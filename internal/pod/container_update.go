@@ -36,17 +36,24 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	if err != nil {
 		return err
 	}
+	if r.Phase != ContainerRunning && r.Phase != ContainerCreated {
+		return fmt.Errorf("update container %s: it is %s: %w", shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	}
 	merged := ocispec.MergeResources(r.Resources, update)
 	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
 	if err != nil {
 		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
 	}
-	switch r.Phase {
-	case ContainerRunning:
+	if len(update.DiskQuota) > 0 {
+		if err := m.updateQuotas(ctx, c, update.DiskQuota); err != nil {
+			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+		}
+	}
+	if r.Phase == ContainerRunning {
 		if err := m.cfg.Keeper.Update(ctx, c.id, resources); err != nil {
 			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
 		}
-	case ContainerCreated:
+	} else {
 		spec, err := m.spec(c)
 		if err != nil {
 			return err
@@ -61,8 +68,6 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		c.mu.Lock()
 		c.spec = &next
 		c.mu.Unlock()
-	default:
-		return fmt.Errorf("update container %s: it is %s: %w", shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	return m.setContainer(c, func(r *ContainerRecord) { r.Resources = merged })
 }

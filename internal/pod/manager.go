@@ -20,9 +20,11 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/quota"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 	"berth/internal/stats"
+	"berth/internal/volume"
 )
 
 // Keeper is what the domain asks of the keeper.
@@ -62,6 +64,8 @@ type Handler struct {
 	Spec        ocispec.Handler
 	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
 	UserNamespaces, RecursiveReadOnly bool
+	// DiskQuota limits the writable layer of a container that does not ask for a limit itself, in bytes; 0: no limit.
+	DiskQuota uint64
 }
 
 // Config is what a Manager is made of.
@@ -85,6 +89,8 @@ type Manager struct {
 	pods       state.Records
 	containers state.Records
 	sampler    *stats.Sampler
+	volumes    *volume.Store
+	quotas     *quota.Ledger
 
 	mu    sync.RWMutex // guards the maps, not what they point to
 	pod   map[string]*sandbox
@@ -125,6 +131,21 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir, Logger: cfg.Log}); err != nil {
 		return nil, err
 	}
+	if m.quotas, err = quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log); err != nil {
+		return nil, err
+	}
+	m.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: m.discard, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	for name, h := range cfg.Handlers {
+		if h.DiskQuota == 0 {
+			continue
+		}
+		if err := quota.Check(m.containers.Dir); err != nil {
+			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept", "handler", name, "error", err)
+		}
+	}
 	if err := m.reconcile(ctx); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
@@ -138,6 +159,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 func (m *Manager) Close() error {
 	m.stop()
 	m.background.Wait()
+	m.quotas.Close()
 	m.events.close()
 	m.sampler.Close()
 	return nil

@@ -65,6 +65,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		m.clean("end the init of a pod without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
 		m.clean("remove a pod without a record", b.ID, m.discard(m.pods.Path(b.ID)))
 	}
+	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
 	m.removeStrayState()
 	m.removeStrayCgroups(ctx)
 
@@ -139,6 +140,11 @@ func (m *Manager) loadContainers() ([]state.Broken, error) {
 		for _, volume := range c.rec.VolumeImages {
 			_, err := m.cfg.Images.Hold(volume, id)
 			m.clean("hold the image of a volume", id, err)
+		}
+		for _, mount := range c.rec.Config.Mounts {
+			if mount.Volume != "" && c.rec.Phase != ContainerCreating {
+				m.clean("hold the volume of a container", id, m.volumes.Hold(mount.Volume, id))
+			}
 		}
 		c.publish()
 		m.ctr[id] = c

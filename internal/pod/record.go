@@ -44,8 +44,15 @@ type ContainerRecord struct {
 	ImageRef  string                 `json:"imageRef"`
 	// VolumeImages are the IDs of the images that are volumes of the container.
 	VolumeImages []string `json:"volumeImages,omitempty"`
-	LogPath      string   `json:"logPath,omitempty"`
-	Cgroup       string   `json:"cgroup"`
+	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container has a volume of
+	// its own, in a directory that is named by its place here.
+	Volumes      []string `json:"volumes,omitempty"`
+	ImageVolumes []string `json:"imageVolumes,omitempty"`
+	// QuotaID is the project ID of the root file system, where the client has asked for one.
+	QuotaID string `json:"quotaID,omitempty"`
+
+	LogPath string `json:"logPath,omitempty"`
+	Cgroup  string `json:"cgroup"`
 
 	User       model.User       `json:"user"`
 	StopSignal syscall.Signal   `json:"stopSignal"`
@@ -157,5 +164,7 @@ func (c *container) publish() {
 		User:       &r.User,
 		StopSignal: r.StopSignal,
 		PID:        r.PID,
+		Volumes:    r.Volumes,
+		QuotaID:    r.QuotaID,
 	})
 }

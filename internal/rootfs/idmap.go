@@ -73,8 +73,8 @@ func openUserNamespace(o Options) (*os.File, error) {
 	return namespace.NewUser(namespace.UserMappings{UIDs: o.UIDs, GIDs: o.GIDs})
 }
 
-// toHost is the host's ID for one in the user namespace; one that is not mapped, and any without mappings, stays.
-func toHost(mappings []model.IDMapping, id int) int {
+// HostID is the host's ID for one in the user namespace; one that is not mapped, and any without mappings, stays.
+func HostID(mappings []model.IDMapping, id int) int {
 	for _, m := range mappings {
 		if offset := id - int(m.ContainerID); offset >= 0 && offset < int(m.Length) {
 			return int(m.HostID) + offset

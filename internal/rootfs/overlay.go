@@ -53,6 +53,9 @@ func Path(dir string) string { return filepath.Join(dir, mountDir) }
 // Upper is the writable layer of a container directory.
 func Upper(dir string) string { return filepath.Join(dir, upperDir) }
 
+// WritableDirs are the directories that hold what a container writes: its layer, and where overlayfs prepares parts of it.
+func WritableDirs(dir string) []string { return []string{Upper(dir), filepath.Join(dir, workDir)} }
+
 // oneByOne tells whether overlayfs takes lower layers one by one (Linux 6.5). An older kernel with the new mount API
 // would only say that something is invalid, so the version decides.
 var oneByOne = sync.OnceValue(func() bool { return kernelAtLeast(6, 5) })
@@ -189,7 +192,7 @@ func (o Options) dressRoot() error {
 		}
 	}
 	upper := Upper(o.Dir)
-	if err := os.Chown(upper, toHost(o.UIDs, uid), toHost(o.GIDs, gid)); err != nil {
+	if err := os.Chown(upper, HostID(o.UIDs, uid), HostID(o.GIDs, gid)); err != nil {
 		return err
 	}
 	return os.Chmod(upper, mode)

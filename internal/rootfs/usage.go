@@ -16,39 +16,62 @@ import (
 // Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once. It stays
 // on the file system of dir and stops when ctx ends. Files that come and go while it counts are no error.
 func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
+	links := map[uint64]struct{}{} // inodes with several links that were counted
+	err = Walk(ctx, dir, func(_ int, _ string, st *unix.Stat_t) error {
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			if _, seen := links[st.Ino]; seen {
+				return nil
+			}
+			links[st.Ino] = struct{}{}
+		}
+		bytes += uint64(st.Blocks) * 512
+		inodes++
+		return nil
+	})
+	if err != nil {
+		err = fmt.Errorf("measure: %w", err)
+	}
+	return bytes, inodes, err
+}
+
+// Walk visits dir and all that is in it on its file system, a directory before what it holds, and stops when ctx ends or visit
+// fails. visit gets a name in an open directory; dir itself is "." in itself. Files that come and go meanwhile are no error, and
+// links that are put in the place of directories are not followed: those in the tree may be anybody's.
+func Walk(ctx context.Context, dir string, visit func(parent int, name string, st *unix.Stat_t) error) error {
 	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return 0, 0, &fs.PathError{Op: "measure", Path: dir, Err: err}
+		return &fs.PathError{Op: "walk", Path: dir, Err: err}
 	}
+	defer unix.Close(root)
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
-		unix.Close(root)
-		return 0, 0, &fs.PathError{Op: "measure", Path: dir, Err: err}
+		return &fs.PathError{Op: "walk", Path: dir, Err: err}
 	}
-	c := counter{ctx: ctx, dev: uint64(st.Dev), bytes: uint64(st.Blocks) * 512, inodes: 1}
+	w := walker{ctx: ctx, dev: uint64(st.Dev), visit: visit}
+	if err := visit(root, ".", &st); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
 	// Directories that wait are kept by name, not open, so that neither width nor depth costs descriptors. A name is
 	// relative to dir; one that was swapped for a link since is not followed.
 	waiting := []string{"."}
-	defer unix.Close(root)
 	for len(waiting) > 0 {
 		name := waiting[len(waiting)-1]
 		waiting = waiting[:len(waiting)-1]
-		if waiting, err = c.directory(root, name, waiting); err != nil {
-			return c.bytes, c.inodes, fmt.Errorf("measure %s: %w", dir, err)
+		if waiting, err = w.directory(root, name, waiting); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
 		}
 	}
-	return c.bytes, c.inodes, nil
+	return nil
 }
 
-type counter struct {
-	ctx           context.Context
-	dev           uint64
-	bytes, inodes uint64
-	links         map[uint64]struct{} // inodes with several links that were counted
-	steps         int
+type walker struct {
+	ctx   context.Context
+	dev   uint64
+	visit func(parent int, name string, st *unix.Stat_t) error
+	steps int
 }
 
-func (c *counter) directory(root int, name string, waiting []string) ([]string, error) {
+func (w *walker) directory(root int, name string, waiting []string) ([]string, error) {
 	fd, err := unix.Openat2(root, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOATIME,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
@@ -66,28 +89,19 @@ func (c *counter) directory(root int, name string, waiting []string) ([]string, 
 	for {
 		entries, err := dir.Readdirnames(listed)
 		for _, entry := range entries {
-			if c.steps++; c.steps%64 == 0 {
-				if err := c.ctx.Err(); err != nil {
+			if w.steps++; w.steps%64 == 0 {
+				if err := w.ctx.Err(); err != nil {
 					return waiting, err
 				}
 			}
 			var st unix.Stat_t
-			if unix.Fstatat(fd, entry, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || uint64(st.Dev) != c.dev {
+			if unix.Fstatat(fd, entry, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || uint64(st.Dev) != w.dev {
 				continue
 			}
-			isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-			if st.Nlink > 1 && !isDir {
-				if _, seen := c.links[st.Ino]; seen {
-					continue
-				}
-				if c.links == nil {
-					c.links = map[uint64]struct{}{}
-				}
-				c.links[st.Ino] = struct{}{}
+			if err := w.visit(fd, entry, &st); err != nil {
+				return waiting, fmt.Errorf("%s: %w", filepath.Join(name, entry), err)
 			}
-			c.bytes += uint64(st.Blocks) * 512
-			c.inodes++
-			if isDir {
+			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 				waiting = append(waiting, filepath.Join(name, entry))
 			}
 		}

@@ -207,7 +207,10 @@ func (n *Node) files(running bool) (addresses, directories, sockets []string, er
 			relative := strings.TrimPrefix(path, top+"/")
 			first, _, _ := strings.Cut(relative, "/")
 			switch name := entry.Name(); {
-			case first == "images" || n.Containerd && strings.HasPrefix(first, "io.containerd."):
+			case first == "images" || first == "volumes" || n.Containerd && strings.HasPrefix(first, "io.containerd."):
+				return fs.SkipDir
+			case first == "quotas" && relative != first:
+				directories = append(directories, path)
 				return fs.SkipDir
 			case net.ParseIP(name) != nil || first == "network" && podID.MatchString(name):
 				addresses = append(addresses, path)

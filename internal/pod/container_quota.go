@@ -1,0 +1,191 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+	"berth/internal/quota"
+	"berth/internal/rootfs"
+)
+
+// checkQuotas refuses disk quotas that mean nothing.
+func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
+	if cfg.Resources != nil {
+		if err := quota.CheckSizes(cfg.Resources.DiskQuota); err != nil {
+			return quota.ID{}, fmt.Errorf("config.linux.resources.disk_quota: %w", err)
+		}
+	}
+	id, err := quota.ParseID(cfg.QuotaID)
+	if err != nil {
+		return quota.ID{}, fmt.Errorf("config.quota_id: %w", err)
+	}
+	return id, nil
+}
+
+// quotaMounts are a container's mounts as far as disk quotas care.
+func (m *Manager) quotaMounts(c *container) ([]quota.Mount, error) {
+	r := c.record()
+	var mounts []quota.Mount
+	for i, p := range r.ImageVolumes {
+		mounts = append(mounts, quota.Mount{Path: p, Source: m.imageVolumeDir(c.id, i), Dir: true})
+	}
+	for i, mount := range r.Config.Mounts {
+		q := quota.Mount{Path: path.Clean(mount.ContainerPath), ReadOnly: mount.Readonly || mount.Image != nil, Dir: true}
+		switch {
+		case mount.Volume != "":
+			q.Source = m.volumes.Path(mount.Volume)
+		case mount.Image == nil:
+			source, err := filepath.EvalSymlinks(mount.HostPath)
+			if err != nil {
+				return nil, fmt.Errorf("config.mounts[%d]: %w: %w", i, err, errdefs.ErrInvalidArgument)
+			}
+			info, err := os.Stat(source)
+			if err != nil {
+				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
+			}
+			q.Source, q.Dir = source, info.IsDir()
+		}
+		mounts = append(mounts, q)
+	}
+	return mounts, nil
+}
+
+// quotaDirs are the directories of a group of container paths. That of the root file system are its writable layer's.
+func (m *Manager) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) []string {
+	var dirs []string
+	for _, p := range g.Paths {
+		if p == quota.Root {
+			dirs = append(dirs, rootfs.WritableDirs(m.containers.Path(c.id))...)
+			continue
+		}
+		at := slices.IndexFunc(mounts, func(q quota.Mount) bool { return q.Path == p })
+		dirs = append(dirs, mounts[at].Source)
+	}
+	return dirs
+}
+
+// quotas are the project IDs of a container that is being created.
+type quotas struct {
+	byPath map[string]uint32 // container paths
+	byDir  map[string]uint32
+}
+
+// takeQuotas gives a container the disk quotas that it asks for, and its handler's. Nothing is marked yet.
+func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, rootSize uint64) (*quotas, error) {
+	q := &quotas{byPath: map[string]uint32{}, byDir: map[string]uint32{}}
+	cfg := c.rec.Config
+	var sizes map[string]string
+	if cfg.Resources != nil {
+		sizes = cfg.Resources.DiskQuota
+	}
+	var mounts []quota.Mount
+	if len(sizes) > 0 {
+		var err error
+		if mounts, err = m.quotaMounts(c); err != nil {
+			return nil, err
+		}
+	}
+	groups, err := quota.Plan(sizes, id, rootSize, mounts)
+	if err != nil {
+		return nil, fmt.Errorf("config.linux.resources.disk_quota: %w", err)
+	}
+	for _, g := range groups {
+		dirs := m.quotaDirs(c, g, mounts)
+		grant, err := m.quotas.Take(ctx, c.id, quota.Want{ID: g.ID, Limit: g.Limit, Dirs: dirs})
+		if err != nil {
+			return nil, fmt.Errorf("disk quota of %q: %w", g.Paths, m.nameHolders(err))
+		}
+		for _, p := range g.Paths {
+			q.byPath[p] = grant.ID
+		}
+		for _, dir := range dirs {
+			q.byDir[dir] = grant.ID
+		}
+		if g.ID != (quota.ID{}) {
+			c.mu.Lock()
+			c.rec.QuotaID = strconv.FormatUint(uint64(grant.ID), 10)
+			c.mu.Unlock()
+		}
+	}
+	return q, nil
+}
+
+// prepare marks a new volume, so that all that it is filled with bears its ID from the beginning.
+func (q *quotas) prepare(m *Manager) func(ctx context.Context, at, dir string) error {
+	return func(ctx context.Context, at, dir string) error {
+		if id, limited := q.byPath[at]; limited {
+			return m.quotas.Mark(ctx, id, dir)
+		}
+		return nil
+	}
+}
+
+// mark marks what was there before.
+func (q *quotas) mark(ctx context.Context, m *Manager) error {
+	for _, dir := range slices.Sorted(maps.Keys(q.byDir)) {
+		if err := m.quotas.Mark(ctx, q.byDir[dir], dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// updateQuotas changes limits of a container that exists, and adds those for what has none yet.
+func (m *Manager) updateQuotas(ctx context.Context, c *container, sizes map[string]string) error {
+	mounts, err := m.quotaMounts(c)
+	if err != nil {
+		return err
+	}
+	groups, err := quota.Plan(sizes, quota.ID{}, 0, mounts)
+	if err != nil {
+		return fmt.Errorf("linux.disk_quota: %w", err)
+	}
+	held := map[string]uint32{}
+	for _, grant := range m.quotas.Held(c.id) {
+		for _, dir := range grant.Holders[c.id] {
+			held[dir] = grant.ID
+		}
+	}
+	for _, g := range groups {
+		dirs := m.quotaDirs(c, g, mounts)
+		for _, dir := range dirs {
+			if held[dir] != held[dirs[0]] {
+				return fmt.Errorf("linux.disk_quota: %q share a limit that they have not shared so far: %w", g.Paths,
+					errdefs.ErrFailedPrecondition)
+			}
+		}
+		if held[dirs[0]] != 0 {
+			_, err = m.quotas.Resize(c.id, dirs[0], g.Limit)
+		} else {
+			var grant *quota.Grant
+			if grant, err = m.quotas.Take(ctx, c.id, quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
+				err = m.quotas.Mark(ctx, grant.ID, dirs...)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("disk quota of %q: %w", g.Paths, m.nameHolders(err))
+		}
+	}
+	return nil
+}
+
+// nameHolders names the containers in an error that knows them by their IDs.
+func (m *Manager) nameHolders(err error) error {
+	var held *quota.HeldError
+	if errors.As(err, &held) {
+		named := *held
+		named.Holders = m.containerNames(held.Holders)
+		return &named
+	}
+	return err
+}

@@ -1,0 +1,174 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/cyphar/filepath-securejoin"
+
+	"berth/internal/image"
+	"berth/internal/model"
+	"berth/internal/rootfs"
+	"berth/internal/volume"
+)
+
+// Directories of a container, beside its record.
+const (
+	volumesDir = "volumes" // the volumes that its image declares
+	plainDir   = "plain"   // its image with the owners that it has there, while a named volume is filled from it
+)
+
+// imageVolumeDir is the directory of the volume that a container's image declares, by its place in ImageVolumes.
+func (m *Manager) imageVolumeDir(id string, i int) string {
+	return filepath.Join(m.containers.Path(id), volumesDir, strconv.Itoa(i))
+}
+
+// checkVolumes refuses mounts that name a volume and cannot be meant.
+func checkVolumes(cfg *model.ContainerConfig) error {
+	for i, mount := range cfg.Mounts {
+		if mount.Volume == "" {
+			continue
+		}
+		if err := volume.CheckName(mount.Volume); err != nil {
+			return fmt.Errorf("config.mounts[%d]: %w", i, err)
+		}
+		if mount.HostPath != "" || mount.Image != nil {
+			return fmt.Errorf("config.mounts[%d]: volume %s, host path and image exclude one another: %w", i, mount.Volume,
+				errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// declaredVolumes are the container paths that an image declares as volumes, sorted.
+func declaredVolumes(img *model.Image) []string {
+	declared := make([]string, 0, len(img.Config.Volumes))
+	for p := range maps.Keys(img.Config.Volumes) {
+		declared = append(declared, path.Join("/", p))
+	}
+	slices.Sort(declared)
+	return slices.Compact(declared)
+}
+
+// imageVolumes are the declared paths for which a container gets a volume of its own: all but those at which it mounts something,
+// or finds what every container has there.
+func imageVolumes(declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
+	// Links of the image lead elsewhere: /var/run/x is /run/x.
+	place := func(p string) (string, error) {
+		at, err := securejoin.SecureJoin(root, p)
+		return strings.TrimPrefix(at, root), err
+	}
+	taken := map[string]bool{"/etc/hosts": true, "/etc/hostname": true, "/etc/resolv.conf": true}
+	for _, mount := range cfg.Mounts {
+		at, err := place(mount.ContainerPath)
+		if err != nil {
+			return nil, fmt.Errorf("mount at %q: %w", mount.ContainerPath, err)
+		}
+		taken[at] = true
+	}
+	var own []string
+	for _, p := range declared {
+		at, err := place(p)
+		if err != nil {
+			return nil, fmt.Errorf("volume %q of the image: %w", p, err)
+		}
+		if at == "" {
+			return nil, fmt.Errorf("the image declares %q, its root, as a volume: %w", p, errdefs.ErrInvalidArgument)
+		}
+		top, _, _ := strings.Cut(at[1:], "/")
+		if taken[at] || top == "proc" || top == "sys" || top == "dev" {
+			continue
+		}
+		taken[at] = true // two declared paths may be one
+		own = append(own, p)
+	}
+	return own, nil
+}
+
+// content is the directory in an image's root that a volume at a path begins with; empty: the image has none.
+func content(root, p string) (string, error) {
+	at, err := securejoin.SecureJoin(root, p)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Lstat(at)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("%s is no directory in the image: %w", p, errdefs.ErrInvalidArgument)
+	}
+	return at, nil
+}
+
+// fillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system; prepare is
+// called with each new volume while it is empty. It returns the container's mounts with the directories of all volumes in them.
+func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRecord, layers *image.Layers, root string,
+	prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
+	fill := func(p string, root func(context.Context) (string, error)) volume.Fill {
+		return volume.Fill{
+			Source: func(ctx context.Context) (string, error) {
+				at, err := root(ctx)
+				if err != nil {
+					return "", err
+				}
+				return content(at, p)
+			},
+			Prepare: func(dir string) error { return prepare(ctx, path.Clean(p), dir) },
+		}
+	}
+	r := c.record()
+	user := userNamespace(pod.Config)
+	if len(r.ImageVolumes) > 0 {
+		if err := os.Mkdir(filepath.Join(m.containers.Path(c.id), volumesDir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	for i, p := range r.ImageVolumes {
+		// The root file system shows owners as the pod's user namespace has them, and so will the volume.
+		dir, f := m.imageVolumeDir(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
+		if user != nil {
+			f.UID, f.GID = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
+		}
+		if err := volume.Populate(ctx, dir, f); err != nil {
+			return nil, fmt.Errorf("volume %s of the image: %w", p, err)
+		}
+		mounts = append(mounts, model.Mount{ContainerPath: p, HostPath: dir, SELinuxRelabel: true})
+	}
+	plain := func(ctx context.Context) (string, error) {
+		if user == nil {
+			return root, nil
+		}
+		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
+		return rootfs.Mount(ctx, rootfs.Options{Dir: m.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
+	}
+	defer func() { err = errors.Join(err, rootfs.Unmount(m.plainDir(c.id))) }()
+	for i, mount := range r.Config.Mounts {
+		if mount.Volume != "" {
+			mount.HostPath, err = m.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))
+			if err != nil {
+				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
+			}
+			mount.SELinuxRelabel = true
+			if user != nil && len(mount.UIDMappings) == 0 && len(mount.GIDMappings) == 0 {
+				mount.UIDMappings, mount.GIDMappings = user.UIDs, user.GIDs
+			}
+		}
+		mounts = append(mounts, mount)
+	}
+	return mounts, nil
+}
+
+func (m *Manager) plainDir(id string) string { return filepath.Join(m.containers.Path(id), plainDir) }

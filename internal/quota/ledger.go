@@ -1,0 +1,384 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/state"
+)
+
+// Grant is an ID that is given out. Its JSON is the format of <root>/quotas/<ID>/quota.json.
+type Grant struct {
+	ID    uint32 `json:"id"`
+	Limit uint64 `json:"limit,omitempty"` // bytes; 0: none
+	// Chosen is an ID that a client has named. Only such an ID is shared by holders with different directories.
+	Chosen  bool                `json:"chosen,omitempty"`
+	Holders map[string][]string `json:"holders,omitempty"` // to their directories
+	// Clearing are directories that still bear the ID after their holder is gone.
+	Clearing []string `json:"clearing,omitempty"`
+}
+
+func (g *Grant) clone() *Grant {
+	c := *g
+	c.Holders = maps.Clone(g.Holders)
+	c.Clearing = slices.Clone(g.Clearing)
+	return &c
+}
+
+func (g *Grant) bears(dir string) bool {
+	for _, dirs := range g.Holders {
+		if slices.Contains(dirs, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Grant) holderList() []string { return slices.Sorted(maps.Keys(g.Holders)) }
+
+// Want is what a holder asks for.
+type Want struct {
+	ID    ID
+	Limit uint64   // bytes; 0: none
+	Dirs  []string // absolute; they may come to be later. All are on one file system.
+}
+
+// HeldError is why a directory or an ID is not given: another one has it. It is errdefs.ErrFailedPrecondition.
+type HeldError struct {
+	What    string // the directory, or the ID
+	Limit   uint64
+	Holders []string // sorted
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s has a disk quota of %d bytes from container %s already", e.What, e.Limit, strings.Join(e.Holders, ", "))
+}
+
+// Unwrap gives the error its code.
+func (e *HeldError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Ledger gives out project IDs. Its methods may be called concurrently. No ID is given twice while a record, a file or a limit
+// of the kernel's bears it; what others use on the file system is left alone.
+type Ledger struct {
+	records state.Records
+	log     *slog.Logger
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	grants  map[uint32]*Grant
+	next    uint32
+	cleared chan struct{} // closed and replaced whenever directories are free again
+}
+
+// Open reads the grants that are recorded in a directory. Reconcile comes before any Take.
+func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
+	l := &Ledger{
+		records: state.Records{Dir: dir, File: "quota.json"}, log: log,
+		grants: map[uint32]*Grant{}, next: MinID, cleared: make(chan struct{}),
+	}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	loaded := map[string]*Grant{}
+	broken, err := l.records.Load(func(name string) any {
+		loaded[name] = &Grant{}
+		return loaded[name]
+	})
+	if err != nil {
+		return nil, fmt.Errorf("disk quotas: %w", err)
+	}
+	for _, b := range broken {
+		// What bears the ID goes with its container; the kernel's count keeps it from being given before.
+		log.Warn("forget a disk quota whose record cannot be read", "project", b.ID, "error", b.Err)
+		delete(loaded, b.ID)
+		if err := os.RemoveAll(l.records.Path(b.ID)); err != nil {
+			log.Error("remove the record of a disk quota", "project", b.ID, "error", err)
+		}
+	}
+	for _, g := range loaded {
+		l.grants[g.ID] = g
+	}
+	return l, nil
+}
+
+// Close ends the ledger's own work.
+func (l *Ledger) Close() {
+	l.cancel()
+	l.work.Wait()
+}
+
+func recordName(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
+
+// Reconcile ends the grants of holders that are gone and sets the limits of the others again.
+func (l *Ledger) Reconcile(lives func(holder string) bool) {
+	l.mu.Lock()
+	var gone []string
+	for _, g := range l.grants {
+		for holder, dirs := range g.Holders {
+			if !lives(holder) {
+				gone = append(gone, holder)
+			} else if err := limit(dirs[0], g.ID, g.Limit); err != nil {
+				l.log.Error("set a disk quota again", "container", holder, "project", g.ID, "error", err)
+			}
+		}
+		if len(g.Holders) == 0 {
+			l.startClearing(g.ID)
+		}
+	}
+	l.mu.Unlock()
+	for _, holder := range gone {
+		l.Release(holder)
+	}
+}
+
+// Take gives a holder an ID for directories and limits them. The same directories with the same limit may have several holders,
+// and so may an ID that clients have chosen. The directories are not marked yet.
+func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error) {
+	if err := oneFileSystem(w.Dirs); err != nil {
+		return nil, err
+	}
+	if err := Check(w.Dirs[0]); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	for wait := l.clearing(w.Dirs); wait != nil; wait = l.clearing(w.Dirs) {
+		l.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the last disk quota of %s to be cleared: %w", w.Dirs[0], ctx.Err())
+		}
+		l.mu.Lock()
+	}
+	defer l.mu.Unlock()
+	g, err := l.choose(w)
+	if err != nil {
+		return nil, err
+	}
+	g.Holders[holder] = append(g.Holders[holder], w.Dirs...)
+	if err := l.records.Save(recordName(g.ID), g); err != nil {
+		return nil, err
+	}
+	l.grants[g.ID] = g
+	if err := limit(w.Dirs[0], g.ID, g.Limit); err != nil {
+		return nil, err // Release takes it back
+	}
+	return g.clone(), nil
+}
+
+// choose finds the grant for a want: another's that fits, or a new one. The caller holds l.mu.
+func (l *Ledger) choose(w Want) (*Grant, error) {
+	for _, g := range l.grants {
+		for _, dir := range w.Dirs {
+			if !g.bears(dir) {
+				continue
+			}
+			same := g.Limit == w.Limit && (w.ID.Number == 0 || w.ID.Number == g.ID)
+			for _, other := range w.Dirs {
+				same = same && g.bears(other)
+			}
+			if !same {
+				return nil, &HeldError{What: dir, Limit: g.Limit, Holders: g.holderList()}
+			}
+			return g.clone(), nil
+		}
+	}
+	if id := w.ID.Number; id != 0 {
+		g := l.grants[id]
+		switch {
+		case g == nil:
+			return &Grant{ID: id, Limit: w.Limit, Chosen: true, Holders: map[string][]string{}}, nil
+		case !g.Chosen || g.Limit != w.Limit && len(g.Holders) > 0:
+			return nil, &HeldError{What: "quota ID " + recordName(id), Limit: g.Limit, Holders: g.holderList()}
+		}
+		g = g.clone()
+		g.Limit = w.Limit
+		if g.Holders == nil {
+			g.Holders = map[string][]string{}
+		}
+		return g, nil
+	}
+	for range maxID - MinID {
+		id := l.next
+		if l.next++; l.next > maxID {
+			l.next = MinID
+		}
+		if l.grants[id] != nil {
+			continue
+		}
+		used, err := Read(w.Dirs[0], id)
+		if err != nil {
+			return nil, err
+		}
+		if used == (Usage{}) {
+			return &Grant{ID: id, Limit: w.Limit, Holders: map[string][]string{}}, nil
+		}
+	}
+	return nil, fmt.Errorf("no project ID is free: %w", errdefs.ErrResourceExhausted)
+}
+
+func oneFileSystem(dirs []string) error {
+	var first unix.Stat_t
+	for i, dir := range dirs {
+		var st unix.Stat_t
+		if err := unix.Stat(existing(dir), &st); err != nil {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		if i == 0 {
+			first = st
+		} else if st.Dev != first.Dev {
+			return fmt.Errorf("%s and %s cannot share a disk quota: they are on different file systems: %w", dirs[0], dir,
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// clearing returns what to wait for while one of the directories is being cleared. The caller holds l.mu.
+func (l *Ledger) clearing(dirs []string) <-chan struct{} {
+	for _, g := range l.grants {
+		for _, dir := range dirs {
+			if slices.Contains(g.Clearing, dir) {
+				return l.cleared
+			}
+		}
+	}
+	return nil
+}
+
+// Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else is refused.
+func (l *Ledger) Mark(ctx context.Context, id uint32, dirs ...string) error {
+	for _, dir := range dirs {
+		has, err := Project(dir)
+		if err != nil {
+			return err
+		}
+		if has != 0 && has != id {
+			return fmt.Errorf("%s has the project ID %d already, which another program has given it: %w", dir, has,
+				errdefs.ErrFailedPrecondition)
+		}
+		if has == id {
+			continue // all that was made in it since has it too
+		}
+		if err := mark(ctx, dir, id, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resize changes the limit of the grant that a holder has for a directory. found is false where it has none.
+func (l *Ledger) Resize(holder, dir string, bytes uint64) (found bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.grants {
+		if !slices.Contains(g.Holders[holder], dir) {
+			continue
+		}
+		if g.Limit == bytes {
+			return true, nil
+		}
+		if len(g.Holders) > 1 {
+			return true, &HeldError{What: dir, Limit: g.Limit, Holders: g.holderList()}
+		}
+		if err := limit(dir, g.ID, bytes); err != nil {
+			return true, err
+		}
+		g.Limit = bytes
+		return true, l.records.Save(recordName(g.ID), g)
+	}
+	return false, nil
+}
+
+// Held returns the grants of a holder.
+func (l *Ledger) Held(holder string) []*Grant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*Grant
+	for _, id := range slices.Sorted(maps.Keys(l.grants)) {
+		if g := l.grants[id]; g.Holders[holder] != nil {
+			list = append(list, g.clone())
+		}
+	}
+	return list
+}
+
+// Release takes back all that a holder has. What still bears the ID is cleared in the background, a crash notwithstanding.
+func (l *Ledger) Release(holder string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.grants {
+		dirs, held := g.Holders[holder]
+		if !held {
+			continue
+		}
+		delete(g.Holders, holder)
+		for _, dir := range dirs {
+			if !g.bears(dir) && !slices.Contains(g.Clearing, dir) {
+				g.Clearing = append(g.Clearing, dir)
+			}
+		}
+		if err := l.records.Save(recordName(g.ID), g); err != nil {
+			l.log.Error("record the end of a disk quota", "project", g.ID, "error", err) // the next start does it again
+		}
+		l.startClearing(g.ID)
+	}
+}
+
+// startClearing clears what is to be cleared of a grant, and forgets one without holders. The caller holds l.mu.
+func (l *Ledger) startClearing(id uint32) {
+	dirs := slices.Clone(l.grants[id].Clearing)
+	l.work.Go(func() {
+		for _, dir := range dirs {
+			// What went with its container is gone; what bears another ID by now is somebody else's.
+			if has, err := Project(dir); err != nil || has != id {
+				continue
+			}
+			if err := mark(l.ctx, dir, 0, id); err != nil {
+				l.log.Error("clear a disk quota", "directory", dir, "project", id, "error", err)
+				return // the next start does it again
+			}
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		g := l.grants[id]
+		if g == nil {
+			return
+		}
+		g.Clearing = slices.DeleteFunc(g.Clearing, func(dir string) bool { return slices.Contains(dirs, dir) })
+		if err := l.settle(g, dirs); err != nil {
+			l.log.Error("end a disk quota", "project", id, "error", err)
+		}
+		close(l.cleared)
+		l.cleared = make(chan struct{})
+	})
+}
+
+// settle forgets a grant that nobody has any more. The caller holds l.mu.
+func (l *Ledger) settle(g *Grant, cleared []string) error {
+	if len(g.Holders) > 0 || len(g.Clearing) > 0 {
+		return l.records.Save(recordName(g.ID), g)
+	}
+	if len(cleared) == 0 {
+		cleared = []string{filepath.Dir(l.records.Dir)}
+	}
+	if err := limit(cleared[0], g.ID, 0); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(l.records.Path(recordName(g.ID))); err != nil {
+		return err
+	}
+	delete(l.grants, g.ID)
+	return nil
+}
