@@ -3,6 +3,8 @@
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
 TEST_PACKAGES  = busybox-static containernetworking-plugins crun iproute2 nftables procps runc
+# What makes and runs a virtual machine.
+VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
 
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.0.0)
 GO        ?= go
@@ -59,6 +61,14 @@ conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS 
 kubelet: test-deps build ## a real kubelet runs pods on Berth (root; builds the kubelet once); KUBELET_FLAGS are passed on
 	@packaging/packages.sh dbus-daemon
 	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v $(KUBELET_FLAGS) ./test/kubelet
+
+.PHONY: vm vm-smoke
+vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours); VM_FLAGS are passed on
+	@packaging/packages.sh $(VM_PACKAGES)
+	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
+vm-smoke: build ## a few minutes of the same
+	@packaging/packages.sh $(VM_PACKAGES)
+	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -suites smoke $(VM_FLAGS)
 
 .PHONY: generate
 generate: ## Go code of the .proto files

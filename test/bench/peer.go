@@ -26,8 +26,8 @@ type peer struct {
 	image   string // a busybox
 	host    string // what references to the big image begin with
 	socket  string
-	logDir  string // directory for logs
-	cgroup  string // parent of its pods' cgroups; empty: the runtime's own choice
+	logDir  string                  // directory for logs
+	cgroup  func(pod string) string // of a pod; nil: the runtime's own choice
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 	close   func() error
@@ -46,7 +46,7 @@ func startPeers(ctx context.Context, o *options, dir string, registry *registryt
 		}
 		peers = append(peers, &peer{
 			name: name, image: node.Busybox, host: node.RegistryHost, socket: n.Socket, logDir: n.LogDir,
-			cgroup: n.CgroupRoot, runtime: n.Runtime, images: n.Images, close: n.Stop,
+			cgroup: n.PodCgroup, runtime: n.Runtime, images: n.Images, close: n.Stop,
 		})
 		return nil
 	}
@@ -118,8 +118,8 @@ func (p *peer) start(ctx context.Context, edit func(*cri.ContainerConfig)) (*pod
 			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
 		}},
 	}}
-	if p.cgroup != "" {
-		made.config.Linux.CgroupParent = p.cgroup + "/" + name
+	if p.cgroup != nil {
+		made.config.Linux.CgroupParent = p.cgroup(name)
 	}
 	var t times
 	began := time.Now()

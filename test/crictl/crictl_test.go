@@ -40,7 +40,7 @@ func TestLifeOfAPodByCrictl(t *testing.T) {
 	defer cancel()
 	script := exec.CommandContext(ctx, "sh", "life.sh")
 	script.Env = append(os.Environ(), "CRICTL="+binary(t), "ADDRESS="+n.Address, "IMAGE="+node.Busybox, "WORK="+t.TempDir())
-	script.Env = append(script.Env, "CGROUP="+n.CgroupRoot+"/crictl")
+	script.Env = append(script.Env, "CGROUP="+n.PodCgroup("crictl"))
 	if nodetest.Containerd() {
 		script.Env = append(script.Env, "TRANSPORTS=spdy")
 	}

@@ -276,7 +276,7 @@ func TestLimitsOfACgroupThatTheClientMadeAreTheClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parent := n.CgroupRoot + "/kept"
+	parent := n.PodCgroup("kept")
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
 		c.Linux.CgroupParent = parent
 		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}

@@ -42,7 +42,7 @@ func TestNoRequestEndsTheNode(t *testing.T) {
 		strings.Repeat("long", 20000), "ünï\ncode", "%s%n", "sha256:" + strings.Repeat("0", 64), "-1", "ALL",
 	}, safe: map[protoreflect.Name]string{
 		// Chance may not choose where on the machine logs and cgroups are made.
-		"log_directory": n.LogDir, "cgroup_parent": n.CgroupRoot + "/fuzz",
+		"log_directory": n.LogDir, "cgroup_parent": n.PodCgroup("fuzz"),
 	}}
 	services := cri.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto.Services()
 	var methods []protoreflect.MethodDescriptor

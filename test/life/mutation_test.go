@@ -187,7 +187,7 @@ func newMutator(t testing.TB, n *node.Node, seed int64) *mutator {
 		strings.Repeat("long", 20000), "ünï\ncode", "%s%n", "sha256:" + strings.Repeat("0", 64), "-1", "ALL", "0-3", "=",
 	}, safe: map[protoreflect.Name]string{
 		// Chance may not choose where on the machine logs and cgroups are made, nor which addresses are ours.
-		"log_directory": n.LogDir, "cgroup_parent": n.CgroupRoot + "/fuzz", "host_ip": "127.77.0.1", "pod_cidr": n.PodCIDR.String(),
+		"log_directory": n.LogDir, "cgroup_parent": n.PodCgroup("fuzz"), "host_ip": "127.77.0.1", "pod_cidr": n.PodCIDR.String(),
 	}}
 	if err := os.MkdirAll(m.dir, 0o711); err != nil {
 		t.Error(err)
@@ -260,7 +260,7 @@ func (m *mutator) good(d protoreflect.MethodDescriptor) proto.Message {
 		Labels:       map[string]string{"a": "b"},
 		Annotations:  map[string]string{"a": "b"},
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent: m.n.CgroupRoot + "/fuzz",
+			CgroupParent: m.n.PodCgroup("fuzz"),
 			Sysctls:      map[string]string{"net.ipv4.ping_group_range": "0 100"},
 			Resources:    &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, MemoryLimitInBytes: 64 << 20},
 			SecurityContext: &cri.LinuxSandboxSecurityContext{

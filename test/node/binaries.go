@@ -15,6 +15,10 @@ import (
 // EnvBinaries names a directory that holds berthd, berth-keeper and berth already built.
 const EnvBinaries = "BERTH_BIN"
 
+// EnvCgroupDriver names the cgroup driver of nodes whose options name none: auto (also where it is not set), cgroupfs or
+// systemd.
+const EnvCgroupDriver = "BERTH_CGROUP_DRIVER"
+
 var built struct {
 	sync.Mutex
 	dir  string

@@ -33,6 +33,8 @@ type Options struct {
 	Root string
 	// PodCIDR is the range of the pods' addresses. Empty: a /24 that nothing on the machine routes to.
 	PodCIDR string
+	// CgroupDriver is auto, cgroupfs or systemd. Empty: what EnvCgroupDriver says.
+	CgroupDriver string
 	// CNI gives the node a CNI configuration (Debian's bridge, host-local and portmap) in place of the built-in bridge.
 	CNI bool
 	// Config is further lines of config.toml, before any table.
@@ -61,7 +63,8 @@ type Node struct {
 	DaemonLog  string // what the daemon and the keeper say
 	Bridge     string
 	PodCIDR    netip.Prefix
-	CgroupRoot string // parent of its pods' cgroups
+	CgroupRoot string // parent of its pods' cgroups, below the hierarchies' mount points
+	Systemd    bool   // makes the cgroups
 	Containerd bool
 	Registry   *registrytest.Registry
 	// Handlers are runtime handlers that name an OCI runtime binary, by handler: runc and crun, where installed.
@@ -118,12 +121,34 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if err := n.Restart(ctx); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
+	made, err := n.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})
+	if err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	if n.Systemd = made.GetLinux().GetCgroupDriver() == cri.CgroupDriver_SYSTEMD; n.Systemd {
+		n.CgroupRoot += ".slice"
+	}
 	return n, nil
+}
+
+// PodCgroup is the cgroup of a pod with this name, as a kubelet would ask for it.
+func (n *Node) PodCgroup(name string) string {
+	if n.Systemd { // a dash would make a slice within a slice
+		return n.CgroupRoot + "/" + n.Name + "-" + strings.ReplaceAll(name, "-", "_") + ".slice"
+	}
+	return n.CgroupRoot + "/" + name
 }
 
 // config is the node's config.toml.
 func (n *Node) config(o Options) string {
 	var b strings.Builder
+	driver := o.CgroupDriver
+	if driver == "" {
+		driver = os.Getenv(EnvCgroupDriver)
+	}
+	if driver != "" {
+		fmt.Fprintf(&b, "cgroup_driver = %q\n", driver)
+	}
 	fmt.Fprintf(&b, "cgroup_root = %q\n", n.CgroupRoot)
 	b.WriteString(o.Config)
 	b.WriteString("\n")

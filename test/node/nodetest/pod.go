@@ -42,7 +42,7 @@ func PodConfig(n *node.Node, edits ...PodEdit) *cri.PodSandboxConfig {
 		LogDirectory: filepath.Join(n.LogDir, name),
 		Linux:        &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{}},
 	}
-	config.Linux.CgroupParent = n.CgroupRoot + "/" + name
+	config.Linux.CgroupParent = n.PodCgroup(name)
 	for _, edit := range edits {
 		edit(config)
 	}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+//go:embed customize.sh
+var customize string
+
+// own are the packages that the guest needs to be what it is; the tests' packages come on top.
+var own = []string{
+	"apparmor", "ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "linux-image-cloud-amd64", "make", "procps", "sudo",
+	"systemd-sysv", "udev", "xfsprogs",
+}
+
+// modules are loaded before the root file system is mounted; what they need is loaded before them. Without quota_v2 a file
+// system with quotas is not mounted.
+var modules = []string{"virtio_pci", "virtio_blk", "quota_v2"}
+
+// diskSize is the size of the root file system. The file is sparse.
+const diskSize = "24G"
+
+// image is a guest to boot.
+type image struct {
+	kernel, initrd, root string
+}
+
+// makeImage is the image with these packages, made in dir unless it is there.
+func makeImage(ctx context.Context, dir string, packages []string) (*image, error) {
+	packages = slices.Concat(own, packages)
+	slices.Sort(packages)
+	packages = slices.Compact(packages)
+	key := sha256.Sum256([]byte(strings.Join([]string{
+		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize,
+	}, "\n")))
+	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
+	i := &image{
+		kernel: filepath.Join(final, "vmlinuz"), initrd: filepath.Join(final, "initrd.img"), root: filepath.Join(final, "root.img"),
+	}
+	if _, err := os.Stat(final); err == nil {
+		return i, nil
+	}
+	fmt.Println("making the root image, once: some minutes")
+	partial, err := os.MkdirTemp("", "berth-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(partial)
+	if err := os.Chmod(partial, 0o755); err != nil { // apt downloads as a user of its own
+		return nil, err
+	}
+	tree := filepath.Join(partial, "tree")
+	if err := bootstrap(ctx, tree, partial, packages); err != nil {
+		return nil, err
+	}
+	return i, pack(ctx, tree, final)
+}
+
+// bootstrap installs Debian in tree, as this machine's apt is set up.
+func bootstrap(ctx context.Context, tree, dir string, packages []string) error {
+	suite, err := release()
+	if err != nil {
+		return err
+	}
+	script := filepath.Join(dir, "customize.sh")
+	if err := os.WriteFile(script, []byte(customize), 0o755); err != nil {
+		return err
+	}
+	const list = "/usr/share/initramfs-tools/modules.d"
+	early := fmt.Sprintf(`mkdir -p "$1"%[1]s "$1"/etc/initramfs-tools/conf.d && echo MODULES=list >"$1"/etc/initramfs-tools/conf.d/vm && `+
+		`printf '%%s\n' %[2]s >"$1"%[1]s/vm.conf`, list, strings.Join(modules, " "))
+	args := []string{
+		"--quiet", "--variant=minbase", "--format=directory", "--include=" + strings.Join(packages, ","),
+		"--essential-hook=" + early, "--customize-hook=" + script,
+	}
+	for _, protocol := range []string{"http", "https"} {
+		option := "Acquire::" + protocol + "::Proxy"
+		out, err := exec.CommandContext(ctx, "apt-config", "shell", "proxy", option).Output()
+		if err != nil {
+			return fmt.Errorf("apt-config: %w", err)
+		}
+		if _, quoted, ok := strings.Cut(strings.TrimSpace(string(out)), "="); ok {
+			args = append(args, fmt.Sprintf("--aptopt=%s %q", option, strings.Trim(quoted, "'")))
+		}
+	}
+	sources := []string{}
+	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return err
+		}
+		sources = append(sources, found...)
+	}
+	args = append(append(args, suite, tree), sources...)
+	return command(ctx, "mmdebstrap", args...)
+}
+
+// pack makes files to boot from of tree.
+func pack(ctx context.Context, tree, final string) error {
+	if err := os.MkdirAll(filepath.Dir(final), 0o755); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(final), "new-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for from, to := range map[string]string{"vmlinuz-*": "vmlinuz", "initrd.img-*": "initrd.img"} {
+		found, err := filepath.Glob(filepath.Join(tree, "boot", from))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("the image has %d files boot/%s in place of one (%v)", len(found), from, err)
+		}
+		if err := command(ctx, "cp", found[0], filepath.Join(dir, to)); err != nil {
+			return err
+		}
+	}
+	err = command(ctx, "mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota", "-d", tree,
+		filepath.Join(dir, "root.img"), diskSize)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(dir, final); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// release is the name of this machine's Debian.
+func release() (string, error) {
+	file, err := os.Open("/etc/os-release")
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	scanner := bufio.NewScanner(file)
+	for scanner.Scan() {
+		if name, ok := strings.CutPrefix(scanner.Text(), "VERSION_CODENAME="); ok {
+			return strings.Trim(name, `"`), nil
+		}
+	}
+	return "", errors.New("/etc/os-release has no VERSION_CODENAME: this is no Debian")
+}
+
+// command runs a program of the host and shows what it prints only where it fails.
+func command(ctx context.Context, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", name, err, out)
+	}
+	return nil
+}
