@@ -24,6 +24,7 @@ import (
 	"berth/internal/cri/berthv1"
 	criv1 "berth/internal/cri/v1"
 	criv1alpha1 "berth/internal/cri/v1alpha1"
+	"berth/internal/cri/v1alpha2"
 	"berth/internal/image"
 	"berth/internal/image/registry"
 	"berth/internal/keeper"
@@ -147,7 +148,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	door := imageDoor{images}
-	criv1.Register(server, criv1.Deps{
+	deps := criv1.Deps{
 		Runtime: pods,
 		Images:  door,
 		Streams: streams,
@@ -160,7 +161,9 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 			return info
 		},
 		Log: log,
-	})
+	}
+	criv1.Register(server, deps)
+	v1alpha2.Register(server, deps, pods, pods)
 	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: door, Version: version})
 	berthv1.Register(server, images)
 

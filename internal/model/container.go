@@ -18,6 +18,7 @@ type ImageSpec struct {
 	RuntimeHandler     string            `json:"runtimeHandler,omitempty"`
 	ImageRef           string            `json:"imageRef,omitempty"`
 	Annotations        map[string]string `json:"annotations,omitempty"`
+	SpecAnnotations    map[string]string `json:"specAnnotations,omitempty"` // PouchContainer's; kept and told
 }
 
 // EnvVar is an environment variable. Value may hold any byte but NUL.
@@ -197,6 +198,7 @@ const (
 	ReasonKeeperLost = "KeeperLost" // it ended while no keeper watched it, and the kernel kept no exit code
 	ReasonRebooted   = "Rebooted"   // it was running when the node went down
 	ReasonStartError = "StartError"
+	ReasonPaused     = "Paused" // for clients of doors that have no such state
 )
 
 // User is whom a container's first process runs as, as numbers in the container's user namespace.
@@ -234,7 +236,7 @@ type ContainerStatus struct {
 type ContainerFilter struct {
 	ID        string
 	SandboxID string
-	State     ContainerState
+	States    []ContainerState
 	Labels    map[string]string
 }
 

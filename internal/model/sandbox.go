@@ -121,6 +121,7 @@ type SandboxConfig struct {
 	OwnCgroup    bool              `json:"ownCgroup,omitempty"` // it gets a cgroup below CgroupParent, which else is its own
 	Security     SandboxSecurity   `json:"security"`
 	Sysctls      map[string]string `json:"sysctls,omitempty"`
+	LXCFS        bool              `json:"lxcfs,omitempty"` // its containers see their own share in /proc, through lxcfs
 	Overhead     *Resources        `json:"overhead,omitempty"`
 	Resources    *Resources        `json:"resources,omitempty"`
 }

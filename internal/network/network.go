@@ -17,6 +17,9 @@ type Pod struct {
 	Labels, Annotations      map[string]string
 	CgroupParent             string
 	DNS                      *model.DNS
+	// Before is the network that the pod had until it was lost: its addresses are asked for again, and a network that gives
+	// others fails.
+	Before *Result
 }
 
 // Result is the network that a pod got.

@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"berth/internal/network/bridge"
 	"berth/internal/network/cni"
@@ -108,11 +110,28 @@ func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
 	} else {
 		result, err = p.setupBridge(ctx, pod)
 	}
+	if err == nil && pod.Before != nil && !slices.Equal(result.IPs, pod.before()) {
+		err = fmt.Errorf("it had %v, and would be given %v: %w", pod.before(), result.IPs, errdefs.ErrFailedPrecondition)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		err = errors.Join(err, p.Teardown(undo, pod))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("network of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return result, nil
 }
+
+// before are the addresses that a pod is to get again.
+func (p *Pod) before() []netip.Addr {
+	if p.Before == nil {
+		return nil
+	}
+	return p.Before.IPs
+}
+
+// undoTimeout bounds taking a pod out of a network that is not its own.
+const undoTimeout = 30 * time.Second
 
 func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod) (*Result, error) {
 	if err := p.bridge.Detach(ctx, pod.ID); err != nil {
@@ -124,6 +143,7 @@ func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod
 	got, err := p.cni.Add(ctx, network.Network, cni.Attachment{
 		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, NetNS: pod.NetNS, Ports: pod.Ports,
 		Annotations: pod.Annotations, CgroupParent: pod.CgroupParent, DNS: pod.DNS, CIDRs: cidrs,
+		Before: pod.before(),
 	})
 	if err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ func Build(ctx context.Context, in Input) (*Output, error) {
 		b.appArmor,
 		b.selinux,
 		b.resources,
+		b.netPriority,
 		func() error { return b.waiting("mounts", b.mounts) },
 		func() error { return b.waiting("devices", b.devices) },
 		b.paths,

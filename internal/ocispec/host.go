@@ -34,13 +34,15 @@ type Host struct {
 	SwapLimits bool
 	// RecursiveReadonly and IDMappedMounts: mount_setattr(2), Linux 5.12.
 	RecursiveReadonly, IDMappedMounts bool
+	// LXCFS is where lxcfs is mounted, if it is.
+	LXCFS string
 }
 
 // Detect looks at the node, once.
 var Detect = sync.OnceValues(detect)
 
 func detect() (*Host, error) {
-	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorEnabled()}
+	h := &Host{SELinux: selinux.GetEnabled(), AppArmor: appArmorEnabled(), LXCFS: "/var/lib/lxcfs"}
 	var err error
 	if h.Cgroups, err = cgroup.Host(); err != nil {
 		return nil, err

@@ -31,7 +31,11 @@ func (b *builder) mounts() error {
 		}
 		asked = append(asked, m)
 	}
-	all := slices.DeleteFunc(append(b.systemMounts(), b.podMounts()...), func(ours specs.Mount) bool {
+	lxcfs, err := b.lxcfsMounts()
+	if err != nil {
+		return err
+	}
+	all := slices.DeleteFunc(slices.Concat(b.systemMounts(), b.podMounts(), lxcfs), func(ours specs.Mount) bool {
 		return slices.ContainsFunc(asked, func(m specs.Mount) bool { return replaces(m.Destination, ours.Destination) })
 	})
 	all = append(all, asked...)

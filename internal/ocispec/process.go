@@ -109,25 +109,6 @@ func (b *builder) hostname() string {
 	return b.in.Sandbox.Hostname
 }
 
-func (b *builder) rlimits() error {
-	for _, limit := range b.in.Handler.Rlimits {
-		which, known := rlimits[limit.Type]
-		if !known || limit.Soft > limit.Hard {
-			return invalid("handler: rlimit %s of %d to %d is unknown, or its soft limit is above the hard one", limit.Type,
-				limit.Soft, limit.Hard)
-		}
-		if !b.host.MayRaiseLimits {
-			var own unix.Rlimit
-			if err := unix.Getrlimit(which, &own); err == nil && limit.Hard > own.Max {
-				b.warn("%s: hard limit %d is above the %d that this node's runtime may give", limit.Type, limit.Hard, own.Max)
-				limit.Hard, limit.Soft = own.Max, min(limit.Soft, own.Max)
-			}
-		}
-		b.spec.Process.Rlimits = append(b.spec.Process.Rlimits, limit)
-	}
-	return nil
-}
-
 var rlimits = map[string]int{
 	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_CPU": unix.RLIMIT_CPU,
 	"RLIMIT_DATA": unix.RLIMIT_DATA, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS,

@@ -36,7 +36,10 @@ func (b *builder) resources() error {
 // zero stays unset. pidsLimit is in processes; 0: none. Device rules are not among them.
 func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResources, error) {
 	out := &specs.LinuxResources{}
-	if pidsLimit > 0 && h.Cgroups.Has("pids") {
+	if r != nil && r.PidsLimit != 0 {
+		pidsLimit = r.PidsLimit
+	}
+	if pidsLimit != 0 && h.Cgroups.Has("pids") {
 		out.Pids = &specs.LinuxPids{Limit: &pidsLimit}
 	}
 	if r == nil {
@@ -72,6 +75,25 @@ func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResour
 			out.Memory.Swap = &swap
 		}
 	}
+	if r.MemoryReservation != 0 || r.MemorySwappiness != nil {
+		if out.Memory == nil {
+			out.Memory = &specs.LinuxMemory{}
+		}
+		if reservation := r.MemoryReservation; reservation != 0 {
+			out.Memory.Reservation = &reservation
+		}
+		if r.MemorySwappiness != nil {
+			swappiness := uint64(*r.MemorySwappiness)
+			out.Memory.Swappiness = &swappiness
+		}
+	}
+	if r.BlockIO != nil {
+		io, err := blockIO(r.BlockIO, h)
+		if err != nil {
+			return nil, err
+		}
+		out.BlockIO = io
+	}
 	for _, huge := range r.HugepageLimit {
 		if h.Cgroups.Has("hugetlb") {
 			out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: huge.PageSize, Limit: huge.Limit})
@@ -79,6 +101,32 @@ func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResour
 	}
 	out.Unified = maps.Clone(r.Unified)
 	return out, nil
+}
+
+// MaxSwappiness is how readily the kernel swaps, at most.
+const MaxSwappiness = 100
+
+// checkV1Memory is about limits that cgroup v2 does not have.
+func checkV1Memory(r *model.Resources, h *Host) error {
+	if s := r.MemorySwappiness; s != nil {
+		switch {
+		case *s < 0 || *s > MaxSwappiness:
+			return invalid("resources: memory_swappiness %d is not in 0 to %d", *s, MaxSwappiness)
+		case h.Cgroups.Version == cgroup.V2:
+			return unable("resources: memory_swappiness: this host uses cgroup v2, which has no swappiness of a cgroup")
+		case !h.Cgroups.Has("memory"):
+			return unable("resources: memory_swappiness: this host has no memory controller")
+		}
+	}
+	switch {
+	case r.KernelMemory == 0:
+	case h.Cgroups.Version == cgroup.V2:
+		return unable("resources: kernel_memory: this host uses cgroup v2, whose memory limit has the kernel's memory in it")
+	default:
+		// Linux 5.16 refuses it; before, a limit could lead to failures that no program expects.
+		return unable("resources: kernel_memory: the limit was given up in Linux 5.16, and is not set on older kernels either")
+	}
+	return nil
 }
 
 var (
@@ -113,6 +161,21 @@ func CheckResources(r *model.Resources, h *Host) error {
 			r.MemorySwap, r.MemoryLimit)
 	case r.OOMScoreAdj < -1000 || r.OOMScoreAdj > 1000:
 		return invalid("resources: oom_score_adj %d is not in -1000 to 1000", r.OOMScoreAdj)
+	case r.MemoryReservation < -1:
+		return invalid("resources: memory_reservation %d is negative, and not -1", r.MemoryReservation)
+	case r.MemoryReservation > 0 && r.MemoryLimit > 0 && r.MemoryReservation > r.MemoryLimit:
+		return invalid("resources: memory_reservation %d is above the memory limit %d", r.MemoryReservation, r.MemoryLimit)
+	case r.MemoryReservation != 0 && !h.Cgroups.Has("memory"):
+		return unable("resources: memory_reservation: this host has no memory controller")
+	case r.PidsLimit < -1:
+		return invalid("resources: pids_limit %d is negative, and not -1", r.PidsLimit)
+	case r.PidsLimit > 0 && !h.Cgroups.Has("pids"):
+		return unable("resources: pids_limit: this host has no pids controller")
+	case r.KernelMemory < -1:
+		return invalid("resources: kernel_memory %d is negative, and not -1", r.KernelMemory)
+	}
+	if err := checkV1Memory(r, h); err != nil {
+		return err
 	}
 	for _, set := range []struct{ field, list string }{{"cpuset_cpus", r.CPUSetCPUs}, {"cpuset_mems", r.CPUSetMems}} {
 		if set.list != "" && !cpuListValid(set.list) {
@@ -166,7 +229,6 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 	if stored != nil {
 		out = *stored
 	}
-	out.HugepageLimit = slices.Clone(out.HugepageLimit)
 	out.Unified = maps.Clone(out.Unified)
 	if update == nil {
 		return &out
@@ -174,7 +236,8 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 	for _, field := range []struct{ to, from *int64 }{
 		{&out.CPUPeriod, &update.CPUPeriod}, {&out.CPUQuota, &update.CPUQuota}, {&out.CPUShares, &update.CPUShares},
 		{&out.MemoryLimit, &update.MemoryLimit}, {&out.MemorySwap, &update.MemorySwap},
-		{&out.OOMScoreAdj, &update.OOMScoreAdj},
+		{&out.OOMScoreAdj, &update.OOMScoreAdj}, {&out.KernelMemory, &update.KernelMemory},
+		{&out.MemoryReservation, &update.MemoryReservation}, {&out.PidsLimit, &update.PidsLimit},
 	} {
 		if *field.from != 0 {
 			*field.to = *field.from
@@ -190,13 +253,8 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 	if update.CPUSetMems != "" {
 		out.CPUSetMems = update.CPUSetMems
 	}
-	for _, huge := range update.HugepageLimit {
-		i := slices.IndexFunc(out.HugepageLimit, func(h model.HugepageLimit) bool { return h.PageSize == huge.PageSize })
-		if i >= 0 {
-			out.HugepageLimit[i] = huge
-		} else {
-			out.HugepageLimit = append(out.HugepageLimit, huge)
-		}
+	if update.MemorySwappiness != nil {
+		out.MemorySwappiness = update.MemorySwappiness
 	}
 	if len(update.DiskQuota) > 0 {
 		out.DiskQuota = maps.Clone(out.DiskQuota)
@@ -205,9 +263,26 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 		}
 		maps.Copy(out.DiskQuota, update.DiskQuota)
 	}
+	out.BlockIO = mergeBlockIO(out.BlockIO, update.BlockIO)
+	out.Ulimits = mergeBy(out.Ulimits, update.Ulimits, func(u model.Ulimit) string { return u.Name })
+	out.HugepageLimit = mergeBy(out.HugepageLimit, update.HugepageLimit, func(h model.HugepageLimit) string { return h.PageSize })
 	if out.Unified == nil && len(update.Unified) > 0 {
 		out.Unified = map[string]string{}
 	}
 	maps.Copy(out.Unified, update.Unified)
 	return &out
+}
+
+// mergeBy is a list with another laid over: what has the same key is replaced. Neither is written to.
+func mergeBy[T any](list, over []T, key func(T) string) []T {
+	out := slices.Clone(list)
+	for _, item := range over {
+		i := slices.IndexFunc(out, func(old T) bool { return key(old) == key(item) })
+		if i >= 0 {
+			out[i] = item
+		} else {
+			out = append(out, item)
+		}
+	}
+	return out
 }

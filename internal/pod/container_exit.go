@@ -39,7 +39,7 @@ func (m *Manager) keeperEvent(e keeper.Event) {
 	case c != nil:
 		m.background.Go(func() { m.containerExited(c, e.Status) })
 	case s != nil:
-		m.background.Go(func() { m.reaperExited(s) })
+		m.background.Go(func() { m.reaperExited(s, e.Status) })
 	}
 }
 
@@ -103,6 +103,7 @@ func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
 	set := func(r *ContainerRecord) {
 		r.Phase = ContainerExited
 		r.PID = 0
+		r.Paused = false
 		change(r)
 		if r.FinishedAt.IsZero() {
 			r.FinishedAt = time.Now()
@@ -125,16 +126,16 @@ func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
 }
 
 // reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
-func (m *Manager) reaperExited(s *sandbox) {
+func (m *Manager) reaperExited(s *sandbox, st keeper.Status) {
 	if s.op.sem.Acquire(m.ctx, exclusive) != nil {
 		return
 	}
 	defer s.op.sem.Release(exclusive)
-	if s.record().Phase != SandboxReady {
+	// It may have been of an earlier life of the pod.
+	if r := s.record(); r.Phase != SandboxReady || r.ReaperPID != st.PID {
 		return
 	}
-	m.log.Warn("the init of a pod has ended by accident", "pod", shortID(s.id))
-	if err := m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 }); err != nil {
+	if err := m.breakSandbox(s); err != nil {
 		m.log.Error("record that a pod is broken", "pod", shortID(s.id), "error", err)
 		return
 	}

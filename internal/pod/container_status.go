@@ -71,7 +71,7 @@ func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]
 			continue
 		}
 		st := c.status.Load()
-		if f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
+		if len(f.States) > 0 && !slices.Contains(f.States, st.State) || !matchLabels(st.Config.Labels, f.Labels) {
 			continue
 		}
 		list = append(list, st)

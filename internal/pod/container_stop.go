@@ -43,6 +43,9 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 		if err := m.cfg.Keeper.Signal(ctx, c.id, sig, false); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 			return fmt.Errorf("send %v to container %s: %w", sig, shortID(c.id), err)
 		}
+		if err := m.letEnd(ctx, c); err != nil {
+			return fmt.Errorf("stop container %s: %w", shortID(c.id), err)
+		}
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		select {
@@ -64,6 +67,9 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 	if err := m.cfg.Keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 		return fmt.Errorf("kill container %s: %w", shortID(c.id), err)
 	}
+	if err := m.letEnd(ctx, c); err != nil {
+		m.log.Debug("thaw a killed container", "container", shortID(c.id), "error", err)
+	}
 	thaw := time.NewTimer(thawAfter)
 	defer thaw.Stop()
 	for {
@@ -78,6 +84,17 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 			}
 		}
 	}
+}
+
+// letEnd lets a paused container take the signal that it was sent.
+func (m *Manager) letEnd(ctx context.Context, c *container) error {
+	if !c.record().Paused {
+		return nil
+	}
+	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		return fmt.Errorf("let it go on: %w", err)
+	}
+	return m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
 }
 
 // RemoveContainer removes a container, running or not. It is idempotent.

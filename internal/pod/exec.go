@@ -65,10 +65,13 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", shortID(c.id), errdefs.ErrInvalidArgument)
 	}
 	c.mu.Lock()
-	phase, template := c.rec.Phase, c.rec.Process
+	phase, paused, template := c.rec.Phase, c.rec.Paused, c.rec.Process
 	c.mu.Unlock()
 	if phase != ContainerRunning {
 		return nil, fmt.Errorf("exec in container %s: it is %s: %w", shortID(c.id), phase, errdefs.ErrFailedPrecondition)
+	}
+	if paused {
+		return nil, fmt.Errorf("exec in container %s: %w", shortID(c.id), errPaused)
 	}
 	process := ocispec.Exec(&specs.Spec{Process: template}, opts.Cmd, opts.TTY)
 

@@ -43,7 +43,9 @@ type Keeper interface {
 	CloseStdin(ctx context.Context, id string) error
 	ReopenLog(ctx context.Context, id string) error
 	Update(ctx context.Context, id string, resources *specs.LinuxResources) error
+	Pause(ctx context.Context, id string) error
 	Resume(ctx context.Context, id string) error
+	Status(ctx context.Context, id string) (*keeper.Status, error)
 }
 
 // Images is what the domain asks of the image store.

@@ -27,7 +27,7 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 		}
 	}
 	for _, c := range m.ctr {
-		if _, ready := place[c.sandbox.id]; ready && c.status.Load().State == model.ContainerRunning {
+		if _, ready := place[c.sandbox.id]; ready && c.record().Phase == ContainerRunning {
 			containers = append(containers, c)
 		}
 	}

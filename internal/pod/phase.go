@@ -35,7 +35,7 @@ var (
 	sandboxNext = map[SandboxPhase][]SandboxPhase{
 		SandboxCreating: {SandboxReady, SandboxRemoving},
 		SandboxReady:    {SandboxBroken, SandboxStopped, SandboxRemoving},
-		SandboxBroken:   {SandboxStopped, SandboxRemoving},
+		SandboxBroken:   {SandboxReady, SandboxStopped, SandboxRemoving}, // ready again: StartSandbox
 		SandboxStopped:  {SandboxRemoving},
 	}
 	containerNext = map[ContainerPhase][]ContainerPhase{

@@ -71,8 +71,17 @@ func (m *Manager) reconcile(ctx context.Context) error {
 
 	var live []*network.Pod
 	for _, s := range m.pod {
-		if r := s.record(); r.Phase == SandboxReady && !nodeNetwork(r.Config) {
+		r := s.record()
+		if nodeNetwork(r.Config) {
+			continue
+		}
+		switch r.Phase {
+		case SandboxReady:
 			live = append(live, m.networkPod(&r))
+		case SandboxBroken: // StartSandbox gives it its address back
+			pod := m.networkPod(&r)
+			pod.NetNS = ""
+			live = append(live, pod)
 		}
 	}
 	if err := m.cfg.Network.Reconcile(ctx, live); err != nil {
@@ -201,6 +210,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 				r.StartedAt = row.StartedAt
 			})
 			m.clean("record that a container runs", c.id, err)
+			m.reconcilePause(ctx, c)
 			if r.LogPath != "" {
 				m.logs[r.LogPath] = c.id
 			}
@@ -247,14 +257,21 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 	case SandboxCreating, SandboxRemoving:
 		m.clean("finish the removal of a pod", s.id, m.removeSandboxLocked(ctx, s))
 	case SandboxReady:
-		reaperGone := r.Config.Security.Namespaces.PID == model.NamespacePod && (row == nil || row.State == keeper.StateExited)
+		reaperGone := r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row)
 		if reaperGone || !m.namespacesLive(s) {
-			m.log.Warn("a pod has lost its namespaces", "pod", shortID(s.id))
-			m.clean("record that a pod is broken", s.id, m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken }))
+			m.clean("record that a pod is broken", s.id, m.breakSandbox(s))
 		}
 	case SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
+}
+
+func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
+
+// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox.
+func (m *Manager) breakSandbox(s *sandbox) error {
+	m.log.Warn("a pod has lost its namespaces or its init", "pod", shortID(s.id))
+	return m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
 }
 
 // removeStrayState removes what stands in the state directory for pods that have no record.

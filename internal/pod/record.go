@@ -2,6 +2,7 @@ package pod
 
 import (
 	"encoding/json"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -66,6 +67,7 @@ type ContainerRecord struct {
 	Reason     string    `json:"reason,omitempty"`
 	Message    string    `json:"message,omitempty"`
 	PID        int       `json:"pid,omitempty"`
+	Paused     bool      `json:"paused,omitempty"` // its client wants it frozen; written before it is
 	Timings    []Timing  `json:"timings,omitempty"`
 }
 
@@ -143,6 +145,9 @@ func (c *container) publish() {
 		state = model.ContainerCreated
 	case ContainerRunning:
 		state = model.ContainerRunning
+		if r.Paused {
+			state, r.Reason = model.ContainerPaused, model.ReasonPaused
+		}
 	case ContainerExited, ContainerRemoving:
 		state = model.ContainerExited
 	}
@@ -166,5 +171,19 @@ func (c *container) publish() {
 		PID:        r.PID,
 		Volumes:    r.Volumes,
 		QuotaID:    r.QuotaID,
+		Env:        environment(r.Process),
 	})
+}
+
+// environment is what a process was given.
+func environment(p *specs.Process) []model.EnvVar {
+	if p == nil {
+		return nil
+	}
+	out := make([]model.EnvVar, 0, len(p.Env))
+	for _, entry := range p.Env {
+		key, value, _ := strings.Cut(entry, "=")
+		out = append(out, model.EnvVar{Key: key, Value: value})
+	}
+	return out
 }

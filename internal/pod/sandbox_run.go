@@ -71,7 +71,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", shortID(s.id))
 
-	timings, undone, err := runSteps(ctx, log, []step{
+	timings, undone, err := runSteps(ctx, log, append([]step{
 		{
 			name: "write the pod's record",
 			do:   func(context.Context) error { return m.setSandbox(s, func(*SandboxRecord) {}) },
@@ -80,31 +80,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			name: "limit the pod's cgroup",
 			do:   func(context.Context) error { return m.limitPod(&s.rec) },
 		},
-		{
-			name: "make the pod's namespaces",
-			do:   func(context.Context) error { return m.makeNamespaces(s) },
-			undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
-		},
-		{
-			name: "set up the pod's network",
-			do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s) },
-			undo: func(ctx context.Context) error { return m.tearDownNetwork(ctx, s) },
-		},
-		{
-			name: "write the pod's files",
-			do:   func(context.Context) error { return m.writePodFiles(s) },
-		},
-		{
-			name: "mount the pod's shared memory",
-			do:   func(context.Context) error { return m.mountShm(s) },
-			undo: func(context.Context) error { return m.unmountShm(s.id) },
-		},
-		{
-			name: "start the pod's init",
-			do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
-			undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
-		},
-	})
+	}, m.buildSandbox(s, nil)...))
 	if err == nil {
 		err = m.setSandbox(s, func(r *SandboxRecord) {
 			r.Phase = SandboxReady
@@ -128,6 +104,43 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	m.tell(s, s.id, model.EventStarted)
 	log.Debug("pod runs", "ips", s.rec.IPs)
 	return s.id, nil
+}
+
+// buildSandbox are the steps that make a pod's parts: its namespaces, network, files and init. A pod that had a network
+// before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
+// next try.
+func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []step {
+	return []step{
+		{
+			name: "make the pod's namespaces",
+			do:   func(context.Context) error { return m.makeNamespaces(s) },
+			undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
+		},
+		{
+			name: "set up the pod's network",
+			do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s, before) },
+			undo: func(ctx context.Context) error {
+				if before != nil {
+					return nil
+				}
+				return m.tearDownNetwork(ctx, s)
+			},
+		},
+		{
+			name: "write the pod's files",
+			do:   func(context.Context) error { return m.writePodFiles(s) },
+		},
+		{
+			name: "mount the pod's shared memory",
+			do:   func(context.Context) error { return m.mountShm(s) },
+			undo: func(context.Context) error { return m.unmountShm(s.id) },
+		},
+		{
+			name: "start the pod's init",
+			do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
+			undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
+		},
+	}
 }
 
 // nodeNetwork tells whether a pod lives in the node's network.
@@ -200,17 +213,20 @@ func (m *Manager) networkPod(r *SandboxRecord) *network.Pod {
 	}
 }
 
-func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox) error {
+func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox, before *network.Result) error {
 	if nodeNetwork(s.rec.Config) {
 		return nil
 	}
-	result, err := m.cfg.Network.Setup(ctx, m.networkPod(&s.rec))
+	pod := m.networkPod(&s.rec)
+	pod.Before = before
+	result, err := m.cfg.Network.Setup(ctx, pod)
 	if err != nil {
 		return err
 	}
 	// The record is written with the pod's next phase; until then the network's own records know the address.
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.rec.IPs = nil // a slice of its own: statuses share the old one
 	for _, ip := range result.IPs {
 		s.rec.IPs = append(s.rec.IPs, ip.String())
 	}

@@ -44,8 +44,8 @@ func (m *Manager) containerUsage(ctx context.Context, list []*container) []*mode
 
 // ListContainerUsage reads what the running containers use that a filter selects.
 func (m *Manager) ListContainerUsage(ctx context.Context, f model.ContainerFilter) ([]*model.ContainerUsage, error) {
-	if f.State == "" {
-		f.State = model.ContainerRunning
+	if len(f.States) == 0 {
+		f.States = []model.ContainerState{model.ContainerRunning, model.ContainerPaused}
 	}
 	selected, err := m.ListContainers(ctx, f)
 	if err != nil {
@@ -130,7 +130,7 @@ func (m *Manager) sandboxUsage(ctx context.Context, list []*sandbox) []*model.Sa
 	var running []*container
 	m.mu.RLock()
 	for _, c := range m.ctr {
-		if _, wanted := place[c.sandbox.id]; wanted && c.status.Load().State == model.ContainerRunning {
+		if _, wanted := place[c.sandbox.id]; wanted && c.record().Phase == ContainerRunning {
 			running = append(running, c)
 		}
 	}

@@ -36,6 +36,7 @@ func (p Path) Key(k string) Path { return p + Path("["+strconv.Quote(k)+"]") }
 type Check struct {
 	problems []string
 	more     int
+	enums    func(enum protoreflect.Name, value protoreflect.EnumNumber) bool
 }
 
 // Fail notes what is wrong with the field at p.
@@ -67,8 +68,11 @@ func (e invalid) Unwrap() error { return errdefs.ErrInvalidArgument }
 // New begins with what holds for every message: enums have a value that the interface names, no string holds a NUL byte (no
 // path, argument or name of the kernel's can), all are UTF-8 (proto2 does not see to that, and a client of another door
 // could not read a list that has one which is not), and nothing speaks of Windows.
-func New(req proto.Message) *Check {
-	c := &Check{}
+func New(req proto.Message) *Check { return NewWith(req, nil) }
+
+// NewWith is New for an interface that has more values of enums than the messages name: those for which enums is true.
+func NewWith(req proto.Message, enums func(enum protoreflect.Name, value protoreflect.EnumNumber) bool) *Check {
+	c := &Check{enums: enums}
 	if m := req.ProtoReflect(); m.IsValid() {
 		c.message("", m)
 	} else {
@@ -79,6 +83,9 @@ func New(req proto.Message) *Check {
 
 // CheckOnly is for requests that hold nothing but plain fields.
 func CheckOnly(req proto.Message) error { return New(req).Err() }
+
+// Message checks one more message, which is part of the request at p, as New does.
+func (c *Check) Message(p Path, m proto.Message) { c.message(p, m.ProtoReflect()) }
 
 func (c *Check) message(p Path, m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -105,7 +112,7 @@ func (c *Check) message(p Path, m protoreflect.Message) {
 func (c *Check) value(p Path, fd protoreflect.FieldDescriptor, v protoreflect.Value) {
 	switch fd.Kind() {
 	case protoreflect.EnumKind:
-		if fd.Enum().Values().ByNumber(v.Enum()) == nil {
+		if fd.Enum().Values().ByNumber(v.Enum()) == nil && (c.enums == nil || !c.enums(fd.Enum().Name(), v.Enum())) {
 			c.Fail(p, "%d is no %s", v.Enum(), fd.Enum().Name())
 		}
 	case protoreflect.StringKind:

@@ -3,18 +3,22 @@ package v1
 import (
 	"regexp"
 
+	"google.golang.org/protobuf/proto"
+
 	"berth/internal/cri/request"
 )
 
-type (
-	path  = request.Path
-	check = request.Check
-)
+type path = request.Path
 
-var (
-	newCheck  = request.New
-	checkOnly = request.CheckOnly
-)
+// check is a check of a request in a dialect.
+type check struct {
+	*request.Check
+	dialect Dialect
+}
+
+func newCheck(d Dialect, req proto.Message) *check { return &check{request.NewWith(req, d.Enum), d} }
+
+func checkOnly(d Dialect, req proto.Message) error { return newCheck(d, req).Err() }
 
 var (
 	hugepageSize = regexp.MustCompile(`^[1-9][0-9]*[KMGTP]?B$`)

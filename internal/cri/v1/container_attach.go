@@ -9,7 +9,7 @@ import (
 )
 
 func (s *runtimeService) Attach(ctx context.Context, req *api.AttachRequest) (*api.AttachResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	streams(c, req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())
 	if err := c.Err(); err != nil {

@@ -24,7 +24,7 @@ func toContainerConfig(c *check, p path, in *api.ContainerConfig) *model.Contain
 	c.Keys(p.Field("labels"), in.Labels)
 	c.Keys(p.Field("annotations"), in.Annotations)
 	linux, at := in.GetLinux(), p.Field("linux")
-	return &model.ContainerConfig{
+	out := &model.ContainerConfig{
 		Metadata:    toContainerMetadata(c, p.Field("metadata"), in.Metadata),
 		Image:       toImageSpec(c, p.Field("image"), in.Image),
 		Command:     slices.Clone(in.Command),
@@ -44,6 +44,8 @@ func toContainerConfig(c *check, p path, in *api.ContainerConfig) *model.Contain
 		Security:    toContainerSecurity(c, at.Field("security_context"), linux.GetSecurityContext()),
 		StopSignal:  toSignal(c, p.Field("stop_signal"), in.StopSignal),
 	}
+	c.dialect.ReadContainer(c.Check, p, in, out)
+	return out
 }
 
 func toContainerMetadata(c *check, p path, m *api.ContainerMetadata) model.ContainerMetadata {
@@ -64,23 +66,27 @@ func toImageSpec(c *check, p path, in *api.ImageSpec) model.ImageSpec {
 		c.Fail(p.Field("image"), "is required")
 	}
 	c.Keys(p.Field("annotations"), in.GetAnnotations())
-	return model.ImageSpec{
+	out := model.ImageSpec{
 		Image:              in.GetImage(),
 		UserSpecifiedImage: in.GetUserSpecifiedImage(),
 		RuntimeHandler:     in.GetRuntimeHandler(),
 		ImageRef:           in.GetImageRef(),
 		Annotations:        maps.Clone(in.GetAnnotations()),
 	}
+	c.dialect.ReadImageSpec(c.Check, p, in, &out)
+	return out
 }
 
-func fromImageSpec(s model.ImageSpec) *api.ImageSpec {
-	return &api.ImageSpec{
+func fromImageSpec(d Dialect, s model.ImageSpec) *api.ImageSpec {
+	out := &api.ImageSpec{
 		Image:              s.Image,
 		UserSpecifiedImage: s.UserSpecifiedImage,
 		RuntimeHandler:     s.RuntimeHandler,
 		ImageRef:           s.ImageRef,
 		Annotations:        s.Annotations,
 	}
+	d.WriteImageSpec(&s, out)
+	return out
 }
 
 // toEnv says nothing of a variable's value in an error.
@@ -135,9 +141,12 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 		GIDMappings:       toMappings(c, p.Field("gidMappings"), m.GidMappings),
 		ImageSubPath:      m.ImageSubPath,
 	}
+	c.dialect.ReadMount(c.Check, p, m, &out)
 	// An image message that names no image is as good as none.
 	if m.GetImage().GetImage() == "" {
-		c.Absolute(p.Field("host_path"), m.HostPath)
+		if out.Volume == "" {
+			c.Absolute(p.Field("host_path"), m.HostPath)
+		}
 		if m.ImageSubPath != "" {
 			c.Fail(p.Field("image_sub_path"), "needs image")
 		}
@@ -152,7 +161,7 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 	return out
 }
 
-func fromMount(m model.Mount) *api.Mount {
+func fromMount(d Dialect, m model.Mount) *api.Mount {
 	out := &api.Mount{
 		ContainerPath:     m.ContainerPath,
 		HostPath:          m.HostPath,
@@ -165,8 +174,9 @@ func fromMount(m model.Mount) *api.Mount {
 		ImageSubPath:      m.ImageSubPath,
 	}
 	if m.Image != nil {
-		out.Image = fromImageSpec(*m.Image)
+		out.Image = fromImageSpec(d, *m.Image)
 	}
+	d.WriteMount(&m, out)
 	return out
 }
 

@@ -9,7 +9,7 @@ import (
 // CreateContainer takes the sandbox from its ID alone: sandbox_config is the one that RunPodSandbox had, repeated.
 func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateContainerRequest) (
 	*api.CreateContainerResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	cfg := toContainerConfig(c, "config", req.GetConfig())
 	if again := req.GetSandboxConfig(); again.GetMetadata() != nil { // some clients leave it out, or empty

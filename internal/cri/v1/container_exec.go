@@ -13,7 +13,7 @@ import (
 )
 
 func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	c.Command("cmd", req.GetCmd())
 	streams(c, req.GetTty(), req.GetStdin(), req.GetStdout(), req.GetStderr())

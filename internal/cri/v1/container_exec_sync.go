@@ -10,7 +10,7 @@ import (
 const maxMessage = 16<<20 - 4096
 
 func (s *runtimeService) ExecSync(ctx context.Context, req *api.ExecSyncRequest) (*api.ExecSyncResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	c.Command("cmd", req.GetCmd())
 	timeout := c.Seconds("timeout", req.GetTimeout())

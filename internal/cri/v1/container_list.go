@@ -11,55 +11,55 @@ import (
 )
 
 func (s *runtimeService) ListContainers(ctx context.Context, req *api.ListContainersRequest) (*api.ListContainersResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
-	list, err := s.Runtime.ListContainers(ctx, toContainerFilter(req.GetFilter()))
+	list, err := s.Runtime.ListContainers(ctx, toContainerFilter(s.dialect, req.GetFilter()))
 	if err != nil {
 		return nil, err
 	}
 	resp := &api.ListContainersResponse{Containers: make([]*api.Container, 0, len(list))}
 	for _, st := range list {
-		resp.Containers = append(resp.Containers, fromContainer(st))
+		resp.Containers = append(resp.Containers, fromContainer(s.dialect, st))
 	}
 	return resp, nil
 }
 
 func (s *runtimeService) StreamContainers(req *api.StreamContainersRequest,
 	out grpc.ServerStreamingServer[api.StreamContainersResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
-	list, err := s.Runtime.ListContainers(out.Context(), toContainerFilter(req.GetFilter()))
+	list, err := s.Runtime.ListContainers(out.Context(), toContainerFilter(s.dialect, req.GetFilter()))
 	if err != nil {
 		return err
 	}
-	return sendAll(list, fromContainer, func(batch []*api.Container) error {
+	return sendAll(list, func(st *model.ContainerStatus) *api.Container { return fromContainer(s.dialect, st) }, func(batch []*api.Container) error {
 		return out.Send(&api.StreamContainersResponse{Containers: batch})
 	})
 }
 
-func toContainerFilter(f *api.ContainerFilter) model.ContainerFilter {
+func toContainerFilter(d Dialect, f *api.ContainerFilter) model.ContainerFilter {
 	filter := model.ContainerFilter{
 		ID:        f.GetId(),
 		SandboxID: f.GetPodSandboxId(),
 		Labels:    maps.Clone(f.GetLabelSelector()),
 	}
 	if state := f.GetState(); state != nil {
-		filter.State = containerStates[state.State]
+		filter.States = d.States(state.State)
 	}
 	return filter
 }
 
-func fromContainer(st *model.ContainerStatus) *api.Container {
+func fromContainer(d Dialect, st *model.ContainerStatus) *api.Container {
 	cfg := containerConfig(st)
 	return &api.Container{
 		Id:           st.ID,
 		PodSandboxId: st.SandboxID,
 		Metadata:     fromContainerMetadata(cfg.Metadata),
-		Image:        fromImageSpec(cfg.Image),
+		Image:        fromImageSpec(d, cfg.Image),
 		ImageRef:     st.ImageRef,
-		State:        fromContainerState(st.State),
+		State:        d.State(st.State),
 		CreatedAt:    nanoseconds(st.CreatedAt),
 		Labels:       cfg.Labels,
 		Annotations:  cfg.Annotations,

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *runtimeService) RemoveContainer(ctx context.Context, req *api.RemoveContainerRequest) (*api.RemoveContainerResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *runtimeService) StartContainer(ctx context.Context, req *api.StartContainerRequest) (*api.StartContainerResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {
 		return nil, err

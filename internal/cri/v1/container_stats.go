@@ -10,7 +10,7 @@ import (
 )
 
 func (s *runtimeService) ContainerStats(ctx context.Context, req *api.ContainerStatsRequest) (*api.ContainerStatsResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 
 func (s *runtimeService) ListContainerStats(ctx context.Context, req *api.ListContainerStatsRequest) (
 	*api.ListContainerStatsResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	list, err := s.Runtime.ListContainerUsage(ctx, toContainerStatsFilter(req.GetFilter()))
@@ -28,7 +28,7 @@ func (s *runtimeService) ListContainerStats(ctx context.Context, req *api.ListCo
 
 func (s *runtimeService) StreamContainerStats(req *api.StreamContainerStatsRequest,
 	out grpc.ServerStreamingServer[api.StreamContainerStatsResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	list, err := s.Runtime.ListContainerUsage(out.Context(), toContainerStatsFilter(req.GetFilter()))

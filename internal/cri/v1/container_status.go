@@ -10,7 +10,7 @@ import (
 
 func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.ContainerStatusRequest) (
 	*api.ContainerStatusResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -19,7 +19,7 @@ func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.Container
 	if err != nil {
 		return nil, err
 	}
-	resp := &api.ContainerStatusResponse{Status: fromContainerStatus(st)}
+	resp := &api.ContainerStatusResponse{Status: fromContainerStatus(s.dialect, st)}
 	if req.Verbose {
 		if resp.Info, err = s.Runtime.ContainerInfo(ctx, st.ID); err != nil {
 			return nil, err
@@ -28,25 +28,25 @@ func (s *runtimeService) ContainerStatus(ctx context.Context, req *api.Container
 	return resp, nil
 }
 
-func fromContainerStatuses(list []*model.ContainerStatus) []*api.ContainerStatus {
+func fromContainerStatuses(d Dialect, list []*model.ContainerStatus) []*api.ContainerStatus {
 	out := make([]*api.ContainerStatus, 0, len(list))
 	for _, st := range list {
-		out = append(out, fromContainerStatus(st))
+		out = append(out, fromContainerStatus(d, st))
 	}
 	return out
 }
 
-func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
+func fromContainerStatus(d Dialect, st *model.ContainerStatus) *api.ContainerStatus {
 	cfg := containerConfig(st)
 	out := &api.ContainerStatus{
 		Id:          st.ID,
 		Metadata:    fromContainerMetadata(cfg.Metadata),
-		State:       fromContainerState(st.State),
+		State:       d.State(st.State),
 		CreatedAt:   nanoseconds(st.CreatedAt),
 		StartedAt:   nanoseconds(st.StartedAt),
 		FinishedAt:  nanoseconds(st.FinishedAt),
 		ExitCode:    st.ExitCode,
-		Image:       fromImageSpec(cfg.Image),
+		Image:       fromImageSpec(d, cfg.Image),
 		ImageRef:    st.ImageRef,
 		Reason:      st.Reason,
 		Message:     st.Message,
@@ -61,7 +61,7 @@ func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
 		out.Image.Image = name
 	}
 	for _, m := range cfg.Mounts {
-		out.Mounts = append(out.Mounts, fromMount(m))
+		out.Mounts = append(out.Mounts, fromMount(d, m))
 	}
 	if st.Resources != nil {
 		out.Resources = &api.ContainerResources{Linux: fromResources(st.Resources)}
@@ -71,6 +71,7 @@ func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
 			Linux: &api.LinuxContainerUser{Uid: u.UID, Gid: u.GID, SupplementalGroups: u.Groups},
 		}
 	}
+	d.WriteContainerStatus(st, out)
 	return out
 }
 

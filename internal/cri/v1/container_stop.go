@@ -7,7 +7,7 @@ import (
 )
 
 func (s *runtimeService) StopContainer(ctx context.Context, req *api.StopContainerRequest) (*api.StopContainerResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	timeout := c.Seconds("timeout", req.GetTimeout())
 	if err := c.Err(); err != nil {

@@ -9,7 +9,7 @@ import (
 
 func (s *runtimeService) UpdateContainerResources(ctx context.Context, req *api.UpdateContainerResourcesRequest) (
 	*api.UpdateContainerResourcesResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	resources := toResources(c, "linux", req.GetLinux())
 	if resources == nil {

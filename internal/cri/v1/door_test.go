@@ -27,6 +27,7 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cri"
+	"berth/internal/cri/request"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/pod"
@@ -365,7 +366,7 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 			r := &recorder{}
 			req := sandboxRequest()
 			tc.change(req.Config)
-			_, err := (&runtimeService{Deps: Deps{Runtime: r}}).RunPodSandbox(t.Context(), req)
+			_, err := (&runtimeService{Deps: Deps{Runtime: r}, dialect: V1{}}).RunPodSandbox(t.Context(), req)
 			refused(t, r, err, tc.path)
 		})
 	}
@@ -423,7 +424,7 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 			r := &recorder{}
 			req := containerRequest()
 			tc.change(req.Config)
-			_, err := (&runtimeService{Deps: Deps{Runtime: r}}).CreateContainer(t.Context(), req)
+			_, err := (&runtimeService{Deps: Deps{Runtime: r}, dialect: V1{}}).CreateContainer(t.Context(), req)
 			refused(t, r, err, tc.path)
 		})
 	}
@@ -595,8 +596,8 @@ func TestStatusTellsOfTheNode(t *testing.T) {
 func TestStatesAndUsageAreTold(t *testing.T) {
 	d := open(t, slog.LevelError)
 	at := time.Unix(100, 5)
-	cfg := toSandboxConfig(&check{}, "config", sandboxRequest().Config)
-	ctr := toContainerConfig(&check{}, "config", containerRequest().Config)
+	cfg := toSandboxConfig(&check{&request.Check{}, V1{}}, "config", sandboxRequest().Config)
+	ctr := toContainerConfig(&check{&request.Check{}, V1{}}, "config", containerRequest().Config)
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "pod1", Config: cfg, State: model.SandboxReady, CreatedAt: at,
 		IPs: []string{"10.0.0.2", "fd00::2"}, RuntimeHandler: "crun"}}
 	d.rec.containers = []*model.ContainerStatus{{ID: "c1", SandboxID: "pod1", Config: ctr, State: model.ContainerExited, CreatedAt: at,
@@ -643,7 +644,7 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 	if err != nil || len(list.Containers) != 1 || list.Containers[0].PodSandboxId != "pod1" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if f := d.rec.last("ListContainers")[0].(model.ContainerFilter); f.State != model.ContainerCreated || f.Labels["a"] != "b" {
+	if f := d.rec.last("ListContainers")[0].(model.ContainerFilter); len(f.States) != 1 || f.States[0] != model.ContainerCreated || f.Labels["a"] != "b" {
 		t.Errorf("filter %+v: created is not the same as unset", f)
 	}
 	if _, err := d.ListPodSandbox(t.Context(), &api.ListPodSandboxRequest{}); err != nil {
@@ -805,7 +806,7 @@ func TestImages(t *testing.T) {
 func TestSignalsGoBothWays(t *testing.T) {
 	seen := map[syscall.Signal]bool{}
 	for n, name := range api.Signal_name {
-		c := &check{}
+		c := &check{&request.Check{}, V1{}}
 		sig := toSignal(c, "stop_signal", api.Signal(n))
 		if err := c.Err(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -825,7 +826,7 @@ func TestSignalsGoBothWays(t *testing.T) {
 	}
 	for api, want := range map[api.Signal]syscall.Signal{api.Signal_SIGTERM: 15, api.Signal_SIGRTMIN: 34,
 		api.Signal_SIGRTMINPLUS15: 49, api.Signal_SIGRTMAXMINUS14: 50, api.Signal_SIGRTMAX: 64, api.Signal_SIGPOLL: syscall.SIGIO} {
-		if got := toSignal(&check{}, "", api); got != want {
+		if got := toSignal(&check{&request.Check{}, V1{}}, "", api); got != want {
 			t.Errorf("%v: %d, want %d", api, got, want)
 		}
 	}

@@ -39,13 +39,6 @@ var sandboxStates = map[api.PodSandboxState]model.SandboxState{
 	api.PodSandboxState_SANDBOX_NOTREADY: model.SandboxNotReady,
 }
 
-var containerStates = map[api.ContainerState]model.ContainerState{
-	api.ContainerState_CONTAINER_CREATED: model.ContainerCreated,
-	api.ContainerState_CONTAINER_RUNNING: model.ContainerRunning,
-	api.ContainerState_CONTAINER_EXITED:  model.ContainerExited,
-	api.ContainerState_CONTAINER_UNKNOWN: model.ContainerUnknown,
-}
-
 var eventTypes = map[api.ContainerEventType]model.ContainerEventType{
 	api.ContainerEventType_CONTAINER_CREATED_EVENT: model.EventCreated,
 	api.ContainerEventType_CONTAINER_STARTED_EVENT: model.EventStarted,
@@ -54,11 +47,10 @@ var eventTypes = map[api.ContainerEventType]model.ContainerEventType{
 }
 
 var (
-	propagationsOut    = inverse(propagations)
-	namespaceModesOut  = inverse(namespaceModes)
-	sandboxStatesOut   = inverse(sandboxStates)
-	containerStatesOut = inverse(containerStates)
-	eventTypesOut      = inverse(eventTypes)
+	propagationsOut   = inverse(propagations)
+	namespaceModesOut = inverse(namespaceModes)
+	sandboxStatesOut  = inverse(sandboxStates)
+	eventTypesOut     = inverse(eventTypes)
 )
 
 func inverse[K, V comparable](m map[K]V) map[V]K {
@@ -74,11 +66,4 @@ func fromSandboxState(s model.SandboxState) api.PodSandboxState {
 		return v
 	}
 	return api.PodSandboxState_SANDBOX_NOTREADY
-}
-
-func fromContainerState(s model.ContainerState) api.ContainerState {
-	if v, ok := containerStatesOut[s]; ok {
-		return v
-	}
-	return api.ContainerState_CONTAINER_UNKNOWN
 }

@@ -11,7 +11,7 @@ import (
 // GetContainerEvents ends with Unavailable when the client reads too slowly: it comes back and lists.
 func (s *runtimeService) GetContainerEvents(req *api.GetEventsRequest,
 	out grpc.ServerStreamingServer[api.ContainerEventResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	ctx := out.Context()
@@ -26,7 +26,7 @@ func (s *runtimeService) GetContainerEvents(req *api.GetEventsRequest,
 			ContainerEventType: eventTypesOut[e.Type],
 			CreatedAt:          nanoseconds(e.At),
 			PodSandboxStatus:   fromSandboxStatus(e.Sandbox),
-			ContainersStatuses: fromContainerStatuses(e.Containers),
+			ContainersStatuses: fromContainerStatuses(s.dialect, e.Containers),
 		})
 		if err != nil {
 			return err

@@ -227,7 +227,7 @@ func TestEmptyAndAbsurdRequestsAreAnswered(t *testing.T) {
 func TestNilsDoNotPanic(t *testing.T) {
 	rec := populated(t).rec
 	deps := Deps{Runtime: rec, Images: recordedImages{rec}, Streams: recordedStreams{rec}}
-	services := []any{&runtimeService{Deps: deps}, &imageService{Deps: deps}}
+	services := []any{&runtimeService{Deps: deps, dialect: V1{}}, &imageService{Deps: deps, dialect: V1{}}}
 	for i, desc := range []grpc.ServiceDesc{api.RuntimeService_ServiceDesc, api.ImageService_ServiceDesc} {
 		for _, m := range desc.Methods {
 			call := reflect.ValueOf(services[i]).MethodByName(m.MethodName)

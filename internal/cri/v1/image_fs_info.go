@@ -10,7 +10,7 @@ import (
 
 // ImageFsInfo counts as container file systems the writable layers, which live on the file system of the images.
 func (s *imageService) ImageFsInfo(ctx context.Context, req *api.ImageFsInfoRequest) (*api.ImageFsInfoResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	images, err := s.Images.Usage(ctx)

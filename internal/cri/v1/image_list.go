@@ -11,7 +11,7 @@ import (
 )
 
 func (s *imageService) ListImages(ctx context.Context, req *api.ListImagesRequest) (*api.ListImagesResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	list, err := s.list(ctx, req.GetFilter().GetImage().GetImage())
@@ -20,21 +20,21 @@ func (s *imageService) ListImages(ctx context.Context, req *api.ListImagesReques
 	}
 	resp := &api.ListImagesResponse{Images: make([]*api.Image, 0, len(list))}
 	for _, img := range list {
-		resp.Images = append(resp.Images, fromImage(img))
+		resp.Images = append(resp.Images, fromImage(s.dialect, img))
 	}
 	return resp, nil
 }
 
 func (s *imageService) StreamImages(req *api.StreamImagesRequest,
 	out grpc.ServerStreamingServer[api.StreamImagesResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	list, err := s.list(out.Context(), req.GetFilter().GetImage().GetImage())
 	if err != nil {
 		return err
 	}
-	return sendAll(list, fromImage, func(batch []*api.Image) error {
+	return sendAll(list, func(img *model.Image) *api.Image { return fromImage(s.dialect, img) }, func(batch []*api.Image) error {
 		return out.Send(&api.StreamImagesResponse{Images: batch})
 	})
 }

@@ -11,7 +11,7 @@ import (
 // PullImage answers with the image's ID: the interface wants the same value here as in Image.id. The credentials of the
 // request go to the image store and nowhere else.
 func (s *imageService) PullImage(ctx context.Context, req *api.PullImageRequest) (*api.PullImageResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	spec := toImageSpec(c, "image", req.GetImage())
 	if pod := req.GetSandboxConfig(); pod.GetMetadata() != nil { // an image is the node's: it says nothing of it
 		toSandboxConfig(c, "sandbox_config", pod)

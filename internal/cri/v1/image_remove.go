@@ -8,7 +8,7 @@ import (
 )
 
 func (s *imageService) RemoveImage(ctx context.Context, req *api.RemoveImageRequest) (*api.RemoveImageResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	spec := toImageSpec(c, "image", req.GetImage())
 	if err := c.Err(); err != nil {
 		return nil, err

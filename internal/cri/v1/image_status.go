@@ -14,7 +14,7 @@ import (
 )
 
 func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequest) (*api.ImageStatusResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	spec := toImageSpec(c, "image", req.GetImage())
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	resp := &api.ImageStatusResponse{Image: fromImage(img)}
+	resp := &api.ImageStatusResponse{Image: fromImage(s.dialect, img)}
 	if req.Verbose {
 		config, err := s.Images.ConfigJSON(img.ID)
 		if err != nil {
@@ -43,9 +43,9 @@ func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequ
 	return resp, nil
 }
 
-func fromImage(img *model.Image) *api.Image {
+func fromImage(d Dialect, img *model.Image) *api.Image {
 	uid, username := imageUser(img.Config.User)
-	return &api.Image{
+	out := &api.Image{
 		Id:          img.ID,
 		RepoTags:    img.RepoTags,
 		RepoDigests: img.RepoDigests,
@@ -55,6 +55,8 @@ func fromImage(img *model.Image) *api.Image {
 		Spec:        &api.ImageSpec{Image: img.ID},
 		Pinned:      img.Pinned,
 	}
+	d.WriteImage(img, out)
+	return out
 }
 
 // imageUser splits USER of an image, user[:group], into what the interface tells of it: a number or a name. An image that

@@ -12,7 +12,7 @@ import (
 // ListMetricDescriptors is static: a kubelet asks once, when it starts.
 func (s *runtimeService) ListMetricDescriptors(_ context.Context, req *api.ListMetricDescriptorsRequest) (
 	*api.ListMetricDescriptorsResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	resp := &api.ListMetricDescriptorsResponse{}
@@ -24,7 +24,7 @@ func (s *runtimeService) ListMetricDescriptors(_ context.Context, req *api.ListM
 
 func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context, req *api.ListPodSandboxMetricsRequest) (
 	*api.ListPodSandboxMetricsResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	list, err := s.Runtime.ListSandboxMetrics(ctx)
@@ -40,7 +40,7 @@ func (s *runtimeService) ListPodSandboxMetrics(ctx context.Context, req *api.Lis
 
 func (s *runtimeService) StreamPodSandboxMetrics(req *api.StreamPodSandboxMetricsRequest,
 	out grpc.ServerStreamingServer[api.StreamPodSandboxMetricsResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	list, err := s.Runtime.ListSandboxMetrics(out.Context())

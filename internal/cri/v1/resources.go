@@ -59,6 +59,7 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 			c.Fail(p.Field("unified").Key(file), "is not the name of a cgroup v2 file such as memory.high")
 		}
 	}
+	c.dialect.ReadResources(c.Check, p, r, out)
 	return out
 }
 

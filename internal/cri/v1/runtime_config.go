@@ -7,7 +7,7 @@ import (
 )
 
 func (s *runtimeService) RuntimeConfig(_ context.Context, req *api.RuntimeConfigRequest) (*api.RuntimeConfigResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	driver := api.CgroupDriver_CGROUPFS

@@ -8,7 +8,7 @@ import (
 
 func (s *runtimeService) UpdateRuntimeConfig(ctx context.Context, req *api.UpdateRuntimeConfigRequest) (
 	*api.UpdateRuntimeConfigResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	cidr := req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr()
 	if cidr != "" {
 		podCIDR(c, "runtime_config.network_config.pod_cidr", cidr)

@@ -35,7 +35,7 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 			c.Fail(at.Field("sysctls").Key(name), "is not the name of a sysctl such as net.ipv4.ip_forward")
 		}
 	}
-	return &model.SandboxConfig{
+	out := &model.SandboxConfig{
 		Metadata:     toSandboxMetadata(c, p.Field("metadata"), in.Metadata),
 		Hostname:     in.Hostname,
 		LogDirectory: in.LogDirectory,
@@ -49,6 +49,8 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 		Overhead:     toResources(c, at.Field("overhead"), linux.GetOverhead()),
 		Resources:    toResources(c, at.Field("resources"), linux.GetResources()),
 	}
+	c.dialect.ReadSandbox(c.Check, p, in, out)
+	return out
 }
 
 func toSandboxMetadata(c *check, p path, m *api.PodSandboxMetadata) model.SandboxMetadata {

@@ -11,7 +11,7 @@ import (
 )
 
 func (s *runtimeService) ListPodSandbox(ctx context.Context, req *api.ListPodSandboxRequest) (*api.ListPodSandboxResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	list, err := s.Runtime.ListSandboxes(ctx, toSandboxFilter(req.GetFilter()))
@@ -27,7 +27,7 @@ func (s *runtimeService) ListPodSandbox(ctx context.Context, req *api.ListPodSan
 
 func (s *runtimeService) StreamPodSandboxes(req *api.StreamPodSandboxesRequest,
 	out grpc.ServerStreamingServer[api.StreamPodSandboxesResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	list, err := s.Runtime.ListSandboxes(out.Context(), toSandboxFilter(req.GetFilter()))

@@ -14,7 +14,7 @@ import (
 
 // PortForward takes the ports from the request for WebSocket clients; SPDY clients name them stream by stream.
 func (s *runtimeService) PortForward(ctx context.Context, req *api.PortForwardRequest) (*api.PortForwardResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	for i, port := range req.GetPort() {
 		c.Port(path("port").At(i), port)

@@ -7,7 +7,7 @@ import (
 )
 
 func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *api.RemovePodSandboxRequest) (*api.RemovePodSandboxResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	if err := c.Err(); err != nil {
 		return nil, err

@@ -7,12 +7,12 @@ import (
 )
 
 func (s *runtimeService) RunPodSandbox(ctx context.Context, req *api.RunPodSandboxRequest) (*api.RunPodSandboxResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	cfg := toSandboxConfig(c, "config", req.GetConfig())
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	id, err := s.Runtime.RunSandbox(ctx, cfg, req.RuntimeHandler)
+	id, err := s.Runtime.RunSandbox(ctx, cfg, s.dialect.Handler(req.Config, req.RuntimeHandler))
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 func (s *runtimeService) ListPodSandboxStats(ctx context.Context, req *api.ListPodSandboxStatsRequest) (
 	*api.ListPodSandboxStatsResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	list, err := s.Runtime.ListSandboxUsage(ctx, toSandboxStatsFilter(req.GetFilter()))
@@ -28,7 +28,7 @@ func (s *runtimeService) ListPodSandboxStats(ctx context.Context, req *api.ListP
 
 func (s *runtimeService) StreamPodSandboxStats(req *api.StreamPodSandboxStatsRequest,
 	out grpc.ServerStreamingServer[api.StreamPodSandboxStatsResponse]) error {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
 	list, err := s.Runtime.ListSandboxUsage(out.Context(), toSandboxStatsFilter(req.GetFilter()))

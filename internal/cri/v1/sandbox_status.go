@@ -11,7 +11,7 @@ import (
 
 func (s *runtimeService) PodSandboxStatus(ctx context.Context, req *api.PodSandboxStatusRequest) (
 	*api.PodSandboxStatusResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (s *runtimeService) PodSandboxStatus(ctx context.Context, req *api.PodSandb
 	}
 	resp := &api.PodSandboxStatusResponse{
 		Status:             fromSandboxStatus(st),
-		ContainersStatuses: fromContainerStatuses(containers),
+		ContainersStatuses: fromContainerStatuses(s.dialect, containers),
 		Timestamp:          now.UnixNano(),
 	}
 	if req.Verbose {

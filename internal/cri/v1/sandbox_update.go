@@ -8,7 +8,7 @@ import (
 
 func (s *runtimeService) UpdatePodSandboxResources(ctx context.Context, req *api.UpdatePodSandboxResourcesRequest) (
 	*api.UpdatePodSandboxResourcesResponse, error) {
-	c := newCheck(req)
+	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	overhead := toResources(c, "overhead", req.GetOverhead())
 	resources := toResources(c, "resources", req.GetResources())

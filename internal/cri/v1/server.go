@@ -87,20 +87,34 @@ type Deps struct {
 // Register adds the services runtime.v1.RuntimeService and runtime.v1.ImageService to a server. Handlers return errors of
 // errdefs: the server's interceptors give them their codes (package cri).
 func Register(r grpc.ServiceRegistrar, deps Deps) {
+	services := NewServices(deps, V1{})
+	api.RegisterRuntimeServiceServer(r, services.Runtime)
+	api.RegisterImageServiceServer(r, services.Image)
+}
+
+// Services answer the calls of one dialect.
+type Services struct {
+	Runtime api.RuntimeServiceServer
+	Image   api.ImageServiceServer
+}
+
+// NewServices makes the services of a dialect, for a door that gives them names of its own.
+func NewServices(deps Deps, d Dialect) Services {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)
 	}
-	api.RegisterRuntimeServiceServer(r, &runtimeService{Deps: deps})
-	api.RegisterImageServiceServer(r, &imageService{Deps: deps})
+	return Services{Runtime: &runtimeService{Deps: deps, dialect: d}, Image: &imageService{Deps: deps, dialect: d}}
 }
 
 // runtimeService answers the calls that this package has a file for; the rest is Unimplemented.
 type runtimeService struct {
 	api.UnimplementedRuntimeServiceServer
 	Deps
+	dialect Dialect
 }
 
 type imageService struct {
 	api.UnimplementedImageServiceServer
 	Deps
+	dialect Dialect
 }

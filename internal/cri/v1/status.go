@@ -8,7 +8,7 @@ import (
 )
 
 func (s *runtimeService) Status(ctx context.Context, req *api.StatusRequest) (*api.StatusResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	resp := &api.StatusResponse{

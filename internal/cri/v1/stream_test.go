@@ -128,7 +128,7 @@ func TestStreamsFilterAsListsDo(t *testing.T) {
 	}})
 	received(t, s, err, (*api.StreamContainersResponse).GetContainers)
 	got := d.rec.last("ListContainers")[0].(model.ContainerFilter)
-	if got.ID != "c" || got.SandboxID != "p" || got.State != model.ContainerExited || got.Labels["a"] != "b" {
+	if got.ID != "c" || got.SandboxID != "p" || len(got.States) == 0 || got.States[0] != model.ContainerExited || got.Labels["a"] != "b" {
 		t.Errorf("filter %+v", got)
 	}
 	bad, err := d.StreamPodSandboxes(t.Context(), &api.StreamPodSandboxesRequest{Filter: &api.PodSandboxFilter{

@@ -10,13 +10,13 @@ import (
 const kubeAPIVersion = "0.1.0"
 
 func (s *runtimeService) Version(_ context.Context, req *api.VersionRequest) (*api.VersionResponse, error) {
-	if err := checkOnly(req); err != nil {
+	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
 	return &api.VersionResponse{
 		Version:           kubeAPIVersion,
 		RuntimeName:       "berth",
 		RuntimeVersion:    s.Deps.Version,
-		RuntimeApiVersion: "v1",
+		RuntimeApiVersion: s.dialect.Version(),
 	}, nil
 }

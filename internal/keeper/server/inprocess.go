@@ -466,7 +466,8 @@ func mergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroup
 			var w, lw uint16
 			set(&w, d.Weight)
 			set(&lw, d.LeafWeight)
-			r.BlkioWeightDevice = append(r.BlkioWeightDevice, cgroups.NewWeightDevice(d.Major, d.Minor, w, lw))
+			r.BlkioWeightDevice = replaceDevice(r.BlkioWeightDevice, cgroups.NewWeightDevice(d.Major, d.Minor, w, lw),
+				func(w *cgroups.WeightDevice) cgroups.BlockIODevice { return w.BlockIODevice })
 		}
 		for _, t := range []struct {
 			to   *[]*cgroups.ThrottleDevice
@@ -478,7 +479,8 @@ func mergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroup
 			{&r.BlkioThrottleWriteIOPSDevice, b.ThrottleWriteIOPSDevice},
 		} {
 			for _, d := range t.from {
-				*t.to = append(*t.to, cgroups.NewThrottleDevice(d.Major, d.Minor, d.Rate))
+				*t.to = replaceDevice(*t.to, cgroups.NewThrottleDevice(d.Major, d.Minor, d.Rate),
+					func(t *cgroups.ThrottleDevice) cgroups.BlockIODevice { return t.BlockIODevice })
 			}
 		}
 	}
@@ -508,6 +510,17 @@ func mergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroup
 		return nil, fmt.Errorf("devices, network and RDMA limits of a running container: %w", errdefs.ErrNotImplemented)
 	}
 	return &r, nil
+}
+
+// replaceDevice is a list with what it says of one device replaced. The list itself is the container's, and not written to.
+func replaceDevice[T any](list []*T, with *T, device func(*T) cgroups.BlockIODevice) []*T {
+	out := make([]*T, 0, len(list)+1)
+	for _, d := range list {
+		if device(d) != device(with) {
+			out = append(out, d)
+		}
+	}
+	return append(out, with)
 }
 
 func set[T any](to, from *T) {

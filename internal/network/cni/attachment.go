@@ -25,6 +25,7 @@ type Attachment struct {
 	CgroupParent             string
 	DNS                      *model.DNS
 	CIDRs                    []netip.Prefix // what the node was told to give addresses from; may be none
+	Before                   []netip.Addr   // the addresses that the pod had, and asks for again; none: a new pod
 }
 
 // record is an attachment on disk.
@@ -39,6 +40,9 @@ type record struct {
 
 func newRecord(a Attachment, list *libcni.NetworkConfigList) (*record, error) {
 	network, err := encode(list)
+	if err == nil && len(a.Before) > 1 {
+		network, err = askFor(network, a.Before)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("network %s: %w", list.Name, err)
 	}
@@ -57,12 +61,38 @@ func newRecord(a Attachment, list *libcni.NetworkConfigList) (*record, error) {
 		},
 		Capabilities: map[string]json.RawMessage{},
 	}
+	if len(a.Before) > 0 {
+		r.Args = append(r.Args, [2]string{"IP", a.Before[0].String()})
+	}
 	for name, value := range capabilities {
 		if r.Capabilities[name], err = json.Marshal(value); err != nil {
 			return nil, fmt.Errorf("capability %s: %w", name, err)
 		}
 	}
 	return r, nil
+}
+
+// askFor puts addresses into the configuration of every plugin as arguments (args.cni.ips of CNI's conventions): of those in
+// the environment there is room for one.
+func askFor(network json.RawMessage, addrs []netip.Addr) (json.RawMessage, error) {
+	var list map[string]any
+	if err := json.Unmarshal(network, &list); err != nil {
+		return nil, err
+	}
+	plugins, _ := list["plugins"].([]any)
+	for _, p := range plugins {
+		plugin, _ := p.(map[string]any)
+		args, _ := plugin["args"].(map[string]any)
+		if args == nil {
+			args = map[string]any{}
+		}
+		conventional, _ := args["cni"].(map[string]any)
+		if conventional == nil {
+			conventional = map[string]any{}
+		}
+		conventional["ips"], args["cni"], plugin["args"] = addrs, conventional, args
+	}
+	return json.Marshal(list)
 }
 
 // runtime is the record in libcni's words.
@@ -122,6 +152,9 @@ func (a Attachment) capabilities() (map[string]any, error) {
 	}
 	if len(ranges) > 0 {
 		offer["ipRanges"] = ranges
+	}
+	if len(a.Before) > 0 {
+		offer["ips"] = a.Before
 	}
 	if a.CgroupParent != "" {
 		offer["cgroupPath"] = a.CgroupParent

@@ -1,0 +1,150 @@
+package ocispec
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+)
+
+// The kernel's bounds of a weight of block I/O, in the words of cgroup v1.
+const MinBlockWeight, MaxBlockWeight = 10, 1000
+
+// blockIO checks limits and weights of block I/O and finds their devices.
+func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
+	out := &specs.LinuxBlockIO{}
+	if b.Weight != 0 {
+		if err := checkWeight("blkio_weight", b.Weight, h); err != nil {
+			return nil, err
+		}
+		weight := b.Weight
+		out.Weight = &weight
+	}
+	for _, d := range b.WeightDevices {
+		if err := checkWeight("blkio_weight_device", d.Weight, h); err != nil {
+			return nil, err
+		}
+		major, minor, err := blockDevice("blkio_weight_device", d.Path)
+		if err != nil {
+			return nil, err
+		}
+		weight, one := d.Weight, specs.LinuxWeightDevice{}
+		one.Major, one.Minor, one.Weight = major, minor, &weight
+		out.WeightDevice = append(out.WeightDevice, one)
+	}
+	for _, t := range []struct {
+		field, file string
+		from        []model.ThrottleDevice
+		to          *[]specs.LinuxThrottleDevice
+	}{
+		{"blkio_device_read_bps", "blkio.throttle.read_bps_device", b.ReadBps, &out.ThrottleReadBpsDevice},
+		{"blkio_device_write_bps", "blkio.throttle.write_bps_device", b.WriteBps, &out.ThrottleWriteBpsDevice},
+		{"blkio_device_read_IOps", "blkio.throttle.read_iops_device", b.ReadIOPS, &out.ThrottleReadIOPSDevice},
+		{"blkio_device_write_IOps", "blkio.throttle.write_iops_device", b.WriteIOPS, &out.ThrottleWriteIOPSDevice},
+	} {
+		if len(t.from) > 0 && !h.hasBlockFile(t.file, "io.max") {
+			return nil, unable("resources: %s: the kernel has no throttling of block I/O for cgroup v%d here", t.field, h.Cgroups.Version)
+		}
+		for _, d := range t.from {
+			major, minor, err := blockDevice(t.field, d.Path)
+			if err != nil {
+				return nil, err
+			}
+			one := specs.LinuxThrottleDevice{Rate: d.Rate}
+			if d.Rate == 0 && h.Cgroups.Version == cgroup.V2 {
+				one.Rate = math.MaxUint64 // no limit, which v1 calls 0 and v2 does not
+			}
+			one.Major, one.Minor = major, minor
+			*t.to = append(*t.to, one)
+		}
+	}
+	return out, nil
+}
+
+func checkWeight(field string, weight uint16, h *Host) error {
+	if weight < MinBlockWeight || weight > MaxBlockWeight {
+		return invalid("resources: %s %d is not in %d to %d", field, weight, MinBlockWeight, MaxBlockWeight)
+	}
+	names := []string{"blkio.weight", "blkio.bfq.weight"}
+	if field == "blkio_weight_device" {
+		names = []string{"blkio.weight_device", "blkio.bfq.weight_device"}
+	}
+	if h.Cgroups.Version == cgroup.V2 {
+		names = []string{"io.weight", "io.bfq.weight"}
+	}
+	for _, name := range names {
+		if h.hasBlockFile(name, name) {
+			return nil
+		}
+	}
+	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version, names[1])
+}
+
+// hasBlockFile tells whether cgroups have a file of the block I/O controller. Roots lack some of them, so one below it is
+// asked; where there is none yet, nobody knows, and the start of the container tells.
+func (h *Host) hasBlockFile(v1, v2 string) bool {
+	controller, name := "blkio", v1
+	if h.Cgroups.Version == cgroup.V2 {
+		controller, name = "io", v2
+	}
+	if !h.Cgroups.Has(controller) {
+		return false
+	}
+	root := h.Cgroups.Dir(controller, "/")
+	children, err := filepath.Glob(filepath.Join(root, "*", "cgroup.procs"))
+	if err != nil || len(children) == 0 {
+		return true
+	}
+	found, err := filepath.Glob(filepath.Join(root, "*", name))
+	return err == nil && len(found) > 0
+}
+
+func blockDevice(field, path string) (major, minor int64, err error) {
+	var st unix.Stat_t
+	if !filepath.IsAbs(path) {
+		return 0, 0, invalid("resources: %s: %q is not an absolute path", field, path)
+	}
+	if err := unix.Stat(path, &st); err != nil {
+		err = &os.PathError{Op: "stat", Path: path, Err: err}
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, 0, invalid("resources: %s: %v", field, err)
+		}
+		return 0, 0, unable("resources: %s: %v", field, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return 0, 0, invalid("resources: %s: %s is no block device", field, path)
+	}
+	return int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)), nil
+}
+
+// mergeBlockIO is stored limits with an update laid over, device by device. Neither is written to.
+func mergeBlockIO(stored, update *model.BlockIO) *model.BlockIO {
+	if stored == nil || update == nil {
+		if update != nil {
+			return update
+		}
+		return stored
+	}
+	throttles := func(a, b []model.ThrottleDevice) []model.ThrottleDevice {
+		return mergeBy(a, b, func(d model.ThrottleDevice) string { return d.Path })
+	}
+	out := &model.BlockIO{
+		Weight:        stored.Weight,
+		WeightDevices: mergeBy(stored.WeightDevices, update.WeightDevices, func(d model.WeightDevice) string { return d.Path }),
+		ReadBps:       throttles(stored.ReadBps, update.ReadBps),
+		WriteBps:      throttles(stored.WriteBps, update.WriteBps),
+		ReadIOPS:      throttles(stored.ReadIOPS, update.ReadIOPS),
+		WriteIOPS:     throttles(stored.WriteIOPS, update.WriteIOPS),
+	}
+	if update.Weight != 0 {
+		out.Weight = update.Weight
+	}
+	return out
+}

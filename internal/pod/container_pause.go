@@ -1,0 +1,72 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// errPaused is why a call that needs the processes of a container to run cannot be answered.
+var errPaused = fmt.Errorf("it is paused: %w", errdefs.ErrFailedPrecondition)
+
+// PauseContainer freezes the processes of a running container. One that is paused already stays so.
+func (m *Manager) PauseContainer(ctx context.Context, id string) error {
+	return m.whileRunning(ctx, "pause", id, func(c *container) error {
+		// The record first: a container that is frozen and that no record calls paused would stay so for ever.
+		if err := m.setContainer(c, func(r *ContainerRecord) { r.Paused = true }); err != nil {
+			return err
+		}
+		err := m.cfg.Keeper.Pause(ctx, c.id)
+		if err == nil {
+			return nil
+		}
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		return errors.Join(err, m.resume(clean, c))
+	})
+}
+
+// UnpauseContainer lets the processes of a paused container go on. One that is not paused is left alone.
+func (m *Manager) UnpauseContainer(ctx context.Context, id string) error {
+	return m.whileRunning(ctx, "unpause", id, func(c *container) error { return m.resume(ctx, c) })
+}
+
+// resume needs c.op.
+func (m *Manager) resume(ctx context.Context, c *container) error {
+	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
+		return err
+	}
+	return m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
+}
+
+func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*container) error) error {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return err
+	}
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("%s container %s: another operation holds it: %w", act, shortID(c.id), err)
+	}
+	defer c.op.sem.Release(exclusive)
+	if r := c.record(); r.Phase != ContainerRunning {
+		return fmt.Errorf("%s container %s: it is %s: %w", act, shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	}
+	if err := do(c); err != nil {
+		return fmt.Errorf("%s container %s: %w", act, shortID(c.id), err)
+	}
+	return nil
+}
+
+// reconcilePause makes a running container's record say of its pause what the kernel says.
+func (m *Manager) reconcilePause(ctx context.Context, c *container) {
+	if !c.record().Paused {
+		return // what is frozen has a record that was written before
+	}
+	st, err := m.cfg.Keeper.Status(ctx, c.id)
+	if err == nil && !st.Paused {
+		err = m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
+	}
+	m.clean("find out whether a container is paused", c.id, err)
+}
