@@ -122,7 +122,7 @@ func (n *node) stop() {
 			n.Errorf("keeper: %s", log[i:min(len(log), i+3000)])
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	list, err := n.client.List(ctx)
 	if err != nil {
@@ -181,7 +181,7 @@ func (n *node) end(pid int, sig syscall.Signal) {
 
 func (n *node) until(what string, cond func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(40 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.Fatalf("not in time: %s", what)
 		}

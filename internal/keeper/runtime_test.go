@@ -105,7 +105,7 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 		if exit, err := n.client.WaitExec(n.ctx(), "a", "t"); err != nil || exit.ExitCode != 2 {
 			t.Errorf("exit %+v, %v", exit, err)
 		}
-		_, exit = n.exec("a", 200*time.Millisecond, "sh", "-c", "(setsid sleep 2000 &) ; sleep 3000")
+		_, exit = n.exec("a", 2*time.Second, "sh", "-c", "(setsid sleep 2000 &) ; sleep 3000")
 		if !exit.TimedOut || exit.ExitCode != 137 {
 			t.Errorf("exec with a timeout: %+v", exit)
 		}

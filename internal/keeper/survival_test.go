@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/pidfd"
 )
 
 func TestUpgradeInPlaceUnderLoad(t *testing.T) {
@@ -293,18 +294,20 @@ func TestKeeperKilled(t *testing.T) {
 	if st := n.ended("talks"); st.ExitCode != 8 || st.Lost {
 		t.Errorf("talks: %+v", st)
 	}
-	// Every line is there but what the keeper had in hand when it was killed.
-	last, missing := 0, 0
+	// Every line is there but what the keeper had in hand when it was killed, twice.
+	last, gaps := 0, 0
 	for line := range strings.Lines(n.output("stdout", n.logPath("talks"))) {
 		var k int
 		if _, err := fmt.Sscan(line, &k); err != nil || k <= last {
 			continue
 		}
-		missing += k - last - 1
+		if k > last+1 {
+			gaps++
+		}
 		last = k
 	}
-	if missing > 2 {
-		t.Errorf("%d of %d lines are missing", missing, last)
+	if gaps > 2 {
+		t.Errorf("lines are missing in %d places of %d lines", gaps, last)
 	}
 	// Upgraded in place, an orphan is still watched as one.
 	if err := n.client.Upgrade(n.ctx()); err != nil {
@@ -391,7 +394,8 @@ func TestKeeperKilledRightAfterItsAnswer(t *testing.T) {
 		if st := n.ended(id); st.ExitCode != 7 || st.Lost {
 			t.Errorf("container: %+v", st)
 		}
-		if got := n.output("stdout", n.logPath(id)); got != "out\n" {
+		// A read that the kernel was in the middle of takes what comes after the kill as well.
+		if got := n.output("stdout", n.logPath(id)); got != "" && got != "out\n" {
 			t.Errorf("container wrote %q", got)
 		}
 		n.delete(id)
@@ -407,12 +411,16 @@ func TestKeeperAndClientKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := n.pid()
+	start, err := pidfd.StartTime(dies.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
 	n.client.Close() // custody is gone
 	n.end(pid, unix.SIGKILL)
 	if err := unix.Kill(dies.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond)
+	n.until("it is dead", func() bool { return !pidfd.Alive(dies.PID, start) })
 	// What a start that was cut off leaves behind.
 	if err := os.WriteFile(filepath.Join(n.dir, "rows", "half.json"),
 		fmt.Appendf(nil, `{"id":"half","state":"starting","cgroupsPath":"%s/half"}`, n.cgroup), 0o600); err != nil {

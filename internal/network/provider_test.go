@@ -52,10 +52,17 @@ func newNode(t *testing.T) *node {
 				l, err := netlink.LinkByName(name)
 				testhost.Check(t, err)
 				testhost.Check(t, netlink.LinkDel(l))
-			} else if !n.interfacesWas[name] {
-				t.Errorf("interface %s is left", name)
 			}
 		}
+		// The kernel removes the pairs of a namespace that is gone in the background.
+		testhost.Eventually(t, "no interface is left", func() error {
+			for name := range interfaces(t) {
+				if !n.interfacesWas[name] {
+					return fmt.Errorf("interface %s is", name)
+				}
+			}
+			return nil
+		})
 		n.nothingReserved()
 		for _, dir := range []string{"cni", "cni-cache/results", "bridge/endpoints"} {
 			if left, _ := os.ReadDir(filepath.Join(n.cfg.StateDir, dir)); len(left) > 0 {

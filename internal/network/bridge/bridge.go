@@ -46,9 +46,11 @@ type Bridge struct {
 	// made and removed, and while they are checked.
 	fabric sync.Mutex
 	up     bool // both are in place, as far as is known
-	index  int  // of the bridge
-	mtu    int
-	ipv6   bool // interfaces can have IPv6 addresses
+	// remains: some of it may be left of a removal that failed.
+	remains bool
+	index   int // of the bridge
+	mtu     int
+	ipv6    bool // interfaces can have IPv6 addresses
 
 	// tables makes transactions with the table one after another, so that each sees the records that it is made from.
 	// It is taken before mu.

@@ -63,6 +63,19 @@ func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
 	})
 }
 
+// Who sends to a pod as soon as it is there asks for its link-layer address first; a question that nobody hears is asked
+// again only a second later.
+func TestANewPodHearsWhoAsksForIt(t *testing.T) {
+	b := open(t, Config{Name: "brhear", StateDir: t.TempDir()})
+	for i := range 20 {
+		p := attach(t, b, fmt.Sprint("p", i))
+		now, cancel := context.WithCancel(ctx)
+		cancel()
+		testhost.In(t, p.NetNS, func() error { return awaitSolicited(now, Interface, p.addrs[1]) })
+		testhost.Check(t, awaitSolicited(now, "brhear", b.pools[1].gateway))
+	}
+}
+
 func TestHostPorts(t *testing.T) {
 	// Where the kernel shows what is bridged to the tables for what is routed, addresses are changed in other places.
 	for _, bridged := range []string{"0", "1"} {

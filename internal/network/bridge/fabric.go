@@ -94,7 +94,7 @@ func (b *Bridge) buildAll(ctx context.Context) error {
 		gateways = append(gateways, netip.PrefixFrom(p.gateway, p.prefix.Bits()))
 		v4, v6 = v4 || p.gateway.Is4(), v6 || p.gateway.Is6()
 	}
-	if b.index, err = makeBridge(h, b.cfg.Name, b.mtu, gateways); err != nil {
+	if b.index, err = makeBridge(ctx, h, b.cfg.Name, b.mtu, gateways); err != nil {
 		return err
 	}
 	if err := forward(h, b.cfg.Name, b.index, v4, v6); err != nil {
@@ -155,7 +155,7 @@ func (b *Bridge) chooseRange(ctx context.Context, h *netlink.Handle) error {
 		for _, c := range cidrs {
 			gateways = append(gateways, netip.PrefixFrom(c.Addr().Next(), c.Bits()))
 		}
-		_, err = makeBridge(h, b.cfg.Name, defaultMTU, gateways)
+		_, err = makeBridge(ctx, h, b.cfg.Name, defaultMTU, gateways)
 		return err
 	}
 	return b.decide(cidrs)
@@ -172,7 +172,7 @@ func (b *Bridge) decide(cidrs []netip.Prefix) error {
 
 // dismantle removes bridge, table and the choice of the range. fabric is held, and there is no endpoint.
 func (b *Bridge) dismantle() error {
-	b.up = false
+	b.up, b.remains = false, true
 	h, err := routes()
 	if err != nil {
 		return err
@@ -199,7 +199,11 @@ func (b *Bridge) dismantle() error {
 	b.mu.Lock()
 	b.pools, b.problem = nil, nil
 	b.mu.Unlock()
-	return removeFile(filepath.Join(b.cfg.StateDir, networkFile))
+	if err := removeFile(filepath.Join(b.cfg.StateDir, networkFile)); err != nil {
+		return err
+	}
+	b.remains = false
+	return nil
 }
 
 // watch removes the fabric some time after the last endpoint went, and repairs it where somebody else removed it: flushed
@@ -220,6 +224,12 @@ func (b *Bridge) watch(ctx context.Context) {
 			b.expire()
 		case <-check.C:
 			b.check(ctx)
+			b.mu.Lock()
+			over := time.Since(b.idle) > b.cfg.Linger
+			b.mu.Unlock()
+			if over {
+				b.expire() // what could not be removed when it was time
+			}
 		}
 	}
 }
@@ -230,7 +240,7 @@ func (b *Bridge) expire() {
 	b.mu.Lock()
 	idle := len(b.records)+b.entering == 0
 	b.mu.Unlock()
-	if !idle || !b.up {
+	if !idle || !b.up && !b.remains {
 		return
 	}
 	if err := b.dismantle(); err != nil {

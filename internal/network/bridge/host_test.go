@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -34,13 +35,19 @@ func open(t testing.TB, cfg Config) *Bridge {
 
 func nothingLeft(t testing.TB, cfg Config) {
 	t.Helper()
-	links, err := netlink.LinkList()
-	testhost.Check(t, err)
-	for _, l := range links {
-		if l.Attrs().Name == cfg.Name || strings.HasPrefix(l.Attrs().Name, vethPrefix(cfg.Name)) {
-			t.Errorf("interface %s is left", l.Attrs().Name)
+	// The kernel removes the pairs of a namespace that is gone in the background.
+	testhost.Eventually(t, "no interface is left", func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
 		}
-	}
+		for _, l := range links {
+			if l.Attrs().Name == cfg.Name || strings.HasPrefix(l.Attrs().Name, vethPrefix(cfg.Name)) {
+				return fmt.Errorf("interface %s is", l.Attrs().Name)
+			}
+		}
+		return nil
+	})
 	if there, err := (ruleset{bridge: cfg.Name}).there(); err != nil || there {
 		t.Errorf("a table is left (%v)", err)
 	}

@@ -25,7 +25,9 @@ const Interface = "eth0"
 
 const (
 	defaultMTU = 1500
-	loopback   = 1 // the index of lo in every network namespace
+	// linkWait bounds the wait for what the kernel does in the background, which a busy node delays.
+	linkWait = 10 * time.Second
+	loopback = 1 // the index of lo in every network namespace
 )
 
 var nameEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
@@ -69,13 +71,23 @@ func routes() (*netlink.Handle, error) {
 	return h, nil
 }
 
+// whole makes a list anew when the kernel says that it changed while it was read: what it lacks may be there.
+func whole[T any](list func() ([]T, error)) ([]T, error) {
+	for try := 0; ; try++ {
+		got, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == 100 {
+			return got, err
+		}
+	}
+}
+
 func isNoLink(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
 // makeBridge makes the bridge, or corrects the one that is there, and returns its index.
-func makeBridge(h *netlink.Handle, name string, mtu int, gateways []netip.Prefix) (int, error) {
+func makeBridge(ctx context.Context, h *netlink.Handle, name string, mtu int, gateways []netip.Prefix) (int, error) {
 	mac := bridgeMAC(name)
 	link, err := h.LinkByName(name)
 	if isNoLink(err) {
@@ -113,11 +125,16 @@ func makeBridge(h *netlink.Handle, name string, mtu int, gateways []netip.Prefix
 			return 0, fmt.Errorf("bring up bridge %s: %w", name, err)
 		}
 	}
+	for _, g := range gateways {
+		if err := awaitSolicited(ctx, name, g.Addr()); err != nil {
+			return 0, err
+		}
+	}
 	return attrs.Index, nil
 }
 
 func globalAddrs(h *netlink.Handle, link netlink.Link) ([]netlink.Addr, error) {
-	addrs, err := h.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("addresses of %s: %w", link.Attrs().Name, err)
 	}
@@ -273,7 +290,7 @@ func removeLink(name string) error {
 
 // ourVeths returns the names of the bridge's veths and the indexes of what they are ports of (0: of nothing).
 func ourVeths(h *netlink.Handle, bridge string) (map[string]int, error) {
-	links, err := h.LinkList()
+	links, err := whole(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -336,6 +353,11 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 	if err := awaitCarrier(ctx, h, Interface); err != nil {
 		return nil, err
 	}
+	for _, a := range got {
+		if err := inside(ns, func() error { return awaitSolicited(ctx, Interface, a) }); err != nil {
+			return nil, err
+		}
+	}
 	if len(got) == 0 {
 		return nil, fmt.Errorf("the pod has IPv6 disabled and its network has no IPv4: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -346,7 +368,7 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 // after both ends are up, and at once where it is asked for the interface (since Linux 6.9). A pod that started before
 // would lose its first packets, and wait for a second to send them again.
 func awaitCarrier(ctx context.Context, h *netlink.Handle, name string) error {
-	for range 1000 {
+	for end := time.Now().Add(linkWait); ; {
 		link, err := h.LinkByName(name)
 		if err != nil {
 			return fmt.Errorf("interface %s: %w", name, err)
@@ -359,8 +381,41 @@ func awaitCarrier(ctx context.Context, h *netlink.Handle, name string) error {
 			return ctx.Err()
 		case <-time.After(time.Millisecond):
 		}
+		if time.Now().After(end) {
+			return fmt.Errorf("interface %s has no carrier: %w", name, errdefs.ErrUnavailable)
+		}
 	}
-	return fmt.Errorf("interface %s has no carrier: %w", name, errdefs.ErrUnavailable)
+}
+
+// awaitSolicited waits until an interface in this thread's namespace hears those who ask for the link-layer address of an
+// IPv6 address of its own. The kernel joins that group some time after the address was added; who asked before would
+// get no answer, and wait for a second to ask again.
+func awaitSolicited(ctx context.Context, name string, addr netip.Addr) error {
+	if !addr.Is6() {
+		return nil
+	}
+	raw := addr.As16()
+	// RFC 4291, 2.7.1, as the kernel writes it.
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", raw[13:])
+	for end := time.Now().Add(linkWait); ; {
+		joined, err := os.ReadFile("/proc/thread-self/net/igmp6")
+		if err != nil {
+			return fmt.Errorf("multicast groups of %s: %w", name, err)
+		}
+		for line := range strings.Lines(string(joined)) {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == name && f[2] == group {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("interface %s does not listen for those who ask for %s: %w", name, addr, errdefs.ErrUnavailable)
+		}
+	}
 }
 
 // forward lets the node forward packets between its interfaces.
@@ -402,7 +457,9 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 // keepAdvertisedRoutes tells the interfaces whose default route a router advertised to go on listening to it: a node that
 // forwards stops by default, and would lose its own way out when the route expires.
 func keepAdvertisedRoutes(h *netlink.Handle) error {
-	all, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+	all, err := whole(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return fmt.Errorf("IPv6 routes: %w", err)
 	}

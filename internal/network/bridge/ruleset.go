@@ -220,25 +220,33 @@ func (s ruleset) whole(ports []hostPort) (bool, error) {
 // there tells whether there is a table of the bridge. A kernel without nftables has none.
 func (s ruleset) there() (bool, error) {
 	tables, err := inetTables()
-	for _, without := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
-		if errors.Is(err, without) {
-			return false, nil
-		}
+	if noTables(err) {
+		return false, nil
 	}
 	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == tableName(s.bridge) }), err
 }
 
 // drop removes the table, if it is there.
 func (s ruleset) drop() error {
-	there, err := s.there()
-	if err != nil || !there {
-		return err
-	}
-	return transaction(func(c *nftables.Conn) error {
-		c.AddTable(s.table()) // so that it is no error if somebody else was faster
+	err := transaction(func(c *nftables.Conn) error {
+		c.AddTable(s.table()) // so that it is no error if there is none
 		c.DelTable(s.table())
 		return nil
 	})
+	if noTables(err) {
+		return nil
+	}
+	return err
+}
+
+// noTables tells an error of a kernel without nftables.
+func noTables(err error) bool {
+	for _, without := range []error{unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL, unix.EOPNOTSUPP} {
+		if errors.Is(err, without) {
+			return true
+		}
+	}
+	return false
 }
 
 func inetTables() ([]*nftables.Table, error) {

@@ -70,7 +70,7 @@ func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
 		own = link.Attrs().Index
 	}
 	var used []netip.Prefix
-	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := whole(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("the node's addresses: %w", err)
 	}
@@ -79,7 +79,7 @@ func usedPrefixes(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {
 			used = append(used, prefixOf(a.IPNet).Masked())
 		}
 	}
-	ways, err := h.RouteList(nil, netlink.FAMILY_ALL)
+	ways, err := whole(func() ([]netlink.Route, error) { return h.RouteList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("the node's routes: %w", err)
 	}

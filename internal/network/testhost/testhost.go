@@ -65,6 +65,24 @@ func Check(t testing.TB, err error) {
 	}
 }
 
+// patience is how long a test waits for what normally comes at once.
+const patience = 30 * time.Second
+
+// Eventually waits until there is nothing wrong any more.
+func Eventually(t testing.TB, what string, wrong func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := wrong()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("not in %v: %s: %v", patience, what, err)
+			return
+		}
+	}
+}
+
 // Logger logs where the tests are verbose.
 func Logger() *slog.Logger {
 	out := io.Discard
@@ -144,18 +162,21 @@ func Serve(t testing.TB, path, network, addr, name string) {
 	})
 }
 
+// dialTimeout is short, since some ask where nobody answers.
+const dialTimeout = 2500 * time.Millisecond
+
 // Ask returns what a server says to a client in a namespace.
 func Ask(t testing.TB, path, network, addr string) (name, seen string, err error) {
 	t.Helper()
 	var c net.Conn
-	d := net.Dialer{Timeout: 2500 * time.Millisecond} // a lost neighbour solicitation is sent again after a second
+	d := net.Dialer{Timeout: dialTimeout}
 	run := func() error { c, err = d.Dial(network, addr); return nil }
 	In(t, path, run)
 	if err != nil {
 		return "", "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
+	c.SetDeadline(time.Now().Add(dialTimeout))
 	if strings.HasPrefix(network, "udp") {
 		c.Write([]byte("hello"))
 	}
