@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/keeper"
+	"berth/internal/unixsocket"
 )
 
 func TestASocketIsForRootAndItsGroup(t *testing.T) {
@@ -72,7 +73,7 @@ func TestASocketThatSomebodyAnswersOnIsNotTaken(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	// As if its daemon had been killed: the file stays and nobody answers.
-	first.(*socket).UnixListener.Close()
+	first.(*unixsocket.Listener).UnixListener.Close()
 	second, err := Listen(path, -1)
 	if err != nil {
 		t.Fatalf("a stale socket: %v", err)

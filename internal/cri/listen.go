@@ -1,24 +1,19 @@
 package cri
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/coreos/go-systemd/v22/activation"
 	"golang.org/x/sys/unix"
-)
 
-// maxSocketPath is the room in sockaddr_un, without its final NUL.
-const maxSocketPath = 107
+	"berth/internal/unixsocket"
+)
 
 // Listen opens the unix socket at address, a path with or without unix:// before it, with mode 0660, owned by root and the
 // group gid (-1: root's). A socket that systemd passed for this path (LISTEN_FDS) is taken as it is. A file that is no
@@ -33,13 +28,11 @@ func Listen(address string, gid int) (net.Listener, error) {
 	if l, err := claim(passed(), path); l != nil || err != nil {
 		return l, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("directory of the socket: %w", err)
-	}
-	if err := checkStale(path); err != nil {
+	l, err := unixsocket.Listen(path, gid)
+	if err != nil {
 		return nil, err
 	}
-	return bind(path, gid)
+	return l, nil
 }
 
 func socketPath(address string) (string, error) {
@@ -47,12 +40,7 @@ func socketPath(address string) (string, error) {
 	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 		return "", fmt.Errorf("address %q is not an absolute path of a unix socket: %w", address, errdefs.ErrInvalidArgument)
 	}
-	path = filepath.Clean(path)
-	if len(temporary(path)) > maxSocketPath {
-		return "", fmt.Errorf("address %q is too long for a unix socket (%d bytes at most): %w", address,
-			maxSocketPath-len(temporary(path))+len(path), errdefs.ErrInvalidArgument)
-	}
-	return path, nil
+	return filepath.Clean(path), nil
 }
 
 // passed are the descriptors that systemd gave to this process. They are kept for the life of the process: those that are
@@ -92,83 +80,4 @@ func boundTo(f *os.File) (path string) {
 		}
 	})
 	return path
-}
-
-// checkStale returns nil if a new socket may take this path.
-func checkStale(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("%s exists and is no socket: %w", path, errdefs.ErrAlreadyExists)
-	}
-	conn, err := net.DialTimeout("unix", path, 2*time.Second)
-	if err == nil {
-		conn.Close()
-		return fmt.Errorf("somebody answers on %s already: %w", path, errdefs.ErrAlreadyExists)
-	}
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) {
-		return nil // its listener is gone
-	}
-	return fmt.Errorf("%s cannot be tried: %w", path, err) // a listener that does not accept lives too
-}
-
-// temporary is the name under which a socket gets its mode and owner before anybody can see it at its path.
-func temporary(path string) string { return path + ".new" }
-
-func bind(path string, gid int) (_ net.Listener, err error) {
-	tmp := temporary(path)
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	defer func() {
-		if err != nil {
-			l.Close()
-			os.Remove(tmp)
-		}
-	}()
-	if err := os.Chmod(tmp, 0o660); err != nil {
-		return nil, err
-	}
-	if gid >= 0 {
-		if err := os.Chown(tmp, -1, gid); err != nil {
-			return nil, fmt.Errorf("give the socket to group %d: %w", gid, err)
-		}
-	}
-	own, err := os.Lstat(tmp)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return nil, err
-	}
-	return &socket{UnixListener: l, path: path, own: own}, nil
-}
-
-// socket is a listener that was bound under another name than it is reached by.
-type socket struct {
-	*net.UnixListener
-	path  string
-	own   fs.FileInfo
-	close sync.Once
-}
-
-func (s *socket) Addr() net.Addr { return &net.UnixAddr{Name: s.path, Net: "unix"} }
-
-func (s *socket) Close() error {
-	s.close.Do(func() {
-		if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.own) {
-			os.Remove(s.path)
-		}
-	})
-	return s.UnixListener.Close()
 }
