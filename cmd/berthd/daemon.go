@@ -25,6 +25,7 @@ import (
 	criv1 "berth/internal/cri/v1"
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
+	"berth/internal/device/manager"
 	"berth/internal/image"
 	"berth/internal/image/registry"
 	"berth/internal/keeper"
@@ -105,12 +106,20 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	closers = append(closers, kpr.Close)
 
+	devices, err := deviceManager(cfg, log)
+	if err != nil {
+		return err
+	}
+	if devices != nil {
+		closers = append(closers, devices.Close)
+	}
+
 	known, err := handlers(cfg)
 	if err != nil {
 		return err
 	}
 	systemd := systemdCgroups(cfg)
-	pods, err := pod.New(ctx, pod.Config{
+	domain := pod.Config{
 		Root:          cfg.Root,
 		State:         cfg.State,
 		CgroupRoot:    cgroupRoot(cfg, systemd),
@@ -121,11 +130,21 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		Images:        images,
 		Network:       net,
 		Log:           log,
-	})
+	}
+	if devices != nil {
+		domain.Devices = devices
+	}
+	pods, err := pod.New(ctx, domain)
 	if err != nil {
 		return err
 	}
 	closers = append(closers, pods.Close)
+	if devices != nil {
+		// Only now it knows which devices are held.
+		if err := devices.Serve(); err != nil {
+			return fmt.Errorf("device_plugins: %w", err)
+		}
+	}
 
 	streams, err := newStreams(cfg, pods, log)
 	if err != nil {
@@ -142,6 +161,12 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	closers = append(closers, closeMetrics)
+
+	if devices != nil && registerer != nil {
+		if err := registerer.Register(devices); err != nil {
+			return err
+		}
+	}
 
 	server, err := cri.NewServer(cri.ServerConfig{Log: log, Metrics: registerer})
 	if err != nil {
@@ -165,7 +190,11 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	criv1.Register(server, deps)
 	v1alpha2.Register(server, deps, pods, pods)
 	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: door, Version: version})
-	berthv1.Register(server, images)
+	own := berthv1.Deps{Images: images}
+	if devices != nil {
+		own.Devices = devices
+	}
+	berthv1.Register(server, own)
 
 	gid, err := cfg.SocketGID()
 	if err != nil {
@@ -190,6 +219,25 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	log.Info("berthd ends; pods live on")
 	stop(server, time.Duration(cfg.ShutdownTimeout))
 	return nil
+}
+
+// deviceManager is what device plugins register with; nil where the configuration has none.
+func deviceManager(cfg *config.Config, log *slog.Logger) (*manager.Manager, error) {
+	if !cfg.Devices.Enabled {
+		return nil, nil
+	}
+	server, err := cri.NewServer(cri.ServerConfig{Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return manager.New(manager.Config{
+		Dir:     cfg.Devices.Dir,
+		Root:    cfg.Root,
+		Timeout: time.Duration(cfg.Devices.Timeout),
+		Grace:   manager.Grace,
+		Server:  server,
+		Log:     log,
+	})
 }
 
 // stop lets calls that are under way end, for a time.

@@ -35,6 +35,7 @@ type Config struct {
 	Stream  Stream  `toml:"stream"`
 	Seccomp Seccomp `toml:"seccomp"`
 	Metrics Metrics `toml:"metrics"`
+	Devices Devices `toml:"device_plugins"`
 
 	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
 	Runtimes map[string]Runtime `toml:"runtimes"`
@@ -76,6 +77,13 @@ type Seccomp struct {
 // Metrics is where Prometheus finds them.
 type Metrics struct {
 	Address string `toml:"address"`
+}
+
+// Devices is the device manager, which device plugins register with.
+type Devices struct {
+	Enabled bool     `toml:"enabled"`
+	Dir     string   `toml:"dir"`
+	Timeout Duration `toml:"timeout"`
 }
 
 // Types of Runtime.
@@ -138,6 +146,10 @@ func Default() *Config {
 			IdleTimeout: Duration(4 * time.Hour),
 		},
 		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
+		Devices: Devices{
+			Dir:     "/var/lib/kubelet/device-plugins",
+			Timeout: Duration(30 * time.Second),
+		},
 		Runtimes: map[string]Runtime{
 			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, Capabilities: []string{}, Ulimits: []string{}},
 		},

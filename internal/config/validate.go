@@ -73,6 +73,8 @@ func (c *Config) Validate() error {
 			v.fail("metrics.address", "%q has no port from 0 to 65535", a)
 		}
 	}
+	v.absolute("device_plugins.dir", c.Devices.Dir)
+	v.positive("device_plugins.timeout", c.Devices.Timeout)
 	v.runtimes(c)
 	return errors.Join(v.errs...)
 }

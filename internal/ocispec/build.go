@@ -43,6 +43,7 @@ func Build(ctx context.Context, in Input) (*Output, error) {
 	}
 	// Mounts and devices look at host paths, which may hang; the user database is on the container's own file system.
 	for _, step := range []func() error{
+		b.edit,
 		b.namespaces,
 		b.process,
 		func() error { return b.waiting("user", b.user) },
@@ -72,6 +73,9 @@ type builder struct {
 	config   *model.ContainerConfig
 	security *model.ContainerSecurity
 	host     *Host
+
+	// brought are annotations of Input.Edits.
+	brought map[string]string
 
 	spec     *specs.Spec
 	who      model.User
@@ -251,6 +255,9 @@ func (b *builder) annotations() error {
 				}
 			}
 		}
+	}
+	for key, value := range b.brought {
+		out[key] = value
 	}
 	meta := b.in.Sandbox.Metadata
 	out[annotationType] = "container"

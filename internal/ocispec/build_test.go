@@ -509,6 +509,55 @@ func TestCDIDevicesAreInjected(t *testing.T) {
 	}
 }
 
+func TestEditsOfOthersAreAddedInOnePlace(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "vendor.json"), `{"cdiVersion":"0.6.0","kind":"vendor.com/gpu","devices":[
+		{"name":"0","containerEdits":{"env":["GPU0=1"]}},{"name":"1","containerEdits":{"env":["GPU1=1"]}}]}`)
+	in := input(t)
+	in.Handler.CDISpecDirs = []string{dir}
+	in.Container.Env = []model.EnvVar{{Key: "MINE", Value: "client"}}
+	in.Edits = []model.Edits{
+		{
+			Source: "one", Env: []model.EnvVar{{Key: "MINE", Value: "plugin"}, {Key: "BOTH", Value: "x"}},
+			Mounts:      []model.Mount{{ContainerPath: "/in", HostPath: "/tmp", Readonly: true}},
+			Devices:     []model.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/z", Permissions: "r"}},
+			Annotations: map[string]string{"vendor.com/note": "kept", "cdi.k8s.io/one": "vendor.com/gpu=1"},
+			CDIDevices:  []string{"vendor.com/gpu=0"},
+		},
+		{
+			Source: "two", Env: []model.EnvVar{{Key: "BOTH", Value: "x"}},
+			Mounts:  []model.Mount{{ContainerPath: "/in", HostPath: "/tmp", Readonly: true}},
+			Devices: []model.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/z", Permissions: "r"}},
+		},
+	}
+	spec := build(t, in).Spec
+	for _, want := range []string{"MINE=client", "BOTH=x", "GPU0=1", "GPU1=1"} {
+		if !slices.Contains(spec.Process.Env, want) {
+			t.Errorf("no %s in %q", want, spec.Process.Env)
+		}
+	}
+	if slices.Contains(spec.Process.Env, "MINE=plugin") || spec.Annotations["vendor.com/note"] != "kept" {
+		t.Errorf("environment %q, annotations %v", spec.Process.Env, spec.Annotations)
+	}
+	if len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/z" || len(in.Container.Mounts) != 0 {
+		t.Errorf("devices %+v; the configuration was changed: %+v", spec.Linux.Devices, in.Container)
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool { return m.Destination != "/in" })); n != 1 {
+		t.Errorf("%d mounts at /in", n)
+	}
+	for claim, second := range map[string]model.Edits{
+		"BOTH":            {Source: "two", Env: []model.EnvVar{{Key: "BOTH", Value: "y"}}},
+		"/in":             {Source: "two", Mounts: []model.Mount{{ContainerPath: "/in", HostPath: "/var"}}},
+		"vendor.com/note": {Source: "two", Annotations: map[string]string{"vendor.com/note": "other"}},
+	} {
+		in.Edits[1] = second
+		_, err := Build(t.Context(), in)
+		if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), claim) || !strings.Contains(err.Error(), "two") {
+			t.Errorf("two that disagree on %s: %v", claim, err)
+		}
+	}
+}
+
 func TestResourcesOfBothVersions(t *testing.T) {
 	v1, v2 := *host(t), *host(t)
 	v1.Cgroups, v2.Cgroups = hierarchies(t, cgroup.V1), hierarchies(t, cgroup.V2)

@@ -9,11 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
 
 	"berth/internal/model"
 )
@@ -156,65 +154,4 @@ func deviceNode(host, at string) (specs.LinuxDevice, bool, error) {
 	mode, uid, gid := fs.FileMode(st.Mode&0o777), st.Uid, st.Gid
 	d.FileMode, d.UID, d.GID = &mode, &uid, &gid
 	return d, true, nil
-}
-
-// caches are the CDI registries, by their directories. They are read again for each container that names a device: such
-// are few, and the files change without notice.
-var caches struct {
-	sync.Mutex
-	byDirs map[string]*cdi.Cache
-}
-
-func cdiCache(dirs []string) (*cdi.Cache, error) {
-	if dirs == nil {
-		dirs = cdi.DefaultSpecDirs
-	}
-	key := strings.Join(dirs, "\x00")
-	caches.Lock()
-	defer caches.Unlock()
-	if c := caches.byDirs[key]; c != nil {
-		return c, nil
-	}
-	c, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
-	if err != nil {
-		return nil, err
-	}
-	if caches.byDirs == nil {
-		caches.byDirs = map[string]*cdi.Cache{}
-	}
-	caches.byDirs[key] = c
-	return c, nil
-}
-
-// cdi injects the devices that the configuration names, in its field and in its annotations.
-func (b *builder) cdi() error {
-	_, annotated, err := cdi.ParseAnnotations(b.config.Annotations)
-	if err != nil {
-		return invalid("CDI devices: annotations: %v", err)
-	}
-	var names []string
-	for _, name := range slices.Concat(b.config.CDIDevices, annotated) {
-		if !slices.Contains(names, name) { // the kubelet says the same in both
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	cache, err := cdiCache(b.in.Handler.CDISpecDirs)
-	if err != nil {
-		return fmt.Errorf("CDI devices: %w", err)
-	}
-	refreshErr := cache.Refresh() // a broken file matters only to those who name its devices
-	missing, err := cache.InjectDevices(b.spec, names...)
-	switch {
-	case len(missing) > 0 && refreshErr != nil:
-		return unable("CDI devices: %s: not on this node (%v)", strings.Join(missing, ", "), refreshErr)
-	case len(missing) > 0:
-		return unable("CDI devices: %s: not on this node", strings.Join(missing, ", "))
-	case err != nil:
-		return unable("CDI devices: %v", err)
-	}
-	slices.SortStableFunc(b.spec.Mounts, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
-	return nil
 }

@@ -25,6 +25,8 @@ type Input struct {
 	Files       PodFiles
 	// ImageMounts are the host directories of Mount.Image mounts, by container path as in the configuration.
 	ImageMounts map[string]string
+	// Edits are what others than the client add, such as device plugins.
+	Edits []model.Edits
 	// Label is the pod's SELinux label, from Labels; empty where the host has no SELinux.
 	Label Label
 

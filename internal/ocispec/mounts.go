@@ -39,10 +39,14 @@ func (b *builder) mounts() error {
 		return slices.ContainsFunc(asked, func(m specs.Mount) bool { return replaces(m.Destination, ours.Destination) })
 	})
 	all = append(all, asked...)
-	// Parents before children, and otherwise as asked.
-	slices.SortStableFunc(all, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
 	b.spec.Mounts = all
+	b.sortMounts()
 	return nil
+}
+
+// sortMounts puts parents before children, and otherwise leaves the order.
+func (b *builder) sortMounts() {
+	slices.SortStableFunc(b.spec.Mounts, func(x, y specs.Mount) int { return depth(x.Destination) - depth(y.Destination) })
 }
 
 func depth(p string) int {

@@ -99,6 +99,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		images map[string]string
 		mounts []model.Mount
 		limits *quotas
+		edits  []model.Edits
 	)
 	dir := m.containers.Path(c.id)
 	timings, undone, err := runSteps(ctx, m.log.With("container", cfg.Metadata.Name, "id", shortID(c.id)), []step{
@@ -150,9 +151,14 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 			undo: func(context.Context) error { return m.unmountImages(c.id, cfg) },
 		},
 		{
+			name: "allocate devices",
+			do:   func(ctx context.Context) (err error) { edits, err = m.allocateDevices(ctx, c, &pod); return err },
+			undo: func(context.Context) error { m.cancelDevices(c); return nil },
+		},
+		{
 			name: "build the specification",
 			do: func(ctx context.Context) (err error) {
-				out, err = m.buildSpec(ctx, c, &pod, img, root, mounts, images, handler)
+				out, err = m.buildSpec(ctx, c, &pod, img, root, mounts, images, edits, handler)
 				if err != nil {
 					return err
 				}
@@ -172,6 +178,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		undone = err == nil
 	}
 	if err != nil {
+		m.cancelDevices(c) // where it is the record that could not be written, no step has been undone
 		if !undone {
 			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer cancel()
@@ -216,7 +223,7 @@ func logPath(dir, rel string) (string, error) {
 }
 
 func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecord, img *model.Image, root string,
-	mounts []model.Mount, images map[string]string, h Handler) (*ocispec.Output, error) {
+	mounts []model.Mount, images map[string]string, edits []model.Edits, h Handler) (*ocispec.Output, error) {
 	cfg := c.rec.Config
 	mounted := *cfg
 	mounted.Mounts = mounts
@@ -246,6 +253,7 @@ func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecor
 			Shm:        shm,
 		},
 		ImageMounts: images,
+		Edits:       edits,
 		Label:       pod.Label,
 		Handler:     h.Spec,
 	})

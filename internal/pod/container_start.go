@@ -56,6 +56,10 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return err
 	}
 	begin := time.Now()
+	if err := m.prepareDevices(ctx, c); err != nil {
+		m.startFailed(ctx, c, err)
+		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+	}
 	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
 		ID:            c.id,
 		PodID:         s.id,

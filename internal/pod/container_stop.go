@@ -155,6 +155,7 @@ func (m *Manager) forgetContainer(c *container) {
 	m.cfg.Images.Release(c.id)
 	m.volumes.Release(c.id)
 	m.quotas.Release(c.id)
+	m.freeDevices(c)
 	c.ended()
 	r := c.record()
 	m.mu.Lock()

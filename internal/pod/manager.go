@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/device/manager"
 	"berth/internal/image"
 	"berth/internal/keeper"
 	"berth/internal/model"
@@ -57,6 +58,21 @@ type Images interface {
 	Collect(context.Context) error
 }
 
+// Devices is what the domain asks of the node's device manager.
+type Devices interface {
+	// Allocate gives a container its devices, and returns what they add to it. After an error it holds none.
+	Allocate(context.Context, manager.Request) ([]model.Edits, error)
+	// Cancel gives back what was allocated for a container that could not be made.
+	Cancel(sandboxID, containerID string)
+	// PreStart prepares a container's devices for its start.
+	PreStart(ctx context.Context, containerID string) error
+	// Free gives a container's devices back, and FreePod forgets a pod.
+	Free(containerID string)
+	FreePod(sandboxID string)
+	// Reconcile frees what pods and containers hold that are not there any more.
+	Reconcile(podLives, containerLives func(id string) bool)
+}
+
 // Handler is a runtime handler as the node's configuration has it.
 type Handler struct {
 	Name string
@@ -81,6 +97,7 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
+	Devices       Devices // nil: the node has no device manager
 	Log           *slog.Logger
 }
 

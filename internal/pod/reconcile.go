@@ -66,6 +66,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		m.clean("remove a pod without a record", b.ID, m.discard(m.pods.Path(b.ID)))
 	}
 	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
+	m.reconcileDevices()
 	m.removeStrayState()
 	m.removeStrayCgroups(ctx)
 

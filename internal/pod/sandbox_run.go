@@ -33,6 +33,9 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
 		return "", fmt.Errorf("config.linux.sysctls: %w", err)
 	}
+	if err := m.checkDevices(cfg); err != nil {
+		return "", err
+	}
 	s := m.newSandbox(newID())
 	if cfg.Security.Namespaces.PID == "" {
 		pod := *cfg
@@ -350,6 +353,9 @@ func (m *Manager) forgetSandbox(s *sandbox) {
 	}
 	if err := os.RemoveAll(m.statePod(s.id)); err != nil {
 		m.log.Error("remove a pod's state directory", "id", shortID(s.id), "error", err)
+	}
+	if m.cfg.Devices != nil {
+		m.cfg.Devices.FreePod(s.id)
 	}
 	r := s.record()
 	r.Label.Release()

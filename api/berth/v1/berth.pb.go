@@ -410,6 +410,316 @@ func (x *Done) GetImageRef() string {
 	return ""
 }
 
+type ListDevicesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"` // one resource only; empty: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDevicesRequest) Reset() {
+	*x = ListDevicesRequest{}
+	mi := &file_berth_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDevicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDevicesRequest) ProtoMessage() {}
+
+func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
+func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ListDevicesRequest) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+type ListDevicesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Resources     []*Resource            `protobuf:"bytes,1,rep,name=resources,proto3" json:"resources,omitempty"` // sorted by name
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDevicesResponse) Reset() {
+	*x = ListDevicesResponse{}
+	mi := &file_berth_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDevicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDevicesResponse) ProtoMessage() {}
+
+func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
+func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListDevicesResponse) GetResources() []*Resource {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+// Resource is what a device plugin offers.
+type Resource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`            // vendor.com/gpu
+	Endpoint      string                 `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`    // the plugin's socket in the directory of plugins; empty: no plugin offers it any more
+	Connected     bool                   `protobuf:"varint,3,opt,name=connected,proto3" json:"connected,omitempty"` // the plugin lives
+	Problem       string                 `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`      // what is wrong with it; empty: nothing
+	Devices       []*Device              `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`      // sorted by ID
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resource) Reset() {
+	*x = Resource{}
+	mi := &file_berth_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resource) ProtoMessage() {}
+
+func (x *Resource) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resource.ProtoReflect.Descriptor instead.
+func (*Resource) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Resource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Resource) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Resource) GetConnected() bool {
+	if x != nil {
+		return x.Connected
+	}
+	return false
+}
+
+func (x *Resource) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Resource) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+type Device struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Healthy       bool                   `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"` // and its plugin lives
+	NumaNodes     []int64                `protobuf:"varint,3,rep,packed,name=numa_nodes,json=numaNodes,proto3" json:"numa_nodes,omitempty"`
+	Holders       []*Holder              `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"` // several where an init container hands it on
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Device) Reset() {
+	*x = Device{}
+	mi := &file_berth_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Device) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Device) ProtoMessage() {}
+
+func (x *Device) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Device.ProtoReflect.Descriptor instead.
+func (*Device) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Device) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Device) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *Device) GetNumaNodes() []int64 {
+	if x != nil {
+		return x.NumaNodes
+	}
+	return nil
+}
+
+func (x *Device) GetHolders() []*Holder {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+// Holder is a container that holds a device.
+type Holder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	PodSandboxId  string                 `protobuf:"bytes,1,opt,name=pod_sandbox_id,json=podSandboxId,proto3" json:"pod_sandbox_id,omitempty"`
+	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Pod           string                 `protobuf:"bytes,3,opt,name=pod,proto3" json:"pod,omitempty"`
+	Container     string                 `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"`
+	ContainerId   string                 `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"` // empty: it has not been made yet
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holder) Reset() {
+	*x = Holder{}
+	mi := &file_berth_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holder) ProtoMessage() {}
+
+func (x *Holder) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holder.ProtoReflect.Descriptor instead.
+func (*Holder) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Holder) GetPodSandboxId() string {
+	if x != nil {
+		return x.PodSandboxId
+	}
+	return ""
+}
+
+func (x *Holder) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Holder) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Holder) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *Holder) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
 var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
@@ -435,7 +745,29 @@ const file_berth_proto_rawDesc = "" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x14\n" +
 	"\x05total\x18\x04 \x01(\x03R\x05total\"#\n" +
 	"\x04Done\x12\x1b\n" +
-	"\timage_ref\x18\x01 \x01(\tR\bimageRef*j\n" +
+	"\timage_ref\x18\x01 \x01(\tR\bimageRef\"0\n" +
+	"\x12ListDevicesRequest\x12\x1a\n" +
+	"\bresource\x18\x01 \x01(\tR\bresource\"G\n" +
+	"\x13ListDevicesResponse\x120\n" +
+	"\tresources\x18\x01 \x03(\v2\x12.berth.v1.ResourceR\tresources\"\x9e\x01\n" +
+	"\bResource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12\x1c\n" +
+	"\tconnected\x18\x03 \x01(\bR\tconnected\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\x12*\n" +
+	"\adevices\x18\x05 \x03(\v2\x10.berth.v1.DeviceR\adevices\"}\n" +
+	"\x06Device\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x1d\n" +
+	"\n" +
+	"numa_nodes\x18\x03 \x03(\x03R\tnumaNodes\x12*\n" +
+	"\aholders\x18\x04 \x03(\v2\x10.berth.v1.HolderR\aholders\"\x9f\x01\n" +
+	"\x06Holder\x12$\n" +
+	"\x0epod_sandbox_id\x18\x01 \x01(\tR\fpodSandboxId\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x03 \x01(\tR\x03pod\x12\x1c\n" +
+	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12!\n" +
+	"\fcontainer_id\x18\x05 \x01(\tR\vcontainerId*j\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPHASE_WAITING\x10\x01\x12\x15\n" +
@@ -444,7 +776,9 @@ const file_berth_proto_rawDesc = "" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
 	"\fPHASE_EXISTS\x10\x042>\n" +
 	"\x06Images\x124\n" +
-	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01B\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
+	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x012N\n" +
+	"\aDevices\x12C\n" +
+	"\x04List\x12\x1c.berth.v1.ListDevicesRequest\x1a\x1d.berth.v1.ListDevicesResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
 var (
 	file_berth_proto_rawDescOnce sync.Once
@@ -459,27 +793,37 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_berth_proto_goTypes = []any{
-	(Phase)(0),          // 0: berth.v1.Phase
-	(*PullRequest)(nil), // 1: berth.v1.PullRequest
-	(*Auth)(nil),        // 2: berth.v1.Auth
-	(*PullEvent)(nil),   // 3: berth.v1.PullEvent
-	(*Layer)(nil),       // 4: berth.v1.Layer
-	(*Done)(nil),        // 5: berth.v1.Done
+	(Phase)(0),                  // 0: berth.v1.Phase
+	(*PullRequest)(nil),         // 1: berth.v1.PullRequest
+	(*Auth)(nil),                // 2: berth.v1.Auth
+	(*PullEvent)(nil),           // 3: berth.v1.PullEvent
+	(*Layer)(nil),               // 4: berth.v1.Layer
+	(*Done)(nil),                // 5: berth.v1.Done
+	(*ListDevicesRequest)(nil),  // 6: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 7: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 8: berth.v1.Resource
+	(*Device)(nil),              // 9: berth.v1.Device
+	(*Holder)(nil),              // 10: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
-	2, // 0: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
-	4, // 1: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
-	5, // 2: berth.v1.PullEvent.done:type_name -> berth.v1.Done
-	0, // 3: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	1, // 4: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
-	3, // 5: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	5, // [5:6] is the sub-list for method output_type
-	4, // [4:5] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	2,  // 0: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
+	4,  // 1: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
+	5,  // 2: berth.v1.PullEvent.done:type_name -> berth.v1.Done
+	0,  // 3: berth.v1.Layer.phase:type_name -> berth.v1.Phase
+	8,  // 4: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	9,  // 5: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	10, // 6: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	1,  // 7: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
+	6,  // 8: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	3,  // 9: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	7,  // 10: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	9,  // [9:11] is the sub-list for method output_type
+	7,  // [7:9] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -497,9 +841,9 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   5,
+			NumMessages:   10,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   2,
 		},
 		GoTypes:           file_berth_proto_goTypes,
 		DependencyIndexes: file_berth_proto_depIdxs,

@@ -128,3 +128,109 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "berth.proto",
 }
+
+const (
+	Devices_List_FullMethodName = "/berth.v1.Devices/List"
+)
+
+// DevicesClient is the client API for Devices service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+type DevicesClient interface {
+	// List tells of the resources of device plugins, their devices, and who holds which. A node whose device manager is off
+	// answers FAILED_PRECONDITION.
+	List(ctx context.Context, in *ListDevicesRequest, opts ...grpc.CallOption) (*ListDevicesResponse, error)
+}
+
+type devicesClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewDevicesClient(cc grpc.ClientConnInterface) DevicesClient {
+	return &devicesClient{cc}
+}
+
+func (c *devicesClient) List(ctx context.Context, in *ListDevicesRequest, opts ...grpc.CallOption) (*ListDevicesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDevicesResponse)
+	err := c.cc.Invoke(ctx, Devices_List_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// DevicesServer is the server API for Devices service.
+// All implementations must embed UnimplementedDevicesServer
+// for forward compatibility.
+type DevicesServer interface {
+	// List tells of the resources of device plugins, their devices, and who holds which. A node whose device manager is off
+	// answers FAILED_PRECONDITION.
+	List(context.Context, *ListDevicesRequest) (*ListDevicesResponse, error)
+	mustEmbedUnimplementedDevicesServer()
+}
+
+// UnimplementedDevicesServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedDevicesServer struct{}
+
+func (UnimplementedDevicesServer) List(context.Context, *ListDevicesRequest) (*ListDevicesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method List not implemented")
+}
+func (UnimplementedDevicesServer) mustEmbedUnimplementedDevicesServer() {}
+func (UnimplementedDevicesServer) testEmbeddedByValue()                 {}
+
+// UnsafeDevicesServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to DevicesServer will
+// result in compilation errors.
+type UnsafeDevicesServer interface {
+	mustEmbedUnimplementedDevicesServer()
+}
+
+func RegisterDevicesServer(s grpc.ServiceRegistrar, srv DevicesServer) {
+	// If the following call panics, it indicates UnimplementedDevicesServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Devices_ServiceDesc, srv)
+}
+
+func _Devices_List_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDevicesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DevicesServer).List(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Devices_List_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DevicesServer).List(ctx, req.(*ListDevicesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Devices_ServiceDesc is the grpc.ServiceDesc for Devices service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Devices_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "berth.v1.Devices",
+	HandlerType: (*DevicesServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "List",
+			Handler:    _Devices_List_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "berth.proto",
+}

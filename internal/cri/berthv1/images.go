@@ -20,11 +20,6 @@ type Images interface {
 	Pull(ctx context.Context, req image.PullRequest) (*model.Image, error)
 }
 
-// Register adds the service to a server.
-func Register(server grpc.ServiceRegistrar, images Images) {
-	api.RegisterImagesServer(server, &service{images: images})
-}
-
 type service struct {
 	api.UnimplementedImagesServer
 	images Images

@@ -41,7 +41,7 @@ func dial(t *testing.T, images Images) api.ImagesClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Register(server, images)
+	Register(server, Deps{Images: images})
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -1,0 +1,19 @@
+package berthv1
+
+import (
+	"google.golang.org/grpc"
+
+	api "berth/api/berth/v1"
+)
+
+// Deps is what this door opens to.
+type Deps struct {
+	Images  Images
+	Devices Devices // nil: the node has no device manager
+}
+
+// Register adds the services to a server.
+func Register(server grpc.ServiceRegistrar, deps Deps) {
+	api.RegisterImagesServer(server, &service{images: deps.Images})
+	api.RegisterDevicesServer(server, &devices{manager: deps.Devices})
+}

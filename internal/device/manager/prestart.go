@@ -1,0 +1,53 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// PreStart tells the plugins that ask for it that a container which holds devices of theirs is about to start.
+func (m *Manager) PreStart(ctx context.Context, containerID string) error {
+	type telling struct {
+		resource string
+		plugin   *plugin
+		ids      []string
+	}
+	var all []telling
+	m.mu.Lock()
+	for _, p := range m.pods {
+		for _, g := range p.rec.Grants {
+			if g.ContainerID != containerID || g.Released {
+				continue
+			}
+			for _, name := range slices.Sorted(maps.Keys(g.Devices)) {
+				t := telling{resource: name, ids: g.Devices[name]}
+				if r := m.resources[name]; r != nil {
+					t.plugin = r.plugin
+				}
+				all = append(all, t)
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, t := range all {
+		if t.plugin == nil {
+			// Whether it would have had to be told, it cannot say.
+			return fmt.Errorf("device plugin of %s is away: %w", t.resource, errdefs.ErrUnavailable)
+		}
+		if !t.plugin.options.Load().GetPreStartRequired() {
+			continue
+		}
+		_, err := call(t.plugin, ctx, "PreStartContainer", func(ctx context.Context) (*pluginapi.PreStartContainerResponse, error) {
+			return t.plugin.api.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: t.ids})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
