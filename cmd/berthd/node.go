@@ -72,7 +72,8 @@ func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 		if len(r.Capabilities) > 0 {
 			spec.Capabilities = r.Capabilities
 		}
-		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true, DiskQuota: r.DiskQuotaBytes()}
+		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
+			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes()}
 		if r.Type == config.RuntimeOCI {
 			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
 			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path)

@@ -99,6 +99,7 @@ type Runtime struct {
 	Root                         string   `toml:"root"`
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
 	Annotations                  []string `toml:"annotations"`
+	AllowedAnnotations           []string `toml:"allowed_annotations"`
 	Capabilities                 []string `toml:"capabilities"`
 	Ulimits                      []string `toml:"ulimits"`
 	DiskQuota                    string   `toml:"disk_quota"`
@@ -151,7 +152,7 @@ func Default() *Config {
 			Timeout: Duration(30 * time.Second),
 		},
 		Runtimes: map[string]Runtime{
-			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, Capabilities: []string{}, Ulimits: []string{}},
+			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, AllowedAnnotations: []string{}, Capabilities: []string{}, Ulimits: []string{}},
 		},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/platforms"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/annotation"
 	"berth/internal/quota"
 )
 
@@ -233,6 +234,9 @@ func (v *validation) runtimes(c *Config) {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
 				v.fail(key+".annotations", "%q is no pattern", pattern)
 			}
+		}
+		for _, name := range r.AllowedAnnotations {
+			v.oneOf(key+".allowed_annotations", name, annotation.Names()...)
 		}
 		for _, name := range r.Capabilities {
 			if !capability.MatchString(name) {

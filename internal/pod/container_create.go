@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/annotation"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -47,6 +48,13 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	if err != nil {
 		return "", err
 	}
+	cfg, ignored, err := annotation.Apply(cfg, pod.Config, handler.AllowedAnnotations)
+	if err != nil {
+		return "", fmt.Errorf("create container: %w", err)
+	}
+	for key, why := range ignored {
+		m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", shortID(s.id), "annotation", key, "reason", why)
+	}
 	img, err := m.cfg.Images.Get(ctx, cfg.Image.Image)
 	if err != nil {
 		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
@@ -76,6 +84,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		LogPath:   logPath,
 		Cgroup:    m.cgroupDir(pod.CgroupParent, c.id),
 		Resources: cfg.Resources,
+		Ignored:   ignored,
 		CreatedAt: time.Now(),
 	}
 	_ = c.op.sem.Acquire(ctx, exclusive) // nobody else has it

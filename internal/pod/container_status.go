@@ -43,6 +43,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"logPath":        r.LogPath,
 		"user":           r.User,
 		"resources":      r.Resources,
+		"ignored":        r.Ignored,
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
 		"diskQuotas":     m.quotas.Held(c.id),

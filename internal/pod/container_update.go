@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -44,6 +45,9 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	if err != nil {
 		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
 	}
+	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
+		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+	}
 	if len(update.DiskQuota) > 0 {
 		if err := m.updateQuotas(ctx, c, update.DiskQuota); err != nil {
 			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
@@ -59,7 +63,8 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 			return err
 		}
 		next, linux := *spec, *spec.Linux
-		resources.Devices = linux.Resources.Devices // an update says nothing of them
+		// An update says nothing of these.
+		resources.Devices, resources.Network = linux.Resources.Devices, linux.Resources.Network
 		linux.Resources = resources
 		next.Linux = &linux
 		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
@@ -70,6 +75,37 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		c.mu.Unlock()
 	}
 	return m.setContainer(c, func(r *ContainerRecord) { r.Resources = merged })
+}
+
+// updateUlimits changes the limits of a created container's processes. Those of a running container are each process's own.
+func (m *Manager) updateUlimits(c *container, phase ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
+	if len(update) == 0 {
+		return nil
+	}
+	limits, _, err := ocispec.Ulimits(merged, handler.Spec.Rlimits, host)
+	if err != nil {
+		return err
+	}
+	spec, err := m.spec(c)
+	if err != nil {
+		return err
+	}
+	if slices.Equal(limits, spec.Process.Rlimits) {
+		return nil
+	}
+	if phase == ContainerRunning {
+		return fmt.Errorf("ulimits: they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
+	}
+	next, process := *spec, *spec.Process
+	process.Rlimits = limits
+	next.Process = &process
+	if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+		return noSpace(err)
+	}
+	c.mu.Lock()
+	c.spec = &next
+	c.mu.Unlock()
+	return m.setContainer(c, func(r *ContainerRecord) { r.Process = &process })
 }
 
 // ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved away.

@@ -82,6 +82,8 @@ type Handler struct {
 	Spec        ocispec.Handler
 	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
 	UserNamespaces, RecursiveReadOnly bool
+	// AllowedAnnotations are those of package annotation that work on its pods, by name.
+	AllowedAnnotations []string
 	// DiskQuota limits the writable layer of a container that does not ask for a limit itself, in bytes; 0: no limit.
 	DiskQuota uint64
 }

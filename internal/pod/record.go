@@ -60,15 +60,16 @@ type ContainerRecord struct {
 	Resources  *model.Resources `json:"resources,omitempty"` // as created and updated
 	Process    *specs.Process   `json:"process,omitempty"`   // what an exec inherits
 
-	CreatedAt  time.Time `json:"createdAt"`
-	StartedAt  time.Time `json:"startedAt,omitzero"`
-	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	ExitCode   int32     `json:"exitCode,omitempty"`
-	Reason     string    `json:"reason,omitempty"`
-	Message    string    `json:"message,omitempty"`
-	PID        int       `json:"pid,omitempty"`
-	Paused     bool      `json:"paused,omitempty"` // its client wants it frozen; written before it is
-	Timings    []Timing  `json:"timings,omitempty"`
+	CreatedAt  time.Time         `json:"createdAt"`
+	StartedAt  time.Time         `json:"startedAt,omitzero"`
+	FinishedAt time.Time         `json:"finishedAt,omitzero"`
+	ExitCode   int32             `json:"exitCode,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+	Message    string            `json:"message,omitempty"`
+	PID        int               `json:"pid,omitempty"`
+	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
+	Paused     bool              `json:"paused,omitempty"`  // its client wants it frozen; written before it is
+	Timings    []Timing          `json:"timings,omitempty"`
 }
 
 // exclusive is the weight of a lock that shuts out all others.

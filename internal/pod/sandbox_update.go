@@ -58,6 +58,11 @@ func ownsCgroup(r *SandboxRecord) bool {
 // limitPod sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
 // told to share one share its limits too: those of the last one hold.
 func (m *Manager) limitPod(r *SandboxRecord) error {
+	for _, limits := range []*model.Resources{r.Config.Overhead, r.Config.Resources} {
+		if err := checkPodLimits(limits); err != nil {
+			return err
+		}
+	}
 	limits := podResources(r.Config)
 	if limits == nil {
 		return nil
@@ -85,6 +90,23 @@ func (m *Manager) limitPod(r *SandboxRecord) error {
 		return err
 	}
 	return cgroups.Limit(r.CgroupParent, resources)
+}
+
+// checkPodLimits refuses limits that only containers have.
+func checkPodLimits(r *model.Resources) error {
+	if r == nil {
+		return nil
+	}
+	for name, set := range map[string]bool{
+		"blkio": r.BlockIO != nil, "kernel_memory": r.KernelMemory != 0, "memory_reservation": r.MemoryReservation != 0,
+		"memory_swappiness": r.MemorySwappiness != nil, "pids_limit": r.PidsLimit != 0, "ulimits": len(r.Ulimits) > 0,
+		"disk_quota": len(r.DiskQuota) > 0,
+	} {
+		if set {
+			return fmt.Errorf("limits of the whole pod: %s: only a container can have it: %w", name, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 // maxShares is the kernel's largest weight.

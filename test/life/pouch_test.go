@@ -76,7 +76,7 @@ func TestAPodLivesThroughV1alpha2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &nodetest.Pod{Node: n, ID: pod.PodSandboxId, Config: config}
+	p := nodetest.Adopt(t, n, pod.PodSandboxId, config)
 	ctr, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod.PodSandboxId, SandboxConfig: config,
 		Config: p.ContainerConfig(nodetest.Sh("echo hello; sleep 3600"))})
 	if err != nil {

@@ -63,7 +63,12 @@ func RunPodHandler(t testing.TB, n *node.Node, handler string, edits ...PodEdit)
 	if err != nil {
 		t.Fatalf("run pod %s: %v", config.Metadata.Name, err)
 	}
-	p := &Pod{Node: n, ID: response.PodSandboxId, Config: config, t: t}
+	return Adopt(t, n, response.PodSandboxId, config)
+}
+
+// Adopt takes a pod that was run by other means for a test's own: it is removed when the test ends.
+func Adopt(t testing.TB, n *node.Node, id string, config *cri.PodSandboxConfig) *Pod {
+	p := &Pod{Node: n, ID: id, Config: config, t: t}
 	t.Cleanup(func() {
 		if n.PID() == 0 {
 			return
