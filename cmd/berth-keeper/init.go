@@ -7,6 +7,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // joins namespaces before Go's runtime has threads
 
+	"berth/internal/keeper/filter"
 	_ "berth/internal/keeper/podinit"    // the pod's init, before Go's runtime starts
 	_ "berth/internal/keeper/sigdefault" // signals that whoever started the keeper ignores
 )
@@ -14,6 +15,9 @@ import (
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "init" {
 		libcontainer.Init() // the first process of a container or exec; does not return
+	}
+	if len(os.Args) == 2 && os.Args[1] == filter.Argument {
+		filter.Main()
 	}
 	// libcontainer moves a thread of its own into each container's mount namespace and lets it end there. The main
 	// thread cannot end: it would stay behind in that namespace, and hold it. So no other goroutine may have it.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	containerdseccomp "github.com/containerd/containerd/v2/contrib/seccomp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -370,20 +371,11 @@ func TestHundredContainers(t *testing.T) {
 }
 
 // profile is a seccomp profile of the size that nodes use.
+// profile is what a container gets by default.
 func profile() *specs.LinuxSeccomp {
-	p := &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Architectures: []specs.Arch{specs.ArchX86_64}}
-	b, err := os.ReadFile("/usr/share/containers/seccomp.json")
-	if err == nil && json.Unmarshal(b, p) == nil {
-		return p
-	}
-	p.DefaultAction = specs.ActAllow
-	for i := range 30 {
-		p.Syscalls = append(p.Syscalls, specs.LinuxSyscall{
-			Names:  []string{"reboot", "kexec_load", "init_module", "delete_module", "swapon", "swapoff", "acct", "bpf"},
-			Action: specs.ActErrno, Args: []specs.LinuxSeccompArg{{Index: 0, Value: uint64(i), Op: specs.OpEqualTo}},
-		})
-	}
-	return p
+	return containerdseccomp.DefaultProfile(&specs.Spec{Process: &specs.Process{
+		Capabilities: &specs.LinuxCapabilities{Bounding: capabilities},
+	}})
 }
 
 func pssKiB(t testing.TB, pid int) int { return rollupKiB(t, pid, "Pss:") }

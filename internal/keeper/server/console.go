@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,4 +31,32 @@ func receiveConsole(sock int) (int, error) {
 		}
 		return -1, errors.New("runtime sent no terminal")
 	}
+}
+
+// consoleSocket is a pair of which the one end is a starting process's, to send its terminal by.
+type consoleSocket struct {
+	ours   int
+	theirs *os.File
+}
+
+func newConsoleSocket() (consoleSocket, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return consoleSocket{}, os.NewSyscallError("socketpair", err)
+	}
+	return consoleSocket{fds[0], os.NewFile(uintptr(fds[1]), "console")}, nil
+}
+
+func (c *consoleSocket) close() {
+	unix.Close(c.ours)
+	c.theirs.Close()
+}
+
+// take receives the terminal of a process that has started. Without one the process is killed; the caller reaps it.
+func (c *consoleSocket) take(pid int) (console int, err error) {
+	_ = unix.SetNonblock(c.ours, true) // it has been sent by now
+	if console, err = receiveConsole(c.ours); err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	return console, err
 }

@@ -40,11 +40,13 @@ type container struct {
 	removed bool
 	// ending: somebody sees to the end of the first process.
 	ending bool
+	filter string // key of the seccomp filter that it is being started with
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 
-	// lib is libcontainer's view, loaded when first needed. One use at a time.
-	libMu sync.Mutex
+	// lib is libcontainer's view, loaded when first needed. One use at a time; an exec that does without it only keeps a
+	// pause away.
+	libMu sync.RWMutex
 	lib   *libcontainer.Container
 }
 

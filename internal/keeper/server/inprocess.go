@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -62,13 +63,9 @@ func (i *interned) get(p *specs.LinuxSeccomp) (*configs.Seccomp, error) {
 	return c, nil
 }
 
+// config is a spec as libcontainer has it, but for its seccomp profile.
 func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, error) {
-	var profile *configs.Seccomp
 	if spec.Linux != nil && spec.Linux.Seccomp != nil {
-		var err error
-		if profile, err = r.s.seccomp.get(spec.Linux.Seccomp); err != nil {
-			return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-		}
 		linux := *spec.Linux
 		linux.Seccomp = nil
 		clone := *spec
@@ -81,7 +78,6 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 	if err != nil {
 		return nil, fmt.Errorf("spec: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	config.Seccomp = profile
 	for i, l := range config.Labels {
 		if strings.HasPrefix(l, "bundle=") {
 			config.Labels[i] = "bundle=" + r.s.bundle(c.id)
@@ -90,7 +86,7 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 	return config, nil
 }
 
-func (r *inProcess) run(_ context.Context, c *container, l *launch) error {
+func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	config, err := r.config(c, l.spec)
 	if err != nil {
 		return err
@@ -104,23 +100,45 @@ func (r *inProcess) run(_ context.Context, c *container, l *launch) error {
 	if err := l.own(config); err != nil {
 		return err
 	}
+	p, err := newProcess(l.spec.Process)
+	if err != nil {
+		return err
+	}
+	p.Init = true
+	join := r.joinable(c.id, config)
+	last, err := r.lastStage(ctx, c, l.spec, config, p, join)
+	if err != nil {
+		return err
+	}
+	if last != nil {
+		defer last.Close()
+	} else if profile := l.spec.Linux.Seccomp; profile != nil {
+		if config.Seccomp, err = r.s.seccomp.get(profile); err != nil {
+			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		join = nil
+	}
 	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
 	if err != nil {
 		return err
 	}
-	p, err := newProcess(l.spec.Process)
-	if err != nil {
-		_ = lib.Destroy()
-		return err
-	}
-	p.Init = true
 	res, err := start(lib, p, l)
 	if err == nil {
 		if st, err := lib.State(); err == nil {
 			res.cgroups = keepPaths(st.CgroupPaths)
+			if join != nil {
+				join.Cgroups = maps.Clone(st.CgroupPaths)
+				res.join = join
+			}
 		}
 		if err = l.hold(res); err == nil {
 			err = lib.Exec()
+		}
+	}
+	if err == nil && last != nil {
+		if err = last.Wait(); err != nil {
+			// It is gone in a moment; whoever holds it reaps it.
+			_ = unix.Waitid(unix.P_PID, res.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		}
 	}
 	if err != nil {
@@ -169,16 +187,14 @@ func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (lau
 	if l.spec != nil {
 		terminal = l.spec.Process
 	}
-	sock := -1
+	var console consoleSocket
 	if terminal.Terminal {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return res, os.NewSyscallError("socketpair", err)
+		var err error
+		if console, err = newConsoleSocket(); err != nil {
+			return res, err
 		}
-		sock = fds[0]
-		defer unix.Close(sock)
-		p.ConsoleSocket = os.NewFile(uintptr(fds[1]), "console")
-		defer p.ConsoleSocket.Close()
+		defer console.close()
+		p.ConsoleSocket = console.theirs
 	} else {
 		// A nil *os.File must not become an io.Reader that is not nil.
 		if l.io.in != nil {
@@ -200,10 +216,8 @@ func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (lau
 		return res, err
 	}
 	res.pid = pid
-	if sock >= 0 {
-		_ = unix.SetNonblock(sock, true) // it has been sent by now
-		if res.console, err = receiveConsole(sock); err != nil {
-			_ = unix.Kill(pid, unix.SIGKILL)
+	if terminal.Terminal {
+		if res.console, err = console.take(pid); err != nil {
 			_, _ = p.Wait()
 			return res, err
 		}
@@ -216,6 +230,9 @@ func (r *inProcess) with(c *container, fn func(*libcontainer.Container) error) e
 	c.libMu.Lock()
 	defer c.libMu.Unlock()
 	if c.lib == nil {
+		if err := r.completeState(c); err != nil {
+			return fmt.Errorf("complete the state of container %s: %w", c.id, err)
+		}
 		lib, err := libcontainer.Load(r.s.stateRoot(), c.id)
 		if err != nil {
 			return fmt.Errorf("load container %s: %w", c.id, err)
@@ -251,7 +268,8 @@ func (r *inProcess) share(lib *libcontainer.Container) {
 	in.profiles[sum] = &p
 }
 
-func (r *inProcess) exec(_ context.Context, c *container, l *launch) (launched, error) {
+// execLibcontainer is for what a stage does not do.
+func (r *inProcess) execLibcontainer(_ context.Context, c *container, l *launch) (launched, error) {
 	p, err := newProcess(l.process)
 	if err != nil {
 		return launched{}, err

@@ -33,6 +33,8 @@ type row struct {
 	CgroupsPath string `json:"cgroupsPath,omitempty"` // as the spec has it
 	// Cgroups are the directories by controller (v1), or the one under "" (v2).
 	Cgroups map[string]string `json:"cgroups,omitempty"`
+	// Join is what execs need; nil: they go through libcontainer.
+	Join *joinable `json:"join,omitempty"`
 
 	State keeper.State `json:"state"`
 	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
@@ -92,11 +94,10 @@ func (s *Server) save(r *row) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(s.cfg.Dir, rowsDir, "."+r.ID)
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err := writeWhole(s.rowPath(r.ID), b); err != nil {
 		return fmt.Errorf("save container %s: %w", r.ID, err)
 	}
-	return os.Rename(tmp, s.rowPath(r.ID))
+	return nil
 }
 
 func (s *Server) forget(id string) error {

@@ -190,6 +190,7 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	c.mu.Lock()
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
+	r.Join = res.join
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	*e = ends{in: -1, out: -1, err: -1}
@@ -318,7 +319,7 @@ func (s *Server) remove(c *container) {
 
 var (
 	// The ways in which runtimes say that a program cannot be executed.
-	execError = regexp.MustCompile(`exec: "|exec failed|executable (file )?.*not found|exec format error|open executable`)
+	execError = regexp.MustCompile(`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable`)
 	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
 	forbidden = regexp.MustCompile(`permission denied|is a directory|operation not permitted`)
 	prefixes  = regexp.MustCompile(`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)

@@ -29,6 +29,7 @@ type launched struct {
 	pid     int
 	console int // -1: none
 	cgroups map[string]string
+	join    *joinable
 }
 
 // runtime makes containers. Its calls may take as long as the kernel does; the context bounds those that run a program.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
 
@@ -39,7 +40,9 @@ type Server struct {
 	orphans    *orphans
 	limits     limits
 	seccomp    interned
-	store      *fdStore // nil: no service manager
+	filters    filters
+	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
+	store      *fdStore       // nil: no service manager
 
 	rpcListener, fdsListener *net.UnixListener
 	rpc                      *ttrpc.Server
@@ -65,6 +68,7 @@ const (
 	rowsDir   = "rows"
 	bundleDir = "bundles"
 	spillDir  = "spill"
+	filterDir = "filters"
 )
 
 // lockWait is how long a keeper that is being killed may take to let go of the lock.
@@ -86,7 +90,7 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Binary = exe
 	}
-	for _, d := range []string{"", stateDir, rowsDir, bundleDir, spillDir} {
+	for _, d := range []string{"", stateDir, rowsDir, bundleDir, spillDir, filterDir} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
 			return nil, err
 		}
@@ -96,6 +100,12 @@ func New(cfg Config) (*Server, error) {
 		fatal:      make(chan error, 1),
 		containers: map[string]*container{}, sessions: map[string]*session{},
 		subs: map[string]*subscriber{}, files: map[string]*delivery{}, aborted: map[string]bool{}, stop: make(chan struct{}),
+	}
+	s.filters.dir, s.filters.used = filepath.Join(cfg.Dir, filterDir), s.usedFilters
+	if err := stage.Supported(); err != nil {
+		s.log.Warn("containers start more slowly", "error", err)
+	} else if s.stages, err = stage.Seal(cfg.Dir); err != nil {
+		return nil, err
 	}
 	s.limits = ownLimits(s.log)
 	s.orphans = newOrphans(s.owns, s.log)
@@ -255,4 +265,18 @@ func (s *Server) owns(pid int) bool {
 		}
 	}
 	return false
+}
+
+// usedFilters are the keys of the seccomp filters that containers have, or are about to.
+func (s *Server) usedFilters() map[string]bool {
+	used := map[string]bool{}
+	for _, c := range s.all() {
+		c.mu.Lock()
+		if c.row.Join != nil {
+			used[c.row.Join.Filter] = true
+		}
+		used[c.filter] = true
+		c.mu.Unlock()
+	}
+	return used
 }

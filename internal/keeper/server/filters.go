@@ -1,0 +1,160 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/singleflight"
+
+	"berth/internal/keeper/filter"
+)
+
+// filters are the compiled seccomp profiles of this node's containers. Each is kept in two files, for at least as long as a
+// container has it: <key>.bpf, and <key>.json for the libcontainer that must confine a further process of the container.
+type filters struct {
+	dir     string
+	used    func() map[string]bool // keys that containers have
+	flights singleflight.Group
+
+	mu     sync.Mutex
+	cached map[string]*filter.Filter // nil: it cannot be compiled beforehand
+}
+
+// maxFilters bounds what is kept in memory, and on disk of what no container has, on a node that never stops inventing
+// profiles.
+const maxFilters = 64
+
+// filterKey names a profile by what it says.
+func filterKey(p *specs.LinuxSeccomp) (string, error) {
+	b, err := json.Marshal(p)
+	sum := sha256.Sum256(b)
+	return base64.RawURLEncoding.EncodeToString(sum[:]), err
+}
+
+// get compiles a profile, or finds it compiled: nil where libcontainer must see to the profile itself.
+func (f *filters) get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*filter.Filter, error) {
+	f.mu.Lock()
+	compiled, ok := f.cached[key]
+	f.mu.Unlock()
+	if ok {
+		return compiled, nil
+	}
+	// One for all that wait; it is not this caller's alone.
+	v, err, _ := f.flights.Do(key, func() (any, error) { return f.compile(context.WithoutCancel(ctx), key, p) })
+	if err != nil {
+		return nil, err
+	}
+	return v.(*filter.Filter), nil
+}
+
+func (f *filters) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) (*filter.Filter, error) {
+	profile, err := specconv.SetupSeccomp(p)
+	if err != nil {
+		return nil, fmt.Errorf("seccomp profile: %w", err)
+	}
+	compiled, err := filter.Compile(ctx, profile)
+	if err != nil {
+		// libcontainer says what is wrong with it, or does what only it can.
+		f.keep(key, nil)
+		return nil, nil
+	}
+	if err := f.sweep(maxFilters); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(profile)
+	if err == nil {
+		err = errors.Join(writeWhole(f.path(key, profileSuffix), b), writeWhole(f.path(key, programSuffix), compiled.Bytes()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("keep compiled seccomp profile: %w", err)
+	}
+	f.keep(key, compiled)
+	return compiled, nil
+}
+
+const (
+	profileSuffix = ".json"
+	programSuffix = ".bpf"
+)
+
+func (f *filters) path(key, suffix string) string { return filepath.Join(f.dir, key+suffix) }
+
+func (f *filters) keep(key string, compiled *filter.Filter) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cached == nil || len(f.cached) >= maxFilters {
+		f.cached = map[string]*filter.Filter{}
+	}
+	f.cached[key] = compiled
+}
+
+// load finds the filter of a container that runs.
+func (f *filters) load(key string) (*filter.Filter, error) {
+	f.mu.Lock()
+	compiled := f.cached[key]
+	f.mu.Unlock()
+	if compiled != nil {
+		return compiled, nil
+	}
+	b, err := os.ReadFile(f.path(key, programSuffix))
+	if err != nil {
+		return nil, err
+	}
+	if compiled, err = filter.Parse(b); err != nil {
+		return nil, err
+	}
+	f.keep(key, compiled)
+	return compiled, nil
+}
+
+// profile is what a filter was made of.
+func (f *filters) profile(key string) (*configs.Seccomp, error) {
+	b, err := os.ReadFile(f.path(key, profileSuffix))
+	if err != nil {
+		return nil, err
+	}
+	p := &configs.Seccomp{}
+	return p, json.Unmarshal(b, p)
+}
+
+// sweep removes the files of profiles that no container has, when there are more than some of them.
+func (f *filters) sweep(spare int) error {
+	entries, err := os.ReadDir(f.dir)
+	if err != nil || len(entries) <= 2*spare {
+		return err
+	}
+	// Under the lock: a container that names its filter later finds it gone, and has it compiled again.
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	used := f.used()
+	for _, e := range entries {
+		key, _, _ := strings.Cut(e.Name(), ".")
+		if used[key] {
+			continue
+		}
+		// It must not be found compiled without its files.
+		delete(f.cached, key)
+		err = errors.Join(err, os.Remove(filepath.Join(f.dir, e.Name())))
+	}
+	return err
+}
+
+// writeWhole writes a file, whole or not at all.
+func writeWhole(path string, b []byte) error {
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}

@@ -1,0 +1,218 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/capability"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/stage"
+)
+
+// joinable is what an exec needs to know of a running container. A container that is without it, and an exec that asks for
+// what a stage does not do, go through libcontainer.
+type joinable struct {
+	Namespaces uint32            `json:"namespaces"`
+	Cgroups    map[string]string `json:"cgroups"` // all of them; v2 under ""
+	Umask      *uint32           `json:"umask,omitempty"`
+	OOMScore   *int              `json:"oomScore,omitempty"`
+	Keyring    string            `json:"keyring,omitempty"`
+	RootUID    int               `json:"rootUID,omitempty"` // on the host
+	RootGID    int               `json:"rootGID,omitempty"`
+	Limits     []stage.Limit     `json:"limits,omitempty"`
+	AppArmor   string            `json:"appArmor,omitempty"`
+	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
+	Filter string `json:"filter,omitempty"`
+	// Staged: libcontainer's own state lacks what the last stage did in its place.
+	Staged bool `json:"staged,omitempty"`
+}
+
+// namespaceFlags are the namespaces that a stage joins.
+var namespaceFlags = map[configs.NamespaceType]uint32{
+	configs.NEWUSER: unix.CLONE_NEWUSER, configs.NEWNS: unix.CLONE_NEWNS, configs.NEWPID: unix.CLONE_NEWPID,
+	configs.NEWNET: unix.CLONE_NEWNET, configs.NEWIPC: unix.CLONE_NEWIPC, configs.NEWUTS: unix.CLONE_NEWUTS,
+	configs.NEWCGROUP: unix.CLONE_NEWCGROUP,
+}
+
+// joinable is nil for a container whose execs need libcontainer.
+func (r *inProcess) joinable(id string, config *configs.Config) *joinable {
+	switch {
+	case config.Personality != nil, config.MemoryPolicy != nil, config.IntelRdt != nil, config.Scheduler != nil,
+		config.IOPriority != nil, config.ExecCPUAffinity != nil, config.ProcessLabel != "", config.RootlessEUID:
+		return nil
+	}
+	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile}
+	for _, ns := range config.Namespaces {
+		flag, ok := namespaceFlags[ns.Type]
+		if !ok {
+			return nil
+		}
+		j.Namespaces |= flag
+	}
+	if j.Namespaces&unix.CLONE_NEWNS == 0 {
+		return nil
+	}
+	if !config.NoNewKeyring {
+		j.Keyring = "_ses." + id
+	}
+	if j.Namespaces&unix.CLONE_NEWUSER != 0 {
+		var err error
+		if j.RootUID, err = config.HostRootUID(); err != nil {
+			return nil
+		}
+		if j.RootGID, err = config.HostRootGID(); err != nil {
+			return nil
+		}
+	}
+	for _, l := range config.Rlimits {
+		j.Limits = append(j.Limits, stage.Limit{Resource: l.Type, Soft: l.Soft, Hard: l.Hard})
+	}
+	return j
+}
+
+// capabilityBits are the kernel's numbers of capabilities by name.
+var capabilityBits = sync.OnceValues(func() (map[string]uint64, error) {
+	list, err := capability.ListSupported()
+	bits := make(map[string]uint64, len(list))
+	for _, c := range list {
+		bits["CAP_"+strings.ToUpper(c.String())] = 1 << uint(c)
+	}
+	return bits, err
+})
+
+// capabilities leaves names out that the kernel does not know.
+func capabilities(c *specs.LinuxCapabilities) (*stage.Capabilities, error) {
+	bits, err := capabilityBits()
+	if err != nil {
+		return nil, err
+	}
+	set := func(names []string) (out uint64) {
+		for _, n := range names {
+			out |= bits[n]
+		}
+		return out
+	}
+	return &stage.Capabilities{
+		Bounding: set(c.Bounding), Effective: set(c.Effective), Inheritable: set(c.Inheritable),
+		Permitted: set(c.Permitted), Ambient: set(c.Ambient),
+	}, nil
+}
+
+// staged is a process as the last stage makes it, nil where only libcontainer can.
+func staged(p *specs.Process) (*stage.Process, error) {
+	switch {
+	case p == nil, p.SelinuxLabel != "", p.Scheduler != nil, p.IOPriority != nil, p.ExecCPUAffinity != nil, p.Capabilities == nil:
+		return nil, nil
+	}
+	caps, err := capabilities(p.Capabilities)
+	if err != nil {
+		return nil, err
+	}
+	s := &stage.Process{
+		Args: p.Args, Env: p.Env, Cwd: p.Cwd, UID: p.User.UID, GID: p.User.GID, Groups: p.User.AdditionalGids,
+		NoNewPrivileges: p.NoNewPrivileges, Capabilities: caps, AppArmor: p.ApparmorProfile, Terminal: p.Terminal,
+	}
+	if p.ConsoleSize != nil {
+		s.Rows, s.Columns = uint16(min(p.ConsoleSize.Height, math.MaxUint16)), uint16(min(p.ConsoleSize.Width, math.MaxUint16))
+	}
+	return s, nil
+}
+
+// join runs an exec by a stage. handled is false where it must go through libcontainer; nothing has been started then.
+func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, err error) {
+	res.console = -1
+	c.mu.Lock()
+	j, proc, paths := c.row.Join, c.proc, c.row.Cgroups
+	c.mu.Unlock()
+	if j == nil || proc == nil || r.s.stages == nil {
+		return res, false, nil
+	}
+	p, err := staged(l.process)
+	if p == nil || err != nil {
+		return res, false, err
+	}
+	if j.Filter != "" {
+		if p.Filter, err = r.s.filters.load(j.Filter); err != nil {
+			c.log.Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
+			return res, false, nil
+		}
+	}
+	if p.AppArmor == "" {
+		p.AppArmor = j.AppArmor
+	}
+	t := &stage.Target{Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits}
+	if len(l.process.Rlimits) > 0 {
+		t.Limits = nil
+		for _, rl := range l.process.Rlimits {
+			n, ok := rlimitNumbers[rl.Type]
+			if !ok {
+				return res, true, fmt.Errorf("limit %q: %w", rl.Type, errdefs.ErrInvalidArgument)
+			}
+			t.Limits = append(t.Limits, stage.Limit{Resource: n, Soft: rl.Soft, Hard: rl.Hard})
+		}
+	}
+	for controller, dir := range j.Cgroups {
+		if sub, ok := l.sub[controller]; ok {
+			dir += "/" + sub
+		}
+		if controller == "" {
+			t.Cgroup = dir
+		} else {
+			t.Cgroups = append(t.Cgroups, dir)
+		}
+	}
+	for _, f := range []*os.File{l.io.in, l.io.out, l.io.err} {
+		if f != nil && j.Namespaces&unix.CLONE_NEWUSER != 0 {
+			if err := f.Chown(j.RootUID, j.RootGID); err != nil {
+				return res, true, err
+			}
+		}
+	}
+	var console consoleSocket
+	if p.Terminal {
+		if console, err = newConsoleSocket(); err != nil {
+			return res, true, err
+		}
+		defer console.close()
+	}
+	// A pause does not catch it half way: it takes the lock whole.
+	c.libMu.RLock()
+	defer c.libMu.RUnlock()
+	if frozen(paths) {
+		return res, true, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
+	}
+	cerr := proc.Control(func(fd int) {
+		t.Pidfd = fd
+		res.pid, err = r.s.stages.Join(t, p, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
+	})
+	switch {
+	case cerr != nil:
+		return res, true, fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)
+	case errors.Is(err, stage.ErrJoin):
+		c.log.Debug("exec goes through libcontainer", "reason", err)
+		return res, false, nil
+	case err != nil:
+		return res, true, err
+	case p.Terminal:
+		res.console, err = console.take(res.pid)
+	}
+	return res, true, err
+}
+
+// exec starts a further process in a container.
+func (r *inProcess) exec(ctx context.Context, c *container, l *launch) (launched, error) {
+	res, handled, err := r.join(c, l)
+	if handled || err != nil {
+		return res, err
+	}
+	return r.execLibcontainer(ctx, c, l)
+}

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/stage"
+)
+
+// A container's first process is set up by libcontainer, which would compile the seccomp profile anew each time. So it is
+// told to execute the last stage, with all rights and without a filter, and the stage gives up what libcontainer would
+// have: user, capabilities, the right to gain more, with a filter that is compiled already.
+
+// smallAddressSpace is the limit below which the stage might not fit: its program is the keeper's.
+const smallAddressSpace = 256 << 20
+
+// lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
+func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
+	join *joinable) (*stage.Last, error) {
+	if join == nil || r.s.stages == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 {
+		return nil, nil
+	}
+	// The stage is executed by a path below /proc.
+	if !slices.ContainsFunc(config.Mounts, func(m *configs.Mount) bool {
+		return filepath.Clean(m.Destination) == "/proc" && m.Device == "proc"
+	}) {
+		return nil, nil
+	}
+	for _, l := range p.Rlimits {
+		if (l.Type == unix.RLIMIT_AS || l.Type == unix.RLIMIT_DATA) && l.Soft < smallAddressSpace {
+			return nil, nil
+		}
+	}
+	proc, err := staged(spec.Process)
+	if proc == nil || err != nil {
+		return nil, err
+	}
+	rights, err := allRights()
+	if err != nil {
+		return nil, err
+	}
+	key, err := filterKey(spec.Linux.Seccomp)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	c.filter = key // from before it is looked for: its files stay
+	c.mu.Unlock()
+	filter, err := r.s.filters.get(ctx, key, spec.Linux.Seccomp)
+	if filter == nil || err != nil {
+		return nil, err
+	}
+	proc.Filter = filter
+	proc.Terminal = false // libcontainer makes it
+	last, err := r.s.stages.Finish(proc)
+	if err != nil {
+		return nil, err
+	}
+	no := false
+	// With a HOME libcontainer does not look into the container's /etc/passwd, which may be anything, for nothing.
+	p.Args, p.ExtraFiles, p.Env, p.Cwd = last.Args, last.Files, []string{"HOME=/"}, "/"
+	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
+	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
+	config.AppArmorProfile = ""
+	join.Filter, join.Staged = key, true
+	return last, nil
+}
+
+// allRights are the capabilities that this process has.
+var allRights = sync.OnceValues(func() (*configs.Capabilities, error) {
+	numbers, err := capabilityBits()
+	if err != nil {
+		return nil, err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return nil, os.NewSyscallError("capget", err)
+	}
+	have := uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
+	names := make([]string, 0, bits.OnesCount64(have))
+	for name, bit := range numbers {
+		if have&bit != 0 {
+			names = append(names, name)
+		}
+	}
+	return &configs.Capabilities{Bounding: names, Effective: names, Permitted: names}, nil
+})
+
+// completeState puts what the last stage did into libcontainer's state, before libcontainer starts a further process by it.
+func (r *inProcess) completeState(c *container) error {
+	c.mu.Lock()
+	join := c.row.Join
+	c.mu.Unlock()
+	if join == nil || !join.Staged {
+		return nil
+	}
+	path := filepath.Join(r.s.stateRoot(), c.id, "state.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var state, config map[string]json.RawMessage
+	if err := json.Unmarshal(b, &state); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(state["config"], &config); err != nil {
+		return err
+	}
+	if have := string(config["seccomp"]); have != "" && have != "null" {
+		return nil
+	}
+	profile, err := r.s.filters.profile(join.Filter)
+	if err != nil {
+		return fmt.Errorf("its seccomp profile: %w", err)
+	}
+	config["seccomp"] = mustJSON(profile)
+	config["apparmor_profile"] = mustJSON(join.AppArmor)
+	state["config"] = mustJSON(config)
+	return writeWhole(path, mustJSON(state))
+}

@@ -1,0 +1,581 @@
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/keyctl.h>
+#include <linux/magic.h>
+#include <linux/openat2.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#ifndef TIOCGPTPEER
+#define TIOCGPTPEER _IO('T', 0x41)
+#endif
+
+/* Calls go to the kernel directly where glibc would do more than the call. */
+
+static const struct stage_plan *plan;
+static int status_fd = STAGE_FD_STATUS;
+
+static const void *at(uint32_t offset) { return (const char *)plan + offset; }
+static const char *text(uint32_t offset) { return at(offset); }
+
+static void say(int step, int value)
+{
+	struct stage_status s = {.step = step, .value = value};
+	ssize_t n;
+
+	do
+		n = write(status_fd, &s, sizeof(s));
+	while (n < 0 && errno == EINTR);
+}
+
+static void __attribute__((noreturn)) fail_with(int step, int error)
+{
+	say(step, error);
+	_exit(1);
+}
+
+static void __attribute__((noreturn)) fail(int step) { fail_with(step, errno); }
+
+static void close_from(unsigned int first)
+{
+	if (syscall(SYS_close_range, first, ~0U, 0) != 0)
+		fail(STEP_DESCRIPTORS);
+}
+
+static void map_plan(void)
+{
+	struct stat st;
+	void *p;
+
+	if (fstat(STAGE_FD_PLAN, &st) != 0 || (size_t)st.st_size < sizeof(*plan))
+		fail_with(STEP_PLAN, EINVAL);
+	/* Private and writable: the places of arguments and environment become pointers. */
+	p = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, STAGE_FD_PLAN, 0);
+	if (p == MAP_FAILED)
+		fail(STEP_PLAN);
+	plan = p;
+	if (plan->magic != STAGE_MAGIC || plan->size != st.st_size)
+		fail_with(STEP_PLAN, EINVAL);
+	close(STAGE_FD_PLAN);
+}
+
+/* A thread that moves itself needs no lock against all others (Linux 5.13; before that it only takes longer). */
+static void join_cgroups(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < plan->cgroups.count; i++) {
+		int fd = STAGE_FD_CGROUPS + i;
+
+		if (write(fd, "0", 1) != 1)
+			fail(STEP_CGROUP);
+		close(fd);
+	}
+}
+
+static void reset_affinity(void)
+{
+	static unsigned char all[64 * 1024 / 8];
+
+	/* What the container's cpuset allows, and not what the keeper was given. */
+	memset(all, 0xff, sizeof(all));
+	syscall(SYS_sched_setaffinity, 0, sizeof(all), all);
+}
+
+static void set_oom_score(void)
+{
+	char want[16], have[16];
+	int fd, n, m;
+
+	if (!(plan->flags & STAGE_OOM_SCORE))
+		return;
+	n = snprintf(want, sizeof(want), "%d\n", plan->oom_score);
+	fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		fail(STEP_OOM_SCORE);
+	m = read(fd, have, sizeof(have));
+	if ((m != n || memcmp(have, want, n) != 0) && pwrite(fd, want, n, 0) != n)
+		fail(STEP_OOM_SCORE);
+	close(fd);
+}
+
+static void set_limits(void)
+{
+	const struct stage_limit *l = at(plan->limits.offset);
+	uint32_t i;
+
+	for (i = 0; i < plan->limits.count; i++) {
+		struct {
+			uint64_t soft, hard;
+		} r = {l[i].soft, l[i].hard};
+
+		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
+			fail(STEP_RLIMIT);
+	}
+}
+
+/*
+ * The PID namespace holds for children only. The child is the keeper's own, and this process goes; with the namespace
+ * shared with the host there is none to enter, and no fork.
+ */
+static void enter_pid_namespace(void)
+{
+	long pid;
+
+	if (plan->namespaces & CLONE_NEWPID) {
+		if (setns(STAGE_FD_PIDFD, CLONE_NEWPID) != 0)
+			fail(STEP_NAMESPACE);
+		pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+		if (pid < 0)
+			fail(STEP_FORK);
+		if (pid > 0) {
+			say(STEP_PID, pid);
+			_exit(0);
+		}
+	} else {
+		say(STEP_PID, getpid());
+	}
+}
+
+static void enter_namespaces(void)
+{
+	int rest = plan->namespaces & ~(CLONE_NEWPID | CLONE_NEWUSER);
+
+	/* With the host's rights first; the user namespace has fewer. */
+	if (rest && setns(STAGE_FD_PIDFD, rest) != 0)
+		fail(STEP_NAMESPACE);
+	if (plan->namespaces & CLONE_NEWUSER) {
+		if (setns(STAGE_FD_PIDFD, CLONE_NEWUSER) != 0)
+			fail(STEP_NAMESPACE);
+	}
+	close(STAGE_FD_PIDFD);
+	if (syscall(SYS_setsid) < 0)
+		fail(STEP_ROOT);
+	if (syscall(SYS_setresgid, 0, 0, 0) != 0 || syscall(SYS_setresuid, 0, 0, 0) != 0)
+		fail(STEP_ROOT);
+	if (syscall(SYS_setgroups, 0, NULL) != 0 && !(plan->flags & STAGE_USERNS && errno == EPERM))
+		fail(STEP_ROOT);
+	/* Changing users has made it what the host has for that; it stays closed until it is another program. */
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
+/* The file by which the next execve changes the AppArmor profile. On the host its /proc is to be trusted. */
+static int open_apparmor(void)
+{
+	int fd = open("/proc/thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 && errno == ENOENT)
+		fd = open("/proc/thread-self/attr/exec", O_WRONLY | O_CLOEXEC);
+	return fd;
+}
+
+/* In a container, only what the kernel itself shows there, whatever may be mounted over it. */
+static int open_apparmor_inside(void)
+{
+	struct open_how how = {
+		.flags = O_WRONLY | O_CLOEXEC,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+	};
+	struct statfs fs;
+	struct stat st;
+	int proc, fd;
+
+	proc = open("/proc", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (proc < 0)
+		return -1;
+	if (fstatfs(proc, &fs) != 0 || fs.f_type != PROC_SUPER_MAGIC || fstat(proc, &st) != 0 || st.st_ino != 1) {
+		close(proc);
+		errno = EINVAL;
+		return -1;
+	}
+	fd = syscall(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
+	if (fd < 0 && errno == ENOENT)
+		fd = syscall(SYS_openat2, proc, "thread-self/attr/exec", &how, sizeof(how));
+	close(proc);
+	return fd;
+}
+
+static void set_apparmor(int fd)
+{
+	char line[4200];
+	int n;
+
+	n = snprintf(line, sizeof(line), "exec %s", text(plan->apparmor));
+	if (n < 0 || (size_t)n >= sizeof(line))
+		fail_with(STEP_APPARMOR, ENAMETOOLONG);
+	if (write(fd, line, n) != n)
+		fail(STEP_APPARMOR);
+	close(fd);
+}
+
+static void join_keyring(void)
+{
+	if (!(plan->flags & STAGE_KEYRING))
+		return;
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, text(plan->keyring), 0, 0, 0) < 0 && errno != ENOSYS)
+		fail(STEP_KEYRING);
+}
+
+/* A terminal of the container's own devpts. Its master goes to whoever waits at the console socket. */
+static void make_terminal(void)
+{
+	union {
+		char space[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	char name = 't';
+	struct iovec iov = {.iov_base = &name, .iov_len = 1};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)};
+	struct cmsghdr *c;
+	struct stat st;
+	struct statfs fs;
+	int master, peer, unlock = 0, i;
+
+	if (!(plan->flags & STAGE_TERMINAL)) {
+		close(STAGE_FD_CONSOLE);
+		return;
+	}
+	master = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
+	if (master < 0)
+		fail(STEP_TERMINAL);
+	/* What the container may have put there in its place must not be taken for one. */
+	if (fstat(master, &st) != 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(5, 2) || fstatfs(master, &fs) != 0 ||
+	    fs.f_type != DEVPTS_SUPER_MAGIC)
+		fail_with(STEP_TERMINAL, ENOTTY);
+	if (ioctl(master, TIOCSPTLCK, &unlock) != 0)
+		fail(STEP_TERMINAL);
+	peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	if (peer < 0)
+		fail(STEP_TERMINAL);
+	if (plan->rows && plan->columns) {
+		struct winsize size = {.ws_row = plan->rows, .ws_col = plan->columns};
+
+		if (ioctl(master, TIOCSWINSZ, &size) != 0)
+			fail(STEP_TERMINAL);
+	}
+	memset(&control, 0, sizeof(control));
+	c = CMSG_FIRSTHDR(&msg);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &master, sizeof(int));
+	if (sendmsg(STAGE_FD_CONSOLE, &msg, MSG_NOSIGNAL) != 1)
+		fail(STEP_TERMINAL);
+	for (i = 0; i < 3; i++)
+		if (dup2(peer, i) < 0)
+			fail(STEP_TERMINAL);
+	close(peer);
+	close(master);
+	close(STAGE_FD_CONSOLE);
+	if (ioctl(0, TIOCSCTTY, 0) != 0)
+		fail(STEP_TERMINAL);
+}
+
+/* Standard streams belong to who will use them; what cannot be given stays as it is. */
+static void give_stdio(void)
+{
+	int fd;
+
+	for (fd = 0; fd < 3; fd++) {
+		struct stat st;
+
+		if (fstat(fd, &st) != 0)
+			fail(STEP_STDIO);
+		if (st.st_uid == plan->uid || (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
+			continue;
+		if (fchown(fd, plan->uid, -1) != 0 && errno != EPERM && errno != EROFS)
+			fail(STEP_STDIO);
+	}
+}
+
+static void check_cwd(void)
+{
+	char buf[4096];
+	long n = syscall(SYS_getcwd, buf, sizeof(buf));
+
+	/* A directory outside of the root is given with "(unreachable)" before its path. */
+	if (n < 0)
+		fail(STEP_CWD_OUTSIDE);
+	if (n < 2 || buf[0] != '/')
+		fail_with(STEP_CWD_OUTSIDE, ENOENT);
+}
+
+static void put_capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[2] = {
+		{.effective = (uint32_t)effective, .permitted = (uint32_t)permitted, .inheritable = (uint32_t)inheritable},
+		{.effective = effective >> 32, .permitted = permitted >> 32, .inheritable = inheritable >> 32},
+	};
+
+	if (syscall(SYS_capset, &header, data) != 0)
+		fail(STEP_CAPABILITIES);
+}
+
+static void drop_bounding(void)
+{
+	uint32_t c;
+
+	for (c = 0; c <= plan->last_capability; c++)
+		if (!(plan->bounding >> c & 1) && prctl(PR_CAPBSET_DROP, c, 0, 0, 0) != 0)
+			fail(STEP_BOUNDING);
+}
+
+static void change_user(void)
+{
+	if (syscall(SYS_setgroups, plan->groups.count, at(plan->groups.offset)) != 0 &&
+	    !(plan->flags & STAGE_USERNS && errno == EPERM)) /* denied for the whole namespace */
+		fail(STEP_GROUPS);
+	if (syscall(SYS_setgid, plan->gid) != 0)
+		fail(STEP_GID);
+	if (syscall(SYS_setuid, plan->uid) != 0)
+		fail(STEP_UID);
+}
+
+/* Without no_new_privs a filter is loaded with CAP_SYS_ADMIN, which is then kept until it is. */
+static int filter_needs_admin(void) { return plan->filter.count && !(plan->flags & STAGE_NO_NEW_PRIVS); }
+
+static void set_capabilities(void)
+{
+	uint64_t admin = filter_needs_admin() ? (uint64_t)1 << CAP_SYS_ADMIN : 0;
+	uint32_t c;
+
+	if (!(plan->flags & STAGE_CAPABILITIES))
+		return;
+	put_capabilities(plan->effective | admin, plan->permitted | admin, plan->inheritable);
+	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	for (c = 0; c <= plan->last_capability; c++)
+		if (plan->ambient >> c & 1)
+			prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); /* one that is not permitted is left out */
+}
+
+/* From here on the container's own rules hold: few calls, and only such as every program makes, but for capset. */
+static void load_filter(void)
+{
+	struct sock_fprog prog = {.len = plan->filter.count, .filter = (struct sock_filter *)at(plan->filter.offset)};
+
+	if (plan->filter.count == 0)
+		return;
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, plan->seccomp_flags, &prog) != 0)
+		fail(STEP_SECCOMP);
+	if (filter_needs_admin() && plan->flags & STAGE_CAPABILITIES)
+		put_capabilities(plan->effective, plan->permitted, plan->inheritable);
+}
+
+/* HOME of a user as the container's /etc/passwd has it. */
+static const char *home(void)
+{
+	static char buf[64 * 1024], found[4096 + 5] = "HOME=/";
+	struct stat st;
+	size_t have = 0;
+	char *line, *end;
+	int fd;
+
+	fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0)
+		return found;
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+		close(fd);
+		return found;
+	}
+	for (;;) {
+		ssize_t n = read(fd, buf + have, sizeof(buf) - 1 - have);
+
+		if (n > 0)
+			have += n;
+		buf[have] = '\n';
+		for (line = buf; line < buf + have && (end = memchr(line, '\n', buf + have + (n <= 0) - line)); line = end + 1) {
+			char *field[7], *s = line;
+			int fields = 1;
+			uint64_t uid = 0;
+
+			*end = 0;
+			field[0] = s;
+			for (; *s; s++)
+				if (*s == ':') {
+					*s = 0;
+					if (fields == 7)
+						break;
+					field[fields++] = s + 1;
+				}
+			if (fields < 6 || *field[2] == 0)
+				continue;
+			for (s = field[2]; *s >= '0' && *s <= '9' && uid <= UINT32_MAX; s++)
+				uid = 10 * uid + (*s - '0');
+			if (*s || uid != plan->uid || strlen(field[5]) >= sizeof(found) - 5)
+				continue;
+			strcpy(found + 5, field[5]);
+			close(fd);
+			return found;
+		}
+		if (n <= 0)
+			break;
+		have = buf + have - line;
+		if (have >= sizeof(buf) - 1)
+			break; /* a line that is no user's */
+		memmove(buf, line, have);
+	}
+	close(fd);
+	return found;
+}
+
+/* Offsets of strings become pointers, in place: the plan leaves room for them. */
+static char **strings(const struct stage_list *l, const char *extra)
+{
+	const uint64_t *offsets = at(l->offset);
+	char **out = (char **)offsets;
+	uint32_t i;
+
+	for (i = 0; i < l->count; i++)
+		out[i] = (char *)text(offsets[i]);
+	if (extra)
+		out[i++] = (char *)extra;
+	out[i] = NULL;
+	return out;
+}
+
+static int executable(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) != 0)
+		return errno;
+	if (S_ISDIR(st.st_mode))
+		return EISDIR;
+	if (syscall(439 /* faccessat2 */, AT_FDCWD, path, X_OK, AT_EACCESS) == 0)
+		return 0;
+	if (errno == ENOSYS || errno == EPERM)
+		return st.st_mode & 0111 ? 0 : EACCES;
+	return errno;
+}
+
+/* The program that a name stands for: by PATH, which never means the working directory. */
+static const char *look_up(const char *name)
+{
+	static char found[8192];
+	const char *dir, *next;
+	int error;
+
+	if (strchr(name, '/')) {
+		if ((error = executable(name)) != 0)
+			fail_with(STEP_STAT, error);
+		return name;
+	}
+	for (dir = plan->path ? text(plan->path) : ""; dir && *dir; dir = next) {
+		int n;
+		const char *colon = strchr(dir, ':');
+
+		n = colon ? colon - dir : (int)strlen(dir);
+		next = colon ? colon + 1 : NULL;
+		if ((size_t)snprintf(found, sizeof(found), "%.*s/%s", n ? n : 1, n ? dir : ".", name) >= sizeof(found))
+			continue;
+		if (executable(found) != 0)
+			continue;
+		if (found[0] != '/')
+			fail_with(STEP_LOOKUP_RELATIVE, ENOENT);
+		return found;
+	}
+	fail_with(STEP_LOOKUP, ENOENT);
+}
+
+static void __attribute__((noreturn)) run(void)
+{
+	int apparmor = -1, inside = plan->flags & STAGE_JOIN ? 0 : 1, cwd;
+	const char *program;
+	char **argv, **envp;
+
+	if (!inside) {
+		join_cgroups();
+		reset_affinity();
+		set_oom_score();
+		set_limits();
+		enter_pid_namespace();
+		if (plan->apparmor && (apparmor = open_apparmor()) < 0)
+			fail(STEP_APPARMOR_OPEN);
+		enter_namespaces();
+		join_keyring();
+		make_terminal();
+	} else if (plan->apparmor && (apparmor = open_apparmor_inside()) < 0) {
+		fail(STEP_APPARMOR_OPEN);
+	}
+	if (plan->flags & STAGE_NO_NEW_PRIVS && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+		fail(STEP_NO_NEW_PRIVS);
+	if (plan->flags & STAGE_UMASK)
+		umask(plan->umask);
+
+	/* A directory that only the runtime may enter, or else one that only the user may. */
+	cwd = chdir(text(plan->cwd));
+	if (cwd != 0 && errno != EACCES && errno != EPERM)
+		fail(STEP_CWD);
+	argv = strings(&plan->args, NULL);
+	envp = strings(&plan->env, plan->flags & STAGE_HOME ? home() : NULL);
+
+	if (plan->flags & STAGE_CAPABILITIES)
+		drop_bounding();
+	if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0)
+		fail(STEP_CAPABILITIES);
+	give_stdio();
+	change_user();
+	if (cwd != 0 && chdir(text(plan->cwd)) != 0)
+		fail(STEP_CWD);
+	check_cwd();
+	if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0)
+		fail(STEP_CAPABILITIES);
+	if (apparmor >= 0)
+		set_apparmor(apparmor);
+	set_capabilities();
+	program = look_up(argv[0]);
+	load_filter();
+	syscall(SYS_execve, program, argv, envp);
+	fail(STEP_EXEC);
+}
+
+/* glibc calls constructors with the arguments of main, in static programs too. */
+__attribute__((constructor)) static void berth_stage(int argc, char **argv)
+{
+	sigset_t none;
+
+	/* libcontainer names what it executes by its path. */
+	if (argc < 1 || argc > 2 || argv == NULL || argv[argc - 1] == NULL || strcmp(argv[argc - 1], STAGE_NAME) != 0)
+		return;
+	if (argc == 2 && strcmp(argv[0], STAGE_PATH) != 0)
+		return;
+	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	close(STAGE_FD_EXE);
+	if (fcntl(STAGE_FD_STATUS, F_SETFD, FD_CLOEXEC) != 0)
+		_exit(1);
+	map_plan();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (plan->flags & STAGE_JOIN)
+		close_from(STAGE_FD_CGROUPS + plan->cgroups.count);
+	else
+		close_from(STAGE_FD_STATUS + 1);
+	run();
+}

@@ -1,0 +1,232 @@
+package stage
+
+// #include "stage.h"
+import "C"
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/opencontainers/runc/libcontainer/exeseal"
+	"golang.org/x/sys/unix"
+)
+
+// Program is what stages are executed from: a sealed view of the keeper's own binary.
+type Program struct{ exe *os.File }
+
+// Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8) and close_range(2) (5.9).
+func Supported() error {
+	if err := unix.CloseRange(math.MaxUint32, math.MaxUint32, 0); err == unix.ENOSYS {
+		return fmt.Errorf("a stage needs Linux 5.9: %w", os.NewSyscallError("close_range", err))
+	}
+	return nil
+}
+
+// Seal makes the view. dir is for what it takes where the kernel knows no better way.
+func Seal(dir string) (*Program, error) {
+	exe, err := exeseal.CloneSelfExe(dir)
+	if err != nil {
+		return nil, fmt.Errorf("seal the keeper's binary: %w", err)
+	}
+	return &Program{exe}, nil
+}
+
+// Target is a running container that a process joins.
+type Target struct {
+	Pidfd      int    // of its first process
+	Namespaces uint32 // CLONE_NEW* of those to be joined
+	// Cgroups are directories of version 1 hierarchies; Cgroup is one of version 2, empty: none.
+	Cgroups  []string
+	Cgroup   string
+	Umask    *uint32
+	OOMScore *int
+	Keyring  string // name of the session keyring; empty: the keeper's is kept
+	Limits   []Limit
+}
+
+// ErrJoin is the error of Join when nothing has been started: the container's cgroups cannot be joined in this way.
+var ErrJoin = errors.New("cgroups of the container cannot be joined by a stage")
+
+// Stdio are standard streams; nil is /dev/null.
+type Stdio [3]*os.File
+
+// Join starts a process in a running container and returns its number once its program runs. With a terminal, whose master
+// goes to console, the streams are that. What has failed is reaped.
+func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (pid int, err error) {
+	plan, err := proc.file(t)
+	if err != nil {
+		return 0, err
+	}
+	defer plan.Close()
+	files := []*os.File{0: stdio[0], 1: stdio[1], 2: stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: plan,
+		C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: console}
+	var null *os.File
+	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
+		if files[i] != nil {
+			continue
+		}
+		if null == nil {
+			if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+				return 0, err
+			}
+			defer null.Close()
+		}
+		files[i] = null
+	}
+	status, theirs, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer status.Close()
+	defer theirs.Close()
+	files[C.STAGE_FD_STATUS] = theirs
+
+	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{}}
+	for _, f := range files {
+		fd := uintptr(t.Pidfd)
+		if f != nil {
+			fd = f.Fd()
+		}
+		attr.Files = append(attr.Files, fd)
+	}
+	for _, dir := range t.Cgroups {
+		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, dir, err)
+		}
+		defer unix.Close(fd)
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	if t.Cgroup != "" {
+		fd, err := unix.Open(t.Cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, t.Cgroup, err)
+		}
+		defer unix.Close(fd)
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
+	}
+	first, err := syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	if err != nil {
+		if t.Cgroup != "" {
+			// A cgroup that takes no processes, or a kernel that cannot: nothing tells these apart.
+			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, t.Cgroup, err)
+		}
+		return 0, fmt.Errorf("execute the stage: %w", err)
+	}
+	theirs.Close()
+	pid, err = proc.outcome(status)
+	if pid != first {
+		reap(first)
+	}
+	if err != nil && pid > 0 {
+		reap(pid)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return pid, nil
+}
+
+func reap(pid int) {
+	for {
+		if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// outcome reads what a stage says until it is the program.
+func (p *Process) outcome(status io.Reader) (pid int, err error) {
+	for {
+		var s struct{ Step, Value int32 }
+		switch rerr := binary.Read(status, binary.NativeEndian, &s); {
+		case errors.Is(rerr, io.EOF):
+			return pid, err
+		case rerr != nil:
+			return pid, fmt.Errorf("read what the stage says: %w", rerr)
+		case s.Step == C.STEP_PID:
+			pid = int(s.Value)
+		default:
+			err = p.failure(s.Step, unix.Errno(s.Value))
+		}
+	}
+}
+
+// steps are what failed, in words. The ones that say why a program cannot be executed are as os/exec has them.
+var steps = map[int32]string{
+	C.STEP_PLAN: "read the plan", C.STEP_CGROUP: "join the container's cgroup", C.STEP_OOM_SCORE: "set oom_score_adj",
+	C.STEP_RLIMIT: "set a resource limit", C.STEP_NAMESPACE: "join the container's namespaces", C.STEP_FORK: "fork",
+	C.STEP_ROOT: "become the container's root", C.STEP_APPARMOR_OPEN: "open the AppArmor attribute",
+	C.STEP_KEYRING: "join the session keyring", C.STEP_TERMINAL: "make a terminal", C.STEP_NO_NEW_PRIVS: "set no_new_privs",
+	C.STEP_DESCRIPTORS: "close descriptors",
+	C.STEP_CWD_OUTSIDE: "the working directory is outside of the container's root: possible breakout",
+	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
+	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
+	C.STEP_CAPABILITIES: "set capabilities", C.STEP_APPARMOR: "set the AppArmor profile", C.STEP_SECCOMP: "load the seccomp filter",
+}
+
+func (p *Process) failure(step int32, errno unix.Errno) error {
+	switch name := p.Args[0]; step {
+	case C.STEP_CWD:
+		return fmt.Errorf("enter working directory %q: %w", p.Cwd, errno)
+	case C.STEP_LOOKUP:
+		return fmt.Errorf("exec: %q: executable file not found in $PATH", name)
+	case C.STEP_LOOKUP_RELATIVE:
+		return fmt.Errorf("exec: %q: executable file not found but relative to the working directory", name)
+	case C.STEP_STAT:
+		return fmt.Errorf("exec: %q: %w", name, errno)
+	case C.STEP_EXEC:
+		return fmt.Errorf("exec %s: %w", strings.TrimSpace(name), errno)
+	case C.STEP_APPARMOR, C.STEP_APPARMOR_OPEN:
+		return fmt.Errorf("%s %q: %w", steps[step], p.AppArmor, errno)
+	}
+	return fmt.Errorf("%s: %w", steps[step], errno)
+}
+
+// Last is a stage that libcontainer's process becomes in place of the program.
+type Last struct {
+	// Args are what to execute, with Files as its further descriptors.
+	Args  []string
+	Files []*os.File
+
+	plan, status, theirs *os.File
+	proc                 *Process
+}
+
+// Finish prepares the last stage of a container's first process.
+func (p *Program) Finish(proc *Process) (*Last, error) {
+	plan, err := proc.file(nil)
+	if err != nil {
+		return nil, err
+	}
+	status, theirs, err := os.Pipe()
+	if err != nil {
+		plan.Close()
+		return nil, err
+	}
+	return &Last{
+		Args: []string{C.STAGE_PATH, C.STAGE_NAME}, Files: []*os.File{p.exe, plan, theirs},
+		plan: plan, status: status, theirs: theirs, proc: proc,
+	}, nil
+}
+
+// Wait returns when the program runs, or with the error that keeps it from running.
+func (l *Last) Wait() error {
+	l.theirs.Close()
+	_, err := l.proc.outcome(l.status)
+	return err
+}
+
+// Close lets go of what the keeper holds of the stage.
+func (l *Last) Close() {
+	for _, f := range []*os.File{l.plan, l.status, l.theirs} {
+		f.Close()
+	}
+}
