@@ -190,7 +190,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	criv1.Register(server, deps)
 	v1alpha2.Register(server, deps, pods, pods)
 	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: door, Version: version})
-	own := berthv1.Deps{Images: images}
+	own := berthv1.Deps{Images: images, Volumes: pods}
 	if devices != nil {
 		own.Devices = devices
 	}

@@ -113,7 +113,7 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.dataDir, "data-dir", fromEnv("BERTH_DATA_DIR", poddir.DefaultRoot),
 		"directory for logs and volumes of the pods that run starts ($BERTH_DATA_DIR)")
 	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods and containers:"}, &cobra.Group{ID: "images", Title: "Images:"},
-		&cobra.Group{ID: "node", Title: "The runtime and this machine:"})
+		&cobra.Group{ID: "volumes", Title: "Volumes:"}, &cobra.Group{ID: "node", Title: "The runtime and this machine:"})
 	group := func(id string, commands ...*cobra.Command) {
 		for _, command := range commands {
 			command.GroupID = id
@@ -123,6 +123,7 @@ func (a *app) root() *cobra.Command {
 	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
+	group("volumes", a.volumeCommand())
 	group("node", a.doctorCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")

@@ -30,6 +30,7 @@ type Connection struct {
 	Runtime cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
 	Pulls   berthv1.ImagesClient
+	Volumes berthv1.VolumesClient
 	conn    *grpc.ClientConn
 }
 
@@ -66,6 +67,7 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		Runtime: cri.NewRuntimeServiceClient(conn),
 		Images:  cri.NewImageServiceClient(conn),
 		Pulls:   berthv1.NewImagesClient(conn),
+		Volumes: berthv1.NewVolumesClient(conn),
 		conn:    conn,
 	}, nil
 }

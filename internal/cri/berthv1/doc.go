@@ -1,3 +1,3 @@
 // Package berthv1 is the door for what the Container Runtime Interface has no words for: pulls that tell how far they are,
-// and the devices of device plugins.
+// the devices of device plugins, and named volumes.
 package berthv1

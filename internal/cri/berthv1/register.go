@@ -10,10 +10,12 @@ import (
 type Deps struct {
 	Images  Images
 	Devices Devices // nil: the node has no device manager
+	Volumes Volumes
 }
 
 // Register adds the services to a server.
 func Register(server grpc.ServiceRegistrar, deps Deps) {
 	api.RegisterImagesServer(server, &service{images: deps.Images})
 	api.RegisterDevicesServer(server, &devices{manager: deps.Devices})
+	api.RegisterVolumesServer(server, &volumeService{volumes: deps.Volumes})
 }

@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+	"berth/internal/cli/table"
+)
+
+// volumeRow is a volume in lists.
+type volumeRow struct {
+	Name       string    `json:"name"`
+	Path       string    `json:"path"`
+	CreatedAt  time.Time `json:"createdAt"`
+	Containers []string  `json:"containers"` // those that use it, as they are named elsewhere
+}
+
+// volumeDetail is all that is known of a volume.
+type volumeDetail struct {
+	volumeRow
+	UsedBytes  uint64 `json:"usedBytes"`
+	InodesUsed uint64 `json:"inodesUsed"`
+}
+
+func (a *app) volumeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "volume",
+		Short: "List, show and remove named volumes",
+		Long: `List, show and remove named volumes. A volume is made when a container first names it, and kept until it is removed, whatever
+becomes of the container.`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.volumeListCommand(), a.volumeInspectCommand(), a.volumeRemoveCommand(), a.volumePruneCommand())
+	return cmd
+}
+
+func (a *app) volumeListCommand() *cobra.Command {
+	var unused bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List volumes",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			rows, err := volumeRows(cmd.Context(), conn, unused)
+			if err != nil {
+				return err
+			}
+			now := time.Now()
+			return table.Print(a.out, a.format, rows, []table.Column[volumeRow]{
+				{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
+				{Title: "AGE", Value: func(r volumeRow) string { return table.Age(now.Sub(r.CreatedAt)) }},
+				{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
+				{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&unused, "unused", false, "those that no container uses")
+	a.output(cmd)
+	return cmd
+}
+
+func (a *app) volumeInspectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "inspect VOLUME...",
+		Short:             "Show volumes and how much is in them, as JSON or with -o yaml",
+		Args:              arguments(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.complete(0, volumeNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			names, err := namesOfContainers(ctx, conn)
+			if err != nil {
+				return err
+			}
+			var all []volumeDetail
+			for _, name := range args {
+				status, err := conn.Volumes.VolumeStatus(ctx, &berthv1.VolumeStatusRequest{Name: name, Usage: true})
+				if err != nil {
+					return volumeError(name, err)
+				}
+				all = append(all, volumeDetail{newVolumeRow(status.GetVolume(), names), status.GetUsedBytes(), status.GetInodesUsed()})
+			}
+			format := a.format
+			if !format.Structured() {
+				format = table.JSON
+			}
+			return table.Document(a.out, format, all)
+		},
+	}
+	a.output(cmd)
+	return cmd
+}
+
+func (a *app) volumeRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "rm VOLUME...",
+		Short:             "Remove volumes with what is in them",
+		Long:              "Remove volumes with what is in them. A volume that a container uses, be it an ended one, stays.",
+		Args:              arguments(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.complete(0, volumeNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return a.removeVolumes(cmd.Context(), conn, args, false)
+		},
+	}
+}
+
+func (a *app) volumePruneCommand() *cobra.Command {
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove all volumes that no container uses, with what is in them",
+		Args:  arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			rows, err := volumeRows(cmd.Context(), conn, true)
+			if err != nil {
+				return err
+			}
+			var names []string
+			for _, row := range rows {
+				names = append(names, row.Name)
+			}
+			if dry {
+				for _, name := range names {
+					fmt.Fprintln(a.out, name)
+				}
+				return nil
+			}
+			return a.removeVolumes(cmd.Context(), conn, names, true)
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only name them")
+	return cmd
+}
+
+// removeVolumes removes what it can. A volume that came into use meanwhile is no error where it was not asked for by name.
+func (a *app) removeVolumes(ctx context.Context, conn *connection.Connection, names []string, spareUsed bool) error {
+	var errs []error
+	for _, name := range names {
+		_, err := conn.Volumes.RemoveVolume(ctx, &berthv1.RemoveVolumeRequest{Name: name})
+		switch code := connection.Code(err); {
+		case err == nil:
+			fmt.Fprintln(a.out, name)
+		case spareUsed && (code == codes.FailedPrecondition || code == codes.NotFound):
+		default:
+			errs = append(errs, volumeError(name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func volumeError(name string, err error) error {
+	if connection.Code(err) == codes.NotFound {
+		return &lookup.NotFoundError{Kind: "volume", Name: name, Try: "`berth volume ls` lists what there is."}
+	}
+	return connection.Plain(err)
+}
+
+func volumeRows(ctx context.Context, conn *connection.Connection, unused bool) ([]volumeRow, error) {
+	list, err := conn.Volumes.ListVolumes(ctx, &berthv1.ListVolumesRequest{})
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	names, err := namesOfContainers(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var rows []volumeRow
+	for _, v := range list.GetVolumes() {
+		if !unused || len(v.GetContainerIds()) == 0 {
+			rows = append(rows, newVolumeRow(v, names))
+		}
+	}
+	return rows, nil
+}
+
+// namesOfContainers are the names of all containers, by ID.
+func namesOfContainers(ctx context.Context, conn *connection.Connection) (map[string]string, error) {
+	list, err := lookup.Containers(ctx, conn.Runtime, nil)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	count := map[string]int{}
+	for _, c := range list {
+		count[c.ShortName()]++
+	}
+	for _, c := range list {
+		names[c.Id] = c.ShortName()
+		if count[c.ShortName()] > 1 { // attempts of one container
+			names[c.Id] += "#" + strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10)
+		}
+	}
+	return names, nil
+}
+
+func newVolumeRow(v *berthv1.Volume, names map[string]string) volumeRow {
+	row := volumeRow{Name: v.GetName(), Path: v.GetPath(), CreatedAt: time.Unix(0, v.GetCreatedAt()), Containers: []string{}}
+	for _, id := range v.GetContainerIds() {
+		name := names[id]
+		if name == "" {
+			name = table.ShortID(id)
+		}
+		row.Containers = append(row.Containers, name)
+	}
+	return row
+}
+
+func volumeNames(ctx context.Context, conn *connection.Connection) []string {
+	list, err := conn.Volumes.ListVolumes(ctx, &berthv1.ListVolumesRequest{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, v := range list.GetVolumes() {
+		names = append(names, v.GetName())
+	}
+	return names
+}
