@@ -2,7 +2,7 @@
 
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
-TEST_PACKAGES  = busybox-static containernetworking-plugins crun iproute2 nftables procps runc
+TEST_PACKAGES  = busybox-static containernetworking-plugins crun e2fsprogs iproute2 nftables procps runc xfsprogs
 # What makes and runs a virtual machine.
 VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
 

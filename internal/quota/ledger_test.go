@@ -1,0 +1,405 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/quota/quotatest"
+	"berth/internal/rootfs"
+)
+
+// onEach runs a test on each kind of file system that has project quotas.
+func onEach(t *testing.T, test func(t *testing.T, dir string)) {
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) { test(t, quotatest.Mount(t, kind, "prjquota")) })
+	}
+}
+
+func ledger(t *testing.T, dir string) *Ledger {
+	t.Helper()
+	l, err := Open(context.Background(), filepath.Join(dir, "quotas"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	return l
+}
+
+func folder(t *testing.T, parts ...string) string {
+	t.Helper()
+	dir := filepath.Join(parts...)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// fill writes MiB into a file as somebody without privileges, who gets to feel the limit, and returns how many there are then.
+func fill(t *testing.T, path string, mib int) (written int64, err error) {
+	t.Helper()
+	cmd := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1M", fmt.Sprintf("count=%d", mib), "conv=fsync")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
+	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = errors.New(string(out))
+	}
+	info, statErr := os.Stat(path)
+	if statErr != nil {
+		t.Fatal(statErr, string(out))
+	}
+	return info.Size(), err
+}
+
+// refused says whether a write was refused for want of room.
+func refused(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "quota exceeded") || strings.Contains(err.Error(), "No space left"))
+}
+
+func take(t *testing.T, l *Ledger, holder string, w Want) *Grant {
+	t.Helper()
+	g, err := l.Take(context.Background(), holder, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func markAll(t *testing.T, l *Ledger, g *Grant, dirs ...string) {
+	t.Helper()
+	if err := l.Mark(context.Background(), g.ID, dirs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// free waits until an ID is given to nobody, and says what is wrong with what is left of it.
+func free(t *testing.T, l *Ledger, dir string, id uint32) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		l.mu.Lock()
+		g := l.grants[id]
+		l.mu.Unlock()
+		if g == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("project %d is not free: %+v", id, g)
+		}
+	}
+	if used, err := Read(dir, id); err != nil || used.Limit != 0 {
+		t.Errorf("project %d, which is free, has %+v, %v", id, used, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(l.records.Dir, "*")); err != nil || strings.Contains(strings.Join(left, " "), recordName(id)) {
+		t.Errorf("records: %v, %v", left, err)
+	}
+}
+
+func TestWithoutProjectQuotasTheFileSystemIsNamed(t *testing.T) {
+	shm, err := os.MkdirTemp("/dev/shm", "berth-quota-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(shm) })
+	for kind, says := range map[string]string{"ext4": "tune2fs", "xfs": "mount it with the option prjquota", "tmpfs": "need ext4 or xfs"} {
+		t.Run(kind, func(t *testing.T) {
+			dir := shm
+			if kind != "tmpfs" {
+				dir = quotatest.Mount(t, kind, "rw")
+			}
+			_, err := ledger(t, dir).Take(context.Background(), "c", Want{Limit: 1 << 20, Dirs: []string{filepath.Join(dir, "not/yet/there")}})
+			if !errdefs.IsFailedPrecondition(err) {
+				t.Fatalf("%v is not FailedPrecondition", err)
+			}
+			for _, want := range []string{kind + " on ", says, "prjquota"} {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			if kind != "tmpfs" && !strings.Contains(err.Error(), dir) {
+				t.Errorf("%q does not say where: %s", err, dir)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, "quotas", "*")); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+func TestALimitHoldsAndIsSeen(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		one, two := folder(t, root, "one"), folder(t, root, "two")
+		folder(t, one, "before")
+		if _, err := fill(t, filepath.Join(one, "before/file"), 3); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/etc/passwd", filepath.Join(one, "link")); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(filepath.Join(one, "pipe"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		g := take(t, l, "c", Want{Limit: 8 << 20, Dirs: []string{one, two}})
+		markAll(t, l, g, one, two)
+		if used, err := Read(root, g.ID); err != nil || used.Bytes < 3<<20 || used.Limit != 8<<20 {
+			t.Errorf("what was there before is not counted: %+v, %v", used, err)
+		}
+		for _, dir := range []string{one, two} {
+			var fs unix.Statfs_t
+			if err := unix.Statfs(dir, &fs); err != nil || fs.Blocks*uint64(fs.Bsize) != 8<<20 {
+				t.Errorf("df of %s says %d bytes, %v", dir, fs.Blocks*uint64(fs.Bsize), err)
+			}
+		}
+		folder(t, two, "deep/er")
+		if n, err := fill(t, filepath.Join(two, "deep/er/file"), 20); !refused(err) || n > 5<<20 {
+			t.Errorf("%d bytes were written beyond the limit: %v", n, err)
+		}
+		if _, err := fill(t, filepath.Join(one, "more"), 20); !refused(err) {
+			t.Errorf("the directories do not share: %v", err)
+		}
+		if _, err := fill(t, filepath.Join(folder(t, root, "other"), "file"), 20); err != nil {
+			t.Errorf("what has no limit is limited: %v", err)
+		}
+		if found, err := l.Resize("c", one, 40<<20); !found || err != nil {
+			t.Errorf("resize: %v, %v", found, err)
+		}
+		if _, err := fill(t, filepath.Join(one, "more"), 20); err != nil {
+			t.Errorf("after the limit was raised: %v", err)
+		}
+		l.Release("c")
+		free(t, l, root, g.ID)
+		for _, dir := range []string{one, two, filepath.Join(two, "deep/er")} {
+			if id, err := Project(dir); err != nil || id != 0 {
+				t.Errorf("%s still has project %d, %v", dir, id, err)
+			}
+		}
+		if used, err := Read(root, g.ID); err != nil || used.Inodes > 0 {
+			t.Errorf("files still have the ID: %+v, %v", used, err)
+		}
+		if _, err := fill(t, filepath.Join(one, "again"), 50); err != nil {
+			t.Errorf("after the release: %v", err)
+		}
+	})
+}
+
+// TestARootFileSystemIsLimited is about overlayfs: it shows the limit of its writable layer, and keeps it for root too.
+func TestARootFileSystemIsLimited(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		dir := filepath.Join(root, "c")
+		lower := folder(t, root, "lower")
+		if err := os.WriteFile(filepath.Join(lower, "big"), make([]byte, 6<<20), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		at, err := rootfs.Mount(context.Background(), rootfs.Options{Dir: dir, Lowers: []string{lower}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := rootfs.Remove(context.Background(), dir); err != nil {
+				t.Error(err)
+			}
+		}()
+		dirs := rootfs.WritableDirs(dir)
+		g := take(t, l, "c", Want{Limit: 8 << 20, Dirs: dirs})
+		markAll(t, l, g, dirs...)
+		var fs unix.Statfs_t
+		if err := unix.Statfs(at, &fs); err != nil || fs.Blocks*uint64(fs.Bsize) != 8<<20 {
+			t.Errorf("df says %d bytes, %v", fs.Blocks*uint64(fs.Bsize), err)
+		}
+		// A part of the image that is written to is copied up.
+		f, err := os.OpenFile(filepath.Join(at, "big"), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if used, err := Read(root, g.ID); err != nil || used.Bytes < 6<<20 {
+			t.Errorf("what was copied up is not counted: %+v, %v", used, err)
+		}
+		err = os.WriteFile(filepath.Join(at, "new"), make([]byte, 20<<20), 0o644)
+		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+			t.Errorf("root writes beyond the limit: %v", err)
+		}
+		// Renames within the layer, and between it and where overlayfs works, stay renames.
+		if err := os.Rename(filepath.Join(at, "big"), filepath.Join(at, "renamed")); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(filepath.Join(at, "renamed")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNoIDIsGivenTwice(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		// Somebody else has taken an ID of the range: one with files, one with a limit.
+		other := folder(t, root, "other")
+		if err := mark(context.Background(), other, MinID+1, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := limit(root, MinID+2, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[uint32]bool{}
+		for i := range 20 {
+			holder := fmt.Sprint("c", i)
+			dir := folder(t, root, holder)
+			g := take(t, l, holder, Want{Limit: 1 << 20, Dirs: []string{dir}})
+			markAll(t, l, g, dir)
+			if seen[g.ID] || g.ID == MinID+1 || g.ID == MinID+2 {
+				t.Fatalf("project %d is given twice", g.ID)
+			}
+			seen[g.ID] = true
+			if i%2 == 0 {
+				l.Release(holder)
+				// Its files go later, as those of a container do: until then the ID is in use.
+				l.next = MinID
+			}
+		}
+		// A ledger that is opened again, as after a crash, knows the same.
+		again := ledger(t, root)
+		again.Reconcile(func(holder string) bool { return true })
+		dir := folder(t, root, "after")
+		if g := take(t, again, "after", Want{Dirs: []string{dir}}); seen[g.ID] && l.grants[g.ID] != nil {
+			t.Errorf("after a restart project %d is given twice", g.ID)
+		}
+	})
+}
+
+func TestAnIDThatAClientChooses(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		one, two, three := folder(t, root, "one"), folder(t, root, "two"), folder(t, root, "three")
+		const id = MinID + 77
+		want := Want{ID: ID{Number: id}, Limit: 8 << 20, Dirs: []string{one}}
+		if g := take(t, l, "a", want); g.ID != id {
+			t.Fatalf("got %d", g.ID)
+		}
+		want.Dirs = []string{two}
+		markAll(t, l, take(t, l, "b", want), one, two)
+		var held *HeldError
+		_, err := l.Take(context.Background(), "c", Want{ID: ID{Number: id}, Limit: 9 << 20, Dirs: []string{three}})
+		if !errors.As(err, &held) || !errdefs.IsFailedPrecondition(err) || len(held.Holders) != 2 {
+			t.Errorf("one ID with two limits: %v", err)
+		}
+		if _, err := fill(t, filepath.Join(one, "f"), 6); err != nil {
+			t.Error(err)
+		}
+		if _, err := fill(t, filepath.Join(two, "f"), 6); !refused(err) {
+			t.Errorf("who share an ID do not share its limit: %v", err)
+		}
+		if _, err := l.Resize("a", one, 20<<20); !errors.As(err, &held) {
+			t.Errorf("one of two changes the limit: %v", err)
+		}
+		l.Release("a")
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if has, err := Project(one); err == nil && has == 0 {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("%s still has project %d, %v", one, has, err)
+			}
+		}
+		if has, err := Project(two); err != nil || has != id {
+			t.Errorf("the one that stays has project %d, %v", has, err)
+		}
+		l.Release("b")
+		free(t, l, root, id)
+	})
+}
+
+func TestADirectoryHasOneLimit(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		shared, alone := folder(t, root, "shared"), folder(t, root, "alone")
+		want := Want{Limit: 8 << 20, Dirs: []string{shared}}
+		first := take(t, l, "a", want)
+		if second := take(t, l, "b", want); second.ID != first.ID {
+			t.Errorf("one directory has two IDs: %d and %d", first.ID, second.ID)
+		}
+		var held *HeldError
+		for claim, other := range map[string]Want{
+			"another limit":    {Limit: 9 << 20, Dirs: []string{shared}},
+			"together with it": {Limit: 8 << 20, Dirs: []string{shared, alone}},
+			"another ID":       {Limit: 8 << 20, Dirs: []string{shared}, ID: ID{Number: MinID + 500}},
+		} {
+			if _, err := l.Take(context.Background(), "c", other); !errors.As(err, &held) {
+				t.Errorf("%s: %v", claim, err)
+			}
+		}
+		markAll(t, l, first, shared)
+		if err := mark(context.Background(), alone, 5, 0); err != nil {
+			t.Fatal(err)
+		}
+		g := take(t, l, "c", Want{Limit: 1 << 20, Dirs: []string{alone}})
+		if err := l.Mark(context.Background(), g.ID, alone); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "project ID 5") {
+			t.Errorf("a directory of another program's project: %v", err)
+		}
+		l.Release("c")
+		free(t, l, root, g.ID)
+		if has, err := Project(alone); err != nil || has != 5 {
+			t.Errorf("another program's project is %d now, %v", has, err)
+		}
+		if _, err := l.Take(context.Background(), "c", Want{Limit: 1 << 20, Dirs: []string{alone, "/proc"}}); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("two file systems share: %v", err)
+		}
+	})
+}
+
+func TestWhatACrashLeavesIsCleared(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		l := ledger(t, root)
+		gone, half, kept := folder(t, root, "gone"), folder(t, root, "half"), folder(t, root, "kept")
+		a := take(t, l, "gone", Want{Limit: 8 << 20, Dirs: []string{gone, filepath.Join(root, "removed")}})
+		markAll(t, l, a, gone)
+		b := take(t, l, "half", Want{Limit: 8 << 20, Dirs: []string{half}})
+		markAll(t, l, b, half)
+		c := take(t, l, "kept", Want{Limit: 8 << 20, Dirs: []string{kept}})
+		markAll(t, l, c, kept)
+		l.cancel() // a daemon that is killed clears nothing
+		l.Release("half")
+		l.work.Wait()
+		if err := limit(root, c.ID, 0); err != nil { // a file system that was repaired has lost its limits
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder(t, l.records.Dir, "16777999"), "quota.json"), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		again := ledger(t, root)
+		again.Reconcile(func(holder string) bool { return holder == "kept" })
+		free(t, again, root, a.ID)
+		free(t, again, root, b.ID)
+		for _, dir := range []string{gone, half} {
+			if id, err := Project(dir); err != nil || id != 0 {
+				t.Errorf("%s still has project %d, %v", dir, id, err)
+			}
+		}
+		if used, err := Read(root, c.ID); err != nil || used.Limit != 8<<20 {
+			t.Errorf("what lives has %+v, %v", used, err)
+		}
+		if held := again.Held("kept"); len(held) != 1 || held[0].ID != c.ID {
+			t.Errorf("held: %+v", held)
+		}
+		if left, err := os.ReadDir(l.records.Dir); err != nil || len(left) != 1 {
+			t.Errorf("records: %v, %v", left, err)
+		}
+	})
+}
