@@ -120,7 +120,7 @@ func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
 		}
 		c.mu.Unlock()
 	}
-	m.freeLog(c, c.record().LogPath)
+	m.freeLog(c)
 	m.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
 	c.ended()
 }

@@ -52,7 +52,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return err
 	}
 	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerStarting }); err != nil {
-		m.freeLog(c, r.LogPath)
+		m.freeLog(c)
 		return err
 	}
 	begin := time.Now()
@@ -132,28 +132,33 @@ func (m *Manager) claimLog(c *container, path string) error {
 	if path == "" {
 		return nil
 	}
-	m.mu.Lock()
-	other, taken := m.logs[path]
-	if !taken || other == c.id {
-		m.logs[path] = c.id
-		taken = false
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return noSpace(fmt.Errorf("directory of the log of container %s: %w", shortID(c.id), err))
 	}
-	m.mu.Unlock()
-	if taken {
+	file := logFile(path)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if other, taken := m.logs[file]; taken && other != c.id {
 		return fmt.Errorf("start container %s: container %s writes the log %s: %w",
 			shortID(c.id), shortID(other), path, errdefs.ErrFailedPrecondition)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.freeLog(c, path)
-		return noSpace(fmt.Errorf("directory of the log of container %s: %w", shortID(c.id), err))
-	}
+	m.logs[file], c.log = c.id, file
 	return nil
 }
 
-func (m *Manager) freeLog(c *container, path string) {
+// logFile is a log's path without links: two paths may lead to one directory. The file itself is not opened through a link.
+func logFile(path string) string {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return path
+	}
+	return filepath.Join(dir, filepath.Base(path))
+}
+
+func (m *Manager) freeLog(c *container) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.logs[path] == c.id {
-		delete(m.logs, path)
+	if m.logs[c.log] == c.id {
+		delete(m.logs, c.log)
 	}
 }

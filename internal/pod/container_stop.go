@@ -131,11 +131,23 @@ func (m *Manager) removeContainer(ctx context.Context, c *container) error {
 	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerRemoving }); err != nil && !errors.Is(err, errdefs.ErrResourceExhausted) {
 		return err
 	}
-	if err := m.releaseContainer(ctx, c); err != nil {
+	if err := m.dropContainer(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", shortID(c.id), err)
 	}
-	m.forgetContainer(c)
 	m.tell(c.sandbox, c.id, model.EventDeleted)
+	return nil
+}
+
+// dropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next start of
+// berthd finishes it. The caller holds c.op.
+func (m *Manager) dropContainer(ctx context.Context, c *container) error {
+	if err := m.releaseContainer(ctx, c); err != nil {
+		return err
+	}
+	if err := m.discard(m.containers.Path(c.id)); err != nil {
+		return err
+	}
+	m.forgetContainer(c)
 	return nil
 }
 
@@ -165,7 +177,7 @@ func (m *Manager) forgetContainer(c *container) {
 	if name := containerName(r.SandboxID, r.Config.Metadata); m.names[name] == c.id {
 		delete(m.names, name)
 	}
-	if m.logs[r.LogPath] == c.id {
-		delete(m.logs, r.LogPath)
+	if m.logs[c.log] == c.id {
+		delete(m.logs, c.log)
 	}
 }

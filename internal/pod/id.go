@@ -26,14 +26,14 @@ func shortID(id string) string {
 	return id
 }
 
-// sandboxName is what is unique among sandboxes.
+// sandboxName is what is unique among sandboxes. No name holds a NUL, as all may hold underscores: a_b of c is not a of b_c.
 func sandboxName(m model.SandboxMetadata) string {
-	return fmt.Sprintf("%s_%s_%s_%d", m.Name, m.Namespace, m.UID, m.Attempt)
+	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.Name, m.Namespace, m.UID, m.Attempt)
 }
 
 // containerName is what is unique among containers.
 func containerName(sandboxID string, m model.ContainerMetadata) string {
-	return fmt.Sprintf("%s_%s_%d", sandboxID, m.Name, m.Attempt)
+	return fmt.Sprintf("%s\x00%s\x00%d", sandboxID, m.Name, m.Attempt)
 }
 
 // resolve finds the object of an ID or of a prefix that only one has.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -239,7 +240,7 @@ func (m *Manager) newSandbox(id string) *sandbox {
 // reserve takes a name for an ID, or says which ID has it.
 func (m *Manager) reserve(kind, name, id string) error {
 	if other, taken := m.names[name]; taken && other != id {
-		return fmt.Errorf("%s name %q is taken by %s: %w", kind, name, shortID(other), errdefs.ErrAlreadyExists)
+		return fmt.Errorf("%s name %s is taken by %s: %w", kind, strings.ReplaceAll(name, "\x00", "_"), shortID(other), errdefs.ErrAlreadyExists)
 	}
 	m.names[name] = id
 	return nil

@@ -179,11 +179,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 	r := c.record()
 	switch r.Phase {
 	case ContainerCreating, ContainerRemoving:
-		if err := m.releaseContainer(ctx, c); err != nil {
-			m.clean("finish the removal of a container", c.id, err)
-			return
-		}
-		m.forgetContainer(c)
+		m.clean("finish the removal of a container", c.id, m.dropContainer(ctx, c))
 	case ContainerCreated:
 		// Its root file system went with the node, if that was down since.
 		if err := m.remountRootfs(ctx, c, mounted); err != nil {
@@ -213,7 +209,8 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 			m.clean("record that a container runs", c.id, err)
 			m.reconcilePause(ctx, c)
 			if r.LogPath != "" {
-				m.logs[r.LogPath] = c.id
+				c.log = logFile(r.LogPath)
+				m.logs[c.log] = c.id
 			}
 		}
 	case ContainerExited:

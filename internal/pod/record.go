@@ -108,6 +108,7 @@ type container struct {
 	spec *specs.Spec // from create to start only; afterwards it is on disk
 
 	status atomic.Pointer[model.ContainerStatus]
+	log    string        // the log file that it writes, in Manager.logs; guarded by Manager.mu
 	exited chan struct{} // closed when the container has become exited, or is gone
 	once   sync.Once
 }
