@@ -20,7 +20,7 @@ func command(t *testing.T, args ...string) (code int, out, complaints string) {
 	}
 	defer null.Close()
 	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	code = run(ctx, "test", append([]string{"--address", filepath.Join(dir, "s"), "--data-dir", dir}, args...), null, &stdout, &stderr)

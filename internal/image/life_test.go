@@ -246,7 +246,7 @@ func TestWholeLayersThatNobodyComesForAreCollectedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeBoot(t, f)
-	f.cfg.LeftoverAge = 100 * time.Millisecond
+	f.cfg.LeftoverAge = 4 * time.Second
 	f.open()
 	if err := f.Collect(context.Background()); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 )
 
 // quick are retries that do not make a test wait.
-var quick = registry.Retry{Attempts: 3, Backoff: 5 * time.Millisecond, MaxBackoff: 1100 * time.Millisecond, Stall: 300 * time.Millisecond}
+var quick = registry.Retry{Attempts: 3, Backoff: 5 * time.Millisecond, MaxBackoff: 1100 * time.Millisecond, Stall: 3 * time.Second}
 
 // host is the name that all tests pull from.
 const host = "registry.test/"
@@ -144,7 +144,7 @@ func (f *fixture) wantNothing() {
 // eventually waits for what happens in the background.
 func (f *fixture) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(40 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatalf("never: %s", what)
 		}

@@ -82,7 +82,7 @@ func runSpec(t *testing.T, runtime []string, in Input, spec *specs.Spec) (string
 	config, err := json.Marshal(spec)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(bundle, "config.json"), config, 0o600))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, runtime[0], append(slices.Clone(runtime[1:]),
 		"--root", filepath.Join(bundle, "state"), "run", "--bundle", bundle, in.ContainerID)...)
@@ -93,7 +93,7 @@ func runSpec(t *testing.T, runtime []string, in Input, spec *specs.Spec) (string
 			"--root", filepath.Join(bundle, "state"), "delete", "--force", in.ContainerID)...).Run()
 		h, err := cgroup.Host()
 		must(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		must(t, h.Remove(ctx, in.CgroupsPath))
 	})

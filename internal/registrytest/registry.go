@@ -357,6 +357,12 @@ type blobWriter struct {
 
 var errCut = errors.New("cut")
 
+func (w *blobWriter) count(n int) {
+	w.registry.mu.Lock()
+	defer w.registry.mu.Unlock()
+	w.registry.sent[w.digest] += int64(n)
+}
+
 func (w *blobWriter) Write(p []byte) (int, error) {
 	var done int
 	for len(p) > 0 {
@@ -375,12 +381,11 @@ func (w *blobWriter) Write(p []byte) (int, error) {
 			w.cut = true
 			return done, errCut
 		}
+		w.count(len(chunk)) // before a client that has it all can ask
 		n, err := w.ResponseWriter.Write(chunk)
+		w.count(n - len(chunk))
 		done += n
 		w.sent += int64(n)
-		w.registry.mu.Lock()
-		w.registry.sent[w.digest] += int64(n)
-		w.registry.mu.Unlock()
 		if err != nil {
 			return done, err
 		}

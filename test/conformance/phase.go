@@ -108,7 +108,7 @@ func leftBehind(ctx context.Context, tools *tools, t *target) error {
 	if err := t.node.RemoveAll(ctx); err != nil {
 		return fmt.Errorf("remove the pods that critest has left: %w", err)
 	}
-	left, err := t.node.Settled(10 * time.Second)
+	left, err := t.node.Settled(time.Minute)
 	if err != nil {
 		return err
 	}

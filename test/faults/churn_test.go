@@ -101,9 +101,9 @@ func away(err error) bool {
 
 // again makes a call until it is answered.
 func again(what string, call func(context.Context) error) error {
-	deadline := time.Now().Add(40 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err := call(ctx)
 		cancel()
 		switch {
@@ -112,7 +112,7 @@ func again(what string, call func(context.Context) error) error {
 		case !away(err):
 			return fmt.Errorf("%s: %w", what, err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("%s: not answered for 40 s: %w", what, err)
+			return fmt.Errorf("%s: not answered for two minutes: %w", what, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -122,7 +122,7 @@ func again(what string, call func(context.Context) error) error {
 func (c *churn) pod(worker int) error {
 	runtime := c.n.Runtime
 	config := nodetest.PodConfig(c.n)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	pod, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if away(err) {
@@ -157,7 +157,7 @@ func (c *churn) pod(worker int) error {
 	started := err == nil
 	if started {
 		var s *cri.ContainerStatus
-		for deadline := time.Now().Add(20 * time.Second); ; {
+		for deadline := time.Now().Add(time.Minute); ; {
 			if err := again("status of a container that runs", func(ctx context.Context) error {
 				r, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container.ContainerId})
 				s = r.GetStatus()
@@ -169,7 +169,7 @@ func (c *churn) pod(worker int) error {
 				break
 			}
 			if time.Now().After(deadline) {
-				return fmt.Errorf("container %s is %v after 20 s, and should have ended after 0.1 s", s.Id, s.State)
+				return fmt.Errorf("container %s is %v after a minute, and should have ended after 0.1 s", s.Id, s.State)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -200,12 +200,12 @@ func (c *churn) pod(worker int) error {
 // nothingLeft removes every pod and counts what is left of them.
 func nothingLeft(t *testing.T, n *node.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if err := n.RemoveAll(ctx); err != nil {
 		t.Fatal(err)
 	}
-	left, err := n.Settled(10 * time.Second)
+	left, err := n.Settled(time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -364,7 +364,7 @@ func endNode(n *node.Node) error {
 	if n.PID() != 0 {
 		errs = append(errs, n.RemoveAll(ctx), removeQOSCgroups(n.CgroupRoot))
 	}
-	if left, err := n.Settled(5 * time.Second); err != nil || left.Count() > 0 {
+	if left, err := n.Settled(time.Minute); err != nil || left.Count() > 0 {
 		errs = append(errs, err, fmt.Errorf("left behind after the last pod:\n%s", left))
 	}
 	errs = append(errs, n.Stop())
@@ -468,6 +468,7 @@ func freePort(network string) (int, error) {
 
 // within tries until a claim holds.
 func within(d time.Duration, claim string, try func() error) error {
+	d = max(d, time.Minute) // a machine may do ten other things
 	for deadline := time.Now().Add(d); ; time.Sleep(100 * time.Millisecond) {
 		err := try()
 		if err == nil {

@@ -355,7 +355,7 @@ func TestAFullDisk(t *testing.T) {
 		nodetest.WantCode(t, err, codes.ResourceExhausted)
 	}
 	// The node still answers, and can be emptied.
-	if _, err := running.Exec(5, "true"); err != nil {
+	if _, err := running.Exec(60, "true"); err != nil {
 		t.Errorf("exec on a full disk: %v", err)
 	}
 	if _, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{}); err != nil {

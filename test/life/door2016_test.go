@@ -67,7 +67,7 @@ func (d *door2016) remove(pod string) {
 	if d.n.PID() == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if _, err := d.DeletePodSandbox(ctx, &early.DeletePodSandboxRequest{PodSandboxId: &pod}); err != nil {
 		d.t.Errorf("delete pod: %v", err)

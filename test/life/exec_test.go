@@ -21,20 +21,20 @@ import (
 func TestExecSyncGivesOutputAndCode(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
-	r, err := c.Exec(10, "sh", "-c", "echo out; echo err >&2; exit 4")
+	r, err := c.Exec(60, "sh", "-c", "echo out; echo err >&2; exit 4")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(r.Stdout) != "out\n" || string(r.Stderr) != "err\n" || r.ExitCode != 4 {
 		t.Errorf("got %q, %q, %d", r.Stdout, r.Stderr, r.ExitCode)
 	}
-	if r, err := c.Exec(10, "sh", "-c", "kill -9 $$"); err != nil || r.ExitCode != 137 {
+	if r, err := c.Exec(60, "sh", "-c", "kill -9 $$"); err != nil || r.ExitCode != 137 {
 		t.Errorf("killed: %v, %v", r, err)
 	}
-	if r, err := c.Exec(10, "cat"); err != nil || r.ExitCode != 0 {
+	if r, err := c.Exec(60, "cat"); err != nil || r.ExitCode != 0 {
 		t.Errorf("stdin is not empty: %v, %v", r, err)
 	}
-	if _, err := c.Exec(10, "/no/such/program"); err == nil {
+	if _, err := c.Exec(60, "/no/such/program"); err == nil {
 		t.Error("a program that is not there is run")
 	}
 }
@@ -45,7 +45,7 @@ func TestExecSyncEndsItsCommandAtTheTimeout(t *testing.T) {
 	started := time.Now()
 	_, err := c.Exec(1, "sh", "-c", "sleep 3777 & sleep 3778")
 	nodetest.WantCode(t, err, codes.DeadlineExceeded)
-	if took := time.Since(started); took < 900*time.Millisecond || took > 8*time.Second {
+	if took := time.Since(started); took < 900*time.Millisecond || took > 40*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if nodetest.Containerd() {
@@ -63,14 +63,14 @@ func TestExecSyncEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
 	started := time.Now()
-	r, err := c.Exec(20, "sh", "-c", "sleep 15 & echo started")
+	r, err := c.Exec(90, "sh", "-c", "sleep 60 & echo started")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(r.Stdout) != "started\n" {
 		t.Errorf("got %q", r.Stdout)
 	}
-	if took := time.Since(started); took > 14*time.Second && !nodetest.Containerd() {
+	if took := time.Since(started); took > 55*time.Second && !nodetest.Containerd() {
 		t.Errorf("took %v", took)
 	}
 }
@@ -78,7 +78,7 @@ func TestExecSyncEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 func TestALargeOutputOfExecSyncArrives(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
-	r, err := c.Exec(20, "sh", "-c", "head -c 4000000 /dev/zero | tr '\\0' a; head -c 4000000 /dev/zero | tr '\\0' b >&2")
+	r, err := c.Exec(60, "sh", "-c", "head -c 4000000 /dev/zero | tr '\\0' a; head -c 4000000 /dev/zero | tr '\\0' b >&2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestAnExecHasATerminalThatIsResized(t *testing.T) {
 			size := make(sizes, 2)
 			size <- remotecommand.TerminalSize{Width: 81, Height: 31}
 			done := make(chan error, 1)
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			go func() {
 				code, err := nodetest.Stream(ctx, transport, at, remotecommand.StreamOptions{Stdin: in, Stdout: &got, Tty: true, TerminalSizeQueue: size})
@@ -293,7 +293,7 @@ func TestTwoClientsAttachToOneContainer(t *testing.T) {
 	c := p.Run(nodetest.Sh(`while read line; do echo "got $line"; [ "$line" = quit ] && exit 6; done; exit 7`), func(c *cri.ContainerConfig) {
 		c.Stdin = true
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var outputs [2]nodetest.Buffer
 	in, writer := io.Pipe()
@@ -388,7 +388,10 @@ func TestAPortOfAPodIsForwarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
+	nodetest.Eventually(t, 10*time.Second, "the server listens", func() error {
+		_, err := c.Exec(30, "nc", "-z", "127.0.0.1", "8080")
+		return err
+	})
 	conn := nodetest.DialPort(t, response.Url, "8080")
 	defer conn.Close()
 	if _, err := io.WriteString(conn, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {

@@ -47,7 +47,7 @@ func TestMountsBringHostPathsIn(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(dir, "real/written")); err != nil || string(data) != "new\n" {
 		t.Errorf("what the container wrote is %q, %v", data, err)
 	}
-	if r, err := c.Exec(5, "touch", "/ro/x"); err != nil || r.ExitCode == 0 {
+	if r, err := c.Exec(60, "touch", "/ro/x"); err != nil || r.ExitCode == 0 {
 		t.Errorf("a read-only mount is written to: %v, %v", r, err)
 	}
 }
@@ -164,7 +164,7 @@ func TestDevicesAreBroughtIn(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// A device that was not asked for is out of reach, whatever node is made for it.
-	if r, err := c.Exec(5, "sh", "-c", "mknod /tmp/kmsg c 1 11 && cat /tmp/kmsg"); err != nil || r.ExitCode == 0 {
+	if r, err := c.Exec(60, "sh", "-c", "mknod /tmp/kmsg c 1 11 && cat /tmp/kmsg"); err != nil || r.ExitCode == 0 {
 		t.Errorf("a device that was not given is read: %v, %v", r, err)
 	}
 	const control = "/dev/loop-control"
@@ -175,7 +175,7 @@ func TestDevicesAreBroughtIn(t *testing.T) {
 		c.Devices = []*cri.Device{{HostPath: control, ContainerPath: "/dev/mine", Permissions: "r"}}
 	})
 	readable.Sh("exec 3</dev/mine")
-	if r, err := readable.Exec(5, "sh", "-c", "exec 3>/dev/mine"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
+	if r, err := readable.Exec(60, "sh", "-c", "exec 3>/dev/mine"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
 		t.Errorf("a device given to read is written: %v, %v", r, err)
 	}
 	missing, err := p.TryCreate(func(c *cri.ContainerConfig) {

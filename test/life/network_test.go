@@ -23,12 +23,12 @@ func web(page string, port int) nodetest.ContainerEdit {
 
 // get asks an address for its page.
 func get(address string) (string, error) {
-	conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+	conn, err := net.DialTimeout("tcp", address, 10*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return "", err
 	}
 	if _, err := io.WriteString(conn, "GET /index.html HTTP/1.0\r\n\r\n"); err != nil {
@@ -90,7 +90,7 @@ func reach(t *testing.T, n *node.Node) {
 	wantPage(t, fmt.Sprintf("127.0.0.1:%d", port), page)
 
 	client := nodetest.RunPod(t, n).Run()
-	ask := "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 3 %s %d"
+	ask := "printf 'GET /index.html HTTP/1.0\\r\\n\\r\\n' | nc -w 30 %s %d"
 	if got := client.Sh(fmt.Sprintf(ask, server.IP(), 8080)); !strings.Contains(got, page) {
 		t.Errorf("pod to pod: %q", got)
 	}
@@ -134,7 +134,7 @@ func TestAUDPHostPortIsReached(t *testing.T) {
 			return err
 		}
 		buffer := make([]byte, 64)
-		if err := receiver.SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+		if err := receiver.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			return err
 		}
 		size, from, err := receiver.ReadFrom(buffer)
@@ -147,7 +147,7 @@ func TestAUDPHostPortIsReached(t *testing.T) {
 		if _, err := receiver.WriteTo([]byte("answer"), from); err != nil {
 			return err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
 			return err
 		}
 		size, err = conn.Read(buffer)
@@ -228,7 +228,7 @@ func TestARuntimeHandlerNamesAnOCIRuntime(t *testing.T) {
 				t.Errorf("ended with %d (%s)", s.ExitCode, s.Reason)
 			}
 			c := p.Run(func(c *cri.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
-			if r, err := c.Exec(5, "sh", "-c", "echo in; exit 3"); err != nil || string(r.Stdout) != "in\n" || r.ExitCode != 3 {
+			if r, err := c.Exec(60, "sh", "-c", "echo in; exit 3"); err != nil || string(r.Stdout) != "in\n" || r.ExitCode != 3 {
 				t.Errorf("exec: %v, %v", r, err)
 			}
 			if got := cgroupFile(t, c, "memory/memory.limit_in_bytes", "memory.max"); got != "67108864" {

@@ -95,7 +95,7 @@ func TestAPodThatIsRemovedTakesItsContainersAlong(t *testing.T) {
 	p.Run(nodetest.Sh("exit 0")).WaitExit()
 	started := time.Now()
 	p.Remove()
-	if took := time.Since(started); took > 5*time.Second {
+	if took := time.Since(started); took > 9*time.Second {
 		t.Errorf("took %v: a removal is forcible", took)
 	}
 	list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{
@@ -315,7 +315,7 @@ func TestTimesAreNanosecondsInOrder(t *testing.T) {
 	if !slices.IsSorted(times) {
 		t.Errorf("before, pod, created, started, finished, after: %v", times)
 	}
-	if lived := time.Duration(done.FinishedAt - done.StartedAt); lived < 150*time.Millisecond || lived > 5*time.Second {
+	if lived := time.Duration(done.FinishedAt - done.StartedAt); lived < 150*time.Millisecond || lived > time.Minute {
 		t.Errorf("a container that sleeps 0.2 s lived %v", lived)
 	}
 }

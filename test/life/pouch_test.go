@@ -176,7 +176,7 @@ func TestAPausedContainerIsFrozenUntilItIsUnpaused(t *testing.T) {
 			if err != nil || len(list.Containers) != 1 {
 				t.Errorf("v1 lists %v, %v", list, err)
 			}
-			_, err = c.Exec(10, "true")
+			_, err = c.Exec(60, "true")
 			nodetest.WantCode(t, err, codes.FailedPrecondition)
 			_, err = d.Exec(ctx, &cri.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}, Stdout: true})
 			nodetest.WantCode(t, err, codes.FailedPrecondition)

@@ -193,13 +193,15 @@ func TestImageStoreSaysWhatItTakes(t *testing.T) {
 func TestEventsFollowTheLifeOfAPod(t *testing.T) {
 	nodetest.BerthOnly(t, "GetContainerEvents is newer")
 	n := nodetest.Shared(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	stream, err := n.Runtime.GetContainerEvents(ctx, &cri.GetEventsRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // the stream is up once the server has it
+	if _, err := stream.Header(); err != nil { // comes when no event is missed any more
+		t.Fatal(err)
+	}
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Sh("exit 3"))
 	c.WaitExit()

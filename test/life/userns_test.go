@@ -111,7 +111,7 @@ func TestAnImageIsAVolume(t *testing.T) {
 	if got := c.Sh("test -x /image/bin/busybox && test -f /etc-of-image/passwd && echo there"); got != "there" {
 		t.Errorf("the image: %q", got)
 	}
-	if res, err := c.Exec(5, "sh", "-c", "echo x >/image/new"); err != nil || res.ExitCode == 0 {
+	if res, err := c.Exec(60, "sh", "-c", "echo x >/image/new"); err != nil || res.ExitCode == 0 {
 		t.Errorf("the image can be written to: %v, %v", res, err)
 	}
 	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "../etc"}))

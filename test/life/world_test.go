@@ -270,7 +270,7 @@ func TestSeccomp(t *testing.T) {
 		t.Errorf("unconfined: mode %q", got)
 	}
 	c := p.Run(profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}))
-	if r, err := c.Exec(5, "unshare", "-U", "true"); err != nil || r.ExitCode == 0 {
+	if r, err := c.Exec(60, "unshare", "-U", "true"); err != nil || r.ExitCode == 0 {
 		t.Errorf("the default profile lets a user namespace be made: %v, %v", r, err)
 	}
 	file := filepath.Join(t.TempDir(), "profile.json")
@@ -279,7 +279,7 @@ func TestSeccomp(t *testing.T) {
 		t.Fatal(err)
 	}
 	own := p.Run(profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: file}))
-	if r, err := own.Exec(5, "mkdir", "/tmp/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
+	if r, err := own.Exec(60, "mkdir", "/tmp/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
 		t.Errorf("the profile does not hold: %v, %v", r, err)
 	}
 }
@@ -324,7 +324,7 @@ func TestTheRootFileSystemIsReadOnlyWhereAskedFor(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }))
-	if r, err := c.Exec(5, "touch", "/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "Read-only") {
+	if r, err := c.Exec(60, "touch", "/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "Read-only") {
 		t.Errorf("got %v, %v", r, err)
 	}
 	c.Sh("touch /dev/shm/x")
@@ -346,7 +346,7 @@ func TestPathsAreMaskedAndReadOnly(t *testing.T) {
 		t.Errorf("masked paths show %q", got)
 	}
 	for _, command := range []string{"echo x >/proc/sys/kernel/domainname", "touch /tmp/x"} {
-		if r, err := c.Exec(5, "sh", "-c", command); err != nil || r.ExitCode == 0 {
+		if r, err := c.Exec(60, "sh", "-c", command); err != nil || r.ExitCode == 0 {
 			t.Errorf("%s: %v, %v", command, r, err)
 		}
 	}

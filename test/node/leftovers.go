@@ -167,7 +167,10 @@ func (n *Node) inside(path string) bool {
 // interfaces lists what is on the bridge, and of a stopped node the bridge as well.
 func (n *Node) interfaces(running bool) ([]string, error) {
 	links, err := netlink.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // the list changed while it was read
+		links, err = netlink.LinkList()
+	}
+	if err != nil {
 		return nil, err
 	}
 	bridge := -1
@@ -310,7 +313,7 @@ func (n *Node) sweep() error {
 	}
 	for _, p := range all {
 		if p.PID != os.Getpid() && p.State != 'Z' && n.owns(p) {
-			errs = append(errs, kill(p.PID, 5*time.Second))
+			errs = append(errs, kill(p.PID, 30*time.Second))
 		}
 	}
 	for range 8 { // a mount may lie under another

@@ -225,7 +225,7 @@ func (n *Node) dial() error {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
-			MinConnectTimeout: time.Second,
+			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
 	if err != nil {
@@ -312,7 +312,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 }
 
 func (n *Node) wait(ctx context.Context, good func([]*cri.RuntimeCondition) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	n.mu.Lock()
 	exited := n.exited
@@ -391,7 +391,7 @@ func (n *Node) signal(sig syscall.Signal) error {
 	select {
 	case <-exited:
 		return nil
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		_ = daemon.Process.Kill()
 		<-exited
 		return fmt.Errorf("the daemon outlived %v by 20 s: %s", sig, n.LogTail())
@@ -404,7 +404,7 @@ func (n *Node) KillKeeper() error {
 	if !ok {
 		return errors.New("no keeper answers")
 	}
-	return kill(pid, 10*time.Second)
+	return kill(pid, 30*time.Second)
 }
 
 // Reboot takes from the node what a reboot of the machine would: daemon, keeper and containers end without a word, mounts,
@@ -414,7 +414,7 @@ func (n *Node) Reboot() error {
 		return err
 	}
 	if pid, ok := n.KeeperPID(); ok {
-		if err := kill(pid, 10*time.Second); err != nil {
+		if err := kill(pid, 30*time.Second); err != nil {
 			return err
 		}
 	}
@@ -467,7 +467,7 @@ func (n *Node) Stop() error {
 	var errs []error
 	errs = append(errs, n.Terminate())
 	if pid, ok := n.KeeperPID(); ok {
-		errs = append(errs, kill(pid, 10*time.Second))
+		errs = append(errs, kill(pid, 30*time.Second))
 	}
 	if n.Conn != nil {
 		errs = append(errs, n.Conn.Close())

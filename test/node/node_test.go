@@ -44,7 +44,7 @@ func TestLeftoversSeeARunningPod(t *testing.T) {
 	if nodetest.Containerd() {
 		return
 	}
-	if left, err := n.Settled(5 * time.Second); err != nil || left.Count() != 0 {
+	if left, err := n.Settled(time.Minute); err != nil || left.Count() != 0 {
 		t.Errorf("after its removal: %v\n%s", err, left)
 	}
 }

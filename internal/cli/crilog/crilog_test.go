@@ -133,7 +133,7 @@ func TestFollowingGoesThroughRotationToTheEnd(t *testing.T) {
 			if got != want {
 				t.Fatalf("got %q, want %q", got, want)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(40 * time.Second):
 			t.Fatalf("no %q", want)
 		}
 	}

@@ -164,7 +164,7 @@ func TestUDPClientsFollowTheHostPortToTheNextPod(t *testing.T) {
 		p := attach(t, b, name, udp(8053, 53))
 		testhost.Serve(t, p.NetNS, "udp4", p.v4()+":53", name)
 		got := ""
-		for deadline := time.Now().Add(2 * time.Second); got == "" && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(30 * time.Second); got == "" && time.Now().Before(deadline); {
 			c.Write([]byte("hello"))
 			c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			buf := make([]byte, 64)
@@ -615,7 +615,7 @@ func TestSCTPHostPort(t *testing.T) {
 	testhost.Check(t, err)
 
 	got := make([]byte, 64)
-	in.SetReadDeadline(time.Now().Add(2 * time.Second))
+	in.SetReadDeadline(time.Now().Add(30 * time.Second))
 	n, sender, err := in.ReadFrom(got)
 	testhost.Check(t, err)
 	if n != len(packet) || binary.BigEndian.Uint16(got[2:]) != 90 || sender.String() != "198.51.100.2" {

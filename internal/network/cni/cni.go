@@ -54,6 +54,7 @@ type Networks struct {
 	mu       sync.Mutex
 	selected Selection
 	loaded   time.Time
+	changed  time.Time // the directory's own time then
 	records  map[string]*record
 
 	statusMu sync.Mutex // one question at a time
@@ -119,7 +120,12 @@ func (n *Networks) Selected() Selection {
 		return Selection{}
 	}
 	stale := len(n.selected.Broken) > 0 && time.Since(n.loaded) > brokenAge
-	if !n.follow.changed() && !stale {
+	// A file that came or went has changed the directory's time before anybody is told of it.
+	var at time.Time
+	if dir, err := os.Stat(n.cfg.ConfDir); err == nil {
+		at = dir.ModTime()
+	}
+	if !n.follow.changed() && !stale && at.Equal(n.changed) {
 		return n.selected
 	}
 	s := load(n.cfg.ConfDir, func(plugin string) error {
@@ -132,7 +138,7 @@ func (n *Networks) Selected() Selection {
 	if s.File != n.selected.File {
 		n.log.Info("network configuration", "file", s.File)
 	}
-	n.selected, n.loaded = s, time.Now()
+	n.selected, n.loaded, n.changed = s, time.Now(), at
 	return s
 }
 

@@ -70,7 +70,7 @@ func running(t *testing.T) *Subject {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.Remove(ctx, name); err != nil {
 			t.Error(err)

@@ -41,13 +41,13 @@ func Main(m *testing.M) {
 
 // end stops a node after its pods are gone, and says what is left of either.
 func end(n *node.Node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if n.PID() == 0 {
 		return n.Stop()
 	}
 	err := n.RemoveAll(ctx)
-	left, leftErr := n.Settled(10 * time.Second)
+	left, leftErr := n.Settled(time.Minute)
 	log := n.LogTail()
 	stopErr := n.Stop()
 	switch {
@@ -126,9 +126,9 @@ func start(o node.Options) (*node.Node, error) {
 	return node.Start(ctx, o)
 }
 
-// Context ends with the test, and in any case after a minute.
+// Context ends with the test, and in any case after three minutes.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

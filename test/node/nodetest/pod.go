@@ -73,7 +73,7 @@ func Adopt(t testing.TB, n *node.Node, id string, config *cri.PodSandboxConfig) 
 		if n.PID() == 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if _, err := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 			t.Errorf("remove pod %s: %v", config.Metadata.Name, err)
@@ -260,7 +260,7 @@ func (c *Container) Exec(timeout int64, command ...string) (*cri.ExecSyncRespons
 // Sh runs a shell script in the container, which must end with code 0, and returns its stdout without the last newline.
 func (c *Container) Sh(script string) string {
 	c.Pod.t.Helper()
-	response, err := c.Exec(10, "sh", "-c", script)
+	response, err := c.Exec(60, "sh", "-c", script)
 	if err != nil {
 		c.Pod.t.Fatalf("exec %q: %v", script, err)
 	}
@@ -332,9 +332,13 @@ func Mounts(mounts ...*cri.Mount) ContainerEdit {
 	return func(c *cri.ContainerConfig) { c.Mounts = append(c.Mounts, mounts...) }
 }
 
+// patience is the least that Eventually waits: what takes a blink takes long on a machine that does ten other things.
+const patience = 40 * time.Second
+
 // Eventually waits until a claim holds.
 func Eventually(t testing.TB, wait time.Duration, claim string, holds func() error) {
 	t.Helper()
+	wait = max(wait, patience)
 	for deadline := time.Now().Add(wait); ; time.Sleep(10 * time.Millisecond) {
 		err := holds()
 		if err == nil {
