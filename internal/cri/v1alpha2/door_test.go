@@ -166,7 +166,9 @@ func with[M proto.Message](m M, ext proto.Message) M {
 }
 
 func resources() *pouch.LinuxContainerResources {
-	throttle := func(rate uint64) []*pouch.ThrottleDevice { return []*pouch.ThrottleDevice{{Path: "/dev/a", Rate: rate}} }
+	throttle := func(rate uint64) []*pouch.ThrottleDevice {
+		return []*pouch.ThrottleDevice{{Path: "/dev/a", Rate: rate}}
+	}
 	return &pouch.LinuxContainerResources{
 		DiskQuota: map[string]string{"/": "10g"}, BlkioWeight: 300, BlkioWeightDevice: []*pouch.WeightDevice{{Path: "/dev/a", Weight: 20}},
 		BlkioDeviceReadBps: throttle(1), BlkioDeviceWriteBps: throttle(2), BlkioDeviceRead_IOps: throttle(3), BlkioDeviceWrite_IOps: throttle(4),
