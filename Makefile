@@ -81,14 +81,18 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 		test -x bin/$$program || { echo "bin/$$program is missing: make build comes first"; exit 1; }; done
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
 	install -m 0755 bin/berthd bin/berth-keeper bin/berth $(DESTDIR)$(bindir)/
-	for unit in berthd berth-keeper; do \
+	for unit in berthd berth-keeper berth-device-plugin; do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
-	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service
+	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
+		$(DESTDIR)$(unitdir)/berth-device-plugin.service
 	install -m 0644 LICENSE README.md CHANGELOG.md docs/*.md $(DESTDIR)$(docdir)/
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
 	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
 		install -m 0644 $(DESTDIR)$(docdir)/config.toml $(DESTDIR)$(sysconfdir)/berth/config.toml
+	bin/berth device-plugin --default-config >$(DESTDIR)$(docdir)/device-plugin.toml
+	@test -e $(DESTDIR)$(sysconfdir)/berth/device-plugin.toml || \
+		install -m 0644 $(DESTDIR)$(docdir)/device-plugin.toml $(DESTDIR)$(sysconfdir)/berth/device-plugin.toml
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	for program in berth berthd; do \
@@ -99,7 +103,8 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth
-	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service
+	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
+		$(DESTDIR)$(unitdir)/berth-device-plugin.service
 	rm -rf $(DESTDIR)$(docdir)
 	for program in berth berthd; do \
 		rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program \

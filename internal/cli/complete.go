@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
 )
@@ -79,4 +80,16 @@ func shortPodName(pod *cri.PodSandbox) string {
 		return pod.GetMetadata().GetName()
 	}
 	return lookup.PodName(pod)
+}
+
+func resourceNames(ctx context.Context, conn *connection.Connection) []string {
+	list, err := conn.Devices.List(ctx, &berthv1.ListDevicesRequest{})
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, r := range list.GetResources() {
+		names = append(names, r.GetName())
+	}
+	return names
 }

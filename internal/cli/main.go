@@ -124,7 +124,7 @@ func (a *app) root() *cobra.Command {
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.doctorCommand(), a.versionCommand())
+	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")
 	return root

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/device"
 )
 
 // decode reads a manifest of one pod: head, then spec indented below spec.
@@ -90,7 +93,7 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 		{one + "  env: [{name: A, valueFrom: {secretKeyRef: {name: m, key: k}}}]\n", "spec.containers[0].env[0].valueFrom.secretKeyRef"},
 		{one + "  lifecycle: {preStop: {exec: {command: [a]}}}\n", "spec.containers[0].lifecycle.preStop"},
 		{one + "  volumeDevices: [{name: v, devicePath: /dev/x}]\n", "spec.containers[0].volumeDevices"},
-		{one + "  resources: {limits: {nvidia.com/gpu: 1}}\n", "container c: resources: nvidia.com/gpu"},
+		{one + "  resources: {limits: {attachable-volumes-x: 1}}\n", "container c: resources: attachable-volumes-x"},
 		{one + "  resources: {limits: {ephemeral-storage: 1Gi}}\n", "container c: resources: ephemeral-storage"},
 		{one + "  restartPolicy: Always\n", "spec.containers[0].restartPolicy"},
 		{one + "volumes: [{name: v, configMap: {name: m}}]\n", "spec.volumes[0].configMap"},
@@ -381,4 +384,42 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestExtendedResourcesAreAskedForOnTheSandbox(t *testing.T) {
+	p := decode(t, `initContainers:
+- {name: i, image: "i:1", resources: {limits: {v.com/gpu: 1}}}
+- {name: s, image: "i:1", restartPolicy: Always, resources: {limits: {v.com/gpu: "2"}}}
+containers:
+- {name: c, image: "i:1", resources: {limits: {v.com/gpu: 3, v.com/nic: 1, cpu: 1}, requests: {v.com/gpu: 3}}}
+- {name: none, image: "i:1", resources: {limits: {v.com/gpu: 0}}}
+`)
+	config, err := p.Sandbox(&Host{}, "/logs", "/dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asks, err := device.Asks(config.Annotations)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "[{i init map[v.com/gpu:1]} {s sidecar map[v.com/gpu:2]} {c  map[v.com/gpu:3 v.com/nic:1]}]"
+	if got := fmt.Sprint(asks); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for text, says := range map[string]string{
+		"{limits: {v.com/gpu: 1.5}}":                         "limits.v.com/gpu",
+		"{requests: {v.com/gpu: 1}}":                         "requests.v.com/gpu",
+		"{limits: {v.com/gpu: 2}, requests: {v.com/gpu: 1}}": "not overcommitted",
+		"{limits: {v.com/gpu: -1}}":                          "negative",
+		"{limits: {v.com/gpu: 99999999999}}":                 "not a number of devices",
+		"{limits: {kubernetes.io/batch-cpu: 1}}":             "kubernetes.io/batch-cpu",
+	} {
+		_, err := Decode(strings.NewReader(withSpec("containers:\n- {name: c, image: \"i:1\", resources: "+text+"}\n")), Options{})
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if config, err := decode(t, "containers:\n- {name: c, image: \"i:1\"}\n").Sandbox(&Host{}, "/logs", "/dir"); err != nil || config.Annotations[device.Annotation] != "" {
+		t.Errorf("without: %v, %v", config, err)
+	}
 }

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/device"
 )
 
 // Labels and annotations that a kubelet sets as well, so that other tools (crictl) know the pods and containers by name.
@@ -30,8 +32,8 @@ const (
 	// AnnotationInput says on a container what an attach finds: InputStdin, InputTTY, both or neither.
 	AnnotationInput = "berth.container/input"
 
-	KindInit    = "init"
-	KindSidecar = "sidecar"
+	KindInit    = device.KindInit
+	KindSidecar = device.KindSidecar
 	InputStdin  = "stdin"
 	InputTTY    = "tty"
 )
@@ -63,6 +65,11 @@ func (p *Pod) Sandbox(host *Host, logDir, directory string) (*cri.PodSandboxConf
 	}
 	for key, value := range p.Annotations {
 		config.Annotations[key] = value
+	}
+	if asks := p.devices(); len(asks) > 0 {
+		if config.Annotations[device.Annotation], err = device.Annotate(asks); err != nil {
+			return nil, err
+		}
 	}
 	config.Annotations[AnnotationDirectory] = directory
 	config.Annotations[AnnotationGracePeriod] = strconv.FormatInt(*p.Spec.TerminationGracePeriodSeconds, 10)

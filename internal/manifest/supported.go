@@ -138,5 +138,5 @@ func join(path, name string) string {
 
 func supportedResource(name corev1.ResourceName) bool {
 	return name == corev1.ResourceCPU || name == corev1.ResourceMemory ||
-		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) || extended(name)
 }

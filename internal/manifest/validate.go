@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path"
 	"regexp"
@@ -333,6 +334,21 @@ func (c *checks) resources(field string, r *corev1.ResourceRequirements) {
 	for name, limit := range r.Limits {
 		if limit.Sign() < 0 {
 			c.add(field+".limits."+string(name), "%s is negative", limit.String())
+		}
+	}
+	c.extended(field, r)
+}
+
+// extended checks resources of device plugins, of which there is no part and no surplus.
+func (c *checks) extended(field string, r *corev1.ResourceRequirements) {
+	for name, request := range r.Requests {
+		if limit, ok := r.Limits[name]; extended(name) && (!ok || request.Cmp(limit) != 0) {
+			c.add(field+".requests."+string(name), "%s is not the limit: devices are not overcommitted", request.String())
+		}
+	}
+	for name, limit := range r.Limits {
+		if n, whole := limit.AsInt64(); extended(name) && (!whole || n > math.MaxInt32) {
+			c.add(field+".limits."+string(name), "%s is not a number of devices", limit.String())
 		}
 	}
 }

@@ -31,6 +31,7 @@ type Connection struct {
 	Images  cri.ImageServiceClient
 	Pulls   berthv1.ImagesClient
 	Volumes berthv1.VolumesClient
+	Devices berthv1.DevicesClient
 	conn    *grpc.ClientConn
 }
 
@@ -68,6 +69,7 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		Images:  cri.NewImageServiceClient(conn),
 		Pulls:   berthv1.NewImagesClient(conn),
 		Volumes: berthv1.NewVolumesClient(conn),
+		Devices: berthv1.NewDevicesClient(conn),
 		conn:    conn,
 	}, nil
 }

@@ -29,7 +29,12 @@ const gpu = "vendor.com/gpu"
 // start is a manager that serves, with a directory of its own.
 func start(t *testing.T, edits ...func(*Config)) *Manager {
 	t.Helper()
-	cfg := Config{Dir: t.TempDir(), Root: t.TempDir(), Timeout: 20 * time.Second, Grace: time.Minute, Log: slog.New(slog.DiscardHandler)}
+	dir, err := os.MkdirTemp("", "m") // sockets have short paths
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	cfg := Config{Dir: dir, Root: t.TempDir(), Timeout: 20 * time.Second, Grace: time.Minute, Log: slog.New(slog.DiscardHandler)}
 	for _, edit := range edits {
 		edit(&cfg)
 	}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"berth/internal/cli/table"
+	"berth/internal/device/plugin"
+)
+
+func (a *app) devicePluginCommand() *cobra.Command {
+	var (
+		file, dir    string
+		check, print bool
+	)
+	cmd := &cobra.Command{
+		Use:   "device-plugin",
+		Short: "Offer devices of this machine to its kubelet",
+		Long: `Offer device nodes and CDI devices of this machine to its kubelet, or to berthd where its device manager is on. The file says
+what to offer. The command runs until it is ended; berth-device-plugin.service runs it for a machine.`,
+		Example: "  berth device-plugin --default-config >/etc/berth/device-plugin.toml\n  berth device-plugin --check",
+		Args:    arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.format != table.Table && !check {
+				return &usageError{errors.New("-o is for --check"), cmd.CommandPath()}
+			}
+			if print {
+				_, err := a.out.Write(plugin.DefaultFile())
+				return err
+			}
+			cfg, err := plugin.Load(file)
+			if err != nil {
+				return err
+			}
+			if dir != "" {
+				cfg.Dir = dir
+			}
+			if check {
+				return a.checkDevicePlugin(cfg)
+			}
+			return plugin.Run(cmd.Context(), cfg, plugin.Options{
+				Log:   slog.New(slog.NewTextHandler(a.err, nil)),
+				Ready: func() { _, _ = daemon.SdNotify(false, daemon.SdNotifyReady) },
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&file, "config", plugin.DefaultPath, "file that says what to offer")
+	flags.StringVar(&dir, "plugin-dir", "", "directory of the kubelet's socket, in place of the file's plugin_dir")
+	flags.BoolVar(&check, "check", false, "check the file, list what it would offer now, and end")
+	flags.BoolVar(&print, "default-config", false, "print a file with every key and what it does, and end")
+	cmd.MarkFlagsMutuallyExclusive("check", "default-config")
+	a.output(cmd)
+	return cmd
+}
+
+func (a *app) checkDevicePlugin(cfg *plugin.Config) error {
+	devices, problems, err := plugin.Check(cfg)
+	if err != nil {
+		return err
+	}
+	for _, problem := range problems {
+		fmt.Fprintf(a.err, "warning: %s\n", problem)
+	}
+	return table.Print(a.out, a.format, devices, []table.Column[plugin.Device]{
+		{Title: "RESOURCE", Value: func(d plugin.Device) string { return d.Resource }},
+		{Title: "DEVICE", Value: func(d plugin.Device) string { return d.ID }},
+		{Title: "HEALTH", Value: func(d plugin.Device) string {
+			if d.Healthy {
+				return "healthy"
+			}
+			return "unhealthy"
+		}},
+		{Title: "NUMA", Value: func(d plugin.Device) string { return numbers(d.NUMA) }},
+		{Title: "SHARES", Value: func(d plugin.Device) string { return fmt.Sprint(d.Shares) }},
+		{Title: "NODES", Wide: true, Value: func(d plugin.Device) string { return strings.Join(d.Nodes, ", ") }},
+		{Title: "CDI", Wide: true, Value: func(d plugin.Device) string { return d.CDI }},
+	})
+}
+
+// numbers are joined by commas.
+func numbers(list []int64) string {
+	text := make([]string, len(list))
+	for i, n := range list {
+		text[i] = fmt.Sprint(n)
+	}
+	return strings.Join(text, ",")
+}

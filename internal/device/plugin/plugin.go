@@ -1,0 +1,244 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"berth/internal/cdi"
+)
+
+const (
+	// settle is how long events are gathered before they are acted on.
+	settle = 20 * time.Millisecond
+	// sweep is how often everything is looked at, whatever the events say: some file systems send none.
+	sweep = 10 * time.Second
+	// patience is how long a kubelet that has the registration may not watch before it is told again.
+	patience = 10 * time.Second
+	// retry is how long a registration that failed waits, doubled each time up to retryMost.
+	retry, retryMost = 250 * time.Millisecond, 10 * time.Second
+)
+
+// Options are what a Plugin is made of beside its configuration.
+type Options struct {
+	Log   *slog.Logger
+	Ready func() // called once it serves
+	Sys   string // where sysfs is; empty: /sys
+}
+
+// Device is a device as Check tells of it.
+type Device struct {
+	Resource string   `json:"resource"`
+	ID       string   `json:"id"`
+	Healthy  bool     `json:"healthy"`
+	NUMA     []int64  `json:"numaNodes,omitempty"`
+	Nodes    []string `json:"nodes,omitempty"`
+	CDI      string   `json:"cdi,omitempty"`
+	Shares   int      `json:"shares"`
+}
+
+// Check tells what a configuration would offer now, and what is wrong with CDI files.
+func Check(cfg *Config) (devices []Device, problems []string, err error) {
+	all, err := inventories(cfg, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, v := range all {
+		for _, u := range v.scan() {
+			devices = append(devices, Device{v.Name, u.id, u.healthy, u.numa, u.nodes, u.cdi, v.Share})
+		}
+		problems = append(problems, v.problems...)
+	}
+	slices.Sort(problems)
+	return devices, slices.Compact(problems), nil
+}
+
+func inventories(cfg *Config, sys string) ([]*inventory, error) {
+	registry, err := cdi.Open(cfg.CDISpecDirs)
+	if err != nil {
+		return nil, err
+	}
+	if sys == "" {
+		sys = "/sys"
+	}
+	var out []*inventory
+	for i := range cfg.Resources {
+		out = append(out, &inventory{Resource: &cfg.Resources[i], registry: registry, sys: sys, seen: map[string]unit{}})
+	}
+	return out, nil
+}
+
+// run is one life of the plugin.
+type run struct {
+	dir     string // of plugins
+	socket  string // the kubelet's
+	log     *slog.Logger
+	servers []*server
+	watcher *fsnotify.Watcher
+
+	pending map[*server]time.Time // not registered, and when to try
+	failed  map[*server]time.Duration
+}
+
+// Run offers what the configuration says until ctx ends. Where there is no kubelet it waits for one.
+func Run(ctx context.Context, cfg *Config, o Options) error {
+	all, err := inventories(cfg, o.Sys)
+	if err != nil {
+		return err
+	}
+	r := &run{
+		dir: filepath.Clean(cfg.Dir), socket: filepath.Join(cfg.Dir, "kubelet.sock"), log: o.Log,
+		pending: map[*server]time.Time{}, failed: map[*server]time.Duration{},
+	}
+	if err := os.MkdirAll(r.dir, 0o750); err != nil {
+		return fmt.Errorf("plugin_dir: %w", err)
+	}
+	if r.watcher, err = fsnotify.NewWatcher(); err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	defer r.watcher.Close()
+	for _, v := range all {
+		s := newServer(v, r.dir, o.Log)
+		defer s.close()
+		s.rescan()
+		if _, err := s.listen(); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		r.servers = append(r.servers, s)
+		r.pending[s] = time.Time{}
+	}
+	// What has come while the watches were set up is found now.
+	r.watch()
+	for _, s := range r.servers {
+		s.rescan()
+	}
+	if o.Ready != nil {
+		o.Ready()
+	}
+	r.follow(ctx)
+	return nil
+}
+
+// watch sees to it that all directories are watched that matter now.
+func (r *run) watch() {
+	wanted := map[string]bool{r.dir: true}
+	for _, s := range r.servers {
+		for _, dir := range s.directories() {
+			wanted[dir] = true
+		}
+	}
+	if !exists(r.dir) {
+		wanted[filepath.Dir(r.dir)] = true
+	}
+	have := map[string]bool{}
+	for _, dir := range r.watcher.WatchList() {
+		have[dir] = true
+		if !wanted[dir] {
+			_ = r.watcher.Remove(dir)
+		}
+	}
+	for _, dir := range slices.Sorted(maps.Keys(wanted)) {
+		// One that went away and came back has lost its watch; adding it again costs nothing.
+		if err := r.watcher.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !have[dir] {
+			r.log.Warn("a directory cannot be watched: it is looked at every ten seconds", "directory", dir, "error", err)
+		}
+	}
+}
+
+func (r *run) follow(ctx context.Context) {
+	act := time.NewTimer(0)
+	defer act.Stop()
+	due := time.Now()
+	within := func(d time.Duration) {
+		if at := time.Now().Add(d); due.IsZero() || at.Before(due) { // events that do not end do not put it off
+			due = at
+			act.Reset(d)
+		}
+	}
+	tick := time.NewTicker(sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-r.watcher.Events:
+			if event.Name == r.socket && event.Has(fsnotify.Create) {
+				r.log.Info("the kubelet's socket is there: registering", "socket", r.socket)
+				for _, s := range r.servers {
+					r.pending[s], r.failed[s] = time.Time{}, 0
+				}
+			}
+			if event.Op != fsnotify.Chmod { // a change of mode is no coming and going
+				within(settle)
+			}
+			continue
+		case err := <-r.watcher.Errors: // events were lost
+			r.log.Debug("watch directories", "error", err)
+		case <-tick.C:
+		case <-act.C:
+			due = time.Time{}
+		}
+		for _, s := range r.servers {
+			s.rescan()
+		}
+		r.watch()
+		if next := r.registerAll(ctx); next > 0 {
+			within(next)
+		}
+	}
+}
+
+// registerAll keeps the sockets and tells the kubelet of those that it does not know. It returns when to try again; 0: there
+// is nothing to try.
+func (r *run) registerAll(ctx context.Context) (next time.Duration) {
+	later := func(d time.Duration) {
+		if next == 0 || d < next {
+			next = max(d, time.Millisecond)
+		}
+	}
+	for _, s := range r.servers {
+		opened, err := s.listen()
+		if errors.Is(err, os.ErrNotExist) {
+			err = os.MkdirAll(r.dir, 0o750)
+		}
+		if err != nil {
+			s.log.Error("the socket is gone and cannot be put back", "error", err)
+			later(retryMost)
+			continue
+		}
+		at, waiting := r.pending[s]
+		if !waiting && (opened || s.abandoned(patience)) {
+			at, waiting = time.Time{}, true
+			r.pending[s] = at
+		}
+		if !waiting || !exists(r.socket) {
+			continue
+		}
+		if wait := time.Until(at); wait > 0 {
+			later(wait)
+			continue
+		}
+		if err := s.register(ctx, r.socket); err != nil {
+			if ctx.Err() != nil {
+				return 0
+			}
+			d := min(max(2*r.failed[s], retry), retryMost)
+			s.log.Warn("the kubelet does not take the plugin", "error", err, "again_in", d.String())
+			r.failed[s], r.pending[s] = d, time.Now().Add(d)
+			later(d)
+			continue
+		}
+		s.log.Info("registered with the kubelet", "socket", r.socket)
+		delete(r.pending, s)
+		delete(r.failed, s)
+	}
+	return next
+}
