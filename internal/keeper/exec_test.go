@@ -108,6 +108,17 @@ func TestExecTimeoutKillsEverything(t *testing.T) {
 	}
 }
 
+func TestAnExecWhoseTimeIsOverBeforeItBegins(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	for i := range 20 {
+		_, exit := n.exec("a", time.Duration(i)*time.Millisecond/2+1, "sleep", "3000")
+		if !exit.TimedOut || exit.ExitCode != 137 {
+			t.Errorf("exit %+v", exit)
+		}
+	}
+}
+
 func TestKillExec(t *testing.T) {
 	n := start(t)
 	n.run(n.request("a", "sleep", "1000"))

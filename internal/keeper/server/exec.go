@@ -201,6 +201,18 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 			_ = killCgroup(l.subDir)
 			removeCgroup(l.subDir)
 		}
+		c.mu.Lock()
+		late := p.row.TimedOut && !spec.Terminal
+		if late {
+			p.row.Exited, p.row.ExitCode = true, 128+int(unix.SIGKILL)
+			p.endedAt = time.Now()
+		}
+		c.mu.Unlock()
+		if late { // its time was over before it could begin
+			close(p.started)
+			close(p.done)
+			return
+		}
 		select {
 		case <-c.exited:
 			err = fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)

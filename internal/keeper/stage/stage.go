@@ -128,6 +128,9 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	if err != nil && pid > 0 {
 		reap(pid)
 	}
+	if err == nil && pid == 0 {
+		err = errors.New("the stage was killed before there was a process")
+	}
 	if err != nil {
 		return 0, err
 	}
