@@ -113,6 +113,9 @@ func newContainerRow(c *lookup.Container, status *cri.ContainerStatus) container
 		CreatedAt: time.Unix(0, status.GetCreatedAt()), Reason: status.GetReason(), Message: status.GetMessage(),
 		Labels: c.Labels, Annotations: c.Annotations, display: c.ShortName(),
 	}
+	if row.State == "running" && row.Reason == reasonPaused {
+		row.State = "paused"
+	}
 	row.StartedAt, row.FinishedAt = moment(status.GetStartedAt()), moment(status.GetFinishedAt())
 	if status.GetState() == cri.ContainerState_CONTAINER_EXITED {
 		code := status.GetExitCode()
@@ -138,6 +141,9 @@ func moment(nanoseconds int64) *time.Time {
 	at := time.Unix(0, nanoseconds)
 	return &at
 }
+
+// reasonPaused is how the runtime tells of a pause, for which CRI v1 has no state.
+const reasonPaused = "Paused"
 
 func containerState(state cri.ContainerState) string {
 	switch state {

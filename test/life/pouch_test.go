@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -422,5 +423,44 @@ func unpin(t testing.TB, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
 		t.Fatalf("unmount %s: %v", path, err)
+	}
+}
+
+func TestTheCommandLinePausesAndUnpauses(t *testing.T) {
+	n := nodetest.Shared(t)
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := nodetest.RunPod(t, n)
+	one, two := p.Run(), p.Run()
+	berth := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), append([]string{"--address", n.Address}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("berth %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	states := func() string {
+		d := nodetest.DialV1alpha2(n)
+		return fmt.Sprint(pouchStatus(t, d, one.ID).State, pouchStatus(t, d, two.ID).State)
+	}
+	pod, container := p.Config.Metadata.Name, p.Config.Metadata.Name+"/"+one.Config.Metadata.Name
+	berth("pause", container)
+	if got := states(); got != "4 CONTAINER_RUNNING" {
+		t.Errorf("after one was paused: %s", got)
+	}
+	if got := berth("ps", pod); !strings.Contains(got, "paused") || !strings.Contains(got, "running") {
+		t.Errorf("ps says\n%s", got)
+	}
+	berth("pause", pod)
+	if got := states(); got != "4 4" {
+		t.Errorf("after the pod was paused: %s", got)
+	}
+	berth("unpause", pod)
+	if got := states(); got != "CONTAINER_RUNNING CONTAINER_RUNNING" {
+		t.Errorf("after the pod was unpaused: %s", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/api/pouch"
 )
 
 // DefaultAddress is where berthd listens unless it is told otherwise.
@@ -32,6 +33,7 @@ type Connection struct {
 	Pulls   berthv1.ImagesClient
 	Volumes berthv1.VolumesClient
 	Devices berthv1.DevicesClient
+	Pouch   pouch.RuntimeServiceClient // pauses containers
 	conn    *grpc.ClientConn
 }
 
@@ -70,6 +72,7 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		Pulls:   berthv1.NewImagesClient(conn),
 		Volumes: berthv1.NewVolumesClient(conn),
 		Devices: berthv1.NewDevicesClient(conn),
+		Pouch:   pouch.NewRuntimeServiceClient(conn),
 		conn:    conn,
 	}, nil
 }

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/api/pouch"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+)
+
+func (a *app) pauseCommand() *cobra.Command {
+	return a.freezing("pause", "Freeze the processes of running containers",
+		"Freeze the processes of running containers: they keep their memory and use no processor until they are unpaused. A pod "+
+			"stands for all its running containers.",
+		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
+			_, err := client.PauseContainer(ctx, &pouch.PauseContainerRequest{ContainerId: id})
+			return err
+		})
+}
+
+func (a *app) unpauseCommand() *cobra.Command {
+	return a.freezing("unpause", "Let paused containers go on", "Let paused containers go on. A pod stands for all its containers.",
+		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
+			_, err := client.UnpauseContainer(ctx, &pouch.UnpauseContainerRequest{ContainerId: id})
+			return err
+		})
+}
+
+// freezing is a command that does one thing to containers.
+func (a *app) freezing(verb, short, long string, do func(context.Context, pouch.RuntimeServiceClient, string) error) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: verb + " POD|CONTAINER...", Short: short, Long: long,
+		Args:              namesOrAll(&all),
+		ValidArgsFunction: a.complete(0, podNames, containerNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			conn, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			list, err := a.targets(ctx, conn, args, all)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for _, t := range list {
+				if err := eachRunning(ctx, conn, t, do); err != nil {
+					errs = append(errs, fmt.Errorf("%s %s: %w", verb, t, err))
+					continue
+				}
+				fmt.Fprintln(a.out, t)
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
+	return cmd
+}
+
+// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
+func eachRunning(ctx context.Context, conn *connection.Connection, t target, do func(context.Context, pouch.RuntimeServiceClient, string) error) error {
+	if t.container != nil {
+		return do(ctx, conn.Pouch, t.container.Id)
+	}
+	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{
+		PodSandboxId: t.pod.Id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range list {
+		err := do(ctx, conn.Pouch, c.Id)
+		if code := status.Code(err); code != codes.FailedPrecondition && code != codes.NotFound {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
