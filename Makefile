@@ -2,7 +2,7 @@
 
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
-TEST_PACKAGES  = busybox-static containernetworking-plugins crun e2fsprogs iproute2 nftables procps runc xfsprogs
+TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 nftables procps runc xfsprogs
 # What makes and runs a virtual machine.
 VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
 
@@ -39,7 +39,7 @@ demo: build ## run the main job before your eyes (root)
 
 .PHONY: test
 test: test-deps build ## all tests, then lint (root)
-	BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 	$(MAKE) lint
 
 .PHONY: lint

@@ -10,6 +10,7 @@ tool (
 )
 
 require (
+	github.com/checkpoint-restore/checkpointctl v1.5.0
 	github.com/containerd/console v1.0.5
 	github.com/containerd/containerd/v2 v2.3.4
 	github.com/containerd/errdefs v1.0.0

@@ -244,6 +244,9 @@ type RunRequest struct {
 	Stdin         bool                   `protobuf:"varint,10,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	StdinOnce     bool                   `protobuf:"varint,11,opt,name=stdin_once,json=stdinOnce,proto3" json:"stdin_once,omitempty"`
 	Reaper        bool                   `protobuf:"varint,12,opt,name=reaper,proto3" json:"reaper,omitempty"`
+	// restore is a directory of CRIU's images: the processes are made from them and not started anew.
+	Restore       string `protobuf:"bytes,13,opt,name=restore,proto3" json:"restore,omitempty"`
+	Criu          string `protobuf:"bytes,14,opt,name=criu,proto3" json:"criu,omitempty"` // the program; empty: the one in PATH
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,6 +363,20 @@ func (x *RunRequest) GetReaper() bool {
 		return x.Reaper
 	}
 	return false
+}
+
+func (x *RunRequest) GetRestore() string {
+	if x != nil {
+		return x.Restore
+	}
+	return ""
+}
+
+func (x *RunRequest) GetCriu() string {
+	if x != nil {
+		return x.Criu
+	}
+	return ""
 }
 
 // StartError tells why a program did not start, with the exit code that shells give that.
@@ -1259,6 +1276,150 @@ func (x *UpdateRequest) GetResources() []byte {
 	return nil
 }
 
+type CheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	Session       string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
+	Images        string                 `protobuf:"bytes,4,opt,name=images,proto3" json:"images,omitempty"`                                  // an absolute directory, made anew, for CRIU's images
+	Work          string                 `protobuf:"bytes,5,opt,name=work,proto3" json:"work,omitempty"`                                      // likewise, for CRIU's log and statistics
+	TimeoutNanos  int64                  `protobuf:"varint,6,opt,name=timeout_nanos,json=timeoutNanos,proto3" json:"timeout_nanos,omitempty"` // of the whole, until EndCheckpoint
+	Criu          string                 `protobuf:"bytes,7,opt,name=criu,proto3" json:"criu,omitempty"`                                      // the program; empty: the one in PATH
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckpointRequest) Reset() {
+	*x = CheckpointRequest{}
+	mi := &file_keeper_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckpointRequest) ProtoMessage() {}
+
+func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
+func (*CheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CheckpointRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetImages() string {
+	if x != nil {
+		return x.Images
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetWork() string {
+	if x != nil {
+		return x.Work
+	}
+	return ""
+}
+
+func (x *CheckpointRequest) GetTimeoutNanos() int64 {
+	if x != nil {
+		return x.TimeoutNanos
+	}
+	return 0
+}
+
+func (x *CheckpointRequest) GetCriu() string {
+	if x != nil {
+		return x.Criu
+	}
+	return ""
+}
+
+type EndCheckpointRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Nonce         string                 `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"` // of the Checkpoint; empty: of any
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndCheckpointRequest) Reset() {
+	*x = EndCheckpointRequest{}
+	mi := &file_keeper_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndCheckpointRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndCheckpointRequest) ProtoMessage() {}
+
+func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
+func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EndCheckpointRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *EndCheckpointRequest) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
+}
+
 type AdoptRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Row           []byte                 `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"` // as the keeper gave it into custody
@@ -1269,7 +1430,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1442,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1455,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AdoptRequest) GetRow() []byte {
@@ -1331,7 +1492,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xc6\x02\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xf4\x02\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1347,7 +1508,9 @@ const file_keeper_proto_rawDesc = "" +
 	" \x01(\bR\x05stdin\x12\x1d\n" +
 	"\n" +
 	"stdin_once\x18\v \x01(\bR\tstdinOnce\x12\x16\n" +
-	"\x06reaper\x18\f \x01(\bR\x06reaper\"C\n" +
+	"\x06reaper\x18\f \x01(\bR\x06reaper\x12\x18\n" +
+	"\arestore\x18\r \x01(\tR\arestore\x12\x12\n" +
+	"\x04criu\x18\x0e \x01(\tR\x04criu\"C\n" +
 	"\n" +
 	"StartError\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x18\n" +
@@ -1416,11 +1579,21 @@ const file_keeper_proto_rawDesc = "" +
 	"\tattach_id\x18\x02 \x01(\tR\battachId\"=\n" +
 	"\rUpdateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
-	"\tresources\x18\x02 \x01(\fR\tresources\"6\n" +
+	"\tresources\x18\x02 \x01(\fR\tresources\"\xb8\x01\n" +
+	"\x11CheckpointRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\x12\x18\n" +
+	"\asession\x18\x03 \x01(\tR\asession\x12\x16\n" +
+	"\x06images\x18\x04 \x01(\tR\x06images\x12\x12\n" +
+	"\x04work\x18\x05 \x01(\tR\x04work\x12#\n" +
+	"\rtimeout_nanos\x18\x06 \x01(\x03R\ftimeoutNanos\x12\x12\n" +
+	"\x04criu\x18\a \x01(\tR\x04criu\"<\n" +
+	"\x14EndCheckpointRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"6\n" +
 	"\fAdoptRequest\x12\x10\n" +
 	"\x03row\x18\x01 \x01(\fR\x03row\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token2\xfb\n" +
-	"\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token2\x95\f\n" +
 	"\x06Keeper\x12C\n" +
 	"\x04Info\x12\x1c.berth.keeper.v1.InfoRequest\x1a\x1d.berth.keeper.v1.InfoResponse\x12@\n" +
 	"\x03Run\x12\x1b.berth.keeper.v1.RunRequest\x1a\x1c.berth.keeper.v1.RunResponse\x12@\n" +
@@ -1440,7 +1613,10 @@ const file_keeper_proto_rawDesc = "" +
 	"\tReopenLog\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12@\n" +
 	"\x06Update\x12\x1e.berth.keeper.v1.UpdateRequest\x1a\x16.berth.keeper.v1.Empty\x12B\n" +
 	"\x05Pause\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12C\n" +
-	"\x06Resume\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12>\n" +
+	"\x06Resume\x12!.berth.keeper.v1.ContainerRequest\x1a\x16.berth.keeper.v1.Empty\x12H\n" +
+	"\n" +
+	"Checkpoint\x12\".berth.keeper.v1.CheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12N\n" +
+	"\rEndCheckpoint\x12%.berth.keeper.v1.EndCheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12>\n" +
 	"\x05Adopt\x12\x1d.berth.keeper.v1.AdoptRequest\x1a\x16.berth.keeper.v1.Empty\x129\n" +
 	"\aAdopted\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.Empty\x129\n" +
 	"\aUpgrade\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.EmptyB\x19Z\x17berth/api/keeper;keeperb\x06proto3"
@@ -1457,7 +1633,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -1478,15 +1654,17 @@ var file_keeper_proto_goTypes = []any{
 	(*AttachRequest)(nil),         // 16: berth.keeper.v1.AttachRequest
 	(*AttachID)(nil),              // 17: berth.keeper.v1.AttachID
 	(*UpdateRequest)(nil),         // 18: berth.keeper.v1.UpdateRequest
-	(*AdoptRequest)(nil),          // 19: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*CheckpointRequest)(nil),     // 19: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 20: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 21: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_keeper_proto_depIdxs = []int32{
-	20, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	20, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	22, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	22, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
 	5,  // 2: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	20, // 3: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	20, // 4: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	22, // 3: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	22, // 4: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
 	8,  // 5: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
 	8,  // 6: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
 	5,  // 7: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
@@ -1508,32 +1686,36 @@ var file_keeper_proto_depIdxs = []int32{
 	18, // 23: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
 	3,  // 24: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
 	3,  // 25: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	19, // 26: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 27: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	0,  // 28: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	2,  // 29: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	6,  // 30: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 31: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 32: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	8,  // 33: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	9,  // 34: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	11, // 35: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 36: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	13, // 37: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	15, // 38: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 39: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 40: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 41: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 42: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 43: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 44: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 45: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 46: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 47: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 48: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 49: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	29, // [29:50] is the sub-list for method output_type
-	8,  // [8:29] is the sub-list for method input_type
+	19, // 26: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	20, // 27: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	21, // 28: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 29: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	0,  // 30: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	2,  // 31: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	6,  // 32: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 33: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 34: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	8,  // 35: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	9,  // 36: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	11, // 37: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 38: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	13, // 39: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	15, // 40: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 41: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 42: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 43: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 44: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 45: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 46: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 47: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 48: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 49: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 50: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 51: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	31, // [31:54] is the sub-list for method output_type
+	8,  // [8:31] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1550,7 +1732,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

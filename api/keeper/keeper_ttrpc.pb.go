@@ -26,6 +26,8 @@ type KeeperService interface {
 	Update(context.Context, *UpdateRequest) (*Empty, error)
 	Pause(context.Context, *ContainerRequest) (*Empty, error)
 	Resume(context.Context, *ContainerRequest) (*Empty, error)
+	Checkpoint(context.Context, *CheckpointRequest) (*Empty, error)
+	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
 	Upgrade(context.Context, *Empty) (*Empty, error)
@@ -166,6 +168,20 @@ func RegisterKeeperService(srv *ttrpc.Server, svc KeeperService) {
 				}
 				return svc.Resume(ctx, &req)
 			},
+			"Checkpoint": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req CheckpointRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Checkpoint(ctx, &req)
+			},
+			"EndCheckpoint": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req EndCheckpointRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.EndCheckpoint(ctx, &req)
+			},
 			"Adopt": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req AdoptRequest
 				if err := unmarshal(&req); err != nil {
@@ -223,6 +239,8 @@ type KeeperClient interface {
 	Update(context.Context, *UpdateRequest) (*Empty, error)
 	Pause(context.Context, *ContainerRequest) (*Empty, error)
 	Resume(context.Context, *ContainerRequest) (*Empty, error)
+	Checkpoint(context.Context, *CheckpointRequest) (*Empty, error)
+	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
 	Upgrade(context.Context, *Empty) (*Empty, error)
@@ -398,6 +416,22 @@ func (c *keeperClient) Pause(ctx context.Context, req *ContainerRequest) (*Empty
 func (c *keeperClient) Resume(ctx context.Context, req *ContainerRequest) (*Empty, error) {
 	var resp Empty
 	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Resume", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *keeperClient) Checkpoint(ctx context.Context, req *CheckpointRequest) (*Empty, error) {
+	var resp Empty
+	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Checkpoint", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *keeperClient) EndCheckpoint(ctx context.Context, req *EndCheckpointRequest) (*Empty, error) {
+	var resp Empty
+	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "EndCheckpoint", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

@@ -129,6 +129,8 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		Keeper:        kpr,
 		Images:        images,
 		Network:       net,
+		CRIU:          cfg.Checkpoint.CRIU,
+		RestoreImages: cfg.Checkpoint.RestoreImages,
 		Log:           log,
 	}
 	if devices != nil {

@@ -122,7 +122,7 @@ func (a *app) root() *cobra.Command {
 	}
 	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.pauseCommand(), a.unpauseCommand(),
-		a.stopCommand(), a.rmCommand())
+		a.checkpointCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
 	group("volumes", a.volumeCommand())
 	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.versionCommand())

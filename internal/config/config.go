@@ -37,6 +37,8 @@ type Config struct {
 	Metrics Metrics `toml:"metrics"`
 	Devices Devices `toml:"device_plugins"`
 
+	Checkpoint Checkpoint `toml:"checkpoint"`
+
 	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
 	Runtimes map[string]Runtime `toml:"runtimes"`
 }
@@ -84,6 +86,12 @@ type Devices struct {
 	Enabled bool     `toml:"enabled"`
 	Dir     string   `toml:"dir"`
 	Timeout Duration `toml:"timeout"`
+}
+
+// Checkpoint is about writing containers down and restoring them with CRIU.
+type Checkpoint struct {
+	CRIU          string `toml:"criu"`
+	RestoreImages bool   `toml:"restore_images"`
 }
 
 // Types of Runtime.

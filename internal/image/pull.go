@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -71,7 +73,12 @@ type source struct {
 	image     ocispec.Image
 	rawConfig []byte
 	rawMan    []byte
+	// checkpoint is what annotations name as the container that the image is a checkpoint of.
+	checkpoint string
 }
+
+// checkpointAnnotations are those by which tools mark an image as a checkpoint.
+var checkpointAnnotations = []string{metadata.CheckpointAnnotationName, "io.kubernetes.cri-o.annotations.checkpoint.name"}
 
 func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest) (*model.Image, error) {
 	repo, err := s.client.Repository(ctx, named, req.Auth)
@@ -133,9 +140,13 @@ func (s *Store) describe(ctx context.Context, src *source, target ocispec.Descri
 			Layers        []ocispec.Descriptor `json:"layers"`
 			Manifests     []ocispec.Descriptor `json:"manifests"`
 			FSLayers      json.RawMessage      `json:"fsLayers"`
+			Annotations   map[string]string    `json:"annotations"`
 		}
 		if err := json.Unmarshal(raw, &doc); err != nil {
 			return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
+		}
+		for _, key := range checkpointAnnotations {
+			src.checkpoint = cmp.Or(src.checkpoint, doc.Annotations[key])
 		}
 		mediaType := doc.MediaType
 		if mediaType == "" {
@@ -336,6 +347,7 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 		if c.Removed { // it comes back, with the names of this pull alone
 			c.Removed, c.Tags, c.Digests = false, nil, nil
 		}
+		c.Checkpoint = cmp.Or(src.checkpoint, c.Checkpoint)
 		if src.tag != "" {
 			c.Tags = insert(c.Tags, src.tag)
 		}

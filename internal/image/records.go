@@ -22,18 +22,20 @@ import (
 
 // imageRecord is an image as it is kept. A record in memory is never written to: a change replaces it.
 type imageRecord struct {
-	ID       string               `json:"id"`
-	Tags     []string             `json:"tags,omitempty"`
-	Digests  []string             `json:"digests,omitempty"` // name@sha256:…
-	Manifest digest.Digest        `json:"manifest"`
-	Size     uint64               `json:"size"`
-	Layers   []string             `json:"layers"`  // keys of layers, base first
-	DiffIDs  []string             `json:"diffIDs"` // base first
-	Config   ocispec.ImageConfig  `json:"config"`
-	Platform ocispec.Platform     `json:"platform"`
-	Pulled   time.Time            `json:"pulled"`
-	Removed  bool                 `json:"removed,omitempty"` // by a client; containers still need the layers
-	Blobs    []ocispec.Descriptor `json:"blobs,omitempty"`   // of the layers in the registry, base first
+	ID       string              `json:"id"`
+	Tags     []string            `json:"tags,omitempty"`
+	Digests  []string            `json:"digests,omitempty"` // name@sha256:…
+	Manifest digest.Digest       `json:"manifest"`
+	Size     uint64              `json:"size"`
+	Layers   []string            `json:"layers"`  // keys of layers, base first
+	DiffIDs  []string            `json:"diffIDs"` // base first
+	Config   ocispec.ImageConfig `json:"config"`
+	Platform ocispec.Platform    `json:"platform"`
+	Pulled   time.Time           `json:"pulled"`
+	Removed  bool                `json:"removed,omitempty"` // by a client; containers still need the layers
+	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
+	Checkpoint string               `json:"checkpoint,omitempty"`
+	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
 }
 
 // layerRecord is a layer's directory as it is kept.
@@ -66,7 +68,7 @@ func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
-		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs,
+		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }

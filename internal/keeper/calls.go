@@ -32,7 +32,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	in := &api.RunRequest{
 		Id: req.ID, Nonce: rand.Text(), PodId: req.PodID, Name: req.Name, Spec: spec, RuntimePath: req.RuntimePath,
 		RuntimeRoot: req.RuntimeRoot, SystemdCgroup: req.SystemdCgroup, LogPath: req.LogPath, Stdin: req.Stdin,
-		StdinOnce: req.StdinOnce, Reaper: req.Reaper,
+		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU,
 	}
 	var res *api.RunResponse
 	err = c.call(ctx, func(conn *connection) error {
@@ -349,6 +349,37 @@ func (c *Client) Pause(ctx context.Context, id string) error {
 func (c *Client) Resume(ctx context.Context, id string) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Resume(ctx, &api.ContainerRequest{Id: id})
+		return err
+	})
+}
+
+// Checkpoint freezes a container and writes its processes down. It stays frozen until the function that is returned is
+// called, whose error says that it has gone on before: because the time was up, or the keeper has changed. When Checkpoint
+// fails, the container goes on.
+func (c *Client) Checkpoint(ctx context.Context, req *CheckpointRequest) (goOn func(context.Context) error, err error) {
+	nonce := rand.Text()
+	err = c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.Checkpoint(ctx, &api.CheckpointRequest{
+			Id: req.ID, Nonce: nonce, Session: c.session, Images: req.Images, Work: req.Work,
+			TimeoutNanos: int64(req.Timeout), Criu: req.CRIU,
+		})
+		return err
+	})
+	return func(ctx context.Context) error { return c.endCheckpoint(ctx, req.ID, nonce) }, err
+}
+
+// EndCheckpoint lets a container go on that some checkpoint holds. One that none holds is no error.
+func (c *Client) EndCheckpoint(ctx context.Context, id string) error {
+	err := c.endCheckpoint(ctx, id, "")
+	if errors.Is(err, errdefs.ErrFailedPrecondition) || errors.Is(err, errdefs.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (c *Client) endCheckpoint(ctx context.Context, id, nonce string) error {
+	return c.call(ctx, func(conn *connection) error {
+		_, err := conn.api.EndCheckpoint(ctx, &api.EndCheckpointRequest{Id: id, Nonce: nonce})
 		return err
 	})
 }

@@ -25,6 +25,11 @@ type RunRequest struct {
 	// Reaper starts the pod's init of ours in place of Spec.Process.Args: it only reaps. Spec.Root.Path is a
 	// directory, empty but for what the keeper puts there; the keeper removes that again in Delete.
 	Reaper bool
+
+	// Restore is a directory of CRIU's images, absolute: the container's processes are made from them, and Spec.Process
+	// says what they are. Empty: Spec.Process is started.
+	Restore string
+	CRIU    string // the program for it; empty: the one in PATH
 }
 
 // ReaperProgram is where a Reaper has its program in its root file system. A caller that puts the container into a user
@@ -45,6 +50,16 @@ const (
 	StateRunning  State = "running"
 	StateExited   State = "exited"
 )
+
+// CheckpointRequest asks for a container's processes to be written down.
+type CheckpointRequest struct {
+	ID string
+	// Images and Work are absolute directories that are made anew: for CRIU's images, and for its log and statistics.
+	Images, Work string
+	// Timeout is that of all until EndCheckpoint, when the container goes on.
+	Timeout time.Duration
+	CRIU    string // the program; empty: the one in PATH
+}
 
 // Status is one row of the keeper's table.
 type Status struct {

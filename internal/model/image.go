@@ -24,4 +24,5 @@ type Image struct {
 	Config      ocispec.ImageConfig
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first
+	Checkpoint  string   // the name of the container that it is a checkpoint of; empty: it is none
 }

@@ -55,24 +55,32 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	for key, why := range ignored {
 		m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", shortID(s.id), "annotation", key, "reason", why)
 	}
-	img, err := m.cfg.Images.Get(ctx, cfg.Image.Image)
+	id := newID()
+	img, re, err := m.checkpointOf(ctx, cfg, id)
+	if err == nil && re != nil {
+		err = m.restorable(re, &pod, handler)
+	}
 	if err != nil {
+		m.cfg.Images.Release(id)
 		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
 	}
 	logPath, err := logPath(pod.Config.LogDirectory, cfg.LogPath)
 	if err != nil {
+		m.cfg.Images.Release(id)
 		return "", err
 	}
 	if err := checkVolumes(cfg); err != nil {
+		m.cfg.Images.Release(id)
 		return "", err
 	}
 	quotaID, err := checkQuotas(cfg)
 	if err != nil {
+		m.cfg.Images.Release(id)
 		return "", err
 	}
 
 	cfg = withPodPID(cfg, pod.Config)
-	c := newContainer(newID(), s)
+	c := newContainer(id, s)
 	c.rec = ContainerRecord{
 		ID:        c.id,
 		SandboxID: s.id,
@@ -87,6 +95,10 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		Ignored:   ignored,
 		CreatedAt: time.Now(),
 	}
+	if re != nil {
+		re.Dir = filepath.Join(m.containers.Path(id), restoreDir)
+		c.rec.Restored = &re.Restored
+	}
 	_ = c.op.sem.Acquire(ctx, exclusive) // nobody else has it
 	defer c.op.sem.Release(exclusive)
 	m.mu.Lock()
@@ -97,6 +109,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	}
 	m.mu.Unlock()
 	if err != nil {
+		m.cfg.Images.Release(id)
 		return "", err
 	}
 
@@ -120,6 +133,15 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 			name: "hold the image's layers",
 			do:   func(context.Context) (err error) { layers, err = m.cfg.Images.Hold(img.ID, c.id); return err },
 			undo: func(context.Context) error { m.cfg.Images.Release(c.id); return nil },
+		},
+		{
+			name: "unpack the checkpoint",
+			do: func(ctx context.Context) error {
+				if re == nil {
+					return nil
+				}
+				return m.unpackCheckpoint(ctx, c, re)
+			},
 		},
 		{
 			name: "mount the root file system",
@@ -167,7 +189,14 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		{
 			name: "build the specification",
 			do: func(ctx context.Context) (err error) {
-				out, err = m.buildSpec(ctx, c, &pod, img, root, mounts, images, edits, handler)
+				built := cfg
+				if re != nil {
+					built = re.asWritten(cfg)
+				}
+				out, err = m.buildSpec(ctx, c, built, &pod, img, root, mounts, images, edits, handler)
+				if err == nil && re != nil {
+					err = re.fit(cfg, out)
+				}
 				if err != nil {
 					return err
 				}
@@ -231,9 +260,8 @@ func logPath(dir, rel string) (string, error) {
 	return path, nil
 }
 
-func (m *Manager) buildSpec(ctx context.Context, c *container, pod *SandboxRecord, img *model.Image, root string,
-	mounts []model.Mount, images map[string]string, edits []model.Edits, h Handler) (*ocispec.Output, error) {
-	cfg := c.rec.Config
+func (m *Manager) buildSpec(ctx context.Context, c *container, cfg *model.ContainerConfig, pod *SandboxRecord, img *model.Image,
+	root string, mounts []model.Mount, images map[string]string, edits []model.Edits, h Handler) (*ocispec.Output, error) {
 	mounted := *cfg
 	mounted.Mounts = mounts
 	ns := m.namespacePaths(pod)

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/checkpoint"
 	"berth/internal/keeper"
 	"berth/internal/model"
 )
@@ -60,6 +61,14 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
 	}
+	restore := ""
+	if r.Restored != nil {
+		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
+		if err := m.goOnWithLog(&r); err != nil {
+			m.log.Warn("the log of a restored container does not begin with the old one's", "container", shortID(c.id), "error", err)
+		}
+		defer m.dropCheckpoint(c)
+	}
 	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
 		ID:            c.id,
 		PodID:         s.id,
@@ -71,6 +80,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		LogPath:       r.LogPath,
 		Stdin:         r.Config.Stdin,
 		StdinOnce:     r.Config.StdinOnce,
+		Restore:       restore,
+		CRIU:          m.cfg.CRIU,
 	})
 	if err != nil {
 		m.startFailed(ctx, c, err)
@@ -82,6 +93,11 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
 		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timing)
+		if r.Restored != nil {
+			restored := *r.Restored
+			restored.At = result.StartedAt
+			r.Restored = &restored
+		}
 	})
 	if err != nil {
 		// A container that no record calls running must not run.

@@ -50,6 +50,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"runtimeHandler": c.sandbox.record().Handler,
 		"timings":        r.Timings,
 		"config":         r.Config,
+		"restored":       r.Restored,
 	}
 	if err == nil {
 		info["runtimeSpec"] = spec

@@ -25,6 +25,7 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	if err != nil {
 		return err
 	}
+	c.cutCheckpoint()
 	// A start that is on its way ends first; then nothing is held, so that a second caller can shorten the patience of
 	// a first.
 	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
@@ -64,6 +65,7 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 	if c.record().Phase != ContainerRunning {
 		return nil
 	}
+	c.cutCheckpoint()
 	if err := m.cfg.Keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 		return fmt.Errorf("kill container %s: %w", shortID(c.id), err)
 	}

@@ -48,6 +48,8 @@ type Keeper interface {
 	Pause(ctx context.Context, id string) error
 	Resume(ctx context.Context, id string) error
 	Status(ctx context.Context, id string) (*keeper.Status, error)
+	Checkpoint(context.Context, *keeper.CheckpointRequest) (goOn func(context.Context) error, err error)
+	EndCheckpoint(ctx context.Context, id string) error
 }
 
 // Images is what the domain asks of the image store.
@@ -101,6 +103,8 @@ type Config struct {
 	Images        Images
 	Network       network.Provider
 	Devices       Devices // nil: the node has no device manager
+	CRIU          string  // the program; empty: the one in PATH
+	RestoreImages bool    // containers are created from images that are checkpoints
 	Log           *slog.Logger
 }
 

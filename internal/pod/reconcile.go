@@ -177,6 +177,13 @@ func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, er
 
 func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
 	r := c.record()
+	if r.CheckpointTemp != "" {
+		m.clean("let a container go on after a checkpoint that was cut off", c.id, m.cfg.Keeper.EndCheckpoint(ctx, c.id))
+		m.clean("remove what is left of a checkpoint", c.id, m.cleanCheckpoint(c))
+	}
+	if r.Restored != nil && r.Phase != ContainerCreated && r.Phase != ContainerStarting {
+		m.dropCheckpoint(c)
+	}
 	switch r.Phase {
 	case ContainerCreating, ContainerRemoving:
 		m.clean("finish the removal of a container", c.id, m.dropContainer(ctx, c))

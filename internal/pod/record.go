@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -70,6 +71,11 @@ type ContainerRecord struct {
 	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
 	Paused     bool              `json:"paused,omitempty"`  // its client wants it frozen; written before it is
 	Timings    []Timing          `json:"timings,omitempty"`
+
+	// Restored is set for a container that was created from a checkpoint.
+	Restored *Restored `json:"restored,omitempty"`
+	// CheckpointTemp is a file outside of the container's directory in which an archive of it is being written.
+	CheckpointTemp string `json:"checkpointTemp,omitempty"`
 }
 
 // exclusive is the weight of a lock that shuts out all others.
@@ -103,9 +109,10 @@ type container struct {
 	// op is held exclusively by start, remove, update and the end of a container.
 	op opLock
 
-	mu   sync.Mutex // guards rec and spec
+	mu   sync.Mutex // guards rec, spec and cut
 	rec  ContainerRecord
-	spec *specs.Spec // from create to start only; afterwards it is on disk
+	spec *specs.Spec             // from create to start only; afterwards it is on disk
+	cut  context.CancelCauseFunc // ends a checkpoint that is under way; nil: none is
 
 	status atomic.Pointer[model.ContainerStatus]
 	log    string        // the log file that it writes, in Manager.logs; guarded by Manager.mu

@@ -24,6 +24,7 @@ type imageSpec struct {
 	platform    v1.Platform
 	docker      bool
 	compression Compression
+	annotations map[string]string // of the manifest
 	created     time.Time
 }
 
@@ -76,7 +77,10 @@ func Image(opts ...ImageOption) (v1.Image, error) {
 	cf.Config = spec.config
 	cf.OS, cf.Architecture, cf.Variant = spec.platform.OS, spec.platform.Architecture, spec.platform.Variant
 	cf.Created = v1.Time{Time: spec.created}
-	return mutate.ConfigFile(img, cf)
+	if img, err = mutate.ConfigFile(img, cf); err != nil || len(spec.annotations) == 0 {
+		return img, err
+	}
+	return mutate.Annotations(img, spec.annotations).(v1.Image), nil
 }
 
 // Layer adds a layer of these entries, as they are.
@@ -205,6 +209,17 @@ func Docker() ImageOption {
 func Compressed(c Compression) ImageOption {
 	return func(s *imageSpec) error {
 		s.compression = c
+		return nil
+	}
+}
+
+// Annotation adds an annotation to the manifest.
+func Annotation(key, value string) ImageOption {
+	return func(s *imageSpec) error {
+		if s.annotations == nil {
+			s.annotations = map[string]string{}
+		}
+		s.annotations[key] = value
 		return nil
 	}
 }

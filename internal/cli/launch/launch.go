@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -129,6 +130,9 @@ func (l *Launcher) images(ctx context.Context, pod *manifest.Pod) (map[string]st
 }
 
 func (l *Launcher) image(ctx context.Context, c *corev1.Container) (*cri.Image, error) {
+	if filepath.IsAbs(c.Image) {
+		return &cri.Image{Id: c.Image}, nil // the archive of a checkpoint, on the runtime's machine
+	}
 	status := func(ref string) (*cri.Image, error) {
 		response, err := l.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
 		return response.GetImage(), connection.Plain(err)

@@ -10,6 +10,7 @@ const (
 	gone                = "TestWhatIsGoneIsNotFound"
 	prefixes            = "TestIDPrefixesAreAccepted"
 	usage               = "TestStatsSayWhatAContainerUses"
+	checkpoints         = "TestACheckpointIsAskedFor TestACheckpointIsGoneOnWithInAnotherPod"
 	podLimits           = "TestLimitsOfAPodAreOnItsCgroupWithTheOverhead"
 	namespacesTest      = "TestNamespacesAreThePodsTheContainersOrTheNodes"
 	userns              = "TestRootInAUserNamespaceIsNobodyOnTheNode TestBadUserMappingsAreRefused"
@@ -56,7 +57,7 @@ var calls = map[string]verdict{
 	"StreamPodSandboxStats":     works(streams),
 	"UpdateRuntimeConfig":       works("TestTheNodesRangeIsTakenUp"),
 	"Status":                    works("TestVersionAndStatusSayWhatANodeIs"),
-	"CheckpointContainer":       refused("Unimplemented", "TestOtherCallsAreUnimplemented"),
+	"CheckpointContainer":       works(checkpoints),
 	"GetContainerEvents":        works("TestEventsFollowTheLifeOfAPod TestEventsAreThereFromTheHeaderOnOnceEachInOrder TestWhoIsTooSlowGetsAllUpToTheCutAndDelaysNobody"),
 	"ListMetricDescriptors":     works("TestMetricsAreThoseOfCAdvisor"),
 	"ListPodSandboxMetrics":     works("TestMetricsAreThoseOfCAdvisor TestARegistryTakesTheMetricsOfARealProcess"),
@@ -195,7 +196,8 @@ var fields = map[string]map[string]verdict{
 		"attempt": works("TestANameIsUniqueByNameNamespaceUIDAndAttempt"),
 	},
 	"ImageSpec": {
-		"image":                works("TestAnImageIsKnownByTagDigestAndID TestAReferenceThatIsNone"),
+		"image": works("TestAnImageIsKnownByTagDigestAndID TestAReferenceThatIsNone TestACheckpointIsGoneOnWithInAnotherPod TestAnImageCanBeACheckpoint").
+			but("of a container it may be a checkpoint: an absolute path is that of an archive"),
 		"annotations":          works(containerTranslated).but("they come back in the container's status; no annotation changes how an image is pulled"),
 		"user_specified_image": works("TestMetricsAreThoseOfCAdvisor " + containerTranslated).but("it comes back, and names the image in metrics"),
 		"runtime_handler":      meaningless("all runtime handlers of a node have the same images"),
@@ -319,9 +321,9 @@ var fields = map[string]map[string]verdict{
 	"NetworkConfig":              {"pod_cidr": works("TestTheNodesRangeIsTakenUp TestBadRangesAreRefused")},
 
 	"CheckpointContainerRequest": {
-		"container_id": refused("Unimplemented", "TestOtherCallsAreUnimplemented"),
-		"location":     refused("Unimplemented", "TestOtherCallsAreUnimplemented"),
-		"timeout":      refused("Unimplemented", "TestOtherCallsAreUnimplemented"),
+		"container_id": works(checkpoints),
+		"location":     works(checkpoints + " TestWhatCannotBeWrittenDownIsRefused"),
+		"timeout":      works("TestACheckpointThatIsCutOffLeavesTheContainerAlive"),
 	},
 
 	"ListImagesRequest":   {"filter": works("TestImages TestAnImageIsKnownByTagDigestAndID")},

@@ -832,10 +832,12 @@ func TestSignalsGoBothWays(t *testing.T) {
 	}
 }
 
-func TestOtherCallsAreUnimplemented(t *testing.T) {
+func TestACheckpointIsAskedFor(t *testing.T) {
 	d := open(t, slog.LevelError)
-	_, err := d.CheckpointContainer(t.Context(), &api.CheckpointContainerRequest{ContainerId: "c"})
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "CheckpointContainer") {
-		t.Error(err)
+	if _, err := d.CheckpointContainer(t.Context(), &api.CheckpointContainerRequest{ContainerId: "c", Location: "/x.tar", Timeout: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if args := d.rec.last("CheckpointContainer"); !reflect.DeepEqual(args, []any{"c", "/x.tar", 7 * time.Second}) {
+		t.Errorf("asked for %v", args)
 	}
 }

@@ -139,6 +139,10 @@ func (r *recorder) ReopenContainerLog(_ context.Context, id string) error {
 	return r.record("ReopenContainerLog", id)
 }
 
+func (r *recorder) CheckpointContainer(_ context.Context, id, location string, timeout time.Duration) error {
+	return r.record("CheckpointContainer", id, location, timeout)
+}
+
 func (r *recorder) ExecSync(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int, error) {
 	return r.stdout, r.stderr, 3, r.record("ExecSync", id, cmd, timeout)
 }

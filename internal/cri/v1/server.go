@@ -34,6 +34,8 @@ type Runtime interface {
 	ListContainers(ctx context.Context, filter model.ContainerFilter) ([]*model.ContainerStatus, error)
 	UpdateContainerResources(ctx context.Context, id string, r *model.Resources, annotations map[string]string) error
 	ReopenContainerLog(ctx context.Context, id string) error
+	// CheckpointContainer writes a running container to an archive at an absolute path. Timeout 0 is the domain's own.
+	CheckpointContainer(ctx context.Context, id, location string, timeout time.Duration) error
 	// ExecSync runs a command to its end, or kills it after timeout (0: none) and returns context.DeadlineExceeded.
 	ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int,
 		err error)

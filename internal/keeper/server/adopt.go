@@ -37,6 +37,7 @@ func (s *Server) inherit() error {
 		c.row.Held = false
 		s.containers[r.ID] = c
 		close(c.started)
+		s.takeBack(c)
 		c.row.Orphan = true
 		if r.State == keeper.StateExited {
 			close(c.exited)

@@ -41,6 +41,8 @@ type container struct {
 	// ending: somebody sees to the end of the first process.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
+	// still is closed when the checkpoint for which the container stands still ends; nil: none does.
+	still chan struct{}
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 
@@ -141,6 +143,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	})
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
+	_ = c.s.goOn(c, "")
 	if orphan && !c.s.isSettled() {
 		return // its output may yet be handed back; settle sees to it
 	}

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -83,6 +84,10 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 			config.Labels[i] = "bundle=" + r.s.bundle(c.id)
 		}
 	}
+	// A label can name a file of settings for CRIU, and these can name programs: it is not a container's to choose.
+	config.Labels = append(slices.DeleteFunc(config.Labels, func(l string) bool {
+		return strings.HasPrefix(l, "org.criu.config=")
+	}), "org.criu.config="+r.s.criuConfig())
 	return config, nil
 }
 
@@ -99,6 +104,9 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	}
 	if err := l.own(config); err != nil {
 		return err
+	}
+	if l.restore != "" {
+		return r.restore(c, l)
 	}
 	p, err := newProcess(l.spec.Process)
 	if err != nil {
@@ -275,7 +283,7 @@ func (r *inProcess) execLibcontainer(_ context.Context, c *container, l *launch)
 		return launched{}, err
 	}
 	var res launched
-	err = r.with(c, func(lib *libcontainer.Container) error {
+	err = r.withoutCheckpoint(c, func(lib *libcontainer.Container) error {
 		st, err := lib.Status()
 		if err != nil {
 			return err

@@ -186,6 +186,11 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 	}
 	// A pause does not catch it half way: it takes the lock whole.
 	c.libMu.RLock()
+	for still := c.standing(); still != nil; still = c.standing() {
+		c.libMu.RUnlock()
+		<-still
+		c.libMu.RLock()
+	}
 	defer c.libMu.RUnlock()
 	if frozen(paths) {
 		return res, true, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)

@@ -48,6 +48,12 @@ type row struct {
 	Lost       bool      `json:"lost,omitempty"`
 	LogDone    bool      `json:"logDone,omitempty"`
 	Orphan     bool      `json:"orphan,omitempty"`
+
+	// Checkpoint is the nonce of the call for which the container is frozen, CheckpointBy the session that made it.
+	Checkpoint   string `json:"checkpoint,omitempty"`
+	CheckpointBy string `json:"checkpointBy,omitempty"`
+	// CheckpointGroup is the process group that writes it down.
+	CheckpointGroup int `json:"checkpointGroup,omitempty"`
 }
 
 // execRow is a further process, likewise.

@@ -213,6 +213,22 @@ func (v *service) Resume(ctx context.Context, req *api.ContainerRequest) (*api.E
 	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error { return r.resume(ctx, c) })
 }
 
+func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*api.Empty, error) {
+	if err := v.s.begin(); err != nil {
+		return done(err)
+	}
+	defer v.s.end()
+	return done(v.s.checkpoint(ctx, req))
+}
+
+func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
+	c, err := v.s.get(req.Id)
+	if err == nil {
+		err = v.s.goOn(c, req.Nonce)
+	}
+	return done(err)
+}
+
 func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, error) {
 	return done(v.s.adopt(req.Row, req.Token))
 }

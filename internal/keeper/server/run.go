@@ -66,6 +66,10 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		return nil, fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath, req.Id, errdefs.ErrInvalidArgument)
 	case req.RuntimePath != "" && !filepath.IsAbs(req.RuntimePath):
 		return nil, fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id, errdefs.ErrInvalidArgument)
+	case req.Restore != "" && !filepath.IsAbs(req.Restore):
+		return nil, fmt.Errorf("images %q of container %s are not at an absolute path: %w", req.Restore, req.Id, errdefs.ErrInvalidArgument)
+	case req.Restore != "" && req.RuntimePath != "":
+		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id, req.RuntimePath, errdefs.ErrNotImplemented)
 	}
 	r := row{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
@@ -92,15 +96,15 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	s.mu.Unlock()
 	go func() {
 		defer s.end()
-		c.start(&spec)
+		c.start(&launch{spec: &spec, restore: req.Restore, criu: req.Criu})
 	}()
 	return c, nil
 }
 
 // start is the start itself: intent first, then pipes, process, pumps.
-func (c *container) start(spec *specs.Spec) {
+func (c *container) start(l *launch) {
 	end := c.s.orphans.begin()
-	err := c.launch(spec)
+	err := c.launch(l)
 	if err != nil {
 		c.log.Info("container did not start", "name", c.row.Name, "error", err)
 		c.runErr = err
@@ -114,8 +118,8 @@ func (c *container) start(spec *specs.Spec) {
 	c.s.publish(c.id)
 }
 
-func (c *container) launch(spec *specs.Spec) (err error) {
-	s := c.s
+func (c *container) launch(l *launch) (err error) {
+	s, spec := c.s, l.spec
 	// The intent: another keeper finds the row and removes whatever there is of the container.
 	r := c.row
 	if err := s.save(&r); err != nil {
@@ -125,7 +129,6 @@ func (c *container) launch(spec *specs.Spec) (err error) {
 	if r.Reaper {
 		s.podInit(spec)
 	}
-	l := &launch{spec: spec}
 	ends := ends{in: -1, out: -1, err: -1}
 	if !r.Terminal {
 		if err := ends.open(l, r.Stdin); err != nil {

@@ -15,6 +15,8 @@ type stdio struct {
 // launch is a container or exec to be started.
 type launch struct {
 	spec    *specs.Spec    // a container
+	restore string         // where CRIU's images are that it is made from; empty: it is started anew
+	criu    string         // the program
 	process *specs.Process // an exec
 	execID  string
 	io      stdio

@@ -327,7 +327,11 @@ func (s *Server) abandon(session string) {
 				ids = append(ids, id)
 			}
 		}
+		held := c.row.Checkpoint != "" && c.row.CheckpointBy == session
 		c.mu.Unlock()
+		if held {
+			_ = s.goOn(c, "")
+		}
 		for _, id := range ids {
 			c.detach(id)
 		}

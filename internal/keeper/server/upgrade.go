@@ -440,6 +440,7 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 	c := s.newContainer(sc.Row)
 	s.containers[c.id] = c
 	close(c.started)
+	s.takeBack(c)
 	c.stdin = sc.Stdin
 	if c.stdin >= 0 {
 		unix.CloseOnExec(c.stdin)

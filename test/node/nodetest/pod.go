@@ -168,7 +168,9 @@ func (p *Pod) Create(edits ...ContainerEdit) *Container {
 func (p *Pod) TryCreate(edits ...ContainerEdit) (*Container, error) {
 	p.t.Helper()
 	config := p.ContainerConfig(edits...)
-	Pull(p.t, p.Node, config.Image.Image)
+	if !strings.HasPrefix(config.Image.Image, "/") { // the archive of a checkpoint
+		Pull(p.t, p.Node, config.Image.Image)
+	}
 	response, err := p.Node.Runtime.CreateContainer(Context(p.t), &cri.CreateContainerRequest{
 		PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config,
 	})

@@ -1,0 +1,350 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runc/libcontainer"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// CRIU runs below a process of its own, this program under another argument: libcontainer's calls of it know no deadline,
+// and a process can be killed. criu notices that whoever started it is gone, undoes what it has begun and ends.
+
+// CRIUCommand is the argument that makes this program that process; CRIU is its main function then.
+const CRIUCommand = "criu"
+
+// Descriptors of that process beside the container's own three.
+const (
+	criuRequestFD = 3 + iota
+	criuResultFD
+	criuConsoleFD
+)
+
+// criuGrace is how long criu may take to undo what it has begun.
+const criuGrace = 10 * time.Second
+
+// criuSettings is CRIU's configuration for all that this program does. A restored container has other addresses than the one
+// that was written down: its connections are closed, and so need not be held still while they are written down. A file that
+// is open and has no name is kept with the images.
+const criuSettings = "tcp-close\nghost-limit 1G\n"
+
+type criuCall struct {
+	Restore   bool        `json:"restore"`
+	StateRoot string      `json:"stateRoot"`
+	Dir       string      `json:"dir"` // the keeper's
+	ID        string      `json:"id"`
+	CRIU      string      `json:"criu,omitempty"`
+	Images    string      `json:"images"`
+	Work      string      `json:"work"`
+	Spec      *specs.Spec `json:"spec,omitempty"` // of what is restored
+	Systemd   bool        `json:"systemd,omitempty"`
+}
+
+type criuResult struct {
+	PID          int    `json:"pid,omitempty"`
+	Error        string `json:"error,omitempty"`
+	Precondition bool   `json:"precondition,omitempty"` // the node lacks what is needed
+}
+
+func (s *Server) criuConfig() string { return filepath.Join(s.cfg.Dir, "criu.conf") }
+
+// callCRIU runs a process that makes one call of CRIU.
+func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io stdio, console *os.File) (*criuResult, error) {
+	call.StateRoot, call.Dir, call.ID = s.stateRoot(), s.cfg.Dir, c.id
+	if err := os.WriteFile(s.criuConfig(), []byte(criuSettings), 0o600); err != nil {
+		return nil, err
+	}
+	request, err := json.Marshal(call)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := unix.MemfdCreate("criu-request", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	in := os.NewFile(uintptr(mem), "criu-request")
+	defer in.Close()
+	if _, err := in.WriteAt(request, 0); err != nil {
+		return nil, err
+	}
+	out, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	defer theirs.Close()
+	cmd := exec.Command("/proc/self/exe", CRIUCommand)
+	cmd.Args[0] = "berth-keeper"
+	cmd.Env = []string{"PATH=" + searchPath()}
+	cmd.Dir = "/"
+	// A group of its own, so that criu can be found and killed when the process above it is gone.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	cmd.ExtraFiles = []*os.File{in, theirs}
+	if console != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, console)
+	}
+	if io.in != nil {
+		cmd.Stdin = io.in
+	}
+	if io.out != nil {
+		cmd.Stdout = io.out
+	}
+	if io.err != nil {
+		cmd.Stderr = io.err
+	}
+	started, waited := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// The kernel sends the signal when the thread ends that has started the process.
+		goruntime.LockOSThread()
+		defer goruntime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			waited <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start criu's process: %w", err)
+	}
+	theirs.Close()
+	if !call.Restore {
+		c.change(func(r *row) { r.CheckpointGroup = cmd.Process.Pid })
+	}
+	select {
+	case err = <-waited:
+	case <-ctx.Done():
+		_ = cmd.Process.Kill()
+		<-waited
+		endGroup(cmd.Process.Pid)
+		return nil, fmt.Errorf("criu: %w", context.Cause(ctx))
+	}
+	// What criu has started may hold the pipe, so only what is there is read.
+	_ = out.SetReadDeadline(time.Now().Add(time.Second))
+	line, _ := bufio.NewReader(out).ReadBytes('\n')
+	res := &criuResult{}
+	if jerr := json.Unmarshal(line, res); jerr != nil {
+		endGroup(cmd.Process.Pid)
+		return nil, fmt.Errorf("criu's process gave no result: %w", errors.Join(err, jerr))
+	}
+	if res.Error != "" {
+		if said := criuSaid(call); said != "" {
+			res.Error += ": " + said
+		}
+		if res.Precondition {
+			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrFailedPrecondition)
+		}
+		return nil, errors.New(res.Error)
+	}
+	return res, nil
+}
+
+// endGroup waits until all processes of a group are gone, and kills those that stay.
+func endGroup(pgid int) {
+	for deadline := time.Now().Add(criuGrace); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		// Its members are children of this process now.
+		for {
+			if pid, err := unix.Wait4(-pgid, nil, unix.WNOHANG, nil); err != nil || pid <= 0 {
+				break
+			}
+		}
+		if unix.Kill(-pgid, 0) != nil {
+			return
+		}
+	}
+	_ = unix.Kill(-pgid, unix.SIGKILL)
+	_, _ = unix.Wait4(-pgid, nil, 0, nil)
+}
+
+// criuOf are the processes of a group that run CRIU, or the process above it.
+func criuOf(pgid int) []int {
+	var out []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join("/proc", e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		if len(f) < 3 || f[0] == "Z" || f[2] != strconv.Itoa(pgid) {
+			continue
+		}
+		// The number may be another group's by now. libcontainer runs "criu swrk 3".
+		cmd, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if bytes.Contains(cmd, []byte("\x00swrk\x00")) || bytes.HasSuffix(cmd, []byte("\x00"+CRIUCommand+"\x00")) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// searchPath is where criu and the tar that it runs are searched for.
+func searchPath() string {
+	if p := os.Getenv("PATH"); p != "" {
+		return p
+	}
+	return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+// criuSaid is what CRIU's log gives as the reason: the first errors, the later ones follow from them.
+func criuSaid(call *criuCall) string {
+	name := "dump.log"
+	if call.Restore {
+		name = "restore.log"
+	}
+	f, err := os.Open(filepath.Join(call.Work, name))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var said []string
+	lines := bufio.NewScanner(f)
+	for lines.Scan() && len(said) < 2 {
+		// (00.029102) Error (criu/util.c:1533): what is wrong
+		_, rest, ok := strings.Cut(lines.Text(), "Error (")
+		if !ok || strings.Contains(rest, "rlimit: Can't setup RLIMIT_NOFILE for self") { // only a wish of criu's
+			continue
+		}
+		if _, text, ok := strings.Cut(rest, "): "); ok {
+			said = append(said, strings.TrimSpace(text))
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+// CRIU makes the one call that its parent asks for, and returns the process's exit code.
+func CRIU() int {
+	// A process that is restored must not inherit what this one talks to its parent with.
+	for fd := criuRequestFD; fd <= criuConsoleFD; fd++ {
+		unix.CloseOnExec(fd)
+	}
+	out := os.NewFile(criuResultFD, "result")
+	res := &criuResult{}
+	if err := makeCall(res); err != nil {
+		res.Error = err.Error()
+		res.Precondition = errors.Is(err, errdefs.ErrFailedPrecondition)
+	}
+	if err := json.NewEncoder(out).Encode(res); err != nil || res.Error != "" {
+		return 1
+	}
+	return 0
+}
+
+func makeCall(res *criuResult) error {
+	in := os.NewFile(criuRequestFD, "request")
+	b, err := io.ReadAll(io.NewSectionReader(in, 0, 1<<26))
+	if err != nil {
+		return err
+	}
+	call := &criuCall{}
+	if err := json.Unmarshal(b, call); err != nil {
+		return err
+	}
+	if err := call.find(); err != nil {
+		return err
+	}
+	if call.Restore {
+		return call.restore(res)
+	}
+	lib, err := libcontainer.Load(call.StateRoot, call.ID)
+	if err != nil {
+		return err
+	}
+	opts := call.options()
+	opts.LeaveRunning = true
+	return lib.Checkpoint(opts)
+}
+
+// find sees to it that libcontainer, which looks for "criu" in PATH, finds the one that is meant.
+func (call *criuCall) find() error {
+	path := call.CRIU
+	if path == "" {
+		found, err := exec.LookPath("criu")
+		if err != nil {
+			return fmt.Errorf("criu is not installed on this node (package criu): %w", errdefs.ErrFailedPrecondition)
+		}
+		path = found
+	}
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return fmt.Errorf("criu at %s: %w: %w", path, err, errdefs.ErrFailedPrecondition)
+	}
+	if filepath.Base(path) != "criu" {
+		return fmt.Errorf("criu at %s: the program's name has to be criu: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	if err := os.Setenv("PATH", filepath.Dir(path)+":"+searchPath()); err != nil {
+		return err
+	}
+	// CRIU looks at the kernel before anything else, and says there why it cannot work with it.
+	out, err := exec.Command(path, "check").CombinedOutput()
+	if err != nil {
+		first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("criu at %s does not work on this kernel: %s (%w): %w", path, first, err, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+func (call *criuCall) options() *libcontainer.CriuOpts {
+	return &libcontainer.CriuOpts{
+		ImagesDirectory: call.Images,
+		WorkDirectory:   call.Work,
+		FileLocks:       true,
+		LinkRemap:       true,
+		// The network is the pod's, and not the container's to write down.
+		EmptyNs: unix.CLONE_NEWNET,
+		// The restored processes stay where libcontainer has put criu: in the new container's cgroup.
+		ManageCgroupsMode: "ignore",
+		StatusFd:          -1,
+	}
+}
+
+func (call *criuCall) restore(res *criuResult) error {
+	s := &Server{cfg: Config{Dir: call.Dir}}
+	c := &container{s: s, id: call.ID, row: row{ID: call.ID, Systemd: call.Systemd}}
+	config, err := (&inProcess{s: s}).config(c, call.Spec)
+	if err != nil {
+		return err
+	}
+	// CRIU gives the processes the filters that they had; this one is for execs.
+	if profile := call.Spec.Linux.Seccomp; profile != nil {
+		if config.Seccomp, err = s.seccomp.get(profile); err != nil {
+			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
+	lib, err := libcontainer.Create(call.StateRoot, call.ID, config)
+	if err != nil {
+		return err
+	}
+	p := &libcontainer.Process{Init: true}
+	if call.Spec.Process.Terminal {
+		p.ConsoleSocket = os.NewFile(criuConsoleFD, "console")
+	} else {
+		p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
+	}
+	opts := call.options()
+	if profile := call.Spec.Process.ApparmorProfile; profile != "" {
+		opts.LsmProfile = "apparmor:" + profile
+	}
+	if err := lib.Restore(p, opts); err != nil {
+		return errors.Join(err, lib.Destroy())
+	}
+	res.PID, err = p.Pid()
+	return err
+}

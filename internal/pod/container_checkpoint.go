@@ -1,0 +1,194 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/checkpoint"
+	"berth/internal/keeper"
+	"berth/internal/rootfs"
+)
+
+// checkpointDir is where a checkpoint of a container is put together, in the container's directory.
+const checkpointDir = "checkpoint"
+
+// checkpointTimeout is that of a checkpoint whose caller gives none.
+const checkpointTimeout = 10 * time.Minute
+
+// CheckpointContainer writes a running container down, with its memory and what it has written to its root file system, as
+// an archive at an absolute path of the node. The container stands still meanwhile and then goes on. Nothing is at the path
+// until the archive is whole. Timeout 0 is ten minutes.
+func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, timeout time.Duration) error {
+	c, err := m.findContainer(id)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("checkpoint of container %s", shortID(c.id))
+	if err := checkLocation(location); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if timeout <= 0 {
+		timeout = checkpointTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("%s: another operation holds it: %w", what, err)
+	}
+	defer c.op.sem.Release(exclusive)
+	ctx, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
+	c.setCut(cut)
+	defer c.setCut(nil)
+	r, pod := c.record(), c.sandbox.record()
+	switch {
+	case r.Phase != ContainerRunning:
+		return fmt.Errorf("%s: it is %s, not running: %w", what, r.Phase, errdefs.ErrFailedPrecondition)
+	case userNamespace(pod.Config) != nil:
+		return fmt.Errorf("%s: its pod has a user namespace, and CRIU does not join one: %w", what, errdefs.ErrFailedPrecondition)
+	}
+	// The intent: the archive is written beside its place, and that may be on another file system than all else here.
+	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+newID()[:16])
+	if err := m.setContainer(c, func(r *ContainerRecord) { r.CheckpointTemp = temp }); err != nil {
+		return err
+	}
+	err = m.archive(ctx, c, &r, temp)
+	if err == nil {
+		if err = os.Rename(temp, location); err != nil {
+			err = fmt.Errorf("location: %w", err)
+		}
+	}
+	if cerr := m.cleanCheckpoint(c); cerr != nil {
+		m.log.Error("remove what is left of a checkpoint", "container", shortID(c.id), "error", cerr)
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errCut) {
+			err = cause
+		}
+		return fmt.Errorf("%s: %w", what, noSpace(err))
+	}
+	return nil
+}
+
+// errCut ends a checkpoint whose container is to end: a stop does not wait for it.
+var errCut = fmt.Errorf("the container is being stopped: %w", errdefs.ErrFailedPrecondition)
+
+func (c *container) setCut(cut context.CancelCauseFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = cut
+}
+
+// cutCheckpoint ends a checkpoint that is under way.
+func (c *container) cutCheckpoint() {
+	c.mu.Lock()
+	cut := c.cut
+	c.mu.Unlock()
+	if cut != nil {
+		cut(errCut)
+	}
+}
+
+func checkLocation(location string) error {
+	if !filepath.IsAbs(location) {
+		return fmt.Errorf("location %q is not an absolute path: %w", location, errdefs.ErrInvalidArgument)
+	}
+	if st, err := os.Stat(filepath.Dir(location)); err != nil || !st.IsDir() {
+		return fmt.Errorf("location %s: there is no such directory: %w", location, errdefs.ErrInvalidArgument)
+	}
+	st, err := os.Lstat(location)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("location: %w: %w", err, errdefs.ErrInvalidArgument)
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("location %s is there and no regular file: %w", location, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// archive puts a checkpoint together and writes its archive to a file.
+func (m *Manager) archive(ctx context.Context, c *container, r *ContainerRecord, file string) error {
+	dir := filepath.Join(m.containers.Path(c.id), checkpointDir)
+	begin := time.Now()
+	deadline, _ := ctx.Deadline()
+	goOn, err := m.cfg.Keeper.Checkpoint(ctx, &keeper.CheckpointRequest{
+		ID: c.id, Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline), CRIU: m.cfg.CRIU,
+	})
+	if err != nil {
+		return err
+	}
+	// What is on disk has to be what the processes have in mind, so they stand still until it is copied.
+	deleted, err := m.copyFiles(ctx, c, r, dir)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err = errors.Join(err, goOn(end)); err != nil {
+		return err
+	}
+	m.log.Info("a container was written down", "container", shortID(c.id), "stood_still", time.Since(begin))
+	if err := m.describe(c, r, dir, deleted); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("location: %w", err)
+	}
+	return errors.Join(checkpoint.Write(ctx, f, dir), f.Close())
+}
+
+func (m *Manager) copyFiles(ctx context.Context, c *container, r *ContainerRecord, dir string) (deleted []string, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, checkpoint.DiffFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	deleted, err = rootfs.WriteDiff(ctx, f, m.containers.Path(c.id))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if r.LogPath == "" {
+		return deleted, nil
+	}
+	return deleted, copyFile(r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
+}
+
+// describe writes who the container is.
+func (m *Manager) describe(c *container, r *ContainerRecord, dir string, deleted []string) error {
+	spec, err := m.spec(c)
+	if err != nil {
+		return err
+	}
+	config := &checkpoint.Config{
+		ID: c.id, Name: r.Config.Metadata.Name,
+		RootfsImage: r.Config.Image.Image, RootfsImageName: r.Config.Image.Image, RootfsImageRef: r.ImageRef,
+		OCIRuntime: "runc", CreatedTime: r.CreatedAt, CheckpointedAt: time.Now(),
+	}
+	if r.Restored != nil {
+		config.Restored, config.RestoredAt = true, r.Restored.At
+		config.RootfsImage, config.RootfsImageName = r.Restored.Image, r.Restored.Image
+	}
+	return checkpoint.WriteMetadata(dir, config, spec, deleted)
+}
+
+// cleanCheckpoint removes what a checkpoint leaves beside its archive. It is idempotent.
+func (m *Manager) cleanCheckpoint(c *container) error {
+	r := c.record()
+	if r.CheckpointTemp == "" {
+		return nil
+	}
+	err := os.RemoveAll(filepath.Join(m.containers.Path(c.id), checkpointDir))
+	if rerr := os.Remove(r.CheckpointTemp); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	if err != nil {
+		return err
+	}
+	return m.setContainer(c, func(r *ContainerRecord) { r.CheckpointTemp = "" })
+}

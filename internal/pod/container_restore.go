@@ -1,0 +1,347 @@
+package pod
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/checkpoint"
+	"berth/internal/image/unpack"
+	"berth/internal/model"
+	"berth/internal/ocispec"
+	"berth/internal/rootfs"
+)
+
+// restoreDir is where an archive is unpacked to until its container starts, in the container's directory.
+const restoreDir = "restore"
+
+// Restored says what a container was made from.
+type Restored struct {
+	// Dir has the checkpoint in the layout of an archive, until the container starts.
+	Dir string `json:"dir,omitempty"`
+	// Source is the archive, or the image that is a checkpoint; CheckpointImage is that image's ID.
+	Source          string `json:"source"`
+	CheckpointImage string `json:"checkpointImage,omitempty"`
+	// Container is the ID of the container that was written down, Image the image that it had.
+	Container string    `json:"container"`
+	Image     string    `json:"image"`
+	At        time.Time `json:"at,omitzero"`
+}
+
+// restoring is a container that is being created from a checkpoint.
+type restoring struct {
+	Restored
+	layer string // of an image: the directory that has it
+	info  *checkpoint.Info
+}
+
+// checkpointOf finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
+// made from one. It returns the image of the container's root file system, and the checkpoint, nil if there is none.
+func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
+	const field = "config.image.image"
+	name := cfg.Image.Image
+	re := &restoring{Restored: Restored{Source: name}}
+	var err error
+	if filepath.IsAbs(name) {
+		re.info, err = checkpoint.ReadArchive(ctx, filepath.Clean(name))
+	} else {
+		var img *model.Image
+		if img, err = m.cfg.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
+			return img, nil, err
+		}
+		if !m.cfg.RestoreImages {
+			return nil, nil, fmt.Errorf("%s: %s is a checkpoint, and those in images are not restored on this node, since CRIU does "+
+				"as root what they say (checkpoint.restore_images): %w", field, name, errdefs.ErrFailedPrecondition)
+		}
+		re.CheckpointImage = img.ID
+		re.layer, re.info, err = m.checkpointLayer(img, holder)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", field, err)
+	}
+	re.Container = re.info.Config.ID
+	var tried []string
+	for _, name := range []string{re.info.Config.RootfsImageRef, re.info.Config.RootfsImageName, re.info.Config.RootfsImage} {
+		if name == "" || slices.Contains(tried, name) {
+			continue
+		}
+		img, err := m.cfg.Images.Get(ctx, name)
+		if err == nil {
+			re.Image = img.ID
+			if len(img.RepoTags) > 0 {
+				re.Image = img.RepoTags[0]
+			}
+			return img, re, nil
+		}
+		if !errdefs.IsNotFound(err) && !errdefs.IsInvalidArgument(err) {
+			return nil, nil, err
+		}
+		tried = append(tried, name)
+	}
+	return nil, nil, fmt.Errorf("%s: the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
+		field, name, strings.Join(tried, " or "), errdefs.ErrNotFound)
+}
+
+// restorable tells whether a pod can have a container from a checkpoint.
+func (m *Manager) restorable(re *restoring, pod *SandboxRecord, handler Handler) error {
+	switch {
+	case handler.RuntimePath != "":
+		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
+			re.Source, handler.Name, handler.RuntimePath, errdefs.ErrFailedPrecondition)
+	case userNamespace(pod.Config) != nil:
+		return fmt.Errorf("restore %s: the pod has a user namespace, and CRIU does not join one: %w",
+			re.Source, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// checkpointLayer finds the layer of an image that is a checkpoint, and holds it.
+func (m *Manager) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
+	layers, err := m.cfg.Images.Hold(img.ID, holder)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, dir := range layers.Dirs {
+		if st, err := os.Lstat(filepath.Join(dir, checkpoint.ConfigFile)); err == nil && st.Mode().IsRegular() {
+			info, err := checkpoint.ReadDir(dir)
+			return dir, info, err
+		}
+	}
+	return "", nil, fmt.Errorf("the image %s says that it is a checkpoint, and has no layer with a %s: %w",
+		img.ID, checkpoint.ConfigFile, errdefs.ErrInvalidArgument)
+}
+
+// unpackCheckpoint puts a checkpoint into a container's directory: CRIU's images, and the writable layer, before the root file
+// system is mounted.
+func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restoring) error {
+	var err error
+	if re.CheckpointImage == "" {
+		err = checkpoint.Unpack(ctx, filepath.Clean(re.Source), re.Dir)
+	} else {
+		err = checkpoint.Link(re.layer, re.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	name, err := os.ReadFile(m.podFile(c.sandbox.id, hostnameFile))
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.SetHostname(re.Dir, strings.TrimSpace(string(name))); err != nil {
+		return err
+	}
+	upper := rootfs.Upper(m.containers.Path(c.id))
+	if err := os.MkdirAll(upper, 0o755); err != nil {
+		return err
+	}
+	root, err := os.Open(upper)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	diff, err := os.OpenFile(filepath.Join(re.Dir, checkpoint.DiffFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // a container that has written nothing
+	case err != nil:
+		return err
+	default:
+		defer diff.Close()
+		if _, err := unpack.Layer(ctx, root, diff); err != nil {
+			return fmt.Errorf("%s: %w", checkpoint.DiffFile, err)
+		}
+	}
+	return deleteFiles(upper, re.Dir)
+}
+
+// deleteFiles deletes from a root file system what the checkpoint says, for archives of runtimes that know no whiteouts.
+func deleteFiles(upper, dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, checkpoint.DeletedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var deleted []string
+	if err == nil {
+		err = json.Unmarshal(b, &deleted)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %w", checkpoint.DeletedFile, err, errdefs.ErrInvalidArgument)
+	}
+	root, err := os.OpenRoot(upper)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range deleted {
+		rel := filepath.Clean("/" + name)[1:]
+		if rel == "" {
+			continue
+		}
+		if _, err := root.Lstat(rel); err == nil {
+			continue // a whiteout, or what came after the deletion
+		}
+		parent, err := root.Open(filepath.Dir(rel))
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = root.MkdirAll(filepath.Dir(rel), 0o755); err == nil {
+				parent, err = root.Open(filepath.Dir(rel))
+			}
+		}
+		if err == nil {
+			err = unix.Mknodat(int(parent.Fd()), filepath.Base(rel), unix.S_IFCHR, 0)
+			parent.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %q: %w", checkpoint.DeletedFile, name, err)
+		}
+	}
+	return nil
+}
+
+// asWritten makes the configuration of a container fit its checkpoint where it says nothing: the command is that of the
+// process that goes on.
+func (re *restoring) asWritten(cfg *model.ContainerConfig) *model.ContainerConfig {
+	out := *cfg
+	out.Command, out.Args = re.info.Spec.Process.Args, nil
+	return &out
+}
+
+// fit makes the specification that of the processes as they were written down. What a request asks for and they do not have
+// cannot be given to them, and they must not bring more rights than it gives: both are refused.
+func (re *restoring) fit(cfg *model.ContainerConfig, out *ocispec.Output) error {
+	old, spec := re.info.Spec, out.Spec
+	differ := func(what string, is, was any) error {
+		return fmt.Errorf("the checkpoint %s has %s %v, and the request %v: a restored process cannot change it: %w",
+			re.Source, what, was, is, errdefs.ErrFailedPrecondition)
+	}
+	if old.Process.Terminal != spec.Process.Terminal {
+		return differ("terminal", spec.Process.Terminal, old.Process.Terminal)
+	}
+	if stdin := strings.HasPrefix(re.info.Streams[0], "pipe:"); !spec.Process.Terminal && stdin != cfg.Stdin {
+		return differ("stdin", cfg.Stdin, stdin)
+	}
+	security := cfg.Security
+	if (security.RunAsUser != nil || security.RunAsUsername != "") && spec.Process.User.UID != old.Process.User.UID {
+		return differ("user", spec.Process.User.UID, old.Process.User.UID)
+	}
+	if security.RunAsGroup != nil && spec.Process.User.GID != old.Process.User.GID {
+		return differ("group", spec.Process.User.GID, old.Process.User.GID)
+	}
+	for what, pair := range map[string][2]any{
+		"mounts":              {mountPoints(spec), mountPoints(old)},
+		"devices":             {devicePaths(spec), devicePaths(old)},
+		"namespaces":          {namespaceKinds(spec), namespaceKinds(old)},
+		"a read-only root":    {spec.Root.Readonly, old.Root.Readonly},
+		"a seccomp filter":    {spec.Linux.Seccomp != nil, old.Linux.Seccomp != nil},
+		"no_new_privs":        {spec.Process.NoNewPrivileges, old.Process.NoNewPrivileges},
+		"the masked paths":    {sorted(spec.Linux.MaskedPaths), sorted(old.Linux.MaskedPaths)},
+		"the read-only paths": {sorted(spec.Linux.ReadonlyPaths), sorted(old.Linux.ReadonlyPaths)},
+	} {
+		if is, was := fmt.Sprint(pair[0]), fmt.Sprint(pair[1]); is != was {
+			return differ(what, is, was)
+		}
+	}
+	if more := moreCapabilities(spec, old); len(more) > 0 {
+		return differ("capabilities", "without "+strings.Join(more, ", "), "with them")
+	}
+	spec.Process.Args, spec.Process.Env, spec.Process.Cwd, spec.Process.User =
+		old.Process.Args, old.Process.Env, old.Process.Cwd, old.Process.User
+	out.User = model.User{UID: int64(old.Process.User.UID), GID: int64(old.Process.User.GID)}
+	for _, gid := range old.Process.User.AdditionalGids {
+		out.User.Groups = append(out.User.Groups, int64(gid))
+	}
+	return nil
+}
+
+func sorted(list []string) []string { return slices.Compact(slices.Sorted(slices.Values(list))) }
+
+func mountPoints(spec *specs.Spec) []string {
+	points := map[string]bool{}
+	for _, m := range spec.Mounts {
+		points[filepath.Clean(m.Destination)] = true
+	}
+	return slices.Sorted(maps.Keys(points))
+}
+
+func devicePaths(spec *specs.Spec) []string {
+	var paths []string
+	for _, d := range spec.Linux.Devices {
+		paths = append(paths, d.Path)
+	}
+	return sorted(paths)
+}
+
+// namespaceKinds are the namespaces that a container does not share with the node, and whether they are the pod's.
+func namespaceKinds(spec *specs.Spec) []string {
+	var kinds []string
+	for _, n := range spec.Linux.Namespaces {
+		kind := string(n.Type)
+		if n.Path != "" {
+			kind += " of the pod"
+		}
+		kinds = append(kinds, kind)
+	}
+	return sorted(kinds)
+}
+
+// moreCapabilities are those that the processes have and the request does not give.
+func moreCapabilities(spec, old *specs.Spec) []string {
+	var has, may []string
+	if c := old.Process.Capabilities; c != nil {
+		has = slices.Concat(c.Bounding, c.Permitted, c.Effective, c.Inheritable, c.Ambient)
+	}
+	if c := spec.Process.Capabilities; c != nil {
+		may = c.Bounding
+	}
+	return slices.DeleteFunc(sorted(has), func(c string) bool { return slices.Contains(may, c) })
+}
+
+// goOnWithLog lets the log of a restored container begin with that of the one that was written down.
+func (m *Manager) goOnWithLog(r *ContainerRecord) error {
+	if r.LogPath == "" {
+		return nil
+	}
+	if st, err := os.Stat(r.LogPath); err == nil && st.Size() > 0 {
+		return nil
+	}
+	err := copyFile(filepath.Join(r.Restored.Dir, checkpoint.LogFile), r.LogPath, 0o640)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// dropCheckpoint ends the need for a checkpoint whose container runs, or will not.
+func (m *Manager) dropCheckpoint(c *container) {
+	if err := os.RemoveAll(filepath.Join(m.containers.Path(c.id), restoreDir)); err != nil {
+		m.log.Error("remove a checkpoint that is no longer needed", "container", shortID(c.id), "error", err)
+	}
+}
+
+func copyFile(from, to string, mode fs.FileMode) error {
+	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is no regular file", from))
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
