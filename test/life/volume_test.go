@@ -1,8 +1,11 @@
 package life
 
 import (
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/pouch"
 	"berth/internal/registrytest"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -136,5 +140,187 @@ func TestVolumesOfAnImageSurviveTheDaemon(t *testing.T) {
 	created.Start()
 	if got := created.Sh("cat /data/file"); got != "from the image" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// create makes a container through v1alpha2, which has fields for volumes and quotas.
+func create(t *testing.T, p *nodetest.Pod, edits ...nodetest.ContainerEdit) (*nodetest.Container, error) {
+	t.Helper()
+	config := p.ContainerConfig(edits...)
+	nodetest.Pull(t, p.Node, config.Image.Image)
+	made, err := nodetest.DialV1alpha2(p.Node).CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{
+		PodSandboxId: p.ID, SandboxConfig: p.Config, Config: config})
+	if err != nil {
+		return nil, err
+	}
+	return &nodetest.Container{Pod: p, ID: made.ContainerId, Config: config}, nil
+}
+
+// runNamed makes and starts one.
+func runNamed(t *testing.T, p *nodetest.Pod, edits ...nodetest.ContainerEdit) *nodetest.Container {
+	t.Helper()
+	c, err := create(t, p, edits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Start()
+	return c
+}
+
+// named mounts the volume of a name.
+func named(t *testing.T, name, at string) nodetest.ContainerEdit {
+	return func(c *cri.ContainerConfig) {
+		m := &cri.Mount{ContainerPath: at}
+		add(t, m, &pouch.Mount{Name: name})
+		c.Mounts = append(c.Mounts, m)
+	}
+}
+
+// removeVolume removes one through v1alpha2.
+func removeVolume(t *testing.T, n *node.Node, name string) error {
+	_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t), &pouch.RemoveVolumeRequest{VolumeName: name})
+	return err
+}
+
+func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
+	nodetest.BerthOnly(t, "it has no volumes")
+	n := nodetest.Shared(t)
+	withVolumes := volumeImage(t, n)
+	name := "v_" + filepath.Base(t.TempDir()) + "-1"
+	p, mapped := nodetest.RunPod(t, n), nodetest.RunPod(t, n,
+		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(400000, 65536)}))
+	// Made and filled in a user namespace, it has the image's own owners.
+	first := runNamed(t, mapped, withVolumes, named(t, name, "/data"))
+	if got := first.Sh("stat -c '%a %u:%g' /data /data/file; cat /data/soft; stat -c %h /data/hard; echo first >/data/new"); got !=
+		"3770 1001:1002\n640 1003:1004\nfrom the image2" {
+		t.Errorf("it begins with %q", got)
+	}
+	path := filepath.Join(n.Root, "volumes", name, "data")
+	for file, want := range map[string]uint32{"file": 1003, "new": 0} {
+		var st syscall.Stat_t
+		if err := syscall.Stat(filepath.Join(path, file), &st); err != nil || st.Uid != want {
+			t.Errorf("on the node %s belongs to %d, %v, want %d", file, st.Uid, err, want)
+		}
+	}
+	second := runNamed(t, p, named(t, name, "/mnt"))
+	if got := second.Sh("stat -c %u:%g /mnt/file /mnt/new; cat /mnt/new; rm /mnt/file; echo second >/mnt/new"); got != "1003:1004\n0:1002\nfirst" {
+		t.Errorf("another pod sees %q", got)
+	}
+	if got := first.Sh("cat /data/new"); got != "second" {
+		t.Errorf("the first one sees %q", got)
+	}
+	st := pouchStatus(t, nodetest.DialV1alpha2(n), first.ID)
+	if ext := added(t, st, &pouch.ContainerStatus{}); len(ext.Volumes) != 5 || ext.Volumes["/data"] == nil || ext.Volumes["/none/here"] == nil {
+		t.Errorf("the status has volumes %v", ext.Volumes)
+	}
+	// In use, by a running container and by an ended one, it stays.
+	for _, c := range []*nodetest.Container{first, second} {
+		err := removeVolume(t, n, name)
+		nodetest.WantCode(t, err, codes.FailedPrecondition)
+		if err != nil && (!strings.Contains(err.Error(), c.ID[:12]) || !strings.Contains(err.Error(), c.Config.Metadata.Name)) {
+			t.Errorf("the error does not name %s: %v", c.Config.Metadata.Name, err)
+		}
+		c.Stop(0)
+		nodetest.WantCode(t, removeVolume(t, n, name), codes.FailedPrecondition)
+		c.Remove()
+	}
+	// It is not filled again, and read-only where it is asked for.
+	third := runNamed(t, p, withVolumes, named(t, name, "/data"), func(c *cri.ContainerConfig) { c.Mounts[0].Readonly = true })
+	if got := third.Sh("cat /data/new; ls /data; ! touch /data/x 2>/dev/null"); got != "second\nhard\nnew\nsoft\nsub" {
+		t.Errorf("later it holds %q", got)
+	}
+	third.Remove()
+	if err := removeVolume(t, n, name); err != nil {
+		t.Error(err)
+	}
+	nodetest.WantCode(t, removeVolume(t, n, name), codes.NotFound)
+	if exists(filepath.Dir(path)) {
+		t.Error("it is still there")
+	}
+}
+
+func TestAVolumeThatCannotBe(t *testing.T) {
+	nodetest.BerthOnly(t, "it has no volumes")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	for claim, edit := range map[string]nodetest.ContainerEdit{
+		"leads out":       named(t, "../x", "/x"),
+		"is hidden":       named(t, ".x", "/x"),
+		"has a host path": func(c *cri.ContainerConfig) { named(t, "x", "/x")(c); c.Mounts[0].HostPath = "/tmp" },
+		"is at the root":  named(t, "x", "/"),
+		"is at a file":    named(t, "x", "/bin/busybox"),
+		"is at no path":   named(t, "x", "x"),
+	} {
+		_, err := create(t, p, edit)
+		if nodetest.WantCode(t, err, codes.InvalidArgument); t.Failed() {
+			t.Fatal(claim)
+		}
+	}
+	for _, bad := range []string{"", "..", "a/b", "../volumes"} {
+		nodetest.WantCode(t, removeVolume(t, n, bad), codes.InvalidArgument)
+	}
+	nodetest.WantCode(t, removeVolume(t, n, "no-such"), codes.NotFound)
+	left, err := os.ReadDir(filepath.Join(n.Root, "volumes"))
+	if err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() == "x" }) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
+	nodetest.BerthOnly(t, "it has no volumes")
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n)
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	berth := func(fails bool, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(filepath.Join(binaries, "berth"), append([]string{"--address", n.Address, "--data-dir", t.TempDir(), "volume"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if (err != nil) != fails {
+			t.Fatalf("berth volume %v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	used := runNamed(t, p, named(t, "used", "/v"))
+	runNamed(t, p, named(t, "left", "/v"), named(t, "right", "/w")).Remove()
+	used.Sh("head -c 100000 /dev/zero >/v/file")
+	list := berth(false, "ls")
+	for _, want := range []string{"VOLUME", "used", "left", "right", used.Config.Metadata.Name} {
+		if !strings.Contains(list, want) {
+			t.Errorf("ls lacks %q: %s", want, list)
+		}
+	}
+	if got := berth(false, "ls", "--unused", "-o", "json"); strings.Contains(got, `"used"`) || !strings.Contains(got, `"left"`) {
+		t.Errorf("ls --unused: %s", got)
+	}
+	var detail []struct {
+		Name, Path string
+		Containers []string
+		UsedBytes  int
+		InodesUsed int
+	}
+	if err := json.Unmarshal([]byte(berth(false, "inspect", "used")), &detail); err != nil || len(detail) != 1 ||
+		detail[0].UsedBytes < 100000 || detail[0].InodesUsed != 2 || len(detail[0].Containers) != 1 || !exists(filepath.Join(detail[0].Path, "file")) {
+		t.Errorf("inspect: %+v, %v", detail, err)
+	}
+	if says := berth(true, "rm", "used"); !strings.Contains(says, used.Config.Metadata.Name) {
+		t.Errorf("rm of what is used: %s", says)
+	}
+	if says := berth(true, "rm", "no-such"); !strings.Contains(says, "berth volume ls") {
+		t.Errorf("rm of nothing: %s", says)
+	}
+	if got := berth(false, "rm", "left"); got != "left\n" {
+		t.Errorf("rm: %q", got)
+	}
+	if got := berth(false, "prune", "--dry-run"); got != "right\n" {
+		t.Errorf("prune --dry-run: %q", got)
+	}
+	if got := berth(false, "prune"); got != "right\n" {
+		t.Errorf("prune: %q", got)
+	}
+	if got := berth(false, "prune"); got != "" || !strings.Contains(berth(false, "ls"), "used") {
+		t.Errorf("prune again: %q", got)
 	}
 }
