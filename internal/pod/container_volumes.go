@@ -62,6 +62,9 @@ func declaredVolumes(img *model.Image) []string {
 // imageVolumes are the declared paths for which a container gets a volume of its own: all but those at which it mounts something,
 // or finds what every container has there.
 func imageVolumes(declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
+	if len(declared) == 0 {
+		return nil, nil
+	}
 	// Links of the image lead elsewhere: /var/run/x is /run/x.
 	place := func(p string) (string, error) {
 		at, err := securejoin.SecureJoin(root, p)
@@ -147,14 +150,20 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRec
 		}
 		mounts = append(mounts, model.Mount{ContainerPath: p, HostPath: dir, SELinuxRelabel: true})
 	}
+	isMounted := false
 	plain := func(ctx context.Context) (string, error) {
 		if user == nil {
 			return root, nil
 		}
 		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
+		isMounted = true
 		return rootfs.Mount(ctx, rootfs.Options{Dir: m.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
 	}
-	defer func() { err = errors.Join(err, rootfs.Unmount(m.plainDir(c.id))) }()
+	defer func() {
+		if isMounted {
+			err = errors.Join(err, rootfs.Unmount(m.plainDir(c.id)))
+		}
+	}()
 	for i, mount := range r.Config.Mounts {
 		if mount.Volume != "" {
 			mount.HostPath, err = m.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -18,6 +20,9 @@ import (
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
+
+// netBind is the file capability cap_net_bind_service=ep.
+const netBind = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
 // volumeImage is an image that declares volumes: one with content, one without, one behind a link, and one that every container
 // has something at.
@@ -34,6 +39,7 @@ func volumeImage(t *testing.T, n *node.Node) nodetest.ContainerEdit {
 			registrytest.Dir("data", 0o3770).Owned(1001, 1002),
 			registrytest.File("data/file", 0o640, "from the image").Owned(1003, 1004),
 			registrytest.Hardlink("data/hard", "data/file"),
+			registrytest.File("data/sub/capable", 0o755, "").Xattr("security.capability", netBind),
 			registrytest.Symlink("data/soft", "file"),
 			registrytest.Dir("data/sub", 0o700),
 			registrytest.Dir("real", 0o755), registrytest.File("real/x/file", 0o644, "behind a link"),
@@ -74,6 +80,15 @@ func TestVolumesOfAnImageAreTheContainersOwn(t *testing.T) {
 					if err := syscall.Stat(filepath.Join(n.Root, "containers", c.ID, "volumes/0/new"), &st); err != nil || st.Uid != 300000 {
 						t.Errorf("on the node a file of the container's root belongs to %d, %v", st.Uid, err)
 					}
+				}
+				capability := make([]byte, 64)
+				length, err := unix.Getxattr(filepath.Join(n.Root, "containers", c.ID, "volumes/0/sub/capable"), "security.capability", capability)
+				want := netBind
+				if mapped { // version 3 names the root whose namespace it is for
+					want = "\x01\x00\x00\x03" + netBind[4:] + string(binary.LittleEndian.AppendUint32(nil, 300000))
+				}
+				if err != nil || string(capability[:length]) != want {
+					t.Errorf("a file capability is %q, %v, want %q", capability[:length], err, want)
 				}
 				if other := p.Run(withVolumes); other.Sh("ls /data") != "file\nhard\nsoft\nsub" {
 					t.Errorf("another container's /data: %q", other.Sh("ls /data"))
