@@ -107,6 +107,12 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		if killErr := m.cfg.Keeper.KillExec(kill, c.id, req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
 			m.log.Warn("kill an exec that nobody waits for", "container", shortID(c.id), "error", killErr)
 		}
+		// The keeper's client keeps a descriptor of it until it is told of its end.
+		m.background.Go(func() {
+			wait, cancel := context.WithTimeout(m.ctx, undoTimeout)
+			defer cancel()
+			_, _ = m.cfg.Keeper.WaitExec(wait, c.id, req.ExecID)
+		})
 		close(done)
 		io.drain()
 		return nil, fmt.Errorf("exec in container %s: %w", shortID(c.id), err)

@@ -194,8 +194,8 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 
 func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Request, r ExecRequest) {
 	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
-	if isChannelV5(req) {
-		s.serveV5(ctx, w, req, r.Wanted, func(st streams) error {
+	if isChannels(req) {
+		s.serveChannels(ctx, w, req, r.Wanted, func(st streams) error {
 			return run.ExecInContainer(ctx, "", "", r.ContainerID, r.Cmd, st.stdin, st.stdout, st.stderr, r.TTY, st.resize, 0)
 		})
 		return
@@ -206,8 +206,8 @@ func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Requ
 
 func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Request, r AttachRequest) {
 	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
-	if isChannelV5(req) {
-		s.serveV5(ctx, w, req, r.Wanted, func(st streams) error {
+	if isChannels(req) {
+		s.serveChannels(ctx, w, req, r.Wanted, func(st streams) error {
 			return run.AttachContainer(ctx, "", "", r.ContainerID, st.stdin, st.stdout, st.stderr, r.TTY, st.resize)
 		})
 		return

@@ -715,6 +715,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 		{"cpu/cpu.cfs_quota_us", "cpu.max", "50000", "50000 100000"},
 		{"cpu/cpu.shares", "cpu.weight", "256", "10"},
 		{"memory/memory.limit_in_bytes", "memory.max", "67108864", "67108864"},
+		{"memory/memory.soft_limit_in_bytes", "memory.low", "33554432", "33554432"},
 	} {
 		if got := podCgroupFile(t, parent+"/"+pod, want.v1, want.v2); got != want.inV1 && got != want.inV2 {
 			t.Errorf("%s or %s is %q", want.v1, want.v2, got)
@@ -1024,4 +1025,11 @@ func TestThe2016ImagesComeAndGo(t *testing.T) {
 	if r, err := d.ListImages(ctx, &early.ListImagesRequest{}); err != nil || len(r.Images) != 0 {
 		t.Errorf("%v, %v", r, err)
 	}
+}
+
+func auth2016(ref string, auth *cri.AuthConfig) *early.PullImageRequest {
+	return &early.PullImageRequest{Image: &early.ImageSpec{Image: &ref}, Auth: &early.AuthConfig{
+		Username: &auth.Username, Password: &auth.Password, Auth: &auth.Auth, ServerAddress: &auth.ServerAddress,
+		IdentityToken: &auth.IdentityToken, RegistryToken: &auth.RegistryToken,
+	}}
 }

@@ -204,6 +204,18 @@ func TestANodeWithCNI(t *testing.T) {
 	reach(t, n)
 }
 
+// skipUnable skips what a handler's runtime cannot do on this machine.
+func skipUnable(t *testing.T, handler string) {
+	t.Helper()
+	if handler != "crun" {
+		return
+	}
+	controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
+	if err == nil && len(strings.TrimSpace(string(controllers))) > 0 {
+		t.Skipf("crun does not run where v1 controllers are mounted and v2 has some too (here: %s)", controllers)
+	}
+}
+
 func TestARuntimeHandlerNamesAnOCIRuntime(t *testing.T) {
 	n := nodetest.Shared(t)
 	for _, handler := range []string{"runc", "crun"} {
@@ -211,12 +223,7 @@ func TestARuntimeHandlerNamesAnOCIRuntime(t *testing.T) {
 			if n.Handlers[handler] == "" {
 				t.Skipf("%s is not installed (Debian: %s)", handler, handler)
 			}
-			if handler == "crun" {
-				controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
-				if err == nil && len(strings.TrimSpace(string(controllers))) > 0 {
-					t.Skipf("crun does not run where v1 controllers are mounted and v2 has some too (here: %s)", controllers)
-				}
-			}
+			skipUnable(t, handler)
 			p := nodetest.RunPodHandler(t, n, handler)
 			if got := p.Status().RuntimeHandler; got != handler {
 				t.Errorf("the pod's handler is %q", got)

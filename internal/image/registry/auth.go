@@ -41,8 +41,9 @@ func parseAuth(a *model.Auth) (credentials, error) {
 		c.server = u.Host
 	}
 	switch {
-	case a.Username != "":
+	case a.Username != "" && a.Password != "":
 		c.user, c.password = a.Username, a.Password
+	// Clients may send a user's name along with what stands for the password.
 	case a.IdentityToken != "":
 		c.password = a.IdentityToken
 	case a.Auth != "":
@@ -58,6 +59,8 @@ func parseAuth(a *model.Auth) (credentials, error) {
 		c.user, c.password = user, strings.Trim(password, "\x00")
 	case a.RegistryToken != "":
 		c.token = a.RegistryToken
+	case a.Username != "":
+		c.user = a.Username
 	case a.Password != "":
 		return c, fmt.Errorf("credentials: a password without a user name: %w", errdefs.ErrInvalidArgument)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,9 +26,14 @@ const (
 	closeGrace = 2 * time.Second
 )
 
-// isChannelV5 says whether a client speaks v5.channel.k8s.io.
-func isChannelV5(req *http.Request) bool {
-	return wsstream.IsWebSocketRequestWithStreamCloseProtocol(req)
+// channelProtocols are those that are spoken here. The library's own v4 stops taking input for good when much of it comes.
+var channelProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
+
+// isChannels says whether a client offers one of channelProtocols.
+func isChannels(req *http.Request) bool {
+	return wsstream.IsWebSocketRequest(req) && slices.ContainsFunc(websocket.Subprotocols(req), func(offered string) bool {
+		return slices.Contains(channelProtocols, offered)
+	})
 }
 
 // streams are a session's, as the library's handlers have them.
@@ -37,11 +43,11 @@ type streams struct {
 	resize         <-chan remotecommand.TerminalSize
 }
 
-// serveV5 speaks v5.channel.k8s.io. Each message begins with the number of its stream; a message of 255 and a number
-// ends that stream. The outcome goes to the error stream as a Status object in JSON.
-func (s *Server) serveV5(ctx context.Context, w http.ResponseWriter, req *http.Request, wanted Wanted, run func(streams) error) {
+// serveChannels speaks v4.channel.k8s.io and v5. Each message begins with the number of its stream; in v5 a message of 255 and
+// a number ends that stream. The outcome goes to the error stream as a Status object in JSON.
+func (s *Server) serveChannels(ctx context.Context, w http.ResponseWriter, req *http.Request, wanted Wanted, run func(streams) error) {
 	upgrader := websocket.Upgrader{
-		Subprotocols: []string{remotecommand.StreamProtocolV5Name},
+		Subprotocols: channelProtocols,
 		// The token in the address is what lets a client in; where its page comes from does not matter.
 		CheckOrigin: func(*http.Request) bool { return true },
 	}
@@ -66,6 +72,15 @@ func (s *Server) serveV5(ctx context.Context, w http.ResponseWriter, req *http.R
 	defer stop()
 	go c.beat(beat)
 
+	// An empty message tells clients that the session is there, as other servers of the protocol do.
+	switch {
+	case wanted.Stdout:
+		c.send(remotecommand.StreamStdOut, nil)
+	case wanted.Stderr:
+		c.send(remotecommand.StreamStdErr, nil)
+	default:
+		c.send(remotecommand.StreamErr, nil)
+	}
 	st := streams{stdin: stdin, stdout: channel{c, remotecommand.StreamStdOut}, stderr: channel{c, remotecommand.StreamStdErr}}
 	if wanted.TTY {
 		st.resize = sizes
@@ -135,6 +150,9 @@ func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool, 
 				}
 			}
 		case remotecommand.StreamClose:
+			if c.conn.Subprotocol() != remotecommand.StreamProtocolV5Name {
+				continue
+			}
 			if _, err := io.ReadFull(message, number[:]); err == nil && number[0] == remotecommand.StreamStdIn {
 				stdin.Close()
 			}
