@@ -15,17 +15,43 @@ import (
 
 const (
 	kubeletPackage = "k8s.io/kubernetes/cmd/kubelet"
+	samplePackage  = "k8s.io/kubernetes/test/images/sample-device-plugin"
 	versionPackage = "k8s.io/component-base/version"
 )
 
-// buildKubelet is the path of a kubelet built from the module build/. One that was built from the same go.mod and go.sum
-// is taken from the user's cache directory.
+// buildKubelet is the path of a kubelet built from the module build/.
 func buildKubelet(ctx context.Context) (string, error) {
-	root, err := node.ModuleRoot()
+	module, version, err := kubernetes(ctx)
 	if err != nil {
 		return "", err
 	}
-	module := filepath.Join(root, "test", "kubelet", "build")
+	// A kubelet that does not know its version does not start.
+	return build(ctx, module, "kubelet", kubeletPackage, fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version))
+}
+
+// buildSample is the path of Kubernetes' own sample of a device plugin.
+func buildSample(ctx context.Context) (string, error) {
+	module, _, err := kubernetes(ctx)
+	if err != nil {
+		return "", err
+	}
+	return build(ctx, module, "sample-device-plugin", samplePackage, "-s -w")
+}
+
+// kubernetes is the directory of the module build/, and the version of Kubernetes in it.
+func kubernetes(ctx context.Context) (module, version string, err error) {
+	root, err := node.ModuleRoot()
+	if err != nil {
+		return "", "", err
+	}
+	module = filepath.Join(root, "test", "kubelet", "build")
+	version, err = goTool(ctx, module, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	return module, version, err
+}
+
+// build builds a program of the module. One that was built from the same go.mod and go.sum is taken from the user's cache
+// directory.
+func build(ctx context.Context, module, name, pkg, ldflags string) (string, error) {
 	sum := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(module, name))
@@ -39,24 +65,17 @@ func buildKubelet(ctx context.Context) (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(cache, "berth", "kubelet", hex.EncodeToString(sum.Sum(nil))[:16])
-	path := filepath.Join(dir, "kubelet")
+	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	version, err := goTool(ctx, module, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
-	if err != nil {
-		return "", err
-	}
-	fmt.Printf("building a kubelet %s, once: some minutes\n", version)
+	fmt.Printf("building %s, once: some minutes\n", pkg)
 	partial := fmt.Sprintf("%s.%d", path, os.Getpid())
 	defer os.Remove(partial)
-	// A kubelet that does not know its version does not start.
-	ldflags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)
-	_, err = goTool(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", partial, kubeletPackage)
-	if err != nil {
+	if _, err = goTool(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", partial, pkg); err != nil {
 		return "", err
 	}
 	return path, os.Rename(partial, path)

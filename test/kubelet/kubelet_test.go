@@ -45,6 +45,7 @@ type kubelet struct {
 	dir       string // everything of the kubelet; root is in it
 	root      string // a mount of its own, shared, so that what the kubelet mounts in it is seen outside its namespace
 	manifests string
+	plugins   string // sockets of device plugins, seen by the kubelet where it looks for them
 	config    map[string]any
 	args, env []string
 	address   string // host:port of its API
@@ -67,19 +68,25 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// namespaceScript makes the mounts that only the kubelet is to see, then becomes the kubelet. Its arguments are the
-// directory of tunables, then the kubelet's command. A mount that others share is made private first.
-const namespaceScript = `
+// privateScript makes mounts that only this process and its children see. A mount that others share is made private first.
+const privateScript = `
 private() { mount --make-private "$(findmnt -n -o TARGET -T "$1")"; }
+own() { private "$1"; mount -t tmpfs -o mode=755 kubelet "$1"; }
+`
+
+// namespaceScript makes the mounts that only the kubelet is to see, then becomes the kubelet. Its arguments are the
+// directory of tunables, that of device plugins, then the kubelet's command.
+const namespaceScript = privateScript + `
 for dir in /var/lib/kubelet /var/log/containers; do
-	private $dir
-	mount -t tmpfs -o mode=755 kubelet $dir
+	own $dir
 done
+mkdir /var/lib/kubelet/device-plugins
+mount --bind "$2" /var/lib/kubelet/device-plugins
 private /proc/sys
 for file in $(cd "$1" && find . -type f); do
 	mount --bind "$1/$file" "/proc/sys/$file"
 done
-shift
+shift 2
 exec "$@"
 `
 
@@ -87,7 +94,8 @@ exec "$@"
 func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error) {
 	k := &kubelet{node: n, name: n.Name, dir: filepath.Join(n.Dir, "kubelet"), args: o.args, env: o.env}
 	k.root, k.manifests = filepath.Join(k.dir, "root"), filepath.Join(k.dir, "manifests")
-	for _, dir := range []string{k.root, k.manifests, filepath.Join(k.dir, "certs")} {
+	k.plugins = filepath.Join(k.dir, "plug")
+	for _, dir := range []string{k.root, k.manifests, k.plugins, filepath.Join(k.dir, "certs")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
@@ -172,7 +180,7 @@ func (k *kubelet) configure(changes map[string]any) error {
 func (k *kubelet) start(ctx context.Context) error {
 	k.mu.Lock()
 	k.cmd = exec.Command("unshare", append([]string{
-		"--mount", "--propagation", "unchanged", "sh", "-ec", namespaceScript, "sh", filepath.Join(k.dir, "tunables"),
+		"--mount", "--propagation", "unchanged", "sh", "-ec", namespaceScript, "sh", filepath.Join(k.dir, "tunables"), k.plugins,
 		binary, "--config", filepath.Join(k.dir, "config.json"), "--root-dir", k.root,
 		"--cert-dir", filepath.Join(k.dir, "certs"), "--hostname-override", k.name, "--v", "2",
 	}, k.args...)...)
