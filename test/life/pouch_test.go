@@ -464,3 +464,53 @@ func TestTheCommandLinePausesAndUnpauses(t *testing.T) {
 		t.Errorf("after the pod was unpaused: %s", got)
 	}
 }
+
+func TestANamedVolumeIsKeptUntilItIsRemoved(t *testing.T) {
+	n := nodetest.Shared(t)
+	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
+	p := nodetest.RunPod(t, n)
+	run := func(script string) *nodetest.Container {
+		t.Helper()
+		config := p.ContainerConfig(nodetest.Sh(script))
+		mount := &cri.Mount{ContainerPath: "/data"}
+		add(t, mount, &pouch.Mount{Name: "kept-volume"})
+		config.Mounts = []*cri.Mount{mount}
+		nodetest.Pull(t, n, node.Busybox)
+		made, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &nodetest.Container{Pod: p, ID: made.ContainerId, Config: config}
+		c.Start()
+		return c
+	}
+	remove := func() error {
+		_, err := d.Volumes.RemoveVolume(ctx, &pouch.RemoveVolumeRequest{VolumeName: "kept-volume"})
+		return err
+	}
+	writer := run("echo kept > /data/f")
+	if st := writer.WaitExit(); st.ExitCode != 0 {
+		t.Fatalf("%v", st)
+	}
+	mounts := pouchStatus(t, d, writer.ID).Mounts
+	if len(mounts) != 1 || added(t, mounts[0], &pouch.Mount{}).Name != "kept-volume" {
+		t.Errorf("the status tells %v", mounts)
+	}
+	nodetest.WantCode(t, remove(), codes.FailedPrecondition) // an ended container has it, too
+	writer.Remove()
+	reader := run("cat /data/f")
+	if reader.WaitExit(); reader.Stdout() != "kept\n" {
+		t.Errorf("the volume holds %q", reader.Stdout())
+	}
+	reader.Remove()
+	if err := remove(); err != nil {
+		t.Fatal(err)
+	}
+	if st := run("test ! -e /data/f").WaitExit(); st.ExitCode != 0 {
+		t.Error("a removed volume comes back with what it had")
+	}
+	p.Remove()
+	if err := remove(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -12,11 +12,10 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write docs/cri-v1.md")
+var update = flag.Bool("update", false, "write the pages")
 
 const (
 	root = "../../.."
-	file = root + "/docs/cri-v1.md"
 	// wholeNode has the tests that speak to berthd through its socket.
 	wholeNode = "test/life"
 )
@@ -56,7 +55,13 @@ func tests(t *testing.T) map[string][]string {
 	return out
 }
 
-func TestThePageIsOfThisList(t *testing.T) {
+func TestThePageIsOfThisList(t *testing.T) { isOfTheList(t, "cri-v1.md", page) }
+
+func TestTheDoorsPageIsOfTheLists(t *testing.T) { isOfTheList(t, "doors.md", doorsPage) }
+
+// isOfTheList compares a page below docs with what a list makes of it.
+func isOfTheList(t *testing.T, name string, page func(where func(string) (string, error)) (string, error)) {
+	t.Helper()
 	all := tests(t)
 	want, err := page(func(test string) (string, error) {
 		// Where two folders have a test of one name, that of a whole node is meant, or the list says which: folder:Test.
@@ -78,6 +83,7 @@ func TestThePageIsOfThisList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file := filepath.Join(root, "docs", name)
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -88,7 +94,7 @@ func TestThePageIsOfThisList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error("docs/cri-v1.md is not of this list: go generate ./internal/cri/fields")
+		t.Errorf("docs/%s is not of its list: go generate ./internal/cri/fields", name)
 	}
 }
 
@@ -97,7 +103,7 @@ func TestTheListHasNothingThatTheInterfaceHasNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(extra) > 0 {
+	if extra = append(extra, unknownToPouch()...); len(extra) > 0 {
 		t.Errorf("%v", extra)
 	}
 }
@@ -121,12 +127,19 @@ func TestEveryFieldThatWorksNamesATest(t *testing.T) {
 			t.Errorf("%s has no state", name)
 		}
 	}
-	for name, v := range calls {
-		check(name, v)
-	}
-	for message, of := range fields {
-		for field, v := range of {
-			check(message+"."+field, v)
+	for _, list := range []map[string]verdict{calls, pouchCalls} {
+		for name, v := range list {
+			check(name, v)
 		}
+	}
+	for _, list := range []map[string]map[string]verdict{fields, pouchFields} {
+		for message, of := range list {
+			for field, v := range of {
+				check(message+"."+field, v)
+			}
+		}
+	}
+	for message, tests := range responses {
+		check(message, works(tests))
 	}
 }

@@ -75,24 +75,8 @@ that is given; or it has **no meaning** to this runtime on Linux. In every reque
 name, a number out of its range and a string with a NUL byte get InvalidArgument with the field's path.
 
 `)
-	count := map[string]int{}
-	line := func(name, kind string, v verdict) error {
-		count[v.state]++
-		var shown []string
-		for _, test := range v.tests {
-			dir, err := where(test)
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			shown = append(shown, fmt.Sprintf("[%s](../%s)", test[strings.IndexByte(test, ':')+1:], dir))
-		}
-		says := strings.Join(shown, ", ")
-		if v.says != "" {
-			says = strings.TrimSuffix(v.says+"; "+says, "; ")
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, kind, v.state, says)
-		return nil
-	}
+	rows := &rows{b: &b, where: where, count: map[string]int{}}
+	line, count := rows.add, rows.count
 	for _, s := range list {
 		fmt.Fprintf(&b, "## %s\n\n| call | answer | state | shown by |\n|---|---|---|---|\n", s.Name())
 		for i := range s.Methods().Len() {
@@ -128,6 +112,31 @@ name, a number out of its range and a string with a NUL byte get InvalidArgument
 	fmt.Fprintf(&b, "\nCalls and fields together: %d work, %d are refused, %d have no meaning.\n",
 		count[stateWorks], count[stateRefused], count[stateMeaningless])
 	return b.String(), nil
+}
+
+// rows writes the rows of tables.
+type rows struct {
+	b     *strings.Builder
+	where func(test string) (string, error)
+	count map[string]int // by state
+}
+
+func (r *rows) add(name, kind string, v verdict) error {
+	r.count[v.state]++
+	var shown []string
+	for _, test := range v.tests {
+		dir, err := r.where(test)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		shown = append(shown, fmt.Sprintf("[%s](../%s)", test[strings.IndexByte(test, ':')+1:], dir))
+	}
+	says := strings.Join(shown, ", ")
+	if v.says != "" {
+		says = strings.TrimSuffix(v.says+"; "+says, "; ")
+	}
+	fmt.Fprintf(r.b, "| %s | %s | %s | %s |\n", name, kind, v.state, says)
+	return nil
 }
 
 func kindOf(f protoreflect.FieldDescriptor) string {
