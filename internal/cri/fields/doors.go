@@ -14,7 +14,7 @@ stops and removes. In the tables a call or field **works** as its interface says
 has it is **refused** with the error that is given; or it has **no meaning** here.
 
 `)
-	for _, section := range []func(*rows) error{pouchSection} {
+	for _, section := range []func(*rows) error{pouchSection, earlySection, isuladSection} {
 		if err := section(&rows{b: &b, where: where, count: map[string]int{}}); err != nil {
 			return "", err
 		}

@@ -103,7 +103,7 @@ func TestTheListHasNothingThatTheInterfaceHasNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if extra = append(extra, unknownToPouch()...); len(extra) > 0 {
+	if extra = slices.Concat(extra, unknownToPouch(), unknownToEarly()); len(extra) > 0 {
 		t.Errorf("%v", extra)
 	}
 }
@@ -127,17 +127,20 @@ func TestEveryFieldThatWorksNamesATest(t *testing.T) {
 			t.Errorf("%s has no state", name)
 		}
 	}
-	for _, list := range []map[string]verdict{calls, pouchCalls} {
+	for _, list := range []map[string]verdict{calls, pouchCalls, earlyCalls} {
 		for name, v := range list {
 			check(name, v)
 		}
 	}
-	for _, list := range []map[string]map[string]verdict{fields, pouchFields} {
+	for _, list := range []map[string]map[string]verdict{fields, pouchFields, earlyFields} {
 		for message, of := range list {
 			for field, v := range of {
 				check(message+"."+field, v)
 			}
 		}
+	}
+	for _, l := range isuladLimits {
+		check(l.limit, l.here)
 	}
 	for message, tests := range responses {
 		check(message, works(tests))

@@ -76,7 +76,7 @@ name, a number out of its range and a string with a NUL byte get InvalidArgument
 
 `)
 	rows := &rows{b: &b, where: where, count: map[string]int{}}
-	line, count := rows.add, rows.count
+	line := rows.add
 	for _, s := range list {
 		fmt.Fprintf(&b, "## %s\n\n| call | answer | state | shown by |\n|---|---|---|---|\n", s.Name())
 		for i := range s.Methods().Len() {
@@ -109,8 +109,7 @@ name, a number out of its range and a string with a NUL byte get InvalidArgument
 			}
 		}
 	}
-	fmt.Fprintf(&b, "\nCalls and fields together: %d work, %d are refused, %d have no meaning.\n",
-		count[stateWorks], count[stateRefused], count[stateMeaningless])
+	rows.total()
 	return b.String(), nil
 }
 
@@ -119,6 +118,12 @@ type rows struct {
 	b     *strings.Builder
 	where func(test string) (string, error)
 	count map[string]int // by state
+}
+
+// total ends a page or section with its numbers.
+func (r *rows) total() {
+	fmt.Fprintf(r.b, "\nCalls and fields together: %d work, %d are refused, %d have no meaning.\n",
+		r.count[stateWorks], r.count[stateRefused], r.count[stateMeaningless])
 }
 
 func (r *rows) add(name, kind string, v verdict) error {

@@ -269,8 +269,7 @@ func pouchSection(r *rows) error {
 			}
 		}
 	}
-	fmt.Fprintf(r.b, "\nCalls and fields together: %d work, %d are refused, %d have no meaning.\n",
-		r.count[stateWorks], r.count[stateRefused], r.count[stateMeaningless])
+	r.total()
 	return nil
 }
 
