@@ -136,6 +136,16 @@ func (n *node) stop() {
 	pid := n.pid()
 	n.client.Close()
 	n.end(pid, syscall.SIGTERM)
+	defer func() {
+		if n.Failed() {
+			log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
+			for line := range strings.Lines(string(log)) {
+				if strings.Contains(line, `"level":"ERROR"`) || strings.Contains(line, `"level":"WARN"`) {
+					n.Log(line)
+				}
+			}
+		}
+	}()
 	left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup)
 	left2, _ := filepath.Glob("/sys/fs/cgroup" + n.cgroup)
 	for _, dir := range append(left, left2...) {

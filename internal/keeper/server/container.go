@@ -43,6 +43,8 @@ type container struct {
 	filter string // key of the seccomp filter that it is being started with
 	// still is closed when the checkpoint for which the container stands still ends; nil: none does.
 	still chan struct{}
+	// saving is held from a change of the row until it is on disk, so that the last one is what is there.
+	saving sync.Mutex
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 
@@ -92,18 +94,27 @@ func (r *row) status() keeper.Status {
 
 // change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
 func (c *container) change(fn func(r *row)) {
+	if c.alter(fn) {
+		c.s.publish(c.id)
+	}
+}
+
+// alter is change without telling. It is false for a container that is off the table.
+func (c *container) alter(fn func(r *row)) bool {
+	c.saving.Lock()
+	defer c.saving.Unlock()
 	c.mu.Lock()
 	fn(&c.row)
 	r := c.row
 	removed := c.removed
 	c.mu.Unlock()
 	if removed {
-		return
+		return false
 	}
 	if err := c.s.save(&r); err != nil {
 		c.log.Error("save row of the table", "error", err)
 	}
-	c.s.publish(c.id)
+	return true
 }
 
 // watch waits for the first process and sees the container off.
