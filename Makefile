@@ -19,8 +19,9 @@ sysconfdir ?= /etc
 
 # Packages of tests that run at a time. Each may start daemons of its own.
 TEST_PARALLEL ?= 2
-TEST_TIMEOUT  ?= 15m
+TEST_TIMEOUT  ?= 25m
 TEST_FLAGS    ?=
+FUZZ_SECONDS  ?= 60
 
 .PHONY: help
 help: ## this list
@@ -41,6 +42,17 @@ demo: build ## run the main job before your eyes (root)
 test: test-deps build ## all tests, then lint (root)
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 	$(MAKE) lint
+
+.PHONY: ci
+ci: ## what a change has to pass (root): test, fuzz, conformance
+	$(MAKE) test
+	$(MAKE) fuzz
+	$(MAKE) conformance
+
+.PHONY: fuzz
+fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)
+	BERTH_FUZZ_SECONDS=$(FUZZ_SECONDS) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -timeout $(TEST_TIMEOUT) \
+		-run '^TestMutatedRequestsNeitherBreakNorLeak$$' ./test/life
 
 .PHONY: lint
 lint: build-deps ## gofmt, go vet and staticcheck
