@@ -62,7 +62,7 @@ func run() error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 
-	s, err := server.New(server.Config{Dir: *dir, Version: version, Logger: log})
+	s, err := server.New(server.Config{Dir: *dir, Version: version, Logger: log, Hangup: hangup})
 	if err != nil {
 		return err
 	}

@@ -154,6 +154,36 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 	}
 }
 
+// One that comes while an upgrade is on its way must not end the keeper.
+func TestHangupsInARow(t *testing.T) {
+	n := start(t)
+	n.run(n.request("a", "sleep", "1000"))
+	before, err := n.client.Info(n.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 300 {
+		if err := unix.Kill(before.PID, unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	after, err := n.client.Info(n.ctx())
+	if err != nil || after.PID != before.PID || after.Generation != before.Generation {
+		t.Errorf("before %+v, after %+v, %v", before, after, err)
+	}
+	n.until("one more upgrades", func() bool {
+		if err := unix.Kill(before.PID, unix.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		info, err := n.client.Info(n.ctx())
+		return err == nil && info.Image > after.Image
+	})
+	if st, err := n.client.Status(n.ctx(), "a"); err != nil || st.State != keeper.StateRunning || st.Orphan {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
 func TestUpgradeToABadProgramIsRefused(t *testing.T) {
 	n := start(t)
 	n.run(n.request("a", "sleep", "1000"))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -336,14 +337,16 @@ func (n *Node) wait(ctx context.Context, good func([]*cri.RuntimeCondition) erro
 
 // LogTail is the end of what daemon and keeper have said.
 func (n *Node) LogTail() string {
-	data, err := os.ReadFile(n.DaemonLog)
-	if err != nil {
-		return err.Error()
+	var tails strings.Builder
+	for _, path := range []string{n.DaemonLog, filepath.Join(n.State, "keeper", "keeper.log")} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			fmt.Fprintln(&tails, err)
+			continue
+		}
+		tails.Write(data[max(0, len(data)-8192):])
 	}
-	if len(data) > 4096 {
-		data = data[len(data)-4096:]
-	}
-	return string(data)
+	return tails.String()
 }
 
 // PID is the daemon's. 0: it does not run.
@@ -427,17 +430,19 @@ func (n *Node) Reboot() error {
 	return os.Mkdir(n.State, 0o711)
 }
 
-// ContainerPID is a process of a container, by the cgroup that bears its ID.
+// ContainerPID is the first process of a container: of those in the cgroup that bears its ID, one whose parent is not.
 func (n *Node) ContainerPID(id string) (int, error) {
 	all, err := Processes()
 	if err != nil {
 		return 0, err
 	}
+	inside := map[int]bool{}
 	for _, p := range all {
-		for _, cgroup := range p.Cgroups {
-			if strings.Contains(cgroup, id) {
-				return p.PID, nil
-			}
+		inside[p.PID] = slices.ContainsFunc(p.Cgroups, func(cgroup string) bool { return strings.Contains(cgroup, id) })
+	}
+	for _, p := range all {
+		if inside[p.PID] && !inside[p.Parent] {
+			return p.PID, nil
 		}
 	}
 	return 0, fmt.Errorf("container %s has no process", id)

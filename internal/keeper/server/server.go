@@ -27,6 +27,8 @@ type Config struct {
 	Binary  string // what Upgrade executes; empty: the path of the running program
 	Version string
 	Logger  *slog.Logger
+	// Hangup is where SIGHUP arrives, if it is caught.
+	Hangup chan<- os.Signal
 }
 
 // Server is a keeper.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -319,6 +320,11 @@ func (s *Server) become(saved *savedServer, fds []int) error {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return fmt.Errorf("keep descriptor %d: %w", fd, err)
 		}
+	}
+	// Caught, it would have its default action in the new program until that catches it, and end the keeper.
+	if s.cfg.Hangup != nil {
+		signal.Ignore(unix.SIGHUP)
+		defer signal.Notify(s.cfg.Hangup, unix.SIGHUP)
 	}
 	err = syscall.Exec(s.cfg.Binary, os.Args, env)
 	for _, fd := range fds {

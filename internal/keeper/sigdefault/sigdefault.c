@@ -1,4 +1,6 @@
+#include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +26,12 @@ __attribute__((constructor)) static void berth_sigdefault(void)
 
 	for (sig = 1; sig <= SIGNALS; sig++) {
 		if (syscall(SYS_rt_sigaction, sig, NULL, &action, sizeof(action.mask)) != 0 || action.handler != HANDLER_IGNORE)
+			continue;
+		/*
+		 * An upgrade in place ignores this one until the next image catches it: a second request must not end the
+		 * keeper before that.
+		 */
+		if (sig == SIGHUP && getenv("BERTH_KEEPER_STATE"))
 			continue;
 		action.handler = HANDLER_DEFAULT;
 		syscall(SYS_rt_sigaction, sig, &action, NULL, sizeof(action.mask));
