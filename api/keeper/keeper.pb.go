@@ -15,6 +15,7 @@ package keeper
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -437,6 +438,7 @@ type RunResponse struct {
 	Pid           int32                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
 	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	Error         *StartError            `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Phases        []*Phase               `protobuf:"bytes,4,rep,name=phases,proto3" json:"phases,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -492,6 +494,74 @@ func (x *RunResponse) GetError() *StartError {
 	return nil
 }
 
+func (x *RunResponse) GetPhases() []*Phase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+// Phase is a part of a start, by the node's clock.
+type Phase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Begin         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=begin,proto3" json:"begin,omitempty"`
+	Took          *durationpb.Duration   `protobuf:"bytes,3,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Phase) Reset() {
+	*x = Phase{}
+	mi := &file_keeper_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Phase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Phase) ProtoMessage() {}
+
+func (x *Phase) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Phase.ProtoReflect.Descriptor instead.
+func (*Phase) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Phase) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Phase) GetBegin() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Begin
+	}
+	return nil
+}
+
+func (x *Phase) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
 type SignalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -503,7 +573,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +585,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +598,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -572,7 +642,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +654,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +667,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -693,7 +763,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +775,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +788,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -737,7 +807,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +819,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +832,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -783,7 +853,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +865,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +878,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -849,7 +919,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +931,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +944,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -950,7 +1020,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1032,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1045,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1002,7 +1072,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1084,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1097,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1054,7 +1124,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1136,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1149,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1109,7 +1179,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1121,7 +1191,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1134,7 +1204,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1182,7 +1252,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1264,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1277,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1234,7 +1304,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1316,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1329,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1291,7 +1361,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1373,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1386,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1378,7 +1448,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1460,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1473,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1430,7 +1500,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1512,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1525,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AdoptRequest) GetRow() []byte {
@@ -1476,7 +1546,7 @@ var File_keeper_proto protoreflect.FileDescriptor
 
 const file_keeper_proto_rawDesc = "" +
 	"\n" +
-	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
+	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
 	"\x05Empty\"\r\n" +
 	"\vInfoRequest\"\xcb\x01\n" +
 	"\fInfoResponse\x12\x18\n" +
@@ -1514,12 +1584,17 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"StartError\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\x8d\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xbd\x01\n" +
 	"\vRunResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x129\n" +
 	"\n" +
 	"started_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x121\n" +
-	"\x05error\x18\x03 \x01(\v2\x1b.berth.keeper.v1.StartErrorR\x05error\"I\n" +
+	"\x05error\x18\x03 \x01(\v2\x1b.berth.keeper.v1.StartErrorR\x05error\x12.\n" +
+	"\x06phases\x18\x04 \x03(\v2\x16.berth.keeper.v1.PhaseR\x06phases\"|\n" +
+	"\x05Phase\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
+	"\x05begin\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05begin\x12-\n" +
+	"\x04took\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04took\"I\n" +
 	"\rSignalRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x10\n" +
@@ -1633,7 +1708,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -1642,83 +1717,88 @@ var file_keeper_proto_goTypes = []any{
 	(*RunRequest)(nil),            // 4: berth.keeper.v1.RunRequest
 	(*StartError)(nil),            // 5: berth.keeper.v1.StartError
 	(*RunResponse)(nil),           // 6: berth.keeper.v1.RunResponse
-	(*SignalRequest)(nil),         // 7: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 8: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 9: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 10: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 11: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 12: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 13: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 14: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 15: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 16: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 17: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 18: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 19: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 20: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 21: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Phase)(nil),                 // 7: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 8: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 9: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 10: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 11: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 12: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 13: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 14: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 15: berth.keeper.v1.ExecID
+	(*ExecExit)(nil),              // 16: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 17: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 18: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 19: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 20: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 21: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 22: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	22, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	22, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	23, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	23, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
 	5,  // 2: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	22, // 3: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	22, // 4: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	8,  // 5: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	8,  // 6: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	5,  // 7: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 8: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	4,  // 9: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	7,  // 10: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	3,  // 11: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 12: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 13: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	10, // 14: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	10, // 15: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	12, // 16: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	14, // 17: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	14, // 18: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	16, // 19: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	17, // 20: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	3,  // 21: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 22: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	18, // 23: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	3,  // 24: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 25: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	19, // 26: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	20, // 27: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	21, // 28: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 29: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	0,  // 30: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	2,  // 31: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	6,  // 32: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 33: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 34: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	8,  // 35: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	9,  // 36: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	11, // 37: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 38: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	13, // 39: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	15, // 40: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 41: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 42: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 43: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 44: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 45: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 46: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 47: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 48: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 49: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 50: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 51: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	31, // [31:54] is the sub-list for method output_type
-	8,  // [8:31] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	7,  // 3: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	23, // 4: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	24, // 5: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	23, // 6: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	23, // 7: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	9,  // 8: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	9,  // 9: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	5,  // 10: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 11: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	4,  // 12: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	8,  // 13: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	3,  // 14: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 15: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 16: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	11, // 17: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	11, // 18: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	13, // 19: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	15, // 20: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	15, // 21: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
+	17, // 22: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	18, // 23: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	3,  // 24: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 25: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	19, // 26: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	3,  // 27: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 28: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	20, // 29: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	21, // 30: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	22, // 31: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 32: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	0,  // 33: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	2,  // 34: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	6,  // 35: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 36: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 37: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	9,  // 38: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	10, // 39: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	12, // 40: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 41: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	14, // 42: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	16, // 43: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 44: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 45: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 46: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 47: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 48: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 49: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 50: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 51: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	34, // [34:57] is the sub-list for method output_type
+	11, // [11:34] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -1732,7 +1812,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -49,7 +49,11 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if !c.cfg.NoCustody {
 		c.awaitCustody(ctx, req.ID)
 	}
-	return &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime()}, nil
+	result := &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime()}
+	for _, p := range res.Phases {
+		result.Phases = append(result.Phases, Phase{p.Name, p.Begin.AsTime(), p.Took.AsDuration()})
+	}
+	return result, nil
 }
 
 // awaitCustody waits until a container that has started is in custody, so that Input finds it. One that has ended in

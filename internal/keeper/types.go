@@ -40,6 +40,14 @@ const ReaperProgram = "/berth-init"
 type RunResult struct {
 	PID       int
 	StartedAt time.Time
+	Phases    []Phase
+}
+
+// Phase is a part of a start.
+type Phase struct {
+	Name  string
+	Begin time.Time
+	Took  time.Duration
 }
 
 // State is where a container is in its life, as the keeper sees it.

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
+	api "berth/api/keeper"
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
@@ -22,6 +23,7 @@ type container struct {
 	id  string
 	log *slog.Logger
 
+	phases  []*api.Phase  // of the start; valid once started is closed
 	started chan struct{} // closed when the start has succeeded or failed
 	exited  chan struct{} // closed when the first process has ended
 	flushed chan struct{} // closed when all output is in the log

@@ -105,6 +105,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	if err := l.own(config); err != nil {
 		return err
 	}
+	l.phases.end("specification")
 	if l.restore != "" {
 		return r.restore(c, l)
 	}
@@ -126,11 +127,13 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 		}
 		join = nil
 	}
+	l.phases.end("seccomp")
 	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
 	if err != nil {
 		return err
 	}
 	res, err := start(lib, p, l)
+	l.phases.end("init")
 	if err == nil {
 		if st, err := lib.State(); err == nil {
 			res.cgroups = keepPaths(st.CgroupPaths)
@@ -140,6 +143,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 			}
 		}
 		if err = l.hold(res); err == nil {
+			l.phases.end("custody")
 			err = lib.Exec()
 		}
 	}
@@ -149,6 +153,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 			_ = unix.Waitid(unix.P_PID, res.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		}
 	}
+	l.phases.end("program")
 	if err != nil {
 		if derr := lib.Destroy(); derr != nil {
 			c.log.Warn("remove container that did not start", "error", derr)

@@ -48,7 +48,7 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 		return nil, fmt.Errorf("start container %s: %w", req.Id, c.runErr)
 	}
 	st := c.status()
-	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt)}, nil
+	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases}, nil
 }
 
 // reserve makes the row and begins the start, or finds that this very call has done so already.
@@ -96,7 +96,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	s.mu.Unlock()
 	go func() {
 		defer s.end()
-		c.start(&launch{spec: &spec, restore: req.Restore, criu: req.Criu})
+		c.start(&launch{spec: &spec, phases: newPhases(), restore: req.Restore, criu: req.Criu})
 	}()
 	return c, nil
 }
@@ -157,6 +157,8 @@ func (c *container) launch(l *launch) (err error) {
 	c.mu.Unlock()
 	r.Held = false
 	c.change(func(to *row) { *to = r })
+	l.phases.end("record")
+	c.phases = l.phases.list
 	c.log.Info("container started", "name", r.Name, "process", r.PID)
 	s.watching.Go(func() { c.watch(proc) })
 	return nil

@@ -22,6 +22,7 @@ type launch struct {
 	io      stdio
 	sub     map[string]string // an exec's own cgroup, as libcontainer has it
 	subDir  string
+	phases  *phases // a container's
 	// hold is called for a container when all is set up, and before its program begins. The console is its own then.
 	hold func(launched) error
 }
