@@ -61,9 +61,24 @@ lint: build-deps ## gofmt, go vet and staticcheck
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) tool staticcheck -tags $(TAGS) ./...
 
+# All rows beside Debian's containerd; `make bench BENCH_FLAGS=` measures Berth alone, in less time.
+BENCH_FLAGS ?= -containerd -cni -crowd 200 -json bin/bench.json -svg bin/bench.svg
+
 .PHONY: bench
-bench: test-deps build ## measure Berth over its socket (root); BENCH_FLAGS are passed on
+bench: test-deps build ## measure Berth beside a peer over their sockets (root); BENCH_FLAGS are passed on
+	@packaging/packages.sh containerd
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/bench $(BENCH_FLAGS)
+
+.PHONY: bench-kernel
+bench-kernel: test-deps ## what the kernel alone needs for the parts of a pod's life (root)
+	@mkdir -p bin
+	gcc -Wall -O2 -o bin/bench-kernel test/bench/kernel/kernel.c
+	bin/bench-kernel
+
+.PHONY: bench-compare
+bench-compare: test-deps build ## measure this tree and BASE=revision in turns (root); TURNS of each
+	@test -n "$(BASE)" || { echo "say what to compare with: make bench-compare BASE=main"; exit 1; }
+	BERTH_BIN=$(CURDIR)/bin test/bench/compare.sh "$(BASE)" "$(TURNS)"
 
 .PHONY: conformance
 conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on

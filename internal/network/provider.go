@@ -58,7 +58,7 @@ func New(cfg Config) (Provider, error) {
 	var err error
 	p.bridge, err = bridge.Open(bridge.Config{
 		Name: cfg.Bridge, CIDRs: cfg.PodCIDRs, MTU: cfg.MTU, StateDir: filepath.Join(cfg.StateDir, "bridge"),
-		Logger: cfg.Logger,
+		Background: true, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

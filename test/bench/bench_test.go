@@ -48,7 +48,7 @@ func TestAReportComparesWithTheFirstPeer(t *testing.T) {
 	if err := r.write("", &table); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"one: 1", "/ one", "stdout to log file", "0.25x", "PSS without pods"} {
+	for _, want := range []string{"one: 1", "times as good", "stdout to log file", "4.00x", "PSS without pods"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("want %q in\n%s", want, table.String())
 		}
@@ -74,7 +74,7 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	defer cancel()
 	r, err := run(ctx, &options{
 		berth: true, rounds: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100, pullMiB: 2, pulls: 1,
-		settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
+		crowd: 3, cni: true, settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +37,11 @@ type options struct {
 	idle       time.Duration
 	span       time.Duration
 	unconfined bool
+	cni        bool
+	crowd      int
 	json       string
+	svg        string
+	samples    string
 }
 
 // addresses are peers that run already: NAME=unix:///path.
@@ -73,6 +78,10 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	flag.DurationVar(&o.span, "span", 2*time.Second, "how long a turn of probes with 8 in flight takes")
 	flag.BoolVar(&o.unconfined, "unconfined", false, "give containers no seccomp profile, in place of the default one")
+	flag.BoolVar(&o.cni, "cni", false, "start one more private Berth, with the CNI plugins that containerd has (Debian: containernetworking-plugins)")
+	flag.IntVar(&o.crowd, "crowd", 0, "pods beside which one more is started, lists are read and the daemon is killed; 0: leave those rows out")
+	flag.StringVar(&o.svg, "svg", "", "a `file` for a chart of how the first two peers compare")
+	flag.StringVar(&o.samples, "samples", "", "a `file` to which every sample is appended in the format of Go's benchmarks")
 	flag.StringVar(&o.json, "json", "", "a `file` for the result as JSON; - is stdout, in place of the table")
 	flag.Parse()
 	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
@@ -86,6 +95,12 @@ func main() {
 	r, err := run(ctx, &o)
 	if err == nil {
 		err = r.write(o.json, os.Stdout)
+	}
+	if err == nil && o.svg != "" {
+		err = r.chart(o.svg)
+	}
+	if err == nil && o.samples != "" {
+		err = r.append(o.samples)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -132,9 +147,13 @@ func run(ctx context.Context, o *options) (r *report, err error) {
 	if err := measure(ctx, o, dir, registry, peers, r); err != nil {
 		return nil, err
 	}
+	r.moveCNI()
 	r.Finished = time.Now()
 	return r, nil
 }
+
+// cniPeer is the Berth whose pods have the network of CNI plugins. Only its starts count.
+const cniPeer = "berth-cni"
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
@@ -146,6 +165,8 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
+	lives := peers
+	peers = slices.DeleteFunc(slices.Clone(peers), func(p *peer) bool { return p.name == cniPeer })
 	if o.pods > 0 {
 		for _, p := range peers {
 			progress("%s: memory, idle CPU and lists with %d pods", p.name, o.pods)
@@ -154,7 +175,7 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 			}
 		}
 	}
-	turns := func(rounds int, what string, turn func(*peer) error) error {
+	inTurns := func(peers []*peer, rounds int, what string, turn func(*peer) error) error {
 		for i := range rounds {
 			progress("%s: round %d of %d", what, i+1, rounds)
 			for j := range peers {
@@ -166,7 +187,8 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 		}
 		return nil
 	}
-	if err := turns(o.rounds, "pods and probes", func(p *peer) error {
+	turns := func(rounds int, what string, turn func(*peer) error) error { return inTurns(peers, rounds, what, turn) }
+	if err := inTurns(lives, o.rounds, "pods and probes", func(p *peer) error {
 		for range o.lives {
 			if err := p.life(ctx, o.execs, r.of(p)); err != nil {
 				return err
@@ -205,6 +227,17 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 		runtime.GC()
 		if err := turns(o.pulls, "pull", func(p *peer) error { return p.pull(ctx, registry, image, r.of(p)) }); err != nil {
 			return err
+		}
+		if err := oneMissing(ctx, o, registry, image, turns, r); err != nil {
+			return err
+		}
+	}
+	if o.crowd > 0 {
+		for _, p := range peers {
+			progress("%s: %d pods", p.name, o.crowd)
+			if err := p.crowd(ctx, o, r.of(p)); err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
 		}
 	}
 	return nil

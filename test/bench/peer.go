@@ -31,6 +31,8 @@ type peer struct {
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 	close   func() error
+	kill    func() error                // ends the daemon with SIGKILL; nil for a peer that is not ours
+	restart func(context.Context) error // starts it again and waits until it is ready
 
 	seccomp cri.SecurityProfile_ProfileType
 
@@ -47,11 +49,21 @@ func startPeers(ctx context.Context, o *options, dir string, registry *registryt
 		peers = append(peers, &peer{
 			name: name, image: node.Busybox, host: node.RegistryHost, socket: n.Socket, logDir: n.LogDir,
 			cgroup: n.PodCgroup, runtime: n.Runtime, images: n.Images, close: n.Stop,
+			kill: n.Kill, restart: n.Restart,
 		})
 		return nil
 	}
 	if o.berth {
 		if err := private("berth", node.Start); err != nil {
+			return peers, err
+		}
+	}
+	if o.berth && o.cni {
+		o := *o
+		if err := private(cniPeer, func(ctx context.Context, n node.Options) (*node.Node, error) {
+			n.CNI, n.Config = true, o.config
+			return node.Start(ctx, n)
+		}); err != nil {
 			return peers, err
 		}
 	}
@@ -104,6 +116,11 @@ type pod struct {
 	config        *cri.PodSandboxConfig
 }
 
+// limits are those of every container.
+func limits() *cri.LinuxContainerResources {
+	return &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 200000, CpuShares: 512, MemoryLimitInBytes: 256 << 20}
+}
+
 // times are how long the calls of a start took.
 type times struct{ run, create, start time.Duration }
 
@@ -135,7 +152,7 @@ func (p *peer) start(ctx context.Context, edit func(*cri.ContainerConfig)) (*pod
 		Command:  []string{"sleep", "1000000"},
 		Envs:     []*cri.KeyValue{{Key: mark[:len("BERTH_BENCH")], Value: []byte(mark[len("BERTH_BENCH="):])}},
 		LogPath:  "c.log",
-		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+		Linux: &cri.LinuxContainerConfig{Resources: limits(), SecurityContext: &cri.LinuxContainerSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER},
 			Seccomp:          &cri.SecurityProfile{ProfileType: p.seccomp},
 		}},
@@ -344,23 +361,7 @@ func (p *peer) withPods(ctx context.Context, o *options, empty uint64, r *result
 		return err
 	}
 	r.value(rowIdle, 100*(p.own.cpu()-before).Seconds()/o.idle.Seconds())
-	for range 20 {
-		began := time.Now()
-		list, err := p.runtime.ListContainers(ctx, &cri.ListContainersRequest{})
-		if err != nil {
-			return err
-		}
-		if len(list.Containers) < o.pods {
-			return fmt.Errorf("%d of %d containers are listed", len(list.Containers), o.pods)
-		}
-		r.add(rowList, time.Since(began))
-		began = time.Now()
-		if _, err := p.runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{}); err != nil {
-			return err
-		}
-		r.add(rowStats, time.Since(began))
-	}
-	return nil
+	return p.lists(ctx, o.pods, rowList, rowStats, r)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

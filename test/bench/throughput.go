@@ -12,6 +12,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -210,4 +211,49 @@ func (p *peer) pull(ctx context.Context, registry *registrytest.Registry, image 
 		return err
 	}
 	return sleep(ctx, 2*time.Second) // what goes in the background is not the next peer's burden
+}
+
+const oneMissingName = "bench/big:2"
+
+// oneMissing times the pull of an image of which all layers are there but the last: that of the image before, and one of
+// its own.
+func oneMissing(ctx context.Context, o *options, registry *registrytest.Registry, base v1.Image,
+	turns func(int, string, func(*peer) error) error, r *report) error {
+	round := int64(0)
+	return turns(o.pulls, "pull of one layer", func(p *peer) error {
+		round++
+		tar, err := registrytest.Tar(registrytest.Random(1000+round, "own", 200, int64(o.pullMiB)*3<<20/bigLayers)...)
+		if err != nil {
+			return err
+		}
+		layer, err := registrytest.NewLayer(tar, registrytest.Gzip, false)
+		if err != nil {
+			return err
+		}
+		image, err := mutate.AppendLayers(base, layer)
+		if err != nil {
+			return err
+		}
+		if err := registry.Push(oneMissingName, image); err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			ref  string
+			time bool
+		}{{bigName, false}, {oneMissingName, true}} {
+			began := time.Now()
+			if _, err := p.images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + step.ref}}); err != nil {
+				return err
+			}
+			if step.time {
+				r.of(p).add(rowPullOne, time.Since(began))
+			}
+		}
+		for _, ref := range []string{oneMissingName, bigName} {
+			if _, err := p.images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + ref}}); err != nil {
+				return err
+			}
+		}
+		return sleep(ctx, 2*time.Second)
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -25,7 +27,10 @@ type Config struct {
 	StateDir string         // for records; made if it is not there
 	// Linger is how long bridge and table stay after the last endpoint went. 0: 2 s; less: they go at once.
 	Linger time.Duration
-	Logger *slog.Logger
+	// Background has Detach return before the kernel has removed an endpoint's interface, which takes it a grace period. The
+	// record, and with it the address, stays until then.
+	Background bool
+	Logger     *slog.Logger
 }
 
 const (
@@ -58,8 +63,9 @@ type Bridge struct {
 
 	mu       sync.Mutex
 	records  map[string]*record
-	entering int     // endpoints that are being attached and may have no record yet
-	pools    []*pool // IPv4 first as configured; empty: not chosen
+	stuck    map[string]bool // endpoints that could not be detached in the background
+	entering int             // endpoints that are being attached and may have no record yet
+	pools    []*pool         // IPv4 first as configured; empty: not chosen
 	node     []netip.Prefix
 	idle     time.Time // since when there is no endpoint
 	problem  error     // why the fabric is not in place
@@ -90,7 +96,7 @@ func Open(cfg Config) (*Bridge, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, ending: make(chan struct{}, 1)}
+	b := &Bridge{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, stuck: map[string]bool{}, ending: make(chan struct{}, 1)}
 	if err := b.load(dir); err != nil {
 		return nil, err
 	}
@@ -180,15 +186,24 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 	}
 	defer b.leave()
 
-	b.mu.Lock()
-	old := b.records[e.ID]
-	b.mu.Unlock()
+	old, err := b.settled(ctx, e.ID)
+	if err != nil {
+		return nil, err
+	}
 	if old != nil {
 		if err := b.detach(old, false); err != nil {
 			return nil, err
 		}
 	}
 	r, err := b.reserve(e, old)
+	for errors.Is(err, errdefs.ErrResourceExhausted) {
+		// Addresses of endpoints that are on their way out are as good as free.
+		waited, werr := b.awaitLeaving(ctx, 1)
+		if werr != nil || !waited {
+			break
+		}
+		r, err = b.reserve(e, old)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -423,15 +438,102 @@ func (b *Bridge) table() (ruleset, []hostPort) {
 }
 
 // Detach removes all that is of an endpoint. It is idempotent, and does not need the network namespace.
+//
+// Host ports are free when it returns. An endpoint without any may leave the kernel in the background; what cannot be
+// removed there is tried again, and by the next Reconcile.
 func (b *Bridge) Detach(_ context.Context, id string) error {
 	defer b.ids.Lock(id)()
 	b.mu.Lock()
 	r := b.records[id]
-	b.mu.Unlock()
-	if r == nil {
+	if r == nil || r.leaving != nil {
+		b.mu.Unlock()
 		return nil
 	}
-	return b.detach(r, true)
+	background := b.cfg.Background && !b.closed && len(r.hostPorts) == 0
+	if background {
+		r.leaving = make(chan struct{})
+		b.done.Add(1)
+	}
+	b.mu.Unlock()
+	if !background {
+		return b.detach(r, true)
+	}
+	go func() {
+		defer b.done.Done()
+		b.retire(r)
+	}()
+	return nil
+}
+
+// retire detaches an endpoint that nobody waits for.
+func (b *Bridge) retire(r *record) {
+	err := b.detach(r, true)
+	b.mu.Lock()
+	done := r.leaving
+	if err != nil {
+		r.leaving = nil // whoever wants the endpoint tries again
+		b.stuck[r.ID] = true
+	}
+	b.mu.Unlock()
+	close(done)
+	if err != nil {
+		b.log.Error("the interface of a pod that is gone could not be removed; it is tried again", "pod", r.Pod, "error", err)
+	}
+}
+
+// retry detaches again what could not be detached in the background.
+func (b *Bridge) retry(ctx context.Context) {
+	b.mu.Lock()
+	stuck := slices.Collect(maps.Keys(b.stuck))
+	clear(b.stuck)
+	b.mu.Unlock()
+	for _, id := range stuck {
+		if err := b.Detach(ctx, id); err != nil {
+			b.log.Error("remove what is left of a pod's network", "id", id, "error", err)
+		}
+	}
+}
+
+// settled is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
+func (b *Bridge) settled(ctx context.Context, id string) (*record, error) {
+	for {
+		b.mu.Lock()
+		r := b.records[id]
+		var leaving chan struct{}
+		if r != nil {
+			leaving = r.leaving
+		}
+		b.mu.Unlock()
+		if leaving == nil {
+			return r, nil
+		}
+		select {
+		case <-leaving:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the pod's former network is being removed: %w", ctx.Err())
+		}
+	}
+}
+
+// awaitLeaving waits for so many of the endpoints that are on their way out, at most; waited is false if there is none.
+func (b *Bridge) awaitLeaving(ctx context.Context, count int) (waited bool, err error) {
+	b.mu.Lock()
+	var leaving []chan struct{}
+	for _, r := range b.records {
+		if r.leaving != nil && len(leaving) < count {
+			leaving = append(leaving, r.leaving)
+		}
+	}
+	b.mu.Unlock()
+	for _, gone := range leaving {
+		select {
+		case <-gone:
+			waited = true
+		case <-ctx.Done():
+			return waited, ctx.Err()
+		}
+	}
+	return waited, nil
 }
 
 // detach takes an endpoint out of the kernel; with forget also off the record, last.
@@ -483,6 +585,9 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	if err := CheckCIDRs(cidrs); err != nil {
 		return err
 	}
+	if _, err := b.awaitLeaving(ctx, math.MaxInt); err != nil {
+		return err
+	}
 	b.fabric.Lock()
 	defer b.fabric.Unlock()
 	b.mu.Lock()
@@ -532,6 +637,9 @@ func (b *Bridge) Health() error {
 
 // Purge removes bridge, table and range at once. ErrFailedPrecondition: there are endpoints.
 func (b *Bridge) Purge() error {
+	if _, err := b.awaitLeaving(context.Background(), math.MaxInt); err != nil {
+		return err
+	}
 	b.fabric.Lock()
 	defer b.fabric.Unlock()
 	b.mu.Lock()
@@ -545,12 +653,14 @@ func (b *Bridge) Purge() error {
 
 // Close ends the watch. Endpoints keep their network; a bridge that has none does not linger.
 func (b *Bridge) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
 	b.stop()
 	b.done.Wait()
 	b.fabric.Lock()
 	defer b.fabric.Unlock()
 	b.mu.Lock()
-	b.closed = true
 	users := len(b.records) + b.entering
 	b.mu.Unlock()
 	if users > 0 || !b.up {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -268,6 +269,61 @@ func TestAFullRangeSaysSo(t *testing.T) {
 	if err != nil || addrs[0].String() != "10.77.0.5" {
 		t.Errorf("%v, %v", addrs, err)
 	}
+}
+
+// TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone: an endpoint that has just been detached is waited for, by the next one that
+// needs its address and by its own successor.
+func TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone(t *testing.T) {
+	b := open(t, Config{Name: "brleave", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/30")}})
+	for i := range 20 { // of four addresses, one is a pod's
+		id := fmt.Sprint("pod", i/2)
+		p := attach(t, b, id)
+		if p.v4() != "10.77.0.2" {
+			t.Fatalf("address %s", p.v4())
+		}
+		links, err := whole(netlink.LinkList)
+		testhost.Check(t, err)
+		have := 0
+		for _, l := range links {
+			if strings.HasPrefix(l.Attrs().Name, vethPrefix("brleave")) {
+				have++
+			}
+		}
+		if have != 1 {
+			t.Fatalf("%d interfaces for one pod", have)
+		}
+		testhost.Check(t, b.Detach(ctx, id))
+		testhost.Check(t, b.Detach(ctx, id))
+		testhost.Unpin(p.NetNS)
+	}
+}
+
+// TestAKillInTheMiddleOfADetachLosesNothing: the record outlives the interface.
+func TestAKillInTheMiddleOfADetachLosesNothing(t *testing.T) {
+	b := open(t, Config{Name: "brkill", StateDir: t.TempDir()})
+	for i := range 10 {
+		attach(t, b, fmt.Sprint("pod", i))
+	}
+	for i := range 10 {
+		testhost.Check(t, b.Detach(ctx, fmt.Sprint("pod", i)))
+	}
+	links, err := whole(netlink.LinkList)
+	testhost.Check(t, err)
+	records, _ := filepath.Glob(filepath.Join(b.cfg.StateDir, endpointsDir, "*"))
+	// Looked at in this order, every interface that was there has its record, or was gone with it meanwhile.
+	for _, l := range links {
+		name := l.Attrs().Name
+		if !strings.HasPrefix(name, vethPrefix("brkill")) || slices.ContainsFunc(records, func(r string) bool {
+			return vethName("brkill", strings.TrimSuffix(filepath.Base(r), ".json")) == name
+		}) {
+			continue
+		}
+		if _, err := netlink.LinkByName(name); !isNoLink(err) {
+			t.Errorf("interface %s has no record (%v)", name, err)
+		}
+	}
+	testhost.Check(t, b.Reconcile(ctx, nil))
+	nothingLeft(t, b.cfg)
 }
 
 func TestHostPortConflicts(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -224,6 +225,7 @@ func (b *Bridge) watch(ctx context.Context) {
 			b.expire()
 		case <-check.C:
 			b.check(ctx)
+			b.retry(ctx)
 			b.mu.Lock()
 			over := time.Since(b.idle) > b.cfg.Linger
 			b.mu.Unlock()
@@ -362,6 +364,9 @@ func (b *Bridge) Reconcile(ctx context.Context, live map[string]string) error {
 			errs = append(errs, fmt.Errorf("pod %s (%s): %w", r.Pod, r.ID, err))
 		}
 	}
+	if _, err := b.awaitLeaving(ctx, math.MaxInt); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
 	if err := b.removeStrays(); err != nil {
 		errs = append(errs, err)
 	}
@@ -415,8 +420,9 @@ func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
 	defer b.ids.Lock(r.ID)()
 	b.mu.Lock()
 	current := b.records[r.ID]
+	leaving := r.leaving != nil
 	b.mu.Unlock()
-	if current != r || path == "" {
+	if current != r || leaving || path == "" {
 		return nil
 	}
 	h, err := routes()

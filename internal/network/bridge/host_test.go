@@ -21,6 +21,7 @@ func open(t testing.TB, cfg Config) *Bridge {
 	if cfg.Logger == nil {
 		cfg.Logger = testhost.Logger()
 	}
+	cfg.Background = true // as a node has it
 	b, err := Open(cfg)
 	testhost.Check(t, err)
 	t.Cleanup(func() {

@@ -24,7 +24,9 @@ type record struct {
 	Created   time.Time           `json:"created"`
 
 	hostPorts []hostPort
-	open      bool // the host ports belong in the table; guarded by Bridge.tables
+	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by Bridge.mu.
+	leaving chan struct{}
+	open    bool // the host ports belong in the table; guarded by Bridge.tables
 }
 
 // network is the bridge's range on disk, there as long as the bridge is.
