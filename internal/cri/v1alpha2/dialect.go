@@ -12,6 +12,7 @@ import (
 	"berth/internal/cri/request"
 	criv1 "berth/internal/cri/v1"
 	"berth/internal/model"
+	"berth/internal/quota"
 )
 
 // Values that PouchContainer adds to enums of Kubernetes.
@@ -56,8 +57,8 @@ func (dialect) ReadContainer(c *request.Check, p request.Path, in *api.Container
 	if n := ext.NetPriority; n < 0 || n > maxPriority {
 		c.Fail(p.Field("net_priority"), "%d is not in 0..%d", n, int64(maxPriority))
 	}
-	if !validQuotaID(ext.QuotaId) {
-		c.Fail(p.Field("quota_id"), "%q is none of 0, -1 and numbers from %d to %d", ext.QuotaId, minQuotaID, int64(maxQuotaID))
+	if _, err := quota.ParseID(ext.QuotaId); err != nil {
+		c.Fail(p.Field("quota_id"), "%v", err)
 	}
 	out.NetPriority, out.QuotaID = ext.NetPriority, ext.QuotaId
 	readContainerAnnotations(c, p, in.Annotations, out)

@@ -13,21 +13,8 @@ import (
 	"berth/internal/ocispec"
 )
 
-const (
-	// maxPriority is what the kernel keeps a priority in.
-	maxPriority = 1<<32 - 1
-	// minQuotaID is the first ID that a client may choose; maxQuotaID is the last that the kernel has.
-	minQuotaID, maxQuotaID = 16777216, 1<<32 - 2
-)
-
-func validQuotaID(id string) bool {
-	switch id {
-	case "", "0", "-1":
-		return true
-	}
-	n, err := strconv.ParseUint(id, 10, 64)
-	return err == nil && n >= minQuotaID && n <= maxQuotaID
-}
+// maxPriority is what the kernel keeps a priority in.
+const maxPriority = 1<<32 - 1
 
 func (dialect) ReadResources(c *request.Check, p request.Path, in *api.LinuxContainerResources, out *model.Resources) {
 	ext := read(c, p, in, &pouch.LinuxContainerResources{})
