@@ -121,7 +121,11 @@ func systemdCgroups(cfg *config.Config) bool {
 // cgroupRoot is the parent of pods that name none, in the words of the driver.
 func cgroupRoot(cfg *config.Config, systemd bool) string {
 	if systemd && !strings.HasSuffix(cfg.CgroupRoot, ".slice") {
-		return strings.ReplaceAll(strings.Trim(cfg.CgroupRoot, "/"), "/", "-") + ".slice"
+		stem := strings.ReplaceAll(strings.Trim(cfg.CgroupRoot, "/"), "/", "-")
+		if stem == "" {
+			stem = "-" // the root is -.slice
+		}
+		return stem + ".slice"
 	}
 	return cfg.CgroupRoot
 }

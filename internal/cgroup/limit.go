@@ -16,6 +16,32 @@ import (
 // Limit sets limits of a cgroup that exists: CPU, CPU sets, memory, huge pages and the unified files of v2. What is unset
 // stays as it is. Where the kernel refuses one, those before it hold; device rules are not touched.
 func (h *Hierarchies) Limit(cgroup string, r *specs.LinuxResources) error {
+	limits := h.limits(r)
+	config := &cgroups.Cgroup{Path: cgroup, Resources: limits}
+	var manager interface {
+		Set(*cgroups.Resources) error
+	}
+	var err error
+	if h.Version == V2 {
+		manager, err = fs2.NewManager(config, h.Dir("", cgroup))
+	} else {
+		paths := map[string]string{}
+		for controller := range h.controllers {
+			paths[controller] = h.Dir(controller, cgroup)
+		}
+		manager, err = fs.NewManager(config, paths)
+	}
+	if err == nil {
+		err = manager.Set(limits)
+	}
+	if err != nil {
+		return fmt.Errorf("limits of cgroup %s: %w", cgroup, Refused(err))
+	}
+	return nil
+}
+
+// limits are the same in the library's words.
+func (h *Hierarchies) limits(r *specs.LinuxResources) *cgroups.Resources {
 	limits := &cgroups.Resources{SkipDevices: true}
 	if c := r.CPU; c != nil {
 		limits.CpusetCpus, limits.CpusetMems = c.Cpus, c.Mems
@@ -33,28 +59,10 @@ func (h *Hierarchies) Limit(cgroup string, r *specs.LinuxResources) error {
 	for _, huge := range r.HugepageLimits {
 		limits.HugetlbLimit = append(limits.HugetlbLimit, &cgroups.HugepageLimit{Pagesize: huge.Pagesize, Limit: huge.Limit})
 	}
-	config := &cgroups.Cgroup{Path: cgroup, Resources: limits}
-	var manager interface {
-		Set(*cgroups.Resources) error
-	}
-	var err error
 	if h.Version == V2 {
 		limits.Unified = r.Unified
-		manager, err = fs2.NewManager(config, h.Dir("", cgroup))
-	} else {
-		paths := map[string]string{}
-		for controller := range h.controllers {
-			paths[controller] = h.Dir(controller, cgroup)
-		}
-		manager, err = fs.NewManager(config, paths)
 	}
-	if err == nil {
-		err = manager.Set(limits)
-	}
-	if err != nil {
-		return fmt.Errorf("limits of cgroup %s: %w", cgroup, Refused(err))
-	}
-	return nil
+	return limits
 }
 
 // Refused gives an error of setting a limit the class of what is wrong: the value (ErrInvalidArgument), or what runs in the

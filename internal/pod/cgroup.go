@@ -15,40 +15,39 @@ import (
 // placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root.
 func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	parent := r.Config.CgroupParent
-	if m.cfg.SystemdCgroup {
-		if r.Config.OwnCgroup && podResources(r.Config) != nil {
-			return fmt.Errorf("config.resources: this node's cgroup driver is systemd, and the limits of the slice %q are its "+
-				"maker's: %w", parent, errdefs.ErrFailedPrecondition)
-		}
-		if parent == "" {
-			parent = m.cfg.CgroupRoot
-		}
+	own := parent == "" || r.Config.OwnCgroup
+	if parent == "" {
+		parent = m.cfg.CgroupRoot
+	}
+	switch slice := strings.HasSuffix(parent, ".slice"); {
+	case m.cfg.SystemdCgroup:
 		parent = path.Base(parent) // kubelets give the full path of a slice
-		if !strings.HasSuffix(parent, ".slice") {
+		if _, err := cgroup.Slice(parent); err != nil || !slice {
 			return fmt.Errorf("config.linux.cgroup_parent %q is no slice, and this node's cgroup driver is systemd: %w",
 				r.Config.CgroupParent, errdefs.ErrInvalidArgument)
 		}
-		r.CgroupParent = parent
-		return nil // systemd removes a slice that it made for us once it is empty
-	}
-	if parent == "" {
-		r.CgroupParent = path.Join("/", m.cfg.CgroupRoot, r.ID)
-		r.OwnedCgroup = path.Join("/", m.cfg.CgroupRoot)
-		return nil
-	}
-	if strings.HasSuffix(parent, ".slice") {
+		if own {
+			parent = podSlice(parent, r.ID)
+		}
+	case slice:
 		return fmt.Errorf("config.linux.cgroup_parent %q is a systemd slice, and this node's cgroup driver is cgroupfs: %w",
 			parent, errdefs.ErrInvalidArgument)
+	default:
+		parent = path.Clean("/" + parent)
+		if own {
+			parent = path.Join(parent, r.ID)
+		}
 	}
-	r.CgroupParent = path.Clean("/" + parent)
-	if r.Config.OwnCgroup {
-		r.CgroupParent = path.Join(r.CgroupParent, r.ID)
+	r.CgroupParent = parent
+	if r.Config.CgroupParent == "" && !m.cfg.SystemdCgroup {
+		r.OwnedCgroup = path.Join("/", m.cfg.CgroupRoot)
+		return nil
 	}
 	host, err := cgroup.Host()
 	if err != nil {
 		return err
 	}
-	for p := r.CgroupParent; p != "/"; p = path.Dir(p) {
+	for p := m.podCgroupDir(r.CgroupParent); p != "/"; p = path.Dir(p) {
 		if host.Exists(p) {
 			break
 		}
@@ -57,11 +56,20 @@ func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	return nil
 }
 
+// podSlice is a slice for one pod: a-ID.slice below a.slice.
+func podSlice(parent, id string) string {
+	if parent == "-.slice" {
+		return id + ".slice"
+	}
+	return strings.TrimSuffix(parent, ".slice") + "-" + id + ".slice"
+}
+
 // adoptOwnedCgroup makes a pod a co-owner of a cgroup that another pod's arrival made. The caller holds m.mu.
 func (m *Manager) adoptOwnedCgroup(r *SandboxRecord) {
+	dir := m.podCgroupDir(r.CgroupParent)
 	for _, other := range m.pod {
 		owned := other.record().OwnedCgroup
-		if owned != "" && within(r.CgroupParent, owned) && (r.OwnedCgroup == "" || within(r.OwnedCgroup, owned)) {
+		if owned != "" && within(dir, owned) && (r.OwnedCgroup == "" || within(r.OwnedCgroup, owned)) {
 			r.OwnedCgroup = owned
 		}
 	}
@@ -98,8 +106,14 @@ func (m *Manager) podCgroupDir(parent string) string {
 	return dir
 }
 
-// removalPatience bounds how long the removal of a pod's cgroup waits for the kernel. All processes are gone by then.
-const removalPatience = 200 * time.Millisecond
+// removalPatience bounds how long the removal of a pod's cgroup waits for the kernel, or for systemd. All processes are gone
+// by then.
+func (m *Manager) removalPatience() time.Duration {
+	if m.cfg.SystemdCgroup {
+		return 2 * time.Second
+	}
+	return 200 * time.Millisecond
+}
 
 // removeOwnedCgroup removes the cgroups that came with a pod, as far as no other pod lives below them. The caller holds
 // m.mu, so that no pod arrives meanwhile, and has taken the pod out of the map.
@@ -111,17 +125,25 @@ func (m *Manager) removeOwnedCgroup(r *SandboxRecord) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, removalPatience)
+	ctx, cancel := context.WithTimeout(m.ctx, m.removalPatience())
 	defer cancel()
-	for p := r.CgroupParent; within(p, r.OwnedCgroup); p = path.Dir(p) {
+	for p := m.podCgroupDir(r.CgroupParent); within(p, r.OwnedCgroup); p = path.Dir(p) {
 		for _, other := range m.pod {
-			if within(other.record().CgroupParent, p) {
+			if within(m.podCgroupDir(other.record().CgroupParent), p) {
 				return
 			}
 		}
-		if err := host.Remove(ctx, p); err != nil {
+		if err := m.removeCgroup(ctx, host, p); err != nil {
 			m.log.Warn("remove a pod's cgroup", "cgroup", p, "error", err)
 			return
 		}
 	}
+}
+
+// removeCgroup removes a pod's cgroup, or one above it, as the node's driver does.
+func (m *Manager) removeCgroup(ctx context.Context, host *cgroup.Hierarchies, dir string) error {
+	if m.cfg.SystemdCgroup {
+		return host.RemoveSlice(ctx, dir)
+	}
+	return host.Remove(ctx, dir)
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"berth/internal/cgroup"
@@ -299,9 +300,6 @@ func (m *Manager) removeStrayState() {
 
 // removeStrayCgroups removes cgroups below the node's own root whose pod has no record.
 func (m *Manager) removeStrayCgroups(ctx context.Context) {
-	if m.cfg.SystemdCgroup {
-		return
-	}
 	host, err := cgroup.Host()
 	if err != nil {
 		m.log.Error("find the cgroup hierarchies", "error", err)
@@ -309,7 +307,7 @@ func (m *Manager) removeStrayCgroups(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	root := path.Join("/", m.cfg.CgroupRoot)
+	root := m.podCgroupDir(m.cfg.CgroupRoot)
 	seen := map[string]bool{}
 	for _, dir := range host.Dirs(root) {
 		entries, err := os.ReadDir(dir)
@@ -317,14 +315,24 @@ func (m *Manager) removeStrayCgroups(ctx context.Context) {
 			continue // most nodes have none yet
 		}
 		for _, e := range entries {
-			if id := e.Name(); e.IsDir() && len(id) == 64 && m.pod[id] == nil && !seen[id] {
+			id := e.Name()
+			if m.cfg.SystemdCgroup {
+				id = strings.TrimSuffix(id[strings.LastIndexByte(id, '-')+1:], ".slice")
+				if podSlice(m.cfg.CgroupRoot, id) != e.Name() {
+					continue // not a pod's
+				}
+			}
+			if e.IsDir() && len(id) == 64 && m.pod[id] == nil && !seen[id] {
 				seen[id] = true
-				m.clean("remove a cgroup without a pod", id, host.Remove(ctx, path.Join(root, id)))
+				m.clean("remove a cgroup without a pod", id, m.removeCgroup(ctx, host, path.Join(root, e.Name())))
 			}
 		}
 	}
-	if len(m.pod) == 0 {
-		m.clean("remove the cgroup of the node's pods", root, host.Remove(ctx, root))
+	if len(m.pod) == 0 && root != "/" {
+		if pids, err := host.Processes(root); err == nil && len(pids) > 0 && m.cfg.SystemdCgroup {
+			return // a slice that others use too
+		}
+		m.clean("remove the cgroup of the node's pods", root, m.removeCgroup(ctx, host, root))
 	}
 }
 

@@ -51,8 +51,8 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 }
 
 // ownsCgroup tells whether a pod's cgroup came with it, so that nobody else sets its limits.
-func ownsCgroup(r *SandboxRecord) bool {
-	return r.OwnedCgroup != "" && within(r.CgroupParent, r.OwnedCgroup)
+func (m *Manager) ownsCgroup(r *SandboxRecord) bool {
+	return r.OwnedCgroup != "" && within(m.podCgroupDir(r.CgroupParent), r.OwnedCgroup)
 }
 
 // limitPod sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
@@ -67,11 +67,7 @@ func (m *Manager) limitPod(r *SandboxRecord) error {
 	if limits == nil {
 		return nil
 	}
-	if m.cfg.SystemdCgroup && r.Config.CgroupParent == "" {
-		return fmt.Errorf("limits of the whole pod need linux.cgroup_parent to name a slice of its own: %w",
-			errdefs.ErrFailedPrecondition)
-	}
-	if !ownsCgroup(r) {
+	if !m.ownsCgroup(r) {
 		return nil
 	}
 	host, err := ocispec.Detect()
@@ -85,6 +81,9 @@ func (m *Manager) limitPod(r *SandboxRecord) error {
 	cgroups, err := cgroup.Host()
 	if err != nil {
 		return err
+	}
+	if m.cfg.SystemdCgroup {
+		return cgroups.LimitSlice(m.podCgroupDir(r.CgroupParent), resources)
 	}
 	if err := cgroups.Create(r.CgroupParent); err != nil {
 		return err

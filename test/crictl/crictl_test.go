@@ -36,7 +36,7 @@ func binary(t *testing.T) string {
 
 func TestLifeOfAPodByCrictl(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	defer cancel()
 	script := exec.CommandContext(ctx, "sh", "life.sh")
 	script.Env = append(os.Environ(), "CRICTL="+binary(t), "ADDRESS="+n.Address, "IMAGE="+node.Busybox, "WORK="+t.TempDir())

@@ -330,7 +330,7 @@ func TestAnUpgradeOfTheKeeperUnderLoadLosesNothing(t *testing.T) {
 		err  error
 	}
 	ended := make(chan end, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
 	go func() {
 		code, err := nodetest.Stream(ctx, nodetest.SPDY, response.Url, remotecommand.StreamOptions{Stdin: in, Stdout: &got})

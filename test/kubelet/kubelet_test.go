@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
 	"strings"
 	"sync"
 	"syscall"
@@ -385,27 +384,9 @@ func endNode(n *node.Node) error {
 	return nil
 }
 
-// hierarchies are the mount points of the cgroup hierarchies.
-func hierarchies() ([]string, error) {
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
-	if err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	var paths []string
-	for _, m := range mounts {
-		if strings.HasPrefix(m.Mountpoint, "/sys/fs/cgroup") && !seen[m.Mountpoint] {
-			seen[m.Mountpoint] = true
-			paths = append(paths, m.Mountpoint)
-		}
-	}
-	sort.Strings(paths)
-	return paths, nil
-}
-
 // makeCgroupRoot makes the cgroup that the kubelet keeps its own in: it wants to find it.
 func makeCgroupRoot(root string) error {
-	paths, err := hierarchies()
+	paths, err := node.CgroupMounts()
 	if err != nil {
 		return err
 	}
@@ -441,7 +422,7 @@ func makeCgroupRoot(root string) error {
 
 // removeQOSCgroups removes the cgroups that a kubelet makes at its start and never removes. One of a pod in it is an error.
 func removeQOSCgroups(root string) error {
-	paths, err := hierarchies()
+	paths, err := node.CgroupMounts()
 	if err != nil {
 		return err
 	}

@@ -371,7 +371,7 @@ func (p *pod) pid(container string) int {
 func (p *pod) cgroup(container, v1File, v2File string) string {
 	p.t.Helper()
 	id := p.container(container).Id
-	paths, err := hierarchies()
+	paths, err := node.CgroupMounts()
 	if err != nil {
 		p.t.Fatal(err)
 	}

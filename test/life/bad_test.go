@@ -55,7 +55,7 @@ func push(t *testing.T, r *registrytest.Registry, name string, what any) {
 
 func pull(t *testing.T, n *node.Node, ref string, auth *cri.AuthConfig) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
 	_, err := n.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}, Auth: auth})
 	return err

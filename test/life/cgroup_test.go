@@ -8,18 +8,19 @@ import (
 	"strings"
 	"testing"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
 // cgroups are a container's directories in all hierarchies.
 func cgroups(t testing.TB, c *nodetest.Container) []string {
 	t.Helper()
-	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*")
+	hierarchies, err := node.CgroupMounts()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []string
-	for _, hierarchy := range append(hierarchies, "/sys/fs/cgroup") {
+	for _, hierarchy := range hierarchies {
 		top := filepath.Join(hierarchy, c.Pod.Node.CgroupRoot)
 		err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {

@@ -236,7 +236,7 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 	}
 	check("memory/memory.limit_in_bytes", "memory.max", "83886080", "83886080")
 	check("cpu/cpu.cfs_quota_us", "cpu.max", "60000", "60000 100000")
-	check("cpu/cpu.shares", "cpu.weight", "614", "24")
+	check("cpu/cpu.shares", "cpu.weight", "614", "67")
 
 	// A container that wants more than its pod may have is ended by the pod's limit.
 	c := p.Run(nodetest.Sh("head -c 120000000 /dev/zero | tail >/dev/null"))
@@ -251,7 +251,7 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 	}
 	check("memory/memory.limit_in_bytes", "memory.max", "150994944", "150994944")
 	check("cpu/cpu.cfs_quota_us", "cpu.max", "80000", "80000 100000")
-	check("cpu/cpu.shares", "cpu.weight", "614", "24") // what is not named stays
+	check("cpu/cpu.shares", "cpu.weight", "614", "67") // what is not named stays
 	_, err = n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{
 		PodSandboxId: p.ID, Overhead: &cri.LinuxContainerResources{MemoryLimitInBytes: 32 << 20},
 	})
@@ -264,20 +264,16 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 func TestLimitsOfACgroupThatTheClientMadeAreTheClients(t *testing.T) {
 	nodetest.BerthOnly(t, "pod level limits are newer")
 	n := nodetest.Shared(t)
-	roots, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
+	roots, err := node.CgroupMounts()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(roots) == 0 || exists("/sys/fs/cgroup/cgroup.controllers") {
-		roots = []string{"/sys/fs/cgroup/cgroup.procs"}
-	}
+	parent := n.PodCgroup("kept")
 	for _, root := range roots {
-		made := filepath.Join(filepath.Dir(root), n.CgroupRoot, "kept")
-		if err := os.MkdirAll(made, 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(root, parent), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	parent := n.PodCgroup("kept")
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
 		c.Linux.CgroupParent = parent
 		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}

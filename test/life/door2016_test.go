@@ -713,7 +713,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 	})
 	for _, want := range []struct{ v1, v2, inV1, inV2 string }{
 		{"cpu/cpu.cfs_quota_us", "cpu.max", "50000", "50000 100000"},
-		{"cpu/cpu.shares", "cpu.weight", "256", "10"},
+		{"cpu/cpu.shares", "cpu.weight", "256", "35"},
 		{"memory/memory.limit_in_bytes", "memory.max", "67108864", "67108864"},
 		{"memory/memory.soft_limit_in_bytes", "memory.low", "33554432", "33554432"},
 	} {
@@ -730,7 +730,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 	inner := parent + "/" + pod + "/" + id
 	for _, want := range []struct{ v1, v2, inV1, inV2 string }{
 		{"cpu/cpu.cfs_quota_us", "cpu.max", "20000", "20000 50000"},
-		{"cpu/cpu.shares", "cpu.weight", "512", "20"},
+		{"cpu/cpu.shares", "cpu.weight", "512", "59"},
 		{"memory/memory.limit_in_bytes", "memory.max", "50331648", "50331648"},
 	} {
 		if got := podCgroupFile(t, inner, want.v1, want.v2); got != want.inV1 && got != want.inV2 {
@@ -740,7 +740,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 	if got := d.sh(id, "cat /proc/1/oom_score_adj"); got != "321" {
 		t.Errorf("oom_score_adj %s", got)
 	}
-	hog := d.run(pod, script2016("head -c 100000000 /dev/zero | tail >/dev/null"))
+	hog := d.run(pod, script2016("exec dd if=/dev/zero of=/dev/null bs=100000000 count=1"))
 	if st := d.ended(hog); st.GetExitCode() == 0 {
 		t.Errorf("a container takes more than its pod has: %v", st)
 	}

@@ -107,7 +107,7 @@ func TestAnExecHasTheContainersWorld(t *testing.T) {
 	// An exec may have a cgroup of its own within the container's.
 	init, exec := strings.Split(c.Sh("cat /proc/1/cgroup"), "\n"), strings.Split(c.Sh("cat /proc/self/cgroup"), "\n")
 	for i := range init {
-		if exec[i] != init[i] && !strings.HasPrefix(exec[i], init[i]+"/") {
+		if exec[i] != init[i] && !strings.HasPrefix(exec[i], strings.TrimSuffix(init[i], "/")+"/") {
 			t.Errorf("the container is in %s, its exec in %s", init[i], exec[i])
 		}
 	}

@@ -89,7 +89,7 @@ func TestMutatedRequestsNeitherBreakNorLeak(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 		defer cancel()
 		if err := n.RemoveAll(ctx); err != nil {
 			t.Errorf("remove the pods: %v\n%s", err, n.LogTail())

@@ -350,7 +350,7 @@ func TestAStatusSaysWhatTheContainerWasMadeOf(t *testing.T) {
 func TestTenPodsStartAtOnce(t *testing.T) {
 	n := nodetest.Shared(t)
 	nodetest.Pull(t, n, node.Busybox)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
 	errs := make(chan error)
 	const pods = 10

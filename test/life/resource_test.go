@@ -31,7 +31,7 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	}
 	check("memory/memory.limit_in_bytes", "memory.max", "67108864", "67108864")
 	check("cpu/cpu.cfs_quota_us", "cpu.max", "25000", "25000 50000")
-	check("cpu/cpu.shares", "cpu.weight", "512", "20")
+	check("cpu/cpu.shares", "cpu.weight", "512", "59")
 	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0")
 	if got := c.Sh("cat /proc/1/oom_score_adj"); got != "500" {
 		t.Errorf("oom_score_adj is %s", got)
@@ -51,7 +51,7 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	}
 	check("memory/memory.limit_in_bytes", "memory.max", "134217728", "134217728")
 	check("cpu/cpu.cfs_quota_us", "cpu.max", "40000", "40000 50000")
-	check("cpu/cpu.shares", "cpu.weight", "1024", "39")
+	check("cpu/cpu.shares", "cpu.weight", "1024", "100")
 	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0") // what is not named stays
 	if got := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 && !nodetest.Containerd() {
 		t.Errorf("status after the update says %d", got)
@@ -235,7 +235,7 @@ func TestEventsFollowTheLifeOfAPod(t *testing.T) {
 				t.Errorf("the statuses at its end: %v", event.ContainersStatuses)
 			}
 		}
-		if age := time.Since(time.Unix(0, event.CreatedAt)); age < 0 || age > time.Minute {
+		if age := time.Since(time.Unix(0, event.CreatedAt)); age < 0 || age > node.Patience(time.Minute) {
 			t.Errorf("%s %s was at %s", who, kind, strconv.FormatInt(event.CreatedAt, 10))
 		}
 		if who == "pod" && kind == "DELETED" {

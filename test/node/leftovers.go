@@ -66,7 +66,7 @@ func (l Leftovers) String() string {
 // Settled counts Leftovers until there are none, for at most wait, and returns the last count: what is removed in the
 // background has that long.
 func (n *Node) Settled(wait time.Duration) (Leftovers, error) {
-	for deadline := time.Now().Add(wait); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(Patience(wait)); ; time.Sleep(50 * time.Millisecond) {
 		left, err := n.Leftovers()
 		if err != nil || left.Count() == 0 || time.Now().After(deadline) {
 			return left, err
@@ -239,7 +239,7 @@ func (n *Node) files(running bool) (addresses, directories, sockets []string, er
 
 // cgroups lists the cgroups below the node's own, in every hierarchy of v1 and in v2.
 func (n *Node) cgroups() ([]string, error) {
-	roots, err := cgroupMounts()
+	roots, err := CgroupMounts()
 	if err != nil {
 		return nil, err
 	}
@@ -265,8 +265,8 @@ func (n *Node) cgroups() ([]string, error) {
 	return found, nil
 }
 
-// cgroupMounts lists the mount points of all cgroup hierarchies, one each.
-func cgroupMounts() ([]string, error) {
+// CgroupMounts lists the mount points of all cgroup hierarchies, one each.
+func CgroupMounts() ([]string, error) {
 	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
 		return !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup") || info.FSType != "cgroup" && info.FSType != "cgroup2", false
 	})
@@ -313,7 +313,7 @@ func (n *Node) sweep() error {
 	}
 	for _, p := range all {
 		if p.PID != os.Getpid() && p.State != 'Z' && n.owns(p) {
-			errs = append(errs, kill(p.PID, 30*time.Second))
+			errs = append(errs, kill(p.PID, Patience(30*time.Second)))
 		}
 	}
 	for range 8 { // a mount may lie under another
@@ -343,7 +343,7 @@ func (n *Node) sweep() error {
 			errs = append(errs, conn.Flush())
 		}
 	}
-	roots, err := cgroupMounts()
+	roots, err := CgroupMounts()
 	errs = append(errs, err)
 	for _, root := range roots {
 		errs = append(errs, removeCgroup(filepath.Join(root, n.CgroupRoot)))

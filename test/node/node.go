@@ -300,7 +300,7 @@ func (n *Node) Launch() error {
 	return nil
 }
 
-// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s.
+// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s, times Patience.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.wait(ctx, func(conditions []*cri.RuntimeCondition) error {
 		for _, c := range conditions {
@@ -313,7 +313,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 }
 
 func (n *Node) wait(ctx context.Context, good func([]*cri.RuntimeCondition) error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, Patience(time.Minute))
 	defer cancel()
 	n.mu.Lock()
 	exited := n.exited
@@ -407,7 +407,7 @@ func (n *Node) KillKeeper() error {
 	if !ok {
 		return errors.New("no keeper answers")
 	}
-	return kill(pid, 30*time.Second)
+	return kill(pid, Patience(30*time.Second))
 }
 
 // Reboot takes from the node what a reboot of the machine would: daemon, keeper and containers end without a word, mounts,
@@ -417,7 +417,7 @@ func (n *Node) Reboot() error {
 		return err
 	}
 	if pid, ok := n.KeeperPID(); ok {
-		if err := kill(pid, 30*time.Second); err != nil {
+		if err := kill(pid, Patience(30*time.Second)); err != nil {
 			return err
 		}
 	}
@@ -472,7 +472,7 @@ func (n *Node) Stop() error {
 	var errs []error
 	errs = append(errs, n.Terminate())
 	if pid, ok := n.KeeperPID(); ok {
-		errs = append(errs, kill(pid, 30*time.Second))
+		errs = append(errs, kill(pid, Patience(30*time.Second)))
 	}
 	if n.Conn != nil {
 		errs = append(errs, n.Conn.Close())

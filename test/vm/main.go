@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,9 +23,13 @@ import (
 // tags are the build tags of tests, as in the Makefile.
 const tags = "seccomp"
 
+// patience is how many times longer than usual tests wait in the guest, which may have to share a machine that is busy.
+const patience = 4
+
 // settings are the flags.
 type settings struct {
 	cache     string
+	results   string
 	packages  string
 	suites    string
 	only      string
@@ -42,7 +47,6 @@ type settings struct {
 type session struct {
 	settings
 	root    string // of the module
-	results string
 	tests   string // directory for compiled tests, on the host
 	machine *machine
 }
@@ -52,6 +56,7 @@ func main() {
 	runtime.LockOSThread()
 	var s settings
 	flag.StringVar(&s.cache, "cache", "", "directory for root images and results (default: berth/vm in the user's cache)")
+	flag.StringVar(&s.results, "results", "", "directory for what tests, critest and the console say (default: results in the cache)")
 	flag.StringVar(&s.packages, "packages", "", "Debian packages that the guest has beside its own, separated by spaces")
 	flag.StringVar(&s.suites, "suites", "smoke,critest,tests", "what to run: "+strings.Join(suiteNames(), ", "))
 	flag.StringVar(&s.only, "run-tests", "", "run the tests of these packages (./internal/volume, ./test/...) in place of suites, separated by commas")
@@ -59,10 +64,10 @@ func main() {
 	flag.StringVar(&s.critest, "critest-flags", "", "further flags of test/conformance, separated by spaces")
 	flag.StringVar(&s.run, "run", "", "run only tests whose names match this regular expression")
 	flag.StringVar(&s.skip, "skip", "", "do not run tests whose names match this regular expression")
-	flag.StringVar(&s.driver, "cgroup-driver", "cgroupfs", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
+	flag.StringVar(&s.driver, "cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
 	flag.IntVar(&s.size.processors, "cpus", 2, "processors of the guest")
 	flag.IntVar(&s.size.memory, "memory", 4096, "memory of the guest in MiB")
-	flag.DurationVar(&s.bootLimit, "boot-limit", 10*time.Minute, "longest time until the guest answers")
+	flag.DurationVar(&s.bootLimit, "boot-limit", 15*time.Minute, "longest time until the guest answers")
 	flag.DurationVar(&s.limit, "limit", 60*time.Minute, "longest time of one package's tests, of critest, or of the command")
 	flag.BoolVar(&s.verbose, "v", false, "show what tests print")
 	flag.Parse()
@@ -94,7 +99,9 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 		}
 		s.cache = filepath.Join(dir, "berth", "vm")
 	}
-	s.results = filepath.Join(s.cache, "results")
+	if s.results == "" {
+		s.results = filepath.Join(s.cache, "results")
+	}
 	if err := os.MkdirAll(s.results, 0o755); err != nil {
 		return err
 	}
@@ -163,6 +170,10 @@ func (s *session) start(ctx context.Context, image *image) error {
 		return errors.Join(err, s.machine.stop())
 	}
 	fmt.Printf("boot: %v\n", elapsed(start))
+	// A copy: the next build must not change them under the tests.
+	if err := command(ctx, "cp", "-r", filepath.Join(s.root, "bin"), filepath.Join(s.machine.dir, "share", "bin")); err != nil {
+		return errors.Join(err, s.machine.stop())
+	}
 	return nil
 }
 
@@ -178,8 +189,9 @@ func (s *session) environment() []string {
 	return []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + filepath.Join(goroot, "bin"),
 		"GOPROXY=off", "GOFLAGS=-buildvcs=false", "LC_ALL=C.UTF-8",
-		node.EnvBinaries + "=" + filepath.Join(s.root, "bin"),
+		node.EnvBinaries + "=" + filepath.Join(wire.Share, "bin"),
 		node.EnvCgroupDriver + "=" + s.driver,
+		node.EnvPatience + "=" + strconv.Itoa(patience),
 		"BERTH_VM=1",
 	}
 }
@@ -232,6 +244,9 @@ type suite struct {
 var allSuites = []suite{
 	{"smoke", func(ctx context.Context, s *session) ([]*result, error) {
 		return s.runPackages(ctx, []string{"./test/vm/smoke"})
+	}},
+	{"units", func(ctx context.Context, s *session) ([]*result, error) {
+		return s.runPackages(ctx, []string{"./test/vm/units"})
 	}},
 	{"critest", runCritest},
 	{"tests", func(ctx context.Context, s *session) ([]*result, error) { return s.runPackages(ctx, []string{"./..."}) }},

@@ -158,28 +158,6 @@ func writeFile(path, data string) error {
 	return err
 }
 
-// oomKills is how many processes of the container the kernel has killed for want of memory: oom_kill of memory.events
-// (v2) or memory.oom_control (v1, Linux 4.13).
-func oomKills(paths map[string]string) uint64 {
-	file := filepath.Join(paths["memory"], "memory.oom_control")
-	if p, ok := paths[""]; ok {
-		file = filepath.Join(p, "memory.events")
-	} else if paths["memory"] == "" {
-		return 0
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "oom_kill "); ok {
-			n, _ := strconv.ParseUint(strings.TrimSpace(v), 10, 64)
-			return n
-		}
-	}
-	return 0
-}
-
 // subCgroup makes a cgroup for one exec in the container's, in the one hierarchy that is needed to find its processes.
 // It returns the directory and what libcontainer is to be told; an empty directory where none can be made.
 func subCgroup(paths map[string]string, name string) (dir string, sub map[string]string) {

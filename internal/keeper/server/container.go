@@ -121,6 +121,10 @@ func (c *container) alter(fn func(r *row)) bool {
 
 // watch waits for the first process and sees the container off.
 func (c *container) watch(proc *pidfd.FD) {
+	c.mu.Lock()
+	paths := c.row.Cgroups
+	c.mu.Unlock()
+	c.s.oom.begin(paths)
 	exit, err := proc.Wait()
 	if errors.Is(err, pidfd.ErrStopped) {
 		return
@@ -144,7 +148,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	if proc != nil {
 		proc.Close()
 	}
-	oom := oomKills(paths)
+	oom := c.s.oom.end(paths)
 	// In a PID namespace of its own the kernel has killed the rest; in a shared one it lives on.
 	if err := killAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)

@@ -192,6 +192,7 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 		p.Start()
 		pumps[stream] = p
 	}
+	c.s.oom.begin(res.cgroups)
 	c.mu.Lock()
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
@@ -213,13 +214,14 @@ func (c *container) letGo() {
 		c.mu.Unlock()
 		return
 	}
-	proc, pumps, stdin := c.proc, c.pumps, c.stdin
+	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.held.Cgroups
 	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
 	c.mu.Unlock()
 	c.s.release(c.id)
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = proc.Wait()
 	proc.Close()
+	c.s.oom.end(paths)
 	for _, p := range pumps {
 		p.End()
 		<-p.Done()

@@ -40,6 +40,7 @@ type Server struct {
 	startedAt  time.Time
 	lock       *os.File
 	orphans    *orphans
+	oom        oomLedger
 	limits     limits
 	seccomp    interned
 	filters    filters

@@ -41,7 +41,7 @@ func Main(m *testing.M) {
 
 // end stops a node after its pods are gone, and says what is left of either.
 func end(n *node.Node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	defer cancel()
 	if n.PID() == 0 {
 		return n.Stop()
@@ -118,7 +118,7 @@ func Start(t testing.TB, o node.Options) *node.Node {
 }
 
 func start(o node.Options) (*node.Node, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // a first build takes its time
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(5*time.Minute)) // a first build takes its time
 	defer cancel()
 	if Containerd() {
 		return node.StartContainerd(ctx, o)
@@ -128,7 +128,7 @@ func start(o node.Options) (*node.Node, error) {
 
 // Context ends with the test, and in any case after three minutes.
 func Context(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -73,7 +73,7 @@ func Adopt(t testing.TB, n *node.Node, id string, config *cri.PodSandboxConfig) 
 		if n.PID() == 0 {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 		defer cancel()
 		if _, err := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 			t.Errorf("remove pod %s: %v", config.Metadata.Name, err)
@@ -340,7 +340,7 @@ const patience = 40 * time.Second
 // Eventually waits until a claim holds.
 func Eventually(t testing.TB, wait time.Duration, claim string, holds func() error) {
 	t.Helper()
-	wait = max(wait, patience)
+	wait = node.Patience(max(wait, patience))
 	for deadline := time.Now().Add(wait); ; time.Sleep(10 * time.Millisecond) {
 		err := holds()
 		if err == nil {

@@ -65,7 +65,7 @@ func cgroupOf(t *testing.T, c *nodetest.Container) string {
 // and nothing left.
 func TestAPodLivesOnCgroupV2(t *testing.T) {
 	inside(t)
-	for _, driver := range []string{"cgroupfs"} {
+	for _, driver := range []string{"cgroupfs", "systemd"} {
 		t.Run(driver, func(t *testing.T) {
 			n := nodetest.Start(t, node.Options{CgroupDriver: driver})
 			p := nodetest.RunPod(t, n)
@@ -94,7 +94,7 @@ func TestAPodLivesOnCgroupV2(t *testing.T) {
 				t.Errorf("it sees its cgroup as %q", got)
 			}
 
-			killed := p.Run(nodetest.Sh("head -c 200000000 /dev/zero | tail"), func(c *cri.ContainerConfig) {
+			killed := p.Run(nodetest.Sh("exec dd if=/dev/zero of=/dev/null bs=200000000 count=1"), func(c *cri.ContainerConfig) {
 				c.Linux.Resources.MemoryLimitInBytes = 32 << 20
 			})
 			if s := killed.WaitExit(); s.Reason != "OOMKilled" || s.ExitCode == 0 {
