@@ -44,10 +44,11 @@ test: test-deps build ## all tests, then lint (root)
 	$(MAKE) lint
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, conformance
+ci: ## what a change has to pass (root): test, fuzz, conformance, vm-smoke
 	$(MAKE) test
 	$(MAKE) fuzz
 	$(MAKE) conformance
+	$(MAKE) vm-smoke
 
 .PHONY: fuzz
 fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)

@@ -296,7 +296,7 @@ func TestLimitsOfACgroupThatTheClientMadeAreTheClients(t *testing.T) {
 	}
 	p.Remove()
 	for _, root := range roots {
-		if err := os.Remove(filepath.Join(filepath.Dir(root), parent)); err != nil {
+		if err := os.Remove(filepath.Join(root, parent)); err != nil {
 			t.Error(err)
 		}
 	}
