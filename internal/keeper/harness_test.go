@@ -300,13 +300,15 @@ type record struct {
 
 func (n *node) records(path string) []record {
 	n.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		n.Fatal(err)
-	}
-	if len(b) > 0 && b[len(b)-1] != '\n' {
-		n.Fatalf("log %s does not end with a whole record", path)
-	}
+	var b []byte
+	// A write of several pages can be seen half done.
+	n.until("the log "+path+" ends with a whole record", func() bool {
+		var err error
+		if b, err = os.ReadFile(path); err != nil {
+			n.Fatal(err)
+		}
+		return len(b) == 0 || b[len(b)-1] == '\n'
+	})
 	var out []record
 	for line := range bytes.Lines(b) {
 		f := bytes.SplitN(line[:len(line)-1], []byte{' '}, 4)

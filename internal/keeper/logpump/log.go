@@ -52,6 +52,25 @@ func New(path, spill string, logger *slog.Logger) *Log {
 	return l
 }
 
+// Mend ends a record that another keeper was killed in the middle of, so that the next one begins a line.
+func (l *Log) Mend() {
+	if l.path == "" {
+		return
+	}
+	fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return // there is none, or writing fails as well and says so
+	}
+	f := os.NewFile(uintptr(fd), l.path)
+	defer f.Close()
+	var last [1]byte
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() == 0 {
+		return
+	} else if _, err := f.ReadAt(last[:], st.Size()-1); err == nil && last[0] != '\n' {
+		l.write([]byte{'\n'})
+	}
+}
+
 // open opens the log file. A symbolic link in the last component is refused: whoever can write to the directory of a
 // log must not lead the keeper elsewhere.
 func open(path string) (*os.File, error) {

@@ -172,6 +172,19 @@ func TestFullDiskLeavesWholeRecords(t *testing.T) {
 	}
 }
 
+func TestARecordThatWasCutOffIsEnded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	for _, c := range []struct{ before, want string }{{"", ""}, {"whole\n", "whole\n"}, {"whole\nha", "whole\nha\n"}} {
+		if err := os.WriteFile(path, []byte(c.before), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		New(path, t.TempDir(), quiet()).Mend()
+		if got, err := os.ReadFile(path); err != nil || string(got) != c.want {
+			t.Errorf("%q became %q, %v", c.before, got, err)
+		}
+	}
+}
+
 func TestTwoStreamsNeverMix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, p, w := pump(t, path)

@@ -181,6 +181,7 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 	}
 	if c.out == nil {
 		c.out = logpump.New(c.row.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
+		c.out.Mend()
 	}
 	for role, stream := range map[wire.Role]logpump.Stream{
 		wire.RoleStdout: logpump.Stdout, wire.RoleStderr: logpump.Stderr, wire.RoleConsole: logpump.Stdout,
