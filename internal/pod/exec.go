@@ -21,6 +21,9 @@ import (
 // maxSyncOutput is how much of each stream ExecSync keeps; the rest is read and dropped, as the CRI asks.
 const maxSyncOutput = 16 << 20
 
+// killPatience is how long a command that was killed may take to die before its caller is told that it timed out.
+const killPatience = 2 * time.Second
+
 // ExecSync runs a command in a container and returns what it wrote. A command that runs longer than timeout (0: no
 // limit) is killed with all that it started, and the error is context.DeadlineExceeded.
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
@@ -100,7 +103,16 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	}
 	io.start(&opts, &copies, done)
 
-	exit, err := m.cfg.Keeper.WaitExec(ctx, c.id, req.ExecID)
+	wait, stopWaiting := ctx, context.CancelFunc(func() {})
+	if timeout > 0 {
+		wait, stopWaiting = context.WithTimeout(ctx, timeout+killPatience)
+	}
+	defer stopWaiting()
+	exit, err := m.cfg.Keeper.WaitExec(wait, c.id, req.ExecID)
+	if err != nil && ctx.Err() == nil && wait.Err() != nil {
+		// It was killed and has not died: the container is paused, or a file system does not answer. It dies when that ends.
+		exit, err = &keeper.ExecExit{TimedOut: true}, nil
+	}
 	if err != nil {
 		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()

@@ -514,3 +514,82 @@ func TestANamedVolumeIsKeptUntilItIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+func TestAPauseHoldsUpNobodyElse(t *testing.T) {
+	n := nodetest.Shared(t)
+	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(2, "sh", "-c", "echo > /begun; sleep 3600")
+		ended <- err
+	}()
+	nodetest.Eventually(t, 30*time.Second, "the exec runs", func() error {
+		_, err := os.Stat(filepath.Join(fmt.Sprintf("/proc/%d/root", containerPID(t, n, c.ID)), "begun"))
+		return err
+	})
+	if _, err := d.Pouch.PauseContainer(ctx, &pouch.PauseContainerRequest{ContainerId: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	// Its timeout ends the exec, frozen as it is, as far as its caller can tell.
+	select {
+	case err := <-ended:
+		nodetest.WantCode(t, err, codes.DeadlineExceeded)
+	case <-time.After(30 * time.Second):
+		t.Error("an exec that was paused does not end by its timeout")
+	}
+	// Limits of a paused container change.
+	if err := update(t, c, &pouch.LinuxContainerResources{MemoryReservation: 8 << 20}); err != nil {
+		t.Error(err)
+	}
+	if st := pouchStatus(t, d, c.ID); st.State != paused {
+		t.Errorf("after an update it is %v", st.State)
+	}
+	if _, err := d.Pouch.UnpauseContainer(ctx, &pouch.UnpauseContainerRequest{ContainerId: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Sh("echo on"); got != "on" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A start of a sandbox that a kill of the daemon cuts off can be made again, and what it made does not pile up: the node's
+// end counts what is left.
+func TestAStartOfASandboxThatIsCutOffIsMadeAgain(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_POD}
+	})
+	ip := p.IP()
+	for round := range 12 {
+		d := nodetest.DialV1alpha2(n)
+		if round == 0 || p.Status().State == cri.PodSandboxState_SANDBOX_READY {
+			unpin(t, filepath.Join(n.State, "pods", p.ID, "ns", "net"))
+		}
+		cut := make(chan struct{})
+		go func() {
+			defer close(cut)
+			_ = started(nodetest.Context(t), d, p.ID)
+		}()
+		time.Sleep(time.Duration(round) * 3 * time.Millisecond) // into the midst of it, wherever that is
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-cut
+		if err := n.Restart(nodetest.Context(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.Status().State != cri.PodSandboxState_SANDBOX_READY {
+		if err := started(nodetest.Context(t), nodetest.DialV1alpha2(n), p.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := p.IP(); got != ip {
+		t.Errorf("its address was %s and is %s", ip, got)
+	}
+	if got := p.Output("ip -4 addr show eth0"); !strings.Contains(got, "inet "+ip+"/") {
+		t.Errorf("its container has %q", got)
+	}
+}

@@ -18,8 +18,8 @@ import (
 const (
 	bothWays    = "TestWhatPouchContainerAddsIsTranslatedBothWays"
 	byPath      = "TestWhatPouchContainerDoesNotAllowIsRefusedByPath"
-	pauses      = "TestAPausedContainerIsFrozenUntilItIsUnpaused TestAPausedContainerIsStoppedAndRemoved TestAPauseOutlivesTheDaemon"
-	comesBack   = "TestASandboxThatStoppedByAccidentComesBack"
+	pauses      = "TestAPausedContainerIsFrozenUntilItIsUnpaused TestAPausedContainerIsStoppedAndRemoved TestAPauseOutlivesTheDaemon TestAPauseHoldsUpNobodyElse"
+	comesBack   = "TestASandboxThatStoppedByAccidentComesBack TestAStartOfASandboxThatIsCutOffIsMadeAgain"
 	namedVolume = "TestANamedVolumeIsKeptUntilItIsRemoved"
 	quotas      = "TestALimitHoldsAndIsSeen TestWithoutProjectQuotasTheFileSystemIsNamed TestPlans"
 	throttles   = "TestBlockIOIsThrottled"
@@ -52,9 +52,9 @@ var pouchFields = map[string]map[string]verdict{
 		"blkio_device_write_bps":  works(throttles),
 		"blkio_device_read_IOps":  works(throttles),
 		"blkio_device_write_IOps": works(throttles),
-		"kernel_memory":           refused("FailedPrecondition: cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either", "TestMemoryHasAReservationAndSwappiness"),
+		"kernel_memory":           refused("FailedPrecondition: cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either", "TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
 		"memory_reservation":      works("TestMemoryHasAReservationAndSwappiness").but("memory.low on cgroup v2"),
-		"memory_swappiness":       works("TestMemoryHasAReservationAndSwappiness").but("FailedPrecondition on cgroup v2, which has none"),
+		"memory_swappiness":       works("TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused").but("FailedPrecondition on cgroup v2, which has none"),
 		"ulimits":                 works("TestUlimitsAreTheContainers").but("of a running container they cannot change, and without CAP_SYS_RESOURCE not go above the runtime's own: FailedPrecondition"),
 	},
 	"WeightDevice":   {"path": works(weighed + " " + byPath), "Weight": works(weighed + " " + byPath)},
@@ -63,7 +63,7 @@ var pouchFields = map[string]map[string]verdict{
 		"name": works("TestUlimitsAreTheContainers " + byPath), "hard": works("TestUlimitsAreTheContainers " + byPath), "soft": works("TestUlimitsAreTheContainers"),
 	},
 	"ContainerConfig": {
-		"net_priority": works("TestNetPriorityIsForTheNodesInterfaces").but("for pods in the node's network on cgroup v1 with net_prio; else FailedPrecondition, since the kernel has no such priority"),
+		"net_priority": works("TestNetPriorityIsForTheNodesInterfaces TestTrafficHasItsPriority").but("for pods in the node's network on cgroup v1 with net_prio; else FailedPrecondition, since the kernel has no such priority"),
 		"quota_id":     works("TestAnIDThatAClientChooses TestIDs " + byPath),
 	},
 	"ContainerStatus": {
