@@ -570,6 +570,14 @@ func TestResourcesOfBothVersions(t *testing.T) {
 		*out.Memory.Limit != 64<<20 || out.Memory.Swap != nil || *out.Pids.Limit != 100 || out.HugepageLimits != nil {
 		t.Errorf("v1: %+v", out)
 	}
+	for what, bad := range map[string]model.Resources{
+		"memory_swap_limit_in_bytes": {MemoryLimit: 64 << 20, MemorySwap: 96 << 20},
+		"hugepage_limits":            {HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}},
+	} {
+		if _, err := Resources(&bad, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s on a host that cannot limit it: %v", what, err)
+		}
+	}
 	r.Unified = map[string]string{"memory.high": "32M"}
 	if _, err := Resources(r, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("unified on v1: %v", err)

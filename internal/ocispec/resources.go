@@ -159,6 +159,8 @@ func CheckResources(r *model.Resources, h *Host) error {
 	case r.MemorySwap > 0 && r.MemorySwap < r.MemoryLimit:
 		return invalid("resources: memory_swap_limit_in_bytes %d, which includes memory, is below the memory limit %d",
 			r.MemorySwap, r.MemoryLimit)
+	case r.MemorySwap > r.MemoryLimit && !h.SwapLimits:
+		return unable("resources: memory_swap_limit_in_bytes %d: this kernel does not limit swap", r.MemorySwap)
 	case r.OOMScoreAdj < -1000 || r.OOMScoreAdj > 1000:
 		return invalid("resources: oom_score_adj %d is not in -1000 to 1000", r.OOMScoreAdj)
 	case r.MemoryReservation < -1:

@@ -662,3 +662,99 @@ func TestACheckpointInAPodWithOnePIDNamespace(t *testing.T) {
 		t.Errorf("its PID namespace %s is not the pod's", got)
 	}
 }
+
+// rewritten is an archive without one of its files.
+func rewritten(t *testing.T, archive, without string) string {
+	t.Helper()
+	in, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	name := archive + ".less"
+	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	tr, tw := tar.NewReader(in), tar.NewWriter(out)
+	for {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && h.Name != without {
+			if err = tw.WriteHeader(h); err == nil {
+				_, err = io.Copy(tw, tr)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestARestoreThatFailsOrIsCutOffLeavesNothing(t *testing.T) {
+	criu, began := slowCRIU(t, "3")
+	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", criu)})
+	archive := filepath.Join(t.TempDir(), "c.tar")
+	c := nodetest.RunPod(t, n).Run(counting)
+	waitCount(t, c, 1)
+	checkpoint(t, n, c, archive)
+	if err := os.Remove(began); err != nil {
+		t.Fatal(err)
+	}
+	p := nodetest.RunPod(t, n)
+
+	broken := p.Create(fromArchive(rewritten(t, archive, "checkpoint/core-1.img")))
+	err := broken.TryStart()
+	if err == nil || !strings.Contains(err.Error(), "criu failed") {
+		t.Errorf("a checkpoint that lacks an image of CRIU's: %v", err)
+	}
+	if s := broken.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" || s.ExitCode != 128 {
+		t.Errorf("it is %v (%s, %d)", s.State, s.Reason, s.ExitCode)
+	}
+	if err := os.Remove(began); err != nil {
+		t.Fatal(err)
+	}
+
+	cut := p.Create(fromArchive(archive))
+	result := make(chan error, 1)
+	go func() { result <- cut.TryStart() }()
+	nodetest.Eventually(t, 30*time.Second, "criu is at work", func() error {
+		b, err := os.ReadFile(began)
+		if err == nil && strings.Count(string(b), "\n") < 2 {
+			err = errors.New("it has not begun")
+		}
+		return err
+	})
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.Remove(began)
+	err = <-result
+	nodetest.Eventually(t, 30*time.Second, "the container runs, or has ended", func() error {
+		s := cut.Status()
+		if err == nil && s.State == cri.ContainerState_CONTAINER_RUNNING || err != nil && s.State == cri.ContainerState_CONTAINER_EXITED {
+			return nil
+		}
+		return fmt.Errorf("its start: %v, and it is %v", err, s.State)
+	})
+	if err == nil {
+		waitCount(t, cut, last(cut)) // the call was made again of the new keeper
+	}
+	waitCount(t, c, last(c))
+	nodetest.Eventually(t, 30*time.Second, "no checkpoint is left", func() error {
+		left, _ := filepath.Glob(filepath.Join(n.Root, "containers", "*", "restore"))
+		if len(left) > 0 {
+			return fmt.Errorf("there is %v", left)
+		}
+		return nil
+	})
+	again := p.Run(fromArchive(archive))
+	waitCount(t, again, last(again))
+}

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -419,6 +420,68 @@ func TestALogIsReopened(t *testing.T) {
 	if err == nil && !exists(c.LogPath()) {
 		t.Error("a reopened log of an exited container is not there")
 	}
+}
+
+func TestALogIsRotatedUnderLoadWithoutALostLine(t *testing.T) {
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	const lines, least = 300000, 10
+	c := p.Run(nodetest.Sh(fmt.Sprintf("seq 1 %d | sed 's/^/error /' >&2 & seq 1 %d | sed 's/^/line /'; wait", lines, lines)))
+	var old []string
+	for i := 0; ; i++ {
+		rotated := fmt.Sprintf("%s.%d", c.LogPath(), i)
+		if err := os.Rename(c.LogPath(), rotated); err != nil {
+			t.Fatal(err)
+		}
+		old = append(old, rotated)
+		_, err := n.Runtime.ReopenContainerLog(nodetest.Context(t), &cri.ReopenContainerLogRequest{ContainerId: c.ID})
+		if err != nil {
+			if state := c.Status().State; state != cri.ContainerState_CONTAINER_EXITED {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if len(old) < least {
+		t.Skipf("the container ended after %d rotations", len(old))
+	}
+	nodetest.Eventually(t, 30*time.Second, "every line is in the log, once and in order", func() error {
+		next := map[string]int{"stdout": 1, "stderr": 1}
+		begun := map[string]string{} // a line whose end was late is in two pieces
+		for _, name := range append(old, c.LogPath()) {
+			data, err := os.ReadFile(name)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(string(data)) {
+				f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+				if len(f) != 4 || next[f[1]] == 0 {
+					return fmt.Errorf("%s: %q is no line of a log", filepath.Base(name), line)
+				}
+				want := fmt.Sprintf("line %d", next[f[1]])
+				if f[1] == "stderr" {
+					want = fmt.Sprintf("error %d", next[f[1]])
+				}
+				begun[f[1]] += f[3]
+				if f[2] == "P" {
+					continue
+				}
+				whole := begun[f[1]]
+				if begun[f[1]] = ""; whole != want {
+					return fmt.Errorf("%s: %q, want %q", filepath.Base(name), line, want)
+				}
+				next[f[1]]++
+			}
+		}
+		if next["stdout"] != lines+1 || next["stderr"] != lines+1 {
+			return fmt.Errorf("it ends before %v", next)
+		}
+		return nil
+	})
+	t.Logf("%d rotations", len(old))
 }
 
 func TestATerminalIsLoggedToo(t *testing.T) {

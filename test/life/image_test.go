@@ -8,6 +8,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/registrytest"
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -114,5 +115,51 @@ func TestAnImageInUseKeepsItsContainers(t *testing.T) {
 	}
 	if got := c.Sh("cat /mark"); got != host {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestAnImageHasOneIDInEveryCall(t *testing.T) {
+	n := nodetest.Shared(t)
+	ctx := nodetest.Context(t)
+	for name, ref := range map[string]string{"tag": node.Busybox, "plain": node.StopSignal} {
+		t.Run(name, func(t *testing.T) {
+			pulled, err := n.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := func(what, ref string) string {
+				t.Helper()
+				got, err := n.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
+				if err != nil || got.Image == nil {
+					t.Fatalf("%s: there is no image %q: %v", what, ref, err)
+				}
+				return got.Image.Id
+			}
+			want := id("the tag", ref)
+			c := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) { c.Image.Image = ref })
+			listed, err := n.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: c.ID}})
+			if err != nil || len(listed.Containers) != 1 {
+				t.Fatal(listed, err)
+			}
+			status, item := c.Status(), listed.Containers[0]
+			if status.ImageId != want || item.ImageId != want {
+				t.Errorf("image_id is %s in the status and %s in the list, the image's is %s", status.ImageId, item.ImageId, want)
+			}
+			if status.ImageRef != item.ImageRef {
+				t.Errorf("image_ref is %s in the status and %s in the list", status.ImageRef, item.ImageRef)
+			}
+			for what, ref := range map[string]string{
+				"PullImage's image_ref": pulled.ImageRef, "the container's image_ref": status.ImageRef, "its image_id": status.ImageId,
+				"its image": status.Image.Image,
+			} {
+				if got := id(what, ref); got != want {
+					t.Errorf("%s, %s, is of the image %s and not %s", what, ref, got, want)
+				}
+			}
+			images, err := n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: status.ImageId}}})
+			if err != nil || len(images.Images) != 1 || images.Images[0].Id != want {
+				t.Errorf("the list by image_id: %v, %v", images.GetImages(), err)
+			}
+		})
 	}
 }

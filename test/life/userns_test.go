@@ -87,6 +87,10 @@ func TestBadUserMappingsAreRefused(t *testing.T) {
 		"beyond 32 bits":  userNamespace(1<<32-2, 65536),
 		"root not mapped": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}, Gids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}},
 		"container mode":  {Mode: cri.NamespaceMode_CONTAINER},
+		"target mode":     {Mode: cri.NamespaceMode_TARGET},
+		"the node's with mappings": {
+			Mode: cri.NamespaceMode_NODE, Uids: userNamespace(200000, 65536).Uids, Gids: userNamespace(200000, 65536).Gids,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := nodetest.PodConfig(n, podNamespaces(&cri.NamespaceOption{UsernsOptions: user}))
@@ -96,6 +100,16 @@ func TestBadUserMappingsAreRefused(t *testing.T) {
 				t.Errorf("%v does not name the field", err)
 			}
 		})
+	}
+}
+
+func TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt(t *testing.T) {
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{
+		Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: &cri.UserNamespace{Mode: cri.NamespaceMode_NODE},
+	})).Run()
+	if got, want := namespace(t, hostPID(t, c), "user"), namespace(t, "self", "user"); got != want {
+		t.Errorf("its user namespace is %s, the node's is %s", got, want)
 	}
 }
 

@@ -136,7 +136,7 @@ var fields = map[string]map[string]verdict{
 		"target_id":      works(namespacesTest),
 		"userns_options": works(userns),
 	},
-	"UserNamespace": {"mode": works(userns), "uids": works(userns), "gids": works(userns)},
+	"UserNamespace": {"mode": works(userns + " TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt"), "uids": works(userns), "gids": works(userns)},
 	"IDMapping":     {"host_id": works(userns), "container_id": works(userns), "length": works(userns)},
 	"SELinuxOption": {
 		"user":  works(sandboxTranslated).but("where the host has SELinux"),
@@ -275,7 +275,7 @@ var fields = map[string]map[string]verdict{
 	"ContainerFilter":           {"id": works(lists), "state": works(lists), "pod_sandbox_id": works(lists), "label_selector": works(lists)},
 	"ContainerStateValue":       {"state": works(lists)},
 	"ContainerStatusRequest":    {"container_id": works(gone + " " + prefixes), "verbose": works("TestVerboseStatusTellsWhatAPersonNeeds")},
-	"ReopenContainerLogRequest": {"container_id": works("TestALogIsReopened")},
+	"ReopenContainerLogRequest": {"container_id": works("TestALogIsReopened TestALogIsRotatedUnderLoadWithoutALostLine")},
 	"UpdateContainerResourcesRequest": {
 		"container_id": works("TestAnUpdateOfWhatIsGoneIsNotFound"),
 		"linux":        works("TestResourcesAreOnTheCgroup TestAnUpdateOfACreatedContainerHoldsOnceItRuns"),
@@ -329,7 +329,7 @@ var fields = map[string]map[string]verdict{
 	"ListImagesRequest":   {"filter": works("TestImages TestAnImageIsKnownByTagDigestAndID")},
 	"StreamImagesRequest": {"filter": works(streams + " TestImages")},
 	"ImageFilter":         {"image": works("TestImages")},
-	"ImageStatusRequest":  {"image": works("TestAnImageIsKnownByTagDigestAndID"), "verbose": works("TestVerboseStatusTellsWhatAPersonNeeds")},
+	"ImageStatusRequest":  {"image": works("TestAnImageIsKnownByTagDigestAndID TestAnImageHasOneIDInEveryCall"), "verbose": works("TestVerboseStatusTellsWhatAPersonNeeds")},
 	"PullImageRequest": {
 		"image":          works("TestAReferenceThatIsNone TestAnImageThatDoesNotExist"),
 		"auth":           works("TestAWrongPassword"),

@@ -94,6 +94,10 @@ func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io 
 	cmd.Dir = "/"
 	// A group of its own, so that criu can be found and killed when the process above it is gone.
 	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if call.Restore {
+		// libcontainer mounts the root file system once more for CRIU: nothing of it stays, however this ends.
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
+	}
 	cmd.ExtraFiles = []*os.File{in, theirs}
 	if console != nil {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, console)
