@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -421,6 +422,28 @@ func TestWhatACrashLeavesIsCleared(t *testing.T) {
 		}
 		if left, err := os.ReadDir(l.records.Dir); err != nil || len(left) != 1 {
 			t.Errorf("records: %v, %v", left, err)
+		}
+	})
+}
+
+// TestTheDeviceAnswersToo is about kernels before 5.14, which know quotas by block devices alone.
+func TestTheDeviceAnswersToo(t *testing.T) {
+	onEach(t, func(t *testing.T, root string) {
+		f, err := os.Open(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		s := status{version: 1}
+		if errno := byDevice(int(f.Fd()), getStatus<<8|projectQuota, 0, unsafe.Pointer(&s)); errno != 0 || s.flags&enforced == 0 {
+			t.Errorf("status %#x, %v", s.flags, errno)
+		}
+		q := diskQuota{version: 1, flags: projectFlag, fields: fieldHard | fieldSoft, id: MinID, hard: 2048}
+		if errno := byDevice(int(f.Fd()), setLimit<<8|projectQuota, MinID, unsafe.Pointer(&q)); errno != 0 {
+			t.Error(errno)
+		}
+		if used, err := Read(root, MinID); err != nil || used.Limit != 1<<20 {
+			t.Errorf("%+v, %v", used, err)
 		}
 	})
 }

@@ -31,7 +31,7 @@ type Group struct {
 // HasRoot tells whether the root file system is in the group.
 func (g Group) HasRoot() bool { return slices.Contains(g.Paths, Root) }
 
-// Check refuses keys and sizes that mean nothing, whatever a container mounts.
+// CheckSizes refuses keys and sizes that mean nothing, whatever a container mounts.
 func CheckSizes(sizes map[string]string) error {
 	seen := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(sizes)) {
