@@ -44,6 +44,19 @@ func pushFull(t *testing.T, n *node.Node) string {
 	return ref
 }
 
+// createNamed makes a container with the volume of a name at /data.
+func createNamed(ctx context.Context, p *nodetest.Pod, ref, name string) (string, error) {
+	mount := &cri.Mount{ContainerPath: "/data"}
+	ext, err := proto.Marshal(&pouch.Mount{Name: name})
+	if err != nil {
+		return "", err
+	}
+	mount.ProtoReflect().SetUnknown(ext)
+	config := p.ContainerConfig(nodetest.Mounts(mount), func(c *cri.ContainerConfig) { c.Image.Image = ref })
+	made, err := nodetest.DialV1alpha2(p.Node).CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	return made.GetContainerId(), err
+}
+
 func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	r := chance(t)
@@ -54,18 +67,6 @@ func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) 
 	if testing.Short() {
 		kills = min(kills, 5)
 	}
-	// create makes a container with the named volume.
-	create := func(ctx context.Context, name string) (string, error) {
-		mount := &cri.Mount{ContainerPath: "/data"}
-		ext, err := proto.Marshal(&pouch.Mount{Name: name})
-		if err != nil {
-			return "", err
-		}
-		mount.ProtoReflect().SetUnknown(ext)
-		config := p.ContainerConfig(nodetest.Mounts(mount), func(c *cri.ContainerConfig) { c.Image.Image = ref })
-		made, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
-		return made.GetContainerId(), err
-	}
 	whole := 0
 	for i := range kills {
 		name := fmt.Sprintf("v%d", i)
@@ -74,7 +75,7 @@ func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) 
 			defer close(done)
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			_, _ = create(ctx, name)
+			_, _ = createNamed(ctx, p, ref, name)
 			if i%3 == 0 { // a removal is killed, too
 				_, _ = d.Volumes.RemoveVolume(ctx, &pouch.RemoveVolumeRequest{VolumeName: name})
 			}
@@ -105,7 +106,7 @@ func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) 
 			t.Fatalf("kill %d: a half filled directory is left", i+1)
 		}
 		// What is there serves; what is not is made.
-		id, err := create(nodetest.Context(t), name)
+		id, err := createNamed(nodetest.Context(t), p, ref, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,4 +230,40 @@ func TestKillingTheDaemonLeavesNoDiskQuota(t *testing.T) {
 			nothingLeft(t, n)
 		})
 	}
+}
+
+func TestANamedVolumeOutlivesAReboot(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	ref := pushFull(t, n)
+	p := nodetest.RunPod(t, n)
+	id, err := createNamed(nodetest.Context(t), p, ref, "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Runtime.StartContainer(nodetest.Context(t), &cri.StartContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := n.Runtime.ExecSync(nodetest.Context(t), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo kept >/data/new"}, Timeout: 10})
+	if err != nil || r.ExitCode != 0 {
+		t.Fatal(r, err)
+	}
+	if err := n.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(n.Root, "volumes/kept/data/new")); err != nil || string(data) != "kept\n" {
+		t.Errorf("it holds %q, %v", data, err)
+	}
+	remove := func() error {
+		_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t), &pouch.RemoveVolumeRequest{VolumeName: "kept"})
+		return err
+	}
+	nodetest.WantCode(t, remove(), codes.FailedPrecondition) // the container's record is there
+	p.Remove()
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, n)
 }
