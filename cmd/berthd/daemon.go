@@ -61,6 +61,12 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	closers = append(closers, func() error { unlock(); return nil })
 
+	stopSpans, err := sendSpans(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, stopSpans)
+
 	images, err := image.Open(ctx, image.Config{
 		Root:                   filepath.Join(cfg.Root, "images"),
 		HostsDir:               cfg.HostsDir,

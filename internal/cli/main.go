@@ -121,7 +121,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
-		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.pauseCommand(), a.unpauseCommand(),
+		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(), a.unpauseCommand(),
 		a.checkpointCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
 	group("volumes", a.volumeCommand())

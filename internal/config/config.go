@@ -35,6 +35,7 @@ type Config struct {
 	Stream  Stream  `toml:"stream"`
 	Seccomp Seccomp `toml:"seccomp"`
 	Metrics Metrics `toml:"metrics"`
+	Tracing Tracing `toml:"tracing"`
 	Devices Devices `toml:"device_plugins"`
 
 	Checkpoint Checkpoint `toml:"checkpoint"`
@@ -79,6 +80,11 @@ type Seccomp struct {
 // Metrics is where Prometheus finds them.
 type Metrics struct {
 	Address string `toml:"address"`
+}
+
+// Tracing is where spans go.
+type Tracing struct {
+	Endpoint string `toml:"endpoint"`
 }
 
 // Devices is the device manager, which device plugins register with.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os/user"
 	"path"
 	"path/filepath"
@@ -67,6 +68,11 @@ func (c *Config) Validate() error {
 		v.optional("seccomp.default_profile", p)
 	}
 	v.optional("seccomp.localhost_root", c.Seccomp.LocalhostRoot)
+	if e := c.Tracing.Endpoint; e != "" {
+		if u, err := url.Parse(e); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			v.fail("tracing.endpoint", "%q is not http://host:port or https://host:port", e)
+		}
+	}
 	if a := c.Metrics.Address; a != "" {
 		if _, port, err := net.SplitHostPort(a); err != nil {
 			v.fail("metrics.address", "%q is not host:port", a)

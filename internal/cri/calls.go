@@ -21,7 +21,9 @@ type calls struct {
 
 func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
+	ctx, span := beginSpan(ctx, info.FullMethod)
 	resp, err := c.protect(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
+	endSpan(span, err)
 	c.done(ctx, info.FullMethod, req, start, err)
 	return resp, err
 }

@@ -87,12 +87,16 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
 	}
-	timing := Timing{"start", time.Since(begin)}
+	tracePhases(ctx, result.Phases)
+	timings := []Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
+	for _, p := range result.Phases {
+		timings = append(timings, Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
+	}
 	err = m.setContainer(c, func(r *ContainerRecord) {
 		r.Phase = ContainerRunning
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
-		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timing)
+		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timings...)
 		if r.Restored != nil {
 			restored := *r.Restored
 			restored.At = result.StartedAt

@@ -5,7 +5,27 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"berth/internal/keeper"
 )
+
+// tracer makes spans for whoever has set a provider; until then they are nothing.
+var tracer = otel.Tracer("berth/internal/pod")
+
+// tracePhases makes spans of what the keeper says it did.
+func tracePhases(ctx context.Context, phases []keeper.Phase) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return
+	}
+	for _, p := range phases {
+		_, span := tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begin))
+		span.End(trace.WithTimestamp(p.Begin.Add(p.Took)))
+	}
+}
 
 // undoTimeout bounds the undo of a failed start. What is not undone by then stays in the record and is removed by the
 // next removal or the next start of berthd.
@@ -21,8 +41,10 @@ type step struct {
 
 // Timing is how long a step took.
 type Timing struct {
-	Step string        `json:"step"`
-	Took time.Duration `json:"took"`
+	Step  string        `json:"step"`
+	Of    string        `json:"of,omitempty"` // the step that it is a part of
+	Begin time.Time     `json:"begin,omitzero"`
+	Took  time.Duration `json:"took"`
 }
 
 // runSteps runs steps in order. When one fails, it and those before it are undone in reverse order, and the error names the
@@ -32,9 +54,13 @@ func runSteps(ctx context.Context, log *slog.Logger, steps []step) (timings []Ti
 	for i, s := range steps {
 		begin := time.Now()
 		if err = ctx.Err(); err == nil {
-			err = s.do(ctx)
+			traced, span := tracer.Start(ctx, s.name)
+			if err = s.do(traced); err != nil {
+				span.SetStatus(codes.Error, err.Error())
+			}
+			span.End()
 		}
-		timings = append(timings, Timing{s.name, time.Since(begin)})
+		timings = append(timings, Timing{Step: s.name, Begin: begin, Took: time.Since(begin)})
 		if err == nil {
 			continue
 		}
