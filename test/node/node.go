@@ -481,6 +481,9 @@ func (n *Node) Stop() error {
 		errs = append(errs, n.Registry.Close())
 	}
 	errs = append(errs, n.sweep())
+	if _, err := os.Stat(filepath.Join(n.CNIConfDir, "10-"+n.Name+".conflist")); err == nil {
+		errs = append(errs, n.removeMasquerading())
+	}
 	for _, mount := range n.mounts {
 		errs = append(errs, syscall.Unmount(mount, syscall.MNT_DETACH))
 	}
