@@ -173,7 +173,6 @@ func TestAllocationsOutliveAKill(t *testing.T) {
 	}
 	pod.Remove()
 	w.wantHeld("a b c:k")
-	// A node that was rebooted holds nothing for what it does not run, and keeps what is there.
 	kept.Remove()
 	w.wantHeld("a b c")
 	if entries, _ := os.ReadDir(filepath.Join(w.Root, "devices")); len(entries) != 0 {

@@ -2,14 +2,12 @@ package fields
 
 import (
 	"flag"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
+
+	"berth/internal/testindex"
 )
 
 var update = flag.Bool("update", false, "write the pages")
@@ -20,41 +18,6 @@ const (
 	wholeNode = "test/life"
 )
 
-var declared = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(t \*testing\.T\)`)
-
-// tests are the folders of all tests of the project, by name.
-func tests(t *testing.T) map[string][]string {
-	t.Helper()
-	out := map[string][]string{}
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != ".." && path != root {
-			return fs.SkipDir
-		}
-		if d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		dir, err := filepath.Rel(root, filepath.Dir(path))
-		if err != nil {
-			return err
-		}
-		for _, m := range declared.FindAllSubmatch(text, -1) {
-			out[string(m[1])] = append(out[string(m[1])], dir)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
-
 func TestThePageIsOfThisList(t *testing.T) { isOfTheList(t, "cri-v1.md", page) }
 
 func TestTheDoorsPageIsOfTheLists(t *testing.T) { isOfTheList(t, "doors.md", doorsPage) }
@@ -62,24 +25,11 @@ func TestTheDoorsPageIsOfTheLists(t *testing.T) { isOfTheList(t, "doors.md", doo
 // isOfTheList compares a page below docs with what a list makes of it.
 func isOfTheList(t *testing.T, name string, page func(where func(string) (string, error)) (string, error)) {
 	t.Helper()
-	all := tests(t)
-	want, err := page(func(test string) (string, error) {
-		// Where two folders have a test of one name, that of a whole node is meant, or the list says which: folder:Test.
-		dir, name, chosen := strings.Cut(test, ":")
-		if !chosen {
-			name = test
-		}
-		dirs := all[name]
-		switch {
-		case chosen && slices.Contains(dirs, dir):
-			return dir, nil
-		case !chosen && len(dirs) == 1:
-			return dirs[0], nil
-		case !chosen && slices.Contains(dirs, wholeNode):
-			return wholeNode, nil
-		}
-		return "", fmt.Errorf("the test %s is in %v, want one folder", test, dirs)
-	})
+	index, err := testindex.Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := page(func(test string) (string, error) { return index.Folder(test, wholeNode) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -665,3 +665,30 @@ func TestAContainerThatIsRefusedKeepsThePodFromHoldingMore(t *testing.T) {
 	m.Cancel("p", "p-two-id")
 	wantShown(t, m, "a p/one", "b")
 }
+
+func TestThePluginsOptionsAreItsLastWord(t *testing.T) {
+	for claim, c := range map[string]struct {
+		said   bool // when it registers
+		answer func() (*pluginapi.DevicePluginOptions, error)
+		told   int
+	}{
+		"the answer counts more": {false, func() (*pluginapi.DevicePluginOptions, error) {
+			return &pluginapi.DevicePluginOptions{PreStartRequired: true}, nil
+		}, 1},
+		"and takes back": {true, func() (*pluginapi.DevicePluginOptions, error) { return &pluginapi.DevicePluginOptions{}, nil }, 0},
+		"a plugin without the call": {true, func() (*pluginapi.DevicePluginOptions, error) {
+			return nil, status.Error(codes.Unimplemented, "unknown method")
+		}, 1},
+	} {
+		m := start(t)
+		p := plug(t, m, &plugintest.Plugin{Options: &pluginapi.DevicePluginOptions{PreStartRequired: c.said}, OnOptions: c.answer},
+			plugintest.Devices("a")...)
+		allocate(t, m, want("p", "c", ask("c", 1)))
+		if err := m.PreStart(context.Background(), "p-c-id"); err != nil {
+			t.Fatal(err)
+		}
+		if n := p.Calls("PreStartContainer"); n != c.told {
+			t.Errorf("%s: told %d times", claim, n)
+		}
+	}
+}

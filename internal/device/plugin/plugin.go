@@ -21,8 +21,6 @@ const (
 	settle = 20 * time.Millisecond
 	// sweep is how often everything is looked at, whatever the events say: some file systems send none.
 	sweep = 10 * time.Second
-	// patience is how long a kubelet that has the registration may not watch before it is told again.
-	patience = 10 * time.Second
 	// retry is how long a registration that failed waits, doubled each time up to retryMost.
 	retry, retryMost = 250 * time.Millisecond, 10 * time.Second
 )
@@ -32,6 +30,8 @@ type Options struct {
 	Log   *slog.Logger
 	Ready func() // called once it serves
 	Sys   string // where sysfs is; empty: /sys
+	// Patience is how long a kubelet that has a registration may not watch before it is told again; 0: ten seconds.
+	Patience time.Duration
 }
 
 // Device is a device as Check tells of it.
@@ -83,6 +83,8 @@ type run struct {
 	log     *slog.Logger
 	servers []*server
 	watcher *fsnotify.Watcher
+	// patience is Options.Patience.
+	patience time.Duration
 
 	pending map[*server]time.Time // not registered, and when to try
 	failed  map[*server]time.Duration
@@ -96,7 +98,10 @@ func Run(ctx context.Context, cfg *Config, o Options) error {
 	}
 	r := &run{
 		dir: filepath.Clean(cfg.Dir), socket: filepath.Join(cfg.Dir, "kubelet.sock"), log: o.Log,
-		pending: map[*server]time.Time{}, failed: map[*server]time.Duration{},
+		pending: map[*server]time.Time{}, failed: map[*server]time.Duration{}, patience: o.Patience,
+	}
+	if r.patience == 0 {
+		r.patience = sweep
 	}
 	if err := os.MkdirAll(r.dir, 0o750); err != nil {
 		return fmt.Errorf("plugin_dir: %w", err)
@@ -163,7 +168,7 @@ func (r *run) follow(ctx context.Context) {
 			act.Reset(d)
 		}
 	}
-	tick := time.NewTicker(sweep)
+	tick := time.NewTicker(min(sweep, r.patience))
 	defer tick.Stop()
 	for {
 		select {
@@ -215,7 +220,7 @@ func (r *run) registerAll(ctx context.Context) (next time.Duration) {
 			continue
 		}
 		at, waiting := r.pending[s]
-		if !waiting && (opened || s.abandoned(patience)) {
+		if !waiting && (opened || s.abandoned(r.patience)) {
 			at, waiting = time.Time{}, true
 			r.pending[s] = at
 		}

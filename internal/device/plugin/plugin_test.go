@@ -505,3 +505,36 @@ func TestARegistrationThatIsRefusedIsTriedAgain(t *testing.T) {
 		t.Errorf("left: %v", entries)
 	}
 }
+
+func TestItRegistersAgainWhereNobodyWatches(t *testing.T) {
+	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
+	cfg.Dir = short(t)
+	k := startKubelet(t, cfg.Dir)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler), Patience: 100 * time.Millisecond})
+	}()
+	k.want("t.com/null", "null")
+	k.mu.Lock()
+	before := len(k.requests)
+	for _, end := range k.ends {
+		end() // the stream breaks, and the kubelet says nothing
+	}
+	k.mu.Unlock()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		k.mu.Lock()
+		n := len(k.requests)
+		k.mu.Unlock()
+		if n > before {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("it does not register again")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -23,9 +23,11 @@ type Plugin struct {
 	Dir      string // of plugins
 	Endpoint string
 	Resource string
-	Options  *pluginapi.DevicePluginOptions
+	Options  *pluginapi.DevicePluginOptions // said when it registers
+	// OnOptions answers GetDevicePluginOptions; nil: as Options.
+	OnOptions func() (*pluginapi.DevicePluginOptions, error)
 
-	// Allocate, Preferred and PreStart answer calls. Without, an allocation is empty, there is no preference, and any start
+	// OnAllocate, OnPreferred and OnPreStart answer calls. Without, an allocation is empty, there is no preference, and any start
 	// is fine.
 	OnAllocate  func(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error)
 	OnPreferred func(context.Context, *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error)
@@ -120,9 +122,12 @@ func (p *Plugin) note(name string, req any) {
 	p.last[name] = req
 }
 
-// GetDevicePluginOptions answers with Options.
+// GetDevicePluginOptions answers as OnOptions does.
 func (p *Plugin) GetDevicePluginOptions(_ context.Context, req *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	p.note("GetDevicePluginOptions", req)
+	if p.OnOptions != nil {
+		return p.OnOptions()
+	}
 	if p.Options == nil {
 		return &pluginapi.DevicePluginOptions{}, nil
 	}
