@@ -97,7 +97,7 @@ func checkPodLimits(r *model.Resources) error {
 		return nil
 	}
 	for name, set := range map[string]bool{
-		"blkio": r.BlockIO != nil, "kernel_memory": r.KernelMemory != 0, "memory_reservation": r.MemoryReservation != 0,
+		"blkio": r.BlockIO != nil, "kernel_memory": r.KernelMemory != 0,
 		"memory_swappiness": r.MemorySwappiness != nil, "pids_limit": r.PidsLimit != 0, "ulimits": len(r.Ulimits) > 0,
 		"disk_quota": len(r.DiskQuota) > 0,
 	} {

@@ -50,7 +50,7 @@ func (d *door2016) pod(edits ...func(*early.PodSandboxConfig)) (string, *early.P
 		Name:         proto.String(name),
 		Hostname:     proto.String("early"),
 		LogDirectory: proto.String(filepath.Join(d.n.LogDir, name)),
-		Linux:        &early.LinuxPodSandboxConfig{CgroupParent: proto.String(d.n.CgroupRoot + "/" + name)},
+		Linux:        &early.LinuxPodSandboxConfig{CgroupParent: proto.String(d.n.PodCgroup(name))},
 	}
 	for _, edit := range edits {
 		edit(config)
@@ -703,7 +703,7 @@ func TestThe2016ExecHoldsBackWhoIsAheadAndLosesNothing(t *testing.T) {
 func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 	n := nodetest.Shared(t)
 	d := open2016(t, n)
-	parent := n.CgroupRoot + "/early_limits"
+	parent := n.PodCgroup("early_limits")
 	pod, _ := d.pod(func(c *early.PodSandboxConfig) {
 		c.Linux.CgroupParent = &parent
 		c.Resources = &early.PodSandboxResources{
@@ -717,7 +717,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 		{"memory/memory.limit_in_bytes", "memory.max", "67108864", "67108864"},
 		{"memory/memory.soft_limit_in_bytes", "memory.low", "33554432", "33554432"},
 	} {
-		if got := podCgroupFile(t, parent+"/"+pod, want.v1, want.v2); got != want.inV1 && got != want.inV2 {
+		if got := podCgroupFile(t, n.OwnCgroup(parent, pod), want.v1, want.v2); got != want.inV1 && got != want.inV2 {
 			t.Errorf("%s or %s is %q", want.v1, want.v2, got)
 		}
 	}
@@ -727,7 +727,7 @@ func TestThe2016LimitsOfAPodAreOnItsCgroup(t *testing.T) {
 			CpuPeriod: proto.Int64(50000), CpuQuota: proto.Int64(20000), CpuShares: proto.Int64(512),
 			MemoryLimitInBytes: proto.Int64(48 << 20), OomScoreAdj: proto.Int64(321)}}
 	})
-	inner := parent + "/" + pod + "/" + id
+	inner := n.ContainerCgroup(n.OwnCgroup(parent, pod), id)
 	for _, want := range []struct{ v1, v2, inV1, inV2 string }{
 		{"cpu/cpu.cfs_quota_us", "cpu.max", "20000", "20000 50000"},
 		{"cpu/cpu.shares", "cpu.weight", "512", "59"},

@@ -140,6 +140,22 @@ func (n *Node) PodCgroup(name string) string {
 	return n.CgroupRoot + "/" + name
 }
 
+// OwnCgroup is the cgroup that a pod gets below parent where the pod asks for one of its own there.
+func (n *Node) OwnCgroup(parent, id string) string {
+	if n.Systemd {
+		return parent + "/" + strings.TrimSuffix(filepath.Base(parent), ".slice") + "-" + id + ".slice"
+	}
+	return parent + "/" + id
+}
+
+// ContainerCgroup is the cgroup of a container in that of its pod.
+func (n *Node) ContainerCgroup(pod, id string) string {
+	if n.Systemd {
+		return pod + "/berth-" + id + ".scope"
+	}
+	return pod + "/" + id
+}
+
 // config is the node's config.toml.
 func (n *Node) config(o Options) string {
 	var b strings.Builder
