@@ -48,6 +48,9 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
 		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
 	}
+	if err := m.updateOOMScore(c, update.OOMScoreAdj, host); err != nil {
+		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+	}
 	if len(update.DiskQuota) > 0 {
 		if err := m.updateQuotas(ctx, c, update.DiskQuota); err != nil {
 			return fmt.Errorf("update container %s: %w", shortID(c.id), err)

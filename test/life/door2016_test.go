@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/pouch"
 	early "berth/api/runtime/v1alpha1"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -1032,4 +1033,41 @@ func auth2016(ref string, auth *cri.AuthConfig) *early.PullImageRequest {
 		Username: &auth.Username, Password: &auth.Password, Auth: &auth.Auth, ServerAddress: &auth.ServerAddress,
 		IdentityToken: &auth.IdentityToken, RegistryToken: &auth.RegistryToken,
 	}}
+}
+
+func TestAPodOf2016IsPausedAndStoppedThroughV1alpha2(t *testing.T) {
+	n := nodetest.Shared(t)
+	d, between := open2016(t, n), nodetest.DialV1alpha2(n)
+	ctx := nodetest.Context(t)
+	pod, config := d.pod()
+	id := d.run(pod)
+	st, err := between.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod})
+	if err != nil || st.Status.Metadata.Name != config.GetName() {
+		t.Errorf("%v, %v", st, err)
+	}
+	if _, err := between.Pouch.PauseContainer(ctx, &pouch.PauseContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.status(id); got.GetState() != early.ContainerState_RUNNING {
+		t.Errorf("paused: %v", got)
+	}
+	_, _, err = d.exec(id, nil, false, "true")
+	nodetest.WantCode(t, err, codes.FailedPrecondition)
+	if _, err := between.Pouch.UnpauseContainer(ctx, &pouch.UnpauseContainerRequest{ContainerId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if d.sh(id, "echo on") != "on" {
+		t.Error("it does not go on")
+	}
+	if _, err := between.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Fatal(err)
+	}
+	if d.podStatus(pod).GetState() != early.PodSandBoxState_NOTREADY || d.status(id).GetState() != early.ContainerState_EXITED {
+		t.Errorf("%v, %v", d.podStatus(pod), d.status(id))
+	}
+	if _, err := between.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.ContainerStatus(ctx, &early.ContainerStatusRequest{ContainerId: &id})
+	nodetest.WantCode(t, err, codes.NotFound)
 }

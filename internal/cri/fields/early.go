@@ -23,7 +23,7 @@ const (
 	earlyExec      = "TestThe2016ExecIsAStreamOfBothSides"
 	earlyInput     = "TestThe2016ContainersInputIsKeptOpen"
 	earlyAuth      = "TestEveryFieldOfAnAuthConfigOpensARegistry TestCredentialsOf2016GoToTheStore"
-	earlyShared    = "TestPodsAreSharedByTheDoorsOf2016AndOfNow"
+	earlyShared    = "TestPodsAreSharedByTheDoorsOf2016AndOfNow TestAPodOf2016IsPausedAndStoppedThroughV1alpha2"
 	earlyBadPods   = "TestWhatAPodOf2016CannotBeIsRefused"
 	earlyBad       = "TestWhatAContainerOf2016CannotBeIsRefused"
 	earlyNeeds     = "TestCallsOf2016WithoutWhatTheyNeedAreRefused"

@@ -65,6 +65,7 @@ var isuladLimits = []struct {
 	{"exec without a stream, or with tty and stderr", refused("InvalidArgument", "TestCallsWithoutWhatTheyNeedAreRefused")},
 	{"exec and attach lose data when the reader is slow", works("TestAHundredMegabytesPassThroughAnExecEachWay TestAThousandStreamsWithSlowReadersAmongThem")},
 	{"exec and attach are not for binary data and files", works("TestAHundredMegabytesPassThroughAnExecEachWay").but("WebSocket v4 and v5, and SPDY")},
+	{"UpdateContainerResources does not change oom_score_adj", works("TestAnUpdateChangesTheOOMScore")},
 	{"at most 100 streams at once", works("TestAThousandStreamsWithSlowReadersAmongThem")},
 	{"streams are served on 127.0.0.1:10350, by WebSocket", works("TestTheStreamingServerListensWhereItIsTold").but("with `stream.port = 10350`; any free port by default; SPDY, too; each address is good for one connection")},
 	{"stats for one runtime alone", works("TestStatsComeForEveryHandler")},

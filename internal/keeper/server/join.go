@@ -150,6 +150,9 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 		p.AppArmor = j.AppArmor
 	}
 	t := &stage.Target{Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits}
+	if l.process.OOMScoreAdj != nil { // an update has changed it since the container started
+		t.OOMScore = l.process.OOMScoreAdj
+	}
 	if len(l.process.Rlimits) > 0 {
 		t.Limits = nil
 		for _, rl := range l.process.Rlimits {

@@ -1,0 +1,76 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/ocispec"
+)
+
+// updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
+// and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start. 0
+// changes nothing.
+func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host) error {
+	if wanted == 0 {
+		return nil
+	}
+	score := max(int(wanted), host.MinOOMScoreAdj)
+	if score != int(wanted) {
+		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container", shortID(c.id), "wanted", wanted, "given", score)
+	}
+	r := c.record()
+	if r.Phase == ContainerRunning {
+		for range 2 { // a process that was forked meanwhile has the old one
+			pids, err := host.Cgroups.Processes(r.Cgroup)
+			if err != nil {
+				return err
+			}
+			for _, pid := range pids {
+				if err := setOOMScore(pid, score); err != nil {
+					return err
+				}
+			}
+		}
+	} else {
+		spec, err := m.spec(c)
+		if err != nil {
+			return err
+		}
+		next := *spec
+		next.Process = withOOMScore(spec.Process, score)
+		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+			return noSpace(err)
+		}
+		c.mu.Lock()
+		c.spec = &next
+		c.mu.Unlock()
+	}
+	if r.Process == nil {
+		return nil
+	}
+	return m.setContainer(c, func(r *ContainerRecord) { r.Process = withOOMScore(r.Process, score) })
+}
+
+func withOOMScore(p *specs.Process, score int) *specs.Process {
+	next := *p
+	next.OOMScoreAdj = &score
+	return &next
+}
+
+func setOOMScore(pid, score int) error {
+	err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(score)), 0)
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // it has ended
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("oom_score_adj %d: this node's runtime may not lower it that far: %w", score, errdefs.ErrFailedPrecondition)
+	}
+	return err
+}

@@ -1,0 +1,45 @@
+package life
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+func TestAnUpdateChangesTheOOMScore(t *testing.T) {
+	nodetest.BerthOnly(t, "it keeps the score of the start")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	update := func(c *nodetest.Container, score int64) {
+		t.Helper()
+		if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+			ContainerId: c.ID, Linux: &cri.LinuxContainerResources{OomScoreAdj: score},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := p.Run(nodetest.Sh("sleep 3600 & echo $! >/pid; wait"), func(c *cri.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 100 })
+	nodetest.Eventually(t, 30*time.Second, "its child runs", func() error {
+		if got := running.Sh("cat /pid || true"); got == "" {
+			return errors.New("it has not said its ID")
+		}
+		return nil
+	})
+	update(running, 345)
+	if got := running.Sh("cat /proc/1/oom_score_adj /proc/$(cat /pid)/oom_score_adj /proc/self/oom_score_adj"); got != "345\n345\n345" {
+		t.Errorf("got %q", got)
+	}
+	created := p.Create(func(c *cri.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 100 })
+	update(created, 456)
+	created.Start()
+	if got := created.Sh("cat /proc/1/oom_score_adj /proc/self/oom_score_adj"); got != "456\n456" {
+		t.Errorf("got %q", got)
+	}
+	if got := created.Status().GetResources().GetLinux().GetOomScoreAdj(); got != 456 {
+		t.Errorf("the status says %d", got)
+	}
+}
