@@ -242,13 +242,13 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	if len(back) > 0 {
 		c.log.Warn("another keeper answers; everything is handed back to it", "dir", c.cfg.Dir, "items", len(back))
 	}
-	for i, k := range back {
-		if err := c.handBack(ctx, conn, k); err != nil {
+	for i := range back {
+		if err := c.handBack(ctx, conn, &back[i]); err != nil {
 			conn.close()
-			for _, k := range back[i:] {
-				k.close()
+			for j := range back {
+				back[j].close()
 			}
-			return nil, fmt.Errorf("hand back %s: %w", k.id, err)
+			return nil, fmt.Errorf("hand back %s: %w", back[i].id, err)
 		}
 	}
 	if !c.cfg.NoCustody {
@@ -264,7 +264,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 }
 
 // handBack gives one container or exec to a keeper that does not know it.
-func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
+func (c *Client) handBack(ctx context.Context, conn *connection, k *keepsake) error {
 	token := rand.Text()
 	p := &wire.Packet{Kind: wire.Files, Token: token}
 	for role, fd := range k.files {

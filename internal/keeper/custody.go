@@ -156,6 +156,7 @@ func (c *custody) all() []keepsake {
 	return append(containers, execs...)
 }
 
+// close may be called again: by then the numbers may be those of other files.
 func (k *keepsake) close() {
 	for _, fd := range k.files {
 		unix.Close(fd)

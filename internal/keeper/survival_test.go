@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
 )
 
 func TestUpgradeInPlaceUnderLoad(t *testing.T) {
@@ -387,6 +388,51 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 		}
 		n.until("another keeper answers", func() bool { return n.pid() != before })
 		n.delete(id)
+	}
+}
+
+// A keeper that is killed while it takes things back costs nothing either.
+func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
+	n := start(t)
+	var ids []string
+	for i := range 12 {
+		ids = append(ids, fmt.Sprint("c", i))
+		n.run(n.request(ids[i], "sh", "-c", "while :; do echo line; usleep 2000; done"))
+	}
+	last := 0
+	for round := range 40 {
+		n.until("another keeper listens", func() bool {
+			conn, err := wire.Dial("unixpacket", n.dir, wire.FDsSocket)
+			if err != nil {
+				return false
+			}
+			defer conn.Close()
+			raw, err := conn.SyscallConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var cred *unix.Ucred
+			if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+				t.Fatal(err)
+			}
+			if err != nil || int(cred.Pid) == last {
+				return false
+			}
+			last = int(cred.Pid)
+			return true
+		})
+		time.Sleep(time.Duration(round) * 300 * time.Microsecond)
+		if err := unix.Kill(last, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range ids {
+		if st, err := n.client.Status(n.ctx(), id); err != nil || st.State != keeper.StateRunning {
+			t.Errorf("%s: %+v, %v", id, st, err)
+			continue
+		}
+		at := strings.Count(n.output("stdout", n.logPath(id)), "\n")
+		n.until("output of "+id+" goes on", func() bool { return strings.Count(n.output("stdout", n.logPath(id)), "\n") > at })
 	}
 }
 

@@ -1,6 +1,7 @@
 package logpump
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,22 +53,33 @@ func New(path, spill string, logger *slog.Logger) *Log {
 	return l
 }
 
-// Mend ends a record that another keeper was killed in the middle of, so that the next one begins a line.
+// Mend removes the beginning of a record that another keeper was killed in the middle of writing.
 func (l *Log) Mend() {
-	if l.path == "" {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.path == "" || l.file == nil {
 		return
 	}
 	fd, err := unix.Open(l.path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return // there is none, or writing fails as well and says so
+		l.failLocked(err)
+		return
 	}
 	f := os.NewFile(uintptr(fd), l.path)
 	defer f.Close()
-	var last [1]byte
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() == 0 {
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
 		return
-	} else if _, err := f.ReadAt(last[:], st.Size()-1); err == nil && last[0] != '\n' {
-		l.write([]byte{'\n'})
+	}
+	tail := make([]byte, min(st.Size(), 2*MaxLine)) // a record and its head
+	at := st.Size() - int64(len(tail))
+	if _, err := f.ReadAt(tail, at); err != nil {
+		return
+	}
+	if i := bytes.LastIndexByte(tail, '\n') + 1; i < len(tail) {
+		if err := l.file.Truncate(at + int64(i)); err != nil {
+			l.logger.Warn("a record that was cut off stays in the log", "path", l.path, "error", err)
+		}
 	}
 }
 
