@@ -57,10 +57,6 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return err
 	}
 	begin := time.Now()
-	if err := m.prepareDevices(ctx, c); err != nil {
-		m.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
-	}
 	restore := ""
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
@@ -68,6 +64,10 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 			m.log.Warn("the log of a restored container does not begin with the old one's", "container", shortID(c.id), "error", err)
 		}
 		defer m.dropCheckpoint(c)
+	}
+	if err := m.prepareDevices(ctx, c); err != nil {
+		m.startFailed(ctx, c, err)
+		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
 	}
 	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
 		ID:            c.id,
