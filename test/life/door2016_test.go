@@ -900,7 +900,7 @@ func TestThe2016ContainersInputIsKeptOpen(t *testing.T) {
 	if got := log("open.log"); !strings.Contains(got, "said") || !strings.Contains(got, "end") {
 		t.Errorf("got %q", got)
 	}
-	id = d.run(pod, script2016("tty; exec sleep 3600"), func(c *early.ContainerConfig) {
+	d.run(pod, script2016("tty; exec sleep 3600"), func(c *early.ContainerConfig) {
 		c.Tty, c.LogPath = proto.Bool(true), proto.String("tty.log")
 	})
 	nodetest.Eventually(t, 30*time.Second, "the container has a terminal", func() error {
