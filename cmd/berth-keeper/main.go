@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"golang.org/x/term"
@@ -55,7 +54,6 @@ func run() error {
 	// A reader of the log that goes away must not end the keeper. Not ignored but caught: what is ignored stays so in
 	// every container.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	debug.SetGCPercent(200)
 
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
