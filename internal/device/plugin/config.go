@@ -137,7 +137,7 @@ func (r *Resource) validate() error {
 	for _, group := range append(r.Groups[:len(r.Groups):len(r.Groups)], r.Nodes) {
 		for _, pattern := range group {
 			if !filepath.IsAbs(pattern) || filepath.Clean(pattern) != pattern {
-				return fmt.Errorf("%q is not an absolute path without . and ..", pattern)
+				return fmt.Errorf("%q is not an absolute path in its shortest form", pattern)
 			}
 			if _, err := filepath.Match(pattern, "/"); err != nil {
 				return fmt.Errorf("pattern %q: %w", pattern, err)
