@@ -2,7 +2,6 @@ package server
 
 import (
 	"log/slog"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -77,22 +76,26 @@ func splitName(name string) (id, role string, ok bool) {
 
 // notify tells the service manager something; failing that is no reason to stop.
 func (f *fdStore) notify(state string, fds ...int) {
-	addr := &net.UnixAddr{Net: "unixgram", Name: f.path}
-	if strings.HasPrefix(f.path, "@") {
-		addr.Name = "\x00" + f.path[1:]
-	}
-	c, err := net.DialUnix("unixgram", nil, addr)
+	// The net package passes no descriptors over a connected datagram socket.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		f.log.Warn("notify service manager", "error", err)
 		return
 	}
-	defer c.Close()
+	defer unix.Close(fd)
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	if _, _, err := c.WriteMsgUnix([]byte(state), oob, nil); err != nil {
-		f.log.Warn("notify service manager", "error", err)
+	// A name that begins with @ is an abstract one.
+	for {
+		err = unix.Sendmsg(fd, []byte(state), oob, &unix.SockaddrUnix{Name: f.path}, 0)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		f.log.Warn("notify service manager", "error", os.NewSyscallError("sendmsg", err))
 	}
 }
 

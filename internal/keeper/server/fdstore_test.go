@@ -1,0 +1,76 @@
+package server
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/wire"
+)
+
+// TestTheServiceManagerHears plays systemd's end of NOTIFY_SOCKET, by a path and by an abstract name.
+func TestTheServiceManagerHears(t *testing.T) {
+	for _, name := range []string{filepath.Join(t.TempDir(), "notify"), "@" + t.Name() + filepath.Base(t.TempDir())} {
+		manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer manager.Close()
+		t.Setenv("NOTIFY_SOCKET", name)
+		f := openFDStore(slog.Default())
+		hear := func(want string, descriptors int) (fds []int) {
+			t.Helper()
+			if err := manager.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			text, oob := make([]byte, 4096), make([]byte, 4096)
+			n, oobn, _, _, err := manager.ReadMsgUnix(text, oob)
+			if err != nil {
+				t.Fatalf("nothing heard on %s: %v", name, err)
+			}
+			if got := string(text[:n]); got != want {
+				t.Errorf("heard %q, want %q", got, want)
+			}
+			messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range messages {
+				got, err := unix.ParseUnixRights(&m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fds = append(fds, got...)
+			}
+			if len(fds) != descriptors {
+				t.Errorf("got %d descriptors, want %d", len(fds), descriptors)
+			}
+			return fds
+		}
+		f.notify("READY=1")
+		hear("READY=1", 0)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.keep(&wire.Packet{ID: "c1", Roles: []wire.Role{wire.RoleStdout}, FDs: []int{int(r.Fd())}})
+		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName("c1", wire.RoleStdout), 1) {
+			if _, err := w.WriteString("x"); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := unix.Read(fd, make([]byte, 8)); n != 1 || err != nil {
+				t.Errorf("the descriptor is not the pipe: %d, %v", n, err)
+			}
+			unix.Close(fd)
+		}
+		f.release("c1")
+		hear("FDSTOREREMOVE=1\nFDNAME="+storeName("c1", wire.RoleStdout), 0)
+		r.Close()
+		w.Close()
+	}
+}
