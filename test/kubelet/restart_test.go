@@ -3,6 +3,7 @@ package kubelet
 import (
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -68,9 +69,14 @@ func unchanged(t *testing.T, pods []*pod, before []string) {
 	eventually(t, 10*time.Second, "the pod answers", func() error {
 		return answers("http://"+net.JoinHostPort(now.Status.PodIP, "8080")+"/", "still here")
 	})
-	if got := pods[2].sh("main", "cat /memory/file"); got != "kept" {
-		t.Errorf("the file in memory has %q", got)
-	}
+	// The kubelet's connection comes back in its own time.
+	eventually(t, time.Minute, "an exec through the kubelet reads the file in memory", func() error {
+		out, code, err := pods[2].exec("main", streams{transport: spdyTransport}, "cat", "/memory/file")
+		if err != nil || code != 0 || strings.TrimSpace(out) != "kept" {
+			return fmt.Errorf("%q, code %d, %v", out, code, err)
+		}
+		return nil
+	})
 	last, err := pods[1].logs("main", "tailLines=1")
 	if err != nil {
 		t.Fatal(err)

@@ -86,7 +86,7 @@ func (p *pod) stream(ctx context.Context, verb, container string, s streams, std
 
 // exec runs a command in a container and returns what it wrote and its exit code.
 func (p *pod) exec(container string, s streams, command ...string) (output string, code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var out nodetest.Buffer
 	code, err = p.stream(ctx, "exec", container, s, &out, command...)
@@ -149,7 +149,7 @@ func TestAttachThroughTheKubelet(t *testing.T) {
 			spec.Spec.RestartPolicy = v1.RestartPolicyNever
 			p := shared(t).run(t, spec)
 			p.running()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var out nodetest.Buffer
 			s := streams{transport: transport, stdin: strings.NewReader("one\ntwo\n")}

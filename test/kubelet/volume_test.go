@@ -38,9 +38,12 @@ func TestEmptyDirs(t *testing.T) {
 		}
 		return nil
 	})
-	if got := p.sh("reader", "cat /other/starts; touch /other/x 2>&1 || true"); !has(got, "start\nstart\n", "Read-only") {
-		t.Errorf("the other container sees %q", got)
-	}
+	eventually(t, time.Minute, "the other container sees both starts and cannot write", func() error {
+		if got := p.sh("reader", "cat /other/starts; touch /other/x 2>&1 || true"); !has(got, "start\nstart\n", "Read-only") {
+			return fmt.Errorf("it sees %q", got)
+		}
+		return nil
+	})
 	if got := p.sh("reader", "touch /part/file; ls /other/sub/dir"); got != "file" {
 		t.Errorf("below the sub-path: %q", got)
 	}
