@@ -104,6 +104,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	kpr, err := keeper.Connect(ctx, keeper.Config{
 		Dir:    filepath.Join(cfg.State, "keeper"),
 		Binary: binary,
+		Await:  binary == "",
 		Args:   []string{"--log-level=" + cfg.LogLevel},
 		Logger: log,
 	})
@@ -303,9 +304,12 @@ func serveMetrics(cfg *config.Config, log *slog.Logger) (prometheus.Registerer, 
 	return registry, func() error { err := server.Close(); <-done; return err }, nil
 }
 
-// keeperBinary is the configured keeper, or the one beside berthd, or the one in PATH.
+// keeperBinary is the configured keeper, or the one beside berthd, or the one in PATH. Empty: berthd starts none.
 func keeperBinary(cfg *config.Config) (string, error) {
 	const name = "berth-keeper"
+	if cfg.KeeperBinary == config.NoKeeper {
+		return "", nil
+	}
 	if cfg.KeeperBinary != "" {
 		return cfg.KeeperBinary, nil
 	}

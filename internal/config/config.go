@@ -11,6 +11,9 @@ import (
 // DefaultPath is read when no other file is named and it exists.
 const DefaultPath = "/etc/berth/config.toml"
 
+// NoKeeper in place of the keeper's program: another service starts it.
+const NoKeeper = "none"
+
 // Config is what default.toml says of each key. A field's flag is its key with - for _, unless a tag names another.
 type Config struct {
 	Root            string   `toml:"root"`
@@ -20,7 +23,7 @@ type Config struct {
 	HostsDir        string   `toml:"hosts_dir"`
 	LogLevel        string   `toml:"log_level"`
 	LogFormat       string   `toml:"log_format"`
-	KeeperBinary    string   `toml:"keeper_binary"`
+	KeeperBinary    string   `toml:"keeper_binary"` // or NoKeeper
 	OOMScoreAdj     int      `toml:"oom_score_adj"`
 	ShutdownTimeout Duration `toml:"shutdown_timeout"`
 	CgroupDriver    string   `toml:"cgroup_driver"`

@@ -43,7 +43,9 @@ func (c *Config) Validate() error {
 	v.absolute("state", c.State)
 	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))
 	v.absolute("hosts_dir", c.HostsDir)
-	v.optional("keeper_binary", c.KeeperBinary)
+	if c.KeeperBinary != NoKeeper {
+		v.optional("keeper_binary", c.KeeperBinary)
+	}
 	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	v.oneOf("log_format", c.LogFormat, "auto", "text", "json")
 	v.between("oom_score_adj", int64(c.OOMScoreAdj), -1000, 1000)

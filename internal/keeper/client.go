@@ -25,6 +25,7 @@ import (
 type Config struct {
 	Dir    string // the keeper's directory, absolute
 	Binary string // berth-keeper; empty: one is only connected to, never started
+	Await  bool   // a service manager starts it: where none listens yet, wait for it
 	// Args are further arguments for a keeper that is started.
 	Args []string
 	// NoCustody keeps nothing for the keeper: for tools that look in beside a daemon that does. Input does not work then.
@@ -179,11 +180,13 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 			return nil, err
 		}
 		if absent {
-			if c.cfg.Binary == "" {
+			if c.cfg.Binary == "" && !c.cfg.Await {
 				return nil, fmt.Errorf("no keeper answers in %s: %w: %w", c.cfg.Dir, err, errdefs.ErrUnavailable)
 			}
-			if serr := starter.start(c.cfg); serr != nil {
-				return nil, serr
+			if c.cfg.Binary != "" {
+				if serr := starter.start(c.cfg); serr != nil {
+					return nil, serr
+				}
 			}
 		}
 		select {
