@@ -101,8 +101,7 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			}
 			// Both in a directory of the host of one mode, whoever is root.
 			_ = os.Chmod(filepath.Join(n.root, "tmp"), 0o777)
-			// The first one that loads a device program on cgroup v2 raises the keeper's limit of locked memory, which those after
-			// it inherit.
+			// One that has loaded a device program (cgroup v2) has raised the keeper's limit of locked memory.
 			n.run(n.request("before", "true"))
 			// The third has a hook, for which libcontainer does all without a stage.
 			var first, further, filters [3]string

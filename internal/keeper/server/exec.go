@@ -160,7 +160,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	c := p.c
 	end := c.s.orphans.begin()
 	defer end()
-	c.s.limits.rlimits(spec)
+	c.s.limits.fitExec(spec)
 	l := &launch{process: spec, execID: p.row.ExecID}
 	l.io = stdio{in: file(files, wire.RoleStdin), out: file(files, wire.RoleStdout), err: file(files, wire.RoleStderr)}
 	c.mu.Lock()

@@ -3,6 +3,7 @@ package server
 import (
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,13 +17,17 @@ import (
 type limits struct {
 	all bool // CAP_SYS_RESOURCE: anything goes
 	oom int  // own oom_score_adj
-	log *slog.Logger
+	// memlock is the limit of locked memory that this process began with. libcontainer lifts its own when it loads the program
+	// that guards a container's devices (cgroup v2), which no later container may inherit.
+	memlock unix.Rlimit
+	log     *slog.Logger
 	// oomOnce and rlimitOnce keep a node without the capability from saying so at every start.
 	oomOnce, rlimitOnce *sync.Once
 }
 
 func ownLimits(log *slog.Logger) limits {
 	l := limits{log: log, oomOnce: &sync.Once{}, rlimitOnce: &sync.Once{}}
+	_ = unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l.memlock) // fails for numbers that are no limit's
 	if b, err := os.ReadFile("/proc/self/status"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
@@ -52,7 +57,27 @@ func (l *limits) fit(p *specs.Process) {
 		})
 		p.OOMScoreAdj = &l.oom
 	}
+	l.lockedMemory(p)
 	l.rlimits(p)
+}
+
+// fitExec changes a process of a running container likewise. One without limits has the container's.
+func (l *limits) fitExec(p *specs.Process) {
+	if len(p.Rlimits) > 0 {
+		l.lockedMemory(p)
+	}
+	l.rlimits(p)
+}
+
+// handOn is for the process that takes this one's place: it begins as this one did.
+func (l *limits) handOn() error {
+	return os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &l.memlock))
+}
+
+func (l *limits) lockedMemory(p *specs.Process) {
+	if !slices.ContainsFunc(p.Rlimits, func(r specs.POSIXRlimit) bool { return r.Type == "RLIMIT_MEMLOCK" }) {
+		p.Rlimits = append(p.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Hard: l.memlock.Max, Soft: l.memlock.Cur})
+	}
 }
 
 func (l *limits) rlimits(p *specs.Process) {

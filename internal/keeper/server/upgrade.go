@@ -326,6 +326,9 @@ func (s *Server) become(saved *savedServer, fds []int) error {
 		signal.Ignore(unix.SIGHUP)
 		defer signal.Notify(s.cfg.Hangup, unix.SIGHUP)
 	}
+	if err := s.limits.handOn(); err != nil {
+		return err
+	}
 	err = syscall.Exec(s.cfg.Binary, os.Args, env)
 	for _, fd := range fds {
 		unix.CloseOnExec(fd)
