@@ -140,7 +140,7 @@ func sandboxRequest() *api.RunPodSandboxRequest {
 					SupplementalGroupsPolicy: api.SupplementalGroupsPolicy_Strict,
 					Privileged:               true,
 					Seccomp:                  &api.SecurityProfile{ProfileType: api.SecurityProfile_RuntimeDefault},
-					Apparmor:                 &api.SecurityProfile{ProfileType: api.SecurityProfile_Localhost, LocalhostRef: "p"},
+					Apparmor:                 &api.SecurityProfile{ProfileType: api.SecurityProfile_Localhost, LocalhostRef: "localhost/p"},
 				},
 			},
 		},

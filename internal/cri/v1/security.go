@@ -207,10 +207,15 @@ func toSeccomp(c *check, p path, profile *api.SecurityProfile, old string) *mode
 func toAppArmor(c *check, p path, profile *api.SecurityProfile, old string) *model.SecurityProfile {
 	out, at := toProfile(c, p.Field("apparmor"), profile, p.Field("apparmor_profile"), old)
 	if out != nil && out.Type == model.ProfileLocalhost {
+		// Some clients, critest among them, write a name in the new field as the old one wants it.
+		out.LocalhostRef = strings.TrimPrefix(out.LocalhostRef, localhost)
 		c.Word(at, out.LocalhostRef)
 	}
 	return out
 }
+
+// localhost stands before the name of a profile in the deprecated fields.
+const localhost = "localhost/"
 
 // toProfile takes a profile from its field or, where that is unset, from the deprecated string, and says where it found the
 // localhost reference. Nil is returned where neither says anything.
@@ -225,7 +230,6 @@ func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path, old
 			LocalhostRef: profile.LocalhostRef,
 		}, at
 	}
-	const localhost = "localhost/"
 	switch {
 	case old == "":
 		return nil, oldPath
