@@ -47,6 +47,7 @@ type settings struct {
 type session struct {
 	settings
 	root    string // of the module
+	goroot  string // of the Go that builds it
 	tests   string // directory for compiled tests, on the host
 	machine *machine
 }
@@ -157,6 +158,7 @@ func (s *session) start(ctx context.Context, image *image) error {
 		}
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
+	s.goroot = dirs[1]
 	if dir := s.conformanceCache(); exists(dir) {
 		dirs = append(dirs, dir)
 	}
@@ -182,12 +184,8 @@ func (s *session) conformanceCache() string { return filepath.Join(s.cache, "con
 
 // environment is what commands in the guest get beside the agent's own. The tests' Go works from the shared caches alone.
 func (s *session) environment() []string {
-	goroot := runtime.GOROOT()
-	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
-		goroot = strings.TrimSpace(string(out))
-	}
 	return []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + filepath.Join(goroot, "bin"),
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + filepath.Join(s.goroot, "bin"),
 		"GOPROXY=off", "GOFLAGS=-buildvcs=false", "LC_ALL=C.UTF-8",
 		node.EnvBinaries + "=" + filepath.Join(wire.Share, "bin"),
 		node.EnvCgroupDriver + "=" + s.driver,
