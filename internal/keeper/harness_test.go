@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -282,6 +283,41 @@ func (n *node) ended(id string) keeper.Status {
 		return st.LogDone
 	})
 	return *st
+}
+
+// orphansTell says whether this kernel keeps the exit code of a process that another has reaped (Linux 6.15).
+var orphansTell = sync.OnceValue(func() bool {
+	fd := -1
+	cmd := exec.Command("true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
+	if err := cmd.Start(); err != nil {
+		panic(err)
+	}
+	p, err := pidfd.New(fd, cmd.Process.Pid, false)
+	if err != nil {
+		panic(err)
+	}
+	defer p.Close()
+	_ = cmd.Wait()
+	exit, err := p.Wait()
+	if err != nil {
+		panic(err)
+	}
+	return exit.Known
+})
+
+// orphanEnd says whether this is how a process ends that ended with want after its keeper had been killed. A kernel that keeps
+// no code of it may have shown it to the next keeper, before another process reaped it.
+func orphanEnd(want, code int, lost bool) bool {
+	return code == want && !lost || !orphansTell() && code == 255 && lost
+}
+
+// endedOrphan waits for a container whose keeper was killed.
+func (n *node) endedOrphan(id string, code int) {
+	n.Helper()
+	if st := n.ended(id); !orphanEnd(code, st.ExitCode, st.Lost) {
+		n.Errorf("%s: %+v", id, st)
+	}
 }
 
 func (n *node) delete(id string) {

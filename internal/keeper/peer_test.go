@@ -136,11 +136,12 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 					t.Errorf("%s:\n%s", what, difference(t, a, b))
 				}
 			}
-			compare("first process, and that of runc", first[0], first[1])
+			// runc before 1.2 leaves the root a slave of a host's shared one.
+			compare("first process, and that of runc", first[0], strings.ReplaceAll(first[1], " #- ", " - "))
 			compare("first process, and that of libcontainer alone", first[0], first[2])
 			compare("exec, and that of libcontainer alone", further[0], further[2])
 			// runc before 1.2 gives execs its own umask, and as many open files as the hard limit has.
-			compare("exec, and that of runc", olderExec.ReplaceAllString(further[0], ""), olderExec.ReplaceAllString(further[1], ""))
+			compare("exec, and that of runc", olderExec.ReplaceAllString(further[0], ""), olderExec.ReplaceAllString(strings.ReplaceAll(further[1], " #- ", " - "), ""))
 			// Another version of runc compiles a profile to another program; the same library to one with the
 			// same verdicts (architectures come in any order).
 			sameVerdicts(t, filters[0], filters[2])

@@ -38,8 +38,8 @@ func TestPodInitReaps(t *testing.T) {
 	// Its program's pages are the keeper's too; what it costs is what it has written to.
 	var anon int
 	n.until("the program has taken the place of the one that started it", func() bool {
-		anon = rollupKiB(t, res.PID, "Anonymous:")
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", res.PID))
+		anon = rollupKiB(t, res.PID, "Anonymous:")
 		return err == nil && strings.HasPrefix(string(b), "/berth-init") && anon > 0
 	})
 	t.Logf("pod init: %d KiB of its own, PSS %d KiB", anon, rollupKiB(t, res.PID, "Pss:"))

@@ -155,9 +155,7 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 		if err := n.client.CloseStdin(n.ctx(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		if st := n.ended("a"); st.ExitCode != 0 || st.Lost {
-			t.Errorf("status %+v", st)
-		}
+		n.endedOrphan("a", 0)
 
 		req = use(n.request("tty", "sh", "-c", "read x; echo got $x"))
 		req.Stdin, req.Spec.Process.Terminal = true, true
