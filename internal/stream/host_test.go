@@ -38,7 +38,7 @@ func (h *host) Exec(ctx context.Context, container string, opts pod.ExecOptions)
 		return 0, errors.New("container gone: not found")
 	}
 	cmd := exec.CommandContext(ctx, opts.Cmd[0], opts.Cmd[1:]...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 20 * time.Second
 	var copies sync.WaitGroup
 	if opts.TTY {
 		end, err := h.terminal(cmd, opts, &copies)
