@@ -37,10 +37,10 @@ func (s *runtimeService) Exec(stream grpc.BidiStreamingServer[api.ExecRequest, a
 	defer stdin.Close()
 	go func() {
 		err := input(stream, first, feed)
-		feed.CloseWithError(err) // nil is io.EOF
 		if err != nil {
-			cancel(err)
+			cancel(err) // before the command can see the end of its input, and end well
 		}
+		feed.CloseWithError(err) // nil is io.EOF
 	}()
 	out := &output{stream: stream}
 	defer out.close()
@@ -52,7 +52,7 @@ func (s *runtimeService) Exec(stream grpc.BidiStreamingServer[api.ExecRequest, a
 		Stderr: writer(func(p []byte) error { return out.send(&api.ExecResponse{Stderr: p}) }),
 	})
 	switch {
-	case err != nil && stream.Context().Err() == nil && context.Cause(ctx) != nil:
+	case stream.Context().Err() == nil && context.Cause(ctx) != nil:
 		return context.Cause(ctx) // a message that makes no sense
 	case err != nil:
 		return err
