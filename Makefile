@@ -100,7 +100,7 @@ vm-smoke: build ## a few minutes of the same
 
 .PHONY: generate
 generate: ## Go code of the .proto files
-	@packaging/packages.sh protobuf-compiler
+	@packaging/packages.sh protobuf-compiler libprotobuf-dev
 	$(GO) generate ./api/...
 
 .PHONY: install

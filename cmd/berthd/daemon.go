@@ -138,6 +138,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		Network:       net,
 		CRIU:          cfg.Checkpoint.CRIU,
 		RestoreImages: cfg.Checkpoint.RestoreImages,
+		AttachBacklog: cfg.Stream.AttachBacklogBytes(),
 		Log:           log,
 	}
 	if devices != nil {

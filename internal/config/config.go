@@ -67,11 +67,21 @@ type Image struct {
 
 // Stream is the server of exec, attach and port-forward.
 type Stream struct {
-	Address     string   `toml:"address"`
-	Port        int      `toml:"port"`
-	IdleTimeout Duration `toml:"idle_timeout"`
-	TLSCert     string   `toml:"tls_cert"`
-	TLSKey      string   `toml:"tls_key"`
+	Address       string   `toml:"address"`
+	Port          int      `toml:"port"`
+	IdleTimeout   Duration `toml:"idle_timeout"`
+	AttachBacklog string   `toml:"attach_backlog"`
+	TLSCert       string   `toml:"tls_cert"`
+	TLSKey        string   `toml:"tls_key"`
+}
+
+// AttachBacklogBytes is the limit of a valid configuration.
+func (s *Stream) AttachBacklogBytes() int64 {
+	bytes, err := quota.ParseSize(s.AttachBacklog)
+	if err != nil {
+		return 0
+	}
+	return int64(bytes)
 }
 
 // Seccomp is about profiles of system calls.
@@ -160,8 +170,9 @@ func Default() *Config {
 			Retries:                5,
 		},
 		Stream: Stream{
-			Address:     "127.0.0.1",
-			IdleTimeout: Duration(4 * time.Hour),
+			Address:       "127.0.0.1",
+			IdleTimeout:   Duration(4 * time.Hour),
+			AttachBacklog: "256m",
 		},
 		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
 		Devices: Devices{

@@ -156,6 +156,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a runtime of no type":       {file: "[runtimes.x]\ntype = \"vm\"", want: []string{":2", "runtimes.x.type", "vm"}},
 		"an absent default runtime":  {file: "default_runtime = \"crun\"", want: []string{"default_runtime", "crun"}},
 		"a certificate alone":        {file: "[stream]\ntls_cert = \"/c.pem\"", want: []string{"stream.tls_key"}},
+		"a size that is none":        {file: "[stream]\nattach_backlog = \"much\"", want: []string{":2", "stream.attach_backlog", "much", "512m"}},
+		"no size at all":             {file: "[stream]\nattach_backlog = \"\"", want: []string{":2", "stream.attach_backlog"}},
 		"a ulimit":                   {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
 		"a runtime's ulimit":         {file: "[runtimes.x]\nulimits = [\"core=2:1\"]", want: []string{":2", "runtimes.x.ulimits", "core"}},
 		"root and state in one":      {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},

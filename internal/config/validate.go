@@ -189,12 +189,19 @@ func (v *validation) image(i *Image) {
 	}
 }
 
+func (v *validation) size(key, text string) {
+	if _, err := quota.ParseSize(text); err != nil {
+		v.fail(key, "%q is no size such as 512m or 10g", text)
+	}
+}
+
 func (v *validation) stream(s *Stream) {
 	if _, err := netip.ParseAddr(s.Address); err != nil {
 		v.fail("stream.address", "%q is no IP address", s.Address)
 	}
 	v.between("stream.port", int64(s.Port), 0, 65535)
 	v.positive("stream.idle_timeout", s.IdleTimeout)
+	v.size("stream.attach_backlog", s.AttachBacklog)
 	v.optional("stream.tls_cert", s.TLSCert)
 	v.optional("stream.tls_key", s.TLSKey)
 	if s.TLSCert != "" && s.TLSKey == "" {
@@ -235,9 +242,7 @@ func (v *validation) runtimes(c *Config) {
 			v.errs = append(v.errs, err)
 		}
 		if r.DiskQuota != "" {
-			if _, err := quota.ParseSize(r.DiskQuota); err != nil {
-				v.fail(key+".disk_quota", "%q is no size such as 512m or 10g", r.DiskQuota)
-			}
+			v.size(key+".disk_quota", r.DiskQuota)
 		}
 		for _, pattern := range r.Annotations {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {

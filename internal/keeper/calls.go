@@ -295,13 +295,14 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 		}
 		_, err = conn.api.Attach(ctx, &api.AttachRequest{
 			ContainerId: req.ContainerID, AttachId: req.AttachID, Session: c.session, Token: token, Stdin: req.Stdin,
+			Backlog: req.Backlog,
 		})
 		return err
 	})
 }
 
 // Detach cuts off an attached client. Where the container's input was for one client only (RunRequest.StdinOnce) and
-// this one had brought it, the container reads its end.
+// this one had brought it, the container reads its end. ErrResourceExhausted tells why the keeper had cut it off before.
 func (c *Client) Detach(ctx context.Context, containerID, attachID string) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Detach(ctx, &api.AttachID{ContainerId: containerID, AttachId: attachID})

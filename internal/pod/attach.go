@@ -14,8 +14,9 @@ import (
 )
 
 // Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes, or ctx
-// ends. Any number of callers may be attached at once.
-func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) error {
+// ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper has cut it off
+// gets ErrResourceExhausted.
+func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
 	c, err := m.findContainer(id)
 	if err != nil {
 		return err
@@ -33,7 +34,9 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) err
 		}
 		defer input.File.Close()
 	}
-	req := &keeper.AttachRequest{ContainerID: c.id, AttachID: newID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin}
+	req := &keeper.AttachRequest{
+		ContainerID: c.id, AttachID: newID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin, Backlog: m.cfg.AttachBacklog,
+	}
 	var ours []*os.File
 	closeAll := func(files []*os.File) {
 		for _, f := range files {
@@ -74,8 +77,13 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) err
 	defer func() {
 		detach, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		if err := m.cfg.Keeper.Detach(detach, c.id, req.AttachID); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-			m.log.Debug("detach", "container", shortID(c.id), "error", err)
+		detachErr := m.cfg.Keeper.Detach(detach, c.id, req.AttachID)
+		switch {
+		case detachErr == nil, errors.Is(detachErr, errdefs.ErrNotFound):
+		case errors.Is(detachErr, errdefs.ErrResourceExhausted) && err == nil:
+			err = attachErr(detachErr)
+		default:
+			m.log.Debug("detach", "container", shortID(c.id), "error", detachErr)
 		}
 	}()
 	for _, start := range starts {

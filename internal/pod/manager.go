@@ -105,6 +105,7 @@ type Config struct {
 	Devices       Devices // nil: the node has no device manager
 	CRIU          string  // the program; empty: the one in PATH
 	RestoreImages bool    // containers are created from images that are checkpoints
+	AttachBacklog int64   // bytes that are kept for an attached client that does not take them; 0: the keeper's default
 	Log           *slog.Logger
 }
 

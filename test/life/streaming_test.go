@@ -428,6 +428,65 @@ func TestAThousandStreamsWithSlowReadersAmongThem(t *testing.T) {
 	})
 }
 
+// TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold: a reader that sleeps must not fill the disk of a container that is never
+// silent, and learns on the error stream that it has missed something.
+func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
+	nodetest.BerthOnly(t, "its configuration is another")
+	n := nodetest.Start(t, node.Options{Tables: "[stream]\nattach_backlog = \"1m\"\n"})
+	p := nodetest.RunPod(t, n)
+	const size = 64_000_000 // far more than what sockets hold
+	talk := fmt.Sprintf("read go; head -c %d /dev/zero; touch /said; while read line; do echo $line; done; exec sleep 3600", size)
+	for _, protocol := range []string{channelV4, channelV5} {
+		t.Run(protocol, func(t *testing.T) {
+			talker := p.Run(nodetest.Sh(talk), func(c *cri.ContainerConfig) { c.Stdin = true })
+			ctx := nodetest.Context(t)
+			attach := func() channels {
+				t.Helper()
+				c, err := dialChannels(ctx, protocol, attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c
+			}
+			asleep := attach()
+			defer asleep.Close()
+			if err := asleep.send(channelStdin, []byte("go\n")); err != nil {
+				t.Fatal(err)
+			}
+			nodetest.Eventually(t, time.Minute, "the container has said it all", func() error {
+				if ls := talker.Sh("ls /"); !strings.Contains(ls, "said") {
+					return errors.New(ls)
+				}
+				return nil
+			})
+			var got counted
+			err := asleep.all(&got)
+			if err == nil || !strings.Contains(err.Error(), "cut off: it does not take what the container writes to stdout") {
+				t.Errorf("the one that slept is told %v", err)
+			}
+			if got >= size {
+				t.Errorf("the one that slept got %d bytes of %d", got, size)
+			}
+			awake := attach()
+			defer awake.Close()
+			if err := awake.send(channelStdin, []byte("on\n")); err != nil {
+				t.Fatal(err)
+			}
+			if channel, data, err := awake.next(); err != nil || channel != channelStdout || string(data) != "on\n" {
+				t.Errorf("the next one reads %q on channel %d: %v", data, channel, err)
+			}
+		})
+	}
+}
+
+// counted is how many bytes were written to it.
+type counted int
+
+func (c *counted) Write(b []byte) (int, error) {
+	*c += counted(len(b))
+	return len(b), nil
+}
+
 func TestTheStreamingServerListensWhereItIsTold(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration is another")
 	port := freePort(t)

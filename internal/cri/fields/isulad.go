@@ -63,7 +63,7 @@ var isuladLimits = []struct {
 	{"run_as_username goes before run_as_user", refused("InvalidArgument for both at once, as the CRI has it", refusals)},
 	{"parameters without a field come as annotations", works("TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem").but("those of the section above")},
 	{"exec without a stream, or with tty and stderr", refused("InvalidArgument", "TestCallsWithoutWhatTheyNeedAreRefused")},
-	{"exec and attach lose data when the reader is slow", works("TestAHundredMegabytesPassThroughAnExecEachWay TestAThousandStreamsWithSlowReadersAmongThem")},
+	{"exec and attach lose data when the reader is slow", works("TestAHundredMegabytesPassThroughAnExecEachWay TestAThousandStreamsWithSlowReadersAmongThem TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold").but("an attached client that falls behind by `stream.attach_backlog` is cut off and told")},
 	{"exec and attach are not for binary data and files", works("TestAHundredMegabytesPassThroughAnExecEachWay").but("WebSocket v4 and v5, and SPDY")},
 	{"UpdateContainerResources does not change oom_score_adj", works("TestAnUpdateChangesTheOOMScore")},
 	{"at most 100 streams at once", works("TestAThousandStreamsWithSlowReadersAmongThem")},

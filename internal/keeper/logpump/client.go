@@ -15,11 +15,20 @@ const (
 	// memoryLimit is how much of what a slow client has not taken is kept in memory; the rest goes to a file.
 	memoryLimit = 256 << 10
 	spillRead   = 64 << 10
+	// spillStep is by how much a spill file grows between two looks at the room that its file system has, and how much of
+	// what has been read of it is given back at a time.
+	spillStep = 1 << 20
+	// spareShare is which share of that file system stays free of spill files: one in so many blocks.
+	spareShare = 10
 )
+
+// DefaultBacklog is how many bytes of a stream are kept for a client that does not take them.
+const DefaultBacklog = 256 << 20
 
 // client is one attached client.
 type client struct {
 	queues map[Stream]*queue
+	lost   error // why it was cut off; nobody writes to it any more
 }
 
 func (c *client) finish() {
@@ -35,12 +44,13 @@ func (c *client) cut() {
 }
 
 // Attach gives everything that is read from now on to the files, which it takes over; nil is not wanted. They are
-// closed when the log is, after all is written, or when a write fails.
-func (l *Log) Attach(id string, stdout, stderr *os.File) error {
+// closed when the log is, after all is written, or when a write fails, and both when more than backlog bytes of one (0:
+// DefaultBacklog) would have to be kept; Detach tells then.
+func (l *Log) Attach(id string, stdout, stderr *os.File, backlog int64) error {
 	c := &client{queues: map[Stream]*queue{}}
 	for s, f := range map[Stream]*os.File{Stdout: stdout, Stderr: stderr} {
 		if f != nil {
-			c.queues[s] = newQueue(f, l.spill)
+			c.queues[s] = newQueue(f, l.spill, backlog)
 		}
 	}
 	l.amu.Lock()
@@ -61,16 +71,17 @@ func (l *Log) Attach(id string, stdout, stderr *os.File) error {
 	return nil
 }
 
-// Detach cuts a client off. It is false if there is none of that name.
-func (l *Log) Detach(id string) bool {
+// Detach cuts a client off. The error tells why it had been cut off before.
+func (l *Log) Detach(id string) error {
 	l.amu.Lock()
 	c, ok := l.clients[id]
 	delete(l.clients, id)
 	l.amu.Unlock()
-	if ok {
-		c.cut()
+	if !ok {
+		return nil
 	}
-	return ok
+	c.cut()
+	return c.lost
 }
 
 // feed hands a piece of output to every client that wants it.
@@ -79,21 +90,34 @@ func (l *Log) feed(s Stream, b []byte) {
 	defer l.amu.Unlock()
 	for id, c := range l.clients {
 		q := c.queues[s]
-		if q == nil || q.push(b) {
+		if q == nil {
 			continue
 		}
-		// This stream has nobody who reads it any more. The client is gone when neither has.
-		delete(c.queues, s)
-		if len(c.queues) == 0 {
-			delete(l.clients, id)
+		switch err := q.push(b); {
+		case err == nil:
+		case errors.Is(err, errGone):
+			// This stream has nobody who reads it any more. The client is gone when neither has.
+			delete(c.queues, s)
+			if len(c.queues) == 0 {
+				delete(l.clients, id)
+			}
+		default:
+			// A client that misses a piece is worse off than one that is cut off and told why.
+			c.cut()
+			c.queues, c.lost = nil, fmt.Errorf("cut off: it does not take what the container writes to %s, and %w", s, err)
+			l.logger.Warn("attached client cut off", "attach", id, "error", c.lost)
 		}
 	}
 }
 
+// errGone: the reader is.
+var errGone = errors.New("nobody reads")
+
 // queue holds what one reader has yet to take: in memory first, then in an unlinked file, in that order.
 type queue struct {
-	file *os.File
-	dir  string
+	file    *os.File
+	dir     string
+	backlog int64
 
 	mu       sync.Mutex
 	wake     chan struct{} // one token: there is something to do
@@ -101,14 +125,19 @@ type queue struct {
 	mem      []byte
 	spill    *os.File
 	from, to int64 // what of spill is unread
+	freed    int64 // what of its beginning takes no room any more
+	looked   int64 // up to where there was room when it was last looked
 	finished bool  // nothing more comes
 	dead     bool  // the reader is gone
 	stopping bool
 	done     chan struct{}
 }
 
-func newQueue(f *os.File, dir string) *queue {
-	return &queue{file: pollable(f), dir: dir, wake: make(chan struct{}, 1)}
+func newQueue(f *os.File, dir string, backlog int64) *queue {
+	if backlog <= 0 {
+		backlog = DefaultBacklog
+	}
+	return &queue{file: pollable(f), dir: dir, backlog: backlog, wake: make(chan struct{}, 1)}
 }
 
 // pollable makes writes to the file wait in the poller, where its kind allows that.
@@ -139,26 +168,32 @@ func (q *queue) kick() {
 	}
 }
 
-// push keeps a copy of b for the reader. It is false if the reader is gone.
-func (q *queue) push(b []byte) bool {
+// push keeps a copy of b for the reader: errGone if there is none, else the reason why it cannot be kept.
+func (q *queue) push(b []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.dead {
-		return false
+		return errGone
 	}
 	if q.from == q.to && len(q.mem)+len(b) <= memoryLimit {
 		q.mem = append(q.mem, b...)
 	} else if err := q.store(b); err != nil {
-		// Nowhere to keep it: a reader that misses a piece is worse off than one that is told so by the end.
-		q.dead = true
-		q.file.Close()
-		return false
+		return err
 	}
 	q.kick()
-	return true
+	return nil
 }
 
 func (q *queue) store(b []byte) error {
+	if held := q.to - q.freed + int64(len(b)); held > q.backlog {
+		return fmt.Errorf("no more than %d bytes are kept for it", q.backlog)
+	}
+	if q.to+int64(len(b)) > q.looked {
+		if err := room(q.dir); err != nil {
+			return err
+		}
+		q.looked = q.to + spillStep
+	}
 	if q.spill == nil {
 		fd, err := unix.Open(q.dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
 		if err == nil {
@@ -170,6 +205,18 @@ func (q *queue) store(b []byte) error {
 	n, err := q.spill.WriteAt(b, q.to)
 	q.to += int64(n)
 	return err
+}
+
+// room is an error if a file system has little left: one slow client must not take it from everybody else.
+func room(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Blocks > 0 && st.Bavail < st.Blocks/spareShare {
+		return fmt.Errorf("less than a %dth of the file system of %s is free to keep it", spareShare, dir)
+	}
+	return nil
 }
 
 // unlinked makes a file without a name where O_TMPFILE is not known.
@@ -229,7 +276,12 @@ func (q *queue) next() (b []byte, end bool) {
 		q.front = b[:n]
 		if q.from += int64(n); q.from == q.to {
 			_ = q.spill.Truncate(0)
-			q.from, q.to = 0, 0
+			q.from, q.to, q.freed, q.looked = 0, 0, 0, 0
+		} else if q.from-q.freed >= spillStep {
+			// A reader that never catches up must not make the file grow for ever.
+			if err := unix.Fallocate(int(q.spill.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.freed, q.from-q.freed); err == nil {
+				q.freed = q.from
+			}
 		}
 	case q.finished:
 		return nil, true
@@ -286,6 +338,9 @@ type QueueState struct {
 	Spill  int    `json:"spill"`  // -1: none
 	From   int64  `json:"from,omitempty"`
 	To     int64  `json:"to,omitempty"`
+	Freed  int64  `json:"freed,omitempty"`
+
+	Backlog int64 `json:"backlog,omitempty"`
 }
 
 // LogState is a Log with its clients, all stopped, as another image of the program takes it over.
@@ -296,6 +351,8 @@ type LogState struct {
 	// Finished: no more output comes.
 	Finished bool                    `json:"finished,omitempty"`
 	Clients  map[string][]QueueState `json:"clients,omitempty"`
+	// Lost are clients that were cut off and have not been told why.
+	Lost map[string]string `json:"lost,omitempty"`
 }
 
 // Stop pauses writing to clients. The pumps are stopped before.
@@ -327,11 +384,17 @@ func (l *Log) Save() (LogState, error) {
 		s.FD = int(l.file.Fd())
 	}
 	for id, c := range l.clients {
+		if c.lost != nil {
+			if s.Lost == nil {
+				s.Lost = map[string]string{}
+			}
+			s.Lost[id] = c.lost.Error()
+		}
 		for stream, q := range c.queues {
 			if q.dead {
 				continue
 			}
-			qs := QueueState{Stream: stream, Memory: -1, Spill: -1, From: q.from, To: q.to}
+			qs := QueueState{Stream: stream, Memory: -1, Spill: -1, From: q.from, To: q.to, Freed: q.freed, Backlog: q.backlog}
 			raw, err := q.file.SyscallConn()
 			if err == nil {
 				err = raw.Control(func(fd uintptr) { qs.FD = int(fd) })
@@ -379,11 +442,17 @@ func Restore(s LogState, spill string, logger *slog.Logger) *Log {
 	if s.FD >= 0 {
 		l.file = os.NewFile(uintptr(s.FD), s.Path)
 	}
+	if len(s.Clients)+len(s.Lost) > 0 {
+		l.clients = map[string]*client{}
+	}
+	for id, why := range s.Lost {
+		l.clients[id] = &client{lost: errors.New(why)}
+	}
 	for id, queues := range s.Clients {
 		c := &client{queues: map[Stream]*queue{}}
 		for _, qs := range queues {
-			q := newQueue(os.NewFile(uintptr(qs.FD), "attached"), spill)
-			q.from, q.to, q.finished = qs.From, qs.To, s.Finished
+			q := newQueue(os.NewFile(uintptr(qs.FD), "attached"), spill, qs.Backlog)
+			q.from, q.to, q.freed, q.finished = qs.From, qs.To, qs.Freed, s.Finished
 			if qs.Spill >= 0 {
 				q.spill = os.NewFile(uintptr(qs.Spill), "spill")
 			}
@@ -391,9 +460,6 @@ func Restore(s LogState, spill string, logger *slog.Logger) *Log {
 				q.front = recall(qs.Memory)
 			}
 			c.queues[qs.Stream] = q
-		}
-		if l.clients == nil {
-			l.clients = map[string]*client{}
 		}
 		l.clients[id] = c
 	}

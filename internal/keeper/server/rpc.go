@@ -125,7 +125,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 		closeAll(files)
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
-	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr)); err != nil {
+	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr), req.Backlog); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			closeAll(files)
 			return nil // the same call made again
@@ -143,7 +143,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, error) {
 	c, err := v.s.get(req.ContainerId)
 	if err == nil {
-		c.detach(req.AttachId)
+		err = c.detach(req.AttachId)
 	}
 	return done(err)
 }

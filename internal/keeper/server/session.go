@@ -333,13 +333,14 @@ func (s *Server) abandon(session string) {
 			_ = s.goOn(c, "")
 		}
 		for _, id := range ids {
-			c.detach(id)
+			_ = c.detach(id)
 		}
 	}
 }
 
-// detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end.
-func (c *container) detach(id string) {
+// detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end. The
+// error is ErrResourceExhausted and tells why the client had been cut off before.
+func (c *container) detach(id string) error {
 	c.mu.Lock()
 	_, brought := c.owners[id]
 	delete(c.owners, id)
@@ -347,12 +348,17 @@ func (c *container) detach(id string) {
 	once := c.row.StdinOnce && !c.row.Terminal
 	out := c.out
 	c.mu.Unlock()
+	var lost error
 	if out != nil {
-		out.Detach(id)
+		lost = out.Detach(id)
 	}
 	if brought && once {
 		c.closeStdin()
 	}
+	if lost != nil {
+		return fmt.Errorf("%w: %w", lost, errdefs.ErrResourceExhausted)
+	}
+	return nil
 }
 
 func mustJSON(v any) json.RawMessage {

@@ -1,0 +1,201 @@
+package logpump
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// attach attaches a client to both streams and returns what it would read from.
+func attach(t *testing.T, l *Log, id string, backlog int64) (stdout, stderr *os.File) {
+	t.Helper()
+	var ends [4]*os.File
+	for i := 0; i < 4; i += 2 {
+		var err error
+		if ends[i], ends[i+1], err = os.Pipe(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ends[i].Close() })
+	}
+	if err := l.Attach(id, ends[1], ends[3], backlog); err != nil {
+		t.Fatal(err)
+	}
+	return ends[0], ends[2]
+}
+
+// numbered is n bytes of lines that differ.
+func numbered(n int) []byte {
+	var b bytes.Buffer
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "%063d\n", i)
+	}
+	return b.Bytes()[:n]
+}
+
+// TestAClientThatDoesNotReadIsCutOffAndTold: it gets a beginning without a gap, and the reason, once; another client and the
+// log get all, and what was kept is given back.
+func TestAClientThatDoesNotReadIsCutOffAndTold(t *testing.T) {
+	full := t.TempDir()
+	if err := unix.Mount("tmpfs", full, "tmpfs", 0, "size=12m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(full, 0); err != nil {
+			t.Errorf("what was kept is still there: %v", err)
+		}
+	})
+	for name, tc := range map[string]struct {
+		dir     string
+		backlog int64
+		want    string
+	}{
+		"more than its backlog":          {t.TempDir(), 1 << 20, "no more than 1048576 bytes are kept for it"},
+		"no room in the file system":     {full, 1 << 30, "less than a 10th of the file system of " + full},
+		"and an upgrade before it asked": {t.TempDir(), 1 << 20, "no more than 1048576 bytes are kept for it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			l := New(path, tc.dir, quiet())
+			want := numbered(16 << 20)
+			stdout, stderr := attach(t, l, "slow", tc.backlog)
+			var good bytes.Buffer
+			read := make(chan error, 1)
+			if tc.dir != full { // there is no room for others either
+				goodOut, _ := attach(t, l, "good", 1<<30)
+				go func() { _, err := io.Copy(&good, goodOut); read <- err }()
+			}
+
+			var fds [2]int
+			if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+				t.Fatal(err)
+			}
+			p, err := NewPump(l, Stdout, fds[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Start()
+			w := os.NewFile(uintptr(fds[1]), "write")
+			for at := 0; at < len(want); at += 64 << 10 {
+				if _, err := w.Write(want[at : at+64<<10]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+			<-p.Done()
+			if strings.HasPrefix(name, "and an upgrade") {
+				l = upgraded(t, l, tc.dir)
+			}
+			got, err := io.ReadAll(stdout)
+			if err != nil || len(got) == len(want) || !bytes.HasPrefix(want, got) {
+				t.Errorf("it got %d bytes: %v", len(got), err)
+			}
+			if got, err := io.ReadAll(stderr); err != nil || len(got) > 0 {
+				t.Errorf("it got %d bytes of stderr: %v", len(got), err)
+			}
+			err = l.Detach("slow")
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "writes to stdout") {
+				t.Errorf("it is told %v, want %q", err, tc.want)
+			}
+			if err := l.Detach("slow"); err != nil {
+				t.Errorf("told again: %v", err)
+			}
+			l.Finish()
+			if tc.dir != full {
+				if err := <-read; err != nil || !bytes.Equal(good.Bytes(), want) {
+					t.Errorf("who reads got %d bytes: %v", good.Len(), err)
+				}
+				if err := l.Detach("good"); err != nil {
+					t.Errorf("who reads is told %v", err)
+				}
+			}
+			if text, _ := contents(t, path); text != string(want) {
+				t.Errorf("the log has %d bytes of %d", len(text), len(want))
+			}
+			l.Close()
+		})
+	}
+}
+
+// upgraded is the log as the next image of the keeper has it.
+func upgraded(t *testing.T, l *Log, dir string) *Log {
+	t.Helper()
+	l.Stop()
+	saved, err := l.Save()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An execve leaves one owner of each descriptor, here there are two.
+	own := func(fd *int) {
+		if *fd < 0 {
+			return
+		}
+		if *fd, err = unix.FcntlInt(uintptr(*fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own(&saved.FD)
+	for _, queues := range saved.Clients {
+		for i := range queues {
+			own(&queues[i].FD)
+			own(&queues[i].Spill)
+		}
+	}
+	for _, c := range l.clients {
+		for _, q := range c.queues {
+			q.kill()
+			q.stopping = false
+			q.end()
+		}
+	}
+	l.Close()
+	l = Restore(saved, dir, quiet())
+	l.Start()
+	return l
+}
+
+// TestAClientThatNeverCatchesUpIsKept: what counts is how far it is behind, not how much has passed through the file.
+func TestAClientThatNeverCatchesUpIsKept(t *testing.T) {
+	const backlog, lag, all = 4 << 20, 2 << 20, 32 << 20
+	dir := t.TempDir()
+	l := New("", dir, quiet())
+	stdout, _ := attach(t, l, "slow", backlog)
+	want := numbered(all)
+	var got []byte
+	piece := make([]byte, 64<<10)
+	for at := 0; at < all; at += len(piece) {
+		if at == all/2 { // and the count goes through an upgrade
+			l = upgraded(t, l, dir)
+		}
+		l.feed(Stdout, want[at:at+len(piece)])
+		for len(got) < at-lag {
+			n, err := stdout.Read(piece)
+			if err != nil {
+				t.Fatalf("after %d bytes: %v; %v", len(got), err, l.Detach("slow"))
+			}
+			got = append(got, piece[:n]...)
+		}
+		if q := l.clients["slow"].queues[Stdout]; q.spill != nil && at%(1<<20) == 0 {
+			var st unix.Stat_t
+			if err := unix.Fstat(int(q.spill.Fd()), &st); err != nil {
+				t.Fatal(err)
+			}
+			if st.Blocks*512 > backlog+spillStep {
+				t.Fatalf("%d bytes are taken for a client that is %d behind", st.Blocks*512, lag)
+			}
+		}
+	}
+	l.Finish()
+	rest, err := io.ReadAll(stdout)
+	if got = append(got, rest...); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("it got %d bytes of %d: %v", len(got), all, err)
+	}
+	if err := l.Detach("slow"); err != nil {
+		t.Error(err)
+	}
+}
