@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,6 +21,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
+	host "berth/test/node"
 )
 
 var (
@@ -104,7 +104,7 @@ func (n *node) connect() *keeper.Client {
 
 // ctx bounds every call of a test.
 func (n *node) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), host.Patience(60*time.Second))
 	n.Cleanup(cancel)
 	return ctx
 }
@@ -123,7 +123,7 @@ func (n *node) stop() {
 			n.Errorf("keeper: %s", log[i:min(len(log), i+3000)])
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), host.Patience(60*time.Second))
 	defer cancel()
 	list, err := n.client.List(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (n *node) end(pid int, sig syscall.Signal) {
 
 func (n *node) until(what string, cond func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(40 * time.Second); !cond(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(host.Patience(40 * time.Second)); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			n.Fatalf("not in time: %s", what)
 		}
@@ -285,31 +285,10 @@ func (n *node) ended(id string) keeper.Status {
 	return *st
 }
 
-// orphansTell says whether this kernel keeps the exit code of a process that another has reaped (Linux 6.15).
-var orphansTell = sync.OnceValue(func() bool {
-	fd := -1
-	cmd := exec.Command("true")
-	cmd.SysProcAttr = &syscall.SysProcAttr{PidFD: &fd}
-	if err := cmd.Start(); err != nil {
-		panic(err)
-	}
-	p, err := pidfd.New(fd, cmd.Process.Pid, false)
-	if err != nil {
-		panic(err)
-	}
-	defer p.Close()
-	_ = cmd.Wait()
-	exit, err := p.Wait()
-	if err != nil {
-		panic(err)
-	}
-	return exit.Known
-})
-
 // orphanEnd says whether this is how a process ends that ended with want after its keeper had been killed. A kernel that keeps
 // no code of it may have shown it to the next keeper, before another process reaped it.
 func orphanEnd(want, code int, lost bool) bool {
-	return code == want && !lost || !orphansTell() && code == 255 && lost
+	return code == want && !lost || !host.OrphansTell() && code == 255 && lost
 }
 
 // endedOrphan waits for a container whose keeper was killed.

@@ -39,11 +39,9 @@ func wants(names ...string) nodetest.ContainerEdit {
 func TestHooksOfACDIDeviceRun(t *testing.T) {
 	n, dir, write := cdiNode(t)
 	nodetest.Pull(t, n, node.Busybox)
-	for _, handler := range []string{"", "runc"} {
+	for _, handler := range []string{"", "runc", "crun"} {
 		t.Run("handler "+handler, func(t *testing.T) {
-			if handler != "" && n.Handlers[handler] == "" {
-				t.Skip("it is not installed")
-			}
+			nodetest.Handler(t, n, handler)
 			log := filepath.Join(dir, "hooks"+handler)
 			hook := func(name, file string) string {
 				return fmt.Sprintf("    - {hookName: %s, path: /bin/sh, args: [sh, -c, 'cat >/dev/null; echo %s $WHO >>%s'], env: [WHO=vendor]}\n", name, name, file)

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"berth/internal/registrytest"
 	"berth/test/node"
+	"berth/test/node/nodetest"
 )
 
 // cluster is a kubelet of an API server.
@@ -292,10 +292,7 @@ func TestPullSecretsEphemeralContainersAndRuntimeClasses(t *testing.T) {
 
 	for handler, path := range c.k.node.Handlers {
 		t.Run("class "+handler+" is "+filepath.Base(path), func(t *testing.T) {
-			controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
-			if handler == "crun" && err == nil && len(controllers) > 1 {
-				t.Skipf("crun does not run where v1 controllers are mounted and v2 has some too (here: %s)", controllers)
-			}
+			nodetest.Handler(t, c.k.node, handler)
 			class := request{version: "node.k8s.io/v1", resource: "runtimeclasses", name: "class-" + handler}
 			c.api.write(t, class, "RuntimeClass", map[string]any{"handler": handler})
 			spec := with(manifest("class", sh("main", sleep)))

@@ -60,7 +60,7 @@ func (p *program) end(sig syscall.Signal) {
 	_ = p.cmd.Process.Signal(sig)
 	select {
 	case <-p.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(node.Patience(30 * time.Second)):
 		p.t.Errorf("%v outlives %v by 30 s", p.cmd.Args, sig)
 		_ = p.cmd.Process.Kill()
 		<-p.exited

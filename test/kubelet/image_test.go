@@ -129,7 +129,7 @@ func TestImageGarbageCollection(t *testing.T) {
 	before := p.running()
 	for _, name := range []string{"gc-old", "gc-pinned", "gc-older", "gc-oldest"} {
 		ref := push(t, k.node, name, 20<<20)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), node.Patience(30*time.Second))
 		_, err := k.node.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: ref}})
 		cancel()
 		if err != nil {
@@ -165,7 +165,7 @@ func TestImageGarbageCollection(t *testing.T) {
 
 // images is an error that names those of these images that the node has.
 func images(n *node.Node, names ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Second))
 	defer cancel()
 	list, err := n.Images.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {

@@ -112,7 +112,8 @@ func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error
 	if err := os.WriteFile(resolv, []byte("nameserver 192.0.2.53\nsearch kubelet.test\n"), 0o644); err != nil {
 		return nil, err
 	}
-	if err := makeCgroupRoot(n.CgroupRoot); err != nil {
+	driver, err := makeCgroupRoot(n)
+	if err != nil {
 		return nil, err
 	}
 	port, err := freePort("tcp")
@@ -133,7 +134,7 @@ func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error
 		},
 		"authorization":            map[string]any{"mode": "AlwaysAllow"},
 		"containerRuntimeEndpoint": n.Address,
-		"cgroupDriver":             "cgroupfs", "cgroupRoot": n.CgroupRoot, "failCgroupV1": false, "failSwapOn": false,
+		"cgroupDriver":             driver, "cgroupRoot": "/" + n.Name, "failCgroupV1": false, "failSwapOn": false,
 		"makeIPTablesUtilChains": false, "oomScoreAdj": 0, "resolvConf": resolv, "podCIDR": n.PodCIDR.String(),
 		"podLogsDir": filepath.Join(n.Dir, "pod-logs"), "volumePluginDir": filepath.Join(k.dir, "plugins"),
 		"serializeImagePulls": false, "registryPullQPS": 0,
@@ -200,7 +201,7 @@ func (k *kubelet) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, node.Patience(time.Minute))
 	defer cancel()
 	for {
 		_, err := k.get(ctx, "/healthz")
@@ -231,7 +232,7 @@ func (k *kubelet) signal(sig syscall.Signal) error {
 	select {
 	case <-exited:
 		return nil
-	case <-time.After(20 * time.Second):
+	case <-time.After(node.Patience(20 * time.Second)):
 		_ = cmd.Process.Kill()
 		<-exited
 		return fmt.Errorf("the kubelet outlived %v by 20 s", sig)
@@ -276,7 +277,7 @@ func (k *kubelet) drain() error {
 
 // holds says what the kubelet and the runtime still have of a pod, or of all where uid is empty.
 func (k *kubelet) holds(uid string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(5*time.Second))
 	defer cancel()
 	filter := &cri.PodSandboxFilter{State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY}}
 	if uid != "" {
@@ -308,7 +309,7 @@ func (k *kubelet) holds(uid string) error {
 
 // get is a GET of the kubelet's API.
 func (k *kubelet) get(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, node.Patience(20*time.Second))
 	defer cancel()
 	return k.do(ctx, http.MethodGet, path)
 }
@@ -365,16 +366,19 @@ func (k *kubelet) logTail() string {
 // endNode removes what is left of the pods (the kubelet keeps dead sandboxes for a while) and ends the node. An error says
 // what was left behind.
 func endNode(n *node.Node) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
 	var errs []error
 	if n.PID() != 0 {
-		errs = append(errs, n.RemoveAll(ctx), removeQOSCgroups(n.CgroupRoot))
+		errs = append(errs, n.RemoveAll(ctx), removeQOSCgroups(n))
 	}
 	if left, err := n.Settled(time.Minute); err != nil || left.Count() > 0 {
 		errs = append(errs, err, fmt.Errorf("left behind after the last pod:\n%s", left))
 	}
 	errs = append(errs, n.Stop())
+	if n.Systemd {
+		errs = append(errs, systemctl("stop", filepath.Base(n.CgroupRoot)))
+	}
 	if left, err := n.Leftovers(); err != nil || left.Count() > 0 {
 		errs = append(errs, err, fmt.Errorf("left behind after the node:\n%s", left))
 	}
@@ -384,25 +388,33 @@ func endNode(n *node.Node) error {
 	return nil
 }
 
-// makeCgroupRoot makes the cgroup that the kubelet keeps its own in: it wants to find it.
-func makeCgroupRoot(root string) error {
+// makeCgroupRoot makes the cgroup that the kubelet keeps its own in, which wants to find it, and says by which driver: the
+// node's.
+func makeCgroupRoot(n *node.Node) (driver string, err error) {
+	driver = "cgroupfs"
+	if n.Systemd {
+		driver = "systemd"
+		if err := systemctl("start", filepath.Base(n.CgroupRoot)); err != nil {
+			return driver, err
+		}
+	}
 	paths, err := node.CgroupMounts()
 	if err != nil {
-		return err
+		return driver, err
 	}
 	for _, path := range paths {
-		dir := filepath.Join(path, root)
+		dir := filepath.Join(path, n.CgroupRoot)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
+			return driver, err
 		}
 		if len(paths) == 1 { // v2 alone: the root hands its controllers on
 			controllers, err := os.ReadFile(filepath.Join(path, "cgroup.controllers"))
 			if err != nil {
-				return err
+				return driver, err
 			}
 			for _, name := range strings.Fields(string(controllers)) {
 				if err := os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte("+"+name), 0); err != nil {
-					return fmt.Errorf("hand %s on: %w", name, err)
+					return driver, fmt.Errorf("hand %s on: %w", name, err)
 				}
 			}
 		}
@@ -413,28 +425,45 @@ func makeCgroupRoot(root string) error {
 				continue
 			}
 			if err := os.WriteFile(filepath.Join(dir, file), inherited, 0); err != nil && filepath.Base(path) == "cpuset" {
-				return err
+				return driver, err
 			}
 		}
 	}
-	return nil
+	return driver, nil
 }
 
 // removeQOSCgroups removes the cgroups that a kubelet makes at its start and never removes. One of a pod in it is an error.
-func removeQOSCgroups(root string) error {
+func removeQOSCgroups(n *node.Node) error {
 	paths, err := node.CgroupMounts()
 	if err != nil {
 		return err
 	}
+	all := []string{"kubepods/burstable", "kubepods/besteffort", "kubepods"}
+	if n.Systemd {
+		top := n.Name + "-kubepods"
+		all = []string{top + ".slice/" + top + "-burstable.slice", top + ".slice/" + top + "-besteffort.slice", top + ".slice"}
+	}
 	var errs []error
 	for _, path := range paths {
-		for _, name := range []string{"kubepods/burstable", "kubepods/besteffort", "kubepods"} {
-			if err := syscall.Rmdir(filepath.Join(path, root, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, fmt.Errorf("remove the kubelet's cgroup %s of %s: %w", name, path, err))
+		for _, name := range all {
+			dir := filepath.Join(path, n.CgroupRoot, name)
+			err := syscall.Rmdir(dir)
+			if n.Systemd && err == nil { // which has it still
+				err = systemctl("stop", filepath.Base(dir))
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove the kubelet's cgroup %s: %w", dir, err))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func systemctl(args ...string) error {
+	if out, err := exec.Command("systemctl", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
 }
 
 // freePort is a port of loopback that nothing listens on.
@@ -457,7 +486,7 @@ func freePort(network string) (int, error) {
 
 // within tries until a claim holds.
 func within(d time.Duration, claim string, try func() error) error {
-	d = max(d, time.Minute) // a machine may do ten other things
+	d = node.Patience(max(d, time.Minute)) // a machine may do ten other things
 	for deadline := time.Now().Add(d); ; time.Sleep(100 * time.Millisecond) {
 		err := try()
 		if err == nil {

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -14,6 +15,9 @@ import (
 
 // EnvRun asks for the suite: it is too long for every `go test ./...`.
 const EnvRun = "BERTH_KUBELET"
+
+// prepare fills the cache for a machine that cannot build what the tests need: the virtual machine.
+var prepare = flag.Bool("prepare", false, "build the kubelet and Kubernetes' sample of a device plugin, and run no test")
 
 // binary is the kubelet's path.
 var binary string
@@ -27,6 +31,16 @@ var common struct {
 }
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if *prepare {
+		_, kubeletErr := buildKubelet(context.Background())
+		_, sampleErr := buildSample(context.Background())
+		if err := errors.Join(kubeletErr, sampleErr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(EnvRun) == "" {
 		fmt.Printf("skipped: `make kubelet` runs this suite (%s=1)\n", EnvRun)
 		return

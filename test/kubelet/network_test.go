@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"berth/internal/namespace"
+	"berth/test/node"
 )
 
 func TestAPodsNetworkAndNames(t *testing.T) {
@@ -98,7 +99,7 @@ func TestHostPorts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(node.Patience(10 * time.Second))); err != nil {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 64)

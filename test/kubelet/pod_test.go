@@ -324,7 +324,7 @@ func (p *pod) sh(container, script string) string {
 // container is the runtime's status of a container of the pod, the newest of that name.
 func (p *pod) container(name string) *cri.ContainerStatus {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Second))
 	defer cancel()
 	list, err := p.k.node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
 		LabelSelector: map[string]string{"io.kubernetes.pod.uid": string(p.spec.UID), "io.kubernetes.container.name": name},
@@ -351,7 +351,7 @@ func (p *pod) container(name string) *cri.ContainerStatus {
 // pid is the first process of a container, as the runtime says to those who want to know more.
 func (p *pod) pid(container string) int {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Second))
 	defer cancel()
 	status, err := p.k.node.Runtime.ContainerStatus(ctx,
 		&cri.ContainerStatusRequest{ContainerId: p.container(container).Id, Verbose: true})
@@ -376,7 +376,7 @@ func (p *pod) cgroup(container, v1File, v2File string) string {
 		p.t.Fatal(err)
 	}
 	for _, path := range paths {
-		top := filepath.Join(path, p.k.node.CgroupRoot, "kubepods")
+		top := filepath.Join(path, p.k.node.CgroupRoot)
 		var dir string
 		_ = filepath.WalkDir(top, func(path string, entry os.DirEntry, err error) error {
 			if err == nil && entry.IsDir() && strings.Contains(entry.Name(), id) {

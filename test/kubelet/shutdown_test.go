@@ -115,7 +115,7 @@ func TestGracefulNodeShutdown(t *testing.T) {
 	})
 	select {
 	case <-l.asked:
-	case <-time.After(20 * time.Second):
+	case <-time.After(node.Patience(20 * time.Second)):
 		t.Fatal("the kubelet has not asked for its lock within 20 s")
 	}
 	dir := t.TempDir()
@@ -141,7 +141,7 @@ func TestGracefulNodeShutdown(t *testing.T) {
 	}
 	select {
 	case <-l.free:
-	case <-time.After(40 * time.Second):
+	case <-time.After(node.Patience(40 * time.Second)):
 		t.Fatal("after 40 s the kubelet still holds the shutdown back")
 	}
 	for i, p := range pods {

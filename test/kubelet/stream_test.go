@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/client-go/util/exec"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -86,7 +87,7 @@ func (p *pod) stream(ctx context.Context, verb, container string, s streams, std
 
 // exec runs a command in a container and returns what it wrote and its exit code.
 func (p *pod) exec(container string, s streams, command ...string) (output string, code int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
 	var out nodetest.Buffer
 	code, err = p.stream(ctx, "exec", container, s, &out, command...)
@@ -149,7 +150,7 @@ func TestAttachThroughTheKubelet(t *testing.T) {
 			spec.Spec.RestartPolicy = v1.RestartPolicyNever
 			p := shared(t).run(t, spec)
 			p.running()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), node.Patience(time.Minute))
 			defer cancel()
 			var out nodetest.Buffer
 			s := streams{transport: transport, stdin: strings.NewReader("one\ntwo\n")}
@@ -201,7 +202,7 @@ func TestPortForwardThroughTheKubelet(t *testing.T) {
 			case <-ready:
 			case err := <-done:
 				t.Fatalf("port-forward: %v", err)
-			case <-time.After(20 * time.Second):
+			case <-time.After(node.Patience(20 * time.Second)):
 				t.Fatal("port-forward is not ready after 20 s")
 			}
 			ports, err := forwarder.GetPorts()
@@ -226,8 +227,8 @@ func TestPortForwardThroughTheKubelet(t *testing.T) {
 
 // answers is nil if a GET of a URL is answered with a text.
 func answers(at, text string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+	client := &http.Client{Timeout: node.Patience(5 * time.Second), Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: (&net.Dialer{Timeout: node.Patience(2 * time.Second)}).DialContext,
 	}}
 	response, err := client.Get(at)
 	if err != nil {

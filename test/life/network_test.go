@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -204,26 +203,11 @@ func TestANodeWithCNI(t *testing.T) {
 	reach(t, n)
 }
 
-// skipUnable skips what a handler's runtime cannot do on this machine.
-func skipUnable(t *testing.T, handler string) {
-	t.Helper()
-	if handler != "crun" {
-		return
-	}
-	controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
-	if err == nil && len(strings.TrimSpace(string(controllers))) > 0 {
-		t.Skipf("crun does not run where v1 controllers are mounted and v2 has some too (here: %s)", controllers)
-	}
-}
-
 func TestARuntimeHandlerNamesAnOCIRuntime(t *testing.T) {
 	n := nodetest.Shared(t)
 	for _, handler := range []string{"runc", "crun"} {
 		t.Run(handler, func(t *testing.T) {
-			if n.Handlers[handler] == "" {
-				t.Skipf("%s is not installed (Debian: %s)", handler, handler)
-			}
-			skipUnable(t, handler)
+			nodetest.Handler(t, n, handler)
 			p := nodetest.RunPodHandler(t, n, handler)
 			if got := p.Status().RuntimeHandler; got != handler {
 				t.Errorf("the pod's handler is %q", got)

@@ -136,8 +136,9 @@ func TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2(t *testing.T) {
 
 func TestAPausedContainerIsFrozenUntilItIsUnpaused(t *testing.T) {
 	n := nodetest.Shared(t)
-	for _, handler := range handlers(n) {
+	for _, handler := range []string{"", "runc", "crun"} {
 		t.Run("handler "+handler, func(t *testing.T) {
+			nodetest.Handler(t, n, handler)
 			d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
 			p := nodetest.RunPodHandler(t, n, handler)
 			c := p.Run(nodetest.Sh("i=0; while :; do i=$((i+1)); echo $i > /next; mv /next /n; sleep 0.01; done"))
@@ -207,14 +208,6 @@ func TestAPausedContainerIsFrozenUntilItIsUnpaused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// handlers are the built-in runtime and, where it is installed, runc as a binary.
-func handlers(n *node.Node) []string {
-	if n.Handlers["runc"] == "" {
-		return []string{""}
-	}
-	return []string{"", "runc"}
 }
 
 func containerPID(t testing.TB, n *node.Node, id string) int {

@@ -538,7 +538,7 @@ func TestStatsComeForEveryHandler(t *testing.T) {
 	for _, handler := range handlers {
 		t.Run("handler "+handler, func(t *testing.T) {
 			t.Parallel()
-			skipUnable(t, handler)
+			nodetest.Handler(t, n, handler)
 			ctx := nodetest.Context(t)
 			p := nodetest.RunPodHandler(t, n, handler)
 			c := p.Run(nodetest.Sh("head -c 1000000 /dev/zero >/file; while :; do :; done"))

@@ -55,11 +55,12 @@ func TestVolumesOfAnImageAreTheContainersOwn(t *testing.T) {
 	n := nodetest.Shared(t)
 	withVolumes := volumeImage(t, n)
 	for _, mapped := range []bool{false, true} {
-		for _, handler := range []string{"", "runc"} {
-			if handler != "" && (n.Handlers[handler] == "" || mapped) { // Debian's cannot map the owners of layers
+		for _, handler := range []string{"", "runc", "crun"} {
+			if handler != "" && mapped { // Debian's cannot map the owners of layers
 				continue
 			}
 			t.Run(handler+map[bool]string{true: " in a user namespace"}[mapped], func(t *testing.T) {
+				nodetest.Handler(t, n, handler)
 				var edits []nodetest.PodEdit
 				if mapped {
 					edits = append(edits, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(300000, 65536)}))

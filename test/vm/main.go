@@ -48,6 +48,7 @@ type session struct {
 	settings
 	root    string // of the module
 	goroot  string // of the Go that builds it
+	gocache string // its cache
 	tests   string // directory for compiled tests, on the host
 	machine *machine
 }
@@ -121,7 +122,7 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 	}
 	var results []*result
 	if s.only != "" {
-		if results, err = s.runPackages(ctx, strings.Split(s.only, ",")); err != nil {
+		if results, err = s.runPackages(ctx, strings.Split(s.only, ","), wire.Command{}); err != nil {
 			return err
 		}
 	} else {
@@ -158,7 +159,7 @@ func (s *session) start(ctx context.Context, image *image) error {
 		}
 		dirs = append(dirs, strings.TrimSpace(string(out)))
 	}
-	s.goroot = dirs[1]
+	s.goroot, s.gocache = dirs[1], dirs[3]
 	if dir := s.conformanceCache(); exists(dir) {
 		dirs = append(dirs, dir)
 	}
@@ -241,13 +242,16 @@ type suite struct {
 // allSuites in the order in which they are worth running.
 var allSuites = []suite{
 	{"smoke", func(ctx context.Context, s *session) ([]*result, error) {
-		return s.runPackages(ctx, []string{"./test/vm/smoke"})
+		return s.runPackages(ctx, []string{"./test/vm/smoke"}, wire.Command{})
 	}},
 	{"units", func(ctx context.Context, s *session) ([]*result, error) {
-		return s.runPackages(ctx, []string{"./test/vm/units"})
+		return s.runPackages(ctx, []string{"./test/vm/units"}, wire.Command{})
 	}},
 	{"critest", runCritest},
-	{"tests", func(ctx context.Context, s *session) ([]*result, error) { return s.runPackages(ctx, []string{"./..."}) }},
+	{"kubelet", runKubelet},
+	{"tests", func(ctx context.Context, s *session) ([]*result, error) {
+		return s.runPackages(ctx, []string{"./..."}, wire.Command{})
+	}},
 }
 
 func suiteNames() []string {
@@ -270,8 +274,8 @@ func parseSuites(list string) ([]suite, error) {
 	return suites, nil
 }
 
-// runPackages runs the tests of packages, one package after the other.
-func (s *session) runPackages(ctx context.Context, patterns []string) ([]*result, error) {
+// runPackages runs the tests of packages, one package after the other, with the further arguments and variables of a command.
+func (s *session) runPackages(ctx context.Context, patterns []string, with wire.Command) ([]*result, error) {
 	packages, err := testPackages(ctx, s.root, patterns)
 	if err != nil {
 		return nil, err
@@ -281,7 +285,7 @@ func (s *session) runPackages(ctx context.Context, patterns []string) ([]*result
 	}
 	var results []*result
 	for _, p := range packages {
-		r := s.runTests(ctx, p)
+		r := s.runTests(ctx, p, with)
 		if ctx.Err() != nil {
 			return results, ctx.Err()
 		}

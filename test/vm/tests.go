@@ -78,7 +78,7 @@ func (r *result) String() string {
 var outcome = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): `)
 
 // runTests compiles a package's tests, runs them in the guest, in the package's directory, and keeps what they print.
-func (s *session) runTests(ctx context.Context, p testPackage) *result {
+func (s *session) runTests(ctx context.Context, p testPackage, with wire.Command) *result {
 	name := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, "berth"), "/")
 	if name == "" {
 		name = "."
@@ -101,7 +101,9 @@ func (s *session) runTests(ctx context.Context, p testPackage) *result {
 		args = append(args, "-test.skip", s.skip)
 	}
 	start := time.Now()
-	out, code, err := s.logged(ctx, wire.Command{Args: args, Dir: p.Dir, Limit: s.limit + time.Minute}, r.log)
+	out, code, err := s.logged(ctx, wire.Command{
+		Args: append(args, with.Args...), Env: with.Env, Dir: p.Dir, Limit: s.limit + time.Minute,
+	}, r.log)
 	r.took = time.Since(start)
 	for _, m := range outcome.FindAllSubmatch(out, -1) {
 		switch string(m[1]) {

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -131,6 +132,18 @@ func Context(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// Handler skips a runtime handler whose program does not run here, or is not installed. "" and berth are the built-in runtime.
+func Handler(t testing.TB, n *node.Node, handler string) {
+	t.Helper()
+	if handler != "" && handler != "berth" && n.Handlers[handler] == "" {
+		t.Skipf("%[1]s is not installed (Debian: %[1]s)", handler)
+	}
+	controllers, err := os.ReadFile("/sys/fs/cgroup/unified/cgroup.controllers")
+	if controllers = bytes.TrimSpace(controllers); handler == "crun" && err == nil && len(controllers) > 0 {
+		t.Skipf("crun does not run where v1 controllers are mounted and v2 has some too (here: %s)", controllers)
+	}
 }
 
 // Pull brings an image to a node.
