@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/term"
 
+	"berth/internal/keeper"
 	"berth/internal/keeper/server"
 	"berth/internal/liblog"
 )
@@ -30,6 +31,8 @@ func run() error {
 	flags := flag.NewFlagSet("berth-keeper", flag.ExitOnError)
 	dir := flags.String("dir", "/run/berth/keeper", "the keeper's `directory`: its sockets and table")
 	level := flags.String("log-level", "info", "debug, info, warn or error")
+	custodian := flags.Bool(server.CustodianFlag, false, "keep custody of what the keeper in the directory has until another one is there; "+
+		"a keeper that ends starts this by itself")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	showFormat := flags.Bool("state-format", false, "print the version of the state that an upgrade hands over and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {
@@ -57,6 +60,12 @@ func run() error {
 
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
+	if *custodian {
+		return keeper.Guard(ctx, keeper.Config{Dir: *dir, Logger: log.With("from", "custodian")}, func() {
+			fmt.Println("held")
+			os.Stdout.Close()
+		})
+	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 

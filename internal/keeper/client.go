@@ -141,6 +141,7 @@ func (c *Client) supervise(conn *connection) {
 		c.set(nil, errors.New("connection broken"))
 		// The sockets break together, and the last things that a dead keeper gave into custody may lie in the other one.
 		<-conn.received
+		said := ""
 		for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 			next, err := c.connect(c.ctx)
 			if err == nil {
@@ -151,7 +152,10 @@ func (c *Client) supervise(conn *connection) {
 			if c.ctx.Err() != nil {
 				return
 			}
-			c.log.Error("connect to keeper", "dir", c.cfg.Dir, "error", err)
+			if said != err.Error() { // once, though the keeper may be stopped for days
+				said = err.Error()
+				c.log.Error("connect to keeper", "dir", c.cfg.Dir, "error", err)
+			}
 			c.set(nil, err)
 			select {
 			case <-time.After(pause):

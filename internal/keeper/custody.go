@@ -21,6 +21,7 @@ type custody struct {
 	seen    map[string]bool // named by the keeper since the synchronisation began
 	told    map[string]bool // execs whose end is known here before they have arrived
 	changed chan struct{}   // closed when something arrives
+	synced  chan struct{}   // closed when all that the first keeper has is here
 	closed  bool
 }
 
@@ -37,7 +38,8 @@ type keepsake struct {
 }
 
 func (c *custody) init() {
-	c.items, c.told, c.changed = map[string]*item{}, map[string]bool{}, make(chan struct{})
+	c.items, c.told = map[string]*item{}, map[string]bool{}
+	c.changed, c.synced = make(chan struct{}), make(chan struct{})
 }
 
 // keep takes the packet's descriptors in place of the ones it had.
@@ -124,6 +126,11 @@ func (c *custody) beginSync(same bool) {
 func (c *custody) endSync() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	select {
+	case <-c.synced:
+	default:
+		close(c.synced)
+	}
 	if c.seen == nil {
 		return
 	}

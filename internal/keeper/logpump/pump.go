@@ -107,6 +107,13 @@ func (p *Pump) Stop() {
 	<-p.done
 }
 
+// Flush writes what a stopped pump has of a line, for somebody else to go on.
+func (p *Pump) Flush() {
+	if !p.ended {
+		p.flush(false)
+	}
+}
+
 // Control calls fn with the descriptor, which stays open meanwhile.
 func (p *Pump) Control(fn func(fd int)) error {
 	if p.raw == nil { // it had ended when it was saved

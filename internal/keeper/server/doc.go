@@ -7,6 +7,7 @@
 //   - runtime.go, inprocess.go, binary.go: how they are made, by libcontainer in this process or by an OCI runtime
 //   - session.go, custody.go, adopt.go, fdstore.go: descriptors that others hold in case this process dies
 //   - upgrade.go: replacing the program in place, with everything open
+//   - leave.go: an end in order, with a custodian left behind
 //   - orphan.go: reaping what nobody waits for
 //
 // Locks: Server.mu guards the maps, container.mu one container. Server.mu is never taken while a container.mu is held.

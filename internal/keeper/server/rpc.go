@@ -234,7 +234,11 @@ func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, e
 }
 
 func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
-	v.s.settle()
+	if v.s.custodianWaits() {
+		go v.s.settleAfterCustodian()
+	} else {
+		v.s.settle()
+	}
 	return &api.Empty{}, nil
 }
 

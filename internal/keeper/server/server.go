@@ -169,8 +169,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	time.AfterFunc(adoptGrace, s.settle)
 	select {
 	case <-ctx.Done():
-		s.rpc.Close()
-		s.fdsListener.Close()
+		s.leave()
 		return nil
 	case err := <-s.fatal:
 		return err

@@ -10,12 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of the sockets and the lock in a keeper's directory.
+// Names of what is in a keeper's directory.
 const (
 	RPCSocket = "keeper.sock"
 	FDsSocket = "fds.sock"
 	LockFile  = "lock"
 	LogFile   = "keeper.log"
+	// CustodianFile is locked, shared, by whoever keeps custody of the directory's keeper for the next one.
+	CustodianFile = "custodian"
 )
 
 // maxSocketPath is the longest path that fits sockaddr_un (unix(7)).

@@ -186,12 +186,7 @@ func TestPodsOutliveTheServices(t *testing.T) {
 		t.Fatalf("a stop of the services has ended a container: %v", err)
 	}
 	must(t, "systemctl", "start", "berth-keeper", "berthd")
-	if keepsOverAStop(t) {
-		lives(t, c, started, pid)
-	} else if got := c.Sh("echo here"); got != "here" || c.Status().StartedAt != started {
-		t.Errorf("after a stop and a start exec says %q, and the container has started at %d, before that at %d",
-			got, c.Status().StartedAt, started)
-	}
+	lives(t, c, started, pid) // a custodian had the pipes; this systemd may be one that lets go of them (before version 254)
 
 	ends := p.Run(nodetest.Sh("exit 7"))
 	if s := ends.WaitExit(); s.ExitCode != 7 {
@@ -199,18 +194,6 @@ func TestPodsOutliveTheServices(t *testing.T) {
 	}
 	p.Remove()
 	nothingLeft(t)
-}
-
-// keepsOverAStop says whether systemd keeps descriptors of a service that is stopped (version 254), and with them the logs of
-// containers that go on meanwhile.
-func keepsOverAStop(t *testing.T) bool {
-	t.Helper()
-	text := must(t, "systemctl", "--version")
-	var version int
-	if _, err := fmt.Sscanf(text, "systemd %d", &version); err != nil {
-		t.Fatalf("%q names no version: %v", text, err)
-	}
-	return version >= 254
 }
 
 // nothingLeft says that systemd and the kernel know of no pod.

@@ -1,0 +1,68 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/wire"
+)
+
+// dirLook is how often a custodian looks whether the keeper's directory is still there.
+const dirLook = time.Second
+
+// Guard keeps custody for the time in which there may be neither keeper nor berthd: of all that the keeper in cfg.Dir has,
+// until another one has taken it back, the directory is gone, or ctx ends. It calls held once it has everything.
+func Guard(ctx context.Context, cfg Config, held func()) error {
+	cfg.Binary, cfg.Await, cfg.NoCustody = "", true, false
+	// A keeper that comes does not take anything for lost while this lock is held.
+	lock, err := os.OpenFile(filepath.Join(cfg.Dir, wire.CustodianFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH); err != nil {
+		return &os.PathError{Op: "flock", Path: lock.Name(), Err: err}
+	}
+	c, err := Connect(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	first, _ := c.talksTo()
+	select {
+	case <-c.custody.synced:
+	case <-ctx.Done():
+		return fmt.Errorf("take custody of what the keeper in %s has: %w", cfg.Dir, ctx.Err())
+	}
+	held()
+	look := time.NewTicker(dirLook)
+	defer look.Stop()
+	for {
+		// Only who was handed everything becomes the one that is talked to.
+		now, changed := c.talksTo()
+		if now != first {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-look.C:
+			if _, err := os.Stat(cfg.Dir); os.IsNotExist(err) {
+				return nil
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// talksTo is the generation of the keeper last connected to; changed is closed when the connection is another.
+func (c *Client) talksTo() (generation string, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.generation, c.changed
+}

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/wire"
+)
+
+// CustodianFlag makes this program a custodian: see keeper.Guard.
+const CustodianFlag = "custodian"
+
+const (
+	appointWait = 5 * time.Second // for a custodian to have everything
+	leaveWait   = 5 * time.Second // for what is under way
+
+	custodianLook = 10 * time.Millisecond
+)
+
+// leave ends the keeper in order: somebody has custody of what containers need, nothing new begins, and all that was read of
+// their output is in the log.
+func (s *Server) leave() {
+	if err := s.appoint(); err != nil {
+		s.log.Error("nobody but berthd has custody when this keeper is gone", "error", err)
+	}
+	s.mu.Lock()
+	if s.upgrading {
+		s.mu.Unlock()
+		return
+	}
+	s.upgrading = true
+	close(s.stop)
+	s.mu.Unlock()
+	within(leaveWait, s.inflight.Wait)
+	s.disconnect()
+	for _, c := range s.all() {
+		c.halt()
+	}
+	within(leaveWait, s.watching.Wait) // who has just seen a process end writes that down
+	for _, c := range s.all() {
+		c.mu.Lock()
+		for _, p := range c.pumps {
+			p.Flush()
+		}
+		c.mu.Unlock()
+	}
+}
+
+func within(limit time.Duration, wait func()) {
+	done := make(chan struct{})
+	go func() {
+		wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(limit):
+	}
+}
+
+// appoint starts a custodian, a process that is left behind with duplicates of all pipes and pidfds. berthd may be about to
+// end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
+func (s *Server) appoint() error {
+	if !s.hasKeepsakes() {
+		return nil
+	}
+	cmd := exec.Command(s.cfg.Binary, "--"+CustodianFlag, "--dir", s.cfg.Dir)
+	cmd.Dir, cmd.Stderr = "/", os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "NOTIFY_SOCKET=") && !strings.HasPrefix(e, stateEnv+"=") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	s.orphans.begin() // it is reaped by whoever comes after this process
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start custodian: %w", err)
+	}
+	said := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(out, make([]byte, 1))
+		said <- err
+	}()
+	select {
+	case err = <-said:
+	case <-time.After(appointWait):
+		err = errors.New("it is not ready in time")
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return fmt.Errorf("custodian (process %d): %w", cmd.Process.Pid, errors.Join(err, cmd.Wait()))
+	}
+	s.log.Info("a custodian has everything until the next keeper comes", "process", cmd.Process.Pid)
+	return nil
+}
+
+// hasKeepsakes says whether anything would be lost with this process.
+func (s *Server) hasKeepsakes() bool {
+	for _, c := range s.all() {
+		if p := c.keepsake(); p != nil {
+			p.CloseFiles()
+			return true
+		}
+	}
+	return false
+}
+
+// custodianWaits says whether a custodian of this directory has not handed back all that it has.
+func (s *Server) custodianWaits() bool {
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, wire.CustodianFile), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
+}
+
+// settleAfterCustodian settles when the custodians have gone, unless that takes longer than adoptGrace.
+func (s *Server) settleAfterCustodian() {
+	for s.custodianWaits() {
+		if s.isSettled() {
+			return
+		}
+		time.Sleep(custodianLook)
+	}
+	s.settle()
+}
