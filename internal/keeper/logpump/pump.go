@@ -18,8 +18,10 @@ const (
 	// idle is how long the beginning of a line is held back for its end.
 	idle = 50 * time.Millisecond
 
-	readSize  = 256 << 10
-	writeSize = 512 << 10
+	// A pipe's worth at a time. Larger pieces save little and cost more: they leave the processor's cache before they are written,
+	// and the page cache takes larger blocks of memory for them, which a virtual machine's host may have to provide first.
+	readSize  = 64 << 10
+	writeSize = 128 << 10
 	// A pipe holds 64 KiB. One that was found full this many times in a row is made larger.
 	busyAfter   = 4
 	pipeDefault = 64 << 10
@@ -240,10 +242,20 @@ func (p *Pump) take(b []byte) {
 	}
 	buf := writeBuffers.Get().(*[]byte)
 	out := (*buf)[:0]
-	var stamp [40]byte
+	var stamp [48]byte
 	head := append(appendTime(stamp[:0], time.Now()), p.tag...)
+	full := append(head, 'F', ' ')
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
+		if i >= 0 && i <= MaxLine && len(p.pending) == 0 { // nearly all lines
+			if len(out)+len(full)+i+1 > cap(out) {
+				p.log.write(out)
+				out = out[:0]
+			}
+			out = append(append(out, full...), b[:i+1]...)
+			b, p.open = b[i+1:], false
+			continue
+		}
 		line, whole := b, false
 		if i >= 0 {
 			line, whole, b = b[:i], true, b[i+1:]
