@@ -154,6 +154,9 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 			return nil, err
 		}
 	}
+	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.statePods()} {
+		state.Spread(dir)
+	}
 	var err error
 	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir, Logger: cfg.Log}); err != nil {
 		return nil, err

@@ -3,5 +3,5 @@
 //
 // Records survive the death of any process at any moment. They are not synced to disk one by one, since that would put
 // the disk's latency on the way of every pod start: after a power failure nothing runs any more of what they describe, and a
-// record that was torn is reported as broken, so that what carries its ID can be removed.
+// record that was torn is read as it was before its last change, or reported as broken, so that what carries its ID can be removed.
 package state

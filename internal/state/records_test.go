@@ -3,7 +3,11 @@ package state
 import (
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 type thing struct{ N int }
@@ -45,6 +49,64 @@ func TestATornOrMissingRecordIsReported(t *testing.T) {
 	}
 	if len(broken) != 2 || broken[0].ID != "empty" || broken[1].ID != "torn" {
 		t.Errorf("broken: %v", broken)
+	}
+}
+
+func TestARecordHasTwoFilesForAllItsVersions(t *testing.T) {
+	r := Records{Dir: t.TempDir(), File: "thing.json"}
+	inodes := map[uint64]bool{}
+	for _, text := range []string{"one", strings.Repeat("two", 3000), "3", strings.Repeat("four", 20), "", "six"} {
+		if err := r.Save("a", text); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := r.LoadFile("a", r.File, &got); err != nil || got != text {
+			t.Fatalf("got %q, %v, want %q", got, err, text)
+		}
+		entries, err := os.ReadDir(r.Path("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			info, err := e.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			inodes[info.Sys().(*syscall.Stat_t).Ino] = true
+		}
+	}
+	if len(inodes) != 2 {
+		t.Errorf("%d files were made", len(inodes))
+	}
+	// The one before the last is what a power failure leaves.
+	if err := os.WriteFile(filepath.Join(r.Path("a"), r.File), []byte(`"si`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := new(string)
+	broken, err := r.Load(func(string) any { got = new(string); return got })
+	if err != nil || len(broken) != 0 || *got != "" {
+		t.Errorf("%q, %v, %v", *got, broken, err)
+	}
+}
+
+func TestExt4IsToldThatDirectoriesAreUnrelated(t *testing.T) {
+	dir := t.TempDir()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		t.Fatal(err)
+	}
+	Spread(dir)
+	if fs.Type != unix.EXT4_SUPER_MAGIC {
+		t.Skip("not on ext4, where there is nothing to tell")
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetUint32(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil || flags&topDir == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
 	}
 }
 
