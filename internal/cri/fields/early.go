@@ -79,7 +79,7 @@ var earlyFields = map[string]map[string]verdict{
 	"PodSandboxResources": of(works(earlyLimits), "cpu", "memory"),
 	"NamespaceOption":     of(works(earlyWorld), "host_network", "host_pid", "host_ipc"),
 	"LinuxPodSandboxConfig": {
-		"cgroup_parent":     works(earlyLimits + " " + earlyBadPods).but("the pod's own cgroup is below it; with the systemd driver it is a slice, and limits of the pod are FailedPrecondition"),
+		"cgroup_parent":     works(earlyLimits + " " + earlyBadPods).but("the pod's own cgroup is below it; with the systemd driver it is a slice"),
 		"namespace_options": works(earlyWorld).but("each container has a PID namespace of its own unless host_pid is set"),
 	},
 	"PodSandboxConfig": {
