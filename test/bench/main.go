@@ -126,13 +126,6 @@ func run(ctx context.Context, o *options) (r *report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir), node.Cleanup()) }()
-	if o.containerd || o.cni {
-		host, err := node.ReadHost()
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, host.Restore()) }()
-	}
 	registry, err := node.NewRegistry()
 	if err != nil {
 		return nil, err

@@ -99,17 +99,6 @@ func conformance(ctx context.Context, s settings) error {
 			fmt.Fprintln(os.Stderr, "conformance:", err)
 		}
 	}()
-	if s.address == "" && (s.cni || s.runtime != "berth") {
-		host, err := node.ReadHost()
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if err := host.Restore(); err != nil {
-				fmt.Fprintln(os.Stderr, "conformance:", err)
-			}
-		}()
-	}
 	if s.address == "" && s.runtime == "berth" {
 		start = time.Now()
 		if _, err := node.Binaries(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -15,14 +16,14 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Host is what CNI plugins and containerd change on the machine itself and leave behind: the chains of the portmap plugin in
-// the tables of iptables, the switches for forwarding, and containerd's own cgroup.
+// Host is what nodes change on the machine itself and leave behind: the chains of the portmap plugin in the tables of iptables,
+// the switches for forwarding, which a bridge needs, and containerd's own cgroup.
 //
 // IMPORTANT: nothing on the machine may begin to use any of it between ReadHost and Restore, but what is stopped by then.
 type Host struct {
-	tables, chains map[string]bool
-	switches       map[string]string
-	cgroups        map[string]bool
+	Tables, Chains map[string]bool
+	Switches       map[string]string // contents of files of /proc/sys
+	Cgroups        map[string]bool
 }
 
 // forwarding are the switches.
@@ -37,7 +38,7 @@ func chainKey(c *nftables.Chain) string { return tableKey(c.Table) + " " + c.Nam
 
 // ReadHost notes what there is now.
 func ReadHost() (*Host, error) {
-	h := &Host{tables: map[string]bool{}, chains: map[string]bool{}, switches: map[string]string{}, cgroups: map[string]bool{}}
+	h := &Host{Tables: map[string]bool{}, Chains: map[string]bool{}, Switches: map[string]string{}, Cgroups: map[string]bool{}}
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
@@ -47,23 +48,23 @@ func ReadHost() (*Host, error) {
 		return nil, err
 	}
 	for _, t := range tables {
-		h.tables[tableKey(t)] = true
+		h.Tables[tableKey(t)] = true
 	}
 	chains, err := conn.ListChains()
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range chains {
-		h.chains[chainKey(c)] = true
+		h.Chains[chainKey(c)] = true
 	}
 	for _, path := range forwarding {
 		if value, err := os.ReadFile(path); err == nil {
-			h.switches[path] = string(value)
+			h.Switches[path] = string(value)
 		}
 	}
 	found, err := containerdCgroups()
 	for _, path := range found {
-		h.cgroups[path] = true
+		h.Cgroups[path] = true
 	}
 	return h, err
 }
@@ -74,7 +75,7 @@ func (h *Host) Restore() error {
 	found, err := containerdCgroups()
 	errs = append(errs, err)
 	for _, path := range found {
-		if !h.cgroups[path] {
+		if !h.Cgroups[path] {
 			errs = append(errs, removeEmpty(path))
 		}
 	}
@@ -87,7 +88,7 @@ func (h *Host) Restore() error {
 			return errors.Join(errs...) // somebody's pods need the node to forward
 		}
 	}
-	for path, value := range h.switches {
+	for path, value := range h.Switches {
 		if now, err := os.ReadFile(path); err == nil && string(now) != value {
 			errs = append(errs, os.WriteFile(path, []byte(value), 0))
 		}
@@ -97,9 +98,44 @@ func (h *Host) Restore() error {
 
 // restoreTables removes chains of CNI plugins, and tables that are empty without.
 func (h *Host) restoreTables() error {
-	return removeChains(
-		func(c *nftables.Chain, _ []*nftables.Rule) bool { return !h.chains[chainKey(c)] },
-		func(t *nftables.Table) bool { return !h.tables[tableKey(t)] })
+	err := removeChains(
+		func(c *nftables.Chain, _ []*nftables.Rule) bool { return !h.Chains[chainKey(c)] },
+		func(t *nftables.Table) bool { return !h.Tables[tableKey(t)] })
+	return errors.Join(err, h.removeEmptyTables())
+}
+
+// removeEmptyTables removes what is left of the tables of iptables, which makes one when it is only asked.
+func (h *Host) removeEmptyTables() error {
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	tables, err := conn.ListTables()
+	if err != nil {
+		return err
+	}
+	chains, err := conn.ListChains()
+	if err != nil {
+		return err
+	}
+	used := map[string]bool{}
+	for _, c := range chains {
+		rules, err := conn.GetRules(c.Table, c)
+		if err != nil {
+			return err
+		}
+		used[tableKey(c.Table)] = used[tableKey(c.Table)] || len(rules) > 0 || c.Hooknum == nil
+	}
+	for _, t := range tables {
+		ip := t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6
+		if ip && slices.Contains([]string{"nat", "filter", "mangle"}, t.Name) && !h.Tables[tableKey(t)] && !used[tableKey(t)] {
+			conn.DelTable(t)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("remove empty tables of iptables: %w", err)
+	}
+	return nil
 }
 
 // removeMasquerading removes the chains by which a CNI plugin hides the node's pods behind the machine's address. The plugin

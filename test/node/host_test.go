@@ -61,6 +61,9 @@ add chain ip nat POSTROUTING { type nat hook postrouting priority 100; }
 add chain ip nat CNI-c
 add rule ip nat CNI-c masquerade
 add rule ip nat POSTROUTING ip saddr 10.1.2.3 jump CNI-c
+add table ip6 nat
+add chain ip6 nat POSTROUTING { type nat hook postrouting priority 100; }
+add table ip mangle
 `)
 		if !strings.Contains(after, "CNI-b") || !strings.Contains(after, "CNI-c") {
 			t.Errorf("no chains to remove: %s", after)

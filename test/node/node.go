@@ -81,7 +81,8 @@ type Node struct {
 	exited      chan struct{} // closed when daemon is reaped
 	log         *os.File
 	mounts      []string   // of ours, to unmount at the end
-	mu          sync.Mutex // guards daemon, exited
+	mu          sync.Mutex // guards daemon, exited, claimed
+	claimed     bool       // the machine's state is to be released at the end
 }
 
 // Start makes a node and waits until it answers and reports its runtime and network ready.
@@ -177,12 +178,20 @@ func (n *Node) config(o Options) string {
 }
 
 // prepare makes the node's directories and its registry; nothing runs yet.
-func prepare(o Options) (*Node, error) {
+func prepare(o Options) (n *Node, err error) {
 	var id [4]byte
 	if _, err := rand.Read(id[:]); err != nil {
 		return nil, err
 	}
-	n := &Node{Name: "b" + hex.EncodeToString(id[:])}
+	if err := machine.claim(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, machine.release())
+		}
+	}()
+	n = &Node{Name: "b" + hex.EncodeToString(id[:]), claimed: true}
 	parent := o.Dir
 	if parent == "" {
 		parent = os.TempDir()
@@ -206,7 +215,6 @@ func prepare(o Options) (*Node, error) {
 			n.Handlers[name] = path
 		}
 	}
-	var err error
 	if o.PodCIDR != "" {
 		n.PodCIDR, err = netip.ParsePrefix(o.PodCIDR)
 	} else {
@@ -499,6 +507,13 @@ func (n *Node) Stop() error {
 	errs = append(errs, n.sweep())
 	if _, err := os.Stat(filepath.Join(n.CNIConfDir, "10-"+n.Name+".conflist")); err == nil {
 		errs = append(errs, n.removeMasquerading())
+	}
+	n.mu.Lock()
+	claimed := n.claimed
+	n.claimed = false
+	n.mu.Unlock()
+	if claimed {
+		errs = append(errs, machine.release())
 	}
 	for _, mount := range n.mounts {
 		errs = append(errs, syscall.Unmount(mount, syscall.MNT_DETACH))
