@@ -42,6 +42,18 @@ func filterKey(p *specs.LinuxSeccomp) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(sum[:]), err
 }
 
+// filter is a container's profile compiled, with its key; nil where libcontainer must see to the profile itself.
+func (r *inProcess) filter(ctx context.Context, c *container, p *specs.LinuxSeccomp) (key string, compiled *filter.Filter, err error) {
+	if key, err = filterKey(p); err != nil {
+		return "", nil, err
+	}
+	c.mu.Lock()
+	c.filter = key // from before it is looked for: its files stay
+	c.mu.Unlock()
+	compiled, err = r.s.filters.get(ctx, key, p)
+	return key, compiled, err
+}
+
 // get compiles a profile, or finds it compiled: nil where libcontainer must see to the profile itself.
 func (f *filters) get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*filter.Filter, error) {
 	f.mu.Lock()

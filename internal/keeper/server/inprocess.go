@@ -115,6 +115,9 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	}
 	p.Init = true
 	join := r.joinable(c.id, config)
+	if handled, err := r.first(ctx, c, l, config, join); handled || err != nil {
+		return err
+	}
 	last, err := r.lastStage(ctx, c, l.spec, config, p, join)
 	if err != nil {
 		return err
@@ -163,7 +166,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	return nil
 }
 
-// begun: libcontainer's first process waits at a fifo, which whoever lets it go on removes.
+// begun: libcontainer's first process waits at a fifo, which whoever lets it go on removes. A stage's has a file of that name.
 func (r *inProcess) begun(c *container) bool {
 	_, err := os.Lstat(filepath.Join(r.s.stateRoot(), c.id, "exec.fifo"))
 	return errors.Is(err, os.ErrNotExist)

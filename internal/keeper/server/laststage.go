@@ -18,7 +18,7 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// A container's first process is set up by libcontainer, which would compile the seccomp profile anew each time. So it is
+// Where a container's first process is set up by libcontainer (see setsUp), that would compile the seccomp profile anew each time. So it is
 // told to execute the last stage, with all rights and without a filter, and the stage gives up what libcontainer would
 // have: user, capabilities, the right to gain more, with a filter that is compiled already.
 
@@ -50,14 +50,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	if err != nil {
 		return nil, err
 	}
-	key, err := filterKey(spec.Linux.Seccomp)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	c.filter = key // from before it is looked for: its files stay
-	c.mu.Unlock()
-	filter, err := r.s.filters.get(ctx, key, spec.Linux.Seccomp)
+	key, filter, err := r.filter(ctx, c, spec.Linux.Seccomp)
 	if filter == nil || err != nil {
 		return nil, err
 	}
@@ -121,11 +114,13 @@ func (r *inProcess) completeState(c *container) error {
 	if have := string(config["seccomp"]); have != "" && have != "null" {
 		return nil
 	}
-	profile, err := r.s.filters.profile(join.Filter)
-	if err != nil {
-		return fmt.Errorf("its seccomp profile: %w", err)
+	if join.Filter != "" {
+		profile, err := r.s.filters.profile(join.Filter)
+		if err != nil {
+			return fmt.Errorf("its seccomp profile: %w", err)
+		}
+		config["seccomp"] = mustJSON(profile)
 	}
-	config["seccomp"] = mustJSON(profile)
 	config["apparmor_profile"] = mustJSON(join.AppArmor)
 	state["config"] = mustJSON(config)
 	return writeWhole(path, mustJSON(state))

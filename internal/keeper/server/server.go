@@ -45,6 +45,7 @@ type Server struct {
 	seccomp    interned
 	filters    filters
 	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
+	setsUp     bool           // the kernel has what a stage needs to set a container up
 	store      *fdStore       // nil: no service manager
 
 	rpcListener, fdsListener *net.UnixListener
@@ -109,6 +110,13 @@ func New(cfg Config) (*Server, error) {
 		s.log.Warn("containers start more slowly", "error", err)
 	} else if s.stages, err = stage.Seal(cfg.Dir); err != nil {
 		return nil, err
+	}
+	if s.stages != nil {
+		if err := stage.SetupSupported(); err != nil {
+			s.log.Warn("containers start more slowly", "error", err)
+		} else {
+			s.setsUp = true
+		}
 	}
 	s.limits = ownLimits(s.log)
 	s.orphans = newOrphans(s.owns, s.log)

@@ -131,8 +131,8 @@ func (e *encoder) texts(list []string, room int) C.struct_stage_list {
 	return l
 }
 
-// file writes the plan into a file in memory.
-func (p *Process) file(t *Target) (*os.File, error) {
+// file writes the plan into a file in memory. more adds what the process is to do before it becomes what p says.
+func (p *Process) file(more func(*encoder) error) (*os.File, error) {
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
 	}
@@ -175,15 +175,17 @@ func (p *Process) file(t *Target) (*os.File, error) {
 		pl.filter = e.list(len(f.Program)/filter.InstructionSize, f.Program)
 		pl.seccomp_flags = C.uint32_t(f.Flags)
 	}
-	if t != nil {
-		t.encode(e)
+	if more != nil {
+		if err := more(e); err != nil {
+			return nil, err
+		}
 	}
 	e.align()
 	pl.size = e.offset()
 	return memory(append(unsafe.Slice((*byte)(unsafe.Pointer(pl)), planSize), e.data.Bytes()...))
 }
 
-func (t *Target) encode(e *encoder) {
+func (t *Target) encode(e *encoder) error {
 	pl := &e.plan
 	pl.flags |= C.STAGE_JOIN
 	pl.namespaces = C.uint32_t(t.Namespaces)
@@ -202,18 +204,9 @@ func (t *Target) encode(e *encoder) {
 		pl.flags |= C.STAGE_KEYRING
 		pl.keyring = e.text(t.Keyring)
 	}
-	limits := make([]C.struct_stage_limit, 0, len(t.Limits))
-	for _, l := range t.Limits {
-		limits = append(limits, C.struct_stage_limit{
-			resource: C.uint32_t(l.Resource), soft: C.uint64_t(l.Soft), hard: C.uint64_t(l.Hard),
-		})
-	}
-	e.align()
-	pl.limits = C.struct_stage_list{count: C.uint32_t(len(limits)), offset: e.offset()}
-	for _, l := range limits {
-		e.data.Write(unsafe.Slice((*byte)(unsafe.Pointer(&l)), unsafe.Sizeof(l)))
-	}
+	pl.limits = e.limits(t.Limits)
 	pl.cgroups.count = C.uint32_t(len(t.Cgroups))
+	return nil
 }
 
 // memory is a file with this content that nobody can change any more.

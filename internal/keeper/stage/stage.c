@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "stage.h"
+#include "inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,34 +38,34 @@
 
 /* Calls go to the kernel directly where glibc would do more than the call. */
 
-static const struct stage_plan *plan;
-static int status_fd = STAGE_FD_STATUS;
+struct stage_plan *stage_plan;
 
-static const void *at(uint32_t offset) { return (const char *)plan + offset; }
-static const char *text(uint32_t offset) { return at(offset); }
-
-static void say(int step, int value)
+static void tell(int step, int value, int operation)
 {
-	struct stage_status s = {.step = step, .value = value};
+	struct stage_status s = {.step = step, .value = value, .operation = operation};
 	ssize_t n;
 
 	do
-		n = write(status_fd, &s, sizeof(s));
+		n = write(STAGE_FD_STATUS, &s, sizeof(s));
 	while (n < 0 && errno == EINTR);
 }
 
-static void __attribute__((noreturn)) fail_with(int step, int error)
+void stage_say(int step, int value) { tell(step, value, -1); }
+
+void stage_fail_at(int step, int error, int operation)
 {
-	say(step, error);
+	tell(step, error, operation);
 	_exit(1);
 }
 
-static void __attribute__((noreturn)) fail(int step) { fail_with(step, errno); }
+void stage_fail(int step) { stage_fail_at(step, errno, -1); }
+
+static void __attribute__((noreturn)) fail_with(int step, int error) { stage_fail_at(step, error, -1); }
 
 static void close_from(unsigned int first)
 {
 	if (syscall(SYS_close_range, first, ~0U, 0) != 0)
-		fail(STEP_DESCRIPTORS);
+		stage_fail(STEP_DESCRIPTORS);
 }
 
 static void map_plan(void)
@@ -73,14 +73,14 @@ static void map_plan(void)
 	struct stat st;
 	void *p;
 
-	if (fstat(STAGE_FD_PLAN, &st) != 0 || (size_t)st.st_size < sizeof(*plan))
+	if (fstat(STAGE_FD_PLAN, &st) != 0 || (size_t)st.st_size < sizeof(*stage_plan))
 		fail_with(STEP_PLAN, EINVAL);
 	/* Private and writable: the places of arguments and environment become pointers. */
 	p = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, STAGE_FD_PLAN, 0);
 	if (p == MAP_FAILED)
-		fail(STEP_PLAN);
-	plan = p;
-	if (plan->magic != STAGE_MAGIC || plan->size != st.st_size)
+		stage_fail(STEP_PLAN);
+	stage_plan = p;
+	if (stage_plan->magic != STAGE_MAGIC || stage_plan->size != st.st_size)
 		fail_with(STEP_PLAN, EINVAL);
 	close(STAGE_FD_PLAN);
 }
@@ -90,11 +90,11 @@ static void join_cgroups(void)
 {
 	uint32_t i;
 
-	for (i = 0; i < plan->cgroups.count; i++) {
+	for (i = 0; i < stage_plan->cgroups.count; i++) {
 		int fd = STAGE_FD_CGROUPS + i;
 
 		if (write(fd, "0", 1) != 1)
-			fail(STEP_CGROUP);
+			stage_fail(STEP_CGROUP);
 		close(fd);
 	}
 }
@@ -113,30 +113,48 @@ static void set_oom_score(void)
 	char want[16], have[16];
 	int fd, n, m;
 
-	if (!(plan->flags & STAGE_OOM_SCORE))
+	if (!(stage_plan->flags & STAGE_OOM_SCORE))
 		return;
-	n = snprintf(want, sizeof(want), "%d\n", plan->oom_score);
+	n = snprintf(want, sizeof(want), "%d\n", stage_plan->oom_score);
 	fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
 	if (fd < 0)
-		fail(STEP_OOM_SCORE);
+		stage_fail(STEP_OOM_SCORE);
 	m = read(fd, have, sizeof(have));
 	if ((m != n || memcmp(have, want, n) != 0) && pwrite(fd, want, n, 0) != n)
-		fail(STEP_OOM_SCORE);
+		stage_fail(STEP_OOM_SCORE);
 	close(fd);
+}
+
+struct limit {
+	uint64_t soft, hard;
+};
+
+static struct limit files;
+
+/* Sources of many mounts are open at a time. */
+static void raise_files(void)
+{
+	struct limit all;
+
+	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &files) != 0)
+		stage_fail(STEP_RLIMIT);
+	all.soft = all.hard = files.hard;
+	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &all, NULL) != 0)
+		stage_fail(STEP_RLIMIT);
 }
 
 static void set_limits(void)
 {
-	const struct stage_limit *l = at(plan->limits.offset);
+	const struct stage_limit *l = stage_at(stage_plan->limits.offset);
 	uint32_t i;
 
-	for (i = 0; i < plan->limits.count; i++) {
-		struct {
-			uint64_t soft, hard;
-		} r = {l[i].soft, l[i].hard};
+	if (files.hard && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
+		stage_fail(STEP_RLIMIT);
+	for (i = 0; i < stage_plan->limits.count; i++) {
+		struct limit r = {l[i].soft, l[i].hard};
 
 		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
-			fail(STEP_RLIMIT);
+			stage_fail(STEP_RLIMIT);
 	}
 }
 
@@ -144,43 +162,47 @@ static void set_limits(void)
  * The PID namespace holds for children only. The child is the keeper's own, and this process goes; with the namespace
  * shared with the host there is none to enter, and no fork.
  */
+static void go_on_as_child(void)
+{
+	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
+
+	if (pid < 0)
+		stage_fail(STEP_FORK);
+	if (pid > 0) {
+		stage_say(STEP_PID, pid);
+		_exit(0);
+	}
+}
+
 static void enter_pid_namespace(void)
 {
-	long pid;
-
-	if (plan->namespaces & CLONE_NEWPID) {
+	if (stage_plan->namespaces & CLONE_NEWPID) {
 		if (setns(STAGE_FD_PIDFD, CLONE_NEWPID) != 0)
-			fail(STEP_NAMESPACE);
-		pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
-		if (pid < 0)
-			fail(STEP_FORK);
-		if (pid > 0) {
-			say(STEP_PID, pid);
-			_exit(0);
-		}
+			stage_fail(STEP_NAMESPACE);
+		go_on_as_child();
 	} else {
-		say(STEP_PID, getpid());
+		stage_say(STEP_PID, getpid());
 	}
 }
 
 static void enter_namespaces(void)
 {
-	int rest = plan->namespaces & ~(CLONE_NEWPID | CLONE_NEWUSER);
+	int rest = stage_plan->namespaces & ~(CLONE_NEWPID | CLONE_NEWUSER);
 
 	/* With the host's rights first; the user namespace has fewer. */
 	if (rest && setns(STAGE_FD_PIDFD, rest) != 0)
-		fail(STEP_NAMESPACE);
-	if (plan->namespaces & CLONE_NEWUSER) {
+		stage_fail(STEP_NAMESPACE);
+	if (stage_plan->namespaces & CLONE_NEWUSER) {
 		if (setns(STAGE_FD_PIDFD, CLONE_NEWUSER) != 0)
-			fail(STEP_NAMESPACE);
+			stage_fail(STEP_NAMESPACE);
 	}
 	close(STAGE_FD_PIDFD);
 	if (syscall(SYS_setsid) < 0)
-		fail(STEP_ROOT);
+		stage_fail(STEP_ROOT);
 	if (syscall(SYS_setresgid, 0, 0, 0) != 0 || syscall(SYS_setresuid, 0, 0, 0) != 0)
-		fail(STEP_ROOT);
-	if (syscall(SYS_setgroups, 0, NULL) != 0 && !(plan->flags & STAGE_USERNS && errno == EPERM))
-		fail(STEP_ROOT);
+		stage_fail(STEP_ROOT);
+	if (syscall(SYS_setgroups, 0, NULL) != 0 && !(stage_plan->flags & STAGE_USERNS && errno == EPERM))
+		stage_fail(STEP_ROOT);
 	/* Changing users has made it what the host has for that; it stays closed until it is another program. */
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
@@ -226,24 +248,46 @@ static void set_apparmor(int fd)
 	char line[4200];
 	int n;
 
-	n = snprintf(line, sizeof(line), "exec %s", text(plan->apparmor));
+	n = snprintf(line, sizeof(line), "exec %s", stage_text(stage_plan->apparmor));
 	if (n < 0 || (size_t)n >= sizeof(line))
 		fail_with(STEP_APPARMOR, ENAMETOOLONG);
 	if (write(fd, line, n) != n)
-		fail(STEP_APPARMOR);
+		stage_fail(STEP_APPARMOR);
 	close(fd);
 }
 
 static void join_keyring(void)
 {
-	if (!(plan->flags & STAGE_KEYRING))
+	char text[512];
+	const char *s = text;
+	unsigned int rights;
+	long ring, n;
+	int fields;
+
+	if (!(stage_plan->flags & STAGE_KEYRING))
 		return;
-	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, text(plan->keyring), 0, 0, 0) < 0 && errno != ENOSYS)
-		fail(STEP_KEYRING);
+	ring = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, stage_text(stage_plan->keyring), 0, 0, 0);
+	if (ring < 0 && errno == ENOSYS)
+		return;
+	if (ring < 0)
+		stage_fail(STEP_KEYRING);
+	if (stage_plan->keyring_right == 0)
+		return;
+	/* type;user;group;rights;name */
+	n = syscall(SYS_keyctl, KEYCTL_DESCRIBE, ring, text, sizeof(text) - 1);
+	if (n < 0)
+		stage_fail(STEP_KEYRING);
+	text[n < (long)sizeof(text) ? n : (long)sizeof(text) - 1] = 0;
+	for (fields = 0; s && fields < 3; fields++)
+		s = (s = strchr(s, ';')) ? s + 1 : NULL;
+	if (!s || sscanf(s, "%x", &rights) != 1)
+		fail_with(STEP_KEYRING, EPROTO);
+	if (syscall(SYS_keyctl, KEYCTL_SETPERM, ring, rights | stage_plan->keyring_right, 0, 0) != 0)
+		stage_fail(STEP_KEYRING);
 }
 
 /* A terminal of the container's own devpts. Its master goes to whoever waits at the console socket. */
-static void make_terminal(void)
+void stage_make_terminal(void)
 {
 	union {
 		char space[CMSG_SPACE(sizeof(int))];
@@ -257,27 +301,27 @@ static void make_terminal(void)
 	struct statfs fs;
 	int master, peer, unlock = 0, i;
 
-	if (!(plan->flags & STAGE_TERMINAL)) {
+	if (!(stage_plan->flags & STAGE_TERMINAL)) {
 		close(STAGE_FD_CONSOLE);
 		return;
 	}
 	master = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
 	if (master < 0)
-		fail(STEP_TERMINAL);
+		stage_fail(STEP_TERMINAL);
 	/* What the container may have put there in its place must not be taken for one. */
 	if (fstat(master, &st) != 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(5, 2) || fstatfs(master, &fs) != 0 ||
 	    fs.f_type != DEVPTS_SUPER_MAGIC)
 		fail_with(STEP_TERMINAL, ENOTTY);
 	if (ioctl(master, TIOCSPTLCK, &unlock) != 0)
-		fail(STEP_TERMINAL);
+		stage_fail(STEP_TERMINAL);
 	peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (peer < 0)
-		fail(STEP_TERMINAL);
-	if (plan->rows && plan->columns) {
-		struct winsize size = {.ws_row = plan->rows, .ws_col = plan->columns};
+		stage_fail(STEP_TERMINAL);
+	if (stage_plan->rows && stage_plan->columns) {
+		struct winsize size = {.ws_row = stage_plan->rows, .ws_col = stage_plan->columns};
 
 		if (ioctl(master, TIOCSWINSZ, &size) != 0)
-			fail(STEP_TERMINAL);
+			stage_fail(STEP_TERMINAL);
 	}
 	memset(&control, 0, sizeof(control));
 	c = CMSG_FIRSTHDR(&msg);
@@ -286,15 +330,17 @@ static void make_terminal(void)
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &master, sizeof(int));
 	if (sendmsg(STAGE_FD_CONSOLE, &msg, MSG_NOSIGNAL) != 1)
-		fail(STEP_TERMINAL);
+		stage_fail(STEP_TERMINAL);
 	for (i = 0; i < 3; i++)
 		if (dup2(peer, i) < 0)
-			fail(STEP_TERMINAL);
+			stage_fail(STEP_TERMINAL);
+	if (stage_plan->flags & STAGE_BEGIN)
+		stage_mount_console(peer);
 	close(peer);
 	close(master);
 	close(STAGE_FD_CONSOLE);
 	if (ioctl(0, TIOCSCTTY, 0) != 0)
-		fail(STEP_TERMINAL);
+		stage_fail(STEP_TERMINAL);
 }
 
 /* Standard streams belong to who will use them; what cannot be given stays as it is. */
@@ -306,11 +352,11 @@ static void give_stdio(void)
 		struct stat st;
 
 		if (fstat(fd, &st) != 0)
-			fail(STEP_STDIO);
-		if (st.st_uid == plan->uid || (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
+			stage_fail(STEP_STDIO);
+		if (st.st_uid == stage_plan->uid || (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
 			continue;
-		if (fchown(fd, plan->uid, -1) != 0 && errno != EPERM && errno != EROFS)
-			fail(STEP_STDIO);
+		if (fchown(fd, stage_plan->uid, -1) != 0 && errno != EPERM && errno != EROFS)
+			stage_fail(STEP_STDIO);
 	}
 }
 
@@ -321,7 +367,7 @@ static void check_cwd(void)
 
 	/* A directory outside of the root is given with "(unreachable)" before its path. */
 	if (n < 0)
-		fail(STEP_CWD_OUTSIDE);
+		stage_fail(STEP_CWD_OUTSIDE);
 	if (n < 2 || buf[0] != '/')
 		fail_with(STEP_CWD_OUTSIDE, ENOENT);
 }
@@ -335,57 +381,57 @@ static void put_capabilities(uint64_t effective, uint64_t permitted, uint64_t in
 	};
 
 	if (syscall(SYS_capset, &header, data) != 0)
-		fail(STEP_CAPABILITIES);
+		stage_fail(STEP_CAPABILITIES);
 }
 
 static void drop_bounding(void)
 {
 	uint32_t c;
 
-	for (c = 0; c <= plan->last_capability; c++)
-		if (!(plan->bounding >> c & 1) && prctl(PR_CAPBSET_DROP, c, 0, 0, 0) != 0)
-			fail(STEP_BOUNDING);
+	for (c = 0; c <= stage_plan->last_capability; c++)
+		if (!(stage_plan->bounding >> c & 1) && prctl(PR_CAPBSET_DROP, c, 0, 0, 0) != 0)
+			stage_fail(STEP_BOUNDING);
 }
 
 static void change_user(void)
 {
-	if (syscall(SYS_setgroups, plan->groups.count, at(plan->groups.offset)) != 0 &&
-	    !(plan->flags & STAGE_USERNS && errno == EPERM)) /* denied for the whole namespace */
-		fail(STEP_GROUPS);
-	if (syscall(SYS_setgid, plan->gid) != 0)
-		fail(STEP_GID);
-	if (syscall(SYS_setuid, plan->uid) != 0)
-		fail(STEP_UID);
+	if (syscall(SYS_setgroups, stage_plan->groups.count, stage_at(stage_plan->groups.offset)) != 0 &&
+	    !(stage_plan->flags & STAGE_USERNS && errno == EPERM)) /* denied for the whole namespace */
+		stage_fail(STEP_GROUPS);
+	if (syscall(SYS_setgid, stage_plan->gid) != 0)
+		stage_fail(STEP_GID);
+	if (syscall(SYS_setuid, stage_plan->uid) != 0)
+		stage_fail(STEP_UID);
 }
 
 /* Without no_new_privs a filter is loaded with CAP_SYS_ADMIN, which is then kept until it is. */
-static int filter_needs_admin(void) { return plan->filter.count && !(plan->flags & STAGE_NO_NEW_PRIVS); }
+static int filter_needs_admin(void) { return stage_plan->filter.count && !(stage_plan->flags & STAGE_NO_NEW_PRIVS); }
 
 static void set_capabilities(void)
 {
 	uint64_t admin = filter_needs_admin() ? (uint64_t)1 << CAP_SYS_ADMIN : 0;
 	uint32_t c;
 
-	if (!(plan->flags & STAGE_CAPABILITIES))
+	if (!(stage_plan->flags & STAGE_CAPABILITIES))
 		return;
-	put_capabilities(plan->effective | admin, plan->permitted | admin, plan->inheritable);
+	put_capabilities(stage_plan->effective | admin, stage_plan->permitted | admin, stage_plan->inheritable);
 	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-	for (c = 0; c <= plan->last_capability; c++)
-		if (plan->ambient >> c & 1)
+	for (c = 0; c <= stage_plan->last_capability; c++)
+		if (stage_plan->ambient >> c & 1)
 			prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); /* one that is not permitted is left out */
 }
 
 /* From here on the container's own rules hold: few calls, and only such as every program makes, but for capset. */
 static void load_filter(void)
 {
-	struct sock_fprog prog = {.len = plan->filter.count, .filter = (struct sock_filter *)at(plan->filter.offset)};
+	struct sock_fprog prog = {.len = stage_plan->filter.count, .filter = (struct sock_filter *)stage_at(stage_plan->filter.offset)};
 
-	if (plan->filter.count == 0)
+	if (stage_plan->filter.count == 0)
 		return;
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, plan->seccomp_flags, &prog) != 0)
-		fail(STEP_SECCOMP);
-	if (filter_needs_admin() && plan->flags & STAGE_CAPABILITIES)
-		put_capabilities(plan->effective, plan->permitted, plan->inheritable);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, stage_plan->seccomp_flags, &prog) != 0)
+		stage_fail(STEP_SECCOMP);
+	if (filter_needs_admin() && stage_plan->flags & STAGE_CAPABILITIES)
+		put_capabilities(stage_plan->effective, stage_plan->permitted, stage_plan->inheritable);
 }
 
 /* HOME of a user as the container's /etc/passwd has it. */
@@ -428,7 +474,7 @@ static const char *home(void)
 				continue;
 			for (s = field[2]; *s >= '0' && *s <= '9' && uid <= UINT32_MAX; s++)
 				uid = 10 * uid + (*s - '0');
-			if (*s || uid != plan->uid || strlen(field[5]) >= sizeof(found) - 5)
+			if (*s || uid != stage_plan->uid || strlen(field[5]) >= sizeof(found) - 5)
 				continue;
 			strcpy(found + 5, field[5]);
 			close(fd);
@@ -448,12 +494,12 @@ static const char *home(void)
 /* Offsets of strings become pointers, in place: the plan leaves room for them. */
 static char **strings(const struct stage_list *l, const char *extra)
 {
-	const uint64_t *offsets = at(l->offset);
+	const uint64_t *offsets = stage_at(l->offset);
 	char **out = (char **)offsets;
 	uint32_t i;
 
 	for (i = 0; i < l->count; i++)
-		out[i] = (char *)text(offsets[i]);
+		out[i] = (char *)stage_text(offsets[i]);
 	if (extra)
 		out[i++] = (char *)extra;
 	out[i] = NULL;
@@ -487,7 +533,7 @@ static const char *look_up(const char *name)
 			fail_with(STEP_STAT, error);
 		return name;
 	}
-	for (dir = plan->path ? text(plan->path) : ""; dir && *dir; dir = next) {
+	for (dir = stage_plan->path ? stage_text(stage_plan->path) : ""; dir && *dir; dir = next) {
 		int n;
 		const char *colon = strchr(dir, ':');
 
@@ -504,56 +550,126 @@ static const char *look_up(const char *name)
 	fail_with(STEP_LOOKUP, ENOENT);
 }
 
+/* A byte from the keeper. If it has gone, so has whoever wanted this process. */
+static void await(void)
+{
+	char word;
+	ssize_t n;
+
+	do
+		n = read(STAGE_FD_GO, &word, 1);
+	while (n < 0 && errno == EINTR);
+	if (n != 1)
+		_exit(1);
+}
+
+/* Namespaces of the pod. That of processes holds for children only, so what follows is one. */
+static void join_others(void)
+{
+	const struct stage_namespace *ns = stage_at(stage_plan->joins.offset);
+	uint32_t i;
+	int fd, fork = 0;
+
+	for (i = 0; i < stage_plan->joins.count; i++) {
+		fd = open(stage_text(ns[i].path), O_RDONLY | O_CLOEXEC);
+		if (fd < 0 || setns(fd, ns[i].type) != 0)
+			stage_fail_at(STEP_JOIN, errno, i);
+		close(fd);
+		fork |= ns[i].type == CLONE_NEWPID;
+	}
+	if (fork)
+		go_on_as_child();
+}
+
+/* All that makes a container of a process that the keeper has started on the host. */
+static int begin(void)
+{
+	int apparmor = -1;
+
+	umask(0);
+	raise_files();
+	if (stage_plan->flags & STAGE_WAIT)
+		await();
+	join_cgroups();
+	reset_affinity();
+	set_oom_score();
+	join_others();
+	if (stage_plan->apparmor && (apparmor = open_apparmor()) < 0)
+		stage_fail(STEP_APPARMOR_OPEN);
+	if (syscall(SYS_setsid) < 0)
+		stage_fail(STEP_ROOT);
+	if (unshare(stage_plan->namespaces) != 0)
+		stage_fail(STEP_UNSHARE);
+	join_keyring();
+	stage_leave_host();
+	stage_set_up_root();
+	if (!(stage_plan->flags & STAGE_TERMINAL))
+		close(STAGE_FD_CONSOLE);
+	if (stage_plan->flags & STAGE_REOPEN_NULL)
+		stage_reopen_null();
+	return apparmor;
+}
+
 static void __attribute__((noreturn)) run(void)
 {
-	int apparmor = -1, inside = plan->flags & STAGE_JOIN ? 0 : 1, cwd;
+	int apparmor = -1, cwd;
 	const char *program;
 	char **argv, **envp;
 
-	if (!inside) {
+	if (stage_plan->flags & STAGE_BEGIN) {
+		apparmor = begin();
+	} else if (stage_plan->flags & STAGE_JOIN) {
 		join_cgroups();
 		reset_affinity();
 		set_oom_score();
 		set_limits();
 		enter_pid_namespace();
-		if (plan->apparmor && (apparmor = open_apparmor()) < 0)
-			fail(STEP_APPARMOR_OPEN);
+		if (stage_plan->apparmor && (apparmor = open_apparmor()) < 0)
+			stage_fail(STEP_APPARMOR_OPEN);
 		enter_namespaces();
 		join_keyring();
-		make_terminal();
-	} else if (plan->apparmor && (apparmor = open_apparmor_inside()) < 0) {
-		fail(STEP_APPARMOR_OPEN);
+		stage_make_terminal();
+	} else if (stage_plan->apparmor && (apparmor = open_apparmor_inside()) < 0) {
+		stage_fail(STEP_APPARMOR_OPEN);
 	}
-	if (plan->flags & STAGE_NO_NEW_PRIVS && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
-		fail(STEP_NO_NEW_PRIVS);
-	if (plan->flags & STAGE_UMASK)
-		umask(plan->umask);
+	if (stage_plan->flags & STAGE_NO_NEW_PRIVS && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
+		stage_fail(STEP_NO_NEW_PRIVS);
+	if (stage_plan->flags & STAGE_UMASK)
+		umask(stage_plan->umask);
 
 	/* A directory that only the runtime may enter, or else one that only the user may. */
-	cwd = chdir(text(plan->cwd));
+	cwd = chdir(stage_text(stage_plan->cwd));
 	if (cwd != 0 && errno != EACCES && errno != EPERM)
-		fail(STEP_CWD);
-	argv = strings(&plan->args, NULL);
-	envp = strings(&plan->env, plan->flags & STAGE_HOME ? home() : NULL);
+		stage_fail(STEP_CWD);
+	argv = strings(&stage_plan->args, NULL);
+	envp = strings(&stage_plan->env, stage_plan->flags & STAGE_HOME ? home() : NULL);
 
-	if (plan->flags & STAGE_CAPABILITIES)
+	if (stage_plan->flags & STAGE_BEGIN)
+		set_limits();
+	if (stage_plan->flags & STAGE_CAPABILITIES)
 		drop_bounding();
 	if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0)
-		fail(STEP_CAPABILITIES);
+		stage_fail(STEP_CAPABILITIES);
 	give_stdio();
 	change_user();
-	if (cwd != 0 && chdir(text(plan->cwd)) != 0)
-		fail(STEP_CWD);
+	if (cwd != 0 && chdir(stage_text(stage_plan->cwd)) != 0)
+		stage_fail(STEP_CWD);
 	check_cwd();
 	if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0)
-		fail(STEP_CAPABILITIES);
+		stage_fail(STEP_CAPABILITIES);
 	if (apparmor >= 0)
 		set_apparmor(apparmor);
 	set_capabilities();
 	program = look_up(argv[0]);
+	if (stage_plan->flags & STAGE_BEGIN) {
+		prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+		stage_say(STEP_READY, 0);
+		await();
+		close(STAGE_FD_GO);
+	}
 	load_filter();
 	syscall(SYS_execve, program, argv, envp);
-	fail(STEP_EXEC);
+	stage_fail(STEP_EXEC);
 }
 
 /* glibc calls constructors with the arguments of main, in static programs too. */
@@ -573,8 +689,8 @@ __attribute__((constructor)) static void berth_stage(int argc, char **argv)
 	map_plan();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (plan->flags & STAGE_JOIN)
-		close_from(STAGE_FD_CGROUPS + plan->cgroups.count);
+	if (stage_plan->flags & (STAGE_JOIN | STAGE_BEGIN))
+		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
 	else
 		close_from(STAGE_FD_STATUS + 1);
 	run();

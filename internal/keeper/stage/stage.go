@@ -60,65 +60,22 @@ type Stdio [3]*os.File
 // Join starts a process in a running container and returns its number once its program runs. With a terminal, whose master
 // goes to console, the streams are that. What has failed is reaped.
 func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (pid int, err error) {
-	plan, err := proc.file(t)
+	plan, err := proc.file(t.encode)
 	if err != nil {
 		return 0, err
 	}
 	defer plan.Close()
-	files := []*os.File{0: stdio[0], 1: stdio[1], 2: stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: plan,
-		C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: console}
-	var null *os.File
-	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
-		if files[i] != nil {
-			continue
-		}
-		if null == nil {
-			if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
-				return 0, err
-			}
-			defer null.Close()
-		}
-		files[i] = null
-	}
 	status, theirs, err := os.Pipe()
 	if err != nil {
 		return 0, err
 	}
 	defer status.Close()
 	defer theirs.Close()
-	files[C.STAGE_FD_STATUS] = theirs
-
-	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{}}
-	for _, f := range files {
-		fd := uintptr(t.Pidfd)
-		if f != nil {
-			fd = f.Fd()
-		}
-		attr.Files = append(attr.Files, fd)
-	}
-	for _, dir := range t.Cgroups {
-		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, dir, err)
-		}
-		defer unix.Close(fd)
-		attr.Files = append(attr.Files, uintptr(fd))
-	}
-	if t.Cgroup != "" {
-		fd, err := unix.Open(t.Cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, t.Cgroup, err)
-		}
-		defer unix.Close(fd)
-		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
-	}
-	first, err := syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	first, err := p.spawn(&spawn{
+		plan: plan, status: theirs, other: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
+	})
 	if err != nil {
-		if t.Cgroup != "" {
-			// A cgroup that takes no processes, or a kernel that cannot: nothing tells these apart.
-			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, t.Cgroup, err)
-		}
-		return 0, fmt.Errorf("execute the stage: %w", err)
+		return 0, err
 	}
 	theirs.Close()
 	pid, err = proc.outcome(status)
@@ -137,6 +94,68 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	return pid, nil
 }
 
+// spawn is what a stage that the keeper starts is started with.
+type spawn struct {
+	plan, status *os.File
+	other        int // the descriptor of its kind: STAGE_FD_PIDFD, STAGE_FD_GO
+	stdio        Stdio
+	console      *os.File // nil: none
+	cgroups      []string // directories of version 1 hierarchies
+	cgroup       string   // of version 2, empty: none
+	flags        uintptr  // CLONE_NEW*
+}
+
+func (p *Program) spawn(s *spawn) (pid int, err error) {
+	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
+		C.STAGE_FD_STATUS: s.status, C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: s.console}
+	var null *os.File
+	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
+		if files[i] != nil {
+			continue
+		}
+		if null == nil {
+			if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+				return 0, err
+			}
+			defer null.Close()
+		}
+		files[i] = null
+	}
+	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{Cloneflags: s.flags}}
+	for _, f := range files {
+		fd := uintptr(s.other)
+		if f != nil {
+			fd = f.Fd()
+		}
+		attr.Files = append(attr.Files, fd)
+	}
+	for _, dir := range s.cgroups {
+		fd, err := unix.Open(filepath.Join(dir, "tasks"), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, dir, err)
+		}
+		defer unix.Close(fd)
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	if s.cgroup != "" {
+		fd, err := unix.Open(s.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %s: %w", ErrJoin, s.cgroup, err)
+		}
+		defer unix.Close(fd)
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
+	}
+	pid, err = syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	switch {
+	case err != nil && s.cgroup != "":
+		// A cgroup that takes no processes, or a kernel that cannot: nothing tells these apart.
+		return 0, fmt.Errorf("%w: %s: %w", ErrJoin, s.cgroup, err)
+	case err != nil:
+		return 0, fmt.Errorf("execute the stage: %w", err)
+	}
+	return pid, nil
+}
+
 func reap(pid int) {
 	for {
 		if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
@@ -148,7 +167,7 @@ func reap(pid int) {
 // outcome reads what a stage says until it is the program.
 func (p *Process) outcome(status io.Reader) (pid int, err error) {
 	for {
-		var s struct{ Step, Value int32 }
+		var s struct{ Step, Value, Operation int32 }
 		switch rerr := binary.Read(status, binary.NativeEndian, &s); {
 		case errors.Is(rerr, io.EOF):
 			return pid, err
@@ -172,7 +191,8 @@ var steps = map[int32]string{
 	C.STEP_CWD_OUTSIDE: "the working directory is outside of the container's root: possible breakout",
 	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
-	C.STEP_CAPABILITIES: "set capabilities", C.STEP_APPARMOR: "set the AppArmor profile", C.STEP_SECCOMP: "load the seccomp filter",
+	C.STEP_UNSHARE: "make namespaces", C.STEP_PROPAGATION: "part from the host's mounts", C.STEP_ROOTFS: "enter the root file system",
+	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_APPARMOR: "set the AppArmor profile", C.STEP_SECCOMP: "load the seccomp filter",
 }
 
 func (p *Process) failure(step int32, errno unix.Errno) error {

@@ -8,12 +8,16 @@
 #define STAGE_PATH "/proc/self/fd/3"
 #define STAGE_MAGIC 0x62657274u
 
-/* Descriptors that a stage is started with, after the three standard ones. A joining stage has all. */
+/*
+ * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started, to join a
+ * container or to be its first process, has all.
+ */
 enum {
 	STAGE_FD_EXE = 3, /* what it is executed from */
 	STAGE_FD_PLAN,
 	STAGE_FD_STATUS,
-	STAGE_FD_PIDFD,   /* the container's first process */
+	STAGE_FD_PIDFD, /* the container's first process */
+	STAGE_FD_GO = STAGE_FD_PIDFD, /* of a first process: what it waits for */
 	STAGE_FD_CONSOLE, /* where a terminal's master goes; /dev/null without one */
 	STAGE_FD_CGROUPS, /* the first tasks file */
 };
@@ -28,11 +32,15 @@ enum {
 	STAGE_HOME = 1 << 6, /* look HOME up and put it into the last place of the environment */
 	STAGE_TERMINAL = 1 << 7,
 	STAGE_CAPABILITIES = 1 << 8,
+	STAGE_BEGIN = 1 << 9,           /* a container's first process, set up from nothing */
+	STAGE_WAIT = 1 << 10,           /* another process moves it into its cgroup, and then lets it go on */
+	STAGE_REOPEN_NULL = 1 << 11,    /* the container has a /dev of its own */
 };
 
 /* How far it came: the step that failed. */
 enum {
 	STEP_PID = 0, /* no failure: the process's number */
+	STEP_READY,   /* no failure: all is set up, and it waits */
 	STEP_PLAN,
 	STEP_CGROUP,
 	STEP_OOM_SCORE,
@@ -59,6 +67,60 @@ enum {
 	STEP_LOOKUP_RELATIVE, /* found relative to the working directory */
 	STEP_STAT,            /* of a program by its own path */
 	STEP_EXEC,
+	STEP_UNSHARE,     /* make namespaces */
+	STEP_PROPAGATION, /* of the host's mounts in the new namespace */
+	STEP_ROOTFS,      /* make the root file system a mount, and that the root */
+	STEP_JOIN,        /* a namespace; operation is its place in the list */
+	STEP_SOURCE,      /* find what an operation mounts */
+	STEP_ATTRIBUTES,  /* of what an operation mounts */
+	STEP_TARGET,      /* find or make an operation's target */
+	STEP_FORBIDDEN,   /* the target is the root, or in /proc */
+	STEP_OPERATION,
+	STEP_NULL,        /* the container's /dev/null is something else */
+};
+
+enum {
+	OP_MOUNT = 1,     /* a new file system */
+	OP_BIND,          /* source, with all below it if OP_RECURSIVE */
+	OP_PROPAGATE,     /* of what is mounted at target */
+	OP_READONLY,      /* what is mounted at target */
+	OP_PROTECT,       /* target is mounted on itself, read-only; not if it does not exist */
+	OP_MASK,          /* nothing is seen at target; not if it does not exist */
+	OP_DEVICE,        /* a node */
+	OP_LINK,          /* symbolic, from target to source */
+	OP_DIRECTORY,     /* with its parents, unless something is there */
+	OP_SYSCTL,        /* data into the file source below /proc/sys */
+	OP_HOSTNAME,      /* data */
+	OP_DOMAINNAME,    /* data */
+	OP_TERMINAL,      /* made, and mounted on /dev/console */
+	OP_ROOT_READONLY,
+	OP_ROOT_PROPAGATE,
+};
+
+enum {
+	OP_RECURSIVE = 1 << 0,
+	OP_PLAIN_TARGET = 1 << 1, /* no symbolic link leads there (proc, sysfs) */
+	OP_COPY_MODE = 1 << 2,    /* of the directory that a tmpfs covers */
+	OP_IS_PROC = 1 << 3,      /* the target is /proc: only a procfs may be mounted there */
+	OP_IN_PROC = 1 << 4,      /* the target may be in it */
+	OP_REPLACE = 1 << 5,      /* a link's target is removed first */
+};
+
+/* What a first process does in its new root, one after the other; sources are taken from the host's before that. */
+struct stage_op {
+	uint32_t kind, flags;
+	uint32_t source, target, type, data; /* offsets of strings; 0: none */
+	uint64_t mount_flags;                /* MS_*: of a new file system; of a propagation */
+	uint64_t set, clear;                 /* MOUNT_ATTR_* of a bind */
+	uint64_t must_clear;                 /* those of clear that were asked for, and not only follow from set */
+	uint64_t set_all, clear_all;         /* of all its mounts */
+	uint64_t propagation;                /* of a bind: MS_*, 0: as it is */
+	uint32_t mode, uid, gid, major, minor;
+	int32_t fd; /* the stage's own */
+};
+
+struct stage_namespace {
+	uint32_t type, path; /* CLONE_NEW*, offset */
 };
 
 struct stage_limit {
@@ -85,10 +147,18 @@ struct stage_plan {
 	struct stage_list filter;    /* struct sock_filter */
 	struct stage_list args, env; /* uint32_t offsets of strings */
 	uint32_t cwd, path, keyring, apparmor; /* offsets of strings; 0: none */
+
+	/* Of a first process. Namespaces, above, are those that it makes. */
+	struct stage_list joins;      /* struct stage_namespace: of others */
+	struct stage_list operations; /* struct stage_op */
+	uint32_t root, root_propagation;
+	uint32_t keyring_right; /* added to those to the session keyring */
+	uint32_t unused;
 };
 
 struct stage_status {
 	int32_t step, value; /* errno, or the process's number */
+	int32_t operation;   /* that failed, from 0; -1: none */
 };
 
 #endif

@@ -1,0 +1,379 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/opencontainers/cgroups"
+	devices "github.com/opencontainers/cgroups/devices/config"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/stage"
+)
+
+// A container is set up by the stage (keeper/stage) as libcontainer would: the same mounts, devices and links in the same order.
+// What follows makes the stage's list of what libcontainer has been told.
+
+// setsUp says whether the stage can do all that makes this container; if not, libcontainer does.
+func (r *inProcess) setsUp(config *configs.Config, join *joinable) bool {
+	switch {
+	case join == nil || r.s.stages == nil || !r.s.setsUp,
+		config.NoPivotRoot, config.RootlessEUID, config.RootlessCgroups, config.MountLabel != "",
+		len(config.Networks) > 0, len(config.Routes) > 0, len(config.NetDevices) > 0,
+		join.Namespaces&unix.CLONE_NEWUSER != 0, config.Namespaces.IsPrivate(configs.NEWNET),
+		!config.Namespaces.IsPrivate(configs.NEWNS):
+		return false
+	}
+	for _, hooks := range config.Hooks {
+		if len(hooks) > 0 {
+			return false
+		}
+	}
+	// A limit that does not bear the process that joins another's namespace of processes and the one it forks.
+	if l := config.Cgroups.Resources.PidsLimit; l != nil && *l > 0 && *l < 4 && config.Namespaces.PathOf(configs.NEWPID) != "" {
+		return false
+	}
+	for _, m := range config.Mounts {
+		if m.IsIDMapped() || m.Extensions != 0 || m.Flags&unix.MS_REMOUNT != 0 || !path.IsAbs(m.Destination) {
+			return false
+		}
+	}
+	return len(config.Sysctl) == 0 || slices.ContainsFunc(config.Mounts, isProc)
+}
+
+func isProc(m *configs.Mount) bool { return path.Clean(m.Destination) == "/proc" && m.Device == "proc" }
+
+// rights that the stage needs, which this process may have been started without.
+var setupRights = sync.OnceValue(func() bool {
+	c, err := allRights()
+	return err == nil && slices.Contains(c.Permitted, "CAP_SYS_ADMIN") && slices.Contains(c.Permitted, "CAP_MKNOD") &&
+		slices.Contains(c.Permitted, "CAP_SYS_CHROOT")
+})
+
+// setup is what the stage does. paths are the directories of the container's cgroups.
+func (r *inProcess) setup(config *configs.Config, join *joinable, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
+	s := &stage.Setup{
+		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
+		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: keyringSearch,
+	}
+	if config.Umask != nil {
+		s.Umask = *config.Umask
+	}
+	for _, ns := range config.Namespaces {
+		if ns.Path != "" {
+			s.Join = append(s.Join, stage.Namespace{Type: namespaceFlags[ns.Type], Path: ns.Path})
+		} else {
+			s.Make |= namespaceFlags[ns.Type]
+		}
+	}
+	if config.Cgroups.Systemd {
+		s.Wait = true
+	} else {
+		for _, controller := range slices.Sorted(maps.Keys(paths)) {
+			if dir := paths[controller]; controller == "" {
+				s.Cgroup = dir
+			} else if !slices.Contains(s.Cgroups, dir) {
+				s.Cgroups = append(s.Cgroups, dir)
+			}
+		}
+	}
+	ops, err := operations(config, paths, terminal)
+	if err != nil {
+		return nil, err
+	}
+	if cwd != "" {
+		ops = append(ops, stage.Operation{Kind: stage.Directory, Target: path.Clean("/" + cwd)})
+	}
+	s.Operations = ops
+	s.ReopenNull = ownDev(config)
+	return s, nil
+}
+
+// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH).
+const keyringSearch = 0x80000
+
+// ownDev: /dev is set up, and not the host's.
+func ownDev(config *configs.Config) bool {
+	return !slices.ContainsFunc(config.Mounts, func(m *configs.Mount) bool {
+		return m.Device == "bind" && path.Clean(m.Destination) == "/dev"
+	})
+}
+
+func operations(config *configs.Config, paths map[string]string, terminal bool) ([]stage.Operation, error) {
+	var ops []stage.Operation
+	add := func(o ...stage.Operation) { ops = append(ops, o...) }
+	if p := config.RootPropagation; p != 0 && p&(unix.MS_PRIVATE|unix.MS_SLAVE) == 0 {
+		add(stage.Operation{Kind: stage.RootPropagate, Flags: uint64(p)})
+	}
+	for _, m := range config.Mounts {
+		list, err := mountOperations(config, m, paths)
+		if err != nil {
+			return nil, fmt.Errorf("mount %q at %q: %w", m.Source, m.Destination, err)
+		}
+		add(list...)
+	}
+	if ownDev(config) {
+		for _, d := range config.Devices {
+			o, err := deviceOperation(d)
+			if err != nil {
+				return nil, err
+			}
+			if o != nil {
+				add(*o)
+			}
+		}
+		add(stage.Operation{Kind: stage.Link, Target: "/dev/ptmx", Source: "pts/ptmx", Replace: true})
+		for _, l := range devLinks() {
+			add(stage.Operation{Kind: stage.Link, Target: l[0], Source: l[1]})
+		}
+	}
+	if terminal {
+		add(stage.Operation{Kind: stage.Terminal})
+	}
+	for _, m := range config.Mounts {
+		target := path.Clean(m.Destination)
+		if m.Flags&unix.MS_RDONLY != 0 && (m.Device == "tmpfs" || target == "/dev") {
+			add(stage.Operation{Kind: stage.Readonly, Target: target})
+		}
+	}
+	if config.Readonlyfs {
+		add(stage.Operation{Kind: stage.RootReadonly})
+	}
+	if config.Hostname != "" {
+		add(stage.Operation{Kind: stage.Hostname, Data: config.Hostname})
+	}
+	if config.Domainname != "" {
+		add(stage.Operation{Kind: stage.Domainname, Data: config.Domainname})
+	}
+	for _, key := range slices.Sorted(maps.Keys(config.Sysctl)) {
+		add(stage.Operation{Kind: stage.Sysctl, Source: strings.ReplaceAll(key, ".", "/"), Data: config.Sysctl[key]})
+	}
+	for _, p := range config.ReadonlyPaths {
+		add(stage.Operation{Kind: stage.Protect, Target: path.Clean("/" + p)})
+	}
+	masked := map[string]bool{}
+	for _, p := range config.MaskPaths {
+		if p = path.Clean("/" + p); !masked[p] {
+			masked[p] = true
+			add(stage.Operation{Kind: stage.Mask, Target: p})
+		}
+	}
+	return ops, nil
+}
+
+// overProc are the files of /proc that something may be mounted on: what lxcfs emulates.
+var overProc = []string{
+	"/proc/cpuinfo", "/proc/diskstats", "/proc/meminfo", "/proc/stat", "/proc/swaps", "/proc/uptime", "/proc/loadavg",
+	"/proc/slabinfo", "/proc/sys/kernel/ns_last_pid", "/proc/sys/crypto/fips_enabled",
+}
+
+func mountOperations(config *configs.Config, m *configs.Mount, paths map[string]string) ([]stage.Operation, error) {
+	target := path.Clean(m.Destination)
+	switch {
+	case target == "/":
+		return nil, errors.New("it is on the container's root")
+	case target == "/proc" && !m.IsBind() && m.Device != "proc":
+		return nil, errors.New("it is not of type proc")
+	case strings.HasPrefix(target, "/proc/") && !slices.Contains(overProc, target):
+		return nil, errors.New("it is inside /proc")
+	}
+	if m.Device == "cgroup" {
+		return cgroupOperations(config, m, target, paths)
+	}
+	o := stage.Operation{
+		Kind: stage.Mount, Source: m.Source, Target: target, Type: m.Device, Data: m.Data, Flags: uint64(m.Flags),
+		PlainTarget: m.Device == "proc" || m.Device == "sysfs", CopyMode: m.Device == "tmpfs",
+		InProc: slices.Contains(overProc, target),
+	}
+	if m.IsBind() {
+		bindOperation(&o, m)
+	} else if m.Device == "tmpfs" || target == "/dev" {
+		o.Flags &^= unix.MS_RDONLY // it is made so when all is in it
+	}
+	ops := []stage.Operation{o}
+	if propagation := m.PropagationFlags; len(propagation) == 1 && o.Kind == stage.Bind {
+		ops[0].Propagation = uint64(propagation[0])
+	} else {
+		for _, p := range propagation {
+			ops = append(ops, stage.Operation{Kind: stage.Propagate, Target: target, Flags: uint64(p)})
+		}
+	}
+	return ops, nil
+}
+
+// attributes are MS_* as MOUNT_ATTR_*.
+var attributes = map[uint64]uint64{
+	unix.MS_RDONLY: unix.MOUNT_ATTR_RDONLY, unix.MS_NOSUID: unix.MOUNT_ATTR_NOSUID, unix.MS_NODEV: unix.MOUNT_ATTR_NODEV,
+	unix.MS_NOEXEC: unix.MOUNT_ATTR_NOEXEC, unix.MS_NOSYMFOLLOW: unix.MOUNT_ATTR_NOSYMFOLLOW,
+}
+
+const atimeFlags = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME | unix.MS_NODIRATIME
+
+func toAttributes(flags uint64) (out uint64) {
+	for ms, attr := range attributes {
+		if flags&ms != 0 {
+			out |= attr
+		}
+	}
+	return out
+}
+
+// bindOperation: one without flags keeps those of its source; any flag says what all of them are, but for the times of
+// access, which stay if no flag is about them.
+func bindOperation(o *stage.Operation, m *configs.Mount) {
+	o.Kind, o.Type, o.Data, o.Flags = stage.Bind, "", "", 0
+	flags := uint64(m.Flags)
+	o.Recursive = flags&unix.MS_REC != 0
+	if flags&^(unix.MS_BIND|unix.MS_REC) != 0 || m.ClearedFlags != 0 {
+		o.Set = toAttributes(flags)
+		o.Clear = toAttributes(^uint64(0)) &^ o.Set
+		o.MustClear = toAttributes(uint64(m.ClearedFlags)) &^ o.Set
+		if flags&atimeFlags != 0 {
+			o.Clear |= unix.MOUNT_ATTR__ATIME | unix.MOUNT_ATTR_NODIRATIME
+			o.MustClear |= unix.MOUNT_ATTR__ATIME
+			switch {
+			case flags&unix.MS_STRICTATIME != 0:
+				o.Set |= unix.MOUNT_ATTR_STRICTATIME
+			case flags&unix.MS_NOATIME != 0:
+				o.Set |= unix.MOUNT_ATTR_NOATIME
+			}
+			if flags&unix.MS_NODIRATIME != 0 {
+				o.Set |= unix.MOUNT_ATTR_NODIRATIME
+				o.Clear &^= unix.MOUNT_ATTR_NODIRATIME
+			}
+		}
+	}
+	if a := m.RecAttr; a != nil {
+		o.SetAll, o.ClearAll = a.Attr_set, a.Attr_clr
+	}
+}
+
+// cgroupOperations: version 2 is a file system; version 1 is a directory with one for each hierarchy, or with a bind of the
+// container's part of it.
+func cgroupOperations(config *configs.Config, m *configs.Mount, target string, paths map[string]string) ([]stage.Operation, error) {
+	propagate := func(ops []stage.Operation, target string) []stage.Operation {
+		for _, p := range m.PropagationFlags {
+			ops = append(ops, stage.Operation{Kind: stage.Propagate, Target: target, Flags: uint64(p)})
+		}
+		return ops
+	}
+	if cgroups.IsCgroup2UnifiedMode() {
+		return []stage.Operation{
+			{Kind: stage.Mount, Source: m.Source, Target: target, Type: "cgroup2", Flags: uint64(m.Flags), Data: m.Data},
+		}, nil
+	}
+	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	ops := propagate([]stage.Operation{{
+		Kind: stage.Mount, Source: "tmpfs", Target: target, Type: "tmpfs", Flags: flags, Data: "mode=755", CopyMode: true,
+	}}, target)
+	hierarchies, err := v1Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	var links []stage.Operation
+	for _, h := range hierarchies {
+		name := filepath.Base(h.mount.Mountpoint)
+		at := path.Join(target, name)
+		if strings.Contains(name, ",") {
+			for part := range strings.SplitSeq(name, ",") {
+				links = append(links, stage.Operation{Kind: stage.Link, Target: path.Join(target, part), Source: name})
+			}
+		}
+		if config.Namespaces.Contains(configs.NEWCGROUP) {
+			source, data := "cgroup", name
+			if name == "systemd" {
+				source, data = "systemd", cgroups.CgroupNamePrefix+name
+			}
+			ops = append(ops, stage.Operation{
+				Kind: stage.Mount, Source: source, Target: at, Type: "cgroup", Flags: flags | uint64(m.Flags&unix.MS_RDONLY), Data: data,
+			})
+			continue
+		}
+		o := stage.Operation{Source: h.directory(paths), Target: at}
+		bindOperation(&o, &configs.Mount{Flags: unix.MS_BIND | unix.MS_REC | m.Flags})
+		ops = propagate(append(ops, o), at)
+	}
+	return append(ops, links...), nil
+}
+
+// hierarchy is one of version 1 as the host has it mounted.
+type hierarchy struct {
+	mount cgroups.Mount
+	own   string // the keeper's own directory in it
+}
+
+// v1Hierarchies do not change while a keeper runs.
+var v1Hierarchies = sync.OnceValues(func() ([]hierarchy, error) {
+	mounts, err := cgroups.GetCgroupMounts(false)
+	if err != nil {
+		return nil, err
+	}
+	own, err := cgroups.ParseCgroupFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	var out []hierarchy
+	for _, m := range mounts {
+		dir, err := m.GetOwnCgroup(own)
+		if err != nil {
+			return nil, err
+		}
+		rel, err := filepath.Rel(m.Root, dir)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, hierarchy{m, filepath.Join(m.Mountpoint, rel)})
+	}
+	return out, nil
+})
+
+// directory is the container's; in a hierarchy that has no part in its limits it is where the keeper is.
+func (h *hierarchy) directory(paths map[string]string) string {
+	for _, s := range h.mount.Subsystems {
+		if p := paths[s]; p != "" {
+			return p
+		}
+	}
+	return h.own
+}
+
+func deviceOperation(d *devices.Device) (*stage.Operation, error) {
+	p := path.Clean("/" + d.Path)
+	if d.Path == "" || p == "/dev/ptmx" {
+		return nil, nil
+	}
+	o := &stage.Operation{
+		Kind: stage.Device, Target: p, Mode: uint32(d.FileMode) & 0o7777, UID: d.Uid, GID: d.Gid, Major: uint32(d.Major), Minor: uint32(d.Minor),
+	}
+	switch d.Type {
+	case devices.BlockDevice:
+		o.Mode |= unix.S_IFBLK
+	case devices.CharDevice:
+		o.Mode |= unix.S_IFCHR
+	case devices.FifoDevice:
+		o.Mode |= unix.S_IFIFO
+		o.Major, o.Minor = 0, 0
+	default:
+		return nil, fmt.Errorf("device %q has the unknown type %q", d.Path, string(d.Type))
+	}
+	return o, nil
+}
+
+// devLinks are what programs expect in /dev, by name and content.
+var devLinks = sync.OnceValue(func() [][2]string {
+	links := [][2]string{
+		{"/dev/fd", "/proc/self/fd"}, {"/dev/stdin", "/proc/self/fd/0"}, {"/dev/stdout", "/proc/self/fd/1"}, {"/dev/stderr", "/proc/self/fd/2"},
+	}
+	if _, err := os.Stat("/proc/kcore"); err == nil {
+		links = append(links, [2]string{"/dev/core", "/proc/kcore"})
+	}
+	return links
+})

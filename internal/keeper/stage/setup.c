@@ -1,0 +1,617 @@
+#define _GNU_SOURCE
+#include "inner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/magic.h>
+#include <linux/mount.h>
+#include <linux/openat2.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+/* Of <sys/mount.h>, which does not go together with <linux/mount.h> everywhere. */
+int mount(const char *, const char *, const char *, unsigned long, const void *);
+int umount2(const char *, int);
+#ifndef MNT_DETACH
+#define MNT_DETACH 2
+#endif
+#define PROC_ROOT_INO 1
+#define ALL_PROPAGATION (MS_SHARED | MS_PRIVATE | MS_SLAVE | MS_UNBINDABLE)
+#define MAX_LINKS 40
+
+/*
+ * Sources are cloned while the host's mounts are there; after that the container's root is the only root there is, and every
+ * target is looked up in it. Links of the image may lead anywhere inside; magic links, which lead outside, are never followed.
+ */
+
+static int root = -1;      /* O_PATH */
+static uint64_t proc_mount; /* number of the container's /proc; 0: none yet */
+static int current;         /* operation */
+
+static void __attribute__((noreturn)) fail_op_with(int step, int error) { stage_fail_at(step, error, current); }
+static void __attribute__((noreturn)) fail_op(int step) { fail_op_with(step, errno); }
+
+static int set_attributes(int fd, unsigned int flags, uint64_t set, uint64_t clear, uint64_t propagation)
+{
+	struct mount_attr a = {.attr_set = set, .attr_clr = clear, .propagation = propagation};
+
+	return syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, &a, sizeof(a));
+}
+
+static int propagate(int fd, uint64_t flags)
+{
+	return set_attributes(fd, flags & MS_REC ? AT_RECURSIVE : 0, 0, 0, flags & ALL_PROPAGATION);
+}
+
+static int clone_tree(int dir, const char *path, unsigned int flags)
+{
+	return syscall(SYS_open_tree, dir, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+}
+
+static int attach(int tree, int target)
+{
+	return syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+}
+
+static int open_in_root(const char *path, uint64_t flags, uint64_t resolve)
+{
+	struct open_how how = {
+		.flags = flags | O_CLOEXEC,
+		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | resolve,
+	};
+	int i, fd = -1;
+
+	/* Another process that renames makes it unsure whether ".." leads out; then the kernel says so. */
+	for (i = 0; i < 100; i++) {
+		fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
+		if (fd >= 0 || errno != EAGAIN)
+			break;
+	}
+	return fd;
+}
+
+/* EEXIST: it is something else. */
+static int make_directory(int dir, const char *name)
+{
+	int fd;
+
+	if (*name && strcmp(name, ".") != 0 && mkdirat(dir, name, 0755) != 0 && errno != EEXIST)
+		return -1;
+	fd = openat(dir, *name ? name : ".", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+		errno = EEXIST;
+	return fd;
+}
+
+/*
+ * The target, made if it is not there: directories, and an empty file at the end if file says so. A link that leads to nothing
+ * is one to a place where it is made.
+ */
+static int reach(const char *target, int file)
+{
+	char path[PATH_MAX], link[PATH_MAX], longer[PATH_MAX];
+	int hops, dir, fd;
+	char *cut, *name, *rest;
+	ssize_t n;
+
+	if (snprintf(path, sizeof(path), "%s", target) >= (int)sizeof(path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	for (hops = 0; hops < MAX_LINKS; hops++) {
+		fd = open_in_root(path, O_PATH, 0);
+		if (fd >= 0 || errno != ENOENT)
+			return fd;
+		/* The longest part that there is. */
+		cut = path + strlen(path);
+		for (dir = -1; dir < 0;) {
+			while (cut > path && *--cut != '/')
+				;
+			*cut = 0;
+			dir = open_in_root(cut == path ? "/" : path, O_PATH | O_DIRECTORY, 0);
+			*cut = '/';
+			if (dir < 0 && (errno != ENOENT || cut == path))
+				return -1;
+		}
+		for (name = cut + 1;; name = rest) {
+			rest = strchr(name, '/');
+			if (rest)
+				*rest++ = 0;
+			if (strcmp(name, "..") == 0) {
+				close(dir);
+				errno = EINVAL;
+				return -1;
+			}
+			if (!rest && file) {
+				fd = openat(dir, name, O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+				if (fd >= 0) {
+					close(dir);
+					return fd;
+				}
+			} else {
+				fd = make_directory(dir, name);
+				if (fd >= 0) {
+					close(dir);
+					dir = fd;
+					if (!rest)
+						return dir;
+					rest[-1] = '/';
+					continue;
+				}
+			}
+			n = errno == EEXIST ? readlinkat(dir, name, link, sizeof(link) - 1) : -1;
+			close(dir);
+			if (n < 0)
+				return -1;
+			link[n] = 0;
+			name[-1] = 0;
+			if (snprintf(longer, sizeof(longer), "%s/%s%s%s", *link == '/' ? "" : path, link, rest ? "/" : "",
+				     rest ? rest : "") >= (int)sizeof(longer)) {
+				errno = ENAMETOOLONG;
+				return -1;
+			}
+			memcpy(path, longer, sizeof(path));
+			break;
+		}
+	}
+	errno = ELOOP;
+	return -1;
+}
+
+/* The directory of a path, and the name in it. */
+static int reach_parent(const char *path, const char **name)
+{
+	char dir[PATH_MAX];
+	const char *slash = strrchr(path, '/');
+
+	if (!slash || (size_t)(slash - path) >= sizeof(dir)) {
+		errno = EINVAL;
+		return -1;
+	}
+	*name = slash + 1;
+	memcpy(dir, path, slash - path);
+	dir[slash - path] = 0;
+	return reach(*dir ? dir : "/", 0);
+}
+
+static int look(int fd, struct statx *x)
+{
+	return statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_INO | STATX_TYPE | STATX_MODE | STATX_MNT_ID, x);
+}
+
+static int is_proc(int fd)
+{
+	struct statfs fs;
+
+	return fstatfs(fd, &fs) == 0 && fs.f_type == PROC_SUPER_MAGIC;
+}
+
+/* Nothing is mounted over the root, nor over what a program believes of /proc. */
+static void check_target(const struct stage_op *op, int target, struct statx *x)
+{
+	struct statx top;
+
+	if (look(target, x) != 0 || look(root, &top) != 0)
+		fail_op(STEP_TARGET);
+	if (x->stx_mnt_id == top.stx_mnt_id && x->stx_ino == top.stx_ino)
+		fail_op_with(STEP_FORBIDDEN, EBUSY);
+	if (op->flags & OP_IS_PROC || (proc_mount && x->stx_mnt_id == proc_mount && x->stx_ino == PROC_ROOT_INO)) {
+		if (op->kind == OP_BIND ? !is_proc(op->fd) : strcmp(stage_text(op->type), "proc") != 0)
+			fail_op_with(STEP_FORBIDDEN, EPERM);
+	} else if (proc_mount && x->stx_mnt_id == proc_mount && !(op->flags & OP_IN_PROC)) {
+		fail_op_with(STEP_FORBIDDEN, EPERM);
+	}
+}
+
+static void note_proc(const struct stage_op *op)
+{
+	struct statx x;
+	int fd;
+
+	if (!(op->flags & OP_IS_PROC))
+		return;
+	fd = open_in_root("/proc", O_PATH, RESOLVE_NO_SYMLINKS);
+	if (fd < 0 || look(fd, &x) != 0 || !is_proc(fd))
+		fail_op_with(STEP_FORBIDDEN, EPERM);
+	proc_mount = x.stx_mnt_id;
+	close(fd);
+}
+
+static void do_mount(const struct stage_op *op)
+{
+	char data[PATH_MAX];
+	const char *options = stage_text(op->data);
+	struct statx x;
+	int target, there = 1;
+
+	target = open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+	if (target < 0 && errno == ENOENT) {
+		there = 0;
+		target = reach(stage_text(op->target), 0);
+	}
+	if (target < 0)
+		fail_op(STEP_TARGET);
+	check_target(op, target, &x);
+	if (op->flags & OP_COPY_MODE && there) {
+		if (snprintf(data, sizeof(data), "mode=%04o%s%s", x.stx_mode & 07777, *options ? "," : "", options) >= (int)sizeof(data))
+			fail_op_with(STEP_OPERATION, ENAMETOOLONG);
+		options = data;
+	}
+	if (fchdir(target) != 0)
+		fail_op(STEP_TARGET);
+	if (mount(stage_text(op->source), ".", stage_text(op->type), op->mount_flags, options) != 0)
+		fail_op(STEP_OPERATION);
+	close(target);
+	note_proc(op);
+}
+
+static void do_bind(const struct stage_op *op)
+{
+	struct statx x;
+	int target, directory;
+
+	if (look(op->fd, &x) != 0)
+		fail_op(STEP_SOURCE);
+	directory = S_ISDIR(x.stx_mode);
+	target = open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+	if (target < 0 && errno == ENOENT)
+		target = reach(stage_text(op->target), !directory);
+	if (target < 0)
+		fail_op(STEP_TARGET);
+	check_target(op, target, &x);
+	if (attach(op->fd, target) != 0)
+		fail_op(STEP_OPERATION);
+	close(target);
+	if (op->propagation && propagate(op->fd, op->propagation) != 0)
+		fail_op(STEP_ATTRIBUTES);
+	close(op->fd);
+	note_proc(op);
+}
+
+/* A node as it should be, whatever the image has at its place. */
+static void do_device(const struct stage_op *op)
+{
+	const char *name;
+	struct stat st;
+	int dir, fd;
+
+	dir = reach_parent(stage_text(op->target), &name);
+	if (dir < 0)
+		fail_op(STEP_TARGET);
+	if (mknodat(dir, name, op->mode, makedev(op->major, op->minor)) != 0) {
+		if (errno != EEXIST)
+			fail_op(STEP_OPERATION);
+		close(dir);
+		return;
+	}
+	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) != 0)
+		fail_op(STEP_OPERATION);
+	if ((st.st_mode & S_IFMT) != (op->mode & S_IFMT) || (!S_ISFIFO(st.st_mode) && st.st_rdev != makedev(op->major, op->minor)))
+		fail_op_with(STEP_OPERATION, EBADF);
+	if ((op->uid || op->gid) && fchownat(fd, "", op->uid, op->gid, AT_EMPTY_PATH) != 0)
+		fail_op(STEP_OPERATION);
+	close(fd);
+	close(dir);
+}
+
+static void do_link(const struct stage_op *op)
+{
+	const char *name;
+	int dir;
+
+	dir = reach_parent(stage_text(op->target), &name);
+	if (dir < 0)
+		fail_op(STEP_TARGET);
+	if (op->flags & OP_REPLACE && unlinkat(dir, name, 0) != 0 && errno != ENOENT)
+		fail_op(STEP_OPERATION);
+	if (symlinkat(stage_text(op->source), dir, name) != 0 && errno != EEXIST)
+		fail_op(STEP_OPERATION);
+	close(dir);
+}
+
+static void do_directory(const struct stage_op *op)
+{
+	int fd = open_in_root(stage_text(op->target), O_PATH, 0);
+
+	/* ELOOP: a magic link. Whoever enters it is checked then. */
+	if (fd < 0 && errno == ENOENT)
+		fd = reach(stage_text(op->target), 0);
+	if (fd < 0 && errno != ELOOP)
+		fail_op(STEP_OPERATION);
+	if (fd >= 0)
+		close(fd);
+}
+
+static void do_protect(const struct stage_op *op)
+{
+	int target = open_in_root(stage_text(op->target), O_PATH, 0), tree;
+
+	if (target < 0 && errno == ENOENT)
+		return;
+	if (target < 0)
+		fail_op(STEP_TARGET);
+	tree = clone_tree(target, "", AT_EMPTY_PATH | AT_RECURSIVE);
+	if (tree < 0 || set_attributes(tree, 0, MOUNT_ATTR_RDONLY, 0, 0) != 0 || attach(tree, target) != 0)
+		fail_op(STEP_OPERATION);
+	close(tree);
+	close(target);
+}
+
+/* The container's own, and no other file in its place. */
+static int open_null(int flags)
+{
+	struct stat st;
+	int fd = open_in_root("/dev/null", flags, 0);
+
+	if (fd < 0)
+		stage_fail(STEP_NULL);
+	if (fstat(fd, &st) != 0 || !S_ISCHR(st.st_mode) || st.st_rdev != makedev(1, 3))
+		stage_fail_at(STEP_NULL, EBADF, -1);
+	return fd;
+}
+
+/* A directory in which nothing is and nothing can be made. */
+static int make_void(void)
+{
+	int fs, tree;
+
+	fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "source", "tmpfs", 0) != 0 ||
+	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_blocks", "1", 0) != 0 ||
+	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_inodes", "1", 0) != 0 ||
+	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "ro", NULL, 0) != 0 ||
+	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
+		fail_op(STEP_OPERATION);
+	tree = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
+	if (tree < 0)
+		fail_op(STEP_OPERATION);
+	close(fs);
+	return tree;
+}
+
+static void do_mask(const struct stage_op *op)
+{
+	static int null = -1, empty = -1;
+	int target = open_in_root(stage_text(op->target), O_PATH, 0), tree;
+	struct stat st;
+
+	if (target < 0 && errno == ENOENT)
+		return;
+	if (target < 0 || fstat(target, &st) != 0)
+		fail_op(STEP_TARGET);
+	if (!S_ISDIR(st.st_mode)) {
+		if (null < 0)
+			null = open_null(O_PATH);
+		tree = clone_tree(null, "", AT_EMPTY_PATH);
+	} else if (empty < 0) {
+		tree = empty = make_void();
+	} else {
+		tree = clone_tree(empty, "", AT_EMPTY_PATH);
+	}
+	if (tree < 0 || attach(tree, target) != 0)
+		fail_op(STEP_OPERATION);
+	if (tree != empty)
+		close(tree);
+	close(target);
+}
+
+static void do_sysctl(const struct stage_op *op)
+{
+	struct open_how how = {
+		.flags = O_WRONLY | O_TRUNC | O_CLOEXEC,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV,
+	};
+	const char *value = stage_text(op->data);
+	struct statx x;
+	ssize_t n;
+	int proc, fd;
+
+	proc = open_in_root("/proc/sys", O_PATH | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+	if (proc < 0 || look(proc, &x) != 0)
+		fail_op(STEP_TARGET);
+	if (x.stx_mnt_id != proc_mount)
+		fail_op_with(STEP_TARGET, EXDEV);
+	fd = syscall(SYS_openat2, proc, stage_text(op->source), &how, sizeof(how));
+	if (fd < 0)
+		fail_op(STEP_TARGET);
+	n = write(fd, value, strlen(value));
+	if (n < 0)
+		fail_op(STEP_OPERATION);
+	if ((size_t)n != strlen(value))
+		fail_op_with(STEP_OPERATION, EIO);
+	close(fd);
+	close(proc);
+}
+
+static void do_change(const struct stage_op *op)
+{
+	int target = open_in_root(stage_text(op->target), O_PATH, 0);
+
+	if (target < 0)
+		fail_op(STEP_TARGET);
+	if (op->kind == OP_PROPAGATE ? propagate(target, op->mount_flags) != 0
+				     : set_attributes(target, 0, MOUNT_ATTR_RDONLY, 0, 0) != 0)
+		fail_op(STEP_OPERATION);
+	close(target);
+}
+
+static void operate(const struct stage_op *op)
+{
+	int bad = 0;
+
+	switch (op->kind) {
+	case OP_MOUNT:
+		do_mount(op);
+		break;
+	case OP_BIND:
+		do_bind(op);
+		break;
+	case OP_PROPAGATE:
+	case OP_READONLY:
+		do_change(op);
+		break;
+	case OP_PROTECT:
+		do_protect(op);
+		break;
+	case OP_MASK:
+		do_mask(op);
+		break;
+	case OP_DEVICE:
+		do_device(op);
+		break;
+	case OP_LINK:
+		do_link(op);
+		break;
+	case OP_DIRECTORY:
+		do_directory(op);
+		break;
+	case OP_SYSCTL:
+		do_sysctl(op);
+		break;
+	case OP_HOSTNAME:
+		bad = sethostname(stage_text(op->data), strlen(stage_text(op->data)));
+		break;
+	case OP_DOMAINNAME:
+		bad = setdomainname(stage_text(op->data), strlen(stage_text(op->data)));
+		break;
+	case OP_TERMINAL:
+		stage_make_terminal();
+		break;
+	case OP_ROOT_READONLY:
+		bad = set_attributes(root, 0, MOUNT_ATTR_RDONLY, 0, 0);
+		break;
+	case OP_ROOT_PROPAGATE:
+		bad = propagate(root, op->mount_flags);
+		break;
+	default:
+		fail_op_with(STEP_PLAN, EINVAL);
+	}
+	if (bad)
+		fail_op(STEP_OPERATION);
+}
+
+/* What is mounted, while the host's paths lead to it. */
+static void take_source(struct stage_op *op)
+{
+	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
+	if (op->fd < 0)
+		fail_op(STEP_SOURCE);
+	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
+	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
+	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
+		fail_op(STEP_ATTRIBUTES);
+	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
+		fail_op(STEP_ATTRIBUTES);
+}
+
+/* pivot_root needs a parent that does not propagate, and a bind of the root must not show on the host. */
+static void part_from_host(void)
+{
+	unsigned long kind = stage_plan->root_propagation & MS_SLAVE ? MS_SLAVE : MS_PRIVATE;
+	char path[PATH_MAX];
+	char *slash;
+
+	if (mount(NULL, "/", NULL, stage_plan->root_propagation ? stage_plan->root_propagation : MS_SLAVE | MS_REC, NULL) != 0)
+		stage_fail(STEP_PROPAGATION);
+	if (snprintf(path, sizeof(path), "%s", stage_text(stage_plan->root)) >= (int)sizeof(path))
+		stage_fail_at(STEP_PROPAGATION, ENAMETOOLONG, -1);
+	while (mount(NULL, path, NULL, kind, NULL) != 0) {
+		if (errno != EINVAL || strcmp(path, "/") == 0)
+			stage_fail(STEP_PROPAGATION);
+		slash = strrchr(path, '/');
+		slash[slash == path] = 0;
+	}
+}
+
+void stage_leave_host(void)
+{
+	struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i;
+	int tree, at, host;
+
+	part_from_host();
+	for (i = 0; i < stage_plan->operations.count; i++) {
+		current = i;
+		if (op[i].kind == OP_BIND)
+			take_source(&op[i]);
+	}
+	at = open(stage_text(stage_plan->root), O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (at < 0)
+		stage_fail(STEP_ROOTFS);
+	tree = clone_tree(at, "", AT_EMPTY_PATH | AT_RECURSIVE);
+	host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (tree < 0 || host < 0 || attach(tree, at) != 0 || fchdir(tree) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
+		stage_fail(STEP_ROOTFS);
+	close(at);
+	close(tree);
+	/* The host's own mounts hear nothing of it. */
+	if (fchdir(host) != 0 || mount(NULL, ".", NULL, MS_SLAVE | MS_REC, NULL) != 0 || umount2(".", MNT_DETACH) != 0 ||
+	    chdir("/") != 0)
+		stage_fail(STEP_ROOTFS);
+	close(host);
+	root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		stage_fail(STEP_ROOTFS);
+}
+
+void stage_set_up_root(void)
+{
+	const struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i;
+
+	for (i = 0; i < stage_plan->operations.count; i++) {
+		current = i;
+		operate(&op[i]);
+	}
+	if (chdir("/") != 0)
+		stage_fail(STEP_ROOTFS);
+}
+
+void stage_mount_console(int terminal)
+{
+	int target, tree;
+
+	target = open_in_root("/dev/console", O_PATH, RESOLVE_NO_SYMLINKS);
+	if (target < 0 && errno == ENOENT)
+		target = reach("/dev/console", 1);
+	if (target < 0)
+		stage_fail(STEP_TERMINAL);
+	tree = clone_tree(terminal, "", AT_EMPTY_PATH);
+	if (tree < 0 || attach(tree, target) != 0)
+		stage_fail(STEP_TERMINAL);
+	close(tree);
+	close(target);
+}
+
+void stage_reopen_null(void)
+{
+	struct stat st;
+	int fd, null = -1;
+
+	for (fd = 0; fd < 3; fd++) {
+		if (fstat(fd, &st) != 0)
+			stage_fail(STEP_STDIO);
+		if (!S_ISCHR(st.st_mode) || st.st_rdev != makedev(1, 3))
+			continue;
+		if (null < 0)
+			null = open_null(O_RDWR);
+		if (dup2(null, fd) < 0)
+			stage_fail(STEP_STDIO);
+	}
+	if (null >= 0)
+		close(null);
+}
