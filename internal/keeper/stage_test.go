@@ -46,7 +46,7 @@ func TestWhatKeepsAProgramFromRunningIsSaid(t *testing.T) {
 		{args: []string{"/tmp/lost"}, code: 127, want: "no such file"},
 		{args: []string{"busybox"}, edit: func(p *specs.Process) { p.Cwd, p.Env = "/bin", []string{"PATH=."} }, code: 127, want: "relative"},
 		{args: []string{"true"}, edit: func(p *specs.Process) { p.Env = nil }, code: 127, want: "$PATH"},
-		{args: []string{"true"}, edit: func(p *specs.Process) { p.Cwd = "/no/such" }, code: 128, want: "/no/such"},
+		{args: []string{"true"}, edit: func(p *specs.Process) { p.Cwd = "/tmp/plain" }, code: 128, want: "/tmp/plain"},
 		{args: []string{"true"}, edit: func(p *specs.Process) { p.Env = []string{"PATH"} }, want: "PATH"},
 	} {
 		req := request("b", tt.args...)
@@ -118,4 +118,132 @@ func TestAPlantedTerminalOrUserDatabaseHurtsNobody(t *testing.T) {
 	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "b", ExecID: "t", Process: p}); err == nil {
 		t.Error("a plain file was taken for a terminal")
 	}
+}
+
+// TestAHostileImageLeadsNoMountOut: whatever links an image has where a container's mounts, devices and links go, these end up
+// inside of the container or the container does not start. What the host has is as it was.
+func TestAHostileImageLeadsNoMountOut(t *testing.T) {
+	n := start(t)
+	victim := t.TempDir() // what the links try to reach
+	for _, d := range []string{"dir", "proc", "sys"} {
+		if err := os.Mkdir(filepath.Join(victim, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := filepath.Join(t.TempDir(), "source")
+	if err := os.Mkdir(source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(source, "inside"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	up := strings.Repeat("../", 30)
+	for name, tt := range map[string]struct {
+		links   map[string]string // in the image, by path
+		target  string            // where source is mounted
+		refused string            // what the error says; empty: it starts
+		script  string            // says "good"
+	}{
+		"an absolute link": {links: map[string]string{"/way": victim + "/dir"}, target: "/way",
+			script: "test -f " + victim + "/dir/inside && echo good"},
+		"a link upwards": {links: map[string]string{"/way": up + strings.TrimPrefix(victim, "/")}, target: "/way/dir",
+			script: "test -f " + victim + "/dir/inside && echo good"},
+		"a link to nothing": {links: map[string]string{"/var": "/run/none", "/run": "elsewhere"}, target: "/var/a/b",
+			script: "test -f /elsewhere/none/a/b/inside && echo good"},
+		"a relative link to nothing": {links: map[string]string{"/a": "b/../c"}, target: "/a/x", refused: "mount point"},
+		"links in a circle":          {links: map[string]string{"/a": "b", "/b": "a"}, target: "/a/x", refused: "mount point"},
+		"a link to the root":         {links: map[string]string{"/way": "/"}, target: "/way", refused: "over the container's root"},
+		"a link into proc":           {links: map[string]string{"/way": "/proc/sys"}, target: "/way", refused: "in its /proc"},
+		"a link to proc":             {links: map[string]string{"/way": "/proc"}, target: "/way", refused: "in its /proc"},
+		"a magic link":               {links: map[string]string{"/way": "/proc/self/cwd"}, target: "/way", refused: "mount point"},
+		"proc elsewhere":             {links: map[string]string{"/proc": "/elsewhere"}, target: "/mnt", refused: "/proc"},
+		"sys elsewhere":              {links: map[string]string{"/sys": victim + "/sys"}, target: "/mnt", refused: "/sys"},
+		"dev elsewhere": {links: map[string]string{"/dev": "/elsewhere/dev"}, target: "/mnt",
+			script: "test -c /elsewhere/dev/null && test -c /dev/null && echo good"},
+		"devices that are there": {links: map[string]string{"/mnt/inside": "/x"}, target: "/mnt", script: "test -c /dev/null && echo good"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.root = rootfs(t)
+			for path, to := range tt.links {
+				at := filepath.Join(n.root, path)
+				_ = os.RemoveAll(at)
+				if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(to, at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			id := strings.ReplaceAll(name, " ", "-")
+			req := n.request(id, "sh", "-c", tt.script)
+			req.Spec.Linux.Seccomp = profile()
+			req.Spec.Mounts = append(req.Spec.Mounts,
+				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+				specs.Mount{Destination: tt.target, Type: "bind", Source: source, Options: []string{"rbind", "ro"}})
+			_, err := n.client.Run(n.ctx(), req)
+			if tt.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.refused) {
+					t.Errorf("%v", err)
+				}
+			} else {
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.ended(id)
+				if out := n.output("stdout", n.logPath(id)); out != "good\n" {
+					t.Errorf("it says %q, %q", out, n.output("stderr", n.logPath(id)))
+				}
+			}
+			for _, d := range []string{"dir", "proc", "sys"} {
+				if found, _ := os.ReadDir(filepath.Join(victim, d)); len(found) > 0 {
+					t.Errorf("on the host %s holds %v", d, found)
+				}
+			}
+		})
+	}
+}
+
+// TestAContainerThatCannotBeSetUpLeavesNothing, and says which of its mounts, namespaces, devices or settings it was.
+func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
+	n := start(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	few := int64(64 << 10)
+	for want, edit := range map[string]func(*specs.Spec){
+		`mount "/no/such/source" at "/mnt": source: no such file`: func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such/source", Options: []string{"bind"}})
+		},
+		`at "/proc/sys": it is inside /proc`: func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/proc/sys", Type: "bind", Source: "/tmp", Options: []string{"bind"}})
+		},
+		`mount "` + file + `" at "/tmp": not a directory`: func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/tmp", Type: "bind", Source: file, Options: []string{"bind"}})
+		},
+		`mount tmpfs at "/mnt": invalid argument`: func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "tmpfs", Source: "tmpfs", Options: []string{"no-such=1"}})
+		},
+		`join namespace "` + file + `"`: func(s *specs.Spec) {
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: file})
+		},
+		`set sysctl "kernel.msgmax" to "no number": invalid argument`: func(s *specs.Spec) {
+			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "no number"}
+		},
+		"OOM-killed": func(s *specs.Spec) { s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &few} },
+	} {
+		req := n.request("a", "sleep", "1000")
+		req.Spec.Linux.Seccomp = profile()
+		edit(req.Spec)
+		if _, err := n.client.Run(n.ctx(), req); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v\n, and not %s", err, want)
+		}
+		if left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup + "/a"); len(left) > 0 {
+			t.Errorf("%s: cgroups are left: %v", want, left)
+		}
+		if left, _ := filepath.Glob(filepath.Join(n.dir, "*/a*")); len(left) > 0 {
+			t.Errorf("%s: files are left: %v", want, left)
+		}
+	}
+	n.run(n.request("a", "sleep", "1000"))
 }

@@ -62,7 +62,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	}
 	no := false
 	// With a HOME libcontainer does not look into the container's /etc/passwd, which may be anything, for nothing.
-	p.Args, p.ExtraFiles, p.Env, p.Cwd = last.Args, last.Files, []string{"HOME=/"}, "/"
+	p.Args, p.ExtraFiles, p.Env = last.Args, last.Files, []string{"HOME=/"}
 	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
 	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
 	config.AppArmorProfile = ""

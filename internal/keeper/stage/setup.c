@@ -272,6 +272,8 @@ static void do_bind(const struct stage_op *op)
 	if (target < 0)
 		fail_op(STEP_TARGET);
 	check_target(op, target, &x);
+	if (S_ISDIR(x.stx_mode) != directory)
+		fail_op_with(STEP_OPERATION, ENOTDIR);
 	if (attach(op->fd, target) != 0)
 		fail_op(STEP_OPERATION);
 	close(target);
