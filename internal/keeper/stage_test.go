@@ -230,7 +230,7 @@ func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
 		`set sysctl "kernel.msgmax" to "no number": invalid argument`: func(s *specs.Spec) {
 			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "no number"}
 		},
-		"OOM-killed": func(s *specs.Spec) { s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &few} },
+		"memory limit": func(s *specs.Spec) { s.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &few} },
 	} {
 		req := n.request("a", "sleep", "1000")
 		req.Spec.Linux.Seccomp = profile()

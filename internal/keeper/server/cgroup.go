@@ -119,11 +119,13 @@ func killCgroup(dir string) error {
 	return fmt.Errorf("processes in %s do not end", dir)
 }
 
-// freeze freezes or thaws, where the directory is one of a hierarchy that can.
+// freeze freezes or thaws, where the directory is one of a hierarchy that can. Thawing what is not frozen costs nothing.
 func freeze(dir string, on bool) {
 	v1, v2 := "THAWED", "0"
 	if on {
 		v1, v2 = "FROZEN", "1"
+	} else if b, err := os.ReadFile(filepath.Join(dir, "freezer.state")); err == nil && strings.TrimSpace(string(b)) == v1 {
+		return
 	}
 	if err := writeFile(filepath.Join(dir, "freezer.state"), v1); err != nil {
 		_ = writeFile(filepath.Join(dir, "cgroup.freeze"), v2)

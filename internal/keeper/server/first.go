@@ -10,16 +10,19 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/configs/validate"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
 
 // first starts a container by a stage: handled is false where libcontainer must, and nothing has been done then. While the stage
-// sets itself up, this process sets limits and gives the container into custody.
+// sets itself up, this process gives the container into custody.
 func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *configs.Config, join *joinable) (handled bool, err error) {
 	if !setupRights() || !r.setsUp(config, join) {
 		return false, nil
@@ -37,28 +40,24 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 		}
 		proc.Filter, join.Filter = filter, key
 	}
-	join.Staged = true
+	join.Staged, join.Whole = true, true
 	l.phases.end("seccomp")
 
-	// It checks the configuration and that the cgroup is nobody's, and makes the directory of the state.
-	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
+	dir := filepath.Join(r.s.stateRoot(), c.id)
+	group, err := prepare(dir, config)
 	if err != nil {
 		return true, err
 	}
 	defer func() {
 		if err != nil {
-			if derr := lib.Destroy(); derr != nil {
+			if derr := errors.Join(group.Destroy(), os.RemoveAll(dir)); derr != nil {
 				c.log.Warn("remove container that did not start", "error", derr)
 			}
 		}
 	}()
 	// Until this is gone the program has not begun: see begun.
-	marker := filepath.Join(r.s.stateRoot(), c.id, "exec.fifo")
+	marker := filepath.Join(dir, "exec.fifo")
 	if err := os.WriteFile(marker, nil, 0o600); err != nil {
-		return true, err
-	}
-	group, err := manager.New(config.Cgroups)
-	if err != nil {
 		return true, err
 	}
 	if !config.Cgroups.Systemd {
@@ -109,10 +108,6 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 		return true, err
 	}
 	l.phases.end("process")
-	if err := group.Set(config.Cgroups.Resources); err != nil {
-		return true, fmt.Errorf("set the container's limits: %w", err)
-	}
-	l.phases.end("limits")
 	if err := r.saveState(c, config, paths, pid, l); err != nil {
 		return true, err
 	}
@@ -129,6 +124,11 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 		return true, err
 	}
 	l.phases.end("init")
+	// Not before: its own part needs devices, and time, that the container may not have.
+	if err := group.Set(config.Cgroups.Resources); err != nil {
+		return true, fmt.Errorf("set the container's limits: %w", err)
+	}
+	l.phases.end("limits")
 	if terminal {
 		if res.console, err = console.take(pid); err != nil {
 			return true, err
@@ -147,6 +147,35 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	}
 	l.phases.end("program")
 	return true, nil
+}
+
+// prepare checks a configuration, and that its cgroup is nobody's, as libcontainer does, and makes the directory of the state.
+func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
+	if err := validate.Validate(config); err != nil {
+		return nil, err
+	}
+	group, err := manager.New(config.Cgroups)
+	if err != nil {
+		return nil, err
+	}
+	if group.Exists() {
+		pids, err := group.GetAllPids()
+		switch {
+		case err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV):
+			return nil, fmt.Errorf("processes in the container's cgroup: %w", err)
+		case len(pids) > 0:
+			return nil, fmt.Errorf("the container's cgroup has %d processes already", len(pids))
+		}
+		if st, err := group.GetFreezerState(); err != nil {
+			return nil, fmt.Errorf("state of the container's cgroup: %w", err)
+		} else if st == cgroups.Frozen {
+			return nil, errors.New("the container's cgroup is frozen")
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return nil, err
+	}
+	return group, os.Mkdir(dir, 0o711)
 }
 
 // saveState writes what libcontainer needs to go on with the container: for updates, pauses, checkpoints and its end.

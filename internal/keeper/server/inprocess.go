@@ -357,6 +357,16 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 	c.libMu.Lock()
 	defer c.libMu.Unlock()
 	dir := filepath.Join(r.s.stateRoot(), c.id)
+	c.mu.Lock()
+	join := c.row.Join
+	c.mu.Unlock()
+	if join != nil && join.Whole && !c.row.Systemd {
+		if err := cgroups.RemovePaths(maps.Clone(join.Cgroups)); err != nil {
+			return err
+		}
+		c.lib = nil
+		return os.RemoveAll(dir)
+	}
 	lib := c.lib
 	if lib == nil {
 		var err error

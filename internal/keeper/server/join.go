@@ -34,6 +34,10 @@ type joinable struct {
 	Filter string `json:"filter,omitempty"`
 	// Staged: libcontainer's own state lacks what the last stage did in its place.
 	Staged bool `json:"staged,omitempty"`
+	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
+	OwnProcesses bool `json:"ownProcesses,omitempty"`
+	// Whole: a stage has set all of it up. Nothing of it is libcontainer's alone to remove.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // namespaceFlags are the namespaces that a stage joins.
@@ -50,7 +54,8 @@ func (r *inProcess) joinable(id string, config *configs.Config) *joinable {
 		config.IOPriority != nil, config.ExecCPUAffinity != nil, config.ProcessLabel != "", config.RootlessEUID:
 		return nil
 	}
-	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile}
+	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
+		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
 		if !ok {

@@ -32,7 +32,7 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
 	for tick := time.Millisecond; ; tick = min(2*tick, 100*time.Millisecond) {
-		ended, err := c.killOnce()
+		ended, err := c.killOnce(tick > 4*time.Millisecond)
 		if ended {
 			break
 		}
@@ -49,8 +49,9 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	return s.clean(ctx, c)
 }
 
-// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died.
-func (c *container) killOnce() (ended bool, err error) {
+// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died. Where
+// the kernel ends all others with the first process, they are looked for only if all is set.
+func (c *container) killOnce(all bool) (ended bool, err error) {
 	select {
 	case <-c.exited:
 		return true, nil
@@ -65,6 +66,7 @@ func (c *container) killOnce() (ended bool, err error) {
 	}
 	c.mu.Lock()
 	paths, state := c.row.Cgroups, c.row.State
+	all = all || c.row.Join == nil || !c.row.Join.OwnProcesses
 	c.mu.Unlock()
 	if state == keeper.StateStarting {
 		return false, (&inProcess{s: c.s}).killStarting(c)
@@ -73,6 +75,9 @@ func (c *container) killOnce() (ended bool, err error) {
 		return false, err
 	}
 	thaw(paths)
+	if !all {
+		return false, nil
+	}
 	return false, killAll(paths)
 }
 
