@@ -26,10 +26,15 @@ const confinement = `grep -vE '^(Name|Pid|PPid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ng
 echo; cat /proc/self/cgroup; cat /proc/self/limits | tr -s ' '; cat /proc/self/oom_score_adj; env; readlink /proc/self/cwd
 for fd in /proc/self/fd/*; do test -e $fd && echo ${fd##*/}; done
 test -e /proc/self/fd/0 && tty; cat /proc/self/uid_map
+cat /proc/sys/kernel/hostname /proc/sys/kernel/domainname /proc/sys/kernel/msgmax; ls -lRn /dev /run 2>&1 | grep -vE ' (pts|mqueue|shm|fd|console)$|^/dev/(pts|fd)|[0-9]:[0-9][0-9] [0-9]$'
+ls -dn /etc /etc/new /a /a/b /tmp /dev /dev/shm 2>&1
 while read id parent dev rest; do echo $rest; done </proc/self/mountinfo`
 
 // numbers of things that each container has its own of.
 var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k`)
+
+// olderRunc is what runc before 1.2 does not do: domain names, options of file systems, and propagation of the root.
+var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)$| #-`)
 
 var olderExec = regexp.MustCompile(`Umask:\s*\d+|Max open files \d+`)
 
@@ -89,6 +94,49 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 		"node's processes": func(s *specs.Spec) {
 			s.Linux.Namespaces = s.Linux.Namespaces[1:]
 		},
+		"mounts": func(s *specs.Spec) {
+			s.Root.Readonly = true
+			s.Mounts = append(s.Mounts,
+				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "relatime", "ro"}},
+				specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+				specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "mode=1777", "size=65536k"}},
+				specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"ro", "noatime"}},
+				specs.Mount{Destination: "/etc/new/file", Type: "bind", Source: s.Root.Path + "/etc/passwd", Options: []string{"bind", "ro"}},
+				specs.Mount{Destination: "/a/b", Type: "bind", Source: "/usr", Options: []string{"rbind", "ro", "nosuid", "rslave"}},
+				specs.Mount{Destination: "/a/b/share", Type: "bind", Source: "/etc", Options: []string{"rbind", "rro", "noexec", "rprivate"}},
+				specs.Mount{Destination: "/c", Type: "bind", Source: "/usr", Options: []string{"bind"}},
+				specs.Mount{Destination: "/d", Type: "bind", Source: "/usr", Options: []string{"rbind", "nodev", "noatime", "nodiratime"}},
+				specs.Mount{Destination: "/e", Type: "bind", Source: "/usr", Options: []string{"rbind", "strictatime", "ro"}})
+			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware", "/proc/scsi", "/a/b/bin", "/no/such"}
+			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys", "/c/lib", "/no/such"}
+			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "1234", "fs.mqueue.msg_max": "20"}
+			s.Hostname, s.Domainname = "a-name", "a-domain"
+		},
+		"a cgroup namespace": func(s *specs.Spec) {
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+			s.Mounts = append(s.Mounts,
+				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev"}},
+				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime"}})
+		},
+		"shared mounts": func(s *specs.Spec) {
+			s.Linux.RootfsPropagation = "shared"
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/a", Type: "bind", Source: "/usr", Options: []string{"rbind", "rshared"}})
+		},
+		"devices": func(s *specs.Spec) {
+			mode, id := os.FileMode(0o640), uint32(5)
+			s.Linux.Devices = []specs.LinuxDevice{
+				{Path: "/dev/sub/fuse", Type: "c", Major: 10, Minor: 229, FileMode: &mode, UID: &id, GID: &id},
+				{Path: "/dev/loop9", Type: "b", Major: 7, Minor: 9}, {Path: "/run/fifo", Type: "p"},
+			}
+		},
+		"other namespaces": func(s *specs.Spec) {
+			for i, ns := range s.Linux.Namespaces {
+				if name := map[specs.LinuxNamespaceType]string{specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts"}[ns.Type]; name != "" {
+					s.Linux.Namespaces[i].Path = "/proc/self/ns/" + name // of the keeper, and of runc
+				}
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
@@ -136,12 +184,19 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 					t.Errorf("%s:\n%s", what, difference(t, a, b))
 				}
 			}
-			// runc before 1.2 leaves the root a slave of a host's shared one.
-			compare("first process, and that of runc", first[0], strings.ReplaceAll(first[1], " #- ", " - "))
+			older := func(s string) string {
+				return olderRunc.ReplaceAllStringFunc(s, func(s string) string {
+					if s == " #-" {
+						return " -"
+					}
+					return ""
+				})
+			}
+			compare("first process, and that of runc", older(first[0]), older(first[1]))
 			compare("first process, and that of libcontainer alone", first[0], first[2])
 			compare("exec, and that of libcontainer alone", further[0], further[2])
 			// runc before 1.2 gives execs its own umask, and as many open files as the hard limit has.
-			compare("exec, and that of runc", olderExec.ReplaceAllString(further[0], ""), olderExec.ReplaceAllString(strings.ReplaceAll(further[1], " #- ", " - "), ""))
+			compare("exec, and that of runc", olderExec.ReplaceAllString(older(further[0]), ""), olderExec.ReplaceAllString(older(further[1]), ""))
 			// Another version of runc compiles a profile to another program; the same library to one with the
 			// same verdicts (architectures come in any order).
 			sameVerdicts(t, filters[0], filters[2])

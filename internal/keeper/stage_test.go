@@ -210,7 +210,7 @@ func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	few := int64(64 << 10)
+	few := int64(4096)
 	for want, edit := range map[string]func(*specs.Spec){
 		`mount "/no/such/source" at "/mnt": source: no such file`: func(s *specs.Spec) {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such/source", Options: []string{"bind"}})

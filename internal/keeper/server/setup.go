@@ -110,9 +110,6 @@ func ownDev(config *configs.Config) bool {
 func operations(config *configs.Config, paths map[string]string, terminal bool) ([]stage.Operation, error) {
 	var ops []stage.Operation
 	add := func(o ...stage.Operation) { ops = append(ops, o...) }
-	if p := config.RootPropagation; p != 0 && p&(unix.MS_PRIVATE|unix.MS_SLAVE) == 0 {
-		add(stage.Operation{Kind: stage.RootPropagate, Flags: uint64(p)})
-	}
 	for _, m := range config.Mounts {
 		list, err := mountOperations(config, m, paths)
 		if err != nil {
@@ -134,6 +131,10 @@ func operations(config *configs.Config, paths map[string]string, terminal bool) 
 		for _, l := range devLinks() {
 			add(stage.Operation{Kind: stage.Link, Target: l[0], Source: l[1]})
 		}
+	}
+	add(stage.Operation{Kind: stage.Pivot})
+	if p := config.RootPropagation; p != 0 && p&(unix.MS_PRIVATE|unix.MS_SLAVE) == 0 {
+		add(stage.Operation{Kind: stage.RootPropagate, Flags: uint64(p)})
 	}
 	if terminal {
 		add(stage.Operation{Kind: stage.Terminal})
@@ -338,8 +339,10 @@ var v1Hierarchies = sync.OnceValues(func() ([]hierarchy, error) {
 // directory is the container's; in a hierarchy that has no part in its limits it is where the keeper is.
 func (h *hierarchy) directory(paths map[string]string) string {
 	for _, s := range h.mount.Subsystems {
-		if p := paths[s]; p != "" {
-			return p
+		for _, key := range []string{s, cgroups.CgroupNamePrefix + s} {
+			if p := paths[key]; p != "" {
+				return p
+			}
 		}
 	}
 	return h.own

@@ -13,12 +13,14 @@ void stage_say(int step, int value);
 void __attribute__((noreturn)) stage_fail_at(int step, int error, int operation);
 void __attribute__((noreturn)) stage_fail(int step);
 
-/* setup.c: what is done on the host's side, and what in the container's root. */
-void stage_leave_host(void);
+/* setup.c */
+void stage_take_root(void);
 void stage_set_up_root(void);
 /* The terminal is /dev/console too. */
 void stage_mount_console(int terminal);
 void stage_make_terminal(void);
 void stage_reopen_null(void);
+/* No directory is open from here on. */
+void stage_close_root(void);
 
 #endif

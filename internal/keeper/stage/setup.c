@@ -33,11 +33,11 @@ int umount2(const char *, int);
 #define MAX_LINKS 40
 
 /*
- * Sources are cloned while the host's mounts are there; after that the container's root is the only root there is, and every
- * target is looked up in it. Links of the image may lead anywhere inside; magic links, which lead outside, are never followed.
+ * Every target is looked up with the container's root as the only root there is, before the pivot as after it. Links of the
+ * image may lead anywhere inside; magic links, which lead outside, are never followed.
  */
 
-static int root = -1;      /* O_PATH */
+static int root = -1;       /* the root of a mount */
 static uint64_t proc_mount; /* number of the container's /proc; 0: none yet */
 static int current;         /* operation */
 
@@ -258,11 +258,26 @@ static void do_mount(const struct stage_op *op)
 	note_proc(op);
 }
 
-static void do_bind(const struct stage_op *op)
+/* What is mounted, with its attributes. */
+static void take_source(struct stage_op *op)
+{
+	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
+	if (op->fd < 0)
+		fail_op(STEP_SOURCE);
+	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
+	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
+	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
+		fail_op(STEP_ATTRIBUTES);
+	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
+		fail_op(STEP_ATTRIBUTES);
+}
+
+static void do_bind(struct stage_op *op)
 {
 	struct statx x;
 	int target, directory;
 
+	take_source(op);
 	if (look(op->fd, &x) != 0)
 		fail_op(STEP_SOURCE);
 	directory = S_ISDIR(x.stx_mode);
@@ -385,9 +400,10 @@ static int make_void(void)
 	return tree;
 }
 
+static int null = -1, empty = -1; /* what masks are made of */
+
 static void do_mask(const struct stage_op *op)
 {
-	static int null = -1, empty = -1;
 	int target = open_in_root(stage_text(op->target), O_PATH, 0), tree;
 	struct stat st;
 
@@ -451,7 +467,20 @@ static void do_change(const struct stage_op *op)
 	close(target);
 }
 
-static void operate(const struct stage_op *op)
+static void do_pivot(void)
+{
+	int host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (host < 0 || fchdir(root) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
+		stage_fail(STEP_ROOTFS);
+	/* The host's own mounts hear nothing of it. */
+	if (fchdir(host) != 0 || mount(NULL, ".", NULL, MS_SLAVE | MS_REC, NULL) != 0 || umount2(".", MNT_DETACH) != 0 ||
+	    chdir("/") != 0)
+		stage_fail(STEP_ROOTFS);
+	close(host);
+}
+
+static void operate(struct stage_op *op)
 {
 	int bad = 0;
 
@@ -490,6 +519,9 @@ static void operate(const struct stage_op *op)
 	case OP_DOMAINNAME:
 		bad = setdomainname(stage_text(op->data), strlen(stage_text(op->data)));
 		break;
+	case OP_PIVOT:
+		do_pivot();
+		break;
 	case OP_TERMINAL:
 		stage_make_terminal();
 		break;
@@ -504,20 +536,6 @@ static void operate(const struct stage_op *op)
 	}
 	if (bad)
 		fail_op(STEP_OPERATION);
-}
-
-/* What is mounted, while the host's paths lead to it. */
-static void take_source(struct stage_op *op)
-{
-	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
-	if (op->fd < 0)
-		fail_op(STEP_SOURCE);
-	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
-	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
-	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
-		fail_op(STEP_ATTRIBUTES);
-	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
-		fail_op(STEP_ATTRIBUTES);
 }
 
 /* pivot_root needs a parent that does not propagate, and a bind of the root must not show on the host. */
@@ -539,40 +557,24 @@ static void part_from_host(void)
 	}
 }
 
-void stage_leave_host(void)
+/* The root file system becomes a mount of this namespace. */
+void stage_take_root(void)
 {
-	struct stage_op *op = stage_at(stage_plan->operations.offset);
-	uint32_t i;
-	int tree, at, host;
+	int at;
 
 	part_from_host();
-	for (i = 0; i < stage_plan->operations.count; i++) {
-		current = i;
-		if (op[i].kind == OP_BIND)
-			take_source(&op[i]);
-	}
 	at = open(stage_text(stage_plan->root), O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (at < 0)
 		stage_fail(STEP_ROOTFS);
-	tree = clone_tree(at, "", AT_EMPTY_PATH | AT_RECURSIVE);
-	host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (tree < 0 || host < 0 || attach(tree, at) != 0 || fchdir(tree) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
+	root = clone_tree(at, "", AT_EMPTY_PATH | AT_RECURSIVE);
+	if (root < 0 || attach(root, at) != 0)
 		stage_fail(STEP_ROOTFS);
 	close(at);
-	close(tree);
-	/* The host's own mounts hear nothing of it. */
-	if (fchdir(host) != 0 || mount(NULL, ".", NULL, MS_SLAVE | MS_REC, NULL) != 0 || umount2(".", MNT_DETACH) != 0 ||
-	    chdir("/") != 0)
-		stage_fail(STEP_ROOTFS);
-	close(host);
-	root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (root < 0)
-		stage_fail(STEP_ROOTFS);
 }
 
 void stage_set_up_root(void)
 {
-	const struct stage_op *op = stage_at(stage_plan->operations.offset);
+	struct stage_op *op = stage_at(stage_plan->operations.offset);
 	uint32_t i;
 
 	for (i = 0; i < stage_plan->operations.count; i++) {
@@ -602,18 +604,27 @@ void stage_mount_console(int terminal)
 void stage_reopen_null(void)
 {
 	struct stat st;
-	int fd, null = -1;
+	int fd, own = -1;
 
 	for (fd = 0; fd < 3; fd++) {
 		if (fstat(fd, &st) != 0)
 			stage_fail(STEP_STDIO);
 		if (!S_ISCHR(st.st_mode) || st.st_rdev != makedev(1, 3))
 			continue;
-		if (null < 0)
-			null = open_null(O_RDWR);
-		if (dup2(null, fd) < 0)
+		if (own < 0)
+			own = open_null(O_RDWR);
+		if (dup2(own, fd) < 0)
 			stage_fail(STEP_STDIO);
 	}
+	if (own >= 0)
+		close(own);
+}
+
+void stage_close_root(void)
+{
 	if (null >= 0)
 		close(null);
+	if (empty >= 0)
+		close(empty);
+	close(root);
 }

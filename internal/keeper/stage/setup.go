@@ -59,6 +59,7 @@ const (
 	Sysctl        Kind = C.OP_SYSCTL     // writes Data to Source below /proc/sys
 	Hostname      Kind = C.OP_HOSTNAME   // Data
 	Domainname    Kind = C.OP_DOMAINNAME // Data
+	Pivot         Kind = C.OP_PIVOT      // what was prepared becomes the root; no Bind comes after it, no Terminal before it
 	Terminal      Kind = C.OP_TERMINAL   // makes it, and mounts it at /dev/console
 	RootReadonly  Kind = C.OP_ROOT_READONLY
 	RootPropagate Kind = C.OP_ROOT_PROPAGATE // Flags
@@ -209,6 +210,8 @@ func (o *Operation) String() string {
 		return fmt.Sprintf("set host name %q", o.Data)
 	case Domainname:
 		return fmt.Sprintf("set domain name %q", o.Data)
+	case Pivot:
+		return "change the root"
 	case Terminal:
 		return "make a terminal"
 	}

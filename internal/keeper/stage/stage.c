@@ -125,33 +125,15 @@ static void set_oom_score(void)
 	close(fd);
 }
 
-struct limit {
-	uint64_t soft, hard;
-};
-
-static struct limit files;
-
-/* Sources of many mounts are open at a time. */
-static void raise_files(void)
-{
-	struct limit all;
-
-	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &files) != 0)
-		stage_fail(STEP_RLIMIT);
-	all.soft = all.hard = files.hard;
-	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &all, NULL) != 0)
-		stage_fail(STEP_RLIMIT);
-}
-
 static void set_limits(void)
 {
 	const struct stage_limit *l = stage_at(stage_plan->limits.offset);
 	uint32_t i;
 
-	if (files.hard && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
-		stage_fail(STEP_RLIMIT);
 	for (i = 0; i < stage_plan->limits.count; i++) {
-		struct limit r = {l[i].soft, l[i].hard};
+		struct {
+			uint64_t soft, hard;
+		} r = {l[i].soft, l[i].hard};
 
 		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
 			stage_fail(STEP_RLIMIT);
@@ -587,7 +569,6 @@ static int begin(void)
 	int apparmor = -1;
 
 	umask(0);
-	raise_files();
 	if (stage_plan->flags & STAGE_WAIT)
 		await();
 	join_cgroups();
@@ -601,12 +582,13 @@ static int begin(void)
 	if (unshare(stage_plan->namespaces) != 0)
 		stage_fail(STEP_UNSHARE);
 	join_keyring();
-	stage_leave_host();
+	stage_take_root();
 	stage_set_up_root();
 	if (!(stage_plan->flags & STAGE_TERMINAL))
 		close(STAGE_FD_CONSOLE);
 	if (stage_plan->flags & STAGE_REOPEN_NULL)
 		stage_reopen_null();
+	stage_close_root();
 	return apparmor;
 }
 

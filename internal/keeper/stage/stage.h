@@ -92,6 +92,7 @@ enum {
 	OP_SYSCTL,        /* data into the file source below /proc/sys */
 	OP_HOSTNAME,      /* data */
 	OP_DOMAINNAME,    /* data */
+	OP_PIVOT,         /* the root becomes that of this process, and the host's mounts go; binds come before it */
 	OP_TERMINAL,      /* made, and mounted on /dev/console */
 	OP_ROOT_READONLY,
 	OP_ROOT_PROPAGATE,
@@ -106,7 +107,7 @@ enum {
 	OP_REPLACE = 1 << 5,      /* a link's target is removed first */
 };
 
-/* What a first process does in its new root, one after the other; sources are taken from the host's before that. */
+/* What a first process does in its new root, one after the other. */
 struct stage_op {
 	uint32_t kind, flags;
 	uint32_t source, target, type, data; /* offsets of strings; 0: none */
@@ -116,7 +117,7 @@ struct stage_op {
 	uint64_t set_all, clear_all;         /* of all its mounts */
 	uint64_t propagation;                /* of a bind: MS_*, 0: as it is */
 	uint32_t mode, uid, gid, major, minor;
-	int32_t fd; /* the stage's own */
+	int32_t fd; /* of the source, while it is mounted */
 };
 
 struct stage_namespace {
