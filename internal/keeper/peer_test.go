@@ -31,7 +31,7 @@ ls -dn /etc /etc/new /a /a/b /tmp /dev /dev/shm 2>&1
 while read id parent dev rest; do echo $rest; done </proc/self/mountinfo`
 
 // numbers of things that each container has its own of.
-var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k`)
+var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
 
 // olderRunc is what runc before 1.2 does not do: domain names, options of file systems, and propagation of the root.
 var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)$| #-`)
