@@ -29,13 +29,8 @@ func (a *app) imagesCommand() *cobra.Command {
 		Use:   "images",
 		Short: "List images",
 		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			rows, err := imageRows(cmd.Context(), conn)
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			rows, err := imageRows(ctx, conn)
 			if err != nil {
 				return err
 			}
@@ -47,7 +42,7 @@ func (a *app) imagesCommand() *cobra.Command {
 				{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
 				{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
 			})
-		},
+		}),
 	}
 	a.output(cmd)
 	return cmd

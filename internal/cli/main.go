@@ -149,6 +149,18 @@ func (a *app) dial(ctx context.Context) (*connection.Connection, error) {
 	return connection.Dial(ctx, a.address)
 }
 
+// connected is what a command does with the runtime.
+func (a *app) connected(do func(ctx context.Context, conn *connection.Connection, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		conn, err := a.dial(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		return do(cmd.Context(), conn, args)
+	}
+}
+
 // store is the directories of pods that this command line has started on its runtime.
 func (a *app) store(conn *connection.Connection) *poddir.Store {
 	return &poddir.Store{Root: a.dataDir, Address: conn.Address}

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -40,27 +39,9 @@ func (a *app) freezing(verb, short, long string, do func(context.Context, pouch.
 		Use: verb + " POD|CONTAINER...", Short: short, Long: long,
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			list, err := a.targets(ctx, conn, args, all)
-			if err != nil {
-				return err
-			}
-			var errs []error
-			for _, t := range list {
-				if err := eachRunning(ctx, conn, t, do); err != nil {
-					errs = append(errs, fmt.Errorf("%s %s: %w", verb, t, err))
-					continue
-				}
-				fmt.Fprintln(a.out, t)
-			}
-			return errors.Join(errs...)
-		},
+		RunE: a.each(&all, verb, func(ctx context.Context, conn *connection.Connection, t target) error {
+			return eachRunning(ctx, conn, t, do)
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	return cmd

@@ -42,13 +42,8 @@ func (a *app) podsCommand() *cobra.Command {
 		Use:   "pods",
 		Short: "List pods",
 		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			rows, err := podRows(cmd.Context(), conn)
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			rows, err := podRows(ctx, conn)
 			if err != nil {
 				return err
 			}
@@ -64,7 +59,7 @@ func (a *app) podsCommand() *cobra.Command {
 				{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
 				{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
 			})
-		},
+		}),
 	}
 	a.output(cmd)
 	return cmd

@@ -26,13 +26,7 @@ func (a *app) portForwardCommand() *cobra.Command {
 		Example:           "  berth port-forward hello 8080:80",
 		Args:              arguments(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.complete(1, podNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			pod, err := lookup.Pod(ctx, conn.Runtime, args[0])
 			if err != nil {
 				return err
@@ -41,7 +35,7 @@ func (a *app) portForwardCommand() *cobra.Command {
 				return fmt.Errorf("pod %s is stopped", lookup.PodName(pod))
 			}
 			return a.forward(ctx, conn, pod, bind, args[1:])
-		},
+		}),
 	}
 	cmd.Flags().StringSliceVar(&bind, "bind", []string{"localhost"}, "addresses of this machine to listen on")
 	return cmd

@@ -24,27 +24,9 @@ func (a *app) rmCommand() *cobra.Command {
 		Long:              "Remove pods with their containers, volumes and logs, or single containers. What runs is removed with --force only.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			list, err := a.targets(ctx, conn, args, all)
-			if err != nil {
-				return err
-			}
-			var errs []error
-			for _, t := range list {
-				if err := a.remove(ctx, conn, t, force); err != nil {
-					errs = append(errs, fmt.Errorf("remove %s: %w", t, err))
-					continue
-				}
-				fmt.Fprintln(a.out, t)
-			}
-			return errors.Join(errs...)
-		},
+		RunE: a.each(&all, "remove", func(ctx context.Context, conn *connection.Connection, t target) error {
+			return a.remove(ctx, conn, t, force)
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop what runs first")
@@ -99,14 +81,9 @@ func (a *app) rmiCommand() *cobra.Command {
 			return nil
 		}),
 		ValidArgsFunction: a.complete(0, imageNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			if unused {
+				var err error
 				if args, err = unusedImages(ctx, conn); err != nil {
 					return err
 				}
@@ -120,7 +97,7 @@ func (a *app) rmiCommand() *cobra.Command {
 				fmt.Fprintln(a.out, name)
 			}
 			return errors.Join(errs...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container is made of, but pinned ones")
 	return cmd

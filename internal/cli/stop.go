@@ -67,6 +67,25 @@ func (a *app) targets(ctx context.Context, conn *connection.Connection, names []
 	return list, nil
 }
 
+// each does one thing to all that is named, or to all pods, and prints the names of those to which it could.
+func (a *app) each(all *bool, verb string, do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
+	return a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+		list, err := a.targets(ctx, conn, args, *all)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, t := range list {
+			if err := do(ctx, conn, t); err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", verb, t, err))
+				continue
+			}
+			fmt.Fprintln(a.out, t)
+		}
+		return errors.Join(errs...)
+	})
+}
+
 // namesOrAll checks that there are names, or --all.
 func namesOrAll(all *bool) cobra.PositionalArgs {
 	return arguments(func(_ *cobra.Command, args []string) error {
@@ -89,27 +108,9 @@ func (a *app) stopCommand() *cobra.Command {
 		Long:              "Stop pods or containers. Each container is asked to end, and killed after the pod's grace period or --time.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			list, err := a.targets(ctx, conn, args, all)
-			if err != nil {
-				return err
-			}
-			var errs []error
-			for _, t := range list {
-				if err := stop(ctx, conn, t, seconds); err != nil {
-					errs = append(errs, fmt.Errorf("stop %s: %w", t, err))
-					continue
-				}
-				fmt.Fprintln(a.out, t)
-			}
-			return errors.Join(errs...)
-		},
+		RunE: a.each(&all, "stop", func(ctx context.Context, conn *connection.Connection, t target) error {
+			return stop(ctx, conn, t, seconds)
+		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	cmd.Flags().IntVarP(&seconds, "time", "t", -1, "seconds until containers are killed; negative: the pod's grace period")

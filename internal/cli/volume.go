@@ -51,13 +51,8 @@ func (a *app) volumeListCommand() *cobra.Command {
 		Use:   "ls",
 		Short: "List volumes",
 		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			rows, err := volumeRows(cmd.Context(), conn, unused)
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			rows, err := volumeRows(ctx, conn, unused)
 			if err != nil {
 				return err
 			}
@@ -68,7 +63,7 @@ func (a *app) volumeListCommand() *cobra.Command {
 				{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
 				{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
 			})
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "those that no container uses")
 	a.output(cmd)
@@ -81,13 +76,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 		Short:             "Show volumes and how much is in them, as JSON or with -o yaml",
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, volumeNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			names, err := namesOfContainers(ctx, conn)
 			if err != nil {
 				return err
@@ -105,7 +94,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 				format = table.JSON
 			}
 			return table.Document(a.out, format, all)
-		},
+		}),
 	}
 	a.output(cmd)
 	return cmd
@@ -118,14 +107,9 @@ func (a *app) volumeRemoveCommand() *cobra.Command {
 		Long:              "Remove volumes with what is in them. A volume that a container uses, be it an ended one, stays.",
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, volumeNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			conn, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			return a.removeVolumes(cmd.Context(), conn, args, false)
-		},
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+			return a.removeVolumes(ctx, conn, args, false)
+		}),
 	}
 }
 
@@ -135,13 +119,8 @@ func (a *app) volumePruneCommand() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove all volumes that no container uses, with what is in them",
 		Args:  arguments(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			conn, err := a.dial(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			rows, err := volumeRows(cmd.Context(), conn, true)
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			rows, err := volumeRows(ctx, conn, true)
 			if err != nil {
 				return err
 			}
@@ -155,8 +134,8 @@ func (a *app) volumePruneCommand() *cobra.Command {
 				}
 				return nil
 			}
-			return a.removeVolumes(cmd.Context(), conn, names, true)
-		},
+			return a.removeVolumes(ctx, conn, names, true)
+		}),
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only name them")
 	return cmd

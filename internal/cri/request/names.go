@@ -114,6 +114,21 @@ func (c *Check) Port(p Path, port int32) {
 	}
 }
 
+// PortMapping checks a port of a pod and the one of the node that leads there, if any does.
+func (c *Check) PortMapping(p Path, m interface {
+	GetContainerPort() int32
+	GetHostPort() int32
+	GetHostIp() string
+}) {
+	c.Port(p.Field("container_port"), m.GetContainerPort())
+	if m.GetHostPort() != 0 {
+		c.Port(p.Field("host_port"), m.GetHostPort())
+	}
+	if ip := m.GetHostIp(); ip != "" {
+		c.Address(p.Field("host_ip"), ip)
+	}
+}
+
 // Address checks an IP address without a zone.
 func (c *Check) Address(p Path, s string) {
 	if addr, err := netip.ParseAddr(s); err != nil || addr.Zone() != "" {

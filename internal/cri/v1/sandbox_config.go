@@ -93,14 +93,7 @@ func toDNS(c *check, p path, d *api.DNSConfig) *model.DNS {
 func toPortMappings(c *check, p path, in []*api.PortMapping) []model.PortMapping {
 	var out []model.PortMapping
 	for i, m := range in {
-		at := p.At(i)
-		c.Port(at.Field("container_port"), m.GetContainerPort())
-		if m.GetHostPort() != 0 {
-			c.Port(at.Field("host_port"), m.GetHostPort())
-		}
-		if ip := m.GetHostIp(); ip != "" {
-			c.Address(at.Field("host_ip"), ip)
-		}
+		c.PortMapping(p.At(i), m)
 		out = append(out, model.PortMapping{
 			Protocol:      protocols[m.GetProtocol()],
 			ContainerPort: m.GetContainerPort(),
