@@ -35,7 +35,7 @@ what to offer. The command runs until it is ended; berth-device-plugin.service r
 			}
 			cfg, err := plugin.Load(file)
 			if err != nil {
-				return err
+				return &fileError{err}
 			}
 			if dir != "" {
 				cfg.Dir = dir

@@ -23,6 +23,7 @@ import (
 const (
 	exitError       = 1
 	exitUsage       = 2
+	exitFile        = 78 // EX_CONFIG of sysexits.h: units are not started again after it
 	exitInterrupted = 130
 )
 
@@ -59,6 +60,7 @@ func run(ctx context.Context, version string, args []string, in *os.File, out, e
 	err := root.ExecuteContext(ctx)
 	var exit *streaming.ExitError
 	var usage *usageError
+	var file *fileError
 	switch {
 	case err == nil:
 		return 0
@@ -69,6 +71,9 @@ func run(ctx context.Context, version string, args []string, in *os.File, out, e
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
 		fmt.Fprintf(errOut, "berth: %v\n", err)
 		return exitUsage
+	case errors.As(err, &file):
+		fmt.Fprintf(errOut, "berth: %v\n", err)
+		return exitFile
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || connection.Code(err).String() == "Canceled"):
 		return exitInterrupted
 	}
@@ -87,6 +92,13 @@ func (e *usageError) Error() string {
 }
 
 func (e *usageError) Unwrap() error { return e.err }
+
+// fileError is a configuration with which a command that runs on cannot begin, however often it is started.
+type fileError struct{ err error }
+
+func (e *fileError) Error() string { return e.err.Error() }
+
+func (e *fileError) Unwrap() error { return e.err }
 
 // arguments makes the errors of a validator usage errors.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {

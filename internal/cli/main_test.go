@@ -38,6 +38,7 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"ps", "-o", "xml"}, exitUsage, "json, yaml, wide"},
 		{[]string{"ps", "--no-such"}, exitUsage, "--help"},
 		{[]string{"exec", "only-a-name"}, exitUsage, "--help"},
+		{[]string{"device-plugin", "--config", "/no/such.toml"}, exitFile, "no such file"},
 		{[]string{"rm"}, exitUsage, "--all"},
 		{[]string{"checkpoint", "x"}, exitUsage, "-o"},
 		{[]string{"checkpoint", "-o", "x.tar"}, exitUsage, "arg"},

@@ -106,8 +106,7 @@ func (m *Manager) podCgroupDir(parent string) string {
 	return dir
 }
 
-// removalPatience bounds how long the removal of a pod's cgroup waits for the kernel, or for systemd. All processes are gone
-// by then.
+// removalPatience bounds how long the removal of one cgroup waits for the kernel, or for systemd. All processes are gone by then.
 func (m *Manager) removalPatience() time.Duration {
 	if m.cfg.SystemdCgroup {
 		return 2 * time.Second
@@ -125,15 +124,18 @@ func (m *Manager) removeOwnedCgroup(r *SandboxRecord) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, m.removalPatience())
-	defer cancel()
+	remove := func(dir string) error {
+		ctx, cancel := context.WithTimeout(m.ctx, m.removalPatience())
+		defer cancel()
+		return m.removeCgroup(ctx, host, dir)
+	}
 	for p := m.podCgroupDir(r.CgroupParent); within(p, r.OwnedCgroup); p = path.Dir(p) {
 		for _, other := range m.pod {
 			if within(m.podCgroupDir(other.record().CgroupParent), p) {
 				return
 			}
 		}
-		if err := m.removeCgroup(ctx, host, p); err != nil {
+		if err := remove(p); err != nil {
 			m.log.Warn("remove a pod's cgroup", "cgroup", p, "error", err)
 			return
 		}

@@ -19,12 +19,14 @@ var OrphansTell = sync.OnceValue(func() bool {
 	if err := cmd.Start(); err != nil {
 		panic(err)
 	}
+	if err := cmd.Wait(); err != nil { // before New, which makes waiting through a copy of the descriptor not wait
+		panic(err)
+	}
 	p, err := pidfd.New(fd, cmd.Process.Pid, false)
 	if err != nil {
 		panic(err)
 	}
 	defer p.Close()
-	_ = cmd.Wait()
 	exit, err := p.Wait()
 	if err != nil {
 		panic(err)

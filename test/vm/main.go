@@ -23,9 +23,6 @@ import (
 // tags are the build tags of tests, as in the Makefile.
 const tags = "seccomp"
 
-// patience is how many times longer than usual tests wait in the guest, which may have to share a machine that is busy.
-const patience = 4
-
 // settings are the flags.
 type settings struct {
 	cache     string
@@ -40,6 +37,7 @@ type settings struct {
 	run, skip string
 	driver    string
 	limit     time.Duration
+	patience  int
 	verbose   bool
 }
 
@@ -71,6 +69,7 @@ func main() {
 	flag.IntVar(&s.size.memory, "memory", 4096, "memory of the guest in MiB")
 	flag.DurationVar(&s.bootLimit, "boot-limit", 15*time.Minute, "longest time until the guest answers")
 	flag.DurationVar(&s.limit, "limit", 60*time.Minute, "longest time of one package's tests, of critest, or of the command")
+	flag.IntVar(&s.patience, "patience", 4, "how many times longer than usual tests wait in the guest; more where the machine is busy")
 	flag.BoolVar(&s.verbose, "v", false, "show what tests print")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -190,7 +189,7 @@ func (s *session) environment() []string {
 		"GOPROXY=off", "GOFLAGS=-buildvcs=false", "LC_ALL=C.UTF-8",
 		node.EnvBinaries + "=" + filepath.Join(wire.Share, "bin"),
 		node.EnvCgroupDriver + "=" + s.driver,
-		node.EnvPatience + "=" + strconv.Itoa(patience),
+		node.EnvPatience + "=" + strconv.Itoa(s.patience),
 		"BERTH_VM=1",
 	}
 }

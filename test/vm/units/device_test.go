@@ -77,8 +77,9 @@ func running(t *testing.T, before string) (pid string) {
 	return pid
 }
 
-// TestTheDevicePluginServes: the unit as it is installed offers nothing and stays up; with a resource in its file it hands
-// devices out, from within what its unit shuts it off from; kills of it and of berthd take no device from a container.
+// TestTheDevicePluginServes: the unit as it is installed has nothing to offer, fails and is not tried again; with a resource in
+// its file it hands devices out, from within what its unit shuts it off from; kills of it and of berthd take no device from a
+// container.
 func TestTheDevicePluginServes(t *testing.T) {
 	n := installed(t)
 	t.Cleanup(func() {
@@ -91,8 +92,14 @@ func TestTheDevicePluginServes(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	must(t, "systemctl", "enable", "--now", plugin)
-	pid := running(t, "")
+	must(t, "systemctl", "enable", plugin)
+	if out, err := exec.Command("systemctl", "start", plugin).CombinedOutput(); err == nil {
+		t.Errorf("with nothing to offer it starts: %s", out)
+	}
+	time.Sleep(3 * time.Second) // RestartSec is one
+	if state, restarts := property(t, plugin, "ActiveState"), property(t, plugin, "NRestarts"); state != "failed" || restarts != "0" {
+		t.Errorf("with nothing to offer it is %s, after %s restarts", state, restarts)
+	}
 
 	const file = "/etc/berth/device-plugin.toml"
 	if err := os.WriteFile(file, []byte(fmt.Sprintf("[[resource]]\nname = %q\nnodes = [\"/dev/berth-test[0-9]\"]\n", resource)), 0o644); err != nil {
@@ -102,8 +109,8 @@ func TestTheDevicePluginServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	deviceNode(t, "/dev/berth-test0")
-	must(t, "systemctl", "restart", plugin)
-	pid = running(t, pid)
+	must(t, "systemctl", "start", plugin)
+	pid := running(t, "")
 	// The manager comes up after the plugin.
 	must(t, "systemctl", "restart", "berthd")
 	wantDevices(t, n, "at first", "berth-test0")
