@@ -27,6 +27,10 @@ func cgroups(t testing.TB, c *nodetest.Container) []string {
 				return nil
 			}
 			if err == nil && entry.IsDir() && strings.Contains(entry.Name(), c.ID) {
+				// With systemd's driver crun has processes and limits one below its scope.
+				if below := filepath.Join(path, "container"); exists(below) {
+					path = below
+				}
 				found = append(found, path)
 				return fs.SkipDir
 			}
