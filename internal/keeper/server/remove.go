@@ -182,6 +182,9 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 	}
 	c.mu.Lock()
 	paths, state := c.row.Cgroups, c.row.State
+	if sig == unix.SIGKILL && c.row.Join != nil && c.row.Join.OwnProcesses {
+		all = false // the kernel ends all others with the first process
+	}
 	c.mu.Unlock()
 	if state == keeper.StateExited {
 		return nil
