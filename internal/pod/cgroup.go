@@ -114,32 +114,66 @@ func (m *Manager) removalPatience() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// removeOwnedCgroup removes the cgroups that came with a pod, as far as no other pod lives below them. The caller holds
-// m.mu, so that no pod arrives meanwhile, and has taken the pod out of the map.
+// removeOwnedCgroup removes the cgroups that came with a pod, as far as no other pod lives below them, later if it cannot do so
+// now. The caller holds m.mu, so that no pod arrives meanwhile, and has taken the pod out of the map.
 func (m *Manager) removeOwnedCgroup(r *SandboxRecord) {
 	if r.OwnedCgroup == "" {
 		return
 	}
+	dir := m.podCgroupDir(r.CgroupParent)
+	if _, err := m.removeCgroups(dir, r.OwnedCgroup, m.removalPatience()); err != nil {
+		m.log.Warn("remove a pod's cgroup: it is tried again", "cgroup", dir, "error", err)
+		m.background.Go(func() { m.removeCgroupsLater(dir, r.OwnedCgroup) })
+	}
+}
+
+// How long after a failure the removal of a cgroup is tried again. Each try takes a tenth of that at the most: pods that come
+// meanwhile wait for it.
+const firstRetry, longestRetry = time.Second, time.Minute
+
+// removeCgroupsLater is for a process that does not die, or a systemd that is slow. What is left when berthd ends is the next
+// one's to find.
+func (m *Manager) removeCgroupsLater(dir, top string) {
+	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		m.mu.Lock()
+		gone, err := m.removeCgroups(dir, top, min(wait/10, m.removalPatience()))
+		m.mu.Unlock()
+		if gone {
+			m.log.Info("a pod's cgroup is removed at last", "cgroup", dir)
+			return
+		}
+		m.log.Debug("remove a pod's cgroup", "cgroup", dir, "error", err)
+	}
+}
+
+// removeCgroups removes dir and what is above it up to top, with patience for each; gone is false where another pod lives in
+// one of these.
+func (m *Manager) removeCgroups(dir, top string, patience time.Duration) (gone bool, err error) {
 	host, err := cgroup.Host()
 	if err != nil {
-		return
+		return false, err
 	}
 	remove := func(dir string) error {
-		ctx, cancel := context.WithTimeout(m.ctx, m.removalPatience())
+		ctx, cancel := context.WithTimeout(m.ctx, patience)
 		defer cancel()
 		return m.removeCgroup(ctx, host, dir)
 	}
-	for p := m.podCgroupDir(r.CgroupParent); within(p, r.OwnedCgroup); p = path.Dir(p) {
+	for p := dir; within(p, top); p = path.Dir(p) {
 		for _, other := range m.pod {
 			if within(m.podCgroupDir(other.record().CgroupParent), p) {
-				return
+				return false, nil
 			}
 		}
 		if err := remove(p); err != nil {
-			m.log.Warn("remove a pod's cgroup", "cgroup", p, "error", err)
-			return
+			return false, err
 		}
 	}
+	return true, nil
 }
 
 // removeCgroup removes a pod's cgroup, or one above it, as the node's driver does.

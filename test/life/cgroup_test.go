@@ -2,11 +2,19 @@ package life
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -66,4 +74,56 @@ func hostPID(t testing.TB, c *nodetest.Container) int {
 		t.Fatal(err)
 	}
 	return pid
+}
+
+// TestACgroupThatIsInUseGoesLater: somebody else's process in it holds up its removal, not the pod's, and leaves nothing.
+func TestACgroupThatIsInUseGoesLater(t *testing.T) {
+	nodetest.BerthOnly(t, "its cgroups are named otherwise")
+	n := nodetest.Start(t, node.Options{})
+	roots, err := node.CgroupMounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = "" })
+	p.Run()
+	own := n.OwnCgroup(n.CgroupRoot, p.ID)
+	stranger := exec.Command("sleep", "3600")
+	if err := stranger.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		_ = stranger.Process.Kill()
+		_ = stranger.Wait()
+	})
+	t.Cleanup(end)
+	joined := false
+	for _, root := range roots {
+		err = os.WriteFile(filepath.Join(root, own, "cgroup.procs"), []byte(strconv.Itoa(stranger.Process.Pid)), 0)
+		joined = joined || err == nil
+	}
+	if !joined {
+		t.Fatalf("no process may join the pod's cgroup %s: %v", own, err)
+	}
+	p.Remove()
+	there := func() (dirs []string) {
+		for _, root := range roots {
+			if _, err := os.Stat(filepath.Join(root, own)); err == nil {
+				dirs = append(dirs, filepath.Join(root, own))
+			}
+		}
+		return dirs
+	}
+	if len(there()) == 0 {
+		t.Error("a cgroup with a process in it is gone")
+	}
+	if err := stranger.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("somebody else's process: %v", err)
+	}
+	end()
+	nodetest.Eventually(t, 30*time.Second, "the pod's cgroup is gone", func() error {
+		if dirs := there(); len(dirs) > 0 {
+			return fmt.Errorf("%v", dirs)
+		}
+		return nil
+	})
 }
