@@ -42,7 +42,7 @@ type peer struct {
 func startPeers(ctx context.Context, o *options, dir string, registry *registrytest.Registry) (peers []*peer, err error) {
 	private := func(name string, start func(context.Context, node.Options) (*node.Node, error)) error {
 		progress("%s: starting a private one", name)
-		n, err := start(ctx, node.Options{Registry: registry, Config: o.config})
+		n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true, Pods: max(o.pods, o.burst, o.crowd) + 10})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

@@ -32,8 +32,12 @@ type Options struct {
 	Dir string
 	// Root is the directory for lasting data. Empty: one inside the node's directory.
 	Root string
-	// PodCIDR is the range of the pods' addresses. Empty: a /24 that nothing on the machine routes to.
+	// PodCIDR is the range of the pods' addresses. Empty: one that nothing on the machine routes to, a /24, or a /16 for
+	// more than 200 Pods.
 	PodCIDR string
+	Pods    int
+	// Volatile has what a reboot loses on a tmpfs, where most machines have it. Not for Reboot.
+	Volatile bool
 	// CgroupDriver is auto, cgroupfs or systemd. Empty: what EnvCgroupDriver says.
 	CgroupDriver string
 	// CNI gives the node a CNI configuration (Debian's bridge, host-local and portmap) in place of the built-in bridge.
@@ -218,7 +222,11 @@ func prepare(o Options) (n *Node, err error) {
 	if o.PodCIDR != "" {
 		n.PodCIDR, err = netip.ParsePrefix(o.PodCIDR)
 	} else {
-		n.PodCIDR, err = freePrefix()
+		bits := 24
+		if o.Pods > 200 {
+			bits = 16
+		}
+		n.PodCIDR, err = freePrefix(bits)
 	}
 	if err != nil {
 		return nil, err
@@ -228,20 +236,40 @@ func prepare(o Options) (n *Node, err error) {
 			return nil, err
 		}
 	}
+	if o.Volatile {
+		if err := syscall.Mount("tmpfs", n.State, "tmpfs", 0, "mode=711"); err != nil {
+			return nil, errors.Join(fmt.Errorf("mount a tmpfs at %s: %w", n.State, err), os.RemoveAll(n.Dir))
+		}
+		n.mounts = append(n.mounts, n.State)
+	}
 	if n.log, err = os.OpenFile(n.DaemonLog, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(n.Dir))
+		return nil, errors.Join(err, n.abandon())
 	}
 	n.Registry = o.Registry
 	if n.Registry == nil {
 		if n.Registry, err = NewRegistry(); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(n.Dir))
+			return nil, errors.Join(err, n.abandon())
 		}
 		n.ownRegistry = true
 	}
 	if err := n.Registry.HostsDir(n.HostsDir, RegistryHost); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(n.Dir))
+		return nil, errors.Join(err, n.abandon())
 	}
 	return n, n.dial()
+}
+
+// abandon removes the directories of a node that has not started.
+func (n *Node) abandon() error { return errors.Join(n.unmount(), os.RemoveAll(n.Dir)) }
+
+func (n *Node) unmount() error {
+	var errs []error
+	for _, mount := range n.mounts {
+		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil && err != syscall.EINVAL { // it went with a sweep
+			errs = append(errs, fmt.Errorf("unmount %s: %w", mount, err))
+		}
+	}
+	n.mounts = nil
+	return errors.Join(errs...)
 }
 
 // dial makes the clients. They reconnect by themselves after each restart.
@@ -262,8 +290,8 @@ func (n *Node) dial() error {
 	return nil
 }
 
-// freePrefix picks a /24 from 10.128.0.0/9 that no interface of the machine has an address in.
-func freePrefix() (netip.Prefix, error) {
+// freePrefix picks a range from 10.128.0.0/9 that overlaps with none that an interface of the machine has an address of.
+func freePrefix(bits int) (netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return netip.Prefix{}, err
@@ -273,20 +301,18 @@ func freePrefix() (netip.Prefix, error) {
 		if _, err := rand.Read(r[:]); err != nil {
 			return netip.Prefix{}, err
 		}
-		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | r[0], r[1], 0}), 24)
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 128 | r[0], r[1], 0}), bits).Masked()
 		taken := false
 		for _, addr := range addrs {
-			if ipnet, ok := addr.(*net.IPNet); ok {
-				if ip, ok := netip.AddrFromSlice(ipnet.IP); ok && prefix.Contains(ip.Unmap()) {
-					taken = true
-				}
+			if theirs, err := netip.ParsePrefix(addr.String()); err == nil && prefix.Overlaps(theirs.Masked()) {
+				taken = true
 			}
 		}
 		if !taken {
 			return prefix, nil
 		}
 	}
-	return netip.Prefix{}, errors.New("no free /24 in 10.128.0.0/9")
+	return netip.Prefix{}, fmt.Errorf("no free /%d in 10.128.0.0/9", bits)
 }
 
 // Restart starts the daemon where it does not run, and waits until it answers and is ready.
@@ -515,9 +541,7 @@ func (n *Node) Stop() error {
 	if claimed {
 		errs = append(errs, machine.release())
 	}
-	for _, mount := range n.mounts {
-		errs = append(errs, syscall.Unmount(mount, syscall.MNT_DETACH))
-	}
+	errs = append(errs, n.unmount())
 	if n.log != nil {
 		errs = append(errs, n.log.Close())
 	}
