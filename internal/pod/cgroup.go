@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -12,7 +13,43 @@ import (
 	"berth/internal/cgroup"
 )
 
-// placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root.
+// cgroupUse is which cgroups pods live in. Its lock is held while cgroups are removed, which may wait for the kernel: so that
+// no pod arrives in one, and nobody else waits.
+type cgroupUse struct {
+	mu    sync.Mutex
+	below map[string]int // how many pods live in a cgroup or below it
+	owned map[string]int // how many pods it came with: their OwnedCgroup
+}
+
+// enter counts a pod in, and makes it a co-owner of the topmost cgroup on its way that came with another.
+func (u *cgroupUse) enter(dir string, r *SandboxRecord) {
+	for p := dir; p != "/"; p = path.Dir(p) {
+		u.below[p]++
+		if u.owned[p] > 0 && (r.OwnedCgroup == "" || within(r.OwnedCgroup, p)) {
+			r.OwnedCgroup = p
+		}
+	}
+	if r.OwnedCgroup != "" {
+		u.owned[r.OwnedCgroup]++
+	}
+}
+
+func (u *cgroupUse) leave(dir string, r *SandboxRecord) {
+	less := func(counts map[string]int, key string) {
+		if counts[key]--; counts[key] <= 0 {
+			delete(counts, key)
+		}
+	}
+	for p := dir; p != "/"; p = path.Dir(p) {
+		less(u.below, p)
+	}
+	if r.OwnedCgroup != "" {
+		less(u.owned, r.OwnedCgroup)
+	}
+}
+
+// placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root. Without an error
+// leaveCgroup has to follow.
 func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	parent := r.Config.CgroupParent
 	own := parent == "" || r.Config.OwnCgroup
@@ -38,21 +75,22 @@ func (m *Manager) placeCgroup(r *SandboxRecord) error {
 			parent = path.Join(parent, r.ID)
 		}
 	}
-	r.CgroupParent = parent
-	if r.Config.CgroupParent == "" && !m.cfg.SystemdCgroup {
-		r.OwnedCgroup = path.Join("/", m.cfg.CgroupRoot)
-		return nil
-	}
 	host, err := cgroup.Host()
 	if err != nil {
 		return err
 	}
-	for p := m.podCgroupDir(r.CgroupParent); p != "/"; p = path.Dir(p) {
-		if host.Exists(p) {
-			break
+	r.CgroupParent = parent
+	dir := m.podCgroupDir(parent)
+	m.cgroups.mu.Lock()
+	defer m.cgroups.mu.Unlock()
+	if r.Config.CgroupParent == "" && !m.cfg.SystemdCgroup {
+		r.OwnedCgroup = path.Join("/", m.cfg.CgroupRoot)
+	} else {
+		for p := dir; p != "/" && !host.Exists(p); p = path.Dir(p) {
+			r.OwnedCgroup = p
 		}
-		r.OwnedCgroup = p
 	}
+	m.cgroups.enter(dir, r)
 	return nil
 }
 
@@ -62,17 +100,6 @@ func podSlice(parent, id string) string {
 		return id + ".slice"
 	}
 	return strings.TrimSuffix(parent, ".slice") + "-" + id + ".slice"
-}
-
-// adoptOwnedCgroup makes a pod a co-owner of a cgroup that another pod's arrival made. The caller holds m.mu.
-func (m *Manager) adoptOwnedCgroup(r *SandboxRecord) {
-	dir := m.podCgroupDir(r.CgroupParent)
-	for _, other := range m.pod {
-		owned := other.record().OwnedCgroup
-		if owned != "" && within(dir, owned) && (r.OwnedCgroup == "" || within(r.OwnedCgroup, owned)) {
-			r.OwnedCgroup = owned
-		}
-	}
 }
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
@@ -114,13 +141,16 @@ func (m *Manager) removalPatience() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// removeOwnedCgroup removes the cgroups that came with a pod, as far as no other pod lives below them, later if it cannot do so
-// now. The caller holds m.mu, so that no pod arrives meanwhile, and has taken the pod out of the map.
-func (m *Manager) removeOwnedCgroup(r *SandboxRecord) {
+// leaveCgroup ends a pod's use of its cgroups, and removes those that came with it, as far as no other pod lives below them, later
+// if it cannot do so now.
+func (m *Manager) leaveCgroup(r *SandboxRecord) {
+	dir := m.podCgroupDir(r.CgroupParent)
+	m.cgroups.mu.Lock()
+	defer m.cgroups.mu.Unlock()
+	m.cgroups.leave(dir, r)
 	if r.OwnedCgroup == "" {
 		return
 	}
-	dir := m.podCgroupDir(r.CgroupParent)
 	if _, err := m.removeCgroups(dir, r.OwnedCgroup, m.removalPatience()); err != nil {
 		m.log.Warn("remove a pod's cgroup: it is tried again", "cgroup", dir, "error", err)
 		m.background.Go(func() { m.removeCgroupsLater(dir, r.OwnedCgroup) })
@@ -140,9 +170,9 @@ func (m *Manager) removeCgroupsLater(dir, top string) {
 			return
 		case <-time.After(wait):
 		}
-		m.mu.Lock()
+		m.cgroups.mu.Lock()
 		gone, err := m.removeCgroups(dir, top, min(wait/10, m.removalPatience()))
-		m.mu.Unlock()
+		m.cgroups.mu.Unlock()
 		if gone {
 			m.log.Info("a pod's cgroup is removed at last", "cgroup", dir)
 			return
@@ -152,7 +182,7 @@ func (m *Manager) removeCgroupsLater(dir, top string) {
 }
 
 // removeCgroups removes dir and what is above it up to top, with patience for each; gone is false where another pod lives in
-// one of these.
+// one of these. The caller holds m.cgroups.mu.
 func (m *Manager) removeCgroups(dir, top string, patience time.Duration) (gone bool, err error) {
 	host, err := cgroup.Host()
 	if err != nil {
@@ -164,10 +194,8 @@ func (m *Manager) removeCgroups(dir, top string, patience time.Duration) (gone b
 		return m.removeCgroup(ctx, host, dir)
 	}
 	for p := dir; within(p, top); p = path.Dir(p) {
-		for _, other := range m.pod {
-			if within(m.podCgroupDir(other.record().CgroupParent), p) {
-				return false, nil
-			}
+		if m.cgroups.below[p] > 0 {
+			return false, nil
 		}
 		if err := remove(p); err != nil {
 			return false, err

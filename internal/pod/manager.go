@@ -118,6 +118,7 @@ type Manager struct {
 	sampler    *stats.Sampler
 	volumes    *volume.Store
 	quotas     *quota.Ledger
+	cgroups    cgroupUse
 
 	mu    sync.RWMutex // guards the maps, not what they point to
 	pod   map[string]*sandbox
@@ -145,6 +146,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		ctr:        map[string]*container{},
 		names:      map[string]string{},
 		logs:       map[string]string{},
+		cgroups:    cgroupUse{below: map[string]int{}, owned: map[string]int{}},
 	}
 	m.trashed = make(chan struct{}, 1)
 	m.events.init()

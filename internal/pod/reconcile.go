@@ -121,6 +121,7 @@ func (m *Manager) loadSandboxes() ([]state.Broken, error) {
 		}
 		m.clean("reserve the SELinux label of a pod", id, s.rec.Label.Reserve())
 		s.publish()
+		m.cgroups.enter(m.podCgroupDir(s.rec.CgroupParent), &s.rec)
 		m.pod[id] = s
 		m.names[sandboxName(s.rec.Config.Metadata)] = id
 	}

@@ -54,6 +54,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	label, err := ocispec.NewLabel(cfg.Security.SELinux)
 	if err != nil {
+		m.leaveCgroup(&s.rec)
 		return "", err
 	}
 	s.rec.Label = label
@@ -63,13 +64,13 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	m.mu.Lock()
 	if err = m.nameSandbox(s); err == nil {
 		cfg = s.rec.Config
-		m.adoptOwnedCgroup(&s.rec)
 		s.publish()
 		m.pod[s.id] = s
 	}
 	m.mu.Unlock()
 	if err != nil {
 		label.Release()
+		m.leaveCgroup(&s.rec)
 		return "", err
 	}
 	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", shortID(s.id))
@@ -360,13 +361,13 @@ func (m *Manager) forgetSandbox(s *sandbox) {
 	r := s.record()
 	r.Label.Release()
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	delete(m.pod, s.id)
 	m.sampler.Forget(s.id)
 	if name := sandboxName(r.Config.Metadata); m.names[name] == s.id {
 		delete(m.names, name)
 	}
-	m.removeOwnedCgroup(&r)
+	m.mu.Unlock()
+	m.leaveCgroup(&r)
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

@@ -13,19 +13,21 @@ func sysctl(path string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// setSysctl writes only what differs: a node's /proc/sys may be read-only and right all the same.
+// setSysctl writes a value. A node's /proc/sys may be read-only and right all the same. It looks the path up once, where it can:
+// names below /proc/sys/net are those of all network namespaces, in one chain.
 func setSysctl(path, value string) error {
-	now, err := sysctl(path)
-	if err != nil {
-		return fmt.Errorf("sysctl %s: %w", path, err)
+	file, err := os.OpenFile(filepath.Join("/proc/sys", path), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString(value)
+		err = errors.Join(err, file.Close())
 	}
-	if now == value {
+	if err == nil {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join("/proc/sys", path), []byte(value), 0); err != nil {
-		return fmt.Errorf("set sysctl %s to %s: %w", path, value, err)
+	if now, readErr := sysctl(path); readErr == nil && now == value {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("set sysctl %s to %s: %w", path, value, err)
 }
 
 // ipv6Enabled tells whether interfaces that are made now can have IPv6 addresses.
