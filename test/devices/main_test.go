@@ -34,7 +34,7 @@ type world struct {
 }
 
 // timeout of a call of a plugin on these nodes.
-const timeout = 3 * time.Second
+var timeout = node.Patience(3 * time.Second)
 
 func start(t *testing.T, tables string) *world {
 	t.Helper()

@@ -304,6 +304,25 @@ func (k *kubelet) holds(uid string) error {
 	if len(dirs) > 0 {
 		return fmt.Errorf("%d directories of pods are there, such as %s", len(dirs), dirs[0].Name())
 	}
+	// The kubelet removes a pod's cgroup when it looks for such a thing, and one that ends before that leaves it.
+	paths, err := node.CgroupMounts()
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		err := filepath.WalkDir(filepath.Join(path, k.node.CgroupRoot), func(path string, entry fs.DirEntry, err error) error {
+			if name := filepath.Base(path); strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") {
+				return fmt.Errorf("the cgroup %s is there", path)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
