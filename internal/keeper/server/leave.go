@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,19 +43,27 @@ func (s *Server) leave() {
 	s.mu.Unlock()
 	within(leaveWait, s.inflight.Wait)
 	s.disconnect()
-	for _, c := range s.all() {
-		c.halt()
-	}
-	within(leaveWait, s.watching.Wait) // who has just seen a process end writes that down
-	for _, c := range s.all() {
-		c.mu.Lock()
-		for _, p := range c.pumps {
-			p.Flush()
+	within(leaveWait, func() { // a log may be on a disk that hangs
+		var all sync.WaitGroup
+		for _, c := range s.all() {
+			all.Go(c.hush)
 		}
-		c.mu.Unlock()
+		all.Wait()
+		s.watching.Wait() // who has just seen a process end writes that down
+	})
+}
+
+// hush stops waiters and pumps, and writes what these have of a line.
+func (c *container) hush() {
+	c.halt()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pumps {
+		p.Flush()
 	}
 }
 
+// within waits for something, but no longer than the limit.
 func within(limit time.Duration, wait func()) {
 	done := make(chan struct{})
 	go func() {
