@@ -436,6 +436,40 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	const size = 64_000_000 // far more than what sockets hold
 	talk := fmt.Sprintf("read go; head -c %d /dev/zero; touch /said; while read line; do echo $line; done; exec sleep 3600", size)
+	saidAll := func(t *testing.T, talker *nodetest.Container) {
+		t.Helper()
+		nodetest.Eventually(t, time.Minute, "the container has said it all", func() error {
+			if ls := talker.Sh("ls /"); !strings.Contains(ls, "said") {
+				return errors.New(ls)
+			}
+			return nil
+		})
+	}
+	told := func(t *testing.T, err error, got counted) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "cut off: it does not take what the container writes to stdout") {
+			t.Errorf("the one that slept is told %v", err)
+		}
+		if got >= size {
+			t.Errorf("the one that slept got %d bytes of %d", got, size)
+		}
+	}
+	t.Run("SPDY", func(t *testing.T) {
+		talker := p.Run(nodetest.Sh(talk), func(c *cri.ContainerConfig) { c.Stdin = true })
+		at := attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true})
+		asleep := sleeper{woken: make(chan struct{})}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, at, remotecommand.StreamOptions{
+				Stdin: strings.NewReader("go\n"), Stdout: &asleep, Stderr: io.Discard,
+			})
+			ended <- err
+		}()
+		saidAll(t, talker)
+		close(asleep.woken)
+		err := <-ended
+		told(t, err, asleep.got)
+	})
 	for _, protocol := range []string{channelV4, channelV5} {
 		t.Run(protocol, func(t *testing.T) {
 			talker := p.Run(nodetest.Sh(talk), func(c *cri.ContainerConfig) { c.Stdin = true })
@@ -453,20 +487,10 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 			if err := asleep.send(channelStdin, []byte("go\n")); err != nil {
 				t.Fatal(err)
 			}
-			nodetest.Eventually(t, time.Minute, "the container has said it all", func() error {
-				if ls := talker.Sh("ls /"); !strings.Contains(ls, "said") {
-					return errors.New(ls)
-				}
-				return nil
-			})
+			saidAll(t, talker)
 			var got counted
 			err := asleep.all(&got)
-			if err == nil || !strings.Contains(err.Error(), "cut off: it does not take what the container writes to stdout") {
-				t.Errorf("the one that slept is told %v", err)
-			}
-			if got >= size {
-				t.Errorf("the one that slept got %d bytes of %d", got, size)
-			}
+			told(t, err, got)
 			awake := attach()
 			defer awake.Close()
 			if err := awake.send(channelStdin, []byte("on\n")); err != nil {
@@ -477,6 +501,17 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 			}
 		})
 	}
+}
+
+// sleeper takes nothing until it is woken.
+type sleeper struct {
+	woken chan struct{}
+	got   counted
+}
+
+func (s *sleeper) Write(b []byte) (int, error) {
+	<-s.woken
+	return s.got.Write(b)
 }
 
 // counted is how many bytes were written to it.
