@@ -97,12 +97,14 @@ func (o *Operation) flags() (f C.uint32_t) {
 	return f
 }
 
-// SetupSupported is an error where the kernel lacks what a set-up needs: mount_setattr(2) (Linux 5.12).
+// SetupSupported is an error where the kernel lacks what a set-up needs: mount_setattr(2) with all that a mount can be told
+// (MOUNT_ATTR_NOSYMFOLLOW, Linux 5.14).
 func SetupSupported() error {
-	if err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}); err == unix.ENOSYS {
-		return fmt.Errorf("a set-up needs Linux 5.12: mount_setattr: %w", err)
+	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NOSYMFOLLOW})
+	if err == unix.EBADF { // the descriptor is the only thing that is wrong with it
+		return nil
 	}
-	return nil
+	return fmt.Errorf("a set-up needs Linux 5.14: mount_setattr: %w", err)
 }
 
 // made are the namespaces that unshare(2) makes. A process is born into that of processes.
