@@ -3,6 +3,7 @@ package life
 import (
 	"archive/tar"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -208,6 +209,66 @@ func TestACheckpointIsGoneOnWithInAnotherPod(t *testing.T) {
 	waitCount(t, second, last(second))
 }
 
+// criuKeepsPrivileges says whether a criu restores no_new_privs (3.19).
+func criuKeepsPrivileges(t *testing.T, path string) bool {
+	t.Helper()
+	out, err := exec.Command(path, "--version").Output()
+	var major, minor int
+	if _, serr := fmt.Sscanf(string(out), "Version: %d.%d", &major, &minor); err != nil || serr != nil {
+		t.Fatalf("%s --version says %q: %v, %v", path, out, err, serr)
+	}
+	return major > 3 || major == 3 && minor >= 19
+}
+
+// TestNoRestoredProcessMayGainPrivilegesAgainstItsConfiguration: neither by a CRIU that does not restore no_new_privs, nor from a
+// checkpoint of processes that had no such thing.
+func TestNoRestoredProcessMayGainPrivilegesAgainstItsConfiguration(t *testing.T) {
+	path := criuPath(t)
+	older := filepath.Join(t.TempDir(), "criu")
+	script := fmt.Sprintf("#!/bin/sh\ncase $1 in --version) echo Version: 3.18;; *) exec %s \"$@\";; esac\n", path)
+	if err := os.WriteFile(older, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	confined := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.NoNewPrivs = true })
+	refused := func(n *node.Node, archive, want string) {
+		t.Helper()
+		nodetest.Pull(t, n, node.Busybox)
+		c := nodetest.RunPod(t, n).Create(fromArchive(archive), confined)
+		err := c.TryStart()
+		nodetest.WantCode(t, err, codes.FailedPrecondition)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("it is refused with %v, which does not say %q", err, want)
+		}
+		if s := c.Status(); s.State != cri.ContainerState_CONTAINER_EXITED {
+			t.Errorf("it is %v", s.State)
+		}
+	}
+	archive := filepath.Join(t.TempDir(), "c.tar")
+	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\n", older)})
+	c := nodetest.RunPod(t, n).Run(counting)
+	waitCount(t, c, 0)
+	checkpoint(t, n, c, archive)
+	// One that says of its processes what does not hold, as one by a CRIU that does not look.
+	untrue := rewritten(t, archive, "spec.dump", func(spec []byte) []byte {
+		var text map[string]any
+		if err := json.Unmarshal(spec, &text); err != nil {
+			t.Fatal(err)
+		}
+		text["process"].(map[string]any)["noNewPrivileges"] = true
+		spec, err := json.Marshal(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return spec
+	})
+	refused(n, untrue, "criu 3.18 at "+older)
+	r := nodetest.RunPod(t, n).Run(fromArchive(archive))
+	waitCount(t, r, last(r))
+	if criuKeepsPrivileges(t, path) {
+		refused(checkpointNode(t, ""), untrue, "processes without no_new_privs")
+	}
+}
+
 func TestARestoredProcessEndsWithItsOwnCode(t *testing.T) {
 	n := checkpointNode(t, "")
 	archive := filepath.Join(t.TempDir(), "c.tar")
@@ -215,9 +276,10 @@ func TestARestoredProcessEndsWithItsOwnCode(t *testing.T) {
 	if have, err := capability.NewPid2(0); err != nil || have.Load() != nil || !have.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE) {
 		uid = 0 // the limits of another user's process cannot be read without the capability
 	}
+	keeps := criuKeepsPrivileges(t, criuPath(t))
 	confined := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
 		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
-		s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: uid}, true
+		s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: uid}, keeps
 		s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
 	})
 	c := nodetest.RunPod(t, n).Run(nodetest.Sh("trap 'echo asked; exit 42' TERM; echo ready; while :; do sleep 0.1; done"), confined)
@@ -663,15 +725,15 @@ func TestACheckpointInAPodWithOnePIDNamespace(t *testing.T) {
 	}
 }
 
-// rewritten is an archive without one of its files.
-func rewritten(t *testing.T, archive, without string) string {
+// rewritten is an archive in which a file has other content. One that has none is left out.
+func rewritten(t *testing.T, archive, file string, change func([]byte) []byte) string {
 	t.Helper()
 	in, err := os.Open(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	name := archive + ".less"
+	name := archive + ".rewritten"
 	out, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -683,10 +745,21 @@ func rewritten(t *testing.T, archive, without string) string {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil && h.Name != without {
-			if err = tw.WriteHeader(h); err == nil {
-				_, err = io.Copy(tw, tr)
+		var data []byte
+		if err == nil {
+			data, err = io.ReadAll(tr)
+		}
+		if err == nil && h.Name == file {
+			if data = change(data); data == nil {
+				continue
 			}
+			h.Size = int64(len(data))
+		}
+		if err == nil {
+			err = tw.WriteHeader(h)
+		}
+		if err == nil {
+			_, err = tw.Write(data)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -710,7 +783,7 @@ func TestARestoreThatFailsOrIsCutOffLeavesNothing(t *testing.T) {
 	}
 	p := nodetest.RunPod(t, n)
 
-	broken := p.Create(fromArchive(rewritten(t, archive, "checkpoint/core-1.img")))
+	broken := p.Create(fromArchive(rewritten(t, archive, "checkpoint/core-1.img", func([]byte) []byte { return nil })))
 	err := broken.TryStart()
 	if err == nil || !strings.Contains(err.Error(), "criu failed") {
 		t.Errorf("a checkpoint that lacks an image of CRIU's: %v", err)

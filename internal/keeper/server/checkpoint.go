@@ -198,9 +198,15 @@ func (r *inProcess) restore(c *container, l *launch) error {
 	got, err := r.s.callCRIU(context.Background(), c, call, l.io, console)
 	if err == nil {
 		res.pid = got.PID
+		if l.spec.Process.NoNewPrivileges && mayGain(got.PID) {
+			// It could when it was written down, or a CRIU wrote it down that does not look.
+			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w", errdefs.ErrFailedPrecondition)
+		}
 		if sock >= 0 {
 			_ = unix.SetNonblock(sock, true) // it has been sent by now
-			res.console, err = receiveConsole(sock)
+			var cerr error
+			res.console, cerr = receiveConsole(sock)
+			err = errors.Join(err, cerr)
 		}
 		if err == nil {
 			err = r.with(c, func(lib *libcontainer.Container) error {

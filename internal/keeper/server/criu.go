@@ -302,7 +302,33 @@ func (call *criuCall) find() error {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 		return fmt.Errorf("criu at %s does not work on this kernel: %s (%w): %w", path, first, err, errdefs.ErrFailedPrecondition)
 	}
+	if call.Spec != nil && call.Spec.Process.NoNewPrivileges {
+		return keepsPrivileges(path)
+	}
 	return nil
+}
+
+// keepsPrivileges refuses a CRIU before 3.19, whose processes may gain privileges though they could not when they were written down.
+func keepsPrivileges(path string) error {
+	out, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		return fmt.Errorf("%s --version: %w", path, err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(string(out), "Version: %d.%d", &major, &minor); err != nil {
+		return fmt.Errorf("%s --version says %q: %w", path, out, err)
+	}
+	if major < 3 || major == 3 && minor < 19 {
+		return fmt.Errorf("criu %d.%d at %s does not restore no_new_privs, which the container asks for; 3.19 does: %w",
+			major, minor, path, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// mayGain says whether a process may gain privileges by what it executes.
+func mayGain(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return err == nil && bytes.Contains(status, []byte("\nNoNewPrivs:\t0\n"))
 }
 
 func (call *criuCall) options() *libcontainer.CriuOpts {
