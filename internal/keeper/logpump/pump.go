@@ -18,14 +18,14 @@ const (
 	// idle is how long the beginning of a line is held back for its end.
 	idle = 50 * time.Millisecond
 
-	// A pipe's worth at a time. Larger pieces save little and cost more: they leave the processor's cache before they are written,
-	// and the page cache takes larger blocks of memory for them, which a virtual machine's host may have to provide first.
-	readSize  = 64 << 10
+	readSize = 256 << 10
+	// Smaller writes cost a little more and larger ones may cost far more: the page cache takes larger blocks of memory for them, which
+	// a virtual machine's host may have to provide first.
 	writeSize = 128 << 10
 	// A pipe holds 64 KiB. One that was found full this many times in a row is made larger.
 	busyAfter   = 4
 	pipeDefault = 64 << 10
-	pipeBusy    = 256 << 10
+	pipeBusy    = 1 << 20 // or what the node allows
 )
 
 var (
@@ -229,7 +229,13 @@ func (p *Pump) grow(n int) {
 	default:
 		if p.full++; p.full >= busyAfter {
 			p.full = -1
-			_ = p.raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeBusy) })
+			_ = p.raw.Control(func(fd uintptr) {
+				for size := pipeBusy; size > pipeDefault; size /= 2 {
+					if _, err := unix.FcntlInt(fd, unix.F_SETPIPE_SZ, size); err == nil {
+						return
+					}
+				}
+			})
 		}
 	}
 }
