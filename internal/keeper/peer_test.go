@@ -34,7 +34,7 @@ while read id parent dev rest; do echo $rest; done </proc/self/mountinfo`
 var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
 
 // olderRunc is what runc before 1.2 does not do: domain names, options of file systems, and propagation of the root.
-var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)$| #-`)
+var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)\b| #-`)
 
 var olderExec = regexp.MustCompile(`Umask:\s*\d+|Max open files \d+`)
 
