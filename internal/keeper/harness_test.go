@@ -200,7 +200,7 @@ func (n *node) until(what string, cond func() bool) {
 }
 
 var applets = []string{"sh", "cat", "echo", "sleep", "true", "false", "kill", "head", "seq", "yes", "ls", "dd", "id",
-	"stty", "setsid", "ps", "grep", "printf", "wc", "test", "readlink", "mkdir", "touch", "tail", "usleep", "tr", "env", "tty"}
+	"stty", "setsid", "ps", "grep", "printf", "wc", "test", "readlink", "mkdir", "touch", "tail", "usleep", "tr", "env", "tty", "sort"}
 
 // rootfs makes a root file system of busybox.
 func rootfs(t testing.TB) string {

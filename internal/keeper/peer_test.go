@@ -21,14 +21,15 @@ import (
 	"berth/internal/keeper"
 )
 
-// confinement says, from the inside, all that a container may tell of how it is confined.
+// confinement says, from the inside, all that a container may tell of how it is confined. Mounts are sorted: a newer kernel lists
+// them in the order in which they were made, which is the stage's own.
 const confinement = `grep -vE '^(Name|Pid|PPid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ngid|TracerPid|Vm|Rss|Hugetlb|FDSize|voluntary|nonvoluntary|Threads|SigQ|State|Mems|Core|THP|untag)' /proc/self/status
 echo; cat /proc/self/cgroup; cat /proc/self/limits | tr -s ' '; cat /proc/self/oom_score_adj; env; readlink /proc/self/cwd
 for fd in /proc/self/fd/*; do test -e $fd && echo ${fd##*/}; done
 test -e /proc/self/fd/0 && tty; cat /proc/self/uid_map
 cat /proc/sys/kernel/hostname /proc/sys/kernel/domainname /proc/sys/kernel/msgmax; ls -lRn /dev /run 2>&1 | grep -vE ' (pts|mqueue|shm|fd|console)$|^/dev/(pts|fd)|[0-9]:[0-9][0-9] [0-9]$'
 ls -dn /etc /etc/new /a /a/b /tmp /dev /dev/shm 2>&1
-while read id parent dev rest; do echo $rest; done </proc/self/mountinfo`
+while read id parent dev rest; do echo $rest; done </proc/self/mountinfo | sort`
 
 // numbers of things that each container has its own of.
 var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)

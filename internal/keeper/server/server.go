@@ -112,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if s.stages != nil {
-		if err := stage.SetupSupported(); err != nil {
+		if err := s.stages.PrepareSetups(cfg.Dir); err != nil {
 			s.log.Warn("containers start more slowly", "error", err)
 		} else {
 			s.setsUp = true

@@ -45,7 +45,7 @@ func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) 
 	defer theirWord.Close()
 	pid, err := p.spawn(&spawn{
 		plan: plan, status: theirStatus, other: int(theirWord.Fd()), stdio: stdio, console: console,
-		cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.Make & unix.CLONE_NEWPID),
+		mounts: p.mounts, cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.Make & unix.CLONE_NEWPID),
 	})
 	if err != nil {
 		status.Close()

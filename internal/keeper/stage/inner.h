@@ -14,7 +14,7 @@ void __attribute__((noreturn)) stage_fail_at(int step, int error, int operation)
 void __attribute__((noreturn)) stage_fail(int step);
 
 /* setup.c */
-void stage_take_root(void);
+void stage_leave_host(void);
 void stage_set_up_root(void);
 /* The terminal is /dev/console too. */
 void stage_mount_console(int terminal);

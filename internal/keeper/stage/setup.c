@@ -258,26 +258,11 @@ static void do_mount(const struct stage_op *op)
 	note_proc(op);
 }
 
-/* What is mounted, with its attributes. */
-static void take_source(struct stage_op *op)
-{
-	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
-	if (op->fd < 0)
-		fail_op(STEP_SOURCE);
-	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
-	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
-	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
-		fail_op(STEP_ATTRIBUTES);
-	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
-		fail_op(STEP_ATTRIBUTES);
-}
-
-static void do_bind(struct stage_op *op)
+static void do_bind(const struct stage_op *op)
 {
 	struct statx x;
 	int target, directory;
 
-	take_source(op);
 	if (look(op->fd, &x) != 0)
 		fail_op(STEP_SOURCE);
 	directory = S_ISDIR(x.stx_mode);
@@ -469,18 +454,16 @@ static void do_change(const struct stage_op *op)
 
 static void do_pivot(void)
 {
-	int host = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int before = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-	if (host < 0 || fchdir(root) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
+	if (before < 0 || fchdir(root) != 0 || syscall(SYS_pivot_root, ".", ".") != 0)
 		stage_fail(STEP_ROOTFS);
-	/* The host's own mounts hear nothing of it. */
-	if (fchdir(host) != 0 || mount(NULL, ".", NULL, MS_SLAVE | MS_REC, NULL) != 0 || umount2(".", MNT_DETACH) != 0 ||
-	    chdir("/") != 0)
+	if (fchdir(before) != 0 || umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)
 		stage_fail(STEP_ROOTFS);
-	close(host);
+	close(before);
 }
 
-static void operate(struct stage_op *op)
+static void operate(const struct stage_op *op)
 {
 	int bad = 0;
 
@@ -538,43 +521,59 @@ static void operate(struct stage_op *op)
 		fail_op(STEP_OPERATION);
 }
 
-/* pivot_root needs a parent that does not propagate, and a bind of the root must not show on the host. */
-static void part_from_host(void)
+/* Mounts of the host have the propagation that is asked for in the container, whose own namespace begins with none of them. */
+static int part_from_host(int tree)
 {
-	unsigned long kind = stage_plan->root_propagation & MS_SLAVE ? MS_SLAVE : MS_PRIVATE;
-	char path[PATH_MAX];
-	char *slash;
+	uint64_t kind = stage_plan->root_propagation & ALL_PROPAGATION;
 
-	if (mount(NULL, "/", NULL, stage_plan->root_propagation ? stage_plan->root_propagation : MS_SLAVE | MS_REC, NULL) != 0)
-		stage_fail(STEP_PROPAGATION);
-	if (snprintf(path, sizeof(path), "%s", stage_text(stage_plan->root)) >= (int)sizeof(path))
-		stage_fail_at(STEP_PROPAGATION, ENAMETOOLONG, -1);
-	while (mount(NULL, path, NULL, kind, NULL) != 0) {
-		if (errno != EINVAL || strcmp(path, "/") == 0)
-			stage_fail(STEP_PROPAGATION);
-		slash = strrchr(path, '/');
-		slash[slash == path] = 0;
-	}
+	return set_attributes(tree, AT_RECURSIVE, 0, 0, kind ? kind : MS_SLAVE);
 }
 
-/* The root file system becomes a mount of this namespace. */
-void stage_take_root(void)
+/* What is mounted, with its attributes. */
+static void take_source(struct stage_op *op)
 {
-	int at;
+	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
+	if (op->fd < 0)
+		fail_op(STEP_SOURCE);
+	if (part_from_host(op->fd) != 0)
+		fail_op(STEP_ATTRIBUTES);
+	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
+	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
+	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
+		fail_op(STEP_ATTRIBUTES);
+	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
+		fail_op(STEP_ATTRIBUTES);
+}
 
-	part_from_host();
-	at = open(stage_text(stage_plan->root), O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (at < 0)
+/*
+ * Sources and the root are cloned out of the host's mounts, and put together in a namespace that has next to none: to copy all
+ * of the host's, and to remove them again, takes a time that grows with the number of its pods.
+ */
+void stage_leave_host(void)
+{
+	struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i;
+
+	root = clone_tree(AT_FDCWD, stage_text(stage_plan->root), AT_RECURSIVE);
+	/* pivot_root needs one that does not propagate, and so does the host. */
+	if (root < 0 || part_from_host(root) != 0 ||
+	    set_attributes(root, 0, 0, 0, stage_plan->root_propagation & MS_SLAVE ? MS_SLAVE : MS_PRIVATE) != 0)
 		stage_fail(STEP_ROOTFS);
-	root = clone_tree(at, "", AT_EMPTY_PATH | AT_RECURSIVE);
-	if (root < 0 || attach(root, at) != 0)
+	for (i = 0; i < stage_plan->operations.count; i++) {
+		current = i;
+		if (op[i].kind == OP_BIND)
+			take_source(&op[i]);
+	}
+	if (setns(STAGE_FD_MOUNTS, CLONE_NEWNS) != 0 || unshare(stage_plan->namespaces) != 0)
+		stage_fail(STEP_UNSHARE);
+	close(STAGE_FD_MOUNTS);
+	if (syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
 		stage_fail(STEP_ROOTFS);
-	close(at);
 }
 
 void stage_set_up_root(void)
 {
-	struct stage_op *op = stage_at(stage_plan->operations.offset);
+	const struct stage_op *op = stage_at(stage_plan->operations.offset);
 	uint32_t i;
 
 	for (i = 0; i < stage_plan->operations.count; i++) {

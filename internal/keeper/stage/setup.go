@@ -15,7 +15,7 @@ import (
 // Setup is what makes a container of a process on the host.
 type Setup struct {
 	Root string // directory that becomes the root
-	// RootPropagation is that of the host's mounts in the new namespace (MS_*); 0: recursively slaves.
+	// RootPropagation is that of the host's mounts in the container (MS_*); 0: slaves.
 	RootPropagation uint64
 	// Cgroups are directories of version 1 hierarchies, Cgroup is one of version 2 (empty: none): the process joins
 	// them. Wait: another process moves it, and calls First.Start only then.
@@ -59,7 +59,7 @@ const (
 	Sysctl        Kind = C.OP_SYSCTL     // writes Data to Source below /proc/sys
 	Hostname      Kind = C.OP_HOSTNAME   // Data
 	Domainname    Kind = C.OP_DOMAINNAME // Data
-	Pivot         Kind = C.OP_PIVOT      // what was prepared becomes the root; no Bind comes after it, no Terminal before it
+	Pivot         Kind = C.OP_PIVOT      // what was prepared becomes the root; no Terminal before it
 	Terminal      Kind = C.OP_TERMINAL   // makes it, and mounts it at /dev/console
 	RootReadonly  Kind = C.OP_ROOT_READONLY
 	RootPropagate Kind = C.OP_ROOT_PROPAGATE // Flags
@@ -95,16 +95,6 @@ func (o *Operation) flags() (f C.uint32_t) {
 		}
 	}
 	return f
-}
-
-// SetupSupported is an error where the kernel lacks what a set-up needs: mount_setattr(2) with all that a mount can be told
-// (MOUNT_ATTR_NOSYMFOLLOW, Linux 5.14).
-func SetupSupported() error {
-	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NOSYMFOLLOW})
-	if err == unix.EBADF { // the descriptor is the only thing that is wrong with it
-		return nil
-	}
-	return fmt.Errorf("a set-up needs Linux 5.14: mount_setattr: %w", err)
 }
 
 // made are the namespaces that unshare(2) makes. A process is born into that of processes.

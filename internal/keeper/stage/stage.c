@@ -125,15 +125,33 @@ static void set_oom_score(void)
 	close(fd);
 }
 
+struct limit {
+	uint64_t soft, hard;
+};
+
+static struct limit files;
+
+/* Sources of all mounts are open at a time. */
+static void raise_files(void)
+{
+	struct limit all;
+
+	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &files) != 0)
+		stage_fail(STEP_RLIMIT);
+	all.soft = all.hard = files.hard;
+	if (syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &all, NULL) != 0)
+		stage_fail(STEP_RLIMIT);
+}
+
 static void set_limits(void)
 {
 	const struct stage_limit *l = stage_at(stage_plan->limits.offset);
 	uint32_t i;
 
+	if (files.hard && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
+		stage_fail(STEP_RLIMIT);
 	for (i = 0; i < stage_plan->limits.count; i++) {
-		struct {
-			uint64_t soft, hard;
-		} r = {l[i].soft, l[i].hard};
+		struct limit r = {l[i].soft, l[i].hard};
 
 		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
 			stage_fail(STEP_RLIMIT);
@@ -569,6 +587,7 @@ static int begin(void)
 	int apparmor = -1;
 
 	umask(0);
+	raise_files();
 	if (stage_plan->flags & STAGE_WAIT)
 		await();
 	join_cgroups();
@@ -579,10 +598,8 @@ static int begin(void)
 		stage_fail(STEP_APPARMOR_OPEN);
 	if (syscall(SYS_setsid) < 0)
 		stage_fail(STEP_ROOT);
-	if (unshare(stage_plan->namespaces) != 0)
-		stage_fail(STEP_UNSHARE);
 	join_keyring();
-	stage_take_root();
+	stage_leave_host();
 	stage_set_up_root();
 	if (!(stage_plan->flags & STAGE_TERMINAL))
 		close(STAGE_FD_CONSOLE);
@@ -601,6 +618,7 @@ static void __attribute__((noreturn)) run(void)
 	if (stage_plan->flags & STAGE_BEGIN) {
 		apparmor = begin();
 	} else if (stage_plan->flags & STAGE_JOIN) {
+		close(STAGE_FD_MOUNTS);
 		join_cgroups();
 		reset_affinity();
 		set_oom_score();

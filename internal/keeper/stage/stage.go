@@ -19,7 +19,10 @@ import (
 )
 
 // Program is what stages are executed from: a sealed view of the keeper's own binary.
-type Program struct{ exe *os.File }
+type Program struct {
+	exe    *os.File
+	mounts *os.File // see PrepareSetups
+}
 
 // Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8) and close_range(2) (5.9).
 func Supported() error {
@@ -35,7 +38,7 @@ func Seal(dir string) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seal the keeper's binary: %w", err)
 	}
-	return &Program{exe}, nil
+	return &Program{exe: exe}, nil
 }
 
 // Target is a running container that a process joins.
@@ -100,6 +103,7 @@ type spawn struct {
 	other        int // the descriptor of its kind: STAGE_FD_PIDFD, STAGE_FD_GO
 	stdio        Stdio
 	console      *os.File // nil: none
+	mounts       *os.File // nil: none
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
 	flags        uintptr  // CLONE_NEW*
@@ -107,9 +111,9 @@ type spawn struct {
 
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
-		C.STAGE_FD_STATUS: s.status, C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: s.console}
+		C.STAGE_FD_STATUS: s.status, C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_MOUNTS: s.mounts}
 	var null *os.File
-	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
+	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE, C.STAGE_FD_MOUNTS} {
 		if files[i] != nil {
 			continue
 		}
@@ -191,7 +195,7 @@ var steps = map[int32]string{
 	C.STEP_CWD_OUTSIDE: "the working directory is outside of the container's root: possible breakout",
 	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
-	C.STEP_UNSHARE: "make namespaces", C.STEP_PROPAGATION: "part from the host's mounts", C.STEP_ROOTFS: "enter the root file system",
+	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
 	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_APPARMOR: "set the AppArmor profile", C.STEP_SECCOMP: "load the seccomp filter",
 }
 

@@ -19,6 +19,7 @@ enum {
 	STAGE_FD_PIDFD, /* the container's first process */
 	STAGE_FD_GO = STAGE_FD_PIDFD, /* of a first process: what it waits for */
 	STAGE_FD_CONSOLE, /* where a terminal's master goes; /dev/null without one */
+	STAGE_FD_MOUNTS,  /* of a first process: a namespace with next to no mounts */
 	STAGE_FD_CGROUPS, /* the first tasks file */
 };
 
@@ -68,7 +69,6 @@ enum {
 	STEP_STAT,            /* of a program by its own path */
 	STEP_EXEC,
 	STEP_UNSHARE,     /* make namespaces */
-	STEP_PROPAGATION, /* of the host's mounts in the new namespace */
 	STEP_ROOTFS,      /* make the root file system a mount, and that the root */
 	STEP_JOIN,        /* a namespace; operation is its place in the list */
 	STEP_SOURCE,      /* find what an operation mounts */
@@ -92,7 +92,7 @@ enum {
 	OP_SYSCTL,        /* data into the file source below /proc/sys */
 	OP_HOSTNAME,      /* data */
 	OP_DOMAINNAME,    /* data */
-	OP_PIVOT,         /* the root becomes that of this process, and the host's mounts go; binds come before it */
+	OP_PIVOT,         /* the root becomes that of this process */
 	OP_TERMINAL,      /* made, and mounted on /dev/console */
 	OP_ROOT_READONLY,
 	OP_ROOT_PROPAGATE,
@@ -117,7 +117,7 @@ struct stage_op {
 	uint64_t set_all, clear_all;         /* of all its mounts */
 	uint64_t propagation;                /* of a bind: MS_*, 0: as it is */
 	uint32_t mode, uid, gid, major, minor;
-	int32_t fd; /* of the source, while it is mounted */
+	int32_t fd; /* of the source, until it is mounted */
 };
 
 struct stage_namespace {
