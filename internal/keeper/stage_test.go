@@ -247,3 +247,32 @@ func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
 	}
 	n.run(n.request("a", "sleep", "1000"))
 }
+
+// TestManyContainersJoinAPodsProcesses: the stage of one that joins another's PID namespace forks, and both processes speak.
+func TestManyContainersJoinAPodsProcesses(t *testing.T) {
+	n := start(t)
+	first := n.run(n.request("init", "sleep", "1000"))
+	for i := range 60 {
+		req := n.request(fmt.Sprint("member", i), "sh", "-c", "test $$ != 1 && exec sleep 1000")
+		req.Spec.Linux.Seccomp = profile()
+		req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", first.PID)
+		n.run(req)
+		if i%2 == 0 {
+			n.delete(req.ID)
+		}
+	}
+	if out, _ := n.exec("init", 0, "ps"); strings.Count(out, "sleep 1000") != 31 {
+		t.Errorf("processes of the pod:\n%s", out)
+	}
+	// One that cannot be set up says why, and leaves no process.
+	req := n.request("bad", "true")
+	req.Spec.Linux.Seccomp = profile()
+	req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", first.PID)
+	req.Spec.Mounts = append(req.Spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such", Options: []string{"bind"}})
+	if _, err := n.client.Run(n.ctx(), req); err == nil || !strings.Contains(err.Error(), "/no/such") {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup + "/bad"); len(left) > 0 {
+		t.Errorf("cgroups are left: %v", left)
+	}
+}

@@ -567,8 +567,10 @@ static void await(void)
 static void join_others(void)
 {
 	const struct stage_namespace *ns = stage_at(stage_plan->joins.offset);
+	int fd, fork = 0, told[2];
 	uint32_t i;
-	int fd, fork = 0;
+	ssize_t n;
+	char word;
 
 	for (i = 0; i < stage_plan->joins.count; i++) {
 		fd = open(stage_text(ns[i].path), O_RDONLY | O_CLOEXEC);
@@ -577,8 +579,17 @@ static void join_others(void)
 		close(fd);
 		fork |= ns[i].type == CLONE_NEWPID;
 	}
-	if (fork)
-		go_on_as_child();
+	if (!fork)
+		return;
+	/* The process's number is told before anything that it says itself. */
+	if (pipe2(told, O_CLOEXEC) != 0)
+		stage_fail(STEP_FORK);
+	go_on_as_child();
+	close(told[1]);
+	do
+		n = read(told[0], &word, 1);
+	while (n < 0 && errno == EINTR);
+	close(told[0]);
 }
 
 /* All that makes a container of a process that the keeper has started on the host. */
