@@ -6,7 +6,9 @@
 // says that the program runs. There are three kinds of it:
 //
 //   - The first process of a container (Begin) is set up from nothing: cgroups, namespaces, mounts, devices, the root (setup.c).
-//     The plan has a list of operations for that, made of what libcontainer would have been told. When all is done it says that
+//     The plan has a list of operations for that, made of what libcontainer would have been told. What it mounts of the host's is
+//     cloned there and put together in a copy of an empty mount namespace that the keeper holds (PrepareSetups), so that
+//     the number of the host's mounts does not matter. When all is done it says that
 //     it is ready and waits, so that the keeper can give the container into custody and set its limits; it ends if the keeper does.
 //   - A process of a running container (Join) joins the container's cgroups and namespaces by the pidfd of its first process,
 //     in the order in which a host's resource is given up only when it is needed no more, and forks once to be in the PID
