@@ -103,7 +103,7 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 				specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 				specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "mode=1777", "size=65536k"}},
 				specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"ro", "noatime"}},
-				specs.Mount{Destination: "/etc/new/file", Type: "bind", Source: s.Root.Path + "/etc/passwd", Options: []string{"bind", "ro"}},
+				specs.Mount{Destination: "/etc/new/file", Type: "bind", Source: "/etc/passwd", Options: []string{"bind", "ro"}},
 				specs.Mount{Destination: "/a/b", Type: "bind", Source: "/usr", Options: []string{"rbind", "ro", "nosuid", "rslave"}},
 				specs.Mount{Destination: "/a/b/share", Type: "bind", Source: "/etc", Options: []string{"rbind", "rro", "noexec", "rprivate"}},
 				specs.Mount{Destination: "/c", Type: "bind", Source: "/usr", Options: []string{"bind"}},
@@ -144,6 +144,11 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
 				_ = os.Chmod(d, 0o755)
 			}
+			// As berthd's are. One that is not has the mount that it is in made private, and the host's with it.
+			if err := unix.Mount(n.root, n.root, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(n.root, unix.MNT_DETACH) })
 			passwd := "root:x:0:0:root:/root:/bin/sh\n# no user\nname:x:1000:1001::/home/name:/bin/sh"
 			if err := os.WriteFile(filepath.Join(n.root, "etc/passwd"), []byte(passwd), 0o644); err != nil {
 				t.Fatal(err)
