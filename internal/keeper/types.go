@@ -14,7 +14,7 @@ type RunRequest struct {
 	PodID string      // for the keeper's log lines
 	Name  string      // the container's name in its pod, for messages
 	Spec  *specs.Spec // Spec.Root.Path is a mounted root file system; Spec.Process.Terminal chooses a terminal
-	// RuntimePath is an OCI runtime binary (runc, crun). Empty: libcontainer inside the keeper.
+	// RuntimePath is an OCI runtime binary (runc, crun). Empty: the keeper makes the container itself.
 	RuntimePath   string
 	RuntimeRoot   string // the state directory of that binary; empty: one of the keeper's
 	SystemdCgroup bool   // Spec.Linux.CgroupsPath is slice:prefix:name

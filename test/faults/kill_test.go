@@ -192,6 +192,20 @@ func TestTheDaemonEndsOnSIGTERMAndContainersLiveOn(t *testing.T) {
 	nothingLeft(t, n)
 }
 
+// killKeeper ends when berthd has another one. What the killed one had read and not written may be missing.
+func (w *witness) killKeeper(t *testing.T, n *node.Node) {
+	t.Helper()
+	old, _ := n.KeeperPID()
+	w.gaps++
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	keeperAgain(t, n, old)
+	if err := n.WaitReady(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // keeperAgain waits for another keeper than the one with this PID.
 func keeperAgain(t *testing.T, n *node.Node, old int) int {
 	t.Helper()
@@ -217,15 +231,7 @@ func TestKillingTheKeeperHurtsNoContainer(t *testing.T) {
 	later.WaitLog("ready")
 	meanwhile := p.Run(nodetest.Sh("sleep 1; exit 33"))
 	for range 3 {
-		old, _ := n.KeeperPID()
-		w.gaps++
-		if err := n.KillKeeper(); err != nil {
-			t.Fatal(err)
-		}
-		keeperAgain(t, n, old)
-		if err := n.WaitReady(nodetest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
+		w.killKeeper(t, n)
 		w.check(t)
 	}
 	if s := meanwhile.WaitExit(); !node.OrphanEnded(s, 33) {

@@ -37,18 +37,6 @@ func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 			}
 			limits("at first")
 			brief := p.Run(nodetest.Sh("until test -e /end; do sleep 0.1; done; exit 33"))
-			killKeeper := func() {
-				t.Helper()
-				old, _ := n.KeeperPID()
-				w.gaps++
-				if err := n.KillKeeper(); err != nil {
-					t.Fatal(err)
-				}
-				keeperAgain(t, n, old)
-				if err := n.WaitReady(nodetest.Context(t)); err != nil {
-					t.Fatal(err)
-				}
-			}
 			killDaemon := func() {
 				t.Helper()
 				if err := n.Kill(); err != nil {
@@ -60,7 +48,7 @@ func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 			}
 			killDaemon()
 			w.check(t)
-			killKeeper()
+			w.killKeeper(t, n)
 			w.check(t)
 			limits("under another keeper")
 
@@ -69,7 +57,7 @@ func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 				t.Fatal(err)
 			}
 			killDaemon()
-			killKeeper()
+			w.killKeeper(t, n)
 			if s := w.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING || s.Reason != "Paused" {
 				t.Errorf("the paused one is %v (%s)", s.State, s.Reason)
 			}

@@ -31,8 +31,10 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	if proc == nil || err != nil {
 		return false, err
 	}
-	terminal := proc.Terminal
-	proc.Terminal = terminal
+	limits, err := stageLimits(l.spec.Process.Rlimits)
+	if err != nil {
+		return true, err
+	}
 	if profile := l.spec.Linux.Seccomp; profile != nil {
 		key, filter, err := r.filter(ctx, c, profile)
 		if filter == nil || err != nil {
@@ -68,15 +70,13 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	paths := group.GetPaths()
 	l.phases.end("cgroup")
 
-	setup, err := r.setup(config, join, paths, proc.Cwd, terminal)
+	setup, err := r.setup(config, join, paths, proc.Cwd, proc.Terminal)
 	if err != nil {
 		return true, err
 	}
-	for _, rl := range l.spec.Process.Rlimits {
-		setup.Limits = append(setup.Limits, stage.Limit{Resource: rlimitNumbers[rl.Type], Soft: rl.Soft, Hard: rl.Hard})
-	}
+	setup.Limits = limits
 	var console consoleSocket
-	if terminal {
+	if proc.Terminal {
 		if console, err = newConsoleSocket(); err != nil {
 			return true, err
 		}
@@ -113,12 +113,18 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	}
 	res := launched{pid: pid, console: -1, cgroups: keepPaths(paths), join: join}
 	join.Cgroups = maps.Clone(paths)
-	if !terminal {
+	custody := func() error {
 		if err := l.hold(res); err != nil {
-			return true, err
+			return err
 		}
 		f.Disown()
 		l.phases.end("custody")
+		return nil
+	}
+	if !proc.Terminal { // a terminal is there when all is ready
+		if err := custody(); err != nil {
+			return true, err
+		}
 	}
 	if err := f.Ready(); err != nil {
 		return true, err
@@ -129,15 +135,13 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 		return true, fmt.Errorf("set the container's limits: %w", err)
 	}
 	l.phases.end("limits")
-	if terminal {
+	if proc.Terminal {
 		if res.console, err = console.take(pid); err != nil {
 			return true, err
 		}
-		if err := l.hold(res); err != nil {
+		if err := custody(); err != nil {
 			return true, err
 		}
-		f.Disown()
-		l.phases.end("custody")
 	}
 	if err := f.Run(); err != nil {
 		return true, err

@@ -159,13 +159,8 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 		t.OOMScore = l.process.OOMScoreAdj
 	}
 	if len(l.process.Rlimits) > 0 {
-		t.Limits = nil
-		for _, rl := range l.process.Rlimits {
-			n, ok := rlimitNumbers[rl.Type]
-			if !ok {
-				return res, true, fmt.Errorf("limit %q: %w", rl.Type, errdefs.ErrInvalidArgument)
-			}
-			t.Limits = append(t.Limits, stage.Limit{Resource: n, Soft: rl.Soft, Hard: rl.Hard})
+		if t.Limits, err = stageLimits(l.process.Rlimits); err != nil {
+			return res, true, err
 		}
 	}
 	for controller, dir := range j.Cgroups {

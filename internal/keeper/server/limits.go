@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -8,8 +9,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/stage"
 )
 
 // limits are what this process may give to others. Without CAP_SYS_RESOURCE the kernel refuses hard limits above one's
@@ -97,6 +101,19 @@ func (l *limits) rlimits(p *specs.Process) {
 		r.Hard = own.Max
 		r.Soft = min(r.Soft, r.Hard)
 	}
+}
+
+// stageLimits are limits as a stage sets them.
+func stageLimits(list []specs.POSIXRlimit) ([]stage.Limit, error) {
+	var out []stage.Limit
+	for _, l := range list {
+		n, ok := rlimitNumbers[l.Type]
+		if !ok {
+			return nil, fmt.Errorf("limit %q: %w", l.Type, errdefs.ErrInvalidArgument)
+		}
+		out = append(out, stage.Limit{Resource: n, Soft: l.Soft, Hard: l.Hard})
+	}
+	return out, nil
 }
 
 // rlimitNumbers are the limits that the OCI runtime spec names (getrlimit(2)).

@@ -21,7 +21,7 @@ type row struct {
 	PodID   string `json:"podID,omitempty"`
 	Name    string `json:"name,omitempty"`
 	LogPath string `json:"logPath,omitempty"`
-	// Runtime is the OCI runtime binary; empty: libcontainer.
+	// Runtime is the OCI runtime binary; empty: this process.
 	Runtime     string `json:"runtime,omitempty"`
 	RuntimeRoot string `json:"runtimeRoot,omitempty"`
 	Systemd     bool   `json:"systemd,omitempty"`

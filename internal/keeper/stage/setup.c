@@ -171,6 +171,12 @@ static int reach(const char *target, int file)
 	return -1;
 }
 
+/* The target of a mount, if it is there. */
+static int open_target(const struct stage_op *op)
+{
+	return open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+}
+
 /* The directory of a path, and the name in it. */
 static int reach_parent(const char *path, const char **name)
 {
@@ -237,7 +243,7 @@ static void do_mount(const struct stage_op *op)
 	struct statx x;
 	int target, there = 1;
 
-	target = open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+	target = open_target(op);
 	if (target < 0 && errno == ENOENT) {
 		there = 0;
 		target = reach(stage_text(op->target), 0);
@@ -266,7 +272,7 @@ static void do_bind(const struct stage_op *op)
 	if (look(op->fd, &x) != 0)
 		fail_op(STEP_SOURCE);
 	directory = S_ISDIR(x.stx_mode);
-	target = open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+	target = open_target(op);
 	if (target < 0 && errno == ENOENT)
 		target = reach(stage_text(op->target), !directory);
 	if (target < 0)
