@@ -270,7 +270,7 @@ func TestAPluginThatHangsHurtsOnlyItsPod(t *testing.T) {
 	}
 	err := <-done
 	nodetest.WantCode(t, err, codes.DeadlineExceeded)
-	if !strings.Contains(err.Error(), "Allocate: no answer within 3s") {
+	if !strings.Contains(err.Error(), "Allocate: no answer within "+timeout.String()) {
 		t.Error(err)
 	}
 	w.wantHeld("a b n:c")
