@@ -76,6 +76,11 @@ func hostPID(t testing.TB, c *nodetest.Container) int {
 	return pid
 }
 
+// join moves a process into a cgroup.
+func join(cgroup string, pid int) error {
+	return os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+}
+
 // TestACgroupThatIsInUseGoesLater: somebody else's process in it holds up its removal, not the pod's, and leaves nothing.
 func TestACgroupThatIsInUseGoesLater(t *testing.T) {
 	nodetest.BerthOnly(t, "its cgroups are named otherwise")
@@ -98,7 +103,13 @@ func TestACgroupThatIsInUseGoesLater(t *testing.T) {
 	t.Cleanup(end)
 	joined := false
 	for _, root := range roots {
-		err = os.WriteFile(filepath.Join(root, own, "cgroup.procs"), []byte(strconv.Itoa(stranger.Process.Pid)), 0)
+		dir := filepath.Join(root, own)
+		if err = join(dir, stranger.Process.Pid); errors.Is(err, syscall.EBUSY) { // version 2: only leaves have processes
+			dir = filepath.Join(dir, "stranger")
+			if err = os.Mkdir(dir, 0o755); err == nil {
+				err = join(dir, stranger.Process.Pid)
+			}
+		}
 		joined = joined || err == nil
 	}
 	if !joined {
