@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/contrib/apparmor"
 	"github.com/opencontainers/selinux/go-selinux"
 	"github.com/opencontainers/selinux/go-selinux/label"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
 )
@@ -105,7 +106,70 @@ func NewLabel(s *model.SELinux) (Label, error) {
 	if err != nil {
 		return Label{}, invalid("SELinux: %v", err)
 	}
-	return Label{Process: process, Mount: mount}, nil
+	l := Label{Process: process, Mount: mount}
+	if err := l.check(); err != nil {
+		l.Release()
+		return Label{}, err
+	}
+	return l, nil
+}
+
+// check: the policy of this host has the label.
+func (l Label) check() error {
+	for _, context := range []string{l.Process, l.Mount} {
+		if context == "" {
+			continue
+		}
+		if err := selinux.SecurityCheckContext(context); errors.Is(err, unix.EINVAL) {
+			return invalid("SELinux: this host's policy has no label %s", context)
+		} else if err != nil {
+			return fmt.Errorf("SELinux: label %s: %w", context, err)
+		}
+	}
+	return nil
+}
+
+// Of is the label of a container with options of its own in a pod with this one. What it does not name it has from the pod;
+// its files have the level of its processes.
+func (l Label) Of(asked *model.SELinux) (Label, error) {
+	if l.Process == "" || asked == nil || *asked == (model.SELinux{}) {
+		return l, nil
+	}
+	process, err := selinux.NewContext(l.Process)
+	if err != nil {
+		return Label{}, invalid("SELinux: %v", err)
+	}
+	mount, err := selinux.NewContext(l.Mount)
+	if err != nil {
+		return Label{}, invalid("SELinux: %v", err)
+	}
+	for _, part := range []struct{ name, value string }{
+		{"user", asked.User}, {"role", asked.Role}, {"type", asked.Type}, {"level", asked.Level},
+	} {
+		if part.value == "" {
+			continue
+		}
+		process[part.name] = part.value
+		if part.name == "user" || part.name == "level" {
+			mount[part.name] = part.value
+		}
+	}
+	own := Label{Process: process.Get(), Mount: mount.Get()}
+	return own, own.check()
+}
+
+// MountOptions adds the label of the pod's files to the options of a file system.
+func (l Label) MountOptions(options string) string { return label.FormatMountLabel(options, l.Mount) }
+
+// Apply gives a file of the pod, or a directory with all that is in it, the label of the pod's files.
+func (l Label) Apply(path string) error {
+	if l.Mount == "" {
+		return nil
+	}
+	if err := label.Relabel(path, l.Mount, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
+		return fmt.Errorf("SELinux label of %s: %w", path, err)
+	}
+	return nil
 }
 
 // Reserve marks the category of a label of a recorded pod as taken, after a start of the daemon. Pods that chose the same
@@ -127,7 +191,7 @@ func (l Label) Release() {
 	}
 }
 
-// selinux: a container's own options beat the pod's label; a privileged container is not confined.
+// selinux: a privileged container is not confined.
 func (b *builder) selinux() error {
 	asked := b.security.SELinux
 	if !b.host.SELinux {
@@ -140,24 +204,6 @@ func (b *builder) selinux() error {
 	if b.security.Privileged {
 		return nil
 	}
-	own := b.in.Label
-	if asked != nil && *asked != (model.SELinux{}) && own.Process != "" {
-		context, err := selinux.NewContext(own.Process)
-		if err != nil {
-			return invalid("SELinux: %v", err)
-		}
-		for _, part := range []struct{ name, value string }{
-			{"user", asked.User}, {"role", asked.Role}, {"type", asked.Type}, {"level", asked.Level},
-		} {
-			if part.value != "" {
-				context[part.name] = part.value
-			}
-		}
-		own.Process = context.Get()
-		if err := label.Validate(own.Process); err != nil {
-			return invalid("SELinux: %v", err)
-		}
-	}
-	b.spec.Process.SelinuxLabel, b.spec.Linux.MountLabel = own.Process, own.Mount
+	b.spec.Process.SelinuxLabel, b.spec.Linux.MountLabel = b.in.Label.Process, b.in.Label.Mount
 	return nil
 }

@@ -27,7 +27,7 @@ type Input struct {
 	ImageMounts map[string]string
 	// Edits are what others than the client add, such as device plugins.
 	Edits []model.Edits
-	// Label is the pod's SELinux label, from Labels; empty where the host has no SELinux.
+	// Label is the container's SELinux label; empty where the host has no SELinux.
 	Label Label
 
 	Handler Handler

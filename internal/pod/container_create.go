@@ -79,6 +79,12 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		return "", err
 	}
 
+	label, err := pod.Label.Of(cfg.Security.SELinux)
+	if err != nil {
+		m.cfg.Images.Release(id)
+		return "", err
+	}
+
 	cfg = withPodPID(cfg, pod.Config)
 	c := newContainer(id, s)
 	c.rec = ContainerRecord{
@@ -91,6 +97,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		Volumes:   declaredVolumes(img),
 		LogPath:   logPath,
 		Cgroup:    m.cgroupDir(pod.CgroupParent, c.id),
+		Label:     label,
 		Resources: cfg.Resources,
 		Ignored:   ignored,
 		CreatedAt: time.Now(),
@@ -146,7 +153,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		{
 			name: "mount the root file system",
 			do: func(ctx context.Context) (err error) {
-				root, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, dir, layers))
+				root, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, label, dir, layers))
 				return err
 			},
 			undo: func(context.Context) error { return rootfs.Unmount(dir) },
@@ -291,14 +298,14 @@ func (m *Manager) buildSpec(ctx context.Context, c *container, cfg *model.Contai
 		},
 		ImageMounts: images,
 		Edits:       edits,
-		Label:       pod.Label,
+		Label:       c.record().Label,
 		Handler:     h.Spec,
 	})
 }
 
 // rootfsOptions is a root file system for a container of a pod.
-func (m *Manager) rootfsOptions(pod *SandboxRecord, dir string, layers *image.Layers) rootfs.Options {
-	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: pod.Label.Mount}
+func (m *Manager) rootfsOptions(pod *SandboxRecord, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
+	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
 	if user := userNamespace(pod.Config); user != nil {
 		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, m.namespaces(pod.ID).Path(namespace.User)
 	}

@@ -35,7 +35,7 @@ func (m *Manager) mountImages(ctx context.Context, c *container, pod *SandboxRec
 		c.mu.Lock()
 		c.rec.VolumeImages = append(c.rec.VolumeImages[:len(c.rec.VolumeImages):len(c.rec.VolumeImages)], img.ID)
 		c.mu.Unlock()
-		o := m.rootfsOptions(pod, m.imageDir(c.id, i), layers)
+		o := m.rootfsOptions(pod, c.record().Label, m.imageDir(c.id, i), layers)
 		o.Readonly = true
 		path, err := rootfs.Mount(ctx, o)
 		if err != nil {

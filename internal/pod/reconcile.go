@@ -239,7 +239,7 @@ func (m *Manager) remountRootfs(ctx context.Context, c *container, mounted map[s
 		return err
 	}
 	pod := c.sandbox.record()
-	if _, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, dir, layers)); err != nil {
+	if _, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, c.rec.Label, dir, layers)); err != nil {
 		return err
 	}
 	c.mu.Lock()

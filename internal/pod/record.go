@@ -53,8 +53,9 @@ type ContainerRecord struct {
 	// QuotaID is the project ID of the root file system, where the client has asked for one.
 	QuotaID string `json:"quotaID,omitempty"`
 
-	LogPath string `json:"logPath,omitempty"`
-	Cgroup  string `json:"cgroup"`
+	LogPath string        `json:"logPath,omitempty"`
+	Cgroup  string        `json:"cgroup"`
+	Label   ocispec.Label `json:"label,omitzero"` // of SELinux
 
 	User       model.User       `json:"user"`
 	StopSignal syscall.Signal   `json:"stopSignal"`

@@ -41,7 +41,11 @@ func (m *Manager) writePodFiles(s *sandbox) error {
 		}
 	}
 	for name, data := range map[string][]byte{hostsFile: hosts, resolvFile: resolv, hostnameFile: []byte(hostname + "\n")} {
-		if err := os.WriteFile(m.podFile(s.id, name), data, 0o644); err != nil {
+		path := m.podFile(s.id, name)
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			return err
+		}
+		if err := s.rec.Label.Apply(path); err != nil {
 			return err
 		}
 	}

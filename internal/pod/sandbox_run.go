@@ -258,7 +258,7 @@ func (m *Manager) mountShm(s *sandbox) error {
 		return err
 	}
 	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
-	if err := unix.Mount("shm", path, "tmpfs", flags, "mode=1777,size="+shmSize); err != nil {
+	if err := unix.Mount("shm", path, "tmpfs", flags, s.rec.Label.MountOptions("mode=1777,size="+shmSize)); err != nil {
 		return fmt.Errorf("mount tmpfs at %s: %w", path, err)
 	}
 	return nil
@@ -289,6 +289,9 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 		}
 	}
 	if err := os.WriteFile(filepath.Join(rootfs, keeper.ReaperProgram), nil, 0o755); err != nil {
+		return err
+	}
+	if err := s.rec.Label.Apply(rootfs); err != nil {
 		return err
 	}
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{

@@ -282,7 +282,7 @@ func TestAPauseOutlivesTheDaemon(t *testing.T) {
 	if err := n.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	thaw(t, thawed.ID) // somebody did it meanwhile: what the kernel says holds
+	thaw(t, thawed) // somebody did it meanwhile: what the kernel says holds
 	if err := n.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -301,20 +301,23 @@ func TestAPauseOutlivesTheDaemon(t *testing.T) {
 }
 
 // thaw thaws a container behind the daemon's back.
-func thaw(t testing.TB, id string) {
+func thaw(t testing.TB, c *nodetest.Container) {
 	t.Helper()
-	for pattern, data := range map[string]string{
-		"/sys/fs/cgroup/freezer/*/*/" + id + "/freezer.state": "THAWED", "/sys/fs/cgroup/*/*/" + id + "/cgroup.freeze": "0",
-		"/sys/fs/cgroup/freezer/*/" + id + "/freezer.state": "THAWED",
-	} {
-		files, _ := filepath.Glob(pattern)
-		for _, file := range files {
-			if err := os.WriteFile(file, []byte(data), 0); err == nil {
-				return
+	thawed := false
+	for _, dir := range cgroups(t, c) {
+		for file, state := range map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"} {
+			if file = filepath.Join(dir, file); !exists(file) {
+				continue
 			}
+			if err := os.WriteFile(file, []byte(state), 0); err != nil {
+				t.Fatal(err)
+			}
+			thawed = true
 		}
 	}
-	t.Fatal("no cgroup of the container can be thawed")
+	if !thawed {
+		t.Fatal("no cgroup of the container can be thawed")
+	}
 }
 
 // started starts a sandbox again.

@@ -372,6 +372,9 @@ func (call *criuCall) restore(res *criuResult) error {
 	if profile := call.Spec.Process.ApparmorProfile; profile != "" {
 		opts.LsmProfile = "apparmor:" + profile
 	}
+	if label := call.Spec.Process.SelinuxLabel; label != "" {
+		opts.LsmProfile, opts.LsmMountContext = "selinux:"+label, call.Spec.Linux.MountLabel
+	}
 	if err := lib.Restore(p, opts); err != nil {
 		return errors.Join(err, lib.Destroy())
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/stage"
 )
 
 // initLogLevel is logrus' number of warnings. Without one, the first steps of each start and exec tell 40 debugging
@@ -443,7 +445,7 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 		}
 	}
 	for _, r := range p.Rlimits {
-		n, ok := rlimitNumbers[r.Type]
+		n, ok := stage.LimitNumbers[r.Type]
 		if !ok {
 			return nil, fmt.Errorf("limit %q: %w", r.Type, errdefs.ErrInvalidArgument)
 		}

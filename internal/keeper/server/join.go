@@ -30,6 +30,7 @@ type joinable struct {
 	RootGID    int               `json:"rootGID,omitempty"`
 	Limits     []stage.Limit     `json:"limits,omitempty"`
 	AppArmor   string            `json:"appArmor,omitempty"`
+	Label      string            `json:"label,omitempty"` // of SELinux
 	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
 	Filter string `json:"filter,omitempty"`
 	// Staged: libcontainer's own state lacks what the last stage did in its place.
@@ -51,10 +52,10 @@ var namespaceFlags = map[configs.NamespaceType]uint32{
 func (r *inProcess) joinable(id string, config *configs.Config) *joinable {
 	switch {
 	case config.Personality != nil, config.MemoryPolicy != nil, config.IntelRdt != nil, config.Scheduler != nil,
-		config.IOPriority != nil, config.ExecCPUAffinity != nil, config.ProcessLabel != "", config.RootlessEUID:
+		config.IOPriority != nil, config.ExecCPUAffinity != nil, config.RootlessEUID:
 		return nil
 	}
-	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
+	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
 		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
@@ -115,7 +116,8 @@ func capabilities(c *specs.LinuxCapabilities) (*stage.Capabilities, error) {
 // staged is a process as the last stage makes it, nil where only libcontainer can.
 func staged(p *specs.Process) (*stage.Process, error) {
 	switch {
-	case p == nil, p.SelinuxLabel != "", p.Scheduler != nil, p.IOPriority != nil, p.ExecCPUAffinity != nil, p.Capabilities == nil:
+	case p == nil, p.Scheduler != nil, p.IOPriority != nil, p.ExecCPUAffinity != nil, p.Capabilities == nil,
+		p.SelinuxLabel != "" && p.ApparmorProfile != "":
 		return nil, nil
 	}
 	caps, err := capabilities(p.Capabilities)
@@ -124,7 +126,8 @@ func staged(p *specs.Process) (*stage.Process, error) {
 	}
 	s := &stage.Process{
 		Args: p.Args, Env: p.Env, Cwd: p.Cwd, UID: p.User.UID, GID: p.User.GID, Groups: p.User.AdditionalGids,
-		NoNewPrivileges: p.NoNewPrivileges, Capabilities: caps, AppArmor: p.ApparmorProfile, Terminal: p.Terminal,
+		NoNewPrivileges: p.NoNewPrivileges, Capabilities: caps, AppArmor: p.ApparmorProfile, Label: p.SelinuxLabel,
+		Terminal: p.Terminal,
 	}
 	if p.ConsoleSize != nil {
 		s.Rows, s.Columns = uint16(min(p.ConsoleSize.Height, math.MaxUint16)), uint16(min(p.ConsoleSize.Width, math.MaxUint16))
@@ -153,6 +156,9 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 	}
 	if p.AppArmor == "" {
 		p.AppArmor = j.AppArmor
+	}
+	if p.Label == "" {
+		p.Label = j.Label
 	}
 	t := &stage.Target{Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits}
 	if l.process.OOMScoreAdj != nil { // an update has changed it since the container started

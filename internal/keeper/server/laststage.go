@@ -65,7 +65,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	p.Args, p.ExtraFiles, p.Env = last.Args, last.Files, []string{"HOME=/"}
 	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
 	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
-	config.AppArmorProfile = ""
+	config.AppArmorProfile, config.ProcessLabel, p.Label = "", "", ""
 	join.Filter, join.Staged = key, true
 	return last, nil
 }
@@ -121,7 +121,7 @@ func (r *inProcess) completeState(c *container) error {
 		}
 		config["seccomp"] = mustJSON(profile)
 	}
-	config["apparmor_profile"] = mustJSON(join.AppArmor)
+	config["apparmor_profile"], config["process_label"] = mustJSON(join.AppArmor), mustJSON(join.Label)
 	state["config"] = mustJSON(config)
 	return writeWhole(path, mustJSON(state))
 }

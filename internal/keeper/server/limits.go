@@ -90,7 +90,7 @@ func (l *limits) rlimits(p *specs.Process) {
 	}
 	for i := range p.Rlimits {
 		r := &p.Rlimits[i]
-		n, ok := rlimitNumbers[r.Type]
+		n, ok := stage.LimitNumbers[r.Type]
 		var own unix.Rlimit
 		if !ok || unix.Getrlimit(n, &own) != nil || r.Hard <= own.Max {
 			continue
@@ -107,21 +107,11 @@ func (l *limits) rlimits(p *specs.Process) {
 func stageLimits(list []specs.POSIXRlimit) ([]stage.Limit, error) {
 	var out []stage.Limit
 	for _, l := range list {
-		n, ok := rlimitNumbers[l.Type]
+		n, ok := stage.LimitNumbers[l.Type]
 		if !ok {
 			return nil, fmt.Errorf("limit %q: %w", l.Type, errdefs.ErrInvalidArgument)
 		}
 		out = append(out, stage.Limit{Resource: n, Soft: l.Soft, Hard: l.Hard})
 	}
 	return out, nil
-}
-
-// rlimitNumbers are the limits that the OCI runtime spec names (getrlimit(2)).
-var rlimitNumbers = map[string]int{
-	"RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_DATA": unix.RLIMIT_DATA,
-	"RLIMIT_STACK": unix.RLIMIT_STACK, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_RSS": unix.RLIMIT_RSS,
-	"RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
-	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_LOCKS": unix.RLIMIT_LOCKS, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING,
-	"RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE, "RLIMIT_NICE": unix.RLIMIT_NICE, "RLIMIT_RTPRIO": unix.RLIMIT_RTPRIO,
-	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME,
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -127,7 +126,9 @@ func (c *container) launch(l *launch) (err error) {
 	}
 	s.limits.fit(spec.Process)
 	if r.Reaper {
-		s.podInit(spec)
+		if err := s.podInit(spec); err != nil {
+			return err
+		}
 	}
 	ends := ends{in: -1, out: -1, err: -1}
 	if !r.Terminal {
@@ -284,32 +285,6 @@ func (s *stdio) close() {
 			f.Close()
 		}
 	}
-}
-
-// podInit makes the spec that of a pod's init: this program, read-only in an empty root, under its other name.
-func (s *Server) podInit(spec *specs.Spec) {
-	spec.Process.Args = []string{keeper.ReaperProgram}
-	spec.Process.Terminal = false
-	proc := slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == "/proc" })
-	if !proc { // libcontainer needs one to drop capabilities
-		spec.Mounts = append(spec.Mounts, specs.Mount{
-			Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"},
-		})
-	}
-	spec.Mounts = append(spec.Mounts, specs.Mount{
-		Destination: keeper.ReaperProgram, Type: "bind", Source: s.cfg.Binary,
-		Options: []string{"bind", "ro", "nosuid", "nodev", "private"},
-	})
-}
-
-// removePodInit removes the mount points that were made for podInit.
-func (s *Server) removePodInit(r *row) {
-	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
-	p := filepath.Join(r.Root, keeper.ReaperProgram)
-	if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
-		_ = os.Remove(p)
-	}
-	_ = unix.Rmdir(filepath.Join(r.Root, "proc"))
 }
 
 // remove takes a container off the table.

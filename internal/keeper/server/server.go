@@ -48,6 +48,11 @@ type Server struct {
 	setsUp     bool           // the kernel has what a stage needs to set a container up
 	store      *fdStore       // nil: no service manager
 
+	initProgram struct { // labelledProgram's
+		sync.Mutex
+		made bool
+	}
+
 	rpcListener, fdsListener *net.UnixListener
 	rpc                      *ttrpc.Server
 	serving                  sync.WaitGroup

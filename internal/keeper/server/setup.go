@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/cgroups"
 	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/stage"
@@ -26,7 +27,7 @@ import (
 func (r *inProcess) setsUp(config *configs.Config, join *joinable) bool {
 	switch {
 	case join == nil || r.s.stages == nil || !r.s.setsUp,
-		config.NoPivotRoot, config.RootlessEUID, config.RootlessCgroups, config.MountLabel != "",
+		config.NoPivotRoot, config.RootlessEUID, config.RootlessCgroups,
 		len(config.Networks) > 0, len(config.Routes) > 0, len(config.NetDevices) > 0,
 		join.Namespaces&unix.CLONE_NEWUSER != 0, config.Namespaces.IsPrivate(configs.NEWNET),
 		!config.Namespaces.IsPrivate(configs.NEWNS):
@@ -164,7 +165,7 @@ func operations(config *configs.Config, paths map[string]string, terminal bool) 
 	for _, p := range config.MaskPaths {
 		if p = path.Clean("/" + p); !masked[p] {
 			masked[p] = true
-			add(stage.Operation{Kind: stage.Mask, Target: p})
+			add(stage.Operation{Kind: stage.Mask, Target: p, Data: config.MountLabel})
 		}
 	}
 	return ops, nil
@@ -196,10 +197,18 @@ func mountOperations(config *configs.Config, m *configs.Mount, paths map[string]
 	}
 	if m.IsBind() {
 		bindOperation(&o, m)
-	} else if m.Device == "tmpfs" || target == "/dev" {
-		o.Flags &^= unix.MS_RDONLY // it is made so when all is in it
+	} else {
+		if m.Device == "tmpfs" || target == "/dev" {
+			o.Flags &^= unix.MS_RDONLY // it is made so when all is in it
+		}
+		if !ownLabels[m.Device] {
+			o.Data = label.FormatMountLabel(o.Data, config.MountLabel)
+		}
 	}
 	ops := []stage.Operation{o}
+	if m.Device == "mqueue" && config.MountLabel != "" {
+		ops = append(ops, stage.Operation{Kind: stage.Label, Target: target, Data: config.MountLabel})
+	}
 	if propagation := m.PropagationFlags; len(propagation) == 1 && o.Kind == stage.Bind {
 		ops[0].Propagation = uint64(propagation[0])
 	} else {
@@ -209,6 +218,10 @@ func mountOperations(config *configs.Config, m *configs.Mount, paths map[string]
 	}
 	return ops, nil
 }
+
+// ownLabels are file systems that are not mounted with an SELinux label. All containers of a pod share its mqueue: its label
+// cannot be another for each mount.
+var ownLabels = map[string]bool{"proc": true, "sysfs": true, "mqueue": true}
 
 // attributes are MS_* as MOUNT_ATTR_*.
 var attributes = map[uint64]uint64{

@@ -163,5 +163,5 @@ func (f *First) hear() (step int32, err error) {
 	if err := f.setup.failure(s.Step, s.Operation, unix.Errno(s.Value)); err != nil {
 		return 0, err
 	}
-	return 0, f.proc.failure(s.Step, unix.Errno(s.Value))
+	return 0, f.proc.failure(s.Step, s.Operation, unix.Errno(s.Value))
 }

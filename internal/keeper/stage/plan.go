@@ -27,22 +27,18 @@ type Process struct {
 	UID, GID        uint32
 	Groups          []uint32
 	NoNewPrivileges bool
-	Capabilities    *Capabilities // nil: all are kept
-	AppArmor        string
+	Capabilities    *Capabilities  // nil: all are kept
+	AppArmor, Label string         // an AppArmor profile, or an SELinux label
 	Filter          *filter.Filter // nil: none
 	// Terminal asks for one; the size is the kernel's default where it is zero.
 	Terminal      bool
 	Rows, Columns uint16
+
+	limits []Limit // as in the plan
 }
 
 // Capabilities are sets of bits, by the kernel's numbers.
 type Capabilities struct{ Bounding, Effective, Inheritable, Permitted, Ambient uint64 }
-
-// Limit is a resource limit (getrlimit(2)).
-type Limit struct {
-	Resource   int    `json:"resource"`
-	Soft, Hard uint64 `json:",omitempty"`
-}
 
 // lastCapability is the kernel's last; its bounding set has all up to it.
 var lastCapability = sync.OnceValue(func() uint32 {
@@ -87,6 +83,8 @@ func environment(env []string) (out []string, home bool, path string, err error)
 type encoder struct {
 	plan C.struct_stage_plan
 	data bytes.Buffer // what follows the plan itself
+
+	limited []Limit
 }
 
 const planSize = int(unsafe.Sizeof(C.struct_stage_plan{}))
@@ -136,7 +134,7 @@ func (p *Process) file(more func(*encoder) error) (*os.File, error) {
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
 	}
-	for _, s := range append(slices.Clone(p.Args), p.Cwd, p.AppArmor) {
+	for _, s := range append(slices.Clone(p.Args), p.Cwd, p.AppArmor, p.Label) {
 		if strings.IndexByte(s, 0) >= 0 {
 			return nil, fmt.Errorf("argument %q holds a NUL byte: %w", s, errdefs.ErrInvalidArgument)
 		}
@@ -170,7 +168,16 @@ func (p *Process) file(more func(*encoder) error) (*os.File, error) {
 	pl.args = e.texts(p.Args, 1)
 	pl.env = e.texts(env, room)
 	pl.groups = e.list(len(p.Groups), p.Groups)
-	pl.cwd, pl.path, pl.apparmor = e.text(p.Cwd), e.text(path), e.text(p.AppArmor)
+	pl.cwd, pl.path = e.text(p.Cwd), e.text(path)
+	switch {
+	case p.AppArmor != "" && p.Label != "":
+		return nil, fmt.Errorf("AppArmor profile %q and SELinux label %q at once: %w", p.AppArmor, p.Label, errdefs.ErrInvalidArgument)
+	case p.Label != "":
+		pl.flags |= C.STAGE_SELINUX
+		pl.confinement = e.text(p.Label)
+	case p.AppArmor != "":
+		pl.confinement = e.text("exec " + p.AppArmor)
+	}
 	if f := p.Filter; f != nil {
 		pl.filter = e.list(len(f.Program)/filter.InstructionSize, f.Program)
 		pl.seccomp_flags = C.uint32_t(f.Flags)
@@ -180,6 +187,7 @@ func (p *Process) file(more func(*encoder) error) (*os.File, error) {
 			return nil, err
 		}
 	}
+	p.limits = e.limited
 	e.align()
 	pl.size = e.offset()
 	return memory(append(unsafe.Slice((*byte)(unsafe.Pointer(pl)), planSize), e.data.Bytes()...))

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #ifndef SYS_openat2
@@ -373,7 +374,7 @@ static int open_null(int flags)
 }
 
 /* A directory in which nothing is and nothing can be made. */
-static int make_void(void)
+static int make_void(const char *label)
 {
 	int fs, tree;
 
@@ -382,6 +383,7 @@ static int make_void(void)
 	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_blocks", "1", 0) != 0 ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_inodes", "1", 0) != 0 ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "ro", NULL, 0) != 0 ||
+	    (*label && syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "context", label, 0) != 0) ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		fail_op(STEP_OPERATION);
 	tree = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
@@ -407,7 +409,7 @@ static void do_mask(const struct stage_op *op)
 			null = open_null(O_PATH);
 		tree = clone_tree(null, "", AT_EMPTY_PATH);
 	} else if (empty < 0) {
-		tree = empty = make_void();
+		tree = empty = make_void(stage_text(op->data));
 	} else {
 		tree = clone_tree(empty, "", AT_EMPTY_PATH);
 	}
@@ -454,6 +456,18 @@ static void do_change(const struct stage_op *op)
 		fail_op(STEP_TARGET);
 	if (op->kind == OP_PROPAGATE ? propagate(target, op->mount_flags) != 0
 				     : set_attributes(target, 0, MOUNT_ATTR_RDONLY, 0, 0) != 0)
+		fail_op(STEP_OPERATION);
+	close(target);
+}
+
+static void do_label(const struct stage_op *op)
+{
+	const char *label = stage_text(op->data);
+	int target = open_in_root(stage_text(op->target), O_RDONLY | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+
+	if (target < 0)
+		fail_op(STEP_TARGET);
+	if (fsetxattr(target, "security.selinux", label, strlen(label), 0) != 0 && errno != ENOTSUP)
 		fail_op(STEP_OPERATION);
 	close(target);
 }
@@ -519,6 +533,9 @@ static void operate(const struct stage_op *op)
 		break;
 	case OP_ROOT_PROPAGATE:
 		bad = propagate(root, op->mount_flags);
+		break;
+	case OP_LABEL:
+		do_label(op);
 		break;
 	default:
 		fail_op_with(STEP_PLAN, EINVAL);

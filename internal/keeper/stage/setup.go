@@ -52,7 +52,7 @@ const (
 	Propagate     Kind = C.OP_PROPAGATE  // gives what is mounted at Target the propagation Flags
 	Readonly      Kind = C.OP_READONLY   // what is mounted at Target
 	Protect       Kind = C.OP_PROTECT    // makes Target read-only, if it is there
-	Mask          Kind = C.OP_MASK       // hides what is at Target, if it is there
+	Mask          Kind = C.OP_MASK       // hides what is at Target, if it is there; Data is the SELinux label of what a directory is hidden by
 	Device        Kind = C.OP_DEVICE     // a node, unless something has its name
 	Link          Kind = C.OP_LINK       // symbolic, from Target to Source, unless something has its name
 	Directory     Kind = C.OP_DIRECTORY  // with its parents, unless something is there
@@ -63,6 +63,7 @@ const (
 	Terminal      Kind = C.OP_TERMINAL   // makes it, and mounts it at /dev/console
 	RootReadonly  Kind = C.OP_ROOT_READONLY
 	RootPropagate Kind = C.OP_ROOT_PROPAGATE // Flags
+	Label         Kind = C.OP_LABEL          // gives Target, a directory, the SELinux label Data
 )
 
 // Operation is one thing that is done in the container's new root. Targets are absolute and clean; they are resolved inside
@@ -170,6 +171,7 @@ func structs[T any](e *encoder, list []T) C.struct_stage_list {
 }
 
 func (e *encoder) limits(limits []Limit) C.struct_stage_list {
+	e.limited = limits
 	list := make([]C.struct_stage_limit, len(limits))
 	for i, l := range limits {
 		list[i] = C.struct_stage_limit{resource: C.uint32_t(l.Resource), soft: C.uint64_t(l.Soft), hard: C.uint64_t(l.Hard)}
@@ -206,6 +208,8 @@ func (o *Operation) String() string {
 		return "change the root"
 	case Terminal:
 		return "make a terminal"
+	case Label:
+		return fmt.Sprintf("set the SELinux label of %q to %q", o.Target, o.Data)
 	}
 	return fmt.Sprintf("operation %d", o.Kind)
 }
@@ -215,7 +219,7 @@ func (s *Setup) failure(step, operation int32, errno unix.Errno) error {
 	if step == C.STEP_JOIN && int(operation) < len(s.Join) {
 		return fmt.Errorf("join namespace %q: %w", s.Join[operation].Path, errno)
 	}
-	if operation < 0 || int(operation) >= len(s.Operations) {
+	if operation < 0 || int(operation) >= len(s.Operations) || step == C.STEP_RLIMIT {
 		return nil
 	}
 	o := &s.Operations[operation]

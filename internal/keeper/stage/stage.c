@@ -154,7 +154,7 @@ static void set_limits(void)
 		struct limit r = {l[i].soft, l[i].hard};
 
 		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
-			stage_fail(STEP_RLIMIT);
+			stage_fail_at(STEP_RLIMIT, errno, i);
 	}
 }
 
@@ -207,18 +207,28 @@ static void enter_namespaces(void)
 	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
-/* The file by which the next execve changes the AppArmor profile. On the host its /proc is to be trusted. */
-static int open_apparmor(void)
+/*
+ * The file by which the next execve changes the AppArmor profile or the SELinux label; -1: neither is asked for. On the host
+ * its /proc is to be trusted.
+ */
+static int open_confinement(void)
 {
-	int fd = open("/proc/thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
+	int fd = -1;
 
+	if (!stage_plan->confinement)
+		return -1;
+	errno = ENOENT;
+	if (!(stage_plan->flags & STAGE_SELINUX))
+		fd = open("/proc/thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
 		fd = open("/proc/thread-self/attr/exec", O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		stage_fail(STEP_CONFINE_OPEN);
 	return fd;
 }
 
 /* In a container, only what the kernel itself shows there, whatever may be mounted over it. */
-static int open_apparmor_inside(void)
+static int open_confinement_inside(void)
 {
 	struct open_how how = {
 		.flags = O_WRONLY | O_CLOEXEC,
@@ -226,33 +236,47 @@ static int open_apparmor_inside(void)
 	};
 	struct statfs fs;
 	struct stat st;
-	int proc, fd;
+	int proc, fd = -1;
 
+	if (!stage_plan->confinement)
+		return -1;
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (proc < 0)
-		return -1;
-	if (fstatfs(proc, &fs) != 0 || fs.f_type != PROC_SUPER_MAGIC || fstat(proc, &st) != 0 || st.st_ino != 1) {
-		close(proc);
-		errno = EINVAL;
-		return -1;
-	}
-	fd = syscall(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
+		stage_fail(STEP_CONFINE_OPEN);
+	if (fstatfs(proc, &fs) != 0 || fs.f_type != PROC_SUPER_MAGIC || fstat(proc, &st) != 0 || st.st_ino != 1)
+		fail_with(STEP_CONFINE_OPEN, EINVAL);
+	errno = ENOENT;
+	if (!(stage_plan->flags & STAGE_SELINUX))
+		fd = syscall(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
 	if (fd < 0 && errno == ENOENT)
 		fd = syscall(SYS_openat2, proc, "thread-self/attr/exec", &how, sizeof(how));
+	if (fd < 0)
+		stage_fail(STEP_CONFINE_OPEN);
 	close(proc);
 	return fd;
 }
 
-static void set_apparmor(int fd)
+static void confine(int fd)
 {
-	char line[4200];
-	int n;
+	const char *text = stage_text(stage_plan->confinement);
+	size_t n = strlen(text);
 
-	n = snprintf(line, sizeof(line), "exec %s", stage_text(stage_plan->apparmor));
-	if (n < 0 || (size_t)n >= sizeof(line))
-		fail_with(STEP_APPARMOR, ENAMETOOLONG);
-	if (write(fd, line, n) != n)
-		stage_fail(STEP_APPARMOR);
+	if (write(fd, text, n) != (ssize_t)n)
+		stage_fail(STEP_CONFINE);
+	close(fd);
+}
+
+/* The keyring that is joined next gets the container's label. execve(2) ends this. */
+static void label_keyring(void)
+{
+	const char *label = stage_text(stage_plan->confinement);
+	int fd;
+
+	if (!(stage_plan->flags & STAGE_SELINUX) || !(stage_plan->flags & STAGE_KEYRING))
+		return;
+	fd = open("/proc/thread-self/attr/keycreate", O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, label, strlen(label)) < 0)
+		stage_fail(STEP_LABEL);
 	close(fd);
 }
 
@@ -595,7 +619,7 @@ static void join_others(void)
 /* All that makes a container of a process that the keeper has started on the host. */
 static int begin(void)
 {
-	int apparmor = -1;
+	int confinement;
 
 	umask(0);
 	raise_files();
@@ -605,8 +629,8 @@ static int begin(void)
 	reset_affinity();
 	set_oom_score();
 	join_others();
-	if (stage_plan->apparmor && (apparmor = open_apparmor()) < 0)
-		stage_fail(STEP_APPARMOR_OPEN);
+	confinement = open_confinement();
+	label_keyring();
 	if (syscall(SYS_setsid) < 0)
 		stage_fail(STEP_ROOT);
 	join_keyring();
@@ -617,17 +641,17 @@ static int begin(void)
 	if (stage_plan->flags & STAGE_REOPEN_NULL)
 		stage_reopen_null();
 	stage_close_root();
-	return apparmor;
+	return confinement;
 }
 
 static void __attribute__((noreturn)) run(void)
 {
-	int apparmor = -1, cwd;
+	int confinement, cwd;
 	const char *program;
 	char **argv, **envp;
 
 	if (stage_plan->flags & STAGE_BEGIN) {
-		apparmor = begin();
+		confinement = begin();
 	} else if (stage_plan->flags & STAGE_JOIN) {
 		close(STAGE_FD_MOUNTS);
 		join_cgroups();
@@ -635,13 +659,13 @@ static void __attribute__((noreturn)) run(void)
 		set_oom_score();
 		set_limits();
 		enter_pid_namespace();
-		if (stage_plan->apparmor && (apparmor = open_apparmor()) < 0)
-			stage_fail(STEP_APPARMOR_OPEN);
+		confinement = open_confinement();
+		label_keyring();
 		enter_namespaces();
 		join_keyring();
 		stage_make_terminal();
-	} else if (stage_plan->apparmor && (apparmor = open_apparmor_inside()) < 0) {
-		stage_fail(STEP_APPARMOR_OPEN);
+	} else {
+		confinement = open_confinement_inside();
 	}
 	if (stage_plan->flags & STAGE_NO_NEW_PRIVS && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		stage_fail(STEP_NO_NEW_PRIVS);
@@ -668,8 +692,8 @@ static void __attribute__((noreturn)) run(void)
 	check_cwd();
 	if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0)
 		stage_fail(STEP_CAPABILITIES);
-	if (apparmor >= 0)
-		set_apparmor(apparmor);
+	if (confinement >= 0)
+		confine(confinement);
 	set_capabilities();
 	program = look_up(argv[0]);
 	if (stage_plan->flags & STAGE_BEGIN) {

@@ -180,7 +180,7 @@ func (p *Process) outcome(status io.Reader) (pid int, err error) {
 		case s.Step == C.STEP_PID:
 			pid = int(s.Value)
 		default:
-			err = p.failure(s.Step, unix.Errno(s.Value))
+			err = p.failure(s.Step, s.Operation, unix.Errno(s.Value))
 		}
 	}
 }
@@ -188,18 +188,18 @@ func (p *Process) outcome(status io.Reader) (pid int, err error) {
 // steps are what failed, in words. The ones that say why a program cannot be executed are as os/exec has them.
 var steps = map[int32]string{
 	C.STEP_PLAN: "read the plan", C.STEP_CGROUP: "join the container's cgroup", C.STEP_OOM_SCORE: "set oom_score_adj",
-	C.STEP_RLIMIT: "set a resource limit", C.STEP_NAMESPACE: "join the container's namespaces", C.STEP_FORK: "fork",
-	C.STEP_ROOT: "become the container's root", C.STEP_APPARMOR_OPEN: "open the AppArmor attribute",
+	C.STEP_RLIMIT: "set resource limits", C.STEP_NAMESPACE: "join the container's namespaces", C.STEP_FORK: "fork",
+	C.STEP_ROOT: "become the container's root", C.STEP_LABEL: "label the session keyring",
 	C.STEP_KEYRING: "join the session keyring", C.STEP_TERMINAL: "make a terminal", C.STEP_NO_NEW_PRIVS: "set no_new_privs",
 	C.STEP_DESCRIPTORS: "close descriptors",
 	C.STEP_CWD_OUTSIDE: "the working directory is outside of the container's root: possible breakout",
 	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
 	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
-	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_APPARMOR: "set the AppArmor profile", C.STEP_SECCOMP: "load the seccomp filter",
+	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
 }
 
-func (p *Process) failure(step int32, errno unix.Errno) error {
+func (p *Process) failure(step, operation int32, errno unix.Errno) error {
 	switch name := p.Args[0]; step {
 	case C.STEP_CWD:
 		return fmt.Errorf("enter working directory %q: %w", p.Cwd, errno)
@@ -211,8 +211,15 @@ func (p *Process) failure(step int32, errno unix.Errno) error {
 		return fmt.Errorf("exec: %q: %w", name, errno)
 	case C.STEP_EXEC:
 		return fmt.Errorf("exec %s: %w", strings.TrimSpace(name), errno)
-	case C.STEP_APPARMOR, C.STEP_APPARMOR_OPEN:
-		return fmt.Errorf("%s %q: %w", steps[step], p.AppArmor, errno)
+	case C.STEP_CONFINE, C.STEP_CONFINE_OPEN:
+		if p.Label != "" {
+			return fmt.Errorf("set the SELinux label %q: %w", p.Label, errno)
+		}
+		return fmt.Errorf("set the AppArmor profile %q: %w", p.AppArmor, errno)
+	case C.STEP_RLIMIT:
+		if operation >= 0 && int(operation) < len(p.limits) {
+			return fmt.Errorf("set the resource limit %v: %w", p.limits[operation], errno)
+		}
 	}
 	return fmt.Errorf("%s: %w", steps[step], errno)
 }

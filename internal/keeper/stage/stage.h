@@ -36,6 +36,7 @@ enum {
 	STAGE_BEGIN = 1 << 9,           /* a container's first process, set up from nothing */
 	STAGE_WAIT = 1 << 10,           /* another process moves it into its cgroup, and then lets it go on */
 	STAGE_REOPEN_NULL = 1 << 11,    /* the container has a /dev of its own */
+	STAGE_SELINUX = 1 << 12,        /* the confinement is an SELinux label, not what AppArmor reads */
 };
 
 /* How far it came: the step that failed. */
@@ -49,7 +50,7 @@ enum {
 	STEP_NAMESPACE,
 	STEP_FORK,
 	STEP_ROOT,
-	STEP_APPARMOR_OPEN,
+	STEP_CONFINE_OPEN,
 	STEP_KEYRING,
 	STEP_TERMINAL,
 	STEP_NO_NEW_PRIVS,
@@ -62,7 +63,7 @@ enum {
 	STEP_GID,
 	STEP_UID,
 	STEP_CAPABILITIES,
-	STEP_APPARMOR,
+	STEP_CONFINE,
 	STEP_SECCOMP,
 	STEP_LOOKUP,          /* of a program by PATH */
 	STEP_LOOKUP_RELATIVE, /* found relative to the working directory */
@@ -77,6 +78,7 @@ enum {
 	STEP_FORBIDDEN,   /* the target is the root, or in /proc */
 	STEP_OPERATION,
 	STEP_NULL,        /* the container's /dev/null is something else */
+	STEP_LABEL,       /* of the session keyring */
 };
 
 enum {
@@ -85,7 +87,7 @@ enum {
 	OP_PROPAGATE,     /* of what is mounted at target */
 	OP_READONLY,      /* what is mounted at target */
 	OP_PROTECT,       /* target is mounted on itself, read-only; not if it does not exist */
-	OP_MASK,          /* nothing is seen at target; not if it does not exist */
+	OP_MASK,          /* nothing is seen at target; not if it does not exist. data: the SELinux label of an empty directory */
 	OP_DEVICE,        /* a node */
 	OP_LINK,          /* symbolic, from target to source */
 	OP_DIRECTORY,     /* with its parents, unless something is there */
@@ -96,6 +98,7 @@ enum {
 	OP_TERMINAL,      /* made, and mounted on /dev/console */
 	OP_ROOT_READONLY,
 	OP_ROOT_PROPAGATE,
+	OP_LABEL,         /* target gets the SELinux label data */
 };
 
 enum {
@@ -147,7 +150,7 @@ struct stage_plan {
 	struct stage_list limits;    /* struct stage_limit */
 	struct stage_list filter;    /* struct sock_filter */
 	struct stage_list args, env; /* uint32_t offsets of strings */
-	uint32_t cwd, path, keyring, apparmor; /* offsets of strings; 0: none */
+	uint32_t cwd, path, keyring, confinement; /* offsets of strings; 0: none */
 
 	/* Of a first process. Namespaces, above, are those that it makes. */
 	struct stage_list joins;      /* struct stage_namespace: of others */

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/selinux/go-selinux/label"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+)
+
+// podInit makes the spec that of a pod's init: this program, read-only in an empty root, under its other name.
+func (s *Server) podInit(spec *specs.Spec) error {
+	program := s.cfg.Binary
+	if mount := spec.Linux.MountLabel; mount != "" {
+		var err error
+		if program, err = s.labelledProgram(mount); err != nil {
+			return fmt.Errorf("label a copy of %s for a pod's init: %w", s.cfg.Binary, err)
+		}
+	}
+	spec.Process.Args = []string{keeper.ReaperProgram}
+	spec.Process.Terminal = false
+	proc := slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == "/proc" })
+	if !proc { // libcontainer needs one to drop capabilities
+		spec.Mounts = append(spec.Mounts, specs.Mount{
+			Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"},
+		})
+	}
+	spec.Mounts = append(spec.Mounts, specs.Mount{
+		Destination: keeper.ReaperProgram, Type: "bind", Source: program,
+		Options: []string{"bind", "ro", "nosuid", "nodev", "private"},
+	})
+	return nil
+}
+
+// labelledProgram is a copy of this program with the SELinux label of containers' files, but for the level, so that any pod may
+// execute it. What is installed keeps its own label, and with that no container can begin.
+func (s *Server) labelledProgram(mount string) (string, error) {
+	path := filepath.Join(s.cfg.Dir, "init")
+	s.initProgram.Lock()
+	defer s.initProgram.Unlock()
+	if s.initProgram.made {
+		return path, nil
+	}
+	program, err := os.ReadFile(s.cfg.Binary)
+	if err != nil {
+		return "", err
+	}
+	// Pods of an earlier keeper go on with the file that they have.
+	partial := path + ".new"
+	if err := errors.Join(os.WriteFile(partial, program, 0o755), label.Relabel(partial, mount, true)); err != nil {
+		return "", errors.Join(err, os.Remove(partial))
+	}
+	if err := os.Rename(partial, path); err != nil {
+		return "", err
+	}
+	s.initProgram.made = true
+	return path, nil
+}
+
+// removePodInit removes the mount points that were made for podInit.
+func (s *Server) removePodInit(r *row) {
+	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
+	p := filepath.Join(r.Root, keeper.ReaperProgram)
+	if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+		_ = os.Remove(p)
+	}
+	_ = unix.Rmdir(filepath.Join(r.Root, "proc"))
+}
