@@ -90,13 +90,17 @@ kubelet: test-deps build ## a real kubelet runs pods on Berth (root; builds the 
 	@packaging/packages.sh dbus-daemon
 	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v $(KUBELET_FLAGS) ./test/kubelet
 
-.PHONY: vm vm-smoke
+.PHONY: vm vm-smoke vm-selinux
 vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours); VM_FLAGS are passed on
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
 vm-smoke: build ## a few minutes of the same
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -suites smoke $(VM_FLAGS)
+vm-selinux: build ## the same with SELinux in place of AppArmor, and SELinux's specs of critest
+	@packaging/packages.sh $(VM_PACKAGES)
+	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -lsm selinux -suites selinux,critest \
+		-critest-flags "-phases spdy -focus SELinux" $(VM_FLAGS)
 
 .PHONY: generate
 generate: ## Go code of the .proto files

@@ -6,7 +6,9 @@ echo berth-vm >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n127.0.1.1 berth-vm\n::1 localhost ip6-localhost\n' >"$root/etc/hosts"
 echo 'nameserver 10.0.2.3' >"$root/etc/resolv.conf"
 echo '/dev/vda / ext4 prjquota 0 0' >"$root/etc/fstab"
-printf '[Match]\nName=eth0\n[Network]\nDHCP=ipv4\n' >"$root/etc/systemd/network/eth0.network"
+# As on a node: what has no other route goes out by eth0, and packets over a bridge are seen by the tables of netfilter.
+printf '[Match]\nName=eth0\n[Network]\nDHCP=ipv4\nDefaultRouteOnDevice=yes\n' >"$root/etc/systemd/network/eth0.network"
+echo br_netfilter >"$root/etc/modules-load.d/vm.conf"
 cat >"$root/etc/systemd/system/vm-agent.service" <<END
 [Unit]
 Description=Runs what the host asks for

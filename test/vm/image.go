@@ -18,9 +18,27 @@ import (
 //go:embed customize.sh
 var customize string
 
+// module is a Linux security module that confines containers.
+type module struct {
+	packages  []string // that the guest needs for it
+	customize string   // a further script for a fresh tree
+	kernel    string   // parameters
+}
+
+//go:embed selinux.sh
+var customizeSELinux string
+
+var securityModules = map[string]module{
+	"apparmor": {packages: []string{"apparmor"}, kernel: "apparmor=1 security=apparmor"},
+	"selinux": {
+		packages:  []string{"policycoreutils", "selinux-policy-default", "selinux-utils"},
+		customize: customizeSELinux, kernel: "selinux=1 security=selinux",
+	},
+}
+
 // own are the packages that the guest needs to be what it is; the tests' packages come on top.
 var own = []string{
-	"apparmor", "ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "linux-image-cloud-amd64", "make", "procps", "sudo",
+	"ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "linux-image-cloud-amd64", "make", "procps", "sudo",
 	"systemd-sysv", "udev", "xfsprogs",
 }
 
@@ -34,19 +52,21 @@ const diskSize = "24G"
 // image is a guest to boot.
 type image struct {
 	kernel, initrd, root string
+	parameters           string // of the kernel
 }
 
 // makeImage is the image with these packages, made in dir unless it is there.
-func makeImage(ctx context.Context, dir string, packages []string) (*image, error) {
-	packages = slices.Concat(own, packages)
+func makeImage(ctx context.Context, dir string, packages []string, lsm module) (*image, error) {
+	packages = slices.Concat(own, lsm.packages, packages)
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	key := sha256.Sum256([]byte(strings.Join([]string{
-		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize,
+		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize, lsm.customize,
 	}, "\n")))
 	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
 	i := &image{
 		kernel: filepath.Join(final, "vmlinuz"), initrd: filepath.Join(final, "initrd.img"), root: filepath.Join(final, "root.img"),
+		parameters: lsm.kernel,
 	}
 	if _, err := os.Stat(final); err == nil {
 		return i, nil
@@ -61,29 +81,37 @@ func makeImage(ctx context.Context, dir string, packages []string) (*image, erro
 		return nil, err
 	}
 	tree := filepath.Join(partial, "tree")
-	if err := bootstrap(ctx, tree, partial, packages); err != nil {
+	if err := bootstrap(ctx, tree, partial, packages, lsm); err != nil {
 		return nil, err
 	}
 	return i, pack(ctx, tree, final)
 }
 
 // bootstrap installs Debian in tree, as this machine's apt is set up.
-func bootstrap(ctx context.Context, tree, dir string, packages []string) error {
+func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm module) error {
 	suite, err := release()
 	if err != nil {
 		return err
 	}
-	script := filepath.Join(dir, "customize.sh")
-	if err := os.WriteFile(script, []byte(customize), 0o755); err != nil {
-		return err
+	var hooks []string
+	for i, script := range []string{customize, lsm.customize} {
+		if script == "" {
+			continue
+		}
+		file := filepath.Join(dir, fmt.Sprintf("customize-%d.sh", i))
+		if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
+			return err
+		}
+		hooks = append(hooks, "--customize-hook="+file)
 	}
 	const list = "/usr/share/initramfs-tools/modules.d"
 	early := fmt.Sprintf(`mkdir -p "$1"%[1]s "$1"/etc/initramfs-tools/conf.d && echo MODULES=list >"$1"/etc/initramfs-tools/conf.d/vm && `+
 		`printf '%%s\n' %[2]s >"$1"%[1]s/vm.conf`, list, strings.Join(modules, " "))
 	args := []string{
 		"--quiet", "--variant=minbase", "--format=directory", "--include=" + strings.Join(packages, ","),
-		"--essential-hook=" + early, "--customize-hook=" + script,
+		"--essential-hook=" + early,
 	}
+	args = append(args, hooks...)
 	for _, protocol := range []string{"http", "https"} {
 		option := "Acquire::" + protocol + "::Proxy"
 		out, err := exec.CommandContext(ctx, "apt-config", "shell", "proxy", option).Output()

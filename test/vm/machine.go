@@ -117,7 +117,7 @@ func (m *machine) startEmulator(i *image, s size) error {
 		"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", s.memory), "-numa", "node,memdev=memory",
 		"-kernel", i.kernel, "-initrd", i.initrd,
 		"-append", "console=ttyS0 root=/dev/vda rw rootflags=prjquota,noinit_itable net.ifnames=0 quiet systemd.log_color=0 " +
-			"systemd.show_status=1 apparmor=1 security=apparmor panic=-1",
+			"systemd.show_status=1 panic=-1 " + i.parameters,
 		"-drive", "file=" + i.root + ",format=raw,if=virtio,snapshot=on,cache=unsafe",
 		"-chardev", "socket,id=share,path=" + m.socket("share"), "-device", "vhost-user-fs-pci,chardev=share,tag=" + wire.Tag,
 		"-chardev", "socket,id=port,server=on,wait=off,path=" + m.socket("port"), "-device", "virtio-serial-pci",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -36,6 +37,7 @@ type settings struct {
 	bootLimit time.Duration
 	run, skip string
 	driver    string
+	lsm       string
 	limit     time.Duration
 	patience  int
 	verbose   bool
@@ -65,6 +67,7 @@ func main() {
 	flag.StringVar(&s.run, "run", "", "run only tests whose names match this regular expression")
 	flag.StringVar(&s.skip, "skip", "", "do not run tests whose names match this regular expression")
 	flag.StringVar(&s.driver, "cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
+	flag.StringVar(&s.lsm, "lsm", "apparmor", "security module of the guest: "+strings.Join(slices.Sorted(maps.Keys(securityModules)), " or "))
 	flag.IntVar(&s.size.processors, "cpus", 2, "processors of the guest")
 	flag.IntVar(&s.size.memory, "memory", 4096, "memory of the guest in MiB")
 	flag.DurationVar(&s.bootLimit, "boot-limit", 15*time.Minute, "longest time until the guest answers")
@@ -90,6 +93,10 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 	if err != nil {
 		return err
 	}
+	lsm, ok := securityModules[s.lsm]
+	if !ok {
+		return fmt.Errorf("unknown security module %q", s.lsm)
+	}
 	if s.root, err = node.ModuleRoot(); err != nil {
 		return err
 	}
@@ -107,7 +114,7 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 		return err
 	}
 	start := time.Now()
-	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), strings.Fields(s.packages))
+	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), strings.Fields(s.packages), lsm)
 	if err != nil {
 		return fmt.Errorf("make the root image: %w", err)
 	}
@@ -242,6 +249,12 @@ type suite struct {
 var allSuites = []suite{
 	{"smoke", func(ctx context.Context, s *session) ([]*result, error) {
 		return s.runPackages(ctx, []string{"./test/vm/smoke"}, wire.Command{})
+	}},
+	{"selinux", func(ctx context.Context, s *session) ([]*result, error) {
+		if s.lsm != "selinux" {
+			return nil, errors.New("it is for a guest with -lsm selinux")
+		}
+		return s.runPackages(ctx, []string{"./test/vm/selinux"}, wire.Command{})
 	}},
 	{"units", func(ctx context.Context, s *session) ([]*result, error) {
 		return s.runPackages(ctx, []string{"./test/vm/units"}, wire.Command{})
