@@ -119,6 +119,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := os.Chmod(filepath.Join(cfg.Root, "layers", emptyLayer, "fs"), 0o755); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
+	// Without the label no container runs where the policy is enforced, but images can be had.
+	if err := labelLayers(filepath.Join(cfg.Root, "layers")); err != nil {
+		cfg.Logger.Warn("layers of images have a label that containers may not read", "error", err)
+	}
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, platform: platform, boot: boot,
 		client: registry.NewClient(registry.Config{

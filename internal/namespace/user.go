@@ -84,8 +84,47 @@ func (s Set) createOwned(flags int, o Options) error {
 				return err
 			}
 		}
+		if flags&unix.CLONE_NEWIPC != 0 {
+			if err := giveQueues(o.User); err != nil {
+				return fmt.Errorf("give the message queues to the root of the user namespace: %w", err)
+			}
+		}
 		return dress(flags, o)
 	})
+}
+
+// giveQueues gives the root of the calling thread's mqueue file system to the user namespace's root. It is the node's, whose
+// process made it.
+func giveQueues(u *UserMappings) error {
+	uid, user := hostID(u.UIDs)
+	gid, group := hostID(u.GIDs)
+	if !user || !group {
+		return nil
+	}
+	fs, err := unix.Fsopen("mqueue", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("fsopen", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return os.NewSyscallError("fsconfig", err)
+	}
+	mount, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("fsmount", err)
+	}
+	defer unix.Close(mount)
+	return os.NewSyscallError("fchownat", unix.Fchownat(mount, "", uid, gid, unix.AT_EMPTY_PATH))
+}
+
+// hostID is the node's ID of root in a user namespace.
+func hostID(mappings []model.IDMapping) (id int, mapped bool) {
+	for _, m := range mappings {
+		if m.ContainerID == 0 && m.Length > 0 {
+			return int(m.HostID), true
+		}
+	}
+	return 0, false
 }
 
 // join puts the calling thread into a pinned namespace.

@@ -109,7 +109,7 @@ func startLogind(t *testing.T) (*logind, string) {
 func TestGracefulNodeShutdown(t *testing.T) {
 	t.Parallel()
 	l, address := startLogind(t)
-	k := own(t, node.Options{}, options{
+	k := own(t, node.Options{CgroupDriver: "cgroupfs"}, options{ // there is no systemd on that bus
 		env:    []string{"DBUS_SYSTEM_BUS_ADDRESS=" + address},
 		config: map[string]any{"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "8s"},
 	})

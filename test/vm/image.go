@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 //go:embed customize.sh
@@ -22,6 +24,7 @@ var customize string
 type module struct {
 	packages  []string // that the guest needs for it
 	customize string   // a further script for a fresh tree
+	label     string   // security.selinux of the root directory, which setfiles in a chroot takes for a cycle
 	kernel    string   // parameters
 }
 
@@ -32,7 +35,7 @@ var securityModules = map[string]module{
 	"apparmor": {packages: []string{"apparmor"}, kernel: "apparmor=1 security=apparmor"},
 	"selinux": {
 		packages:  []string{"policycoreutils", "selinux-policy-default", "selinux-utils"},
-		customize: customizeSELinux, kernel: "selinux=1 security=selinux",
+		customize: customizeSELinux, label: "system_u:object_r:root_t:s0", kernel: "selinux=1 security=selinux",
 	},
 }
 
@@ -61,7 +64,7 @@ func makeImage(ctx context.Context, dir string, packages []string, lsm module) (
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	key := sha256.Sum256([]byte(strings.Join([]string{
-		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize, lsm.customize,
+		strings.Join(packages, " "), strings.Join(modules, " "), diskSize, customize, lsm.customize, lsm.label,
 	}, "\n")))
 	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
 	i := &image{
@@ -131,7 +134,10 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm mod
 		sources = append(sources, found...)
 	}
 	args = append(append(args, suite, tree), sources...)
-	return command(ctx, "mmdebstrap", args...)
+	if err := command(ctx, "mmdebstrap", args...); err != nil || lsm.label == "" {
+		return err
+	}
+	return unix.Setxattr(tree, "security.selinux", []byte(lsm.label), 0)
 }
 
 // pack makes files to boot from of tree.

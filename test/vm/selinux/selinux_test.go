@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -35,9 +36,17 @@ func inside(t *testing.T) {
 	if err := os.WriteFile(enforce, []byte("1"), 0); err != nil {
 		t.Fatalf("enforce the policy: %v", err)
 	}
+	_ = exec.Command("dmesg", "-C").Run()
 	t.Cleanup(func() {
 		if err := os.WriteFile(enforce, []byte("0"), 0); err != nil {
 			t.Error(err)
+		}
+		if out, err := exec.Command("dmesg").Output(); err == nil && t.Failed() {
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "avc:") && strings.Contains(line, "permissive=0") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
 		}
 	})
 }
@@ -92,6 +101,14 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 			t.Errorf("two pods have the level %s", l)
 		}
 		levels[l] = true
+		// The slow way would do as well: see keeper/server's setsUp.
+		row, err := filepath.Glob(filepath.Join(n.State, "keeper", "*", a.ID+".json"))
+		if err != nil || len(row) == 0 {
+			t.Fatalf("the keeper's record of a container: %v, %v", row, err)
+		}
+		if data, err := os.ReadFile(row[0]); err != nil || !strings.Contains(string(data), `"whole":true`) {
+			t.Errorf("libcontainer has set the container up: %s, %v", data, err)
+		}
 		if got := strings.TrimSpace(p.Output(current)); got != "system_u:system_r:container_t:"+l {
 			t.Errorf("another container of the pod runs as %s, the first at level %s", got, l)
 		}
@@ -109,7 +126,7 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 		}
 		// All that a container does of itself, under a policy that is enforced.
 		a.Sh("echo x >/new && echo x >/dev/shm/new && cat /etc/hosts /etc/hostname /etc/resolv.conf >/dev/null && echo x >/dev/null && " +
-			"ls /proc/self/fd >/dev/null && cat /sys/fs/cgroup/cgroup.procs >/dev/null && mkdir /tmp && rm /new")
+			"ls /proc/self/fd >/dev/null && cat /sys/fs/cgroup/cgroup.procs >/dev/null && mkdir /dir && rm /new")
 	}
 	terminal := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) { c.Tty = true },
 		nodetest.Sh("echo to the terminal; ls -l /proc/self/fd/1; sleep 3600"))

@@ -1,0 +1,52 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/opencontainers/selinux/go-selinux"
+	"github.com/opencontainers/selinux/go-selinux/label"
+	"golang.org/x/sys/unix"
+)
+
+// labelLayers gives a directory of layers, with all that is in it, the SELinux label of what every container may read. New files
+// have it from their directory. A container's own root has a label of its own by its mount, but a kernel before 6.8 asks
+// for the layer's as well where a program's pages become read-only.
+func labelLayers(dir string) error {
+	if !selinux.GetEnabled() {
+		return nil
+	}
+	// The policy's labels are known once one has been made.
+	process, _, err := label.InitLabels(nil)
+	if err != nil {
+		return err
+	}
+	selinux.ReleaseLabel(process)
+	want := selinux.ROFileLabel()
+	if want == "" {
+		return nil
+	}
+	have, err := selinux.LfileLabel(dir)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, unix.ENODATA) {
+		return err
+	}
+	if sameType(have, want) {
+		return nil
+	}
+	if err := selinux.Chcon(dir, want, true); err != nil {
+		return fmt.Errorf("SELinux label of %s: %w", dir, err)
+	}
+	return nil
+}
+
+func sameType(a, b string) bool {
+	x, err := selinux.NewContext(a)
+	if err != nil {
+		return false
+	}
+	y, err := selinux.NewContext(b)
+	return err == nil && x["type"] == y["type"]
+}
