@@ -44,11 +44,12 @@ test: test-deps build ## all tests, then lint (root)
 	$(MAKE) lint
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, conformance, vm-smoke
+ci: ## what a change has to pass (root): test, fuzz, conformance, vm-smoke, vm-selinux
 	$(MAKE) test
 	$(MAKE) fuzz
 	$(MAKE) conformance
 	$(MAKE) vm-smoke
+	$(MAKE) vm-selinux
 
 .PHONY: fuzz
 fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)

@@ -19,6 +19,7 @@ const (
 	attaches            = "TestAttachJoinsStreams TestTwoClientsAttachToOneContainer"
 	credentials         = "TestCredentialsOfEveryKindAreTaken"
 	ranges              = "TestNumbersAndEnumsOutOfRangeAreRefusedByPath"
+	labels              = "TestLabelsThatAreAskedFor"
 )
 
 const (
@@ -118,7 +119,7 @@ var fields = map[string]map[string]verdict{
 	},
 	"LinuxSandboxSecurityContext": {
 		"namespace_options":          works(namespacesTest),
-		"selinux_options":            works(sandboxTranslated).but("where the host has SELinux: the label of containers that name none"),
+		"selinux_options":            works(sandboxTranslated + " " + labels).but("where the host has SELinux: the label of containers that name none"),
 		"run_as_user":                meaningless(noProcess),
 		"run_as_group":               meaningless(noProcess),
 		"readonly_rootfs":            meaningless(noProcess),
@@ -139,10 +140,10 @@ var fields = map[string]map[string]verdict{
 	"UserNamespace": {"mode": works(userns + " TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt"), "uids": works(userns), "gids": works(userns)},
 	"IDMapping":     {"host_id": works(userns), "container_id": works(userns), "length": works(userns)},
 	"SELinuxOption": {
-		"user":  works(sandboxTranslated).but("where the host has SELinux"),
-		"role":  works(sandboxTranslated).but("where the host has SELinux"),
-		"type":  works(sandboxTranslated).but("where the host has SELinux"),
-		"level": works(sandboxTranslated).but("where the host has SELinux"),
+		"user":  works(sandboxTranslated + " " + labels).but("where the host has SELinux"),
+		"role":  works(sandboxTranslated + " " + labels).but("where the host has SELinux"),
+		"type":  works(sandboxTranslated + " " + labels).but("where the host has SELinux"),
+		"level": works(sandboxTranslated + " " + labels).but("where the host has SELinux"),
 	},
 	"Int64Value": {"value": works(whoRuns + " " + ranges)},
 	"SecurityProfile": {
@@ -211,7 +212,7 @@ var fields = map[string]map[string]verdict{
 		"container_path":      works("TestMountsBringHostPathsIn TestAMountStaysInsideTheContainer"),
 		"host_path":           works("TestMountsBringHostPathsIn TestAMountWhoseSourceDoesNotExistIsAnError"),
 		"readonly":            works("TestMountsBringHostPathsIn"),
-		"selinux_relabel":     works(containerTranslated).but("where the host has SELinux"),
+		"selinux_relabel":     works(containerTranslated + " TestThePolicyKeepsPodsApart").but("where the host has SELinux"),
 		"propagation":         works("TestMountsSpreadAsTheirPropagationSays TestPropagationToAndFromAMountThatIsNotSharedIsRefused"),
 		"uidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
 		"gidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
@@ -246,7 +247,7 @@ var fields = map[string]map[string]verdict{
 		"capabilities":               works("TestCapabilitiesAreTheDefaultOnesAndWhatIsAskedFor"),
 		"privileged":                 works("TestAPrivilegedContainerHasTheNodesPowers"),
 		"namespace_options":          works(namespacesTest),
-		"selinux_options":            works(containerTranslated).but("where the host has SELinux"),
+		"selinux_options":            works(containerTranslated + " " + labels).but("where the host has SELinux"),
 		"run_as_user":                works(whoRuns),
 		"run_as_group":               works(whoRuns),
 		"run_as_username":            works(whoRuns + " TestAnUnknownUserIsRefused"),
