@@ -286,7 +286,8 @@ func cgroupOperations(config *configs.Config, m *configs.Mount, target string, p
 	}
 	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
 	ops := propagate([]stage.Operation{{
-		Kind: stage.Mount, Source: "tmpfs", Target: target, Type: "tmpfs", Flags: flags, Data: "mode=755", CopyMode: true,
+		Kind: stage.Mount, Source: "tmpfs", Target: target, Type: "tmpfs", Flags: flags,
+		Data: label.FormatMountLabel("mode=755", config.MountLabel), CopyMode: true,
 	}}, target)
 	hierarchies, err := v1Hierarchies()
 	if err != nil {

@@ -52,7 +52,7 @@ const (
 	Propagate     Kind = C.OP_PROPAGATE  // gives what is mounted at Target the propagation Flags
 	Readonly      Kind = C.OP_READONLY   // what is mounted at Target
 	Protect       Kind = C.OP_PROTECT    // makes Target read-only, if it is there
-	Mask          Kind = C.OP_MASK       // hides what is at Target, if it is there; Data is the SELinux label of what a directory is hidden by
+	Mask          Kind = C.OP_MASK       // hides what is at Target, if it is there; a directory by one with the SELinux label Data
 	Device        Kind = C.OP_DEVICE     // a node, unless something has its name
 	Link          Kind = C.OP_LINK       // symbolic, from Target to Source, unless something has its name
 	Directory     Kind = C.OP_DIRECTORY  // with its parents, unless something is there
