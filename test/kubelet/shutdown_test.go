@@ -110,8 +110,11 @@ func TestGracefulNodeShutdown(t *testing.T) {
 	t.Parallel()
 	l, address := startLogind(t)
 	k := own(t, node.Options{CgroupDriver: "cgroupfs"}, options{ // there is no systemd on that bus
-		env:    []string{"DBUS_SYSTEM_BUS_ADDRESS=" + address},
-		config: map[string]any{"shutdownGracePeriod": "20s", "shutdownGracePeriodCriticalPods": "8s"},
+		env: []string{"DBUS_SYSTEM_BUS_ADDRESS=" + address},
+		config: map[string]any{
+			"shutdownGracePeriod":             node.Patience(20 * time.Second).String(),
+			"shutdownGracePeriodCriticalPods": node.Patience(8 * time.Second).String(),
+		},
 	})
 	select {
 	case <-l.asked:
@@ -161,7 +164,7 @@ func TestGracefulNodeShutdown(t *testing.T) {
 	if ordinary, critical := stamp(t, dir, "ordinary"), stamp(t, dir, "critical"); critical < ordinary+1000 {
 		t.Errorf("the critical pod ended %d ms after the ordinary one", critical-ordinary)
 	}
-	if lived := stamp(t, dir, "alive") - stamp(t, dir, "term"); lived < 2000 || lived > 6000 {
+	if lived := stamp(t, dir, "alive") - stamp(t, dir, "term"); lived < 2000 || lived > node.Patience(6*time.Second).Milliseconds() {
 		t.Errorf("with a grace period of 3 s the stubborn pod lived for %d ms after TERM", lived)
 	}
 }
