@@ -155,8 +155,12 @@ func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error
 	if err := syscall.Mount(k.root, k.root, "", syscall.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", k.root, err)
 	}
-	if err := syscall.Mount("", k.root, "", syscall.MS_SHARED, ""); err != nil {
-		return nil, errors.Join(fmt.Errorf("share %s: %w", k.root, err), k.end())
+	// Where / is shared, what is mounted below would also be mounted on /, out of sight, and stay there in the namespace of a
+	// kubelet that comes later.
+	for _, propagation := range []uintptr{syscall.MS_PRIVATE, syscall.MS_SHARED} {
+		if err := syscall.Mount("", k.root, "", propagation, ""); err != nil {
+			return nil, errors.Join(fmt.Errorf("share %s: %w", k.root, err), k.end())
+		}
 	}
 	if err := k.start(ctx); err != nil {
 		return nil, errors.Join(err, k.end())
