@@ -20,8 +20,8 @@ import (
 //go:embed customize.sh
 var customize string
 
-// module is a Linux security module that confines containers.
-type module struct {
+// securityModule is a Linux security module that confines containers.
+type securityModule struct {
 	packages  []string // that the guest needs for it
 	customize string   // a further script for a fresh tree
 	label     string   // security.selinux of the root directory, which setfiles in a chroot takes for a cycle
@@ -31,7 +31,7 @@ type module struct {
 //go:embed selinux.sh
 var customizeSELinux string
 
-var securityModules = map[string]module{
+var securityModules = map[string]securityModule{
 	"apparmor": {packages: []string{"apparmor"}, kernel: "apparmor=1 security=apparmor"},
 	"selinux": {
 		packages:  []string{"policycoreutils", "selinux-policy-default", "selinux-utils"},
@@ -59,7 +59,7 @@ type image struct {
 }
 
 // makeImage is the image with these packages, made in dir unless it is there.
-func makeImage(ctx context.Context, dir string, packages []string, lsm module) (*image, error) {
+func makeImage(ctx context.Context, dir string, packages []string, lsm securityModule) (*image, error) {
 	packages = slices.Concat(own, lsm.packages, packages)
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
@@ -91,7 +91,7 @@ func makeImage(ctx context.Context, dir string, packages []string, lsm module) (
 }
 
 // bootstrap installs Debian in tree, as this machine's apt is set up.
-func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm module) error {
+func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm securityModule) error {
 	suite, err := release()
 	if err != nil {
 		return err
