@@ -77,7 +77,7 @@ func startProgram(t testing.TB, program string) *node {
 		t.Skip("needs root")
 	}
 	n := &node{
-		TB: t, program: program, dir: filepath.Join(t.TempDir(), "keeper"), root: rootfs(t),
+		TB: t, program: program, dir: filepath.Join(t.TempDir(), "state", "keeper"), root: rootfs(t),
 		cgroup: fmt.Sprintf("/berth-test-%d-%d", os.Getpid(), nodes.Add(1)),
 	}
 	n.client = n.connect()

@@ -32,7 +32,7 @@ func (s *starter) start(cfg Config) error {
 	if s.running || time.Since(s.last) < again {
 		return nil
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+	if err := wire.MakeDir(cfg.Dir); err != nil {
 		return err
 	}
 	path := filepath.Join(cfg.Dir, wire.LogFile)

@@ -99,7 +99,10 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Binary = exe
 	}
-	for _, d := range []string{"", stateDir, rowsDir, bundleDir, spillDir, filterDir} {
+	if err := wire.MakeDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{stateDir, rowsDir, bundleDir, spillDir, filterDir} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
 			return nil, err
 		}
