@@ -197,7 +197,8 @@ func bootID() (string, error) {
 }
 
 func diskError(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	if full && !errors.Is(err, errdefs.ErrResourceExhausted) { // unpacking says it by itself
 		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
 	}
 	return err

@@ -54,6 +54,16 @@ type IDMapping struct {
 	Length      uint32 `json:"length"`
 }
 
+// HostID is the node's ID for one in a user namespace, where the mappings have it.
+func HostID(mappings []IDMapping, id uint32) (host uint32, mapped bool) {
+	for _, m := range mappings {
+		if id >= m.ContainerID && id-m.ContainerID < m.Length {
+			return m.HostID + (id - m.ContainerID), true
+		}
+	}
+	return 0, false
+}
+
 // UserNamespace asks for a user namespace of the pod's own (Mode pod) or for the node's (Mode node).
 type UserNamespace struct {
 	Mode NamespaceMode `json:"mode"`

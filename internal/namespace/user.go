@@ -96,8 +96,8 @@ func (s Set) createOwned(flags int, o Options) error {
 // giveQueues gives the root of the calling thread's mqueue file system to the user namespace's root. It is the node's, whose
 // process made it.
 func giveQueues(u *UserMappings) error {
-	uid, user := hostID(u.UIDs)
-	gid, group := hostID(u.GIDs)
+	uid, user := model.HostID(u.UIDs, 0)
+	gid, group := model.HostID(u.GIDs, 0)
 	if !user || !group {
 		return nil
 	}
@@ -114,17 +114,7 @@ func giveQueues(u *UserMappings) error {
 		return os.NewSyscallError("fsmount", err)
 	}
 	defer unix.Close(mount)
-	return os.NewSyscallError("fchownat", unix.Fchownat(mount, "", uid, gid, unix.AT_EMPTY_PATH))
-}
-
-// hostID is the node's ID of root in a user namespace.
-func hostID(mappings []model.IDMapping) (id int, mapped bool) {
-	for _, m := range mappings {
-		if m.ContainerID == 0 && m.Length > 0 {
-			return int(m.HostID), true
-		}
-	}
-	return 0, false
+	return os.NewSyscallError("fchownat", unix.Fchownat(mount, "", int(uid), int(gid), unix.AT_EMPTY_PATH))
 }
 
 // join puts the calling thread into a pinned namespace.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -93,14 +94,8 @@ func NewLabel(s *model.SELinux) (Label, error) {
 		return Label{}, nil
 	}
 	var options []string
-	if s != nil {
-		for _, part := range []struct{ name, value string }{
-			{"user", s.User}, {"role", s.Role}, {"type", s.Type}, {"level", s.Level},
-		} {
-			if part.value != "" {
-				options = append(options, part.name+":"+part.value)
-			}
-		}
+	for name, value := range parts(s) {
+		options = append(options, name+":"+value)
 	}
 	process, mount, err := label.InitLabels(options)
 	if err != nil {
@@ -112,6 +107,16 @@ func NewLabel(s *model.SELinux) (Label, error) {
 		return Label{}, err
 	}
 	return l, nil
+}
+
+// parts are what options name of a label, by the names of go-selinux.
+func parts(s *model.SELinux) map[string]string {
+	if s == nil {
+		return nil
+	}
+	named := map[string]string{"user": s.User, "role": s.Role, "type": s.Type, "level": s.Level}
+	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })
+	return named
 }
 
 // check: the policy of this host has the label.
@@ -132,7 +137,8 @@ func (l Label) check() error {
 // Of is the label of a container with options of its own in a pod with this one. What it does not name it has from the pod;
 // its files have the level of its processes.
 func (l Label) Of(asked *model.SELinux) (Label, error) {
-	if l.Process == "" || asked == nil || *asked == (model.SELinux{}) {
+	named := parts(asked)
+	if l.Process == "" || len(named) == 0 {
 		return l, nil
 	}
 	process, err := selinux.NewContext(l.Process)
@@ -143,15 +149,10 @@ func (l Label) Of(asked *model.SELinux) (Label, error) {
 	if err != nil {
 		return Label{}, invalid("SELinux: %v", err)
 	}
-	for _, part := range []struct{ name, value string }{
-		{"user", asked.User}, {"role", asked.Role}, {"type", asked.Type}, {"level", asked.Level},
-	} {
-		if part.value == "" {
-			continue
-		}
-		process[part.name] = part.value
-		if part.name == "user" || part.name == "level" {
-			mount[part.name] = part.value
+	for name, value := range named {
+		process[name] = value
+		if name == "user" || name == "level" {
+			mount[name] = value
 		}
 	}
 	own := Label{Process: process.Get(), Mount: mount.Get()}
@@ -161,12 +162,13 @@ func (l Label) Of(asked *model.SELinux) (Label, error) {
 // MountOptions adds the label of the pod's files to the options of a file system.
 func (l Label) MountOptions(options string) string { return label.FormatMountLabel(options, l.Mount) }
 
-// Apply gives a file of the pod, or a directory with all that is in it, the label of the pod's files.
-func (l Label) Apply(path string) error {
+// Apply gives a file, or a directory with all that is in it, the label of the pod's files; without its categories where pods
+// share it.
+func (l Label) Apply(path string, shared bool) error {
 	if l.Mount == "" {
 		return nil
 	}
-	if err := label.Relabel(path, l.Mount, false); err != nil && !errors.Is(err, unix.ENOTSUP) {
+	if err := label.Relabel(path, l.Mount, shared); err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return fmt.Errorf("SELinux label of %s: %w", path, err)
 	}
 	return nil
@@ -196,7 +198,7 @@ func (b *builder) selinux() error {
 	asked := b.security.SELinux
 	if !b.host.SELinux {
 		// Manifests for mixed clusters name SELinux options everywhere, so a host without SELinux cannot refuse them.
-		if asked != nil && *asked != (model.SELinux{}) {
+		if len(parts(asked)) > 0 {
 			b.warn("SELinux options are without effect: this host has no SELinux")
 		}
 		return nil

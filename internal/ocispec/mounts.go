@@ -13,7 +13,6 @@ import (
 	"github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
@@ -104,9 +103,8 @@ func (b *builder) systemMounts() []specs.Mount {
 }
 
 func mapped(mappings []model.IDMapping, id uint32) bool {
-	return slices.ContainsFunc(mappings, func(m model.IDMapping) bool {
-		return id >= m.ContainerID && id-m.ContainerID < m.Length
-	})
+	_, ok := model.HostID(mappings, id)
+	return ok
 }
 
 func (b *builder) podMounts() []specs.Mount {
@@ -183,8 +181,8 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 	}
 	if m.SELinuxRelabel && b.host.SELinux && b.spec.Linux.MountLabel != "" {
 		// A named volume may serve several pods.
-		if err := label.Relabel(out.Source, b.spec.Linux.MountLabel, m.Volume != ""); err != nil && !errors.Is(err, unix.ENOTSUP) {
-			return out, fmt.Errorf("SELinux label of %s: %w", out.Source, err)
+		if err := b.in.Label.Apply(out.Source, m.Volume != ""); err != nil {
+			return out, err
 		}
 	}
 	return out, nil

@@ -45,7 +45,7 @@ func (m *Manager) writePodFiles(s *sandbox) error {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return err
 		}
-		if err := s.rec.Label.Apply(path); err != nil {
+		if err := s.rec.Label.Apply(path, false); err != nil {
 			return err
 		}
 	}

@@ -291,7 +291,7 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if err := os.WriteFile(filepath.Join(rootfs, keeper.ReaperProgram), nil, 0o755); err != nil {
 		return err
 	}
-	if err := s.rec.Label.Apply(rootfs); err != nil {
+	if err := s.rec.Label.Apply(rootfs, false); err != nil {
 		return err
 	}
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{
