@@ -198,10 +198,16 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 		return err
 	})
 	if err != nil {
+		if ctx.Err() != nil {
+			c.abandonExec(req.ContainerID, req.ExecID)
+		}
 		return nil, err
 	}
 	if res.Error != nil {
 		return nil, &StartError{ExitCode: int(res.Error.ExitCode), Message: res.Error.Message}
+	}
+	if !c.cfg.NoCustody {
+		c.custody.began(req.ContainerID + "/" + req.ExecID)
 	}
 	out := &ExecResult{PID: int(res.Pid)}
 	if req.Process.Terminal {
@@ -211,6 +217,26 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 		}
 	}
 	return out, nil
+}
+
+// abandonWait bounds how long a call whose caller has given up goes on, so that nothing of it is left to run.
+const abandonWait = 2 * time.Second
+
+// abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled.
+func (c *Client) abandonExec(containerID, execID string) {
+	ctx, cancel := context.WithTimeout(c.ctx, abandonWait)
+	defer cancel()
+	err := c.KillExec(ctx, containerID, execID)
+	if errors.Is(err, errdefs.ErrNotFound) { // it has failed, or the keeper has yet to read the call
+		select {
+		case <-time.After(abandonWait / 40):
+			err = c.KillExec(ctx, containerID, execID)
+		case <-ctx.Done():
+		}
+	}
+	if err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+		c.log.Warn("kill an exec whose caller has given up", "container", containerID, "error", err)
+	}
 }
 
 // setBlocking takes O_NONBLOCK, which os.Pipe sets, from what becomes a program's standard stream: few bear it.

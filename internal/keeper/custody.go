@@ -20,6 +20,7 @@ type custody struct {
 	items   map[string]*item
 	seen    map[string]bool // named by the keeper since the synchronisation began
 	told    map[string]bool // execs whose end is known here before they have arrived
+	begun   map[string]bool // execs whose program has begun, as the keeper's answer says
 	changed chan struct{}   // closed when something arrives
 	synced  chan struct{}   // closed when all that the first keeper has is here
 	closed  bool
@@ -38,7 +39,7 @@ type keepsake struct {
 }
 
 func (c *custody) init() {
-	c.items, c.told = map[string]*item{}, map[string]bool{}
+	c.items, c.told, c.begun = map[string]*item{}, map[string]bool{}, map[string]bool{}
 	c.changed, c.synced = make(chan struct{}), make(chan struct{})
 }
 
@@ -93,10 +94,32 @@ func (c *custody) release(id string, roles []wire.Role) {
 	}
 }
 
+// began notes that the program of an exec has begun: the keeper has given it into custody before that.
+func (c *custody) began(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun[id] = true
+}
+
+// withBegun is a row of an exec, with what the keeper's answer says of it.
+func withBegun(row json.RawMessage) json.RawMessage {
+	var parsed map[string]map[string]json.RawMessage
+	if err := json.Unmarshal(row, &parsed); err != nil || parsed["exec"] == nil {
+		return row
+	}
+	parsed["exec"]["began"] = json.RawMessage("true")
+	out, err := json.Marshal(parsed)
+	if err != nil {
+		return row
+	}
+	return out
+}
+
 // taken drops an exec whose end the keeper has told. What the keeper gave into custody may come after its answer.
 func (c *custody) taken(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.begun, id)
 	if c.items[id] != nil {
 		c.drop(id)
 	} else {
@@ -109,6 +132,7 @@ func (c *custody) drop(id string) {
 		unix.Close(fd)
 	}
 	delete(c.items, id)
+	delete(c.begun, id)
 }
 
 // beginSync starts to note what the keeper names. With the same keeper as before, what it does not name until endSync
@@ -149,6 +173,9 @@ func (c *custody) all() []keepsake {
 	var containers, execs []keepsake
 	for id, it := range c.items {
 		k := keepsake{id: id, row: it.row, files: map[wire.Role]int{}}
+		if c.begun[id] {
+			k.row = withBegun(k.row)
+		}
 		for r, fd := range it.files {
 			if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 				k.files[r] = n

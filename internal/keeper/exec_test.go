@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
@@ -142,6 +145,96 @@ func TestKillExec(t *testing.T) {
 		ps, _ := n.exec("a", 0, "ps", "-o", "args")
 		return !strings.Contains(ps, "2000")
 	})
+}
+
+// TestAStoppedExecHurtsNobodyElse: a container stops each process that appears in it, before that runs its program if it can. Such an
+// exec ends when its caller gives up, and no update of the container waits for it.
+//
+// Seen to fail when a container's lock was held until an exec's program runs: the update waits for as long as the exec does.
+func TestAStoppedExecHurtsNobodyElse(t *testing.T) {
+	for name, edit := range map[string]func(*specs.Process){
+		"stage": func(*specs.Process) {},
+		"libcontainer": func(p *specs.Process) {
+			p.IOPriority = &specs.LinuxIOPriority{Class: specs.IOPRIO_CLASS_BE, Priority: 4}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := start(t)
+			copyFile(t, spyProgram(t), filepath.Join(n.root, "bin/spy"))
+			req := n.request("a", "/bin/spy", "no", "/no", "no", "no", "ffffffffff", "hold")
+			req.Spec.Linux.Seccomp = profile()
+			pid := n.run(req).PID
+			n.until("it stops processes", func() bool { return strings.Contains(n.output("stdout", n.logPath("a")), "READY") })
+			held := 0
+			for i := range 10 {
+				p := n.process("sleep", "1000")
+				edit(p)
+				ctx, cancel := context.WithCancel(n.ctx())
+				answered := make(chan error, 1)
+				id := fmt.Sprint("e", i)
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					_, err := n.client.Exec(ctx, &keeper.ExecRequest{ContainerID: "a", ExecID: id, Process: p, Stdout: w})
+					answered <- err
+				}()
+				n.until("the exec is stopped", func() bool {
+					if len(answered) > 0 {
+						if err := <-answered; err != nil {
+							t.Fatal(err)
+						}
+						answered <- nil
+					}
+					return len(stopped(t, pid)) > 0
+				})
+				if len(answered) == 0 {
+					held++
+				}
+				shares := uint64(100 + i)
+				if err := n.client.Update(n.ctx(), "a", &specs.LinuxResources{CPU: &specs.LinuxCPU{Shares: &shares}}); err != nil {
+					t.Errorf("update beside a stopped exec: %v", err)
+				}
+				cancel()
+				if err = <-answered; err == nil {
+					if err := n.client.KillExec(n.ctx(), "a", id); err != nil {
+						t.Error(err)
+					}
+				}
+				n.until("the exec is gone", func() bool { return len(stopped(t, pid)) == 0 })
+				r.Close()
+				w.Close()
+			}
+			t.Logf("%d of 10 were stopped before they ran their program", held)
+			if name == "libcontainer" && held == 0 {
+				t.Error("none was")
+			}
+		})
+	}
+}
+
+// stopped lists processes that are stopped in the PID namespace of another.
+func stopped(t *testing.T, of int) (pids []int) {
+	t.Helper()
+	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", of))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		_, state, _ := strings.Cut(string(b), ") ")
+		if its, err := os.Readlink(filepath.Dir(path) + "/ns/pid"); err != nil || its != ns || !strings.HasPrefix(state, "T") {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		pids = append(pids, pid)
+	}
+	return pids
 }
 
 func TestExecIsRefused(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
 )
 
 // confinement says, from the inside, all that a container may tell of how it is confined. Mounts are sorted: a newer kernel lists
@@ -32,7 +35,7 @@ ls -dn /etc /etc/new /a /a/b /tmp /dev /dev/shm 2>&1
 while read id parent dev rest; do echo $rest; done </proc/self/mountinfo | sort`
 
 // numbers of things that each container has its own of.
-var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |berth-exec-[^/\s]*|/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
+var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
 
 // olderRunc is what runc before 1.2 does not do: domain names, options of file systems, and propagation of the root.
 var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)\b| #-`)
@@ -89,6 +92,45 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
 			s.Process.User = specs.User{UID: 1000, GID: 1001, AdditionalGids: []uint32{2000}}
 			s.Process.NoNewPrivileges = false
+		},
+		"a pod's user namespace": func(s *specs.Spec) {
+			inPod(s, ids, specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace)
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+			s.Process.User = specs.User{UID: 1000, GID: 1001, AdditionalGids: []uint32{2000}}
+			s.Process.NoNewPrivileges = false
+			s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 100, Hard: 200}, {Type: "RLIMIT_NPROC", Soft: 50, Hard: 60}}
+			s.Mounts = append(s.Mounts, podMounts...)
+			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware", "/proc/scsi", "/no/such"}
+			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys", "/no/such"}
+			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "1234"}
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/full", Type: "c", Major: 1, Minor: 7}, {Path: "/dev/loop-control", Type: "c", Major: 10, Minor: 237}}
+		},
+		"terminal in a pod's user namespace": func(s *specs.Spec) {
+			inPod(s, ids, specs.UserNamespace)
+			s.Process.Terminal = true
+		},
+		"a pod's processes": func(s *specs.Spec) {
+			inPod(s, nil, specs.PIDNamespace)
+			s.Process.NoNewPrivileges = false
+			s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NPROC", Soft: 50, Hard: 60}}
+			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys"}
+			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys"}
+			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "1234", "fs.mqueue.msg_max": "20"}
+		},
+		"terminal among a pod's processes": func(s *specs.Spec) {
+			inPod(s, nil, specs.PIDNamespace)
+			s.Process.Terminal = true
+		},
+		"user among a pod's processes": func(s *specs.Spec) {
+			inPod(s, nil, specs.PIDNamespace)
+			s.Process.User = specs.User{UID: 1000, GID: 1001, AdditionalGids: []uint32{1001, 2000, 3000}}
+			s.Process.Env = []string{"PATH=/bin:/sbin"}
+		},
+		"a pod's processes in its user namespace": func(s *specs.Spec) {
+			inPod(s, ids, specs.UserNamespace, specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace)
+			s.Mounts = append(s.Mounts, podMounts...)
+			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware"}
+			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys"}
 		},
 		"terminal":           func(s *specs.Spec) { s.Process.Terminal = true },
 		"terminal of a user": func(s *specs.Spec) { s.Process.Terminal, s.Process.User.UID = true, 1000 },
@@ -159,10 +201,12 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			n.run(n.request("before", "true"))
 			// The third has a hook, for which libcontainer does all without a stage.
 			var first, further, filters [3]string
+			pod := &testPod{node: n}
 			for i, id := range []string{"ours", "theirs", "whole"} {
 				req := n.request(id, "sh", "-c", confinement+"\necho complete; exec sleep 1000")
 				req.Spec.Linux.Seccomp = profile()
 				edit(req.Spec)
+				pod.fit(req.Spec)
 				switch id {
 				case "theirs":
 					req.RuntimePath = runc
@@ -212,6 +256,87 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			}
 		})
 	}
+}
+
+// podMounts are such as the containers of a pod with a user namespace have.
+var podMounts = []specs.Mount{
+	{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+	{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
+	{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "mode=1777", "size=65536k"}},
+	{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"noatime"}},
+	{Destination: "/tmp/file", Type: "bind", Source: "/etc/passwd", Options: []string{"bind", "ro"}},
+	{Destination: "/tmp/b", Type: "bind", Source: "/usr", Options: []string{"rbind", "ro", "nosuid", "rslave"}},
+	{Destination: "/tmp/b/share", Type: "bind", Source: "/etc", Options: []string{"rbind", "rro", "noexec", "rprivate"}},
+	{Destination: "/tmp/c", Type: "bind", Source: "/usr", Options: []string{"bind"}},
+	{Destination: "/tmp/s", Type: "bind", Source: "/dev/shm", Options: []string{"rbind", "rw"}},
+}
+
+// inPod has a container join namespaces of a pod: testPod.fit says which those are.
+func inPod(s *specs.Spec, ids []specs.LinuxIDMapping, types ...specs.LinuxNamespaceType) {
+	s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
+	for _, t := range types {
+		s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == t })
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: t, Path: "pod"})
+	}
+}
+
+// testPod has namespaces that containers share.
+type testPod struct {
+	*node
+	pins *namespace.Set
+	init int // the process whose PID namespace it is
+}
+
+// fit fills in the namespaces that inPod has named.
+func (p *testPod) fit(s *specs.Spec) {
+	p.Helper()
+	kinds := map[specs.LinuxNamespaceType]namespace.Kind{
+		specs.UserNamespace: namespace.User, specs.NetworkNamespace: namespace.Network, specs.IPCNamespace: namespace.IPC,
+		specs.UTSNamespace: namespace.UTS,
+	}
+	for i := range s.Linux.Namespaces {
+		switch ns := &s.Linux.Namespaces[i]; {
+		case ns.Path != "pod":
+		case ns.Type == specs.PIDNamespace:
+			if p.init == 0 {
+				req := p.request("pod-init", "sleep", "1000")
+				for _, other := range s.Linux.Namespaces {
+					if other.Type == specs.UserNamespace {
+						inPod(req.Spec, s.Linux.UIDMappings, specs.UserNamespace)
+						p.fit(req.Spec)
+					}
+				}
+				p.init = p.run(req).PID
+			}
+			ns.Path = fmt.Sprintf("/proc/%d/ns/pid", p.init)
+		default:
+			if p.pins == nil {
+				p.pin(s.Linux.UIDMappings)
+			}
+			ns.Path = p.pins.Path(kinds[ns.Type])
+		}
+	}
+}
+
+func (p *testPod) pin(ids []specs.LinuxIDMapping) {
+	p.Helper()
+	p.pins = &namespace.Set{Dir: filepath.Join(filepath.Dir(p.dir), "pins")}
+	o := namespace.Options{Kinds: []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS}}
+	if len(ids) > 0 {
+		o.User = &namespace.UserMappings{}
+		for _, m := range ids {
+			m := model.IDMapping{ContainerID: m.ContainerID, HostID: m.HostID, Length: m.Size}
+			o.User.UIDs, o.User.GIDs = append(o.User.UIDs, m), append(o.User.GIDs, m)
+		}
+	}
+	if err := p.pins.Create(o); err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() {
+		if err := p.pins.Remove(); err != nil {
+			p.Error(err)
+		}
+	})
 }
 
 var probes atomic.Int32

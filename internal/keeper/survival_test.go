@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
@@ -344,10 +346,12 @@ func TestKeeperKilled(t *testing.T) {
 	n.endedOrphan("idle", 137)
 }
 
-// A keeper that is killed at any moment of a start or an exec loses neither, nor how they end.
+// A keeper that is killed at any moment of a start or an exec loses neither, nor how they end. An exec that was about to begin then
+// may be refused; its command runs once at most.
 func TestKeeperKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
 	n.run(n.request("idle", "sleep", "1000"))
+	refused := 0
 	for i := range 30 {
 		before := n.pid()
 		killed := make(chan error, 1)
@@ -360,13 +364,21 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 		id := fmt.Sprint("c", i)
 		n.run(n.request(id, "sh", "-c", "echo out; exit 7"))
 		execID := fmt.Sprint("e", i)
-		if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
-			ContainerID: "idle", ExecID: execID, Process: n.process("sh", "-c", "exit 6"),
-		}); err != nil {
-			t.Fatal(err)
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+			ContainerID: "idle", ExecID: execID, Process: n.process("sh", "-c", "echo >>/tmp/"+execID+"; exit 6"),
+		})
+		var exit *keeper.ExecExit
+		if err == nil {
+			exit, err = n.client.WaitExec(n.ctx(), "idle", execID)
 		}
-		if exit, err := n.client.WaitExec(n.ctx(), "idle", execID); err != nil || exit.ExitCode != 6 {
+		switch {
+		case errors.Is(err, errdefs.ErrAborted):
+			refused++
+		case err != nil || exit.ExitCode != 6:
 			t.Errorf("exec, killed after %v: %+v, %v", after, exit, err)
+		}
+		if ran, _ := os.ReadFile(filepath.Join(n.root, "tmp", execID)); len(ran) > 1 || err == nil && len(ran) != 1 {
+			t.Errorf("exec, killed after %v: its command ran %d times", after, len(ran))
 		}
 		if st := n.ended(id); st.ExitCode != 7 || st.Lost {
 			t.Errorf("container, killed after %v: %+v", after, st)
@@ -381,6 +393,7 @@ func TestKeeperKilledAtAnyMoment(t *testing.T) {
 		n.until("another keeper answers", func() bool { return n.pid() != before })
 		n.delete(id)
 	}
+	t.Logf("%d of 30 execs were refused", refused)
 }
 
 // A keeper that is killed while it takes things back costs nothing either.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -32,6 +33,10 @@ const maxProgram = 4096 * InstructionSize
 type Filter struct {
 	Flags   uint32 // of seccomp(2)
 	Program []byte
+
+	mu      sync.Mutex
+	asked   []Call // what Allows was last asked about
+	allowed bool
 }
 
 // ErrListener is the error for a profile that has an agent told of calls: whoever loads it must hand the agent a descriptor.

@@ -14,6 +14,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
 
@@ -222,9 +223,8 @@ func (s *Server) adoptExec(r *execRow, files map[wire.Role]int) error {
 		return err
 	}
 	p := newExec(c, *r)
-	p.row.Orphan = true
+	p.row.Orphan, p.row.Held = true, false
 	p.proc = proc
-	close(p.started)
 	c.mu.Lock()
 	if _, ok := c.execs[r.ExecID]; ok {
 		c.mu.Unlock()
@@ -233,10 +233,43 @@ func (s *Server) adoptExec(r *execRow, files map[wire.Role]int) error {
 	c.execs[r.ExecID] = p
 	p.arm()
 	c.mu.Unlock()
-	s.watching.Go(func() { p.watch(proc) })
 	s.giveExec(p)
+	if !r.Held || r.Began {
+		close(p.started)
+		s.watching.Go(func() { p.watch(proc) })
+		return nil
+	}
+	s.watching.Go(func() { p.resolve(proc) })
 	return nil
 }
+
+// resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no stage any more:
+// one that its keeper had not let go on ends by itself.
+func (p *process) resolve(proc *pidfd.FD) {
+	defer close(p.started)
+	deadline := time.Now().Add(stageWait)
+	for stage.Is(p.row.PID) && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	lost := stage.Is(p.row.PID)
+	if lost { // something keeps it from seeing that its keeper has gone
+		_ = proc.Signal(unix.SIGKILL)
+	} else if pidfd.Alive(p.row.PID, p.row.Start) {
+		p.c.s.watching.Go(func() { p.watch(proc) })
+		return
+	}
+	exit, err := proc.Wait()
+	if errors.Is(err, pidfd.ErrStopped) {
+		return
+	}
+	if lost || exit.Code == stage.Abandoned {
+		p.runErr = errUncertain
+	}
+	p.ended(exit)
+}
+
+// stageWait is how long a stage may take to see that its keeper has gone.
+const stageWait = 2 * time.Second
 
 // arm sets the timer of an exec that has a deadline.
 func (p *process) arm() {

@@ -241,7 +241,12 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) error {
 // begun: runtimes do not agree on how that is told, so a start that was cut off is made anew.
 func (b *binary) begun(*container) bool { return false }
 
-func (b *binary) exec(ctx context.Context, c *container, l *launch) (launched, error) {
+func (b *binary) exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error) {
+	res, err = b.startExec(ctx, c, l)
+	return res, false, err
+}
+
+func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launched, error) {
 	res := launched{console: -1}
 	c.mu.Lock()
 	paths := c.row.Cgroups

@@ -19,6 +19,7 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
 
@@ -34,8 +35,16 @@ type process struct {
 	row    execRow
 	proc   *pidfd.FD
 	timer  *time.Timer
-	killed bool // kill it as soon as it has started
+	killed bool               // kill it as soon as it has started
+	cancel context.CancelFunc // ends the start; nil: it is over
 }
+
+var (
+	errEnded = fmt.Errorf("the exec was ended before its program began: %w", context.Canceled)
+	// errUncertain is the error of an exec whose keeper ended when it had just let the program begin, or was about to. It is not made
+	// again: a command runs once at most.
+	errUncertain = fmt.Errorf("the keeper ended as the command began: whether it has run is not known: %w", errdefs.ErrAborted)
+)
 
 // How long the end of an exec is known: for as long as whoever asked may come back for it.
 const (
@@ -161,10 +170,17 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	end := c.s.orphans.begin()
 	defer end()
 	c.s.limits.fitExec(spec)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	l := &launch{process: spec, execID: p.row.ExecID}
 	l.io = stdio{in: file(files, wire.RoleStdin), out: file(files, wire.RoleStdout), err: file(files, wire.RoleStderr)}
+	l.hold = func(res launched) error { return p.hold(res, spec.Terminal, session, true) }
 	c.mu.Lock()
 	r := c.row
+	p.cancel = cancel
+	if p.killed {
+		cancel()
+	}
 	c.mu.Unlock()
 	if timeout > 0 {
 		l.subDir, l.sub = subCgroup(r.Cgroups, "berth-exec-"+p.row.ExecID)
@@ -174,26 +190,18 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
 		c.mu.Unlock()
 	}
-	res, err := c.s.runtime(&r).exec(context.Background(), c, l)
+	res, held, err := c.s.runtime(&r).exec(ctx, c, l)
 	l.io.close()
-	if err == nil && spec.Terminal {
-		err = p.sendConsole(session, res.console)
-		if err != nil {
+	if err == nil && !held {
+		if err = p.hold(res, spec.Terminal, session, false); err != nil {
 			_ = unix.Kill(res.pid, unix.SIGKILL)
 		}
 	}
-	var proc *pidfd.FD
-	if res.pid > 0 {
-		var perr error
-		if proc, perr = pidfd.Open(res.pid, true); perr != nil && err == nil {
-			err = perr
-		}
-	}
+	c.mu.Lock()
+	p.cancel = nil
+	c.mu.Unlock()
 	if err != nil {
-		if proc != nil {
-			_, _ = proc.Wait()
-			proc.Close()
-		}
+		p.letGo()
 		if p.timer != nil {
 			p.timer.Stop()
 		}
@@ -218,23 +226,63 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 			err = fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)
 		default:
 		}
+		if errors.Is(err, stage.ErrInterrupted) {
+			err = errEnded
+		}
 		p.fail(err)
 		return
 	}
-	start, _ := pidfd.StartTime(res.pid)
 	c.mu.Lock()
-	p.row.PID, p.row.Start = res.pid, start
-	p.proc = proc
-	killed := p.killed
+	proc, killed := p.proc, p.killed
+	p.row.Held = false
 	c.mu.Unlock()
-	given := c.s.giveExec(p)
 	c.s.watching.Go(func() { p.watch(proc) })
 	if killed {
 		p.kill(false)
 	}
-	// Whoever is told that it runs can learn its end from the next keeper too.
-	given.wait()
 	close(p.started)
+}
+
+// hold takes over a process that has been started, and returns when it is in custody: whoever is told that it runs can learn its end
+// from the next keeper too. With waits its program has yet to begin. A terminal goes to whoever asked for the exec.
+func (p *process) hold(res launched, terminal bool, session string, waits bool) error {
+	c := p.c
+	if terminal {
+		if err := p.sendConsole(session, res.console); err != nil {
+			return err
+		}
+	}
+	proc, err := pidfd.Open(res.pid, true)
+	if err != nil {
+		return err
+	}
+	start, _ := pidfd.StartTime(res.pid)
+	c.mu.Lock()
+	p.row.PID, p.row.Start, p.row.Held = res.pid, start, waits
+	p.proc = proc
+	killed := p.killed
+	c.mu.Unlock()
+	if killed {
+		return errEnded
+	}
+	c.s.giveExec(p).wait()
+	return nil
+}
+
+// letGo undoes hold. The process has been killed; whatever is left of it is reaped as an orphan.
+func (p *process) letGo() {
+	c := p.c
+	c.mu.Lock()
+	proc := p.proc
+	p.proc = nil
+	c.mu.Unlock()
+	if proc == nil {
+		return
+	}
+	c.s.release(execKey(c.id, p.row.ExecID))
+	_ = proc.Signal(unix.SIGKILL)
+	_, _ = unix.Wait4(proc.PID(), nil, unix.WNOHANG, nil)
+	proc.Close()
 }
 
 // sendConsole passes a terminal's master on to whoever asked for it and keeps none.
@@ -286,6 +334,9 @@ func (p *process) kill(timeout bool) {
 	p.killed = true
 	if timeout && !p.row.Exited {
 		p.row.TimedOut = true
+	}
+	if p.cancel != nil {
+		p.cancel()
 	}
 	proc, dir, pid, paths := p.proc, p.row.Cgroup, p.row.PID, c.row.Cgroups
 	c.mu.Unlock()

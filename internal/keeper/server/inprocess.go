@@ -137,7 +137,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	if err != nil {
 		return err
 	}
-	res, err := start(lib, p, l)
+	res, err := start(ctx, lib, p, l)
 	l.phases.end("init")
 	if err == nil {
 		if st, err := lib.State(); err == nil {
@@ -199,7 +199,7 @@ func (l *launch) own(config *configs.Config) error {
 
 // start starts a process of a container and takes its terminal, if it has one. A container's first process waits for
 // Exec before it becomes the container's program.
-func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (launched, error) {
+func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *launch) (launched, error) {
 	res := launched{console: -1}
 	terminal := l.process
 	if l.spec != nil {
@@ -226,7 +226,10 @@ func start(lib *libcontainer.Container, p *libcontainer.Process, l *launch) (lau
 		}
 	}
 	p.SubCgroupPaths = l.sub
-	if err := lib.Start(p); err != nil {
+	over := endWith(ctx, l.io.in, l.io.out, l.io.err, console.theirs)
+	err := lib.Start(p)
+	over()
+	if err != nil {
 		return res, err
 	}
 	pid, err := p.Pid()
@@ -286,13 +289,14 @@ func (r *inProcess) share(lib *libcontainer.Container) {
 	in.profiles[sum] = &p
 }
 
-// execLibcontainer is for what a stage does not do.
-func (r *inProcess) execLibcontainer(_ context.Context, c *container, l *launch) (launched, error) {
+// execLibcontainer is for what a stage does not do. The container can see libcontainer's processes before they run its program, and may
+// stop them; so no lock is held meanwhile, and the end of the context kills them.
+func (r *inProcess) execLibcontainer(ctx context.Context, c *container, l *launch) (launched, error) {
 	p, err := newProcess(l.process)
 	if err != nil {
 		return launched{}, err
 	}
-	var res launched
+	var own *libcontainer.Container // of this exec alone: a start holds libcontainer's own lock
 	err = r.withoutCheckpoint(c, func(lib *libcontainer.Container) error {
 		st, err := lib.Status()
 		if err != nil {
@@ -304,14 +308,58 @@ func (r *inProcess) execLibcontainer(_ context.Context, c *container, l *launch)
 		case libcontainer.Stopped:
 			return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 		}
-		config := lib.Config()
-		if err := l.own(&config); err != nil {
-			return err
-		}
-		res, err = start(lib, p, l)
+		own, err = libcontainer.Load(r.s.stateRoot(), c.id)
 		return err
 	})
-	return res, err
+	if err != nil {
+		return launched{}, err
+	}
+	config := own.Config()
+	if err := l.own(&config); err != nil {
+		return launched{}, err
+	}
+	return start(ctx, own, p, l)
+}
+
+// endWith has the end of the context kill those children of this process that have one of the files, until the start that it is about
+// is over. libcontainer does not tell which processes it starts, and these come into the container's cgroup late.
+func endWith(ctx context.Context, files ...*os.File) (over func()) {
+	var names []string
+	for _, f := range files {
+		if f == nil {
+			continue
+		}
+		if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {
+			names = append(names, name)
+		}
+	}
+	started := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		for killUsers(names); ; killUsers(names) {
+			select {
+			case <-started:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	return func() {
+		stop()
+		close(started)
+	}
+}
+
+func killUsers(names []string) {
+	for _, pid := range children() {
+		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		for _, e := range entries {
+			name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
+			if err == nil && slices.Contains(names, name) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+				break
+			}
+		}
+	}
 }
 
 func (r *inProcess) update(_ context.Context, c *container, res *specs.LinuxResources) error {

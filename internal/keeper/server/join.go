@@ -15,6 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
 
@@ -136,22 +137,21 @@ func staged(p *specs.Process) (*stage.Process, error) {
 }
 
 // join runs an exec by a stage. handled is false where it must go through libcontainer; nothing has been started then.
-func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, err error) {
-	res.console = -1
+func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled bool, err error) {
 	c.mu.Lock()
-	j, proc, paths := c.row.Join, c.proc, c.row.Cgroups
+	j, proc := c.row.Join, c.proc
 	c.mu.Unlock()
 	if j == nil || proc == nil || r.s.stages == nil {
-		return res, false, nil
+		return false, nil
 	}
 	p, err := staged(l.process)
 	if p == nil || err != nil {
-		return res, false, err
+		return false, err
 	}
 	if j.Filter != "" {
 		if p.Filter, err = r.s.filters.load(j.Filter); err != nil {
 			c.log.Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
-			return res, false, nil
+			return false, nil
 		}
 	}
 	if p.AppArmor == "" {
@@ -166,7 +166,7 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 	}
 	if len(l.process.Rlimits) > 0 {
 		if t.Limits, err = stageLimits(l.process.Rlimits); err != nil {
-			return res, true, err
+			return true, err
 		}
 	}
 	for controller, dir := range j.Cgroups {
@@ -182,51 +182,95 @@ func (r *inProcess) join(c *container, l *launch) (res launched, handled bool, e
 	for _, f := range []*os.File{l.io.in, l.io.out, l.io.err} {
 		if f != nil && j.Namespaces&unix.CLONE_NEWUSER != 0 {
 			if err := f.Chown(j.RootUID, j.RootGID); err != nil {
-				return res, true, err
+				return true, err
 			}
 		}
 	}
+	res := launched{console: -1}
 	var console consoleSocket
 	if p.Terminal {
 		if console, err = newConsoleSocket(); err != nil {
-			return res, true, err
+			return true, err
 		}
 		defer console.close()
 	}
-	// A pause does not catch it half way: it takes the lock whole.
+	f, err := r.enter(ctx, c, proc, t, p, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
+	if errors.Is(err, stage.ErrJoin) {
+		c.log.Debug("exec goes through libcontainer", "reason", err)
+		return false, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	defer f.Close()
+	// From here on the container sees the process, and may stop it: nothing that others wait for is held.
+	defer context.AfterFunc(ctx, f.Interrupt)()
+	defer func() {
+		if err != nil {
+			f.Kill()
+		}
+	}()
+	if res.pid, err = f.Start(); err != nil {
+		return true, err
+	}
+	if p.Terminal {
+		if res.console, err = console.take(res.pid); err != nil {
+			return true, err
+		}
+	}
+	f.Disown()
+	if err := l.hold(res); err != nil {
+		return true, err
+	}
+	return true, f.Run()
+}
+
+// enter starts a process that enters a container, and returns when it is there. A pause waits meanwhile, so that no process that is
+// half in the container is frozen.
+func (r *inProcess) enter(ctx context.Context, c *container, proc *pidfd.FD, t *stage.Target, p *stage.Process, stdio stage.Stdio,
+	console *os.File) (f *stage.Starting, err error) {
 	c.libMu.RLock()
 	for still := c.standing(); still != nil; still = c.standing() {
 		c.libMu.RUnlock()
-		<-still
+		select {
+		case <-still:
+		case <-ctx.Done():
+			return nil, errEnded
+		}
 		c.libMu.RLock()
 	}
 	defer c.libMu.RUnlock()
+	c.mu.Lock()
+	paths := c.row.Cgroups
+	c.mu.Unlock()
 	if frozen(paths) {
-		return res, true, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	cerr := proc.Control(func(fd int) {
 		t.Pidfd = fd
-		res.pid, err = r.s.stages.Join(t, p, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
+		f, err = r.s.stages.Join(t, p, stdio, console)
 	})
-	switch {
-	case cerr != nil:
-		return res, true, fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)
-	case errors.Is(err, stage.ErrJoin):
-		c.log.Debug("exec goes through libcontainer", "reason", err)
-		return res, false, nil
-	case err != nil:
-		return res, true, err
-	case p.Terminal:
-		res.console, err = console.take(res.pid)
+	if cerr != nil {
+		return nil, fmt.Errorf("container %s has ended: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
-	return res, true, err
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, f.Interrupt)()
+	if _, err := f.Start(); err != nil {
+		f.Kill()
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // exec starts a further process in a container.
-func (r *inProcess) exec(ctx context.Context, c *container, l *launch) (launched, error) {
-	res, handled, err := r.join(c, l)
+func (r *inProcess) exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error) {
+	handled, err := r.join(ctx, c, l)
 	if handled || err != nil {
-		return res, err
+		return launched{console: -1}, handled && err == nil, err
 	}
-	return r.execLibcontainer(ctx, c, l)
+	res, err = r.execLibcontainer(ctx, c, l)
+	return res, false, err
 }

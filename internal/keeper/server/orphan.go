@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,15 +120,14 @@ func anyZombie() bool {
 	return err == nil && (*[2]int32)(unsafe.Pointer(&info))[0] != 0
 }
 
-// zombies lists the children that have ended.
-func zombies() []int {
+// children lists the children of this process.
+func children() []int {
 	var pids []int
-	self := os.Getpid()
 	lists, _ := filepath.Glob("/proc/self/task/*/children") // CONFIG_PROC_CHILDREN
 	for _, l := range lists {
 		b, _ := os.ReadFile(l)
 		for _, f := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(f); err == nil && zombieOf(pid, self) {
+			if pid, err := strconv.Atoi(f); err == nil {
 				pids = append(pids, pid)
 			}
 		}
@@ -135,20 +135,33 @@ func zombies() []int {
 	if len(lists) > 0 {
 		return pids
 	}
+	self := strconv.Itoa(os.Getpid())
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && zombieOf(pid, self) {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f := status(pid); len(f) > 1 && f[1] == self {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-func zombieOf(pid, parent int) bool {
+// zombies lists the children that have ended.
+func zombies() []int {
+	return slices.DeleteFunc(children(), func(pid int) bool {
+		f := status(pid)
+		return len(f) < 2 || f[0] != "Z"
+	})
+}
+
+// status are the state of a process, its parent, and what else proc_pid_stat(5) has behind the name.
+func status(pid int) []string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return false
+		return nil
 	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	return len(f) > 1 && f[0] == "Z" && f[1] == strconv.Itoa(parent)
+	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }

@@ -61,8 +61,11 @@ type execRow struct {
 	ContainerID string `json:"containerID"`
 	ExecID      string `json:"execID"`
 	Nonce       string `json:"nonce"`
-	PID         int    `json:"pid"`
-	Start       uint64 `json:"start"`
+	// Held: the process is in custody, and its program has yet to begin, unless custody says that it Began.
+	Held  bool   `json:"held,omitempty"`
+	Began bool   `json:"began,omitempty"`
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
 	// Deadline is when all of it is killed; zero: never.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Cgroup holds all of it, where it has one of its own.

@@ -23,11 +23,12 @@ type launch struct {
 	sub     map[string]string // an exec's own cgroup, as libcontainer has it
 	subDir  string
 	phases  *phases // a container's
-	// hold is called for a container when all is set up, and before its program begins. The console is its own then.
+	// hold is called when all is set up, and before the program begins; for an exec by a runtime that cannot wait, after that. The
+	// console is the caller's no more.
 	hold func(launched) error
 }
 
-// launched is what came of it. Console is a terminal's master.
+// launched is a process that has been started. Console is a terminal's master.
 type launched struct {
 	pid     int
 	console int // -1: none
@@ -40,7 +41,9 @@ type runtime interface {
 	run(ctx context.Context, c *container, l *launch) error
 	// begun says whether the program of a container that was held has begun to run.
 	begun(c *container) bool
-	exec(ctx context.Context, c *container, l *launch) (launched, error)
+	// exec starts a further process. It has called l.hold when held is true; otherwise the program runs already. The end of the
+	// context ends a start that is under way.
+	exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error)
 	update(ctx context.Context, c *container, r *specs.LinuxResources) error
 	pause(ctx context.Context, c *container) error
 	resume(ctx context.Context, c *container) error

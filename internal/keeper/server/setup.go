@@ -29,8 +29,8 @@ func (r *inProcess) setsUp(config *configs.Config, join *joinable) bool {
 	case join == nil || r.s.stages == nil || !r.s.setsUp,
 		config.NoPivotRoot, config.RootlessEUID, config.RootlessCgroups,
 		len(config.Networks) > 0, len(config.Routes) > 0, len(config.NetDevices) > 0,
-		join.Namespaces&unix.CLONE_NEWUSER != 0, config.Namespaces.IsPrivate(configs.NEWNET),
-		!config.Namespaces.IsPrivate(configs.NEWNS):
+		config.Namespaces.IsPrivate(configs.NEWNET), !config.Namespaces.IsPrivate(configs.NEWNS),
+		config.Namespaces.Contains(configs.NEWUSER) && !setsUpUserNamespace(config):
 		return false
 	}
 	for _, hooks := range config.Hooks {
@@ -42,12 +42,49 @@ func (r *inProcess) setsUp(config *configs.Config, join *joinable) bool {
 	if l := config.Cgroups.Resources.PidsLimit; l != nil && *l > 0 && *l < 4 && config.Namespaces.PathOf(configs.NEWPID) != "" {
 		return false
 	}
+	procs := 0
 	for _, m := range config.Mounts {
-		if m.IsIDMapped() || m.Extensions != 0 || m.Flags&unix.MS_REMOUNT != 0 || !path.IsAbs(m.Destination) {
+		if m.IsIDMapped() && !ownIDs(config, m) || m.Extensions != 0 || m.Flags&unix.MS_REMOUNT != 0 || !path.IsAbs(m.Destination) {
+			return false
+		}
+		if m.Device == "proc" {
+			procs++
+		}
+	}
+	if procs > 1 && config.Namespaces.PathOf(configs.NEWPID) != "" {
+		return false
+	}
+	return len(config.Sysctl) == 0 || slices.ContainsFunc(config.Mounts, isProc)
+}
+
+// setsUpUserNamespace says whether the stage can do it in the user namespace of this container: a pod's, which is there already.
+func setsUpUserNamespace(config *configs.Config) bool {
+	switch {
+	case config.Namespaces.PathOf(configs.NEWUSER) == "", !config.Namespaces.Contains(configs.NEWPID),
+		config.RootPropagation&unix.MS_SHARED != 0:
+		return false
+	}
+	for _, m := range config.Mounts {
+		if m.RecAttr != nil && m.RecAttr.Attr_clr != 0 {
+			return false // what the host has locked cannot be told from the outside
+		}
+		if m.Device == "cgroup" && !config.Namespaces.IsPrivate(configs.NEWCGROUP) && cgroups.IsCgroup2UnifiedMode() {
 			return false
 		}
 	}
-	return len(config.Sysctl) == 0 || slices.ContainsFunc(config.Mounts, isProc)
+	return true
+}
+
+// ownIDs says whether a mount is mapped as the container's user namespace is.
+func ownIDs(config *configs.Config, m *configs.Mount) bool {
+	user := config.Namespaces.PathOf(configs.NEWUSER)
+	switch {
+	case user == "" || !m.IsBind():
+		return false
+	case m.IDMapping.UserNSPath != "":
+		return m.IDMapping.UserNSPath == user
+	}
+	return slices.Equal(m.IDMapping.UIDMappings, config.UIDMappings) && slices.Equal(m.IDMapping.GIDMappings, config.GIDMappings)
 }
 
 func isProc(m *configs.Mount) bool { return path.Clean(m.Destination) == "/proc" && m.Device == "proc" }
@@ -69,9 +106,12 @@ func (r *inProcess) setup(config *configs.Config, join *joinable, paths map[stri
 		s.Umask = *config.Umask
 	}
 	for _, ns := range config.Namespaces {
-		if ns.Path != "" {
+		switch {
+		case ns.Type == configs.NEWUSER:
+			s.User, s.KeyringRight = ns.Path, keyringSearchByOthers
+		case ns.Path != "":
 			s.Join = append(s.Join, stage.Namespace{Type: namespaceFlags[ns.Type], Path: ns.Path})
-		} else {
+		default:
 			s.Make |= namespaceFlags[ns.Type]
 		}
 	}
@@ -98,8 +138,12 @@ func (r *inProcess) setup(config *configs.Config, join *joinable, paths map[stri
 	return s, nil
 }
 
-// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH).
-const keyringSearch = 0x80000
+// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH); in a user namespace others may too
+// (KEY_OTH_SEARCH).
+const (
+	keyringSearch         = 0x80000
+	keyringSearchByOthers = 0x8
+)
 
 // ownDev: /dev is set up, and not the host's.
 func ownDev(config *configs.Config) bool {
@@ -120,7 +164,7 @@ func operations(config *configs.Config, paths map[string]string, terminal bool) 
 	}
 	if ownDev(config) {
 		for _, d := range config.Devices {
-			o, err := deviceOperation(d)
+			o, err := deviceOperation(d, config.Namespaces.Contains(configs.NEWUSER))
 			if err != nil {
 				return nil, err
 			}
@@ -201,6 +245,9 @@ func mountOperations(config *configs.Config, m *configs.Mount, paths map[string]
 		if m.Device == "tmpfs" || target == "/dev" {
 			o.Flags &^= unix.MS_RDONLY // it is made so when all is in it
 		}
+		if m.Device == "proc" {
+			o.Set = toAttributes(o.Flags)
+		}
 		if !ownLabels[m.Device] {
 			o.Data = label.FormatMountLabel(o.Data, config.MountLabel)
 		}
@@ -267,6 +314,9 @@ func bindOperation(o *stage.Operation, m *configs.Mount) {
 	}
 	if a := m.RecAttr; a != nil {
 		o.SetAll, o.ClearAll = a.Attr_set, a.Attr_clr
+	}
+	if m.IsIDMapped() {
+		o.MapIDs, o.MapAllIDs = true, m.IDMapping.Recursive
 	}
 }
 
@@ -362,10 +412,14 @@ func (h *hierarchy) directory(paths map[string]string) string {
 	return h.own
 }
 
-func deviceOperation(d *devices.Device) (*stage.Operation, error) {
+// deviceOperation makes a node, or shows the node's own where a user namespace may make none.
+func deviceOperation(d *devices.Device, inUserNamespace bool) (*stage.Operation, error) {
 	p := path.Clean("/" + d.Path)
 	if d.Path == "" || p == "/dev/ptmx" {
 		return nil, nil
+	}
+	if inUserNamespace {
+		return &stage.Operation{Kind: stage.Bind, Source: d.Path, Target: p}, nil
 	}
 	o := &stage.Operation{
 		Kind: stage.Device, Target: p, Mode: uint32(d.FileMode) & 0o7777, UID: d.Uid, GID: d.Gid, Major: uint32(d.Major), Minor: uint32(d.Minor),

@@ -6,15 +6,33 @@
 
 extern struct stage_plan *stage_plan;
 
-static inline void *stage_at(uint32_t offset) { return (char *)stage_plan + offset; }
-static inline const char *stage_text(uint32_t offset) { return offset ? stage_at(offset) : ""; }
-
 void stage_say(int step, int value);
 void __attribute__((noreturn)) stage_fail_at(int step, int error, int operation);
 void __attribute__((noreturn)) stage_fail(int step);
 
+/* A descriptor that stays open is one that the program gets. */
+void stage_close(int fd, int step);
+
+static inline void *stage_at(uint32_t offset) { return (char *)stage_plan + offset; }
+
+/* The last byte of the plan is 0 and stays so: each string ends inside. */
+static inline const char *stage_text(uint64_t offset)
+{
+	if (offset >= stage_plan->size)
+		stage_fail(STEP_PLAN);
+	return offset ? stage_at(offset) : "";
+}
+
+/* stage.c */
+/* All of it: descriptors are where stage.h says. It does not return. */
+void stage_main(void);
+/* The user namespace whose descriptor this is, with all rights in it. */
+void stage_enter_user_namespace(int user);
+void stage_keep_capabilities(uint64_t set);
+
 /* setup.c */
-void stage_leave_host(void);
+/* With user, the descriptor of a user namespace that is entered meanwhile; -1: none. */
+void stage_leave_host(int user);
 void stage_set_up_root(void);
 /* The terminal is /dev/console too. */
 void stage_mount_console(int terminal);
@@ -22,5 +40,13 @@ void stage_make_terminal(void);
 void stage_reopen_null(void);
 /* No directory is open from here on. */
 void stage_close_root(void);
+/* Whether a procfs is mounted. */
+int stage_mounts_proc(void);
+
+/* proc.c */
+/* A context (fsopen(2)) for a procfs that shows the PID namespace whose descriptor this is. */
+int stage_open_proc(int pid_namespace);
+/* Where stage_open_proc has left it; -1: a procfs shows the PID namespace of this process. */
+extern int stage_proc;
 
 #endif

@@ -129,8 +129,9 @@ func (e *encoder) texts(list []string, room int) C.struct_stage_list {
 	return l
 }
 
-// file writes the plan into a file in memory. more adds what the process is to do before it becomes what p says.
-func (p *Process) file(more func(*encoder) error) (*os.File, error) {
+// file writes the plan into a file in memory. more adds what the process is to do before it becomes what p says. With forks it forks
+// at the end, and its child runs the program.
+func (p *Process) file(more func(*encoder) error, forks bool) (*os.File, error) {
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
 	}
@@ -182,12 +183,19 @@ func (p *Process) file(more func(*encoder) error) (*os.File, error) {
 		pl.filter = e.list(len(f.Program)/filter.InstructionSize, f.Program)
 		pl.seccomp_flags = C.uint32_t(f.Flags)
 	}
+	if forks {
+		pl.flags |= C.STAGE_FORK
+		if p.Filter != nil && p.Filter.Allows(afterFork) {
+			pl.flags |= C.STAGE_FILTER_EARLY
+		}
+	}
 	if more != nil {
 		if err := more(e); err != nil {
 			return nil, err
 		}
 	}
 	p.limits = e.limited
+	e.data.WriteByte(0) // what the stage relies on: the last byte ends every string
 	e.align()
 	pl.size = e.offset()
 	return memory(append(unsafe.Slice((*byte)(unsafe.Pointer(pl)), planSize), e.data.Bytes()...))
@@ -215,6 +223,23 @@ func (t *Target) encode(e *encoder) error {
 	pl.limits = e.limits(t.Limits)
 	pl.cgroups.count = C.uint32_t(len(t.Cgroups))
 	return nil
+}
+
+// forks says whether the process enters a PID namespace that has other processes.
+func (t *Target) forks() bool { return t.Namespaces&unix.CLONE_NEWPID != 0 }
+
+// afterFork are the calls that a stage makes from its fork on (fork_into_pid_namespace in stage.c), until its program runs. Where a
+// filter allows all of them, it is loaded before the fork.
+var afterFork = []filter.Call{
+	{Number: unix.SYS_CLONE, Args: [6]uint64{unix.CLONE_PARENT | uint64(unix.SIGCHLD)}},
+	{Number: unix.SYS_SETSID},
+	{Number: unix.SYS_IOCTL, Args: [6]uint64{0, unix.TIOCSCTTY}},
+	{Number: unix.SYS_PRLIMIT64, Args: [6]uint64{0, unix.RLIMIT_NPROC}},
+	{Number: unix.SYS_READ, Args: [6]uint64{C.STAGE_FD_KEEPER, 0, 1}},
+	{Number: unix.SYS_WRITE, Args: [6]uint64{C.STAGE_FD_KEEPER, 0, C.sizeof_struct_stage_status}},
+	{Number: unix.SYS_CAPSET},
+	{Number: unix.SYS_EXECVE},
+	{Number: unix.SYS_EXIT_GROUP},
 }
 
 // memory is a file with this content that nobody can change any more.

@@ -237,6 +237,39 @@ static void note_proc(const struct stage_op *op)
 	close(fd);
 }
 
+static int configure(int fs, const char *key, const char *value)
+{
+	return syscall(SYS_fsconfig, fs, value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, key, value, 0);
+}
+
+/* A procfs of the PID namespace that this process's child will be in. */
+static void mount_proc(const struct stage_op *op, int target)
+{
+	char options[256], *option, *next, *value;
+	int tree;
+
+	if (snprintf(options, sizeof(options), "%s", stage_text(op->data)) >= (int)sizeof(options))
+		fail_op_with(STEP_OPERATION, ENAMETOOLONG);
+	if (configure(stage_proc, "source", "proc") != 0)
+		fail_op(STEP_OPERATION);
+	for (option = *options ? options : NULL; option; option = next) {
+		if ((next = strchr(option, ',')))
+			*next++ = 0;
+		if ((value = strchr(option, '=')))
+			*value++ = 0;
+		if (configure(stage_proc, option, value) != 0)
+			fail_op(STEP_OPERATION);
+	}
+	if (syscall(SYS_fsconfig, stage_proc, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
+		fail_op(STEP_OPERATION);
+	tree = syscall(SYS_fsmount, stage_proc, FSMOUNT_CLOEXEC, (unsigned int)op->set);
+	if (tree < 0 || attach(tree, target) != 0)
+		fail_op(STEP_OPERATION);
+	close(tree);
+	close(stage_proc);
+	stage_proc = -1;
+}
+
 static void do_mount(const struct stage_op *op)
 {
 	char data[PATH_MAX];
@@ -257,10 +290,14 @@ static void do_mount(const struct stage_op *op)
 			fail_op_with(STEP_OPERATION, ENAMETOOLONG);
 		options = data;
 	}
-	if (fchdir(target) != 0)
-		fail_op(STEP_TARGET);
-	if (mount(stage_text(op->source), ".", stage_text(op->type), op->mount_flags, options) != 0)
-		fail_op(STEP_OPERATION);
+	if (stage_proc >= 0 && strcmp(stage_text(op->type), "proc") == 0) {
+		mount_proc(op, target);
+	} else {
+		if (fchdir(target) != 0)
+			fail_op(STEP_TARGET);
+		if (mount(stage_text(op->source), ".", stage_text(op->type), op->mount_flags, options) != 0)
+			fail_op(STEP_OPERATION);
+	}
 	close(target);
 	note_proc(op);
 }
@@ -379,11 +416,8 @@ static int make_void(const char *label)
 	int fs, tree;
 
 	fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
-	if (fs < 0 || syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "source", "tmpfs", 0) != 0 ||
-	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_blocks", "1", 0) != 0 ||
-	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "nr_inodes", "1", 0) != 0 ||
-	    syscall(SYS_fsconfig, fs, FSCONFIG_SET_FLAG, "ro", NULL, 0) != 0 ||
-	    (*label && syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, "context", label, 0) != 0) ||
+	if (fs < 0 || configure(fs, "source", "tmpfs") != 0 || configure(fs, "nr_blocks", "1") != 0 ||
+	    configure(fs, "nr_inodes", "1") != 0 || configure(fs, "ro", NULL) != 0 || (*label && configure(fs, "context", label) != 0) ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		fail_op(STEP_OPERATION);
 	tree = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
@@ -552,29 +586,164 @@ static int part_from_host(int tree)
 	return set_attributes(tree, AT_RECURSIVE, 0, 0, kind ? kind : MS_SLAVE);
 }
 
-/* What is mounted, with its attributes. */
-static void take_source(struct stage_op *op)
+/* The container's IDs are what the file system has. */
+static void map_ids(const struct stage_op *op, int user)
 {
+	struct mount_attr a = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = user};
+	unsigned int all = op->flags & OP_IDMAP_ALL ? AT_RECURSIVE : 0;
+
+	if (syscall(SYS_mount_setattr, op->fd, "", AT_EMPTY_PATH | all, &a, sizeof(a)) != 0)
+		fail_op(STEP_ATTRIBUTES);
+}
+
+#define TIMES (MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME)
+
+/*
+ * In a user namespace a mount keeps what the host's has: that it is read-only, or has no devices. What must go fails, as it would
+ * there.
+ */
+static void check_kept(const struct stage_op *op)
+{
+	static const struct {
+		uint64_t attribute;
+		long flag; /* statfs(2) has the numbers of mount(2) */
+	} kept[] = {{MOUNT_ATTR_RDONLY, MS_RDONLY}, {MOUNT_ATTR_NOSUID, MS_NOSUID}, {MOUNT_ATTR_NODEV, MS_NODEV}, {MOUNT_ATTR_NOEXEC, MS_NOEXEC}};
+	struct statfs fs;
+	unsigned int i;
+
+	if (fstatfs(op->fd, &fs) != 0)
+		fail_op(STEP_ATTRIBUTES);
+	for (i = 0; i < sizeof(kept) / sizeof(*kept); i++)
+		if (op->must_clear & kept[i].attribute && fs.f_flags & kept[i].flag)
+			fail_op_with(STEP_ATTRIBUTES, EPERM);
+}
+
+/* What is mounted, with its attributes. */
+static void take_source(struct stage_op *op, int user)
+{
+	uint64_t clear = op->clear;
+
 	op->fd = clone_tree(AT_FDCWD, stage_text(op->source), op->flags & OP_RECURSIVE ? AT_RECURSIVE : 0);
 	if (op->fd < 0)
 		fail_op(STEP_SOURCE);
 	if (part_from_host(op->fd) != 0)
 		fail_op(STEP_ATTRIBUTES);
+	if (user >= 0) {
+		check_kept(op);
+		clear &= TIMES;
+	}
 	/* A mount of another user namespace keeps what it is locked to: only what was asked for has to go. */
-	if ((op->set || op->clear) && set_attributes(op->fd, 0, op->set, op->clear, 0) != 0 &&
+	if ((op->set || clear) && set_attributes(op->fd, 0, op->set, clear, 0) != 0 &&
 	    (errno != EPERM || set_attributes(op->fd, 0, op->set, op->must_clear, 0) != 0))
 		fail_op(STEP_ATTRIBUTES);
 	if ((op->set_all || op->clear_all) && set_attributes(op->fd, AT_RECURSIVE, op->set_all, op->clear_all, 0) != 0)
 		fail_op(STEP_ATTRIBUTES);
+	if (op->flags & OP_IDMAP)
+		map_ids(op, user);
+}
+
+static int mounts_type(const char *type)
+{
+	const struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i;
+
+	for (i = 0; i < stage_plan->operations.count; i++)
+		if (op[i].kind == OP_MOUNT && strcmp(stage_text(op[i].type), type) == 0)
+			return 1;
+	return 0;
+}
+
+int stage_mounts_proc(void) { return mounts_type("proc"); }
+
+/*
+ * Mounts of the host that go into a mount namespace which a user namespace owns pass through one that the host owns: when the other
+ * is made as a copy of that, the kernel locks in each mount what the host has decided about it, so that no root of the user namespace
+ * can take it back. They lie in a tmpfs meanwhile, by numbers.
+ */
+static int transit = -1;
+
+static void put_into_transit(int tree, unsigned int number)
+{
+	char name[16];
+	struct statx x;
+	int bad;
+
+	snprintf(name, sizeof(name), "%u", number);
+	if (look(tree, &x) != 0)
+		stage_fail(STEP_TRANSIT);
+	bad = S_ISDIR(x.stx_mode) ? mkdirat(transit, name, 0755) : mknodat(transit, name, S_IFREG | 0644, 0);
+	if (bad || syscall(SYS_move_mount, tree, "", transit, name, MOVE_MOUNT_F_EMPTY_PATH) != 0)
+		stage_fail(STEP_TRANSIT);
+	close(tree);
+}
+
+static int take_from_transit(unsigned int number)
+{
+	char name[16];
+	int tree;
+
+	snprintf(name, sizeof(name), "%u", number);
+	tree = clone_tree(AT_FDCWD, name, AT_RECURSIVE);
+	if (tree < 0)
+		stage_fail(STEP_TRANSIT);
+	return tree;
+}
+
+static void make_transit(void)
+{
+	int fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+
+	if (fs < 0 || configure(fs, "mode", "0755") != 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
+		stage_fail(STEP_TRANSIT);
+	transit = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	if (transit < 0 || syscall(SYS_move_mount, transit, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
+		stage_fail(STEP_TRANSIT);
+	close(fs);
+}
+
+/* The kernel lets a user namespace mount a procfs or a sysfs only where one that hides nothing is mounted already. */
+static const struct {
+	const char *type, *path;
+} whole[] = {{"proc", "/proc"}, {"sysfs", "/sys"}};
+
+#define WHOLE (sizeof(whole) / sizeof(*whole))
+
+static void pass_into_user_namespace(int user, const int *seen)
+{
+	struct stage_op *op = stage_at(stage_plan->operations.offset);
+	uint32_t i, n = stage_plan->operations.count;
+
+	if (unshare(CLONE_NEWNS) != 0)
+		stage_fail(STEP_UNSHARE);
+	make_transit();
+	for (i = 0; i < n; i++)
+		if (op[i].kind == OP_BIND)
+			put_into_transit(op[i].fd, i);
+	put_into_transit(root, n);
+	for (i = 0; i < WHOLE; i++)
+		if (seen[i] >= 0)
+			put_into_transit(seen[i], n + 1 + i);
+	/* The root that the pivot removes, with all that lies in it. */
+	if (fchdir(transit) != 0 || chroot(".") != 0)
+		stage_fail(STEP_TRANSIT);
+	close(transit);
+	stage_enter_user_namespace(user);
+	if (unshare(stage_plan->namespaces) != 0)
+		stage_fail(STEP_UNSHARE);
+	for (i = 0; i < n; i++)
+		if (op[i].kind == OP_BIND)
+			op[i].fd = take_from_transit(i);
+	root = take_from_transit(n);
 }
 
 /*
  * Sources and the root are cloned out of the host's mounts, and put together in a namespace that has next to none: to copy all
  * of the host's, and to remove them again, takes a time that grows with the number of its pods.
  */
-void stage_leave_host(void)
+void stage_leave_host(int user)
 {
 	struct stage_op *op = stage_at(stage_plan->operations.offset);
+	int seen[WHOLE];
 	uint32_t i;
 
 	root = clone_tree(AT_FDCWD, stage_text(stage_plan->root), AT_RECURSIVE);
@@ -585,11 +754,20 @@ void stage_leave_host(void)
 	for (i = 0; i < stage_plan->operations.count; i++) {
 		current = i;
 		if (op[i].kind == OP_BIND)
-			take_source(&op[i]);
+			take_source(&op[i], user);
 	}
-	if (setns(STAGE_FD_MOUNTS, CLONE_NEWNS) != 0 || unshare(stage_plan->namespaces) != 0)
+	for (i = 0; i < WHOLE; i++) {
+		seen[i] = -1;
+		if (user >= 0 && mounts_type(whole[i].type) && (seen[i] = clone_tree(AT_FDCWD, whole[i].path, 0)) < 0)
+			stage_fail(STEP_TRANSIT);
+	}
+	if (setns(STAGE_FD_NAMESPACES, CLONE_NEWNS) != 0)
 		stage_fail(STEP_UNSHARE);
-	close(STAGE_FD_MOUNTS);
+	stage_close(STAGE_FD_NAMESPACES, STEP_DESCRIPTORS);
+	if (user >= 0)
+		pass_into_user_namespace(user, seen);
+	else if (unshare(stage_plan->namespaces) != 0)
+		stage_fail(STEP_UNSHARE);
 	if (syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
 		stage_fail(STEP_ROOTFS);
 }
@@ -645,8 +823,8 @@ void stage_reopen_null(void)
 void stage_close_root(void)
 {
 	if (null >= 0)
-		close(null);
+		stage_close(null, STEP_DESCRIPTORS);
 	if (empty >= 0)
-		close(empty);
-	close(root);
+		stage_close(empty, STEP_DESCRIPTORS);
+	stage_close(root, STEP_DESCRIPTORS);
 }

@@ -4,7 +4,9 @@ package stage
 import "C"
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -22,9 +24,11 @@ type Setup struct {
 	Cgroups []string
 	Cgroup  string
 	Wait    bool
-	// Make are the namespaces (CLONE_NEW*) that the container has for itself, Join those of others.
+	// Make are the namespaces (CLONE_NEW*) that the container has for itself, Join those of others, and User is the path of the user
+	// namespace that owns what it makes; empty: the host's.
 	Make uint32
 	Join []Namespace
+	User string
 
 	Umask    uint32
 	OOMScore *int
@@ -73,13 +77,15 @@ type Operation struct {
 	Source, Target   string
 	Type, Data       string // of a new file system
 	Flags            uint64 // MS_*
-	Set, Clear       uint64 // MOUNT_ATTR_* of a Bind
+	Set, Clear       uint64 // MOUNT_ATTR_* of a Bind, and what is set of a procfs
 	MustClear        uint64 // those of Clear that must go where the kernel keeps some
 	SetAll, ClearAll uint64 // of all its mounts
 	Propagation      uint64 // MS_* of a Bind; 0: as it is
 	Mode, UID, GID   uint32 // of a Device
 	Major, Minor     uint32
 	Recursive        bool // a Bind of all mounts below Source
+	MapIDs           bool // a Bind in which the IDs of Setup.User are those of the file system
+	MapAllIDs        bool // the same for all of its mounts
 	PlainTarget      bool // no link leads to Target
 	CopyMode         bool // a tmpfs gets the mode of the directory that it covers
 	Replace          bool // a Link takes the place of a file
@@ -89,6 +95,7 @@ type Operation struct {
 func (o *Operation) flags() (f C.uint32_t) {
 	for flag, on := range map[C.uint32_t]bool{
 		C.OP_RECURSIVE: o.Recursive, C.OP_PLAIN_TARGET: o.PlainTarget, C.OP_COPY_MODE: o.CopyMode, C.OP_REPLACE: o.Replace,
+		C.OP_IDMAP: o.MapIDs || o.MapAllIDs, C.OP_IDMAP_ALL: o.MapAllIDs,
 		C.OP_IN_PROC: o.InProc, C.OP_IS_PROC: o.Target == "/proc" && (o.Kind == Mount || o.Kind == Bind),
 	} {
 		if on {
@@ -98,17 +105,24 @@ func (o *Operation) flags() (f C.uint32_t) {
 	return f
 }
 
-// made are the namespaces that unshare(2) makes. A process is born into that of processes.
+// made are the namespaces that unshare(2) makes.
 func (s *Setup) made() uint32 { return s.Make &^ unix.CLONE_NEWPID }
 
-// forks: the process is a child of the one that joins another's namespace of processes.
-func (s *Setup) forks() bool {
-	for _, ns := range s.Join {
-		if ns.Type == unix.CLONE_NEWPID {
-			return true
-		}
+// born are the namespaces that the process is born into. One of processes that a user namespace owns is made from inside of that.
+func (s *Setup) born() uint32 {
+	if s.User != "" {
+		return 0
 	}
-	return false
+	return s.Make & unix.CLONE_NEWPID
+}
+
+// forksEarly: the process enters its user namespace and forks there, so that a child is the first process of the namespace of
+// processes.
+func (s *Setup) forksEarly() bool { return s.User != "" && s.Make&unix.CLONE_NEWPID != 0 }
+
+// forksLate: the process joins another's namespace of processes, and forks into that when all is set up.
+func (s *Setup) forksLate() bool {
+	return slices.ContainsFunc(s.Join, func(ns Namespace) bool { return ns.Type == unix.CLONE_NEWPID })
 }
 
 func (s *Setup) encode(e *encoder) error {
@@ -118,6 +132,13 @@ func (s *Setup) encode(e *encoder) error {
 	pl.namespaces = C.uint32_t(s.made())
 	if s.Wait {
 		pl.flags |= C.STAGE_WAIT
+	}
+	if s.User != "" {
+		pl.flags |= C.STAGE_USERNS
+		pl.user = e.text(s.User)
+	}
+	if s.forksEarly() {
+		pl.flags |= C.STAGE_FORK_EARLY
 	}
 	if s.ReopenNull {
 		pl.flags |= C.STAGE_REOPEN_NULL
@@ -134,6 +155,10 @@ func (s *Setup) encode(e *encoder) error {
 	pl.root, pl.root_propagation = e.text(s.Root), C.uint32_t(s.RootPropagation)
 	pl.limits = e.limits(s.Limits)
 
+	// The namespace of processes comes last: see stage_open_proc.
+	slices.SortStableFunc(s.Join, func(a, b Namespace) int {
+		return cmp.Compare(a.Type&unix.CLONE_NEWPID, b.Type&unix.CLONE_NEWPID)
+	})
 	joins := make([]C.struct_stage_namespace, len(s.Join))
 	for i, ns := range s.Join {
 		joins[i] = C.struct_stage_namespace{_type: C.uint32_t(ns.Type), path: e.text(ns.Path)}
@@ -216,8 +241,11 @@ func (o *Operation) String() string {
 
 // failure says what failed in a set-up.
 func (s *Setup) failure(step, operation int32, errno unix.Errno) error {
-	if step == C.STEP_JOIN && int(operation) < len(s.Join) {
+	switch {
+	case step == C.STEP_JOIN && int(operation) < len(s.Join):
 		return fmt.Errorf("join namespace %q: %w", s.Join[operation].Path, errno)
+	case step == C.STEP_USER:
+		return fmt.Errorf("join namespace %q: %w", s.User, errno)
 	}
 	if operation < 0 || int(operation) >= len(s.Operations) || step == C.STEP_RLIMIT {
 		return nil

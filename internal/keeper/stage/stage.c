@@ -40,14 +40,18 @@
 
 struct stage_plan *stage_plan;
 
+#define MAX_CGROUPS 64
+
 static void tell(int step, int value, int operation)
 {
 	struct stage_status s = {.step = step, .value = value, .operation = operation};
 	ssize_t n;
 
 	do
-		n = write(STAGE_FD_STATUS, &s, sizeof(s));
+		n = write(STAGE_FD_KEEPER, &s, sizeof(s));
 	while (n < 0 && errno == EINTR);
+	if (n != sizeof(s))
+		_exit(1); /* the keeper would wait for it */
 }
 
 void stage_say(int step, int value) { tell(step, value, -1); }
@@ -62,10 +66,56 @@ void stage_fail(int step) { stage_fail_at(step, errno, -1); }
 
 static void __attribute__((noreturn)) fail_with(int step, int error) { stage_fail_at(step, error, -1); }
 
+void stage_close(int fd, int step)
+{
+	if (close(fd) != 0)
+		stage_fail(step);
+}
+
 static void close_from(unsigned int first)
 {
 	if (syscall(SYS_close_range, first, ~0U, 0) != 0)
 		stage_fail(STEP_DESCRIPTORS);
+}
+
+/* A list lies in the plan, behind its head and before its last byte. */
+static uint32_t check_list(const struct stage_list *l, uint32_t room, size_t size)
+{
+	uint64_t end = l->offset + ((uint64_t)l->count + room) * size;
+
+	if (l->count == 0 && room == 0)
+		return l->offset;
+	if (l->offset < sizeof(*stage_plan) || l->offset % 8 || end >= stage_plan->size)
+		fail_with(STEP_PLAN, EINVAL);
+	return end;
+}
+
+/* What is written to is nothing else's. */
+static void check_apart(const struct stage_list *a, uint32_t a_end, const struct stage_list *b, uint32_t b_end)
+{
+	if (a->offset < b_end && b->offset < a_end)
+		fail_with(STEP_PLAN, EINVAL);
+}
+
+static uint32_t environment_room(void) { return stage_plan->flags & STAGE_HOME ? 2 : 1; }
+
+static void check_plan(void)
+{
+	uint32_t args, env, operations;
+
+	if (*((const char *)stage_at(stage_plan->size - 1)) != 0 || stage_plan->last_capability > 63 || stage_plan->args.count == 0 ||
+	    stage_plan->filter.count > BPF_MAXINSNS || stage_plan->cgroups.count > MAX_CGROUPS)
+		fail_with(STEP_PLAN, EINVAL);
+	check_list(&stage_plan->groups, 0, sizeof(uint32_t));
+	check_list(&stage_plan->limits, 0, sizeof(struct stage_limit));
+	check_list(&stage_plan->filter, 0, sizeof(struct sock_filter));
+	check_list(&stage_plan->joins, 0, sizeof(struct stage_namespace));
+	operations = check_list(&stage_plan->operations, 0, sizeof(struct stage_op));
+	args = check_list(&stage_plan->args, 1, sizeof(uint64_t));
+	env = check_list(&stage_plan->env, environment_room(), sizeof(uint64_t));
+	check_apart(&stage_plan->args, args, &stage_plan->env, env);
+	check_apart(&stage_plan->args, args, &stage_plan->operations, operations);
+	check_apart(&stage_plan->env, env, &stage_plan->operations, operations);
 }
 
 static void map_plan(void)
@@ -82,7 +132,8 @@ static void map_plan(void)
 	stage_plan = p;
 	if (stage_plan->magic != STAGE_MAGIC || stage_plan->size != st.st_size)
 		fail_with(STEP_PLAN, EINVAL);
-	close(STAGE_FD_PLAN);
+	check_plan();
+	stage_close(STAGE_FD_PLAN, STEP_DESCRIPTORS);
 }
 
 /* A thread that moves itself needs no lock against all others (Linux 5.13; before that it only takes longer). */
@@ -95,7 +146,7 @@ static void join_cgroups(void)
 
 		if (write(fd, "0", 1) != 1)
 			stage_fail(STEP_CGROUP);
-		close(fd);
+		stage_close(fd, STEP_CGROUP);
 	}
 }
 
@@ -143,26 +194,75 @@ static void raise_files(void)
 		stage_fail(STEP_RLIMIT);
 }
 
-static void set_limits(void)
+static void set_limit(uint32_t i)
+{
+	const struct stage_limit *l = (const struct stage_limit *)stage_at(stage_plan->limits.offset) + i;
+	struct limit r = {l->soft, l->hard};
+
+	if (syscall(SYS_prlimit64, 0, l->resource, &r, NULL) != 0)
+		stage_fail_at(STEP_RLIMIT, errno, i);
+}
+
+/* Raises a hard limit as far as it is to go, while there is the right to. */
+static struct limit raise_limit(uint32_t i)
+{
+	const struct stage_limit *l = (const struct stage_limit *)stage_at(stage_plan->limits.offset) + i;
+	struct limit r;
+
+	if (syscall(SYS_prlimit64, 0, l->resource, NULL, &r) != 0)
+		stage_fail_at(STEP_RLIMIT, errno, i);
+	if (r.hard < l->hard) {
+		r.hard = l->hard;
+		if (syscall(SYS_prlimit64, 0, l->resource, &r, NULL) != 0)
+			stage_fail_at(STEP_RLIMIT, errno, i);
+	}
+	return r;
+}
+
+/*
+ * A limit of processes counts those that its user has on the whole host, and this process is one of them until it has forked. So the
+ * child sets that limit.
+ */
+static int is_for_child(uint32_t i)
 {
 	const struct stage_limit *l = stage_at(stage_plan->limits.offset);
+
+	return l[i].resource == RLIMIT_NPROC && stage_plan->flags & STAGE_FORK;
+}
+
+static void leave_to_child(uint32_t i)
+{
+	struct limit r = raise_limit(i);
+
+	r.soft = r.hard;
+	if (syscall(SYS_prlimit64, 0, RLIMIT_NPROC, &r, NULL) != 0)
+		stage_fail_at(STEP_RLIMIT, errno, i);
+}
+
+static void set_limits(void)
+{
 	uint32_t i;
 
 	if (files.hard && syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &files, NULL) != 0)
 		stage_fail(STEP_RLIMIT);
 	for (i = 0; i < stage_plan->limits.count; i++) {
-		struct limit r = {l[i].soft, l[i].hard};
-
-		if (syscall(SYS_prlimit64, 0, l[i].resource, &r, NULL) != 0)
-			stage_fail_at(STEP_RLIMIT, errno, i);
+		if (is_for_child(i))
+			leave_to_child(i);
+		else
+			set_limit(i);
 	}
 }
 
-/*
- * The PID namespace holds for children only. The child is the keeper's own, and this process goes; with the namespace
- * shared with the host there is none to enter, and no fork.
- */
-static void go_on_as_child(void)
+static void set_limits_of_child(void)
+{
+	uint32_t i;
+
+	for (i = 0; i < stage_plan->limits.count; i++)
+		if (is_for_child(i))
+			set_limit(i);
+}
+
+static void fork_for_keeper(void)
 {
 	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
 
@@ -174,61 +274,99 @@ static void go_on_as_child(void)
 	}
 }
 
-static void enter_pid_namespace(void)
+/*
+ * A PID namespace that has been joined holds for children only. So this process stays on the host, where no container can see it,
+ * until it has everything that the container's process is to have and nothing else: the container's root, mounts and network, its user
+ * and capabilities. Only then does it fork, and the child, which the container sees from its first moment on, has no more rights and
+ * shows no more of the host than the program that it becomes. The child is the keeper's own, and this process goes.
+ */
+static void fork_into_pid_namespace(void)
 {
-	if (stage_plan->namespaces & CLONE_NEWPID) {
-		if (setns(STAGE_FD_PIDFD, CLONE_NEWPID) != 0)
-			stage_fail(STEP_NAMESPACE);
-		go_on_as_child();
-	} else {
-		stage_say(STEP_PID, getpid());
-	}
+	if (stage_plan->flags & STAGE_FORK)
+		fork_for_keeper();
 }
 
-static void enter_namespaces(void)
+/*
+ * Nobody but who may trace any process on the host reads what this one has, until it is another program. A change of the user makes it
+ * what the host has for that (suid_dumpable), so it is said again after each.
+ */
+static void be_closed(void)
 {
-	int rest = stage_plan->namespaces & ~(CLONE_NEWPID | CLONE_NEWUSER);
+	if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
+		stage_fail(STEP_DUMPABLE);
+}
 
-	/* With the host's rights first; the user namespace has fewer. */
-	if (rest && setns(STAGE_FD_PIDFD, rest) != 0)
-		stage_fail(STEP_NAMESPACE);
-	if (stage_plan->namespaces & CLONE_NEWUSER) {
-		if (setns(STAGE_FD_PIDFD, CLONE_NEWUSER) != 0)
-			stage_fail(STEP_NAMESPACE);
-	}
-	close(STAGE_FD_PIDFD);
-	if (syscall(SYS_setsid) < 0)
-		stage_fail(STEP_ROOT);
+static void become_root(void)
+{
 	if (syscall(SYS_setresgid, 0, 0, 0) != 0 || syscall(SYS_setresuid, 0, 0, 0) != 0)
 		stage_fail(STEP_ROOT);
 	if (syscall(SYS_setgroups, 0, NULL) != 0 && !(stage_plan->flags & STAGE_USERNS && errno == EPERM))
 		stage_fail(STEP_ROOT);
-	/* Changing users has made it what the host has for that; it stays closed until it is another program. */
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+	be_closed();
+}
+
+void stage_enter_user_namespace(int user)
+{
+	if (setns(user, CLONE_NEWUSER) != 0)
+		stage_fail(STEP_USER);
+	close(user);
+	/* A PID namespace of the user namespace's own, so that a procfs of it can be mounted there. */
+	if (stage_plan->flags & STAGE_FORK_EARLY) {
+		if (unshare(CLONE_NEWPID) != 0)
+			stage_fail(STEP_UNSHARE);
+		fork_for_keeper();
+	}
+	become_root();
+}
+
+static void enter_namespaces(void)
+{
+	int rest = stage_plan->namespaces & ~CLONE_NEWUSER;
+
+	/* With the host's rights first; the user namespace has fewer. */
+	if (rest && setns(STAGE_FD_NAMESPACES, rest) != 0)
+		stage_fail(STEP_NAMESPACE);
+	if (stage_plan->namespaces & CLONE_NEWUSER) {
+		if (setns(STAGE_FD_NAMESPACES, CLONE_NEWUSER) != 0)
+			stage_fail(STEP_NAMESPACE);
+	}
+	stage_close(STAGE_FD_NAMESPACES, STEP_DESCRIPTORS);
+	become_root();
 }
 
 /*
- * The file by which the next execve changes the AppArmor profile or the SELinux label; -1: neither is asked for. On the host
- * its /proc is to be trusted.
+ * The next execve changes the AppArmor profile or the SELinux label. Only a process itself can ask for that, and the kernel hands it on
+ * to a child.
  */
-static int open_confinement(void)
+static void confine(int fd)
+{
+	const char *text = stage_text(stage_plan->confinement);
+	size_t n = strlen(text);
+
+	if (fd < 0)
+		stage_fail(STEP_CONFINE_OPEN);
+	if (write(fd, text, n) != (ssize_t)n)
+		stage_fail(STEP_CONFINE);
+	close(fd);
+}
+
+/* On the host, whose /proc is to be trusted. */
+static void confine_on_host(void)
 {
 	int fd = -1;
 
 	if (!stage_plan->confinement)
-		return -1;
+		return;
 	errno = ENOENT;
 	if (!(stage_plan->flags & STAGE_SELINUX))
 		fd = open("/proc/thread-self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
 	if (fd < 0 && errno == ENOENT)
 		fd = open("/proc/thread-self/attr/exec", O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		stage_fail(STEP_CONFINE_OPEN);
-	return fd;
+	confine(fd);
 }
 
-/* In a container, only what the kernel itself shows there, whatever may be mounted over it. */
-static int open_confinement_inside(void)
+/* In a container, by what the kernel itself shows there alone, whatever may be mounted over it. */
+static void confine_inside(void)
 {
 	struct open_how how = {
 		.flags = O_WRONLY | O_CLOEXEC,
@@ -239,7 +377,7 @@ static int open_confinement_inside(void)
 	int proc, fd = -1;
 
 	if (!stage_plan->confinement)
-		return -1;
+		return;
 	proc = open("/proc", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (proc < 0)
 		stage_fail(STEP_CONFINE_OPEN);
@@ -250,20 +388,8 @@ static int open_confinement_inside(void)
 		fd = syscall(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
 	if (fd < 0 && errno == ENOENT)
 		fd = syscall(SYS_openat2, proc, "thread-self/attr/exec", &how, sizeof(how));
-	if (fd < 0)
-		stage_fail(STEP_CONFINE_OPEN);
 	close(proc);
-	return fd;
-}
-
-static void confine(int fd)
-{
-	const char *text = stage_text(stage_plan->confinement);
-	size_t n = strlen(text);
-
-	if (write(fd, text, n) != (ssize_t)n)
-		stage_fail(STEP_CONFINE);
-	close(fd);
+	confine(fd);
 }
 
 /* The keyring that is joined next gets the container's label. execve(2) ends this. */
@@ -326,7 +452,7 @@ void stage_make_terminal(void)
 	int master, peer, unlock = 0, i;
 
 	if (!(stage_plan->flags & STAGE_TERMINAL)) {
-		close(STAGE_FD_CONSOLE);
+		stage_close(STAGE_FD_CONSOLE, STEP_DESCRIPTORS);
 		return;
 	}
 	master = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NOFOLLOW);
@@ -362,8 +488,15 @@ void stage_make_terminal(void)
 		stage_mount_console(peer);
 	close(peer);
 	close(master);
-	close(STAGE_FD_CONSOLE);
-	if (ioctl(0, TIOCSCTTY, 0) != 0)
+	stage_close(STAGE_FD_CONSOLE, STEP_DESCRIPTORS);
+}
+
+/* The terminal that has been made becomes the controlling one, of a session of the process's own. */
+static void lead_session(void)
+{
+	if (syscall(SYS_setsid) < 0)
+		stage_fail(STEP_ROOT);
+	if (stage_plan->flags & STAGE_TERMINAL && ioctl(0, TIOCSCTTY, 0) != 0)
 		stage_fail(STEP_TERMINAL);
 }
 
@@ -408,6 +541,8 @@ static void put_capabilities(uint64_t effective, uint64_t permitted, uint64_t in
 		stage_fail(STEP_CAPABILITIES);
 }
 
+void stage_keep_capabilities(uint64_t set) { put_capabilities(set, set, 0); }
+
 static void drop_bounding(void)
 {
 	uint32_t c;
@@ -439,7 +574,8 @@ static void set_capabilities(void)
 	if (!(stage_plan->flags & STAGE_CAPABILITIES))
 		return;
 	put_capabilities(stage_plan->effective | admin, stage_plan->permitted | admin, stage_plan->inheritable);
-	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0)
+		stage_fail(STEP_CAPABILITIES);
 	for (c = 0; c <= stage_plan->last_capability; c++)
 		if (stage_plan->ambient >> c & 1)
 			prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, c, 0, 0); /* one that is not permitted is left out */
@@ -581,46 +717,59 @@ static void await(void)
 	ssize_t n;
 
 	do
-		n = read(STAGE_FD_GO, &word, 1);
+		n = read(STAGE_FD_KEEPER, &word, 1);
 	while (n < 0 && errno == EINTR);
-	if (n != 1)
-		_exit(1);
+	if (n < 0)
+		stage_fail(STEP_AWAIT);
+	if (n == 0)
+		_exit(STAGE_ABANDONED);
 }
 
-/* Namespaces of the pod. That of processes holds for children only, so what follows is one. */
+static int open_namespace(const struct stage_namespace *ns, uint32_t i)
+{
+	int fd = open(stage_text(ns->path), O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		stage_fail_at(STEP_JOIN, errno, i);
+	return fd;
+}
+
+/* Namespaces of the pod, but for its user namespace. That of processes holds for children only. */
 static void join_others(void)
 {
 	const struct stage_namespace *ns = stage_at(stage_plan->joins.offset);
-	int fd, fork = 0, told[2];
 	uint32_t i;
-	ssize_t n;
-	char word;
+	int fd;
 
 	for (i = 0; i < stage_plan->joins.count; i++) {
-		fd = open(stage_text(ns[i].path), O_RDONLY | O_CLOEXEC);
-		if (fd < 0 || setns(fd, ns[i].type) != 0)
+		fd = open_namespace(&ns[i], i);
+		/* Before this process's own children are in it. */
+		if (ns[i].type == CLONE_NEWPID && stage_mounts_proc())
+			stage_proc = stage_open_proc(fd);
+		if (setns(fd, ns[i].type) != 0)
 			stage_fail_at(STEP_JOIN, errno, i);
 		close(fd);
-		fork |= ns[i].type == CLONE_NEWPID;
 	}
-	if (!fork)
-		return;
-	/* The process's number is told before anything that it says itself. */
-	if (pipe2(told, O_CLOEXEC) != 0)
-		stage_fail(STEP_FORK);
-	go_on_as_child();
-	close(told[1]);
-	do
-		n = read(told[0], &word, 1);
-	while (n < 0 && errno == EINTR);
-	close(told[0]);
+}
+
+static int open_user_namespace(void)
+{
+	uint32_t i;
+	int fd;
+
+	if (!stage_plan->user)
+		return -1;
+	fd = open(stage_text(stage_plan->user), O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		stage_fail(STEP_USER);
+	for (i = 0; i < stage_plan->limits.count; i++)
+		raise_limit(i);
+	return fd;
 }
 
 /* All that makes a container of a process that the keeper has started on the host. */
-static int begin(void)
+static void begin(void)
 {
-	int confinement;
-
 	umask(0);
 	raise_files();
 	if (stage_plan->flags & STAGE_WAIT)
@@ -628,45 +777,45 @@ static int begin(void)
 	join_cgroups();
 	reset_affinity();
 	set_oom_score();
-	join_others();
-	confinement = open_confinement();
+	confine_on_host();
 	label_keyring();
-	if (syscall(SYS_setsid) < 0)
-		stage_fail(STEP_ROOT);
+	join_others();
+	stage_leave_host(open_user_namespace());
 	join_keyring();
-	stage_leave_host();
 	stage_set_up_root();
 	if (!(stage_plan->flags & STAGE_TERMINAL))
-		close(STAGE_FD_CONSOLE);
+		stage_close(STAGE_FD_CONSOLE, STEP_DESCRIPTORS);
 	if (stage_plan->flags & STAGE_REOPEN_NULL)
 		stage_reopen_null();
 	stage_close_root();
-	return confinement;
+}
+
+/* All that makes a process, which the keeper has started on the host, one of a running container. */
+static void join(void)
+{
+	join_cgroups();
+	reset_affinity();
+	set_oom_score();
+	set_limits();
+	confine_on_host();
+	label_keyring();
+	enter_namespaces();
+	join_keyring();
+	stage_make_terminal();
 }
 
 static void __attribute__((noreturn)) run(void)
 {
-	int confinement, cwd;
 	const char *program;
 	char **argv, **envp;
+	int cwd;
 
-	if (stage_plan->flags & STAGE_BEGIN) {
-		confinement = begin();
-	} else if (stage_plan->flags & STAGE_JOIN) {
-		close(STAGE_FD_MOUNTS);
-		join_cgroups();
-		reset_affinity();
-		set_oom_score();
-		set_limits();
-		enter_pid_namespace();
-		confinement = open_confinement();
-		label_keyring();
-		enter_namespaces();
-		join_keyring();
-		stage_make_terminal();
-	} else {
-		confinement = open_confinement_inside();
-	}
+	if (stage_plan->flags & STAGE_BEGIN)
+		begin();
+	else if (stage_plan->flags & STAGE_JOIN)
+		join();
+	else
+		confine_inside();
 	if (stage_plan->flags & STAGE_NO_NEW_PRIVS && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		stage_fail(STEP_NO_NEW_PRIVS);
 	if (stage_plan->flags & STAGE_UMASK)
@@ -692,41 +841,50 @@ static void __attribute__((noreturn)) run(void)
 	check_cwd();
 	if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0)
 		stage_fail(STEP_CAPABILITIES);
-	if (confinement >= 0)
-		confine(confinement);
 	set_capabilities();
 	program = look_up(argv[0]);
-	if (stage_plan->flags & STAGE_BEGIN) {
-		prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-		stage_say(STEP_READY, 0);
+	if (stage_plan->flags & (STAGE_BEGIN | STAGE_JOIN)) {
+		be_closed();
+		if (stage_plan->flags & STAGE_FILTER_EARLY)
+			load_filter();
+		fork_into_pid_namespace();
+		lead_session();
+		set_limits_of_child();
+		if (stage_plan->flags & STAGE_BEGIN)
+			stage_say(STEP_READY, 0);
 		await();
-		close(STAGE_FD_GO);
 	}
-	load_filter();
+	if (!(stage_plan->flags & STAGE_FILTER_EARLY))
+		load_filter();
 	syscall(SYS_execve, program, argv, envp);
 	stage_fail(STEP_EXEC);
+}
+
+void stage_main(void)
+{
+	sigset_t none;
+
+	be_closed();
+	stage_close(STAGE_FD_EXE, STEP_DESCRIPTORS);
+	if (fcntl(STAGE_FD_KEEPER, F_SETFD, FD_CLOEXEC) != 0)
+		_exit(1);
+	map_plan();
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (stage_plan->flags & (STAGE_BEGIN | STAGE_JOIN))
+		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
+	else
+		close_from(STAGE_FD_KEEPER + 1);
+	run();
 }
 
 /* glibc calls constructors with the arguments of main, in static programs too. */
 __attribute__((constructor)) static void berth_stage(int argc, char **argv)
 {
-	sigset_t none;
-
 	/* libcontainer names what it executes by its path. */
 	if (argc < 1 || argc > 2 || argv == NULL || argv[argc - 1] == NULL || strcmp(argv[argc - 1], STAGE_NAME) != 0)
 		return;
 	if (argc == 2 && strcmp(argv[0], STAGE_PATH) != 0)
 		return;
-	prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-	close(STAGE_FD_EXE);
-	if (fcntl(STAGE_FD_STATUS, F_SETFD, FD_CLOEXEC) != 0)
-		_exit(1);
-	map_plan();
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (stage_plan->flags & (STAGE_JOIN | STAGE_BEGIN))
-		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
-	else
-		close_from(STAGE_FD_STATUS + 1);
-	run();
+	stage_main();
 }

@@ -60,50 +60,12 @@ var ErrJoin = errors.New("cgroups of the container cannot be joined by a stage")
 // Stdio are standard streams; nil is /dev/null.
 type Stdio [3]*os.File
 
-// Join starts a process in a running container and returns its number once its program runs. With a terminal, whose master
-// goes to console, the streams are that. What has failed is reaped.
-func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (pid int, err error) {
-	plan, err := proc.file(t.encode)
-	if err != nil {
-		return 0, err
-	}
-	defer plan.Close()
-	status, theirs, err := os.Pipe()
-	if err != nil {
-		return 0, err
-	}
-	defer status.Close()
-	defer theirs.Close()
-	first, err := p.spawn(&spawn{
-		plan: plan, status: theirs, other: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
-	})
-	if err != nil {
-		return 0, err
-	}
-	theirs.Close()
-	pid, err = proc.outcome(status)
-	if pid != first {
-		reap(first)
-	}
-	if err != nil && pid > 0 {
-		reap(pid)
-	}
-	if err == nil && pid == 0 {
-		err = errors.New("the stage was killed before there was a process")
-	}
-	if err != nil {
-		return 0, err
-	}
-	return pid, nil
-}
-
 // spawn is what a stage that the keeper starts is started with.
 type spawn struct {
-	plan, status *os.File
-	other        int // the descriptor of its kind: STAGE_FD_PIDFD, STAGE_FD_GO
+	plan, keeper *os.File
+	namespaces   int // see STAGE_FD_NAMESPACES
 	stdio        Stdio
 	console      *os.File // nil: none
-	mounts       *os.File // nil: none
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
 	flags        uintptr  // CLONE_NEW*
@@ -111,9 +73,9 @@ type spawn struct {
 
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
-		C.STAGE_FD_STATUS: s.status, C.STAGE_FD_PIDFD: nil, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_MOUNTS: s.mounts}
+		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil}
 	var null *os.File
-	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE, C.STAGE_FD_MOUNTS} {
+	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
 		if files[i] != nil {
 			continue
 		}
@@ -127,7 +89,7 @@ func (p *Program) spawn(s *spawn) (pid int, err error) {
 	}
 	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{Cloneflags: s.flags}}
 	for _, f := range files {
-		fd := uintptr(s.other)
+		fd := uintptr(s.namespaces)
 		if f != nil {
 			fd = f.Fd()
 		}
@@ -160,31 +122,6 @@ func (p *Program) spawn(s *spawn) (pid int, err error) {
 	return pid, nil
 }
 
-func reap(pid int) {
-	for {
-		if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
-			return
-		}
-	}
-}
-
-// outcome reads what a stage says until it is the program.
-func (p *Process) outcome(status io.Reader) (pid int, err error) {
-	for {
-		var s struct{ Step, Value, Operation int32 }
-		switch rerr := binary.Read(status, binary.NativeEndian, &s); {
-		case errors.Is(rerr, io.EOF):
-			return pid, err
-		case rerr != nil:
-			return pid, fmt.Errorf("read what the stage says: %w", rerr)
-		case s.Step == C.STEP_PID:
-			pid = int(s.Value)
-		default:
-			err = p.failure(s.Step, s.Operation, unix.Errno(s.Value))
-		}
-	}
-}
-
 // steps are what failed, in words. The ones that say why a program cannot be executed are as os/exec has them.
 var steps = map[int32]string{
 	C.STEP_PLAN: "read the plan", C.STEP_CGROUP: "join the container's cgroup", C.STEP_OOM_SCORE: "set oom_score_adj",
@@ -196,7 +133,9 @@ var steps = map[int32]string{
 	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
 	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
-	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
+	C.STEP_TRANSIT: "bring mounts into the user namespace", C.STEP_PROC: "open a procfs of the pod's processes",
+	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper",
+	C.STEP_NULL:     "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
 }
 
 func (p *Process) failure(step, operation int32, errno unix.Errno) error {
@@ -236,7 +175,7 @@ type Last struct {
 
 // Finish prepares the last stage of a container's first process.
 func (p *Program) Finish(proc *Process) (*Last, error) {
-	plan, err := proc.file(nil)
+	plan, err := proc.file(nil, false)
 	if err != nil {
 		return nil, err
 	}
@@ -254,8 +193,17 @@ func (p *Program) Finish(proc *Process) (*Last, error) {
 // Wait returns when the program runs, or with the error that keeps it from running.
 func (l *Last) Wait() error {
 	l.theirs.Close()
-	_, err := l.proc.outcome(l.status)
-	return err
+	for {
+		var r report
+		switch err := binary.Read(l.status, binary.NativeEndian, &r); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("receive a stage's report: %w", err)
+		default:
+			return l.proc.failure(r.Step, r.Operation, unix.Errno(r.Value))
+		}
+	}
 }
 
 // Close lets go of what the keeper holds of the stage.

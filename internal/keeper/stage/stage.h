@@ -7,20 +7,20 @@
 #define STAGE_NAME "berth-stage"
 #define STAGE_PATH "/proc/self/fd/3"
 #define STAGE_MAGIC 0x62657274u
+/* The exit code of a stage whose keeper has gone before it let the program begin. A program may end with it too. */
+#define STAGE_ABANDONED 121
 
 /*
  * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started, to join a
- * container or to be its first process, has all.
+ * container or to be its first process, has all; the last stage of what libcontainer has set up has the first three.
  */
 enum {
 	STAGE_FD_EXE = 3, /* what it is executed from */
 	STAGE_FD_PLAN,
-	STAGE_FD_STATUS,
-	STAGE_FD_PIDFD, /* the container's first process */
-	STAGE_FD_GO = STAGE_FD_PIDFD, /* of a first process: what it waits for */
-	STAGE_FD_CONSOLE, /* where a terminal's master goes; /dev/null without one */
-	STAGE_FD_MOUNTS,  /* of a first process: a namespace with next to no mounts */
-	STAGE_FD_CGROUPS, /* the first tasks file */
+	STAGE_FD_KEEPER,     /* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
+	STAGE_FD_CONSOLE,    /* where a terminal's master goes; /dev/null without one */
+	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the container's first process; of a first process: an empty mount namespace */
+	STAGE_FD_CGROUPS,    /* the first tasks file */
 };
 
 enum {
@@ -37,11 +37,14 @@ enum {
 	STAGE_WAIT = 1 << 10,           /* another process moves it into its cgroup, and then lets it go on */
 	STAGE_REOPEN_NULL = 1 << 11,    /* the container has a /dev of its own */
 	STAGE_SELINUX = 1 << 12,        /* the confinement is an SELinux label, not what AppArmor reads */
+	STAGE_FORK = 1 << 13,           /* it enters a PID namespace that has other processes, which only a child can */
+	STAGE_FORK_EARLY = 1 << 14,     /* it makes a PID namespace in its user namespace: a child is the first process there */
+	STAGE_FILTER_EARLY = 1 << 15,   /* the filter lets a process do all that is left after STAGE_FORK */
 };
 
-/* How far it came: the step that failed. */
+/* What a report is about: a number, the end of the set-up, or the step that failed. */
 enum {
-	STEP_PID = 0, /* no failure: the process's number */
+	STEP_PID = 0, /* no failure: the number of the child, which is the container's process */
 	STEP_READY,   /* no failure: all is set up, and it waits */
 	STEP_PLAN,
 	STEP_CGROUP,
@@ -79,6 +82,11 @@ enum {
 	STEP_OPERATION,
 	STEP_NULL,        /* the container's /dev/null is something else */
 	STEP_LABEL,       /* of the session keyring */
+	STEP_USER,        /* enter the user namespace */
+	STEP_TRANSIT,     /* bring mounts into the user namespace */
+	STEP_PROC,        /* have a procfs made of another PID namespace */
+	STEP_DUMPABLE,    /* keep others from reading this process */
+	STEP_AWAIT,       /* wait for the keeper */
 };
 
 enum {
@@ -108,6 +116,8 @@ enum {
 	OP_IS_PROC = 1 << 3,      /* the target is /proc: only a procfs may be mounted there */
 	OP_IN_PROC = 1 << 4,      /* the target may be in it */
 	OP_REPLACE = 1 << 5,      /* a link's target is removed first */
+	OP_IDMAP = 1 << 6,        /* a bind with the IDs of the user namespace */
+	OP_IDMAP_ALL = 1 << 7,    /* the same for all its mounts */
 };
 
 /* What a first process does in its new root, one after the other. */
@@ -115,7 +125,7 @@ struct stage_op {
 	uint32_t kind, flags;
 	uint32_t source, target, type, data; /* offsets of strings; 0: none */
 	uint64_t mount_flags;                /* MS_*: of a new file system; of a propagation */
-	uint64_t set, clear;                 /* MOUNT_ATTR_* of a bind */
+	uint64_t set, clear;                 /* MOUNT_ATTR_* of a bind; set also of a procfs */
 	uint64_t must_clear;                 /* those of clear that were asked for, and not only follow from set */
 	uint64_t set_all, clear_all;         /* of all its mounts */
 	uint64_t propagation;                /* of a bind: MS_*, 0: as it is */
@@ -157,7 +167,7 @@ struct stage_plan {
 	struct stage_list operations; /* struct stage_op */
 	uint32_t root, root_propagation;
 	uint32_t keyring_right; /* added to those to the session keyring */
-	uint32_t unused;
+	uint32_t user;          /* offset of the path of the user namespace; 0: the host's */
 };
 
 struct stage_status {

@@ -1,0 +1,77 @@
+package filter
+
+import (
+	"encoding/binary"
+	"runtime"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Call is a system call of this machine's own architecture, with its arguments.
+type Call struct {
+	Number uintptr
+	Args   [6]uint64
+}
+
+// architectures are the numbers that filters know of (linux/audit.h), by GOARCH.
+var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
+
+// Allows says whether the filter lets a process make all of the calls. It is false where that cannot be told. The answer is kept with
+// the filter, for as long as the same list is asked about.
+func (f *Filter) Allows(calls []Call) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) == 0 || len(calls) == 0 || &f.asked[0] != &calls[0] {
+		f.asked, f.allowed = calls, f.allows(calls)
+	}
+	return f.allowed
+}
+
+func (f *Filter) allows(calls []Call) bool {
+	arch, ok := architectures[runtime.GOARCH]
+	if !ok {
+		return false
+	}
+	var program []bpf.Instruction
+	for b := f.Program; len(b) >= InstructionSize; b = b[InstructionSize:] {
+		program = append(program, bpf.RawInstruction{
+			Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:]),
+		}.Disassemble())
+	}
+	vm, err := bpf.NewVM(program)
+	if err != nil {
+		return false
+	}
+	for _, c := range calls {
+		action, err := vm.Run(c.data(arch))
+		if err != nil {
+			return false
+		}
+		switch uint32(action) & unix.SECCOMP_RET_ACTION_FULL {
+		case unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_LOG:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// data is struct seccomp_data as the interpreter reads it: each word where a filter of this machine has it, but with the byte order
+// of packets, for which the interpreter is made.
+func (c *Call) data(arch uint32) []byte {
+	order := binary.BigEndian
+	words := func(b []byte, v uint64) []byte {
+		low, high := uint32(v), uint32(v>>32)
+		if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+			low, high = high, low
+		}
+		return order.AppendUint32(order.AppendUint32(b, low), high)
+	}
+	b := order.AppendUint32(order.AppendUint32(nil, uint32(c.Number)), arch)
+	b = words(b, 0) // the address of the instruction
+	for _, arg := range c.Args {
+		b = words(b, arg)
+	}
+	return b
+}

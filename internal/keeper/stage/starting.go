@@ -1,0 +1,319 @@
+package stage
+
+// #include "stage.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Starting is a container's process before it runs its program: the first one (Begin), or one that joins a running container
+// (Join). It sets itself up and waits; it ends if whoever holds the Starting does.
+//
+// Start, Ready and Run are called in this order, by one goroutine. Interrupt may be called at any time, by another.
+type Starting struct {
+	link  *link
+	proc  *Process
+	setup *Setup // nil: it joins
+	wait  bool   // see Setup.Wait
+
+	spawned  int            // the process that was started
+	pid      int            // the container's process, a child of the one that was started or that itself; 0: not known yet
+	reaped   bool           // the one that was started, where the container's process is another
+	disowned bool           // somebody else reaps the container's process
+	early    map[int]report // what processes have reported that were not listened to yet
+
+	mu          sync.Mutex
+	interrupted bool
+}
+
+// Begin starts the first process of a container.
+func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
+	f := &Starting{proc: proc, setup: s, wait: s.Wait}
+	return f, p.start(f, s.encode, s.forksLate(), &spawn{
+		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.born()),
+	}, s.forksLate() || s.forksEarly())
+}
+
+// Join starts a process that joins a running container. With a terminal, whose master goes to console, the streams are that.
+func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
+	f := &Starting{proc: proc}
+	return f, p.start(f, t.encode, t.forks(), &spawn{
+		namespaces: t.Pidfd, stdio: stdio, console: console, cgroups: t.Cgroups, cgroup: t.Cgroup,
+	}, t.forks())
+}
+
+// start starts what more describes. forks says that the container's process is a child of what is started, and late that it is forked
+// when all else is done.
+func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *spawn, forks bool) error {
+	plan, err := f.proc.file(more, late)
+	if err != nil {
+		return err
+	}
+	defer plan.Close()
+	ours, theirs, err := newLink()
+	if err != nil {
+		return err
+	}
+	defer theirs.Close()
+	s.plan, s.keeper = plan, theirs
+	if f.spawned, err = p.spawn(s); err != nil {
+		ours.Close()
+		return err
+	}
+	f.link = ours
+	if !forks {
+		f.pid = f.spawned
+	}
+	return nil
+}
+
+// Spawned is the process that Setup.Wait is about.
+func (f *Starting) Spawned() int { return f.spawned }
+
+// Start returns the number of the container's process. Where that enters a PID namespace with other processes, it is all set up by
+// then, and the container can see it.
+func (f *Starting) Start() (pid int, err error) {
+	if f.wait {
+		if err := f.release(); err != nil {
+			return 0, err
+		}
+	}
+	if f.pid != 0 {
+		return f.pid, nil
+	}
+	r, err := f.hear(f.spawned)
+	if err != nil {
+		return 0, err
+	}
+	// The process is this one's child, whatever number is said.
+	if r.Step != C.STEP_PID || !isChild(int(r.Value)) {
+		return 0, fmt.Errorf("the stage reports %d (%d) in place of its child's number", r.Step, r.Value)
+	}
+	f.pid = int(r.Value)
+	reap(f.spawned)
+	f.reaped = true
+	return f.pid, nil
+}
+
+// ErrSilent is the error of a process that has ended without saying why.
+var ErrSilent = errors.New("the container's process was killed while it was set up")
+
+// ErrInterrupted is the error after Interrupt.
+var ErrInterrupted = errors.New("the start was interrupted")
+
+// Ready returns when a first process is all set up.
+func (f *Starting) Ready() error {
+	r, err := f.hear(f.pid)
+	if err == nil && r.Step != C.STEP_READY {
+		err = fmt.Errorf("the stage reports %d in place of being ready", r.Step)
+	}
+	return err
+}
+
+// Run lets the process become the program, and returns when it has, or with the error that keeps it from that.
+func (f *Starting) Run() error {
+	if err := f.release(); err != nil {
+		return err
+	}
+	switch r, err := f.hear(f.pid); {
+	case errors.Is(err, ErrSilent):
+		return nil
+	case err != nil:
+		return err
+	default:
+		return fmt.Errorf("the stage reports %d after it was to run the program", r.Step)
+	}
+}
+
+// Interrupt makes calls that wait return ErrInterrupted, now and later. The caller of those calls kills the process then.
+func (f *Starting) Interrupt() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.interrupted = true
+	f.link.interrupt()
+}
+
+// Disown leaves it to somebody else to reap the container's process.
+func (f *Starting) Disown() { f.disowned = true }
+
+// Close closes the keeper's end. A process that does not run its program yet ends.
+func (f *Starting) Close() { f.link.Close() }
+
+// killWait bounds how long Kill waits for processes to end.
+const killWait = 2 * time.Second
+
+// Kill ends what has been started, and returns when it has ended; what does not end in time, because it is frozen or waits for a
+// file system that does not answer, is left to whoever reaps this process's orphans.
+func (f *Starting) Kill() {
+	deadline := time.Now().Add(killWait)
+	if f.pid != f.spawned && !f.reaped {
+		_ = unix.Kill(f.spawned, unix.SIGKILL)
+		if awaitEnd(f.spawned, deadline) {
+			reap(f.spawned)
+		}
+		f.reaped = true
+		if f.pid == 0 {
+			f.findChild()
+		}
+	}
+	if f.pid == 0 {
+		return
+	}
+	_ = unix.Kill(f.pid, unix.SIGKILL)
+	if awaitEnd(f.pid, deadline) && !f.disowned {
+		reap(f.pid)
+	}
+}
+
+func awaitEnd(pid int, deadline time.Time) bool {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		if hasEnded(pid) {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		time.Sleep(pause)
+	}
+}
+
+// findChild takes the report of a process that was killed when it had forked already.
+func (f *Starting) findChild() {
+	for {
+		sender, r, err := f.link.receiveNow()
+		if err != nil {
+			return
+		}
+		if sender == f.spawned && r.Step == C.STEP_PID && isChild(int(r.Value)) {
+			f.pid = int(r.Value)
+			return
+		}
+	}
+}
+
+func (f *Starting) release() error {
+	err := f.link.release()
+	if errors.Is(err, unix.EPIPE) {
+		speaker := f.pid
+		if speaker == 0 {
+			speaker = f.spawned
+		}
+		if _, why := f.hear(speaker); why != nil {
+			return why
+		}
+	}
+	return err
+}
+
+// lookAgain is how often hear looks whether the process that it waits for still lives. The end of the socket tells that at once,
+// but for a container that has taken a copy of the stage's descriptor.
+const lookAgain = time.Second
+
+// maxEarly bounds what is kept of processes that are not listened to yet. There is one, the child that its parent has yet to report.
+const maxEarly = 8
+
+// keep keeps the first report of a process that is not listened to yet.
+func (f *Starting) keep(sender int, r report) {
+	if _, ok := f.early[sender]; ok || len(f.early) >= maxEarly {
+		return
+	}
+	if f.early == nil {
+		f.early = map[int]report{}
+	}
+	f.early[sender] = r
+}
+
+// hear waits for a report of one process. An error is what has failed.
+func (f *Starting) hear(speaker int) (report, error) {
+	for last := false; ; {
+		f.mu.Lock()
+		interrupted := f.interrupted
+		if !interrupted {
+			_ = f.link.file.SetReadDeadline(time.Now().Add(lookAgain))
+		}
+		f.mu.Unlock()
+		if interrupted {
+			return report{}, ErrInterrupted
+		}
+		sender, r, err := speaker, report{}, error(nil)
+		if early, ok := f.early[speaker]; ok {
+			r = early
+			delete(f.early, speaker)
+		} else {
+			sender, r, err = f.link.receive()
+		}
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, os.ErrDeadlineExceeded) && last:
+			return report{}, ErrSilent
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			last = hasEnded(speaker) // with one more look for what it said before
+			continue
+		case err != nil:
+			return report{}, fmt.Errorf("receive a stage's report: %w", err)
+		case sender != speaker:
+			f.keep(sender, r)
+			continue
+		case r.Step == C.STEP_PID, r.Step == C.STEP_READY:
+			return r, nil
+		}
+		errno := unix.Errno(r.Value)
+		if f.setup != nil {
+			if err := f.setup.failure(r.Step, r.Operation, errno); err != nil {
+				return report{}, err
+			}
+		}
+		return report{}, f.proc.failure(r.Step, r.Operation, errno)
+	}
+}
+
+// hasEnded says whether a child of this process has ended. It is true for a process that is none.
+func hasEnded(pid int) bool {
+	ended, err := lookAt(pid)
+	return err != nil || ended
+}
+
+func isChild(pid int) bool {
+	if pid <= 0 {
+		return false
+	}
+	_, err := lookAt(pid)
+	return err == nil
+}
+
+// lookAt looks whether a child has ended, without reaping it.
+func lookAt(pid int) (ended bool, err error) {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			// Without one that has ended the number of the signal stays 0.
+			return (*[2]int32)(unsafe.Pointer(&info))[0] != 0, err
+		}
+	}
+}
+
+func reap(pid int) {
+	for {
+		if _, err := unix.Wait4(pid, nil, 0, nil); err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// Abandoned is the exit code of a process whose keeper has gone before it let the program begin. A program may end with it too.
+const Abandoned = C.STAGE_ABANDONED
+
+// Is says whether a process is a stage still, and not the program yet.
+func Is(pid int) bool {
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return err == nil && string(line) == C.STAGE_NAME+"\x00"
+}
