@@ -1,0 +1,194 @@
+package keeper_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+)
+
+// marks are what only the host has.
+type marks struct {
+	mount, file, link string
+	namespaces        string // of the keeper
+}
+
+var spies struct {
+	sync.Once
+	program string
+	err     error
+}
+
+// spyProgram builds the program that looks.
+func spyProgram(t *testing.T) string {
+	t.Helper()
+	spies.Do(func() {
+		spies.program = filepath.Join(filepath.Dir(binary), "spy")
+		out, err := exec.Command("gcc", "-Wall", "-O2", "-static", "-o", spies.program, "testdata/spy.c").CombinedOutput()
+		if err != nil {
+			spies.err = fmt.Errorf("build the spy: %w\n%s", err, out)
+		}
+	})
+	if spies.err != nil {
+		t.Fatal(spies.err)
+	}
+	return spies.program
+}
+
+// mark gives the host a mount, a file and a network interface that no container has.
+func mark(t *testing.T) *marks {
+	t.Helper()
+	dir := t.TempDir()
+	m := &marks{
+		mount: fmt.Sprintf("spy-mark-%d", os.Getpid()), file: filepath.Join(dir, "mark"), link: fmt.Sprintf("spy%d", os.Getpid()),
+	}
+	if err := unix.Mount(m.mount, dir, "tmpfs", 0, "size=64k,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.WriteFile(m.file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for d := dir; d != "/"; d = filepath.Dir(d) { // so that a user without rights could reach it
+		if st, err := os.Stat(d); err == nil && st.Mode()&0o001 == 0 {
+			_ = os.Chmod(d, st.Mode()|0o111)
+		}
+	}
+	link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: m.link}}
+	if err := netlink.LinkAdd(link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = netlink.LinkDel(link) })
+	for _, kind := range []string{"mnt", "net", "ipc", "uts", "cgroup"} {
+		ns, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.namespaces += ns + " "
+	}
+	return m
+}
+
+// TestNobodySeesAProcessBeforeItHasLeftTheHost: containers watch for new processes in their PID namespace while hundreds of execs, and
+// of containers that share it, begin there. None is ever seen with a root, a mount table, a network or a namespace of the host, with an
+// open directory, without the container's seccomp filter, or with capabilities that the container has not.
+//
+// Seen to fail with the PID namespace joined before the others, as it was once: for each watcher within the first hundred execs.
+func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
+	spy, m := spyProgram(t), mark(t)
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	execs, starts := 90, 20
+	if os.Getenv("BERTH_LONG") != "" {
+		execs, starts = 2000, 400
+	}
+	type watcher struct {
+		user         uint32
+		capabilities []string
+		bits         uint64
+		nnp          bool
+		mode         string
+	}
+	watchers := map[string]watcher{
+		"no capabilities":  {user: 1000, nnp: true, mode: "look"},
+		"ptrace":           {capabilities: []string{"CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"}, bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_DAC_OVERRIDE, mode: "look"},
+		"stop":             {user: 1000, nnp: true, mode: "stop"},
+		"stop with ptrace": {capabilities: []string{"CAP_SYS_PTRACE", "CAP_KILL"}, bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_KILL, mode: "stop"},
+	}
+	for name, w := range watchers {
+		for _, user := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, user namespace %v", name, user), func(t *testing.T) {
+				n := start(t)
+				for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
+					_ = os.Chmod(d, 0o755)
+				}
+				copyFile(t, spy, filepath.Join(n.root, "bin/spy"))
+				pod := &testPod{node: n}
+				types := []specs.LinuxNamespaceType{specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace}
+				var mapped []specs.LinuxIDMapping
+				if user {
+					types, mapped = append(types, specs.UserNamespace), ids
+				}
+				request := func(id string, shared bool, args ...string) *keeper.RunRequest {
+					req := n.request(id, args...)
+					req.Spec.Linux.Seccomp = profile()
+					p := req.Spec.Process
+					p.User = specs.User{UID: w.user, GID: w.user}
+					p.NoNewPrivileges = w.nnp
+					p.Capabilities = &specs.LinuxCapabilities{Bounding: w.capabilities, Effective: w.capabilities, Permitted: w.capabilities}
+					all := types
+					if shared {
+						all = append([]specs.LinuxNamespaceType{specs.PIDNamespace}, types...)
+					}
+					inPod(req.Spec, mapped, all...)
+					req.Spec.Linux.Namespaces = append(req.Spec.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
+					pod.fit(req.Spec)
+					return req
+				}
+				watch := request("watcher", false, "/bin/spy", m.mount, m.file, m.link, m.namespaces, fmt.Sprintf("%x", w.bits), w.mode)
+				pod.init = n.run(watch).PID // others share its processes
+				said := func() string { return n.output("stdout", n.logPath("watcher")) }
+				n.until("the spy looks", func() bool { return strings.Contains(said(), "READY") })
+				for i := range execs {
+					p := *watch.Spec.Process
+					p.Args = []string{"true"}
+					id := fmt.Sprint("e", i)
+					if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id, Process: &p}); err != nil {
+						t.Fatal(err)
+					}
+					if exit, err := n.client.WaitExec(n.ctx(), "watcher", id); err != nil || exit.ExitCode != 0 {
+						t.Fatalf("exec: %+v, %v", exit, err)
+					}
+				}
+				for i := range starts {
+					id := fmt.Sprint("c", i)
+					n.run(request(id, true, "true"))
+					n.ended(id)
+					n.delete(id)
+				}
+				if err := n.client.Signal(n.ctx(), "watcher", unix.SIGTERM, false); err != nil {
+					t.Fatal(err)
+				}
+				n.ended("watcher")
+				var summary string
+				found := map[string]int{}
+				for line := range strings.Lines(said()) {
+					line = strings.TrimSpace(line)
+					if strings.HasPrefix(line, "LOOKED") {
+						summary = line
+					} else if what, ok := strings.CutPrefix(line, "SEEN "); ok {
+						_, what, _ = strings.Cut(what, " ")
+						found[what]++
+					}
+				}
+				for what, times := range found {
+					t.Errorf("seen %d times: %s", times, what)
+				}
+				var looked, processes int
+				if _, err := fmt.Sscanf(summary, "LOOKED %d times at %d processes", &looked, &processes); err != nil || processes < (execs+starts)/2 {
+					t.Errorf("the spy has not looked at half of the processes: %q", summary)
+				}
+				t.Log(summary)
+			})
+		}
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
