@@ -1,0 +1,485 @@
+package stage
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/filter"
+	"berth/internal/model"
+	"berth/internal/namespace"
+)
+
+// TestMain also is the compiler of seccomp profiles, as the keeper's binary is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == filter.Argument {
+		filter.Main()
+	}
+	os.Exit(m.Run())
+}
+
+// said is what a container says of how it is confined.
+const said = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask)' /proc/self/status; cat /proc/self/cgroup /proc/self/oom_score_adj
+grep -E 'open files|processes' /proc/self/limits | tr -s ' '; readlink /proc/self/cwd; ls -l /proc/self/ns | sed 's/.*-> //' | grep -vE 'mnt|pid|cgroup|time'
+ls /proc/self/fd; while read id parent dev rest; do echo $rest; done </proc/self/mountinfo | sort; cat /proc/sys/kernel/msgmax; echo complete`
+
+// lab is a place where stages are started and their system calls are decided upon.
+type lab struct {
+	testing.TB
+	real, launcher *Program
+	root           string
+	cgroup         string // of version 2, or the freezer's of version 1
+	v1             []string
+	filter         *filter.Filter
+	host, user     *namespace.Set
+	standing       int // processes of the cgroup that are there all the time
+}
+
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	l := &lab{TB: t, root: filepath.Join(t.TempDir(), "root")}
+	for d := l.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
+		_ = os.MkdirAll(d, 0o755)
+		_ = os.Chmod(d, 0o755)
+	}
+	for _, d := range []string{"bin", "proc", "dev", "tmp", "etc", "sys"} {
+		l.must(os.MkdirAll(filepath.Join(l.root, d), 0o755))
+	}
+	busybox, err := os.ReadFile("/bin/busybox")
+	l.must(err)
+	l.must(os.WriteFile(filepath.Join(l.root, "bin/busybox"), busybox, 0o755))
+	for _, a := range []string{"sh", "grep", "cat", "tr", "readlink", "ls", "sed", "sort", "sleep", "echo"} {
+		l.must(os.Symlink("busybox", filepath.Join(l.root, "bin", a)))
+	}
+	l.must(os.WriteFile(filepath.Join(l.root, "etc/passwd"), []byte("root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n"), 0o644))
+	l.must(unix.Mount(l.root, l.root, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { _ = unix.Unmount(l.root, unix.MNT_DETACH) })
+
+	self, err := os.Executable()
+	l.must(err)
+	exe, err := os.Open(self)
+	l.must(err)
+	l.real = &Program{exe: exe}
+	l.must(l.real.PrepareSetups(t.TempDir()))
+	launcher := filepath.Join(t.TempDir(), "launch")
+	out, err := exec.Command("gcc", "-Wall", "-O2", "-static", "-DPROGRAM="+strconv.Quote(self), "-o", launcher, "testdata/launch.c").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build the launcher: %v\n%s", err, out)
+	}
+	exe, err = os.Open(launcher)
+	l.must(err)
+	l.launcher = &Program{exe: exe, mounts: l.real.mounts}
+	t.Cleanup(func() {
+		for _, f := range []*os.File{l.real.exe, l.launcher.exe, l.real.mounts} {
+			f.Close()
+		}
+	})
+
+	name := fmt.Sprintf("berth-stage-test-%d", os.Getpid())
+	if l.cgroup = "/sys/fs/cgroup/" + name; !exists("/sys/fs/cgroup/cgroup.controllers") {
+		l.cgroup = "/sys/fs/cgroup/freezer/" + name
+		for _, controller := range []string{"freezer", "memory", "pids"} {
+			l.v1 = append(l.v1, "/sys/fs/cgroup/"+controller+"/"+name)
+		}
+	}
+	for _, dir := range append([]string{l.cgroup}, l.v1...) {
+		l.must(os.MkdirAll(dir, 0o755))
+		t.Cleanup(func() {
+			if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+				t.Errorf("remove cgroup %s: %v", dir, err)
+			}
+		})
+	}
+
+	profile, err := specconv.SetupSeccomp(&specs.LinuxSeccomp{
+		DefaultAction: specs.ActAllow,
+		Syscalls:      []specs.LinuxSyscall{{Names: []string{"swapon", "reboot"}, Action: specs.ActErrno}},
+	})
+	l.must(err)
+	l.filter, err = filter.Compile(t.Context(), profile)
+	l.must(err)
+	l.host, l.user = l.pins(nil), l.pins(&namespace.UserMappings{
+		UIDs: []model.IDMapping{{HostID: 100000, Length: 65536}}, GIDs: []model.IDMapping{{HostID: 100000, Length: 65536}},
+	})
+	return l
+}
+
+func (l *lab) pins(user *namespace.UserMappings) *namespace.Set {
+	l.Helper()
+	set := &namespace.Set{Dir: filepath.Join(l.TempDir(), "pins")}
+	l.must(set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS}, User: user}))
+	l.Cleanup(func() { l.must(set.Remove()) })
+	return set
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func (l *lab) must(err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *lab) process(args ...string) *Process {
+	return &Process{
+		Args: args, Env: []string{"PATH=/bin"}, Cwd: "/tmp", UID: 1000, GID: 1000, Groups: []uint32{2000},
+		Capabilities: &Capabilities{Bounding: 0x21, Effective: 0x1, Permitted: 0x1}, Filter: l.filter,
+	}
+}
+
+var limits = []Limit{{Resource: unix.RLIMIT_NOFILE, Soft: 100, Hard: 200}, {Resource: unix.RLIMIT_NPROC, Soft: 300, Hard: 400}}
+
+// setup is that of a container in pins, with the PID namespace of a process or its own.
+func (l *lab) setup(pins *namespace.Set, user bool, init int) *Setup {
+	score := 500
+	s := &Setup{
+		Root: l.root, Cgroups: l.v1, Make: unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP, Umask: 0o027, OOMScore: &score, Keyring: "_ses.x",
+		KeyringRight: 0x80000, Limits: limits, ReopenNull: true,
+		Join: []Namespace{
+			{unix.CLONE_NEWNET, pins.Path(namespace.Network)}, {unix.CLONE_NEWIPC, pins.Path(namespace.IPC)},
+			{unix.CLONE_NEWUTS, pins.Path(namespace.UTS)},
+		},
+		Operations: []Operation{
+			{Kind: Mount, Type: "proc", Source: "proc", Target: "/proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC,
+				Set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC, PlainTarget: true},
+			{Kind: Mount, Type: "tmpfs", Source: "tmpfs", Target: "/dev", Flags: unix.MS_NOSUID, Data: "mode=755", CopyMode: true},
+			{Kind: Mount, Type: "devpts", Source: "devpts", Target: "/dev/pts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC, Data: "newinstance,ptmxmode=0666"},
+			{Kind: Mount, Type: "sysfs", Source: "sysfs", Target: "/sys", Flags: unix.MS_RDONLY, PlainTarget: true},
+			{Kind: Bind, Source: "/usr", Target: "/tmp/usr", Set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID, Recursive: true},
+			{Kind: Bind, Source: "/etc/passwd", Target: "/tmp/file", Set: unix.MOUNT_ATTR_RDONLY},
+		},
+	}
+	device := Operation{Kind: Device, Target: "/dev/null", Mode: unix.S_IFCHR | 0o666, Major: 1, Minor: 3}
+	if user {
+		s.User, s.KeyringRight = pins.Path(namespace.User), 0x8
+		device = Operation{Kind: Bind, Source: "/dev/null", Target: "/dev/null"}
+	}
+	s.Operations = append(s.Operations, device,
+		Operation{Kind: Link, Target: "/dev/ptmx", Source: "pts/ptmx", Replace: true},
+		Operation{Kind: Pivot}, Operation{Kind: RootReadonly},
+		Operation{Kind: Sysctl, Source: "kernel/msgmax", Data: "1234"},
+		Operation{Kind: Protect, Target: "/proc/sys"}, Operation{Kind: Mask, Target: "/proc/keys"}, Operation{Kind: Mask, Target: "/proc/scsi"},
+		Operation{Kind: Mask, Target: "/proc/bus"})
+	if l.v1 == nil {
+		s.Cgroup = l.cgroup
+	}
+	if init > 0 {
+		s.Join = append(s.Join, Namespace{unix.CLONE_NEWPID, fmt.Sprintf("/proc/%d/ns/pid", init)})
+	} else {
+		s.Make |= unix.CLONE_NEWPID
+	}
+	return s
+}
+
+// target is a running container that is joined.
+func (l *lab) target(pidfd int, user bool) *Target {
+	score := 600
+	t := &Target{
+		Pidfd: pidfd, Cgroups: l.v1, OOMScore: &score, Keyring: "_ses.x", Limits: limits,
+		Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+	}
+	if user {
+		t.Namespaces |= unix.CLONE_NEWUSER
+	}
+	if l.v1 == nil {
+		t.Cgroup = l.cgroup
+	}
+	return t
+}
+
+// begun is a container that runs.
+type begun struct {
+	*Starting
+	pidfd int
+}
+
+func (l *lab) run(s *Setup, args ...string) *begun {
+	l.Helper()
+	f, err := l.real.Begin(s, l.process(args...), Stdio{}, nil)
+	l.must(err)
+	pid, err := f.Start()
+	l.must(err)
+	l.must(f.Ready())
+	l.must(f.Run())
+	fd, err := unix.PidfdOpen(pid, 0)
+	l.must(err)
+	b := &begun{f, fd}
+	l.Cleanup(func() {
+		b.Kill()
+		b.Close()
+		unix.Close(b.pidfd)
+	})
+	return b
+}
+
+// outcome is what became of a start.
+type outcome struct {
+	output string // of the program
+	err    error
+	killed bool // the process was killed
+}
+
+// start starts a process, and lets decide answer for each of its system calls.
+func (l *lab) start(begin func(*Program, Stdio) (*Starting, error), decide func(*notification) int32) (calls int, o outcome) {
+	l.Helper()
+	r, w, err := os.Pipe()
+	l.must(err)
+	var said bytes.Buffer
+	read := make(chan struct{})
+	go func() { _, _ = io.Copy(&said, r); close(read) }()
+	f, err := begin(l.launcher, Stdio{1: w, 2: w})
+	w.Close()
+	l.must(err)
+	sup := l.supervise(f.Spawned(), decide)
+	o.err = func() error {
+		if _, err := f.Start(); err != nil {
+			return err
+		}
+		if f.setup != nil {
+			if err := f.Ready(); err != nil {
+				return err
+			}
+		}
+		return f.Run()
+	}()
+	if o.err != nil {
+		f.Kill()
+	} else {
+		var ws unix.WaitStatus
+		_, err := unix.Wait4(f.pid, &ws, 0, nil)
+		l.must(err)
+		o.killed = ws.Signaled()
+	}
+	f.Close()
+	// Until the last one has gone its calls are answered: without a supervisor they fail, exit_group(2) too.
+	for deadline := time.Now().Add(time.Minute); len(l.members()) != l.standing; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.Fatalf("%v are left; the start: %v", l.members(), o.err)
+		}
+	}
+	calls = sup.stop()
+	<-read
+	r.Close()
+	o.output = said.String()
+	return calls, o
+}
+
+// notification is struct seccomp_notif.
+type notification struct {
+	ID         uint64
+	PID, Flags uint32
+	Number     int32
+	Arch       uint32
+	IP         uint64
+	Args       [6]uint64
+}
+
+// supervisor answers for system calls.
+type supervisor struct {
+	fd    int
+	calls int
+	done  sync.WaitGroup
+	quit  int // an eventfd
+}
+
+const (
+	notifRecv     = 0xc0502100
+	notifSend     = 0xc0182101
+	notifContinue = 1
+)
+
+// supervise finds the descriptor that the launcher has.
+func (l *lab) supervise(pid int, decide func(*notification) int32) *supervisor {
+	l.Helper()
+	target, err := unix.PidfdOpen(pid, 0)
+	l.must(err)
+	defer unix.Close(target)
+	s := &supervisor{fd: -1}
+	for deadline := time.Now().Add(time.Minute); s.fd < 0; {
+		fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		for _, e := range fds {
+			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())); err == nil && strings.Contains(name, "seccomp") {
+				n, _ := strconv.Atoi(e.Name())
+				if s.fd, err = unix.PidfdGetfd(target, n, 0); err != nil {
+					s.fd = -1
+				}
+			}
+		}
+		if time.Now().After(deadline) {
+			l.Fatal("the launcher has not asked for a supervisor")
+		}
+	}
+	s.quit, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	l.must(err)
+	s.done.Go(func() { s.answer(decide) })
+	return s
+}
+
+// answer counts calls from the first of the stage's own until its program is executed.
+func (s *supervisor) answer(decide func(*notification) int32) {
+	staged, program := false, false
+	for {
+		p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}, {Fd: int32(s.quit), Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, -1); err == unix.EINTR {
+			continue
+		}
+		if p[0].Revents&unix.POLLIN == 0 {
+			return // the last process has gone, or nobody wants to know any more
+		}
+		var n notification
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), notifRecv, uintptr(unsafe.Pointer(&n))); errno != 0 {
+			continue
+		}
+		if !staged && n.Number == unix.SYS_PRCTL && n.Args[0] == unix.PR_SET_DUMPABLE {
+			staged = true
+		}
+		answer := struct {
+			ID           uint64
+			Value        int64
+			Error, Flags int32
+		}{ID: n.ID, Flags: notifContinue}
+		if staged && !program {
+			s.calls++
+			if errno := decide(&n); errno != 0 {
+				answer.Error, answer.Flags = -errno, 0
+			} else {
+				program = n.Number == unix.SYS_EXECVE
+			}
+		}
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), notifSend, uintptr(unsafe.Pointer(&answer)))
+	}
+}
+
+func (s *supervisor) stop() (calls int) {
+	_, _ = unix.Write(s.quit, binaryOne)
+	s.done.Wait()
+	unix.Close(s.fd)
+	unix.Close(s.quit)
+	return s.calls
+}
+
+var binaryOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
+// members are the processes of the lab's cgroup.
+func (l *lab) members() []string {
+	b, err := os.ReadFile(filepath.Join(l.cgroup, "cgroup.procs"))
+	l.must(err)
+	return strings.Fields(string(b))
+}
+
+func (l *lab) freeze(on bool) {
+	if l.v1 == nil {
+		l.must(os.WriteFile(filepath.Join(l.cgroup, "cgroup.freeze"), []byte(map[bool]string{true: "1", false: "0"}[on]), 0))
+		return
+	}
+	l.must(os.WriteFile(filepath.Join(l.cgroup, "freezer.state"), []byte(map[bool]string{true: "FROZEN", false: "THAWED"}[on]), 0))
+}
+
+// TestAFaultInAStageNeverConfinesLess has each system call of a stage fail, or its process killed or frozen at it, for containers and
+// execs, with and without a PID namespace that is shared and a user namespace. Either the start fails with an error and nothing of it is
+// left, or the program runs with all that it has when nothing fails.
+//
+// Seen to fail with the results of capset(2), of the prctl(2) that clears ambient capabilities and of setgroups(2) not looked at.
+func TestAFaultInAStageNeverConfinesLess(t *testing.T) {
+	l := newLab(t)
+	sleeps := []string{"sleep", "1000"}
+	own, ownUser := l.run(l.setup(l.host, false, 0), sleeps...), l.run(l.setup(l.user, true, 0), sleeps...)
+	l.standing = len(l.members())
+	script := []string{"sh", "-c", said}
+	begin := func(s func() *Setup) func(*Program, Stdio) (*Starting, error) {
+		return func(p *Program, io Stdio) (*Starting, error) { return p.Begin(s(), l.process(script...), io, nil) }
+	}
+	join := func(b *begun, user bool) func(*Program, Stdio) (*Starting, error) {
+		return func(p *Program, io Stdio) (*Starting, error) {
+			return p.Join(l.target(b.pidfd, user), l.process(script...), io, nil)
+		}
+	}
+	stride := 13 // every so many-th call; a long run takes all
+	if os.Getenv("BERTH_LONG") != "" {
+		stride = 1
+	}
+	for name, start := range map[string]func(*Program, Stdio) (*Starting, error){
+		"container":                            begin(func() *Setup { return l.setup(l.host, false, 0) }),
+		"container in a pod's processes":       begin(func() *Setup { return l.setup(l.host, false, own.pid) }),
+		"container in a user namespace":        begin(func() *Setup { return l.setup(l.user, true, 0) }),
+		"container in processes and namespace": begin(func() *Setup { return l.setup(l.user, true, ownUser.pid) }),
+		"exec":                                 join(own, false),
+		"exec in a user namespace":             join(ownUser, true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			total, want := l.start(start, func(*notification) int32 { return 0 })
+			if want.err != nil || !strings.HasSuffix(want.output, "complete\n") {
+				t.Fatalf("without a fault: %v, %q", want.err, want.output)
+			}
+			ran, failed, offset := 0, 0, 0
+			for what, fault := range map[string]func(n *notification) int32{
+				"EPERM":  func(*notification) int32 { return int32(unix.EPERM) },
+				"ENOENT": func(*notification) int32 { return int32(unix.ENOENT) },
+				"EIO":    func(*notification) int32 { return int32(unix.EIO) },
+				"killed": func(n *notification) int32 { _ = unix.Kill(int(n.PID), unix.SIGKILL); return 0 },
+				"frozen": func(*notification) int32 {
+					l.freeze(true)
+					go func() { time.Sleep(5 * time.Millisecond); l.freeze(false) }()
+					return 0
+				},
+			} {
+				offset++
+				for k := 1 + offset%stride; k <= total; k += stride {
+					var hit notification
+					i := 0
+					_, got := l.start(start, func(n *notification) int32 {
+						if i++; i != k || n.Number == unix.SYS_UMASK { // which cannot fail
+							return 0
+						}
+						hit = *n
+						errno := fault(n)
+						if n.Number == unix.SYS_OPENAT2 && errno == int32(unix.ENOENT) {
+							return 0 // what is not there is not masked
+						}
+						return errno
+					})
+					at := fmt.Sprintf("%s at call %d of %d (number %d)", what, k, total, hit.Number)
+					switch {
+					case got.err != nil && errors.Is(got.err, ErrInterrupted), what == "frozen" && got.err != nil:
+						t.Errorf("%s: %v", at, got.err)
+					case got.err != nil:
+						failed++
+						if got.output != "" {
+							t.Errorf("%s: %v, but the program has run: %q", at, got.err, got.output)
+						}
+					case got.killed:
+						if what != "killed" || strings.Contains(got.output, "complete") {
+							t.Errorf("%s: killed, output %q", at, got.output)
+						}
+					case got.output != want.output:
+						t.Errorf("%s: the program runs otherwise:\n%s\nand not\n%s", at, got.output, want.output)
+					default:
+						ran++
+					}
+				}
+			}
+			t.Logf("%d calls; %d starts failed, %d programs ran as they should", total, failed, ran)
+		})
+	}
+}
