@@ -108,9 +108,12 @@ type InfoResponse struct {
 	// generation is new for each fresh start and stays over an upgrade in place.
 	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// image counts the upgrades in place of this generation.
-	Image         uint32                 `protobuf:"varint,4,opt,name=image,proto3" json:"image,omitempty"`
-	Containers    int32                  `protobuf:"varint,5,opt,name=containers,proto3" json:"containers,omitempty"`
-	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Image      uint32                 `protobuf:"varint,4,opt,name=image,proto3" json:"image,omitempty"`
+	Containers int32                  `protobuf:"varint,5,opt,name=containers,proto3" json:"containers,omitempty"`
+	StartedAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// features are what this keeper does that earlier ones did not. A client that needs one asks for it first: an earlier keeper
+	// would leave out a field of a request that it does not know.
+	Features      []string `protobuf:"bytes,7,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +190,13 @@ func (x *InfoResponse) GetStartedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *InfoResponse) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
+}
+
 type ContainerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -246,8 +256,12 @@ type RunRequest struct {
 	StdinOnce     bool                   `protobuf:"varint,11,opt,name=stdin_once,json=stdinOnce,proto3" json:"stdin_once,omitempty"`
 	Reaper        bool                   `protobuf:"varint,12,opt,name=reaper,proto3" json:"reaper,omitempty"`
 	// restore is a directory of CRIU's images: the processes are made from them and not started anew.
-	Restore       string `protobuf:"bytes,13,opt,name=restore,proto3" json:"restore,omitempty"`
-	Criu          string `protobuf:"bytes,14,opt,name=criu,proto3" json:"criu,omitempty"` // the program; empty: the one in PATH
+	Restore string `protobuf:"bytes,13,opt,name=restore,proto3" json:"restore,omitempty"`
+	Criu    string `protobuf:"bytes,14,opt,name=criu,proto3" json:"criu,omitempty"` // the program; empty: the one in PATH
+	// setup says what sets the container up, and its execs, where runtime_path is empty: "stage" is the keeper's own program, and
+	// libcontainer for what that does not do; "libcontainer" is that alone. Empty: "stage". A keeper that knows this has the
+	// feature "setup".
+	Setup         string `protobuf:"bytes,15,opt,name=setup,proto3" json:"setup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -380,6 +394,13 @@ func (x *RunRequest) GetCriu() string {
 	return ""
 }
 
+func (x *RunRequest) GetSetup() string {
+	if x != nil {
+		return x.Setup
+	}
+	return ""
+}
+
 // StartError tells why a program did not start, with the exit code that shells give that.
 type StartError struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -439,6 +460,7 @@ type RunResponse struct {
 	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	Error         *StartError            `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	Phases        []*Phase               `protobuf:"bytes,4,rep,name=phases,proto3" json:"phases,omitempty"`
+	Setup         *Setup                 `protobuf:"bytes,5,opt,name=setup,proto3" json:"setup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,6 +523,82 @@ func (x *RunResponse) GetPhases() []*Phase {
 	return nil
 }
 
+func (x *RunResponse) GetSetup() *Setup {
+	if x != nil {
+		return x.Setup
+	}
+	return nil
+}
+
+// Setup says what has set a container up, what its execs are started by, and why.
+type Setup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Engine        string                 `protobuf:"bytes,1,opt,name=engine,proto3" json:"engine,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	ExecEngine    string                 `protobuf:"bytes,3,opt,name=exec_engine,json=execEngine,proto3" json:"exec_engine,omitempty"`
+	ExecReason    string                 `protobuf:"bytes,4,opt,name=exec_reason,json=execReason,proto3" json:"exec_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setup) Reset() {
+	*x = Setup{}
+	mi := &file_keeper_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setup) ProtoMessage() {}
+
+func (x *Setup) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setup.ProtoReflect.Descriptor instead.
+func (*Setup) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Setup) GetEngine() string {
+	if x != nil {
+		return x.Engine
+	}
+	return ""
+}
+
+func (x *Setup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Setup) GetExecEngine() string {
+	if x != nil {
+		return x.ExecEngine
+	}
+	return ""
+}
+
+func (x *Setup) GetExecReason() string {
+	if x != nil {
+		return x.ExecReason
+	}
+	return ""
+}
+
 // Phase is a part of a start, by the node's clock.
 type Phase struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -513,7 +611,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +623,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +636,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Phase) GetName() string {
@@ -573,7 +671,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +683,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +696,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -636,13 +734,14 @@ type ContainerStatus struct {
 	LogDone       bool                   `protobuf:"varint,10,opt,name=log_done,json=logDone,proto3" json:"log_done,omitempty"`
 	Orphan        bool                   `protobuf:"varint,11,opt,name=orphan,proto3" json:"orphan,omitempty"`
 	Paused        bool                   `protobuf:"varint,12,opt,name=paused,proto3" json:"paused,omitempty"`
+	Setup         *Setup                 `protobuf:"bytes,13,opt,name=setup,proto3" json:"setup,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +753,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +766,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -754,6 +853,13 @@ func (x *ContainerStatus) GetPaused() bool {
 	return false
 }
 
+func (x *ContainerStatus) GetSetup() *Setup {
+	if x != nil {
+		return x.Setup
+	}
+	return nil
+}
+
 type ListResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Statuses      []*ContainerStatus     `protobuf:"bytes,1,rep,name=statuses,proto3" json:"statuses,omitempty"`
@@ -763,7 +869,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +881,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +894,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -807,7 +913,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +925,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +938,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -853,7 +959,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +971,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +984,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -919,7 +1025,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1037,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1050,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1020,7 +1126,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1138,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1151,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1072,7 +1178,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1190,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1203,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1124,7 +1230,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1242,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1255,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1180,7 +1286,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1298,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1311,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1260,7 +1366,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1378,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1391,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1312,7 +1418,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1430,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1443,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1369,7 +1475,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1487,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1500,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1456,7 +1562,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1574,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1587,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1508,7 +1614,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1626,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1639,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *AdoptRequest) GetRow() []byte {
@@ -1556,7 +1662,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
 	"\x05Empty\"\r\n" +
-	"\vInfoRequest\"\xcb\x01\n" +
+	"\vInfoRequest\"\xe7\x01\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x1e\n" +
@@ -1568,9 +1674,10 @@ const file_keeper_proto_rawDesc = "" +
 	"containers\x18\x05 \x01(\x05R\n" +
 	"containers\x129\n" +
 	"\n" +
-	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\"\n" +
+	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
+	"\bfeatures\x18\a \x03(\tR\bfeatures\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xf4\x02\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x8a\x03\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1588,17 +1695,26 @@ const file_keeper_proto_rawDesc = "" +
 	"stdin_once\x18\v \x01(\bR\tstdinOnce\x12\x16\n" +
 	"\x06reaper\x18\f \x01(\bR\x06reaper\x12\x18\n" +
 	"\arestore\x18\r \x01(\tR\arestore\x12\x12\n" +
-	"\x04criu\x18\x0e \x01(\tR\x04criu\"C\n" +
+	"\x04criu\x18\x0e \x01(\tR\x04criu\x12\x14\n" +
+	"\x05setup\x18\x0f \x01(\tR\x05setup\"C\n" +
 	"\n" +
 	"StartError\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xbd\x01\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xeb\x01\n" +
 	"\vRunResponse\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x05R\x03pid\x129\n" +
 	"\n" +
 	"started_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x121\n" +
 	"\x05error\x18\x03 \x01(\v2\x1b.berth.keeper.v1.StartErrorR\x05error\x12.\n" +
-	"\x06phases\x18\x04 \x03(\v2\x16.berth.keeper.v1.PhaseR\x06phases\"|\n" +
+	"\x06phases\x18\x04 \x03(\v2\x16.berth.keeper.v1.PhaseR\x06phases\x12,\n" +
+	"\x05setup\x18\x05 \x01(\v2\x16.berth.keeper.v1.SetupR\x05setup\"y\n" +
+	"\x05Setup\x12\x16\n" +
+	"\x06engine\x18\x01 \x01(\tR\x06engine\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
+	"\vexec_engine\x18\x03 \x01(\tR\n" +
+	"execEngine\x12\x1f\n" +
+	"\vexec_reason\x18\x04 \x01(\tR\n" +
+	"execReason\"|\n" +
 	"\x05Phase\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x05begin\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05begin\x12-\n" +
@@ -1606,7 +1722,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\rSignalRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x10\n" +
-	"\x03all\x18\x03 \x01(\bR\x03all\"\xf3\x02\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"\xa1\x03\n" +
 	"\x0fContainerStatus\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x15\n" +
 	"\x06pod_id\x18\x02 \x01(\tR\x05podId\x12\x14\n" +
@@ -1623,7 +1739,8 @@ const file_keeper_proto_rawDesc = "" +
 	"\blog_done\x18\n" +
 	" \x01(\bR\alogDone\x12\x16\n" +
 	"\x06orphan\x18\v \x01(\bR\x06orphan\x12\x16\n" +
-	"\x06paused\x18\f \x01(\bR\x06paused\"L\n" +
+	"\x06paused\x18\f \x01(\bR\x06paused\x12,\n" +
+	"\x05setup\x18\r \x01(\v2\x16.berth.keeper.v1.SetupR\x05setup\"L\n" +
 	"\fListResponse\x12<\n" +
 	"\bstatuses\x18\x01 \x03(\v2 .berth.keeper.v1.ContainerStatusR\bstatuses\")\n" +
 	"\fWatchRequest\x12\x19\n" +
@@ -1717,7 +1834,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -1726,88 +1843,91 @@ var file_keeper_proto_goTypes = []any{
 	(*RunRequest)(nil),            // 4: berth.keeper.v1.RunRequest
 	(*StartError)(nil),            // 5: berth.keeper.v1.StartError
 	(*RunResponse)(nil),           // 6: berth.keeper.v1.RunResponse
-	(*Phase)(nil),                 // 7: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 8: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 9: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 10: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 11: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 12: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 13: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 14: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 15: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 16: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 17: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 18: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 19: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 20: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 21: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 22: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*Setup)(nil),                 // 7: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 8: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 9: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 10: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 11: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 12: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 13: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 14: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 15: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 16: berth.keeper.v1.ExecID
+	(*ExecExit)(nil),              // 17: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 18: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 19: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 20: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 21: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 22: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 23: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	23, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	23, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	24, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	24, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
 	5,  // 2: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	7,  // 3: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	23, // 4: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	24, // 5: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	23, // 6: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	23, // 7: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	9,  // 8: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	9,  // 9: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	5,  // 10: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 11: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	4,  // 12: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	8,  // 13: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	3,  // 14: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 15: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 16: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	11, // 17: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	11, // 18: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	13, // 19: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	15, // 20: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	15, // 21: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	17, // 22: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	18, // 23: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	3,  // 24: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 25: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	19, // 26: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	3,  // 27: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 28: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	20, // 29: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	21, // 30: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	22, // 31: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 32: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	0,  // 33: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	2,  // 34: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	6,  // 35: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 36: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 37: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	9,  // 38: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	10, // 39: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	12, // 40: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 41: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	14, // 42: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	16, // 43: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 44: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 45: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 46: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 47: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 48: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 49: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 50: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 51: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	34, // [34:57] is the sub-list for method output_type
-	11, // [11:34] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8,  // 3: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	7,  // 4: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	24, // 5: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	25, // 6: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	24, // 7: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	24, // 8: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	7,  // 9: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	10, // 10: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	10, // 11: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	5,  // 12: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 13: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	4,  // 14: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	9,  // 15: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	3,  // 16: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 17: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 18: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	12, // 19: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	12, // 20: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	14, // 21: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	16, // 22: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	16, // 23: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
+	18, // 24: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	19, // 25: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	3,  // 26: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 27: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	20, // 28: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	3,  // 29: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	3,  // 30: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	21, // 31: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	22, // 32: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	23, // 33: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 34: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	0,  // 35: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	2,  // 36: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	6,  // 37: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 38: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 39: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	10, // 40: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	11, // 41: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	13, // 42: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 43: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	15, // 44: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	17, // 45: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 46: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 47: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 48: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 49: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 50: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 51: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	36, // [36:59] is the sub-list for method output_type
+	13, // [13:36] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -1821,7 +1941,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"berth/internal/keeper"
@@ -66,6 +67,8 @@ func run() error {
 			os.Stdout.Close()
 		})
 	}
+	// Execs inherit it where their container names none, whoever has started the keeper.
+	unix.Umask(0o022)
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 

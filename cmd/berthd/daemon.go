@@ -125,6 +125,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
+	warnOfOldKeeper(ctx, kpr, known, log)
 	systemd := systemdCgroups(cfg)
 	domain := pod.Config{
 		Root:          cfg.Root,

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/config"
+	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
@@ -60,6 +61,10 @@ func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 	} else if loaded {
 		base.AppArmorDefault = defaultAppArmor
 	}
+	awayFromStage := false
+	for _, r := range cfg.Runtimes {
+		awayFromStage = awayFromStage || r.Setup == config.SetupLibcontainer
+	}
 	out := map[string]pod.Handler{}
 	for name, r := range cfg.Runtimes {
 		spec := base
@@ -73,14 +78,32 @@ func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 			spec.Capabilities = r.Capabilities
 		}
 		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
-			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes()}
+			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup)}
 		if r.Type == config.RuntimeOCI {
 			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
+			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none of it at all.
+			if awayFromStage {
+				h.Setup = keeper.SetupLibcontainer
+			}
 			h.UserNamespaces, h.RecursiveReadOnly = runtimeFeatures(r.Path)
 		}
 		out[name] = h
 	}
 	return out, nil
+}
+
+// warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler.
+func warnOfOldKeeper(ctx context.Context, kpr *keeper.Client, known map[string]pod.Handler, log *slog.Logger) {
+	for name, h := range known {
+		if h.Setup != keeper.SetupLibcontainer {
+			continue
+		}
+		info, err := kpr.Info(ctx)
+		if err == nil && !slices.Contains(info.Features, keeper.FeatureSetup) {
+			log.Error("containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",
+				"handler", name, "setup", h.Setup, "keeper_version", info.Version)
+		}
+	}
 }
 
 // runtimeFeatures asks an OCI runtime what it can do. One that does not answer can do neither.

@@ -119,11 +119,18 @@ const (
 	RuntimeOCI     = "oci"     // an OCI runtime binary, run by the keeper
 )
 
+// Values of Runtime.Setup.
+const (
+	SetupStage        = "stage"        // the keeper's own program, and libcontainer for what that does not do
+	SetupLibcontainer = "libcontainer" // libcontainer alone
+)
+
 // Runtime is a runtime handler.
 type Runtime struct {
 	Type                         string   `toml:"type"`
 	Path                         string   `toml:"path"`
 	Root                         string   `toml:"root"`
+	Setup                        string   `toml:"setup"` // empty, with RuntimeBuiltin: SetupStage
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
 	Annotations                  []string `toml:"annotations"`
 	AllowedAnnotations           []string `toml:"allowed_annotations"`

@@ -107,6 +107,9 @@ timeout = "1m30s"
 [runtimes.runc]
 type = "oci"
 path = "/usr/sbin/runc"
+[runtimes.careful]
+type = "builtin"
+setup = "libcontainer"
 `), overrides)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +129,10 @@ path = "/usr/sbin/runc"
 	if time.Duration(c.Stream.IdleTimeout) != 5*time.Minute {
 		t.Errorf("stream %+v", c.Stream)
 	}
-	if len(c.Runtimes) != 2 || c.Runtimes["berth"].Type != RuntimeBuiltin || c.Runtimes["runc"].Path != "/usr/sbin/runc" {
+	if c.Runtimes["careful"].Setup != SetupLibcontainer || c.Runtimes["berth"].Setup != "" {
+		t.Errorf("runtimes %+v", c.Runtimes)
+	}
+	if len(c.Runtimes) != 3 || c.Runtimes["berth"].Type != RuntimeBuiltin || c.Runtimes["runc"].Path != "/usr/sbin/runc" {
 		t.Errorf("runtimes %+v", c.Runtimes)
 	}
 }
@@ -154,14 +160,17 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a long interface name":      {file: "[network]\nbridge = \"abcdefghijklmnop\"", want: []string{"network.bridge"}},
 		"a runtime without a path":   {file: "[runtimes.x]\ntype = \"oci\"", want: []string{"runtimes.x.path"}},
 		"a runtime of no type":       {file: "[runtimes.x]\ntype = \"vm\"", want: []string{":2", "runtimes.x.type", "vm"}},
-		"an absent default runtime":  {file: "default_runtime = \"crun\"", want: []string{"default_runtime", "crun"}},
-		"a certificate alone":        {file: "[stream]\ntls_cert = \"/c.pem\"", want: []string{"stream.tls_key"}},
-		"a size that is none":        {file: "[stream]\nattach_backlog = \"much\"", want: []string{":2", "stream.attach_backlog", "much", "512m"}},
-		"no size at all":             {file: "[stream]\nattach_backlog = \"\"", want: []string{":2", "stream.attach_backlog"}},
-		"a ulimit":                   {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
-		"a runtime's ulimit":         {file: "[runtimes.x]\nulimits = [\"core=2:1\"]", want: []string{":2", "runtimes.x.ulimits", "core"}},
-		"root and state in one":      {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},
-		"several at once":            {file: "root = \"x\"\nlog_format = \"xml\"", want: []string{"root", "log_format"}},
+		"a setup that is none":       {file: "[runtimes.x]\ntype = \"builtin\"\nsetup = \"runc\"", want: []string{":3", "runtimes.x.setup", "runc", "libcontainer"}},
+		"a setup of an OCI runtime": {file: "[runtimes.x]\ntype = \"oci\"\npath = \"/runc\"\nsetup = \"stage\"",
+			want: []string{":4", "runtimes.x.setup", "builtin", "/runc"}},
+		"an absent default runtime": {file: "default_runtime = \"crun\"", want: []string{"default_runtime", "crun"}},
+		"a certificate alone":       {file: "[stream]\ntls_cert = \"/c.pem\"", want: []string{"stream.tls_key"}},
+		"a size that is none":       {file: "[stream]\nattach_backlog = \"much\"", want: []string{":2", "stream.attach_backlog", "much", "512m"}},
+		"no size at all":            {file: "[stream]\nattach_backlog = \"\"", want: []string{":2", "stream.attach_backlog"}},
+		"a ulimit":                  {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
+		"a runtime's ulimit":        {file: "[runtimes.x]\nulimits = [\"core=2:1\"]", want: []string{":2", "runtimes.x.ulimits", "core"}},
+		"root and state in one":     {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},
+		"several at once":           {file: "root = \"x\"\nlog_format = \"xml\"", want: []string{"root", "log_format"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := pflag.NewFlagSet("berthd", pflag.ContinueOnError)

@@ -232,7 +232,13 @@ func (v *validation) runtimes(c *Config) {
 			if r.Root != "" {
 				v.fail(key+".root", "is for type oci")
 			}
+			if r.Setup != "" {
+				v.oneOf(key+".setup", r.Setup, SetupStage, SetupLibcontainer)
+			}
 		case RuntimeOCI:
+			if r.Setup != "" {
+				v.fail(key+".setup", "is for type builtin: the OCI runtime %s sets its containers up", r.Path)
+			}
 			v.absolute(key+".path", r.Path)
 			v.optional(key+".root", r.Root)
 		default:

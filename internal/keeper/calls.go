@@ -32,10 +32,16 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	in := &api.RunRequest{
 		Id: req.ID, Nonce: rand.Text(), PodId: req.PodID, Name: req.Name, Spec: spec, RuntimePath: req.RuntimePath,
 		RuntimeRoot: req.RuntimeRoot, SystemdCgroup: req.SystemdCgroup, LogPath: req.LogPath, Stdin: req.Stdin,
-		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU,
+		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU, Setup: string(req.Setup),
 	}
 	var res *api.RunResponse
 	err = c.call(ctx, func(conn *connection) error {
+		if req.Setup == SetupLibcontainer {
+			// A connection is to one version of the keeper: an upgrade breaks it.
+			if err := conn.require(FeatureSetup, fmt.Sprintf("setup %q of a container", req.Setup)); err != nil {
+				return err
+			}
+		}
 		var err error
 		res, err = conn.api.Run(ctx, in)
 		return err
@@ -49,7 +55,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if !c.cfg.NoCustody {
 		c.awaitCustody(ctx, req.ID)
 	}
-	result := &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime()}
+	result := &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime(), Setup: setup(res.Setup)}
 	for _, p := range res.Phases {
 		result.Phases = append(result.Phases, Phase{p.Name, p.Begin.AsTime(), p.Took.AsDuration()})
 	}
@@ -453,7 +459,7 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 		if err == nil {
 			info = Info{
 				Version: res.Version, PID: int(res.Pid), Generation: res.Generation, Image: int(res.Image),
-				Containers: int(res.Containers), StartedAt: moment(res.StartedAt),
+				Containers: int(res.Containers), StartedAt: moment(res.StartedAt), Features: res.Features,
 			}
 		}
 		return err
@@ -475,6 +481,12 @@ func status(st *api.ContainerStatus) Status {
 	return Status{
 		ID: st.Id, PodID: st.PodId, State: State(st.State), PID: int(st.Pid), StartedAt: moment(st.StartedAt),
 		FinishedAt: moment(st.FinishedAt), ExitCode: int(st.ExitCode), OOMKilled: st.OomKilled, Lost: st.Lost,
-		LogDone: st.LogDone, Orphan: st.Orphan, Paused: st.Paused,
+		LogDone: st.LogDone, Orphan: st.Orphan, Paused: st.Paused, Setup: setup(st.Setup),
+	}
+}
+
+func setup(s *api.Setup) Setup {
+	return Setup{
+		Engine: Engine(s.GetEngine()), Reason: s.GetReason(), ExecEngine: Engine(s.GetExecEngine()), ExecReason: s.GetExecReason(),
 	}
 }

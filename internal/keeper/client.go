@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -62,6 +63,17 @@ type connection struct {
 	once   sync.Once
 	// received is closed when all that the keeper had sent has been taken.
 	received chan struct{}
+	keeper   *api.InfoResponse // the keeper at the other end, as it was when the connection was made
+}
+
+// require is an error where the keeper is too old to heed what a request asks for.
+func (c *connection) require(feature, what string) error {
+	if slices.Contains(c.keeper.GetFeatures(), feature) {
+		return nil
+	}
+	return fmt.Errorf("the keeper that runs (version %s, process %d) is too old for %s and would ignore it; "+
+		"let it execute the installed version (systemctl reload berth-keeper): %w",
+		c.keeper.GetVersion(), c.keeper.GetPid(), what, errdefs.ErrFailedPrecondition)
 }
 
 // lastWait bounds how long a connection that ends may take to bring what the keeper has sent. A dead keeper's is there
@@ -246,6 +258,13 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	}
 	c.custody.beginSync(same)
 	c.running.Go(func() { c.receive(conn) })
+	if conn.keeper, err = conn.api.Info(ctx, &api.InfoRequest{}); err != nil {
+		conn.close()
+		for i := range back {
+			back[i].close()
+		}
+		return nil, err
+	}
 	if len(back) > 0 {
 		c.log.Warn("another keeper answers; everything is handed back to it", "dir", c.cfg.Dir, "items", len(back))
 	}

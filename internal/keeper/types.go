@@ -18,6 +18,9 @@ type RunRequest struct {
 	RuntimePath   string
 	RuntimeRoot   string // the state directory of that binary; empty: one of the keeper's
 	SystemdCgroup bool   // Spec.Linux.CgroupsPath is slice:prefix:name
+	// Setup chooses what sets the container up, and starts its execs, where RuntimePath is empty. A keeper that is too old to know
+	// of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
+	Setup SetupChoice
 
 	LogPath   string // absolute; empty: output goes to attached clients only. Its directory exists.
 	Stdin     bool   // keep an open stdin
@@ -32,6 +35,38 @@ type RunRequest struct {
 	CRIU    string // the program for it; empty: the one in PATH
 }
 
+// SetupChoice is what a client asks for.
+type SetupChoice string
+
+const (
+	// SetupStage is the keeper's own program (package stage), and libcontainer for what that does not do. Empty is the same.
+	SetupStage SetupChoice = "stage"
+	// SetupLibcontainer is libcontainer alone.
+	SetupLibcontainer SetupChoice = "libcontainer"
+)
+
+// Engine is a piece of code that sets a container up or starts an exec.
+type Engine string
+
+const (
+	EngineStage        Engine = "stage"        // the keeper's own program (package stage)
+	EngineLibcontainer Engine = "libcontainer" // runc's library, in the keeper
+	// EngineLibcontainerStage is libcontainer, whose first process becomes a stage in place of the container's program. The stage
+	// then gives up user, capabilities and the right to gain more, and loads the seccomp filter.
+	EngineLibcontainerStage Engine = "libcontainer, then stage"
+	EngineCRIU              Engine = "criu" // restored from a checkpoint
+	EngineOCI               Engine = "oci"  // an OCI runtime binary; the reason names it
+)
+
+// Setup says what has set a container up, what its execs are started by, and why. An exec that asks for what its engine
+// does not do is started by libcontainer.
+type Setup struct {
+	Engine     Engine `json:"engine,omitempty"`
+	Reason     string `json:"reason,omitempty"`
+	ExecEngine Engine `json:"execEngine,omitempty"`
+	ExecReason string `json:"execReason,omitempty"`
+}
+
 // ReaperProgram is where a Reaper has its program in its root file system. A caller that puts the container into a user
 // namespace makes an empty file there: nobody in such a namespace could.
 const ReaperProgram = "/berth-init"
@@ -41,6 +76,7 @@ type RunResult struct {
 	PID       int
 	StartedAt time.Time
 	Phases    []Phase
+	Setup     Setup
 }
 
 // Phase is a part of a start.
@@ -87,6 +123,8 @@ type Status struct {
 	Orphan bool
 	// Paused: its processes are frozen. Only Client.Status looks.
 	Paused bool
+	// Setup is empty while the container is being started.
+	Setup Setup
 }
 
 // StartError is why a program could not be started. ExitCode is what a shell would give: 127 for one that is not there
@@ -117,7 +155,11 @@ type Info struct {
 	Image      int    // upgrades in place so far
 	Containers int
 	StartedAt  time.Time
+	Features   []string // what it does that earlier keepers did not
 }
+
+// FeatureSetup is the feature of a keeper that heeds RunRequest.Setup.
+const FeatureSetup = "setup"
 
 // ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a
 // terminal nothing, since ExecResult.Console is the terminal then. The keeper gets duplicates; the caller closes its own. They

@@ -69,7 +69,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
 	}
-	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
+	request := &keeper.RunRequest{
 		ID:            c.id,
 		PodID:         s.id,
 		Name:          name,
@@ -82,7 +82,11 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		StdinOnce:     r.Config.StdinOnce,
 		Restore:       restore,
 		CRIU:          m.cfg.CRIU,
-	})
+	}
+	if handler.RuntimePath == "" {
+		request.Setup = handler.Setup
+	}
+	result, err := m.cfg.Keeper.Run(ctx, request)
 	if err != nil {
 		m.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
@@ -96,6 +100,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		r.Phase = ContainerRunning
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
+		r.Setup = result.Setup
 		r.Timings = append(r.Timings[:len(r.Timings):len(r.Timings)], timings...)
 		if r.Restored != nil {
 			restored := *r.Restored

@@ -48,6 +48,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"imageID":        r.ImageID,
 		"diskQuotas":     m.quotas.Held(c.id),
 		"runtimeHandler": c.sandbox.record().Handler,
+		"setup":          r.Setup,
 		"timings":        r.Timings,
 		"config":         r.Config,
 		"restored":       r.Restored,

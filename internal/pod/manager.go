@@ -82,7 +82,9 @@ type Handler struct {
 	// RuntimePath is an OCI runtime binary; empty: the keeper's own libcontainer.
 	RuntimePath string
 	RuntimeRoot string
-	Spec        ocispec.Handler
+	// Setup is what sets its containers up, where RuntimePath is empty, and the init of its pods.
+	Setup keeper.SetupChoice
+	Spec  ocispec.Handler
 	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
 	UserNamespaces, RecursiveReadOnly bool
 	// AllowedAnnotations are those of package annotation that work on its pods, by name.

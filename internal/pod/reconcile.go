@@ -214,6 +214,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 				r.Phase = ContainerRunning
 				r.PID = row.PID
 				r.StartedAt = row.StartedAt
+				r.Setup = row.Setup
 			})
 			m.clean("record that a container runs", c.id, err)
 			m.reconcilePause(ctx, c)

@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/semaphore"
 
+	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 )
@@ -32,8 +33,10 @@ type SandboxRecord struct {
 	Interface string          `json:"interface,omitempty"`
 	Network   json.RawMessage `json:"network,omitempty"` // a CNI result
 	ReaperPID int             `json:"reaperPID,omitempty"`
-	Label     ocispec.Label   `json:"label,omitzero"`
-	Timings   []Timing        `json:"timings,omitempty"`
+	// ReaperSetup is what has set the pod's init up, where it has one.
+	ReaperSetup keeper.Setup  `json:"reaperSetup,omitzero"`
+	Label       ocispec.Label `json:"label,omitzero"`
+	Timings     []Timing      `json:"timings,omitempty"`
 }
 
 // ContainerRecord is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json.
@@ -69,6 +72,7 @@ type ContainerRecord struct {
 	Reason     string            `json:"reason,omitempty"`
 	Message    string            `json:"message,omitempty"`
 	PID        int               `json:"pid,omitempty"`
+	Setup      keeper.Setup      `json:"setup,omitzero"`    // what has set it up; zero: it has not been started
 	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
 	Paused     bool              `json:"paused,omitempty"`  // its client wants it frozen; written before it is
 	Timings    []Timing          `json:"timings,omitempty"`

@@ -304,19 +304,24 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
+	handler, err := m.handler(s.rec.Handler)
+	if err != nil {
+		return err
+	}
 	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
 		ID:            s.id,
 		PodID:         s.id,
 		Name:          "init",
 		Spec:          spec,
 		SystemdCgroup: m.cfg.SystemdCgroup,
+		Setup:         handler.Setup,
 		Reaper:        true,
 	})
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.rec.ReaperPID = result.PID
+	s.rec.ReaperPID, s.rec.ReaperSetup = result.PID, result.Setup
 	s.mu.Unlock()
 	return m.namespaces(s.id).PinProcess(namespace.PID, result.PID)
 }

@@ -33,6 +33,7 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	}
 	info := map[string]string{"info": toJSON(map[string]any{
 		"pid":            r.ReaperPID,
+		"initSetup":      r.ReaperSetup,
 		"phase":          r.Phase,
 		"runtimeHandler": r.Handler,
 		"cgroupParent":   r.CgroupParent,

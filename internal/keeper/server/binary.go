@@ -188,7 +188,7 @@ func (b *binary) console(c *container) (path string, receive func() (int, error)
 }
 
 func (b *binary) run(ctx context.Context, c *container, l *launch) error {
-	res := launched{console: -1}
+	res := launched{console: -1, setup: ociSetup(b.path)}
 	spec := *l.spec
 	spec.Version = bundleVersion
 	if err := b.s.writeBundle(c.id, &spec); err != nil {

@@ -176,7 +176,10 @@ func (r *inProcess) withoutCheckpoint(c *container, fn func(*libcontainer.Contai
 // restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in custody is
 // in their pipes.
 func (r *inProcess) restore(c *container, l *launch) error {
-	res := launched{console: -1}
+	const reason = "its processes are restored from a checkpoint"
+	res := launched{console: -1, setup: keeper.Setup{
+		Engine: keeper.EngineCRIU, Reason: reason, ExecEngine: keeper.EngineLibcontainer, ExecReason: reason,
+	}}
 	call := &criuCall{
 		Restore: true, CRIU: l.criu, Images: l.restore, Work: filepath.Join(r.s.bundle(c.id), "criu"),
 		Spec: l.spec, Systemd: c.row.Systemd,

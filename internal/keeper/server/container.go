@@ -90,7 +90,7 @@ func (c *container) status() keeper.Status {
 func (r *row) status() keeper.Status {
 	return keeper.Status{
 		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
-		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan,
+		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.setup(),
 	}
 }
 

@@ -15,40 +15,45 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/configs/validate"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
 
-// first starts a container by a stage: handled is false where libcontainer must, and nothing has been done then. While the stage
-// sets itself up, this process gives the container into custody.
-func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *configs.Config, join *joinable) (handled bool, err error) {
-	if !setupRights() || !r.setsUp(config, join) {
-		return false, nil
-	}
-	proc, err := staged(l.spec.Process)
+// byStage is a process that the stage makes, with its limits and its seccomp filter; nil, with the reason, where libcontainer must.
+func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec, join *joinable) (*stage.Process, []stage.Limit, string, error) {
+	proc, reason, err := staged(spec.Process)
 	if proc == nil || err != nil {
-		return false, err
+		return nil, nil, reason, err
 	}
-	limits, err := stageLimits(l.spec.Process.Rlimits)
+	limits, err := stageLimits(spec.Process.Rlimits)
 	if err != nil {
-		return true, err
+		return nil, nil, "", err
 	}
-	if profile := l.spec.Linux.Seccomp; profile != nil {
+	if profile := spec.Linux.Seccomp; profile != nil {
 		key, filter, err := r.filter(ctx, c, profile)
-		if filter == nil || err != nil {
-			return false, err
+		if err != nil {
+			return nil, nil, "", err
+		}
+		if filter == nil {
+			return nil, nil, "the container's seccomp profile cannot be compiled beforehand", nil
 		}
 		proc.Filter, join.Filter = filter, key
 	}
+	return proc, limits, "", nil
+}
+
+// first starts a container by a stage. While the stage sets itself up, this process gives the container into custody.
+func (r *inProcess) first(c *container, l *launch, config *configs.Config, join *joinable, proc *stage.Process, limits []stage.Limit) (err error) {
 	join.Staged, join.Whole = true, true
 	l.phases.end("seccomp")
 
 	dir := filepath.Join(r.s.stateRoot(), c.id)
 	group, err := prepare(dir, config)
 	if err != nil {
-		return true, err
+		return err
 	}
 	defer func() {
 		if err != nil {
@@ -60,11 +65,11 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	// Until this is gone the program has not begun: see begun.
 	marker := filepath.Join(dir, "exec.fifo")
 	if err := os.WriteFile(marker, nil, 0o600); err != nil {
-		return true, err
+		return err
 	}
 	if !config.Cgroups.Systemd {
 		if err := group.Apply(-1); err != nil {
-			return true, fmt.Errorf("make the container's cgroups: %w", err)
+			return fmt.Errorf("make the container's cgroups: %w", err)
 		}
 	}
 	paths := group.GetPaths()
@@ -72,19 +77,19 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 
 	setup, err := r.setup(config, join, paths, proc.Cwd, proc.Terminal)
 	if err != nil {
-		return true, err
+		return err
 	}
 	setup.Limits = limits
 	var console consoleSocket
 	if proc.Terminal {
 		if console, err = newConsoleSocket(); err != nil {
-			return true, err
+			return err
 		}
 		defer console.close()
 	}
 	f, err := r.s.stages.Begin(setup, proc, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
 	if err != nil {
-		return true, err
+		return err
 	}
 	defer f.Close()
 	defer func() {
@@ -99,19 +104,19 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	}()
 	if config.Cgroups.Systemd {
 		if err := group.Apply(f.Spawned()); err != nil {
-			return true, fmt.Errorf("make the container's cgroups: %w", err)
+			return fmt.Errorf("make the container's cgroups: %w", err)
 		}
 		paths = group.GetPaths()
 	}
 	pid, err := f.Start()
 	if err != nil {
-		return true, err
+		return err
 	}
 	l.phases.end("process")
 	if err := r.saveState(c, config, paths, pid, l); err != nil {
-		return true, err
+		return err
 	}
-	res := launched{pid: pid, console: -1, cgroups: keepPaths(paths), join: join}
+	res := launched{pid: pid, console: -1, cgroups: keepPaths(paths), join: join, setup: l.setup}
 	join.Cgroups = maps.Clone(paths)
 	custody := func() error {
 		if err := l.hold(res); err != nil {
@@ -123,34 +128,34 @@ func (r *inProcess) first(ctx context.Context, c *container, l *launch, config *
 	}
 	if !proc.Terminal { // a terminal is there when all is ready
 		if err := custody(); err != nil {
-			return true, err
+			return err
 		}
 	}
 	if err := f.Ready(); err != nil {
-		return true, err
+		return err
 	}
 	l.phases.end("init")
 	// Not before: its own part needs devices, and time, that the container may not have.
 	if err := group.Set(config.Cgroups.Resources); err != nil {
-		return true, fmt.Errorf("set the container's limits: %w", err)
+		return fmt.Errorf("set the container's limits: %w", err)
 	}
 	l.phases.end("limits")
 	if proc.Terminal {
 		if res.console, err = console.take(pid); err != nil {
-			return true, err
+			return err
 		}
 		if err := custody(); err != nil {
-			return true, err
+			return err
 		}
 	}
 	if err := f.Run(); err != nil {
-		return true, err
+		return err
 	}
 	if err := os.Remove(marker); err != nil {
 		c.log.Warn("mark the program as begun", "error", err)
 	}
 	l.phases.end("program")
-	return true, nil
+	return nil
 }
 
 // prepare checks a configuration, and that its cgroup is nobody's, as libcontainer does, and makes the directory of the state.

@@ -24,6 +24,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper"
 	"berth/internal/keeper/stage"
 )
 
@@ -81,6 +82,9 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 	if err != nil {
 		return nil, fmt.Errorf("spec: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
+	if err := checkSpec(spec, config); err != nil {
+		return nil, err
+	}
 	for i, l := range config.Labels {
 		if strings.HasPrefix(l, "bundle=") {
 			config.Labels[i] = "bundle=" + r.s.bundle(c.id)
@@ -116,21 +120,44 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 		return err
 	}
 	p.Init = true
-	join := r.joinable(c.id, config)
-	if handled, err := r.first(ctx, c, l, config, join); handled || err != nil {
-		return err
+	join, joinReason := r.joinable(c.id, config)
+	reason := fmt.Sprintf("setup = %q is asked for", c.row.Choice)
+	if c.row.Choice != keeper.SetupLibcontainer {
+		reason = r.notStaged(l.spec, config, p, join, joinReason)
+		if reason == "" {
+			var proc *stage.Process
+			var limits []stage.Limit
+			if proc, limits, reason, err = r.byStage(ctx, c, l.spec, join); err != nil {
+				return err
+			}
+			if proc != nil {
+				const why = "it does all that this container needs"
+				l.setup = keeper.Setup{Engine: keeper.EngineStage, Reason: why, ExecEngine: keeper.EngineStage, ExecReason: why}
+				return r.first(c, l, config, join, proc, limits)
+			}
+		}
+	} else {
+		join, joinReason = nil, reason
 	}
+	l.setup = keeper.Setup{Engine: keeper.EngineLibcontainer, Reason: reason}
 	last, err := r.lastStage(ctx, c, l.spec, config, p, join)
 	if err != nil {
 		return err
 	}
 	if last != nil {
 		defer last.Close()
+		l.setup.Engine = keeper.EngineLibcontainerStage
 	} else if profile := l.spec.Linux.Seccomp; profile != nil {
 		if config.Seccomp, err = r.s.seccomp.get(profile); err != nil {
 			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
-		join = nil
+		if join != nil {
+			join, joinReason = nil, "libcontainer has loaded the seccomp filter"
+		}
+	}
+	l.setup.ExecEngine, l.setup.ExecReason = keeper.EngineLibcontainer, joinReason
+	if join != nil {
+		l.setup.ExecEngine, l.setup.ExecReason = keeper.EngineStage, "it does all that execs of this container need"
 	}
 	l.phases.end("seccomp")
 	lib, err := libcontainer.Create(r.s.stateRoot(), c.id, config)
@@ -138,6 +165,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 		return err
 	}
 	res, err := start(ctx, lib, p, l)
+	res.setup = l.setup
 	l.phases.end("init")
 	if err == nil {
 		if st, err := lib.State(); err == nil {
@@ -250,18 +278,27 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 func (r *inProcess) with(c *container, fn func(*libcontainer.Container) error) error {
 	c.libMu.Lock()
 	defer c.libMu.Unlock()
+	lib, err := r.loaded(c)
+	if err != nil {
+		return err
+	}
+	return fn(lib)
+}
+
+// loaded is libcontainer's view. The caller has c.libMu.
+func (r *inProcess) loaded(c *container) (*libcontainer.Container, error) {
 	if c.lib == nil {
 		if err := r.completeState(c); err != nil {
-			return fmt.Errorf("complete the state of container %s: %w", c.id, err)
+			return nil, fmt.Errorf("complete the state of container %s: %w", c.id, err)
 		}
 		lib, err := libcontainer.Load(r.s.stateRoot(), c.id)
 		if err != nil {
-			return fmt.Errorf("load container %s: %w", c.id, err)
+			return nil, fmt.Errorf("load container %s: %w", c.id, err)
 		}
 		r.share(lib)
 		c.lib = lib
 	}
-	return fn(c.lib)
+	return c.lib, nil
 }
 
 // share lets a loaded container use the copy of its seccomp profile that others have too.
@@ -307,6 +344,12 @@ func (r *inProcess) execLibcontainer(ctx context.Context, c *container, l *launc
 			return fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 		case libcontainer.Stopped:
 			return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
+		}
+		if lib, err = r.rescored(c, lib, l.process.OOMScoreAdj); err != nil {
+			return err
+		}
+		if err := sameUmask(l.process, lib.Config().Umask); err != nil {
+			return err
 		}
 		own, err = libcontainer.Load(r.s.stateRoot(), c.id)
 		return err
@@ -360,6 +403,24 @@ func killUsers(names []string) {
 			}
 		}
 	}
+}
+
+// rescored is libcontainer's view of a container whose oom_score_adj an update has changed since: libcontainer gives an exec the one
+// that it knows. The caller has c.libMu.
+func (r *inProcess) rescored(c *container, lib *libcontainer.Container, score *int) (*libcontainer.Container, error) {
+	config := lib.Config()
+	if score == nil || config.OomScoreAdj != nil && *config.OomScoreAdj == *score {
+		return lib, nil
+	}
+	c.lib = nil
+	err := r.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
+		config["oom_score_adj"] = mustJSON(score)
+		return true, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("oom_score_adj of an exec in container %s: %w", c.id, err)
+	}
+	return r.loaded(c)
 }
 
 func (r *inProcess) update(_ context.Context, c *container, res *specs.LinuxResources) error {
@@ -466,13 +527,40 @@ func (r *inProcess) destroyCgroup(c *container) error {
 	return m.Destroy()
 }
 
-// newProcess is an OCI process as libcontainer has it.
-func newProcess(p *specs.Process) (*libcontainer.Process, error) {
+// checkProcess refuses what no engine does.
+func checkProcess(p *specs.Process) error {
 	if p == nil || len(p.Args) == 0 || p.Args[0] == "" {
-		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
 	}
 	if !filepath.IsAbs(p.Cwd) {
-		return nil, fmt.Errorf("working directory %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("working directory %q is not absolute: %w", p.Cwd, errdefs.ErrInvalidArgument)
+	}
+	if found := execRefused.find(p); found != "" {
+		return fmt.Errorf("process with %s: %w", found, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// checkSpec likewise. It is for what libcontainer's own checks let pass, and then leave out.
+func checkSpec(spec *specs.Spec, config *configs.Config) error {
+	if found := startRefused.find(spec); found != "" {
+		return fmt.Errorf("spec with %s: %w", found, errdefs.ErrInvalidArgument)
+	}
+	if l := spec.Linux; len(l.UIDMappings)+len(l.GIDMappings) > 0 && !config.Namespaces.Contains(configs.NEWUSER) {
+		return fmt.Errorf("spec with mappings of user or group IDs, and without a user namespace: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, m := range config.Mounts {
+		if m.RecAttr != nil && !m.IsBind() {
+			return fmt.Errorf("mount at %q with recursive options, which are for bind mounts: %w", m.Destination, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
+// newProcess is an OCI process as libcontainer has it.
+func newProcess(p *specs.Process) (*libcontainer.Process, error) {
+	if err := checkProcess(p); err != nil {
+		return nil, err
 	}
 	lp := &libcontainer.Process{
 		LogLevel: initLogLevel,

@@ -15,6 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
@@ -49,24 +50,25 @@ var namespaceFlags = map[configs.NamespaceType]uint32{
 	configs.NEWCGROUP: unix.CLONE_NEWCGROUP,
 }
 
-// joinable is nil for a container whose execs need libcontainer.
-func (r *inProcess) joinable(id string, config *configs.Config) *joinable {
-	switch {
-	case config.Personality != nil, config.MemoryPolicy != nil, config.IntelRdt != nil, config.Scheduler != nil,
-		config.IOPriority != nil, config.ExecCPUAffinity != nil, config.RootlessEUID:
-		return nil
+// joinable is nil for a container whose execs need libcontainer, with the reason.
+func (r *inProcess) joinable(id string, config *configs.Config) (j *joinable, reason string) {
+	switch found := execDeclined.find(config); {
+	case found != "":
+		return nil, "the container has " + found
+	case r.s.stages == nil:
+		return nil, r.s.noSetups
 	}
-	j := &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
+	j = &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
 		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
 		if !ok {
-			return nil
+			return nil, fmt.Sprintf("the container has a namespace of type %s", strings.TrimPrefix(string(ns.Type), "NEW"))
 		}
 		j.Namespaces |= flag
 	}
 	if j.Namespaces&unix.CLONE_NEWNS == 0 {
-		return nil
+		return nil, "the container has no mount namespace of its own"
 	}
 	if !config.NoNewKeyring {
 		j.Keyring = "_ses." + id
@@ -74,16 +76,16 @@ func (r *inProcess) joinable(id string, config *configs.Config) *joinable {
 	if j.Namespaces&unix.CLONE_NEWUSER != 0 {
 		var err error
 		if j.RootUID, err = config.HostRootUID(); err != nil {
-			return nil
+			return nil, err.Error()
 		}
 		if j.RootGID, err = config.HostRootGID(); err != nil {
-			return nil
+			return nil, err.Error()
 		}
 	}
 	for _, l := range config.Rlimits {
 		j.Limits = append(j.Limits, stage.Limit{Resource: l.Type, Soft: l.Soft, Hard: l.Hard})
 	}
-	return j
+	return j, ""
 }
 
 // capabilityBits are the kernel's numbers of capabilities by name.
@@ -114,18 +116,21 @@ func capabilities(c *specs.LinuxCapabilities) (*stage.Capabilities, error) {
 	}, nil
 }
 
-// staged is a process as the last stage makes it, nil where only libcontainer can.
-func staged(p *specs.Process) (*stage.Process, error) {
-	switch {
-	case p == nil, p.Scheduler != nil, p.IOPriority != nil, p.ExecCPUAffinity != nil, p.Capabilities == nil,
-		p.SelinuxLabel != "" && p.ApparmorProfile != "":
-		return nil, nil
+// staged is a process as the last stage makes it, nil where only libcontainer can, with the reason.
+func staged(p *specs.Process) (s *stage.Process, reason string, err error) {
+	switch found := execDeclined.find(p); {
+	case found != "":
+		return nil, "the container has " + found, nil
+	case p.Capabilities == nil:
+		return nil, "the process has no capabilities of its own", nil
+	case p.SelinuxLabel != "" && p.ApparmorProfile != "":
+		return nil, "the container has an SELinux label and an AppArmor profile", nil
 	}
 	caps, err := capabilities(p.Capabilities)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	s := &stage.Process{
+	s = &stage.Process{
 		Args: p.Args, Env: p.Env, Cwd: p.Cwd, UID: p.User.UID, GID: p.User.GID, Groups: p.User.AdditionalGids,
 		NoNewPrivileges: p.NoNewPrivileges, Capabilities: caps, AppArmor: p.ApparmorProfile, Label: p.SelinuxLabel,
 		Terminal: p.Terminal,
@@ -133,20 +138,27 @@ func staged(p *specs.Process) (*stage.Process, error) {
 	if p.ConsoleSize != nil {
 		s.Rows, s.Columns = uint16(min(p.ConsoleSize.Height, math.MaxUint16)), uint16(min(p.ConsoleSize.Width, math.MaxUint16))
 	}
-	return s, nil
+	return s, "", nil
 }
 
 // join runs an exec by a stage. handled is false where it must go through libcontainer; nothing has been started then.
 func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled bool, err error) {
 	c.mu.Lock()
-	j, proc := c.row.Join, c.proc
+	j, choice, proc := c.row.Join, c.row.Choice, c.proc
 	c.mu.Unlock()
-	if j == nil || proc == nil || r.s.stages == nil {
+	if j == nil || choice == keeper.SetupLibcontainer || proc == nil || r.s.stages == nil {
 		return false, nil
 	}
-	p, err := staged(l.process)
-	if p == nil || err != nil {
-		return false, err
+	p, reason, err := staged(l.process)
+	if err != nil {
+		return true, err
+	}
+	if p == nil {
+		c.log.Debug("exec goes through libcontainer", "reason", reason)
+		return false, nil
+	}
+	if err := sameUmask(l.process, j.Umask); err != nil {
+		return true, err
 	}
 	if j.Filter != "" {
 		if p.Filter, err = r.s.filters.load(j.Filter); err != nil {
@@ -265,8 +277,27 @@ func (r *inProcess) enter(ctx context.Context, c *container, proc *pidfd.FD, t *
 	return f, nil
 }
 
+// sameUmask refuses an exec with a umask that is not its container's: the specification has one for the first process only, and
+// libcontainer gives execs that.
+func sameUmask(p *specs.Process, container *uint32) error {
+	own := uint32(defaultUmask)
+	if container != nil {
+		own = *container
+	}
+	if u := p.User.Umask; u != nil && *u != own {
+		return fmt.Errorf("umask %#o of an exec in a container with %#o: %w", *u, own, errdefs.ErrNotImplemented)
+	}
+	return nil
+}
+
+// defaultUmask is that of processes whose specification names none.
+const defaultUmask = 0o022
+
 // exec starts a further process in a container.
 func (r *inProcess) exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error) {
+	if err := checkProcess(l.process); err != nil {
+		return launched{console: -1}, false, err
+	}
 	handled, err := r.join(ctx, c, l)
 	if handled || err != nil {
 		return launched{console: -1}, handled && err == nil, err

@@ -18,7 +18,7 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// Where a container's first process is set up by libcontainer (see setsUp), that would compile the seccomp profile anew each time. So it is
+// Where a container's first process is set up by libcontainer (see notStaged), that would compile the seccomp profile anew each time. So it is
 // told to execute the last stage, with all rights and without a filter, and the stage gives up what libcontainer would
 // have: user, capabilities, the right to gain more, with a filter that is compiled already.
 
@@ -28,7 +28,7 @@ const smallAddressSpace = 256 << 20
 // lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
 func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
 	join *joinable) (*stage.Last, error) {
-	if join == nil || r.s.stages == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 {
+	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || execDeclined.find(p) != "" {
 		return nil, nil
 	}
 	// The stage is executed by a path below /proc.
@@ -42,7 +42,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 			return nil, nil
 		}
 	}
-	proc, err := staged(spec.Process)
+	proc, _, err := staged(spec.Process)
 	if proc == nil || err != nil {
 		return nil, err
 	}
@@ -99,6 +99,24 @@ func (r *inProcess) completeState(c *container) error {
 	if join == nil || !join.Staged {
 		return nil
 	}
+	return r.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
+		if have := string(config["seccomp"]); have != "" && have != "null" {
+			return false, nil
+		}
+		if join.Filter != "" {
+			profile, err := r.s.filters.profile(join.Filter)
+			if err != nil {
+				return false, fmt.Errorf("its seccomp profile: %w", err)
+			}
+			config["seccomp"] = mustJSON(profile)
+		}
+		config["apparmor_profile"], config["process_label"] = mustJSON(join.AppArmor), mustJSON(join.Label)
+		return true, nil
+	})
+}
+
+// editState changes the configuration in libcontainer's state of a container.
+func (r *inProcess) editState(c *container, edit func(config map[string]json.RawMessage) (changed bool, err error)) error {
 	path := filepath.Join(r.s.stateRoot(), c.id, "state.json")
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -111,17 +129,9 @@ func (r *inProcess) completeState(c *container) error {
 	if err := json.Unmarshal(state["config"], &config); err != nil {
 		return err
 	}
-	if have := string(config["seccomp"]); have != "" && have != "null" {
-		return nil
+	if changed, err := edit(config); err != nil || !changed {
+		return err
 	}
-	if join.Filter != "" {
-		profile, err := r.s.filters.profile(join.Filter)
-		if err != nil {
-			return fmt.Errorf("its seccomp profile: %w", err)
-		}
-		config["seccomp"] = mustJSON(profile)
-	}
-	config["apparmor_profile"], config["process_label"] = mustJSON(join.AppArmor), mustJSON(join.Label)
 	state["config"] = mustJSON(config)
 	return writeWhole(path, mustJSON(state))
 }

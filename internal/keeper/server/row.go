@@ -35,6 +35,10 @@ type row struct {
 	Cgroups map[string]string `json:"cgroups,omitempty"`
 	// Join is what execs need; nil: they go through libcontainer.
 	Join *joinable `json:"join,omitempty"`
+	// Choice is what the request asked to be set up by, Setup what has been done. The latter is empty until then, and where an
+	// earlier keeper has started the container.
+	Choice keeper.SetupChoice `json:"setupChoice,omitempty"`
+	Setup  keeper.Setup       `json:"setup,omitzero"`
 
 	State keeper.State `json:"state"`
 	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
@@ -54,6 +58,34 @@ type row struct {
 	CheckpointBy string `json:"checkpointBy,omitempty"`
 	// CheckpointGroup is the process group that writes it down.
 	CheckpointGroup int `json:"checkpointGroup,omitempty"`
+}
+
+// setup is what has set the container up.
+func (r *row) setup() keeper.Setup {
+	switch {
+	case r.Setup != keeper.Setup{} || r.State == keeper.StateStarting:
+		return r.Setup
+	case r.Runtime != "":
+		return ociSetup(r.Runtime)
+	}
+	const reason = "an earlier version of the keeper has decided"
+	s := keeper.Setup{Engine: keeper.EngineLibcontainer, Reason: reason, ExecEngine: keeper.EngineLibcontainer, ExecReason: reason}
+	if r.Join != nil {
+		s.ExecEngine = keeper.EngineStage
+		switch {
+		case r.Join.Whole:
+			s.Engine = keeper.EngineStage
+		case r.Join.Staged:
+			s.Engine = keeper.EngineLibcontainerStage
+		}
+	}
+	return s
+}
+
+// ociSetup is that of a container of an OCI runtime binary.
+func ociSetup(path string) keeper.Setup {
+	reason := "the OCI runtime " + path + " is asked for"
+	return keeper.Setup{Engine: keeper.EngineOCI, Reason: reason, ExecEngine: keeper.EngineOCI, ExecReason: reason}
 }
 
 // execRow is a further process, likewise.

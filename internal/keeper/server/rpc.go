@@ -38,7 +38,7 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 	s := v.s
 	return &api.InfoResponse{
 		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.generation, Image: s.image,
-		Containers: int32(len(s.all())), StartedAt: timestamppb.New(s.startedAt),
+		Containers: int32(len(s.all())), StartedAt: timestamppb.New(s.startedAt), Features: []string{keeper.FeatureSetup},
 	}, nil
 }
 

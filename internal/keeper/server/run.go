@@ -47,7 +47,7 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 		return nil, fmt.Errorf("start container %s: %w", req.Id, c.runErr)
 	}
 	st := c.status()
-	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases}, nil
+	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases, Setup: wireSetup(st.Setup)}, nil
 }
 
 // reserve makes the row and begins the start, or finds that this very call has done so already.
@@ -70,11 +70,18 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	case req.Restore != "" && req.RuntimePath != "":
 		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id, req.RuntimePath, errdefs.ErrNotImplemented)
 	}
+	choice := keeper.SetupChoice(req.Setup)
+	switch {
+	case choice != "" && choice != keeper.SetupStage && choice != keeper.SetupLibcontainer:
+		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, keeper.SetupStage, keeper.SetupLibcontainer, errdefs.ErrInvalidArgument)
+	case choice != "" && req.RuntimePath != "":
+		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath, errdefs.ErrInvalidArgument)
+	}
 	r := row{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
 		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
 		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
-		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: keeper.StateStarting,
+		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: keeper.StateStarting, Choice: choice,
 	}
 	if r.Runtime != "" && r.RuntimeRoot == "" {
 		r.RuntimeRoot = filepath.Join(s.cfg.Dir, stateDir, "."+filepath.Base(r.Runtime))
@@ -197,7 +204,7 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	c.mu.Lock()
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
-	r.Join = res.join
+	r.Join, r.Setup = res.join, res.setup
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	*e = ends{in: -1, out: -1, err: -1}

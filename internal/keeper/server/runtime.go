@@ -5,6 +5,8 @@ import (
 	"os"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
 )
 
 // stdio are a process's own ends. The caller closes them. With a terminal they are all nil.
@@ -22,7 +24,8 @@ type launch struct {
 	io      stdio
 	sub     map[string]string // an exec's own cgroup, as libcontainer has it
 	subDir  string
-	phases  *phases // a container's
+	phases  *phases      // a container's
+	setup   keeper.Setup // a container's: what sets it up
 	// hold is called when all is set up, and before the program begins; for an exec by a runtime that cannot wait, after that. The
 	// console is the caller's no more.
 	hold func(launched) error
@@ -34,6 +37,7 @@ type launched struct {
 	console int // -1: none
 	cgroups map[string]string
 	join    *joinable
+	setup   keeper.Setup // of a container
 }
 
 // runtime makes containers. Its calls may take as long as the kernel does; the context bounds those that run a program.

@@ -45,7 +45,7 @@ type Server struct {
 	seccomp    interned
 	filters    filters
 	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
-	setsUp     bool           // the kernel has what a stage needs to set a container up
+	noSetups   string         // why no stage sets a container up: what the kernel lacks; empty: it can
 	store      *fdStore       // nil: no service manager
 
 	initProgram struct { // labelledProgram's
@@ -115,15 +115,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.filters.dir, s.filters.used = filepath.Join(cfg.Dir, filterDir), s.usedFilters
 	if err := stage.Supported(); err != nil {
+		s.noSetups = err.Error()
 		s.log.Warn("containers start more slowly", "error", err)
 	} else if s.stages, err = stage.Seal(cfg.Dir); err != nil {
 		return nil, err
 	}
 	if s.stages != nil {
 		if err := s.stages.PrepareSetups(cfg.Dir); err != nil {
+			s.noSetups = err.Error()
 			s.log.Warn("containers start more slowly", "error", err)
-		} else {
-			s.setsUp = true
 		}
 	}
 	s.limits = ownLimits(s.log)

@@ -13,7 +13,9 @@ import (
 
 	"github.com/opencontainers/cgroups"
 	devices "github.com/opencontainers/cgroups/devices/config"
+	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
@@ -23,38 +25,54 @@ import (
 // A container is set up by the stage (keeper/stage) as libcontainer would: the same mounts, devices and links in the same order.
 // What follows makes the stage's list of what libcontainer has been told.
 
-// setsUp says whether the stage can do all that makes this container; if not, libcontainer does.
-func (r *inProcess) setsUp(config *configs.Config, join *joinable) bool {
-	switch {
-	case join == nil || r.s.stages == nil || !r.s.setsUp,
-		config.NoPivotRoot, config.RootlessEUID, config.RootlessCgroups,
-		len(config.Networks) > 0, len(config.Routes) > 0, len(config.NetDevices) > 0,
-		config.Namespaces.IsPrivate(configs.NEWNET), !config.Namespaces.IsPrivate(configs.NEWNS),
-		config.Namespaces.Contains(configs.NEWUSER) && !setsUpUserNamespace(config):
-		return false
-	}
-	for _, hooks := range config.Hooks {
-		if len(hooks) > 0 {
-			return false
+// notStaged is why the stage does not set this container up, and libcontainer does; empty: the stage does. What it knows is the list in
+// fields.go, and what follows. join is nil, or joinReason why, where execs of the container need libcontainer.
+func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *joinable, joinReason string) string {
+	for _, v := range []any{spec, config, p} {
+		if found := startDeclined.find(v); found != "" {
+			return "the container has " + found
 		}
+	}
+	switch {
+	case join == nil:
+		return joinReason
+	case r.s.noSetups != "":
+		return r.s.noSetups
+	case !setupRights():
+		return "the keeper lacks CAP_SYS_ADMIN, CAP_MKNOD or CAP_SYS_CHROOT"
+	case config.Namespaces.Contains(configs.NEWUSER) && !setsUpUserNamespace(config):
+		return "the container has a user namespace that is not its pod's, or mounts that the stage does not make in one"
+	case config.Namespaces.IsPrivate(configs.NEWNET):
+		return "the container has a network namespace of its own"
+	case !config.Namespaces.IsPrivate(configs.NEWNS):
+		return "the container has no mount namespace of its own"
+	case len(config.Sysctl) > 0 && !slices.ContainsFunc(config.Mounts, isProc):
+		return "the container has sysctls and no /proc"
 	}
 	// A limit that does not bear the process that joins another's namespace of processes and the one it forks.
 	if l := config.Cgroups.Resources.PidsLimit; l != nil && *l > 0 && *l < 4 && config.Namespaces.PathOf(configs.NEWPID) != "" {
-		return false
+		return "the container shares its pod's processes and may have fewer than four"
 	}
 	procs := 0
 	for _, m := range config.Mounts {
-		if m.IsIDMapped() && !ownIDs(config, m) || m.Extensions != 0 || m.Flags&unix.MS_REMOUNT != 0 || !path.IsAbs(m.Destination) {
-			return false
+		switch {
+		case m.IsIDMapped() && !ownIDs(config, m):
+			return fmt.Sprintf("the container's mount at %q is mapped to other IDs than the container's", m.Destination)
+		case m.Flags&^knownFlags != 0:
+			return fmt.Sprintf("the container's mount at %q has flags %#x", m.Destination, m.Flags&^knownFlags)
+		case m.ClearedFlags&^knownFlags != 0:
+			return fmt.Sprintf("the container's mount at %q has cleared flags %#x", m.Destination, m.ClearedFlags&^knownFlags)
+		case !path.IsAbs(m.Destination):
+			return fmt.Sprintf("the container's mount at %q has no absolute path", m.Destination)
 		}
 		if m.Device == "proc" {
 			procs++
 		}
 	}
 	if procs > 1 && config.Namespaces.PathOf(configs.NEWPID) != "" {
-		return false
+		return "the container shares its pod's processes and has several mounts of /proc"
 	}
-	return len(config.Sysctl) == 0 || slices.ContainsFunc(config.Mounts, isProc)
+	return ""
 }
 
 // setsUpUserNamespace says whether the stage can do it in the user namespace of this container: a pod's, which is there already.
@@ -86,6 +104,11 @@ func ownIDs(config *configs.Config, m *configs.Mount) bool {
 	}
 	return slices.Equal(m.IDMapping.UIDMappings, config.UIDMappings) && slices.Equal(m.IDMapping.GIDMappings, config.GIDMappings)
 }
+
+// knownFlags are those that the stage gives mount(2), or turns into attributes of a bind. Those that are of file systems mean nothing
+// for a bind, there as in mount(2).
+const knownFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | atimeFlags |
+	unix.MS_BIND | unix.MS_REC | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION | unix.MS_SILENT
 
 func isProc(m *configs.Mount) bool { return path.Clean(m.Destination) == "/proc" && m.Device == "proc" }
 

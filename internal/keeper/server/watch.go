@@ -110,7 +110,7 @@ func (s *Server) unwatch(id string) {
 func wireStatus(st keeper.Status) *api.ContainerStatus {
 	w := &api.ContainerStatus{
 		Id: st.ID, PodId: st.PodID, State: string(st.State), Pid: int32(st.PID), ExitCode: int32(st.ExitCode),
-		OomKilled: st.OOMKilled, Lost: st.Lost, LogDone: st.LogDone, Orphan: st.Orphan,
+		OomKilled: st.OOMKilled, Lost: st.Lost, LogDone: st.LogDone, Orphan: st.Orphan, Setup: wireSetup(st.Setup),
 	}
 	if !st.StartedAt.IsZero() {
 		w.StartedAt = timestamppb.New(st.StartedAt)
@@ -119,4 +119,8 @@ func wireStatus(st keeper.Status) *api.ContainerStatus {
 		w.FinishedAt = timestamppb.New(st.FinishedAt)
 	}
 	return w
+}
+
+func wireSetup(s keeper.Setup) *api.Setup {
+	return &api.Setup{Engine: string(s.Engine), Reason: s.Reason, ExecEngine: string(s.ExecEngine), ExecReason: s.ExecReason}
 }
