@@ -60,6 +60,18 @@ var fields = map[reflect.Type]map[string]rule{
 		"IOPriority":      declines("an I/O priority"),
 		"ExecCPUAffinity": declines("a CPU affinity of execs"),
 	},
+	reflect.TypeFor[configs.Capabilities](): {
+		"Bounding":    rules(byStage, byStage),
+		"Effective":   rules(byStage, byStage),
+		"Inheritable": rules(byStage, byStage),
+		"Permitted":   rules(byStage, byStage),
+		"Ambient":     rules(byStage, byStage),
+	},
+	reflect.TypeFor[configs.Rlimit](): {
+		"Type": rules(byStage, byStage),
+		"Hard": rules(byStage, byStage),
+		"Soft": rules(byStage, byStage),
+	},
 	reflect.TypeFor[configs.Namespace](): {
 		"Type": rules(byStage, byStage),
 		"Path": rules(byStage, byStage),

@@ -69,6 +69,9 @@ func (i *interned) get(p *specs.LinuxSeccomp) (*configs.Seccomp, error) {
 
 // config is a spec as libcontainer has it, but for its seccomp profile.
 func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, error) {
+	if found := startRefused.find(spec); found != "" {
+		return nil, fmt.Errorf("spec with %s: %w", found, errdefs.ErrInvalidArgument)
+	}
 	if spec.Linux != nil && spec.Linux.Seccomp != nil {
 		linux := *spec.Linux
 		linux.Seccomp = nil
@@ -82,7 +85,7 @@ func (r *inProcess) config(c *container, spec *specs.Spec) (*configs.Config, err
 	if err != nil {
 		return nil, fmt.Errorf("spec: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	if err := checkSpec(spec, config); err != nil {
+	if err := checkConfig(spec, config); err != nil {
 		return nil, err
 	}
 	for i, l := range config.Labels {
@@ -541,11 +544,8 @@ func checkProcess(p *specs.Process) error {
 	return nil
 }
 
-// checkSpec likewise. It is for what libcontainer's own checks let pass, and then leave out.
-func checkSpec(spec *specs.Spec, config *configs.Config) error {
-	if found := startRefused.find(spec); found != "" {
-		return fmt.Errorf("spec with %s: %w", found, errdefs.ErrInvalidArgument)
-	}
+// checkConfig refuses what specconv and libcontainer's own checks let pass, and libcontainer then leaves out.
+func checkConfig(spec *specs.Spec, config *configs.Config) error {
 	if l := spec.Linux; len(l.UIDMappings)+len(l.GIDMappings) > 0 && !config.Namespaces.Contains(configs.NEWUSER) {
 		return fmt.Errorf("spec with mappings of user or group IDs, and without a user namespace: %w", errdefs.ErrInvalidArgument)
 	}

@@ -28,7 +28,8 @@ const smallAddressSpace = 256 << 20
 // lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
 func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
 	join *joinable) (*stage.Last, error) {
-	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || execDeclined.find(p) != "" {
+	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || execDeclined.find(spec) != "" ||
+		execDeclined.find(p) != "" {
 		return nil, nil
 	}
 	// The stage is executed by a path below /proc.
