@@ -199,7 +199,7 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			_ = os.Chmod(filepath.Join(n.root, "tmp"), 0o777)
 			// One that has loaded a device program (cgroup v2) has raised the keeper's limit of locked memory.
 			n.run(n.request("before", "true"))
-			// The third has a hook, for which libcontainer does all without a stage.
+			// The third is set up by libcontainer alone.
 			var first, further, filters [3]string
 			pod := &testPod{node: n}
 			for i, id := range []string{"ours", "theirs", "whole"} {
@@ -211,9 +211,13 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 				case "theirs":
 					req.RuntimePath = runc
 				case "whole":
-					req.Spec.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}}
+					req.Setup = keeper.SetupLibcontainer
 				}
-				pid := n.run(req).PID
+				res := n.run(req)
+				pid := res.PID
+				if alone := res.Setup.Engine == keeper.EngineLibcontainer && res.Setup.ExecEngine == keeper.EngineLibcontainer; alone != (id == "whole") {
+					t.Errorf("%s: %+v", id, res.Setup)
+				}
 				n.until("it has said all", func() bool { return strings.Contains(n.output("stdout", n.logPath(id)), "complete") })
 				first[i] = own.ReplaceAllString(n.output("stdout", n.logPath(id)), "#")
 				filters[i] = loaded(t, pid)

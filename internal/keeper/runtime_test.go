@@ -19,12 +19,15 @@ import (
 	"berth/internal/keeper"
 )
 
-// runtimes are the ways to make containers: nil is libcontainer in the keeper.
+// runtimes are the ways to make containers: the keeper's own, libcontainer alone, and binaries.
 func runtimes(t *testing.T, fn func(t *testing.T, n *node, use func(*keeper.RunRequest) *keeper.RunRequest)) {
-	for _, name := range []string{"libcontainer", "runc", "crun"} {
+	for _, name := range []string{"stage", "libcontainer", "runc", "crun"} {
 		t.Run(name, func(t *testing.T) {
+			var choice keeper.SetupChoice
 			path := ""
-			if name != "libcontainer" {
+			if name == "stage" || name == "libcontainer" {
+				choice = keeper.SetupChoice(name)
+			} else {
 				var err error
 				if path, err = exec.LookPath(name); err != nil {
 					t.Skipf("needs %s: %v", name, err)
@@ -35,7 +38,7 @@ func runtimes(t *testing.T, fn func(t *testing.T, n *node, use func(*keeper.RunR
 				program = withoutUnified(t)
 			}
 			fn(t, startProgram(t, program), func(r *keeper.RunRequest) *keeper.RunRequest {
-				r.RuntimePath = path
+				r.RuntimePath, r.Setup = path, choice
 				return r
 			})
 		})

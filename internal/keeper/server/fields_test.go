@@ -365,6 +365,10 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+	limit := int64(1)
+	if _, err := mergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{Kernel: &limit}}); err == nil {
+		t.Error("an update of a limit that nobody sets is taken")
+	}
 	mask := uint32(0o77)
 	if err := sameUmask(&specs.Process{User: specs.User{Umask: &mask}}, nil); err == nil {
 		t.Error("an exec with another umask than its container's is taken")

@@ -688,6 +688,9 @@ func mergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroup
 		}
 		r.Unified = unified
 	}
+	if found := startRefused.find(res); found != "" {
+		return nil, fmt.Errorf("resources with %s: %w", found, errdefs.ErrInvalidArgument)
+	}
 	if len(res.Devices) > 0 || res.Network != nil || len(res.Rdma) > 0 {
 		return nil, fmt.Errorf("devices, network and RDMA limits of a running container: %w", errdefs.ErrNotImplemented)
 	}
