@@ -27,6 +27,7 @@ type settings struct {
 	focus   string
 	handler string
 	door    string
+	setup   string
 	cni     bool
 	seed    int64
 	limit   time.Duration
@@ -43,6 +44,7 @@ func main() {
 	flag.StringVar(&s.phases, "phases", "spdy,websocket,twice", "what to run")
 	flag.StringVar(&s.focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.handler, "runtime-handler", "", "runtime handler of every pod")
+	flag.StringVar(&s.setup, "setup", "", "setup of the default runtime handler: stage (also where it is not given), or libcontainer")
 	flag.StringVar(&s.door, "door", "v1", "the version of the interface that critest's calls are made through: v1, or v1alpha2")
 	flag.DurationVar(&s.limit, "limit", 15*time.Minute, "longest time of one run of critest")
 	flag.BoolVar(&s.cni, "cni", false, "give berthd a CNI configuration (Debian's plugins) in place of its own bridge")
@@ -183,7 +185,7 @@ func (t *target) startNode(ctx context.Context, s settings, registry *registryte
 	var err error
 	switch s.runtime {
 	case "berth":
-		n, err = node.Start(ctx, node.Options{Registry: registry, CNI: s.cni})
+		n, err = node.Start(ctx, node.Options{Registry: registry, CNI: s.cni, Setup: s.setup})
 	case "containerd":
 		n, err = node.StartContainerd(ctx, node.Options{Registry: registry})
 	default:

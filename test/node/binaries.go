@@ -19,6 +19,9 @@ const EnvBinaries = "BERTH_BIN"
 // systemd.
 const EnvCgroupDriver = "BERTH_CGROUP_DRIVER"
 
+// EnvSetup names what sets containers up on nodes whose options do not say: stage (also where it is not set), or libcontainer.
+const EnvSetup = "BERTH_SETUP"
+
 var built struct {
 	sync.Mutex
 	dir  string

@@ -40,6 +40,8 @@ type Options struct {
 	Volatile bool
 	// CgroupDriver is auto, cgroupfs or systemd. Empty: what EnvCgroupDriver says.
 	CgroupDriver string
+	// Setup is what sets containers of the default runtime handler up: stage, or libcontainer. Empty: what EnvSetup says.
+	Setup string
 	// CNI gives the node a CNI configuration (Debian's bridge, host-local and portmap) in place of the built-in bridge.
 	CNI bool
 	// Config is further lines of config.toml, before any table.
@@ -177,7 +179,21 @@ func (n *Node) config(o Options) string {
 	for name, path := range n.Handlers {
 		fmt.Fprintf(&b, "[runtimes.%s]\ntype = \"oci\"\npath = %q\n", name, path)
 	}
-	b.WriteString(o.Tables)
+	tables := o.Tables
+	setup := o.Setup
+	if setup == "" {
+		setup = os.Getenv(EnvSetup)
+	}
+	if setup != "" {
+		// The options may have a table of it already.
+		const table = "[runtimes.berth]\n"
+		line := fmt.Sprintf("setup = %q\n", setup)
+		if !strings.Contains(tables, table) {
+			tables += "\n" + table
+		}
+		tables = strings.Replace(tables, table, table+line, 1)
+	}
+	b.WriteString(tables)
 	return b.String()
 }
 
