@@ -61,6 +61,7 @@ type node struct {
 	root    string // a root file system of busybox
 	client  *keeper.Client
 	cgroup  string
+	setup   keeper.SetupChoice // of requests
 }
 
 var nodes atomic.Int32
@@ -79,6 +80,7 @@ func startProgram(t testing.TB, program string) *node {
 	n := &node{
 		TB: t, program: program, dir: filepath.Join(t.TempDir(), "state", "keeper"), root: rootfs(t),
 		cgroup: fmt.Sprintf("/berth-test-%d-%d", os.Getpid(), nodes.Add(1)),
+		setup:  keeper.SetupChoice(os.Getenv(host.EnvSetup)), // as on whole nodes
 	}
 	n.client = n.connect()
 	t.Cleanup(n.stop)
@@ -257,7 +259,7 @@ func (n *node) spec(id string, args ...string) *specs.Spec {
 
 // request is a container with a log.
 func (n *node) request(id string, args ...string) *keeper.RunRequest {
-	return &keeper.RunRequest{ID: id, PodID: "pod-of-" + id, Name: id, Spec: n.spec(id, args...), LogPath: n.logPath(id)}
+	return &keeper.RunRequest{ID: id, PodID: "pod-of-" + id, Name: id, Spec: n.spec(id, args...), LogPath: n.logPath(id), Setup: n.setup}
 }
 
 func (n *node) logPath(id string) string { return filepath.Join(filepath.Dir(n.dir), id+".log") }

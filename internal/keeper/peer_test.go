@@ -208,8 +208,10 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 				edit(req.Spec)
 				pod.fit(req.Spec)
 				switch id {
+				case "ours":
+					req.Setup = keeper.SetupStage
 				case "theirs":
-					req.RuntimePath = runc
+					req.RuntimePath, req.Setup = runc, ""
 				case "whole":
 					req.Setup = keeper.SetupLibcontainer
 				}

@@ -150,6 +150,7 @@ func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 	runs = n.stageRuns()
 	check()
 	// What has started in another way goes on in that way.
+	n.setup = keeper.SetupStage
 	req := n.request("staged", "sleep", "1000")
 	req.Spec.Linux.Seccomp = profile()
 	n.run(req)
@@ -169,6 +170,7 @@ func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 // TestTheReasonWhyLibcontainerSetsAContainerUpIsTold, where the stage could be asked and does not do it.
 func TestTheReasonWhyLibcontainerSetsAContainerUpIsTold(t *testing.T) {
 	n := start(t)
+	n.setup = keeper.SetupStage
 	for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
 		_ = os.Chmod(d, 0o755)
 	}
