@@ -29,8 +29,7 @@ help: ## this list
 
 .PHONY: build
 build: build-deps ## the three programs, in bin/
-	$(GOBUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/berthd ./cmd/berth
-	$(GOBUILD),netgo,osusergo -ldflags '-s -w -X main.version=$(VERSION) -extldflags -static' -o bin/berth-keeper ./cmd/berth-keeper
+	GO='$(GO)' packaging/build.sh bin '$(VERSION)'
 
 .PHONY: demo
 demo: build ## run the main job before your eyes (root)
@@ -146,7 +145,7 @@ uninstall: ## remove what `make install` installed, but for the configuration
 
 .PHONY: clean
 clean: ## remove bin/
-	rm -rf bin
+	rm -rf bin internal/keeper/program/program.bin
 
 .PHONY: build-deps test-deps
 build-deps:

@@ -38,14 +38,15 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "berth-keeper")
-		args := []string{"build", "-tags", "seccomp,netgo,osusergo", "-o", binary}
-		if race {
-			args = append(args, "-race")
-		} else {
-			args = append(args, "-ldflags", `-linkmode external -extldflags "-static -s -w"`)
+		cmd := exec.Command("../../packaging/build.sh", dir)
+		switch built := os.Getenv(host.EnvBinaries); {
+		case race:
+			cmd = exec.Command("go", "build", "-race", "-tags", "seccomp,netgo,osusergo", "-o", binary, "berth/cmd/berth-keeper")
+		case built != "":
+			binary = filepath.Join(built, "berth-keeper")
+			return m.Run()
 		}
-		out, err := exec.Command("go", append(args, "berth/cmd/berth-keeper")...).CombinedOutput()
-		if err != nil {
+		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build berth-keeper: %v\n%s", err, out)
 			return 1
 		}

@@ -52,10 +52,7 @@ func Binaries(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Static: the keeper's binary is also the first process of a pod, in a root that holds nothing else.
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "seccomp,netgo,osusergo", "-ldflags", "-extldflags=-static",
-		"-o", dir+"/", "./cmd/...")
-	cmd.Dir = root
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "packaging", "build.sh"), dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", errors.Join(fmt.Errorf("build the programs: %w\n%s", err, out), os.RemoveAll(dir))
 	}

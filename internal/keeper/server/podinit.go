@@ -12,15 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/program"
 )
 
-// podInit makes the spec that of a pod's init: this program, read-only in an empty root, under its other name.
+// podInit makes the spec that of a pod's init: the keeper's small program, or else the keeper's own, read-only in an empty root, under
+// its other name.
 func (s *Server) podInit(spec *specs.Spec) error {
-	program := s.cfg.Binary
-	if mount := spec.Linux.MountLabel; mount != "" {
+	path := s.cfg.Binary
+	if _, small := program.File(); small || spec.Linux.MountLabel != "" {
 		var err error
-		if program, err = s.labelledProgram(mount); err != nil {
-			return fmt.Errorf("label a copy of %s for a pod's init: %w", s.cfg.Binary, err)
+		if path, err = s.initCopy(spec.Linux.MountLabel); err != nil {
+			return fmt.Errorf("write the program of pods' inits: %w", err)
 		}
 	}
 	spec.Process.Args = []string{keeper.ReaperProgram}
@@ -32,28 +34,32 @@ func (s *Server) podInit(spec *specs.Spec) error {
 		})
 	}
 	spec.Mounts = append(spec.Mounts, specs.Mount{
-		Destination: keeper.ReaperProgram, Type: "bind", Source: program,
+		Destination: keeper.ReaperProgram, Type: "bind", Source: path,
 		Options: []string{"bind", "ro", "nosuid", "nodev", "private"},
 	})
 	return nil
 }
 
-// labelledProgram is a copy of this program with the SELinux label of containers' files, but for the level, so that any pod may
-// execute it. What is installed keeps its own label, and with that no container can begin.
-func (s *Server) labelledProgram(mount string) (string, error) {
+// initCopy is a file of the program. It has the SELinux label of containers' files, if there is one, but for the level, so that any pod may
+// execute it: what is installed keeps its own label, and with that no container can begin.
+func (s *Server) initCopy(mount string) (string, error) {
 	path := filepath.Join(s.cfg.Dir, "init")
 	s.initProgram.Lock()
 	defer s.initProgram.Unlock()
 	if s.initProgram.made {
 		return path, nil
 	}
-	program, err := os.ReadFile(s.cfg.Binary)
-	if err != nil {
-		return "", err
+	file, ok := program.File()
+	if !ok {
+		b, err := os.ReadFile(s.cfg.Binary)
+		if err != nil {
+			return "", err
+		}
+		file = string(b)
 	}
 	// Pods of an earlier keeper go on with the file that they have.
 	partial := path + ".new"
-	if err := errors.Join(os.WriteFile(partial, program, 0o755), label.Relabel(partial, mount, true)); err != nil {
+	if err := errors.Join(os.WriteFile(partial, []byte(file), 0o755), label.Relabel(partial, mount, true)); err != nil {
 		return "", errors.Join(err, os.Remove(partial))
 	}
 	if err := os.Rename(partial, path); err != nil {

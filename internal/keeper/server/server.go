@@ -48,7 +48,7 @@ type Server struct {
 	noSetups   string         // why no stage sets a container up: what the kernel lacks; empty: it can
 	store      *fdStore       // nil: no service manager
 
-	initProgram struct { // labelledProgram's
+	initProgram struct { // initCopy's
 		sync.Mutex
 		made bool
 	}

@@ -16,9 +16,11 @@ import (
 
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/program"
 )
 
-// Program is what stages are executed from: a sealed view of the keeper's own binary.
+// Program is what stages are executed from, sealed: the small program that the keeper has inside, or else a view of the keeper's own.
 type Program struct {
 	exe    *os.File
 	mounts *os.File // see PrepareSetups
@@ -34,9 +36,15 @@ func Supported() error {
 
 // Seal makes the view. dir is for what it takes where the kernel knows no better way.
 func Seal(dir string) (*Program, error) {
-	exe, err := exeseal.CloneSelfExe(dir)
+	var exe *os.File
+	var err error
+	if file, ok := program.File(); ok {
+		exe, err = exeseal.CloneBinary(strings.NewReader(file), int64(len(file)), C.STAGE_NAME, dir)
+	} else {
+		exe, err = exeseal.CloneSelfExe(dir)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("seal the keeper's binary: %w", err)
+		return nil, fmt.Errorf("seal the stage's program: %w", err)
 	}
 	return &Program{exe: exe}, nil
 }

@@ -1,0 +1,28 @@
+#!/bin/sh
+# Builds Berth's programs as they are installed: packaging/build.sh DIR [VERSION]. GO and CC are used if set; STRIP= keeps symbols.
+set -eu
+case $1 in /*) dir=$1 ;; *) dir=$(pwd)/$1 ;; esac
+version=${2:-dev}
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+strip=${STRIP--s -w}
+
+# All C, that of libraries included. The processor's control-flow protection is only on some.
+CFLAGS="-O2 -g -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2 -fPIE"
+[ "$($go env GOARCH)" != amd64 ] || CFLAGS="$CFLAGS -fcf-protection"
+LDFLAGS="-Wl,-z,relro,-z,now,-z,noexecstack"
+
+# The stage and the init of pods, which the keeper has inside. The file stays as it is where nothing has changed, so that Go's cache counts.
+program=internal/keeper/program
+made=$(mktemp "$program/.program.XXXXXX")
+trap 'rm -f "$made"' EXIT
+# shellcheck disable=SC2086
+${CC:-cc} $CFLAGS -Wall $LDFLAGS -static-pie -s -o "$made" internal/keeper/stage/*.c internal/keeper/podinit/*.c $program/c/main.c
+cmp -s "$made" $program/program.bin || { chmod 0644 "$made" && mv "$made" $program/program.bin; }
+
+# Neither has any C. They are static, since berthd starts itself in places that hold nothing else.
+CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip -X main.version=$version" -o "$dir/" ./cmd/berthd ./cmd/berth
+
+CGO_CFLAGS=$CFLAGS CGO_LDFLAGS="-O2 -g $LDFLAGS" \
+	$go build -buildvcs=false -buildmode=pie -tags seccomp,netgo,osusergo,pie,embedprogram \
+	-ldflags "-linkmode=external $strip -X main.version=$version" -o "$dir/berth-keeper" ./cmd/berth-keeper
