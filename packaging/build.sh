@@ -17,7 +17,7 @@ program=internal/keeper/program
 made=$(mktemp "$program/.program.XXXXXX")
 trap 'rm -f "$made"' EXIT
 # shellcheck disable=SC2086
-${CC:-cc} $CFLAGS -Wall $LDFLAGS -static-pie -s -o "$made" internal/keeper/stage/*.c internal/keeper/podinit/*.c $program/c/main.c
+${CC:-cc} $CFLAGS -frecord-gcc-switches -Wall $LDFLAGS -static-pie -s -o "$made" internal/keeper/stage/*.c internal/keeper/podinit/*.c $program/c/main.c
 cmp -s "$made" $program/program.bin || { chmod 0644 "$made" && mv "$made" $program/program.bin; }
 
 # Neither has any C. They are static, since berthd starts itself in places that hold nothing else.

@@ -1,0 +1,185 @@
+// Package packaging_test looks at the programs as they are installed.
+package packaging_test
+
+import (
+	"bytes"
+	"debug/buildinfo"
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"berth/test/node"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := node.Cleanup(); err != nil {
+		println(err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// hardening is what all C is compiled and linked with. Seen to fail with each of these taken out of build.sh.
+func hardening() (compiler, linker []string) {
+	compiler = []string{"-O2", "-fstack-protector-strong", "-fstack-clash-protection", "-D_FORTIFY_SOURCE=2"}
+	if runtime.GOARCH == "amd64" {
+		compiler = append(compiler, "-fcf-protection")
+	}
+	return compiler, []string{"-z,relro", "-z,now", "-z,noexecstack"}
+}
+
+// TestProgramsAreHardened reads the programs as checksec does. berthd and berth have no C: they are static programs of Go. The keeper, and
+// the small program inside it that stages and inits of pods are, have C: that is compiled with what protects it, and both run at
+// addresses that are others for each process, with nothing that can be written and executed, and nothing left to be relocated.
+func TestProgramsAreHardened(t *testing.T) {
+	dir, err := node.Binaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"berthd", "berth", "berth-keeper"} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, name)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := check(t, data)
+			info, err := buildinfo.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settings := map[string]string{}
+			for _, s := range info.Settings {
+				settings[s.Key] = s.Value
+			}
+			if name != "berth-keeper" {
+				if settings["CGO_ENABLED"] != "0" {
+					t.Errorf("CGO_ENABLED is %q: it may have C", settings["CGO_ENABLED"])
+				}
+				return
+			}
+			independent(t, f)
+			compiler, linker := hardening()
+			for _, flag := range compiler {
+				if !strings.Contains(settings["CGO_CFLAGS"]+" ", flag+" ") {
+					t.Errorf("its C was compiled without %s: %q", flag, settings["CGO_CFLAGS"])
+				}
+			}
+			for _, flag := range linker {
+				if !strings.Contains(settings["CGO_LDFLAGS"], flag) {
+					t.Errorf("it was linked without %s: %q", flag, settings["CGO_LDFLAGS"])
+				}
+			}
+			inner := inside(t, data)
+			small := check(t, inner)
+			independent(t, small)
+			section := small.Section(".GCC.command.line")
+			if section == nil {
+				t.Fatal("the small program does not tell how it was compiled")
+			}
+			switches, err := section.Data()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, flag := range append(compiler, "-fPIE") {
+				// Macros are not recorded: main.c does not compile without this one.
+				if !strings.HasPrefix(flag, "-D") && !strings.Contains(string(switches), flag) {
+					t.Errorf("the small program was compiled without %s: %q", flag, switches)
+				}
+			}
+		})
+	}
+}
+
+// inside is the small program that the keeper has inside.
+func inside(t *testing.T, keeper []byte) []byte {
+	t.Helper()
+	root, err := node.ModuleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// build.sh leaves what it has put into the keeper.
+	small, err := os.ReadFile(filepath.Join(root, "internal/keeper/program/program.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(keeper, small) {
+		t.Fatal("the keeper has another small program inside, or none: build it anew")
+	}
+	return small
+}
+
+// check looks at what holds for all programs.
+func check(t *testing.T, data []byte) *elf.File {
+	t.Helper()
+	f, err := elf.NewFile(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := false
+	for _, p := range f.Progs {
+		switch {
+		case p.Type == elf.PT_INTERP:
+			t.Error("it needs a dynamic loader")
+		case p.Type == elf.PT_GNU_STACK:
+			stack = true
+			if p.Flags&elf.PF_X != 0 {
+				t.Error("its stack can be executed")
+			}
+		case p.Type == elf.PT_LOAD && p.Flags&elf.PF_W != 0 && p.Flags&elf.PF_X != 0:
+			t.Errorf("its memory at %#x can be written and executed", p.Vaddr)
+		}
+	}
+	if !stack {
+		t.Error("it does not say that its stack is not to be executed")
+	}
+	for _, tag := range []elf.DynTag{elf.DT_NEEDED, elf.DT_RPATH, elf.DT_RUNPATH} {
+		if list, err := f.DynString(tag); err == nil && len(list) > 0 {
+			t.Errorf("%s: %q", tag, list)
+		}
+	}
+	if list, err := f.DynValue(elf.DT_TEXTREL); err == nil && len(list) > 0 {
+		t.Error("its code is relocated")
+	}
+	return f
+}
+
+// independent looks for what a position-independent program with full RELRO has.
+func independent(t *testing.T, f *elf.File) {
+	t.Helper()
+	if f.Type != elf.ET_DYN {
+		t.Errorf("it is of type %s, for fixed addresses", f.Type)
+	}
+	flag := func(tag elf.DynTag) (all uint64) {
+		values, _ := f.DynValue(tag)
+		for _, v := range values {
+			all |= v
+		}
+		return all
+	}
+	if elf.DynFlag1(flag(elf.DT_FLAGS_1))&elf.DF_1_PIE == 0 {
+		t.Error("it is no position-independent executable")
+	}
+	if elf.DynFlag(flag(elf.DT_FLAGS))&elf.DF_BIND_NOW == 0 {
+		t.Error("its symbols are bound when they are used")
+	}
+	relro := false
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_GNU_RELRO {
+			continue
+		}
+		relro = true
+		for _, name := range []string{".got", ".init_array", ".data.rel.ro", ".dynamic"} {
+			if s := f.Section(name); s != nil && (s.Addr < p.Vaddr || s.Addr+s.Size > (p.Vaddr+p.Memsz+4095)&^4095) {
+				t.Errorf("%s can be written after it has been relocated", name)
+			}
+		}
+	}
+	if !relro {
+		t.Error("what is relocated can be written after that")
+	}
+}
