@@ -3,6 +3,8 @@
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
 TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 nftables procps runc xfsprogs
+# What analyzes the C.
+LINT_PACKAGES  = cppcheck
 # What makes and runs a virtual machine.
 VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
 
@@ -56,11 +58,14 @@ fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)
 		-run '^TestMutatedRequestsNeitherBreakNorLeak$$' ./test/life
 
 .PHONY: lint
-lint: build-deps ## gofmt, go vet and staticcheck
+lint: build-deps ## gofmt, go vet, staticcheck, analyzers of the C, govulncheck
+	@packaging/packages.sh $(LINT_PACKAGES)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
 		if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) tool staticcheck -tags $(TAGS) ./...
+	packaging/lint-c.sh
+	GO='$(GO)' packaging/vulncheck.sh
 
 # All rows beside Debian's containerd; `make bench BENCH_FLAGS=` measures Berth alone, in less time.
 BENCH_FLAGS ?= -containerd -cni -crowd 200 -json bin/bench.json -svg bin/bench.svg
@@ -73,7 +78,7 @@ bench: test-deps build ## measure Berth beside a peer over their sockets (root);
 .PHONY: bench-kernel
 bench-kernel: test-deps ## what the kernel alone needs for the parts of a pod's life (root)
 	@mkdir -p bin
-	gcc -Wall -O2 -o bin/bench-kernel test/bench/kernel/kernel.c
+	gcc -Wall -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 -o bin/bench-kernel test/bench/kernel/kernel.c
 	bin/bench-kernel
 
 .PHONY: bench-compare

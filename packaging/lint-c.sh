@@ -1,0 +1,22 @@
+#!/bin/sh
+# Analyzes all C, with warnings as errors. Of three analyzers, gcc's own and cppcheck together find what clang's does, with a tenth of the
+# packages: gcc follows pointers and memory, cppcheck bounds and variables without a value.
+set -eu
+cd "$(dirname "$0")/.."
+cc=${CC:-gcc}
+hardened="-O2 -fPIE -fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2"
+[ "$(uname -m)" != x86_64 ] || hardened="$hardened -fcf-protection"
+warnings="-Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wimplicit-fallthrough=3 -Werror"
+# Every conversion that changes a value is written out.
+conversions="-Wconversion -Wsign-conversion -Wcast-qual"
+git ls-files -co --exclude-standard '*.c' | while read -r file; do
+	more=$conversions
+	case $file in
+	internal/keeper/stage/*) more= ;;
+	test/bench/kernel/*) more= ;; # measures calls, and is installed nowhere
+	esac
+	# shellcheck disable=SC2086
+	$cc $hardened $warnings $more -fanalyzer -c -o /dev/null "$file"
+done
+git ls-files -co --exclude-standard '*.c' | xargs cppcheck --quiet --std=c11 --inline-suppr --error-exitcode=1 \
+	--enable=warning,performance,portability -D_FORTIFY_SOURCE=2 -D__OPTIMIZE__ -D__SSP_STRONG__ -D__PIE__ -D__CET__
