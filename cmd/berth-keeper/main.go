@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"berth/internal/coredump"
 	"berth/internal/keeper"
 	"berth/internal/keeper/server"
 	"berth/internal/liblog"
@@ -49,6 +50,9 @@ func run() error {
 	case *showFormat:
 		fmt.Println(server.StateFormat)
 		return nil
+	}
+	if err := coredump.Forbid(); err != nil {
+		return err
 	}
 	log, err := logger(*level)
 	if err != nil {

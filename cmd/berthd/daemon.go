@@ -32,6 +32,7 @@ import (
 	"berth/internal/liblog"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/ocispec"
 	"berth/internal/pod"
 	"berth/internal/state"
 	"berth/internal/stream"
@@ -121,11 +122,19 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		closers = append(closers, devices.Close)
 	}
 
-	known, err := handlers(cfg)
+	info, err := kpr.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the keeper: %w", err)
+	}
+	bounding, err := ocispec.Bounding(info.PID)
+	if err != nil {
+		return fmt.Errorf("what the keeper can give to containers: %w", err)
+	}
+	known, err := handlers(cfg, bounding)
 	if err != nil {
 		return err
 	}
-	warnOfOldKeeper(ctx, kpr, known, log)
+	warnOfOldKeeper(info, known, log)
 	systemd := systemdCgroups(cfg)
 	domain := pod.Config{
 		Root:          cfg.Root,

@@ -68,7 +68,7 @@ func command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := handlers(cfg); err != nil {
+			if _, err := handlers(cfg, nil); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")

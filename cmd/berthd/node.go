@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/config"
+	"berth/internal/coredump"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/ocispec"
@@ -38,17 +39,21 @@ func newLogger(cfg *config.Config) (*slog.Logger, error) {
 	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
 }
 
-// protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to.
+// protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core files of it.
 func protect(cfg *config.Config, log *slog.Logger) {
+	if err := coredump.Forbid(); err != nil {
+		log.Warn("core files of berthd are not forbidden", "error", err)
+	}
 	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(cfg.OOMScoreAdj)), 0)
 	if err != nil {
 		log.Info("oom_score_adj stays as it is: this process may not lower it", "wanted", cfg.OOMScoreAdj, "error", err)
 	}
 }
 
-// handlers turns the configured runtimes into the domain's.
-func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
-	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs}
+// handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give, which berthd's own
+// unit has it do without; nil: berthd's.
+func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, error) {
+	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs, Bounding: bounding}
 	switch p := cfg.Seccomp.DefaultProfile; p {
 	case "":
 	case "runtime/default":
@@ -93,13 +98,9 @@ func handlers(cfg *config.Config) (map[string]pod.Handler, error) {
 }
 
 // warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler.
-func warnOfOldKeeper(ctx context.Context, kpr *keeper.Client, known map[string]pod.Handler, log *slog.Logger) {
+func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, log *slog.Logger) {
 	for name, h := range known {
-		if h.Setup != keeper.SetupLibcontainer {
-			continue
-		}
-		info, err := kpr.Info(ctx)
-		if err == nil && !slices.Contains(info.Features, keeper.FeatureSetup) {
+		if h.Setup == keeper.SetupLibcontainer && !slices.Contains(info.Features, keeper.FeatureSetup) {
 			log.Error("containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",
 				"handler", name, "setup", h.Setup, "keeper_version", info.Version)
 		}

@@ -43,15 +43,19 @@ func (b *builder) capabilities() error {
 		set = DefaultCapabilities
 	}
 	set = slices.Clone(set)
+	all := b.in.Handler.Bounding
+	if all == nil {
+		all = b.host.Capabilities
+	}
 	if addAll || b.security.Privileged {
-		set = slices.Clone(b.host.Capabilities)
+		set = slices.Clone(all)
 	}
 	// "drop ALL, add X" is X alone, and "add ALL, drop X" is all but X.
 	if dropAll && !b.security.Privileged {
 		set = nil
 	}
 	if ambientAll {
-		ambient = b.host.Capabilities
+		ambient = all
 	}
 	set = append(set, add...)
 	set = append(set, ambient...)
@@ -61,7 +65,7 @@ func (b *builder) capabilities() error {
 	}
 	slices.Sort(set)
 	set = slices.Compact(set)
-	has := func(c string) bool { return slices.Contains(b.host.Capabilities, c) }
+	has := func(c string) bool { return slices.Contains(all, c) }
 	for _, c := range set {
 		if !has(c) {
 			b.warn("capability %s cannot be given: this node's runtime does not have it", c)

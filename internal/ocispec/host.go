@@ -50,18 +50,9 @@ func detect() (*Host, error) {
 	if h.Hostname, err = os.Hostname(); err != nil {
 		return nil, fmt.Errorf("hostname: %w", err)
 	}
-	supported, err := capability.ListSupported()
-	if err != nil {
-		return nil, fmt.Errorf("capabilities: %w", err)
+	if h.Capabilities, err = Bounding(0); err != nil {
+		return nil, err
 	}
-	for _, c := range supported {
-		if has, err := capability.GetBound(c); err != nil {
-			return nil, fmt.Errorf("capabilities: %w", err)
-		} else if has {
-			h.Capabilities = append(h.Capabilities, "CAP_"+strings.ToUpper(c.String()))
-		}
-	}
-	slices.Sort(h.Capabilities)
 	if h.MayRaiseLimits, err = hasEffective(capability.CAP_SYS_RESOURCE); err != nil {
 		return nil, err
 	}
@@ -80,6 +71,29 @@ func detect() (*Host, error) {
 	h.RecursiveReadonly = unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) != unix.ENOSYS
 	h.IDMappedMounts = h.RecursiveReadonly
 	return h, nil
+}
+
+// Bounding is the bounding set of a process, of this one with 0, as CAP_…, sorted.
+func Bounding(pid int) ([]string, error) {
+	supported, err := capability.ListSupported()
+	if err != nil {
+		return nil, fmt.Errorf("capabilities: %w", err)
+	}
+	process, err := capability.NewPid2(pid)
+	if err == nil {
+		err = process.Load()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("capabilities of process %d: %w", pid, err)
+	}
+	var names []string
+	for _, c := range supported {
+		if process.Get(capability.BOUNDING, c) {
+			names = append(names, "CAP_"+strings.ToUpper(c.String()))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 func hasEffective(c capability.Cap) (bool, error) {

@@ -57,6 +57,9 @@ type Handler struct {
 	PrivilegedWithoutHostDevices bool
 	// Capabilities is the set that a container starts from; nil: DefaultCapabilities.
 	Capabilities []string
+	// Bounding are the capabilities that a container can be given: those of the process that starts it, as Bounding lists them. Nil:
+	// this process's.
+	Bounding []string
 	// Rlimits are set for every container, by name as RLIMIT_NOFILE.
 	Rlimits []specs.POSIXRlimit
 	// PidsLimit is the default limit of processes of a container; 0: none.
