@@ -45,12 +45,19 @@ test: test-deps build ## all tests, then lint (root)
 	$(MAKE) lint
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, conformance, vm-smoke, vm-selinux
+ci: ## what a change has to pass (root): test, fuzz, conformance, test-libcontainer, vm-smoke, vm-selinux
 	$(MAKE) test
 	$(MAKE) fuzz
 	$(MAKE) conformance
+	$(MAKE) test-libcontainer
 	$(MAKE) vm-smoke
 	$(MAKE) vm-selinux
+
+.PHONY: test-libcontainer
+test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
+	BERTH_SETUP=libcontainer BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) \
+		-timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./internal/keeper ./test/life
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance -setup libcontainer -phases spdy
 
 .PHONY: fuzz
 fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)
@@ -123,7 +130,7 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
 	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
 		$(DESTDIR)$(unitdir)/berth-device-plugin.service
-	install -m 0644 LICENSE README.md CHANGELOG.md docs/*.md $(DESTDIR)$(docdir)/
+	install -m 0644 LICENSE README.md CHANGELOG.md SECURITY.md docs/*.md $(DESTDIR)$(docdir)/
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
 	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
 		install -m 0644 $(DESTDIR)$(docdir)/config.toml $(DESTDIR)$(sysconfdir)/berth/config.toml

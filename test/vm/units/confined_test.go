@@ -1,0 +1,132 @@
+package units
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node/nodetest"
+)
+
+// exposure is the most that systemd-analyze security may say of a unit, in tenths: what docs/security.md gives.
+var exposure = map[string]string{"berthd": "75", "berth-keeper": "92", "berth-device-plugin": "11"}
+
+// TestUnitsAreNoMoreExposedThanIsSaid. It fails where a setting is taken out of a unit.
+func TestUnitsAreNoMoreExposedThanIsSaid(t *testing.T) {
+	installed(t)
+	for unit, most := range exposure {
+		path := strings.TrimSpace(property(t, unit, "FragmentPath"))
+		if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+most, path).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", unit, err, out)
+		}
+	}
+}
+
+// TestUnitsTakeNothingFromContainers: what systemd takes from berthd and the keeper is not missing in what they start. It was seen to fail
+// with NoNewPrivileges=yes, CapabilityBoundingSet=, LimitCORE=0 and ProtectHome=yes in the keeper's unit.
+func TestUnitsTakeNothingFromContainers(t *testing.T) {
+	n := installed(t)
+	field := func(pid, name string) string {
+		t.Helper()
+		b, err := os.ReadFile("/proc/" + pid + "/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if value, ok := strings.CutPrefix(line, name+":"); ok {
+				return strings.TrimSpace(value)
+			}
+		}
+		return ""
+	}
+	for _, unit := range []string{"berthd", "berth-keeper"} {
+		pid := property(t, unit, "MainPID")
+		for _, ns := range []string{"mnt", "net", "uts", "ipc", "user"} {
+			own, err := os.Readlink("/proc/" + pid + "/ns/" + ns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if host, _ := os.Readlink("/proc/1/ns/" + ns); own != host {
+				t.Errorf("%s has a %s namespace of its own: what it mounts, and pods' namespaces, would not be the host's", unit, ns)
+			}
+		}
+	}
+	if got, host := field(property(t, "berthd", "MainPID"), "CapBnd"), field("1", "CapBnd"); got == host {
+		t.Error("berthd has all capabilities")
+	}
+
+	const status = `grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\t' | tr '\n' ' '; umask; grep 'core file' /proc/self/limits | awk '{print $5}'`
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
+	privileged := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
+	plain := p.Run()
+	want := func(bounding string) string { return "CapBnd:" + bounding + " NoNewPrivs:0 Seccomp:0 0022\nunlimited" }
+	if got := privileged.Sh(status); got != want(field("1", "CapBnd")) {
+		t.Errorf("a privileged container: %q, and not %q", got, want(field("1", "CapBnd")))
+	}
+	if got := plain.Sh(status); got != want("00000000a80425fb") {
+		t.Errorf("a container: %q, and not %q", got, want("00000000a80425fb"))
+	}
+	first := p.Run(nodetest.Sh(status + "; sleep 3600"))
+	first.WaitLog("unlimited")
+	if got := strings.TrimSuffix(first.Stdout(), "\n"); got != want("00000000a80425fb") {
+		t.Errorf("a first process: %q", got)
+	}
+
+	// Devices of the host, which the keeper's unit has none of.
+	privileged.Sh("dd if=/dev/fuse of=/dev/null count=0 2>&1 || test ! -e /dev/fuse; dd if=/dev/loop-control of=/dev/null count=0")
+
+	// What others mount after the start reaches a container, as in a namespace that follows the host's.
+	dir := t.TempDir()
+	follower := p.Run(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/shared", Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}))
+	at := filepath.Join(dir, "late")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "mount", "-t", "tmpfs", "late", at)
+	t.Cleanup(func() { must(t, "umount", at) })
+	if err := os.WriteFile(filepath.Join(at, "file"), []byte("late"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := follower.Sh("cat /shared/late/file"); got != "late" {
+		t.Errorf("a mount of the host's: %q", got)
+	}
+
+	// Addresses that the keeper's unit may not send to nor bind.
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintln(c, "reached")
+			c.Close()
+		}
+	}()
+	port := l.Addr().(*net.TCPAddr).Port
+	if got := plain.Sh(fmt.Sprintf("gateway=$(ip route | awk '/default/{print $3}'); nc $gateway %d </dev/null", port)); got != "reached" {
+		t.Errorf("a container reaches the host: %q", got)
+	}
+	server := p.Run(nodetest.Sh("while :; do echo hello | nc -l -p 8080; done"))
+	_ = server
+	nodetest.Eventually(t, 20*time.Second, "a container's server answers", func() error {
+		r, err := plain.Exec(20, "sh", "-c", "nc "+p.IP()+" 8080 </dev/null")
+		if err == nil && !strings.Contains(string(r.Stdout), "hello") {
+			err = fmt.Errorf("it says %q %q", r.Stdout, r.Stderr)
+		}
+		return err
+	})
+	p.Remove()
+	nothingLeft(t)
+}
