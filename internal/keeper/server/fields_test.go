@@ -366,7 +366,7 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 		}
 	}
 	limit := int64(1)
-	if _, err := mergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{Kernel: &limit}}); err == nil {
+	if _, err := mergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{KernelTCP: &limit}}); err == nil {
 		t.Error("an update of a limit that nobody sets is taken")
 	}
 	mask := uint32(0o77)
