@@ -189,7 +189,7 @@ func TestTheReasonWhyLibcontainerSetsAContainerUpIsTold(t *testing.T) {
 		"a personality": {func(s *specs.Spec) {
 			s.Linux.Personality = &specs.LinuxPersonality{Domain: specs.PerLinux}
 		}, keeper.EngineLibcontainer, keeper.EngineLibcontainer},
-		"a user namespace": {func(s *specs.Spec) {
+		"a user namespace that is not its pod's, or mounts that the stage does not make in one": {func(s *specs.Spec) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
 			s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
 		}, keeper.EngineLibcontainerStage, keeper.EngineStage},

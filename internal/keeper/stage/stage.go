@@ -143,7 +143,7 @@ var steps = map[int32]string{
 	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
 	C.STEP_TRANSIT: "bring mounts into the user namespace", C.STEP_PROC: "open a procfs of the pod's processes",
 	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper",
-	C.STEP_NULL:     "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
+	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
 }
 
 func (p *Process) failure(step, operation int32, errno unix.Errno) error {
