@@ -14,7 +14,6 @@ files=$(git ls-files -co --exclude-standard '*.c' | grep -v /testdata/)
 for file in $files; do
 	more=
 	case $file in
-	internal/keeper/stage/*) ;;
 	test/*) ;; # installed nowhere
 	internal/*) more=$conversions ;;
 	esac

@@ -400,7 +400,8 @@ func (l *lab) freeze(on bool) {
 // execs, with and without a PID namespace that is shared and a user namespace. Either the start fails with an error and nothing of it is
 // left, or the program runs with all that it has when nothing fails.
 //
-// Seen to fail with the results of capset(2), of the prctl(2) that clears ambient capabilities and of setgroups(2) not looked at.
+// Seen to fail with the results of setgid(2), of seccomp(2), and of the prctl(2) that drops capabilities of the bounding set, not looked
+// at, and with an EPERM of setgroups(2) passed over in user namespaces.
 func TestAFaultInAStageNeverConfinesLess(t *testing.T) {
 	l := newLab(t)
 	sleeps := []string{"sleep", "1000"}

@@ -2,6 +2,9 @@
 #ifndef BERTH_STAGE_INNER_H
 #define BERTH_STAGE_INNER_H
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "stage.h"
 
 extern struct stage_plan *stage_plan;
@@ -13,6 +16,9 @@ void __attribute__((noreturn)) stage_fail(int step);
 /* A descriptor that stays open is one that the program gets. */
 void stage_close(int fd, int step);
 
+/* A system call that gives a descriptor, or says whether it has failed. */
+#define stage_call(...) ((int)syscall(__VA_ARGS__))
+
 static inline void *stage_at(uint32_t offset) { return (char *)stage_plan + offset; }
 
 /* The last byte of the plan is 0 and stays so: each string ends inside. */
@@ -20,7 +26,7 @@ static inline const char *stage_text(uint64_t offset)
 {
 	if (offset >= stage_plan->size)
 		stage_fail(STEP_PLAN);
-	return offset ? stage_at(offset) : "";
+	return offset ? stage_at((uint32_t)offset) : "";
 }
 
 /* stage.c */

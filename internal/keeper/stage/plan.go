@@ -205,9 +205,6 @@ func (t *Target) encode(e *encoder) error {
 	pl := &e.plan
 	pl.flags |= C.STAGE_JOIN
 	pl.namespaces = C.uint32_t(t.Namespaces)
-	if t.Namespaces&unix.CLONE_NEWUSER != 0 {
-		pl.flags |= C.STAGE_USERNS
-	}
 	if t.Umask != nil {
 		pl.flags |= C.STAGE_UMASK
 		pl.umask = C.uint32_t(*t.Umask)

@@ -41,7 +41,7 @@ int stage_proc = -1;
 
 #define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-static const struct sock_filter calls[] = {
+static struct sock_filter calls[] = {
 	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
 	BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0),
 	BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
@@ -71,8 +71,8 @@ static void __attribute__((noreturn)) end(int code)
 static void __attribute__((noreturn)) send_context(int to)
 {
 	union control control = {.space = {0}};
-	int fs = syscall(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
-	unsigned char error = fs < 0 ? errno : 0;
+	int fs = stage_call(SYS_fsopen, "proc", FSOPEN_CLOEXEC);
+	unsigned char error = fs < 0 ? (unsigned char)errno : 0;
 	struct iovec iov = {.iov_base = &error, .iov_len = 1};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct cmsghdr *c;
@@ -92,7 +92,7 @@ static void __attribute__((noreturn)) send_context(int to)
 /* Outside of the namespace still: gives up what must not be seen in it, and has a child in it. */
 static void __attribute__((noreturn)) send_from(int pid_namespace, int to)
 {
-	struct sock_fprog prog = {.len = sizeof(calls) / sizeof(*calls), .filter = (struct sock_filter *)calls};
+	struct sock_fprog prog = {.len = sizeof(calls) / sizeof(*calls), .filter = calls};
 	long child;
 
 	if (setns(pid_namespace, CLONE_NEWPID) != 0 || setns(STAGE_FD_NAMESPACES, CLONE_NEWNS) != 0 || unshare(CLONE_NEWCGROUP) != 0)

@@ -49,7 +49,7 @@ static int set_attributes(int fd, unsigned int flags, uint64_t set, uint64_t cle
 {
 	struct mount_attr a = {.attr_set = set, .attr_clr = clear, .propagation = propagation};
 
-	return syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, &a, sizeof(a));
+	return stage_call(SYS_mount_setattr, fd, "", AT_EMPTY_PATH | flags, &a, sizeof(a));
 }
 
 static int propagate(int fd, uint64_t flags)
@@ -59,12 +59,12 @@ static int propagate(int fd, uint64_t flags)
 
 static int clone_tree(int dir, const char *path, unsigned int flags)
 {
-	return syscall(SYS_open_tree, dir, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
+	return stage_call(SYS_open_tree, dir, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags);
 }
 
 static int attach(int tree, int target)
 {
-	return syscall(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+	return stage_call(SYS_move_mount, tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
 }
 
 static int open_in_root(const char *path, uint64_t flags, uint64_t resolve)
@@ -77,7 +77,7 @@ static int open_in_root(const char *path, uint64_t flags, uint64_t resolve)
 
 	/* Another process that renames makes it unsure whether ".." leads out; then the kernel says so. */
 	for (i = 0; i < 100; i++) {
-		fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
+		fd = stage_call(SYS_openat2, root, path, &how, sizeof(how));
 		if (fd >= 0 || errno != EAGAIN)
 			break;
 	}
@@ -189,7 +189,7 @@ static int reach_parent(const char *path, const char **name)
 		return -1;
 	}
 	*name = slash + 1;
-	memcpy(dir, path, slash - path);
+	memcpy(dir, path, (size_t)(slash - path));
 	dir[slash - path] = 0;
 	return reach(*dir ? dir : "/", 0);
 }
@@ -239,7 +239,7 @@ static void note_proc(const struct stage_op *op)
 
 static int configure(int fs, const char *key, const char *value)
 {
-	return syscall(SYS_fsconfig, fs, value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, key, value, 0);
+	return stage_call(SYS_fsconfig, fs, value ? FSCONFIG_SET_STRING : FSCONFIG_SET_FLAG, key, value, 0);
 }
 
 /* A procfs of the PID namespace that this process's child will be in. */
@@ -262,7 +262,7 @@ static void mount_proc(const struct stage_op *op, int target)
 	}
 	if (syscall(SYS_fsconfig, stage_proc, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		fail_op(STEP_OPERATION);
-	tree = syscall(SYS_fsmount, stage_proc, FSMOUNT_CLOEXEC, (unsigned int)op->set);
+	tree = stage_call(SYS_fsmount, stage_proc, FSMOUNT_CLOEXEC, (unsigned int)op->set);
 	if (tree < 0 || attach(tree, target) != 0)
 		fail_op(STEP_OPERATION);
 	close(tree);
@@ -398,7 +398,7 @@ static void do_protect(const struct stage_op *op)
 }
 
 /* The container's own, and no other file in its place. */
-static int open_null(int flags)
+static int open_null(uint64_t flags)
 {
 	struct stat st;
 	int fd = open_in_root("/dev/null", flags, 0);
@@ -415,12 +415,12 @@ static int make_void(const char *label)
 {
 	int fs, tree;
 
-	fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+	fs = stage_call(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
 	if (fs < 0 || configure(fs, "source", "tmpfs") != 0 || configure(fs, "nr_blocks", "1") != 0 ||
 	    configure(fs, "nr_inodes", "1") != 0 || configure(fs, "ro", NULL) != 0 || (*label && configure(fs, "context", label) != 0) ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		fail_op(STEP_OPERATION);
-	tree = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
+	tree = stage_call(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
 	if (tree < 0)
 		fail_op(STEP_OPERATION);
 	close(fs);
@@ -470,7 +470,7 @@ static void do_sysctl(const struct stage_op *op)
 		fail_op(STEP_TARGET);
 	if (x.stx_mnt_id != proc_mount)
 		fail_op_with(STEP_TARGET, EXDEV);
-	fd = syscall(SYS_openat2, proc, stage_text(op->source), &how, sizeof(how));
+	fd = stage_call(SYS_openat2, proc, stage_text(op->source), &how, sizeof(how));
 	if (fd < 0)
 		fail_op(STEP_TARGET);
 	n = write(fd, value, strlen(value));
@@ -589,7 +589,7 @@ static int part_from_host(int tree)
 /* The container's IDs are what the file system has. */
 static void map_ids(const struct stage_op *op, int user)
 {
-	struct mount_attr a = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = user};
+	struct mount_attr a = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (__u64)user};
 	unsigned int all = op->flags & OP_IDMAP_ALL ? AT_RECURSIVE : 0;
 
 	if (syscall(SYS_mount_setattr, op->fd, "", AT_EMPTY_PATH | all, &a, sizeof(a)) != 0)
@@ -691,11 +691,11 @@ static int take_from_transit(unsigned int number)
 
 static void make_transit(void)
 {
-	int fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+	int fs = stage_call(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
 
 	if (fs < 0 || configure(fs, "mode", "0755") != 0 || syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		stage_fail(STEP_TRANSIT);
-	transit = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	transit = stage_call(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
 	if (transit < 0 || syscall(SYS_move_mount, transit, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
 		stage_fail(STEP_TRANSIT);
 	close(fs);
@@ -728,7 +728,7 @@ static void pass_into_user_namespace(int user, const int *seen)
 		stage_fail(STEP_TRANSIT);
 	close(transit);
 	stage_enter_user_namespace(user);
-	if (unshare(stage_plan->namespaces) != 0)
+	if (unshare((int)stage_plan->namespaces) != 0)
 		stage_fail(STEP_UNSHARE);
 	for (i = 0; i < n; i++)
 		if (op[i].kind == OP_BIND)
@@ -752,7 +752,7 @@ void stage_leave_host(int user)
 	    set_attributes(root, 0, 0, 0, stage_plan->root_propagation & MS_SLAVE ? MS_SLAVE : MS_PRIVATE) != 0)
 		stage_fail(STEP_ROOTFS);
 	for (i = 0; i < stage_plan->operations.count; i++) {
-		current = i;
+		current = (int)i;
 		if (op[i].kind == OP_BIND)
 			take_source(&op[i], user);
 	}
@@ -766,7 +766,7 @@ void stage_leave_host(int user)
 	stage_close(STAGE_FD_NAMESPACES, STEP_DESCRIPTORS);
 	if (user >= 0)
 		pass_into_user_namespace(user, seen);
-	else if (unshare(stage_plan->namespaces) != 0)
+	else if (unshare((int)stage_plan->namespaces) != 0)
 		stage_fail(STEP_UNSHARE);
 	if (syscall(SYS_move_mount, root, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) != 0)
 		stage_fail(STEP_ROOTFS);
@@ -778,7 +778,7 @@ void stage_set_up_root(void)
 	uint32_t i;
 
 	for (i = 0; i < stage_plan->operations.count; i++) {
-		current = i;
+		current = (int)i;
 		operate(&op[i]);
 	}
 	if (chdir("/") != 0)

@@ -134,7 +134,6 @@ func (s *Setup) encode(e *encoder) error {
 		pl.flags |= C.STAGE_WAIT
 	}
 	if s.User != "" {
-		pl.flags |= C.STAGE_USERNS
 		pl.user = e.text(s.User)
 	}
 	if s.forksEarly() {

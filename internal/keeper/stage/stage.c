@@ -87,7 +87,7 @@ static uint32_t check_list(const struct stage_list *l, uint32_t room, size_t siz
 		return l->offset;
 	if (l->offset < sizeof(*stage_plan) || l->offset % 8 || end >= stage_plan->size)
 		fail_with(STEP_PLAN, EINVAL);
-	return end;
+	return (uint32_t)end;
 }
 
 /* What is written to is nothing else's. */
@@ -126,7 +126,7 @@ static void map_plan(void)
 	if (fstat(STAGE_FD_PLAN, &st) != 0 || (size_t)st.st_size < sizeof(*stage_plan))
 		fail_with(STEP_PLAN, EINVAL);
 	/* Private and writable: the places of arguments and environment become pointers. */
-	p = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, STAGE_FD_PLAN, 0);
+	p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, STAGE_FD_PLAN, 0);
 	if (p == MAP_FAILED)
 		stage_fail(STEP_PLAN);
 	stage_plan = p;
@@ -142,7 +142,7 @@ static void join_cgroups(void)
 	uint32_t i;
 
 	for (i = 0; i < stage_plan->cgroups.count; i++) {
-		int fd = STAGE_FD_CGROUPS + i;
+		int fd = STAGE_FD_CGROUPS + (int)i;
 
 		if (write(fd, "0", 1) != 1)
 			stage_fail(STEP_CGROUP);
@@ -162,7 +162,8 @@ static void reset_affinity(void)
 static void set_oom_score(void)
 {
 	char want[16], have[16];
-	int fd, n, m;
+	ssize_t n, m;
+	int fd;
 
 	if (!(stage_plan->flags & STAGE_OOM_SCORE))
 		return;
@@ -171,7 +172,7 @@ static void set_oom_score(void)
 	if (fd < 0)
 		stage_fail(STEP_OOM_SCORE);
 	m = read(fd, have, sizeof(have));
-	if ((m != n || memcmp(have, want, n) != 0) && pwrite(fd, want, n, 0) != n)
+	if ((m != n || memcmp(have, want, (size_t)n) != 0) && pwrite(fd, want, (size_t)n, 0) != n)
 		stage_fail(STEP_OOM_SCORE);
 	close(fd);
 }
@@ -200,7 +201,7 @@ static void set_limit(uint32_t i)
 	struct limit r = {l->soft, l->hard};
 
 	if (syscall(SYS_prlimit64, 0, l->resource, &r, NULL) != 0)
-		stage_fail_at(STEP_RLIMIT, errno, i);
+		stage_fail_at(STEP_RLIMIT, errno, (int)i);
 }
 
 /* Raises a hard limit as far as it is to go, while there is the right to. */
@@ -210,11 +211,11 @@ static struct limit raise_limit(uint32_t i)
 	struct limit r;
 
 	if (syscall(SYS_prlimit64, 0, l->resource, NULL, &r) != 0)
-		stage_fail_at(STEP_RLIMIT, errno, i);
+		stage_fail_at(STEP_RLIMIT, errno, (int)i);
 	if (r.hard < l->hard) {
 		r.hard = l->hard;
 		if (syscall(SYS_prlimit64, 0, l->resource, &r, NULL) != 0)
-			stage_fail_at(STEP_RLIMIT, errno, i);
+			stage_fail_at(STEP_RLIMIT, errno, (int)i);
 	}
 	return r;
 }
@@ -236,7 +237,7 @@ static void leave_to_child(uint32_t i)
 
 	r.soft = r.hard;
 	if (syscall(SYS_prlimit64, 0, RLIMIT_NPROC, &r, NULL) != 0)
-		stage_fail_at(STEP_RLIMIT, errno, i);
+		stage_fail_at(STEP_RLIMIT, errno, (int)i);
 }
 
 static void set_limits(void)
@@ -269,7 +270,7 @@ static void fork_for_keeper(void)
 	if (pid < 0)
 		stage_fail(STEP_FORK);
 	if (pid > 0) {
-		stage_say(STEP_PID, pid);
+		stage_say(STEP_PID, (int)pid);
 		_exit(0);
 	}
 }
@@ -300,7 +301,7 @@ static void become_root(void)
 {
 	if (syscall(SYS_setresgid, 0, 0, 0) != 0 || syscall(SYS_setresuid, 0, 0, 0) != 0)
 		stage_fail(STEP_ROOT);
-	if (syscall(SYS_setgroups, 0, NULL) != 0 && !(stage_plan->flags & STAGE_USERNS && errno == EPERM))
+	if (syscall(SYS_setgroups, 0, NULL) != 0)
 		stage_fail(STEP_ROOT);
 	be_closed();
 }
@@ -321,7 +322,7 @@ void stage_enter_user_namespace(int user)
 
 static void enter_namespaces(void)
 {
-	int rest = stage_plan->namespaces & ~CLONE_NEWUSER;
+	int rest = (int)(stage_plan->namespaces & ~(uint32_t)CLONE_NEWUSER);
 
 	/* With the host's rights first; the user namespace has fewer. */
 	if (rest && setns(STAGE_FD_NAMESPACES, rest) != 0)
@@ -385,9 +386,9 @@ static void confine_inside(void)
 		fail_with(STEP_CONFINE_OPEN, EINVAL);
 	errno = ENOENT;
 	if (!(stage_plan->flags & STAGE_SELINUX))
-		fd = syscall(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
+		fd = stage_call(SYS_openat2, proc, "thread-self/attr/apparmor/exec", &how, sizeof(how));
 	if (fd < 0 && errno == ENOENT)
-		fd = syscall(SYS_openat2, proc, "thread-self/attr/exec", &how, sizeof(how));
+		fd = stage_call(SYS_openat2, proc, "thread-self/attr/exec", &how, sizeof(how));
 	close(proc);
 	confine(fd);
 }
@@ -468,7 +469,7 @@ void stage_make_terminal(void)
 	if (peer < 0)
 		stage_fail(STEP_TERMINAL);
 	if (stage_plan->rows && stage_plan->columns) {
-		struct winsize size = {.ws_row = stage_plan->rows, .ws_col = stage_plan->columns};
+		struct winsize size = {.ws_row = (unsigned short)stage_plan->rows, .ws_col = (unsigned short)stage_plan->columns};
 
 		if (ioctl(master, TIOCSWINSZ, &size) != 0)
 			stage_fail(STEP_TERMINAL);
@@ -512,7 +513,7 @@ static void give_stdio(void)
 			stage_fail(STEP_STDIO);
 		if (st.st_uid == stage_plan->uid || (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3)))
 			continue;
-		if (fchown(fd, stage_plan->uid, -1) != 0 && errno != EPERM && errno != EROFS)
+		if (fchown(fd, stage_plan->uid, (gid_t)-1) != 0 && errno != EPERM && errno != EROFS)
 			stage_fail(STEP_STDIO);
 	}
 }
@@ -534,7 +535,7 @@ static void put_capabilities(uint64_t effective, uint64_t permitted, uint64_t in
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {
 		{.effective = (uint32_t)effective, .permitted = (uint32_t)permitted, .inheritable = (uint32_t)inheritable},
-		{.effective = effective >> 32, .permitted = permitted >> 32, .inheritable = inheritable >> 32},
+		{.effective = (uint32_t)(effective >> 32), .permitted = (uint32_t)(permitted >> 32), .inheritable = (uint32_t)(inheritable >> 32)},
 	};
 
 	if (syscall(SYS_capset, &header, data) != 0)
@@ -554,8 +555,7 @@ static void drop_bounding(void)
 
 static void change_user(void)
 {
-	if (syscall(SYS_setgroups, stage_plan->groups.count, stage_at(stage_plan->groups.offset)) != 0 &&
-	    !(stage_plan->flags & STAGE_USERNS && errno == EPERM)) /* denied for the whole namespace */
+	if (syscall(SYS_setgroups, stage_plan->groups.count, stage_at(stage_plan->groups.offset)) != 0)
 		stage_fail(STEP_GROUPS);
 	if (syscall(SYS_setgid, stage_plan->gid) != 0)
 		stage_fail(STEP_GID);
@@ -584,7 +584,7 @@ static void set_capabilities(void)
 /* From here on the container's own rules hold: few calls, and only such as every program makes, but for capset. */
 static void load_filter(void)
 {
-	struct sock_fprog prog = {.len = stage_plan->filter.count, .filter = (struct sock_filter *)stage_at(stage_plan->filter.offset)};
+	struct sock_fprog prog = {.len = (unsigned short)stage_plan->filter.count, .filter = stage_at(stage_plan->filter.offset)};
 
 	if (stage_plan->filter.count == 0)
 		return;
@@ -614,9 +614,9 @@ static const char *home(void)
 		ssize_t n = read(fd, buf + have, sizeof(buf) - 1 - have);
 
 		if (n > 0)
-			have += n;
+			have += (size_t)n;
 		buf[have] = '\n';
-		for (line = buf; line < buf + have && (end = memchr(line, '\n', buf + have + (n <= 0) - line)); line = end + 1) {
+		for (line = buf; line < buf + have && (end = memchr(line, '\n', (size_t)(buf + have + (n <= 0) - line))); line = end + 1) {
 			char *field[7], *s = line;
 			int fields = 1;
 			uint64_t uid = 0;
@@ -633,7 +633,7 @@ static const char *home(void)
 			if (fields < 6 || *field[2] == 0)
 				continue;
 			for (s = field[2]; *s >= '0' && *s <= '9' && uid <= UINT32_MAX; s++)
-				uid = 10 * uid + (*s - '0');
+				uid = 10 * uid + (uint64_t)(*s - '0');
 			if (*s || uid != stage_plan->uid || strlen(field[5]) >= sizeof(found) - 5)
 				continue;
 			strcpy(found + 5, field[5]);
@@ -642,7 +642,7 @@ static const char *home(void)
 		}
 		if (n <= 0)
 			break;
-		have = buf + have - line;
+		have = (size_t)(buf + have - line);
 		if (have >= sizeof(buf) - 1)
 			break; /* a line that is no user's */
 		memmove(buf, line, have);
@@ -652,16 +652,16 @@ static const char *home(void)
 }
 
 /* Offsets of strings become pointers, in place: the plan leaves room for them. */
-static char **strings(const struct stage_list *l, const char *extra)
+static const char **strings(const struct stage_list *l, const char *extra)
 {
-	const uint64_t *offsets = stage_at(l->offset);
-	char **out = (char **)offsets;
+	uint64_t *offsets = stage_at(l->offset);
+	const char **out = (const char **)offsets;
 	uint32_t i;
 
 	for (i = 0; i < l->count; i++)
-		out[i] = (char *)stage_text(offsets[i]);
+		out[i] = stage_text(offsets[i]);
 	if (extra)
-		out[i++] = (char *)extra;
+		out[i++] = extra;
 	out[i] = NULL;
 	return out;
 }
@@ -697,7 +697,7 @@ static const char *look_up(const char *name)
 		int n;
 		const char *colon = strchr(dir, ':');
 
-		n = colon ? colon - dir : (int)strlen(dir);
+		n = colon ? (int)(colon - dir) : (int)strlen(dir);
 		next = colon ? colon + 1 : NULL;
 		if ((size_t)snprintf(found, sizeof(found), "%.*s/%s", n ? n : 1, n ? dir : ".", name) >= sizeof(found))
 			continue;
@@ -725,12 +725,12 @@ static void await(void)
 		_exit(STAGE_ABANDONED);
 }
 
-static int open_namespace(const struct stage_namespace *ns, uint32_t i)
+static int open_namespace(const struct stage_namespace *ns, int i)
 {
 	int fd = open(stage_text(ns->path), O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		stage_fail_at(STEP_JOIN, errno, i);
+		stage_fail_at(STEP_JOIN, errno, (int)i);
 	return fd;
 }
 
@@ -742,12 +742,12 @@ static void join_others(void)
 	int fd;
 
 	for (i = 0; i < stage_plan->joins.count; i++) {
-		fd = open_namespace(&ns[i], i);
+		fd = open_namespace(&ns[i], (int)i);
 		/* Before this process's own children are in it. */
 		if (ns[i].type == CLONE_NEWPID && stage_mounts_proc())
 			stage_proc = stage_open_proc(fd);
-		if (setns(fd, ns[i].type) != 0)
-			stage_fail_at(STEP_JOIN, errno, i);
+		if (setns(fd, (int)ns[i].type) != 0)
+			stage_fail_at(STEP_JOIN, errno, (int)i);
 		close(fd);
 	}
 }
@@ -807,7 +807,7 @@ static void join(void)
 static void __attribute__((noreturn)) run(void)
 {
 	const char *program;
-	char **argv, **envp;
+	const char **argv, **envp;
 	int cwd;
 
 	if (stage_plan->flags & STAGE_BEGIN)

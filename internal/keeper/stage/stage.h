@@ -26,20 +26,19 @@ enum {
 enum {
 	STAGE_JOIN = 1 << 0,
 	STAGE_NO_NEW_PRIVS = 1 << 1,
-	STAGE_USERNS = 1 << 2,
-	STAGE_UMASK = 1 << 3,
-	STAGE_OOM_SCORE = 1 << 4,
-	STAGE_KEYRING = 1 << 5,
-	STAGE_HOME = 1 << 6, /* look HOME up and put it into the last place of the environment */
-	STAGE_TERMINAL = 1 << 7,
-	STAGE_CAPABILITIES = 1 << 8,
-	STAGE_BEGIN = 1 << 9,           /* a container's first process, set up from nothing */
-	STAGE_WAIT = 1 << 10,           /* another process moves it into its cgroup, and then lets it go on */
-	STAGE_REOPEN_NULL = 1 << 11,    /* the container has a /dev of its own */
-	STAGE_SELINUX = 1 << 12,        /* the confinement is an SELinux label, not what AppArmor reads */
-	STAGE_FORK = 1 << 13,           /* it enters a PID namespace that has other processes, which only a child can */
-	STAGE_FORK_EARLY = 1 << 14,     /* it makes a PID namespace in its user namespace: a child is the first process there */
-	STAGE_FILTER_EARLY = 1 << 15,   /* the filter lets a process do all that is left after STAGE_FORK */
+	STAGE_UMASK = 1 << 2,
+	STAGE_OOM_SCORE = 1 << 3,
+	STAGE_KEYRING = 1 << 4,
+	STAGE_HOME = 1 << 5, /* look HOME up and put it into the last place of the environment */
+	STAGE_TERMINAL = 1 << 6,
+	STAGE_CAPABILITIES = 1 << 7,
+	STAGE_BEGIN = 1 << 8,           /* a container's first process, set up from nothing */
+	STAGE_WAIT = 1 << 9,           /* another process moves it into its cgroup, and then lets it go on */
+	STAGE_REOPEN_NULL = 1 << 10,    /* the container has a /dev of its own */
+	STAGE_SELINUX = 1 << 11,        /* the confinement is an SELinux label, not what AppArmor reads */
+	STAGE_FORK = 1 << 12,           /* it enters a PID namespace that has other processes, which only a child can */
+	STAGE_FORK_EARLY = 1 << 13,     /* it makes a PID namespace in its user namespace: a child is the first process there */
+	STAGE_FILTER_EARLY = 1 << 14,   /* the filter lets a process do all that is left after STAGE_FORK */
 };
 
 /* What a report is about: a number, the end of the set-up, or the step that failed. */
