@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -395,8 +396,13 @@ func endWith(ctx context.Context, files ...*os.File) (over func()) {
 	}
 }
 
+// killUsers passes over what this process has forked and not executed yet: that has all of its files.
 func killUsers(names []string) {
 	for _, pid := range children() {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || !bytes.HasSuffix(line, []byte("\x00init\x00")) {
+			continue
+		}
 		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		for _, e := range entries {
 			name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
