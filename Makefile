@@ -22,7 +22,8 @@ sysconfdir ?= /etc
 # Packages of tests that run at a time. Each may start daemons of its own.
 TEST_PARALLEL ?= 2
 TEST_TIMEOUT  ?= 25m
-TEST_FLAGS    ?=
+# Not from Go's cache, which does not know of the programs that tests run.
+TEST_FLAGS    ?= -count=1
 FUZZ_SECONDS  ?= 60
 
 .PHONY: help

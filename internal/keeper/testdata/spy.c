@@ -150,7 +150,7 @@ static void on_term(int s) { over = s; }
 
 int main(int argc, char **argv)
 {
-	int last, now, pid;
+	int self = getpid(), last = self, now, pid;
 
 	if (argc != 7)
 		return 2;
@@ -162,13 +162,16 @@ int main(int argc, char **argv)
 	holds = strcmp(argv[6], "hold") == 0;
 	stops = holds || strcmp(argv[6], "stop") == 0;
 	signal(SIGTERM, on_term);
-	last = getpid();
 	if (write(1, "READY\n", 6) != 6)
 		return 1;
 	while (!over) {
 		now = newest();
 		if (stops)
 			for (pid = last + 1; pid <= now + 1; pid++)
+				kill(pid, SIGSTOP);
+		/* A number is given before a process has it, so a signal to a new number may come too early. */
+		if (holds)
+			for (pid = last; pid > last - 16 && pid > self; pid--)
 				kill(pid, SIGSTOP);
 		for (pid = now + 1; pid > last && !over; pid--) {
 			processes += look_for_a_while(pid);
