@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 func write(t *testing.T, path, text string) {
@@ -21,11 +22,7 @@ func write(t *testing.T, path, text string) {
 func open(t *testing.T) (*Registry, string) {
 	t.Helper()
 	dir := t.TempDir()
-	r, err := Open([]string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r, dir
+	return Open([]string{dir}), dir
 }
 
 const plain = `{
@@ -87,6 +84,15 @@ func TestABrokenFileNamesTheLine(t *testing.T) {
 		"a variable without =":         {device("    env:\n    - B=1\n    - B\n"), 11},
 		"a device node without path":   {device("    deviceNodes:\n    - path: /dev/x\n    - type: c\n"), 11},
 		"a hook of an unknown name":    {device("    hooks:\n    - hookName: sometimes\n      path: /x\n"), 10},
+		"a mount that is empty":        {device("    mounts:\n    - hostPath: /x\n      containerPath: /x\n    - null\n"), 12},
+		"a device node that is empty":  {device("    deviceNodes:\n    - null\n"), 10},
+		"a hook that is empty":         {device("    hooks: [null]\n"), 9},
+		"a network device of nothing":  {strings.Replace(device("    netDevices:\n    - null\n"), "0.6.0", "1.1.0", 1), 10},
+		"a major number that is cut":   {device("    deviceNodes:\n    - path: /dev/x\n      type: c\n      major: 4097\n"), 10},
+		"a minor number that is cut":   {device("    deviceNodes:\n    - {path: /dev/x, type: c, major: 1, minor: 1048579}\n"), 10},
+		"a negative number":            {device("    deviceNodes:\n    - {path: /dev/x, type: c, major: -1}\n"), 10},
+		"a device of no user":          {device("    deviceNodes:\n    - {path: /dev/null, uid: 4294967295}\n"), 10},
+		"a device of no group":         {device("    deviceNodes:\n    - {path: /dev/null, gid: 4294967295}\n"), 10},
 		"a mount without a source":     {device("    mounts:\n    - containerPath: /x\n"), 10},
 		"edits of all devices, broken": {"cdiVersion: 0.6.0\nkind: v.com/c\ncontainerEdits:\n  env:\n  - X\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n", 5},
 	} {
@@ -135,5 +141,38 @@ func TestDevicesOfAKind(t *testing.T) {
 	got, problems := r.Devices("v.com/c")
 	if fmt.Sprint(got) != "[{a [/dev/null /dev/zero]} {b []}]" || len(problems) != 0 {
 		t.Errorf("got %v, %v", got, problems)
+	}
+}
+
+// A pipe among the files would keep the library, and with it every container with a device, waiting for a writer.
+func TestWhatIsNoFileIsNotOpened(t *testing.T) {
+	r, dir := open(t)
+	write(t, filepath.Join(dir, "v.json"), plain)
+	pipe := filepath.Join(dir, "pipe.json")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil || !strings.Contains(err.Error(), pipe+":1: it is no regular file") {
+		t.Errorf("a pipe: %v", err)
+	}
+	if _, problems := r.Devices("v.com/c"); len(problems) != 1 {
+		t.Errorf("a pipe: %q", problems)
+	}
+	if err := os.Remove(pipe); err != nil {
+		t.Fatal(err)
+	}
+	huge := filepath.Join(dir, "huge.yaml")
+	write(t, huge, "")
+	if err := os.Truncate(huge, maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil || !strings.Contains(err.Error(), huge+":1: it has 16777217 bytes") {
+		t.Errorf("a huge file: %v", err)
+	}
+	if err := os.Remove(huge); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err != nil {
+		t.Errorf("without them: %v", err)
 	}
 }

@@ -98,6 +98,16 @@ func lineOfError(path string, err error) int {
 	}
 	kindKey, _ := field(top, "kind")
 	vendor, class := parser.ParseQualifier(spec.Kind)
+	// What the library does not look at comes first, as when the file is read: the library's checks rely on it.
+	if _, edits := field(top, "containerEdits"); checkEdits(&spec.ContainerEdits) != nil {
+		return lineOfEdits(edits, &spec.ContainerEdits)
+	}
+	_, list := field(top, "devices")
+	for i, d := range spec.Devices {
+		if _, edits := field(item(list, i), "containerEdits"); checkEdits(&d.ContainerEdits) != nil {
+			return lineOfEdits(edits, &d.ContainerEdits)
+		}
+	}
 	if raw.ValidateVersion(spec) != nil {
 		key, _ := field(top, "cdiVersion")
 		return line(key, top)
@@ -108,7 +118,6 @@ func lineOfError(path string, err error) int {
 	if _, edits := field(top, "containerEdits"); (&cdi.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).Validate() != nil {
 		return lineOfEdits(edits, &spec.ContainerEdits)
 	}
-	_, list := field(top, "devices")
 	seen := map[string]bool{}
 	for i, d := range spec.Devices {
 		node := item(list, i)
@@ -132,13 +141,15 @@ func lineOfError(path string, err error) int {
 // lineOfEdits is where the edits are that the library refuses.
 func lineOfEdits(node *yaml.Node, e *raw.ContainerEdits) int {
 	for name, check := range map[string]func(i int) error{
-		"env":         at(e.Env, func(v string) error { return cdi.ValidateEnv([]string{v}) }),
-		"deviceNodes": at(e.DeviceNodes, func(v *raw.DeviceNode) error { return (&cdi.DeviceNode{DeviceNode: v}).Validate() }),
-		"hooks":       at(e.Hooks, func(v *raw.Hook) error { return (&cdi.Hook{Hook: v}).Validate() }),
-		"mounts":      at(e.Mounts, func(v *raw.Mount) error { return (&cdi.Mount{Mount: v}).Validate() }),
-		"netDevices": at(e.NetDevices, func(v *raw.LinuxNetDevice) error {
+		"env": at(e.Env, func(v string) error { return cdi.ValidateEnv([]string{v}) }),
+		"deviceNodes": at(e.DeviceNodes, first(checkDeviceNode, func(v *raw.DeviceNode) error {
+			return (&cdi.DeviceNode{DeviceNode: v}).Validate()
+		})),
+		"hooks":  at(e.Hooks, first(notNil, func(v *raw.Hook) error { return (&cdi.Hook{Hook: v}).Validate() })),
+		"mounts": at(e.Mounts, first(notNil, func(v *raw.Mount) error { return (&cdi.Mount{Mount: v}).Validate() })),
+		"netDevices": at(e.NetDevices, first(notNil, func(v *raw.LinuxNetDevice) error {
 			return (&cdi.LinuxNetDevice{LinuxNetDevice: v}).Validate()
-		}),
+		})),
 	} {
 		_, list := field(node, name)
 		for i := 0; ; i++ {
@@ -152,6 +163,16 @@ func lineOfEdits(node *yaml.Node, e *raw.ContainerEdits) int {
 		}
 	}
 	return line(node)
+}
+
+// first is a check that is made after another one has passed.
+func first[T any](before, then func(*T) error) func(*T) error {
+	return func(v *T) error {
+		if err := before(v); err != nil {
+			return err
+		}
+		return then(v)
+	}
 }
 
 var errEnd = errors.New("end of the list")

@@ -18,8 +18,10 @@ var DefaultDirs = cdi.DefaultSpecDirs
 
 // Registry is the specifications of some directories. Its methods may be called concurrently.
 type Registry struct {
-	dirs  []string
-	cache *cdi.Cache
+	dirs []string
+
+	mu    sync.Mutex // held by each use of the cache: the library completes cached devices while it injects them
+	cache *cdi.Cache // nil before the first use
 }
 
 var registries struct {
@@ -28,7 +30,7 @@ var registries struct {
 }
 
 // Open is the registry of directories; nil: DefaultDirs.
-func Open(dirs []string) (*Registry, error) {
+func Open(dirs []string) *Registry {
 	if dirs == nil {
 		dirs = DefaultDirs
 	}
@@ -36,19 +38,29 @@ func Open(dirs []string) (*Registry, error) {
 	registries.Lock()
 	defer registries.Unlock()
 	if r := registries.byDirs[key]; r != nil {
-		return r, nil
+		return r
 	}
-	// Refreshed by hand: files change without notice, and containers with such devices are few.
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(dirs...), cdi.WithAutoRefresh(false))
-	if err != nil {
-		return nil, err
-	}
-	r := &Registry{dirs: slices.Clone(dirs), cache: cache}
+	setValidator()
+	r := &Registry{dirs: slices.Clone(dirs)}
 	if registries.byDirs == nil {
 		registries.byDirs = map[string]*Registry{}
 	}
 	registries.byDirs[key] = r
-	return r, nil
+	return r
+}
+
+// refresh reads the files again: they change without notice, and containers with such devices are few.
+func (r *Registry) refresh() error {
+	if err := checkFiles(r.dirs); err != nil {
+		return err
+	}
+	if r.cache != nil {
+		_ = r.cache.Refresh() // a broken file matters only to those who name its devices
+		return nil
+	}
+	var err error
+	r.cache, err = cdi.NewCache(cdi.WithSpecDirs(r.dirs...), cdi.WithAutoRefresh(false))
+	return err
 }
 
 // Annotated are the devices that annotations name, under keys that begin with cdi.k8s.io/.
@@ -59,7 +71,11 @@ func Annotated(annotations map[string]string) ([]string, error) {
 
 // Inject adds devices to a spec, by their qualified names, each once. The spec is changed only if all are found.
 func (r *Registry) Inject(spec *specs.Spec, names []string) error {
-	_ = r.cache.Refresh() // a broken file matters only to those who name its devices
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.refresh(); err != nil {
+		return err
+	}
 	missing, err := r.cache.InjectDevices(spec, names...)
 	if len(missing) > 0 {
 		return r.unknown(missing)
@@ -134,7 +150,11 @@ type Device struct {
 
 // Devices are the devices of a kind (vendor.com/class), sorted by name, and what is wrong with files of any kind.
 func (r *Registry) Devices(kind string) (devices []Device, problems []string) {
-	_ = r.cache.Refresh()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.refresh(); err != nil {
+		return nil, []string{err.Error()}
+	}
 	for _, qualified := range r.cache.ListDevices() {
 		d := r.cache.GetDevice(qualified)
 		name, ok := strings.CutPrefix(qualified, kind+"=")

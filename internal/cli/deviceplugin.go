@@ -60,10 +60,7 @@ what to offer. The command runs until it is ended; berth-device-plugin.service r
 }
 
 func (a *app) checkDevicePlugin(cfg *plugin.Config) error {
-	devices, problems, err := plugin.Check(cfg)
-	if err != nil {
-		return err
-	}
+	devices, problems := plugin.Check(cfg)
 	for _, problem := range problems {
 		fmt.Fprintf(a.err, "warning: %s\n", problem)
 	}

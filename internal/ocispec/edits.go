@@ -79,13 +79,21 @@ func (b *builder) cdi() error {
 			once = append(once, name)
 		}
 	}
-	registry, err := cdi.Open(b.in.Handler.CDISpecDirs)
-	if err != nil {
-		return unable("CDI devices: %v", err)
-	}
-	if err := registry.Inject(b.spec, once); err != nil {
+	if err := cdi.Open(b.in.Handler.CDISpecDirs).Inject(b.spec, once); err != nil {
 		return unable("CDI devices: %v", err)
 	}
 	b.sortMounts()
-	return nil
+	return b.broughtGroups()
+}
+
+// broughtGroups checks the groups that CDI devices have added to the process, and tells of them with the others.
+func (b *builder) broughtGroups() error {
+	groups := b.spec.Process.User.AdditionalGids
+	for _, gid := range groups[min(len(b.who.Groups), len(groups)):] {
+		if gid > MaxID {
+			return invalid("CDI devices: additional group %d is not a number from 0 to %d", gid, MaxID)
+		}
+		b.who.Groups = append(b.who.Groups, int64(gid))
+	}
+	return b.checkMapped(b.who)
 }

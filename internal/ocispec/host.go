@@ -3,7 +3,6 @@ package ocispec
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -124,5 +123,3 @@ func swapLimits(h *cgroup.Hierarchies) bool {
 	found, err := filepath.Glob(filepath.Join(h.Dir("memory", "/"), "*", "memory.swap.max"))
 	return err == nil && len(found) > 0
 }
-
-const maxID = math.MaxInt32 // what moby/sys/user and the tools of images take

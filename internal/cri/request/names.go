@@ -10,6 +10,8 @@ import (
 	"unicode"
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
+
+	"berth/internal/ocispec"
 )
 
 const (
@@ -17,8 +19,6 @@ const (
 	maxName = 253
 	// maxHostname is what the kernel takes (__NEW_UTS_LEN).
 	maxHostname = 64
-	// MaxSubject is the largest user or group ID; the one above it means "none" to the kernel.
-	MaxSubject = 1<<32 - 2
 )
 
 var capabilityName = regexp.MustCompile(`^(?i:[A-Z][A-Z0-9_]*)$`)
@@ -95,8 +95,8 @@ func (c *Check) Keys(p Path, m map[string]string) {
 
 // Subject checks a user or group ID.
 func (c *Check) Subject(p Path, id int64) {
-	if id < 0 || id > MaxSubject {
-		c.Fail(p, "%d is not in 0..%d", id, int64(MaxSubject))
+	if id < 0 || id > ocispec.MaxID {
+		c.Fail(p, "%d is not in 0..%d", id, ocispec.MaxID)
 	}
 }
 

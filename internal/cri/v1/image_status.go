@@ -3,14 +3,12 @@ package v1
 import (
 	"context"
 	"encoding/json"
-	"strconv"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cri/request"
 	"berth/internal/model"
+	"berth/internal/ocispec"
 )
 
 func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequest) (*api.ImageStatusResponse, error) {
@@ -59,15 +57,13 @@ func fromImage(d Dialect, img *model.Image) *api.Image {
 	return out
 }
 
-// imageUser splits USER of an image, user[:group], into what the interface tells of it: a number or a name. An image that
-// says nothing runs as root, and is told as neither.
+// imageUser is what the interface tells of USER of an image: a number or a name. An image that says nothing runs as root,
+// and is told as neither. What is no user at all is told as a name: clients refuse it where they want somebody else than
+// root, and a container of the image is not created.
 func imageUser(user string) (*api.Int64Value, string) {
-	user, _, _ = strings.Cut(user, ":")
-	if user == "" {
-		return nil, ""
+	uid, name, err := ocispec.ImageUser(user)
+	if err != nil || uid == nil {
+		return nil, name
 	}
-	if uid, err := strconv.ParseInt(user, 10, 64); err == nil && uid >= 0 && uid <= request.MaxSubject {
-		return &api.Int64Value{Value: uid}, ""
-	}
-	return nil, user
+	return &api.Int64Value{Value: *uid}, ""
 }

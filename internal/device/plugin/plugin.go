@@ -46,26 +46,19 @@ type Device struct {
 }
 
 // Check tells what a configuration would offer now, and what is wrong with CDI files.
-func Check(cfg *Config) (devices []Device, problems []string, err error) {
-	all, err := inventories(cfg, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, v := range all {
+func Check(cfg *Config) (devices []Device, problems []string) {
+	for _, v := range inventories(cfg, "") {
 		for _, u := range v.scan() {
 			devices = append(devices, Device{v.Name, u.id, u.healthy, u.numa, u.nodes, u.cdi, v.Share})
 		}
 		problems = append(problems, v.problems...)
 	}
 	slices.Sort(problems)
-	return devices, slices.Compact(problems), nil
+	return devices, slices.Compact(problems)
 }
 
-func inventories(cfg *Config, sys string) ([]*inventory, error) {
-	registry, err := cdi.Open(cfg.CDISpecDirs)
-	if err != nil {
-		return nil, err
-	}
+func inventories(cfg *Config, sys string) []*inventory {
+	registry := cdi.Open(cfg.CDISpecDirs)
 	if sys == "" {
 		sys = "/sys"
 	}
@@ -73,7 +66,7 @@ func inventories(cfg *Config, sys string) ([]*inventory, error) {
 	for i := range cfg.Resources {
 		out = append(out, &inventory{Resource: &cfg.Resources[i], registry: registry, sys: sys, seen: map[string]unit{}})
 	}
-	return out, nil
+	return out
 }
 
 // run is one life of the plugin.
@@ -92,10 +85,6 @@ type run struct {
 
 // Run offers what the configuration says until ctx ends. Where there is no kubelet it waits for one.
 func Run(ctx context.Context, cfg *Config, o Options) error {
-	all, err := inventories(cfg, o.Sys)
-	if err != nil {
-		return err
-	}
 	r := &run{
 		dir: filepath.Clean(cfg.Dir), socket: filepath.Join(cfg.Dir, "kubelet.sock"), log: o.Log,
 		pending: map[*server]time.Time{}, failed: map[*server]time.Duration{}, patience: o.Patience,
@@ -106,11 +95,12 @@ func Run(ctx context.Context, cfg *Config, o Options) error {
 	if err := os.MkdirAll(r.dir, 0o750); err != nil {
 		return fmt.Errorf("plugin_dir: %w", err)
 	}
+	var err error
 	if r.watcher, err = fsnotify.NewWatcher(); err != nil {
 		return fmt.Errorf("inotify: %w", err)
 	}
 	defer r.watcher.Close()
-	for _, v := range all {
+	for _, v := range inventories(cfg, o.Sys) {
 		s := newServer(v, r.dir, o.Log)
 		defer s.close()
 		s.rescan()

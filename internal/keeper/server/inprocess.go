@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -578,7 +579,7 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 		lp.AdditionalGroups = append(lp.AdditionalGroups, int(g))
 	}
 	if p.ConsoleSize != nil {
-		lp.ConsoleWidth, lp.ConsoleHeight = uint16(p.ConsoleSize.Width), uint16(p.ConsoleSize.Height)
+		lp.ConsoleWidth, lp.ConsoleHeight = uint16(min(p.ConsoleSize.Width, math.MaxUint16)), uint16(min(p.ConsoleSize.Height, math.MaxUint16))
 	}
 	if c := p.Capabilities; c != nil {
 		lp.Capabilities = &configs.Capabilities{
