@@ -155,7 +155,7 @@ func FuzzPasswd(f *testing.F) {
 		var known strings.Builder
 		for entry := range entries(passwdFile, passwd) {
 			if _, ok := parseID(entry.fields[fieldID]); ok {
-				fmt.Fprintln(&known, strings.Join(entry.fields[:], ":"))
+				fmt.Fprintln(&known, strings.Join(entry.fields[:], ":")+":shell")
 			}
 		}
 		find := func(spec string) (*mobyuser.ExecUser, error) {

@@ -104,8 +104,8 @@ func repository(req *http.Request) string {
 	return name
 }
 
-// selfSigned makes a certificate for an address and localhost, good for a day.
-func selfSigned(ip net.IP) (tls.Certificate, []byte, error) {
+// selfSigned makes a certificate for an address, localhost and further names, good for a day.
+func selfSigned(ip net.IP, names []string) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
@@ -120,7 +120,7 @@ func selfSigned(ip net.IP) (tls.Certificate, []byte, error) {
 		IsCA:                  true,
 		BasicConstraintsValid: true,
 		IPAddresses:           []net.IP{ip},
-		DNSNames:              []string{"localhost"},
+		DNSNames:              append([]string{"localhost"}, names...),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

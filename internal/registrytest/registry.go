@@ -10,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,12 +28,14 @@ type Registry struct {
 	server   *http.Server
 	certPEM  []byte
 	auth     *authentication
-	handler  http.Handler // go-containerregistry's: manifests, uploads
+	redirect func(*http.Request) string // nil: nowhere
+	handler  http.Handler               // go-containerregistry's: manifests, uploads
 	blobs    *blobs
 
 	mu       sync.Mutex
 	faults   Faults
 	requests []Request
+	tokens   []Request        // those for tokens
 	sent     map[string]int64 // digest -> bytes of it that were sent
 }
 
@@ -42,19 +45,33 @@ type Request struct {
 	Namespace           string // the `ns` query, which a client adds when it asks a mirror
 	Authorized          bool   // it carried credentials that were accepted
 	HasCredentials      bool   // it carried an Authorization header
+	Host                string
+	Header              http.Header
+	Form                url.Values // of a request for a token
 }
 
 // Option changes how a registry is made.
 type Option func(*options)
 
 type options struct {
-	tls     bool
-	address string
-	auth    *authentication
+	tls      bool
+	names    []string
+	address  string
+	auth     *authentication
+	realm    string
+	redirect func(*http.Request) string
 }
 
-// WithTLS serves HTTPS with a certificate of the registry's own: see CertPEM.
-func WithTLS() Option { return func(o *options) { o.tls = true } }
+// WithTLS serves HTTPS with a certificate of the registry's own, for its address, localhost and these names: see CertPEM.
+func WithTLS(names ...string) Option {
+	return func(o *options) { o.tls, o.names = true, append(o.names, names...) }
+}
+
+// WithRealm makes a registry that asks for bearer tokens name this URL as its token service, in place of its own /token.
+func WithRealm(realm string) Option { return func(o *options) { o.realm = realm } }
+
+// WithRedirects makes the registry answer requests with a redirect to the URL that the function says; empty: none.
+func WithRedirects(to func(*http.Request) string) Option { return func(o *options) { o.redirect = to } }
 
 // WithAddress listens on an address other than 127.0.0.1:0.
 func WithAddress(address string) Option { return func(o *options) { o.address = address } }
@@ -90,9 +107,9 @@ func New(opts ...Option) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	r := &Registry{listener: listener, auth: o.auth, blobs: newBlobs(), sent: map[string]int64{}}
+	r := &Registry{listener: listener, auth: o.auth, redirect: o.redirect, blobs: newBlobs(), sent: map[string]int64{}}
 	if o.tls {
-		cert, certPEM, err := selfSigned(listener.Addr().(*net.TCPAddr).IP)
+		cert, certPEM, err := selfSigned(listener.Addr().(*net.TCPAddr).IP, o.names)
 		if err != nil {
 			listener.Close()
 			return nil, err
@@ -100,7 +117,9 @@ func New(opts ...Option) (*Registry, error) {
 		r.certPEM = certPEM
 		listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
 	}
-	r.auth.realm = r.URL() + "/token"
+	if r.auth.realm = o.realm; r.auth.realm == "" {
+		r.auth.realm = r.URL() + "/token"
+	}
 	quiet := log.New(io.Discard, "", 0)
 	r.handler = ggcr.New(ggcr.Logger(quiet), ggcr.WithBlobHandler(r.blobs))
 	r.server = &http.Server{Handler: http.HandlerFunc(r.serve), ErrorLog: quiet, ReadHeaderTimeout: 10 * time.Second}
@@ -267,11 +286,18 @@ func (r *Registry) Requests() []Request {
 	return append([]Request(nil), r.requests...)
 }
 
+// TokenRequests are those for tokens, by a client that was told of this token service.
+func (r *Registry) TokenRequests() []Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Request(nil), r.tokens...)
+}
+
 // ResetRequests forgets the requests and counts of bytes sent.
 func (r *Registry) ResetRequests() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.requests, r.sent = nil, map[string]int64{}
+	r.requests, r.tokens, r.sent = nil, nil, map[string]int64{}
 }
 
 // Sent is how many bytes of a blob went out.
@@ -282,18 +308,39 @@ func (r *Registry) Sent(digest string) int64 {
 }
 
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
-	if r.auth.scheme == "bearer" && req.URL.Path == "/token" {
+	got := Request{
+		Method: req.Method, Path: req.URL.Path, Range: req.Header.Get("Range"), Namespace: req.URL.Query().Get("ns"),
+		HasCredentials: req.Header.Get("Authorization") != "", Host: req.Host, Header: req.Header.Clone(),
+	}
+	ok := r.auth.allows(req)
+	got.Authorized = ok
+	token := req.URL.Path == "/token"
+	if token {
+		_ = req.ParseForm() // what is no form has no values
+		got.Form = req.Form
+	}
+	to := ""
+	if r.redirect != nil {
+		to = r.redirect(req)
+	}
+	r.mu.Lock()
+	var fault fault
+	if token {
+		r.tokens = append(r.tokens, got)
+	} else {
+		r.requests = append(r.requests, got)
+		fault = r.faults.take(req)
+	}
+	r.mu.Unlock()
+
+	if to != "" {
+		http.Redirect(w, req, to, http.StatusTemporaryRedirect)
+		return
+	}
+	if token {
 		r.auth.serveToken(w, req)
 		return
 	}
-	ok := r.auth.allows(req)
-	r.mu.Lock()
-	r.requests = append(r.requests, Request{
-		Method: req.Method, Path: req.URL.Path, Range: req.Header.Get("Range"), Namespace: req.URL.Query().Get("ns"),
-		Authorized: ok, HasCredentials: req.Header.Get("Authorization") != "",
-	})
-	fault := r.faults.take(req)
-	r.mu.Unlock()
 
 	if fault.down {
 		panic(http.ErrAbortHandler)

@@ -1,21 +1,20 @@
 package registry
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 
 	"berth/internal/model"
 )
 
-// credentials are what a model.Auth comes to: a user with a password; a refresh token as the password of no user; or a
-// bearer token.
+// credentials are what a model.Auth says: a user with a password; a refresh token, as the password of no user; or a bearer
+// token.
 type credentials struct {
 	user, password string
 	token          string
@@ -67,64 +66,31 @@ func parseAuth(a *model.Auth) (credentials, error) {
 	return c, nil
 }
 
-// hosts are those that may see the credentials. Without a server address they are for the registry of the reference,
-// and so for the mirrors that the node's owner has put before it; never for a host that one of those redirects to.
-func (c *credentials) hosts(domain string, configured []docker.RegistryHost) map[string]bool {
-	allowed := map[string]bool{}
-	if c.server == "" || canonical(c.server) == canonical(domain) {
-		for _, h := range configured {
-			allowed[h.Host] = true
-		}
-		return allowed
-	}
-	for _, h := range configured {
-		if canonical(h.Host) == canonical(c.server) {
-			allowed[h.Host] = true
-		}
-	}
-	return allowed
-}
-
-// canonical folds the names of Docker Hub into one.
-func canonical(host string) string {
-	switch host {
-	case "index.docker.io", "registry-1.docker.io":
-		return "docker.io"
-	}
-	return host
-}
-
-// bearer sends a ready token, to its own host alone.
-type bearer struct{ host, token string }
-
-func (b *bearer) Authorize(_ context.Context, req *http.Request) error {
-	if req.URL.Host == b.host {
-		req.Header.Set("Authorization", "Bearer "+b.token)
-	}
-	return nil
-}
-
-func (b *bearer) AddResponses(context.Context, []*http.Response) error {
-	return fmt.Errorf("the registry token is not accepted: %w", docker.ErrInvalidAuthorization)
-}
-
 // secrets are strings that no error and no log line may hold.
 type secrets []string
 
 func (c *credentials) secrets() secrets {
 	var s secrets
+	add := func(v string) {
+		if v != "" && !slices.Contains(s, v) {
+			s = append(s, v)
+		}
+	}
 	for _, v := range []string{c.password, c.token, c.encoded} {
-		if v == "" {
-			continue
-		}
-		s = append(s, v)
-		if e := url.QueryEscape(v); e != v {
-			s = append(s, e)
+		add(v)
+		// A server may repeat them in the forms in which it got them, or in JSON.
+		add(url.QueryEscape(v))
+		add(url.PathEscape(v))
+		quoted := strconv.Quote(v)
+		add(quoted[1 : len(quoted)-1])
+	}
+	if c.password != "" {
+		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
+			add(encoding.EncodeToString([]byte(c.user + ":" + c.password)))
 		}
 	}
-	if c.user != "" {
-		s = append(s, base64.StdEncoding.EncodeToString([]byte(c.user+":"+c.password)))
-	}
+	// The longest first: one may hold another.
+	slices.SortStableFunc(s, func(a, b string) int { return len(b) - len(a) })
 	return s
 }
 

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes"
@@ -43,6 +43,8 @@ type Config struct {
 // Client reads from registries. It is safe for concurrent use and holds nothing that needs closing.
 type Client struct {
 	cfg Config
+	// dial is for tests, whose names are in no DNS; nil: the library's.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // NewClient makes a client.
@@ -72,54 +74,48 @@ type Repository struct {
 	client *Client
 	name   reference.Named // with a tag or a digest
 	hosts  []docker.RegistryHost
+	rules  *hostRules
 	secret secrets
 	log    *slog.Logger
 
-	mu         sync.Mutex
-	transports []*http.Transport
+	// transports are those of the hosts' clients, below what the library puts over them.
+	transports map[*http.Client]*transport
 }
 
 // Repository finds the hosts for a reference. auth may be nil.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*Repository, error) {
-	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String())}
+	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String()), transports: map[*http.Client]*transport{}}
 	creds, err := parseAuth(auth)
 	if err != nil {
 		return nil, err
 	}
 	r.secret = creds.secrets()
 	domain := reference.Domain(ref)
-	options := config.HostOptions{UpdateClient: r.instrument}
-	if dir := c.cfg.HostsDir; dir != "" {
-		if err := checkHosts(dir, domain); err != nil {
-			return nil, err
-		}
-		options.HostDir = config.HostDirFromRoot(dir)
-	}
-	var allowed map[string]bool
-	options.Credentials = func(host string) (string, string, error) {
-		if !allowed[host] {
-			return "", "", nil
-		}
-		return creds.user, creds.password, nil
-	}
-	hosts, err := config.ConfigureHosts(quiet(ctx), options)(domain)
+	rules, err := readHosts(c.cfg.HostsDir, domain)
 	if err != nil {
+		return nil, err
+	}
+	options := config.HostOptions{UpdateClient: r.instrument}
+	if c.cfg.HostsDir != "" {
+		options.HostDir = config.HostDirFromRoot(c.cfg.HostsDir)
+	}
+	r.rules = rules
+	if r.hosts, err = config.ConfigureHosts(quiet(ctx), options)(domain); err != nil {
 		return nil, fmt.Errorf("registry %s: configuration in %s: %w: %w", domain, c.cfg.HostsDir, err, errdefs.ErrFailedPrecondition)
 	}
-	allowed = creds.hosts(domain, hosts)
-	for i := range hosts {
-		if creds.token != "" && allowed[hosts[i].Host] {
-			hosts[i].Authorizer = &bearer{host: hosts[i].Host, token: creds.token}
-		}
+	each, err := rules.of(r.hosts)
+	if err != nil {
+		return nil, err
 	}
-	r.hosts = hosts
+	for i, h := range r.hosts {
+		// The library's own authorizer would send credentials by the host's name alone.
+		r.hosts[i].Authorizer = newAuthorizer(h, r.transports[h.Client], &creds, domain, each[i])
+	}
 	return r, nil
 }
 
 // Close drops the connections.
 func (r *Repository) Close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, t := range r.transports {
 		t.CloseIdleConnections()
 	}
@@ -129,6 +125,7 @@ func (r *Repository) Close() {
 func (r *Repository) instrument(c *http.Client) error {
 	switch t := c.Transport.(type) {
 	case *transport:
+		r.transports[c] = t
 	case *http.Transport:
 		t.ReadBufferSize = 64 << 10
 		// A registry that takes the connection and says nothing is as stalled as one that stops in the middle of a blob.
@@ -137,10 +134,8 @@ func (r *Repository) instrument(c *http.Client) error {
 		if t.TLSHandshakeTimeout == 0 || t.TLSHandshakeTimeout > stall {
 			t.TLSHandshakeTimeout = stall
 		}
-		r.mu.Lock()
-		r.transports = append(r.transports, t)
-		r.mu.Unlock()
-		c.Transport = &transport{base: t, maxDocument: r.client.cfg.MaxDocument, stall: stall}
+		r.transports[c] = &transport{base: r.guard(t), maxDocument: r.client.cfg.MaxDocument, stall: stall}
+		c.Transport = r.transports[c]
 	default:
 		return fmt.Errorf("registry client has a transport of type %T", t)
 	}

@@ -78,6 +78,8 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind, f.transient, f.retryAfter = errdefs.ErrUnavailable, true, status.retryAfter
 	case errors.Is(err, docker.ErrInvalidAuthorization):
 		f.kind = errdefs.ErrUnauthenticated
+	case errors.Is(err, errRefused):
+		f.kind = errdefs.ErrFailedPrecondition
 	case errors.As(err, &unexpected):
 		switch unexpected.StatusCode {
 		case http.StatusUnauthorized:
@@ -99,6 +101,9 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind = err
 	default:
 		f.kind, f.transient = errdefs.ErrUnavailable, true
+	}
+	if a, ok := host.Authorizer.(*authorizer); ok && a.withheld != "" && errdefs.IsUnauthorized(f.kind) {
+		f.text += "; the credentials of this pull were not sent there: " + a.withheld
 	}
 	return f
 }

@@ -30,12 +30,19 @@ func withKind(ctx context.Context, k kind) context.Context {
 // transport watches over requests: it bounds documents, cuts connections that bring nothing, and turns answers that ask
 // for patience into errors, so that this package decides when to ask again.
 type transport struct {
-	base        http.RoundTripper
+	base        *http.Transport
 	maxDocument int64
 	stall       time.Duration
 }
 
+// CloseIdleConnections drops connections that no request uses.
+func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
+
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	// What comes over plain HTTP may be anybody's, and a manifest's digest is believed.
+	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" && req.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
+	}
 	ctx, cancel := context.WithCancel(req.Context())
 	resp, err := t.base.RoundTrip(req.WithContext(ctx))
 	if err != nil {
@@ -69,6 +76,30 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// errRefused is for what no further attempt makes better.
+var errRefused = errors.New("refused")
+
+// guard keeps connections away from addresses at which the node itself is trusted, such as a cloud's metadata service: a
+// registry may redirect to any name, and name any token service. Hosts that hosts.toml names are where its author put them.
+func (r *Repository) guard(t *http.Transport) *http.Transport {
+	dial := t.DialContext
+	if r.client.dial != nil {
+		dial = r.client.dial
+	}
+	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil || r.rules.names(address) {
+			return conn, err
+		}
+		if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok && forbiddenAddress(remote.IP) {
+			conn.Close()
+			return nil, fmt.Errorf("%s is at %s, an address of the node's own link: %w", address, remote.IP, errRefused)
+		}
+		return conn, nil
+	}
+	return t
+}
+
 // retryAfter reads the header, in seconds or as a date (RFC 9110, 10.2.3). 0: none.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil && seconds > 0 {
@@ -94,12 +125,14 @@ type body struct {
 
 	waited   time.Duration // since the last minProgress bytes
 	progress int64
+	// stalled is set once the clock has cut the connection. That may be when a read has just got its last bytes: the next
+	// one tells then.
+	stalled atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	var stalled atomic.Bool
 	timer := time.AfterFunc(max(b.stall-b.waited, time.Millisecond), func() {
-		stalled.Store(true)
+		b.stalled.Store(true)
 		b.cancel()
 	})
 	start := time.Now()
@@ -117,7 +150,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	switch {
 	case err == nil || err == io.EOF:
-	case stalled.Load():
+	case b.stalled.Load():
 		err = &connectionError{text: fmt.Sprintf("less than %d bytes came in %v", minProgress, b.stall)}
 	case errors.Is(err, context.Canceled):
 	default:
