@@ -159,6 +159,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a range that is none":       {file: "[network]\npod_cidr = [\"10.0.0.0\"]", want: []string{"network.pod_cidr"}},
 		"a long interface name":      {file: "[network]\nbridge = \"abcdefghijklmnop\"", want: []string{"network.bridge"}},
 		"a runtime without a path":   {file: "[runtimes.x]\ntype = \"oci\"", want: []string{"runtimes.x.path"}},
+		"a property of systemd":      {file: "[runtimes.x]\ntype = \"builtin\"\nannotations = [\"org.systemd.property.ExecStopPost\"]", want: []string{":3", "runtimes.x.annotations", "never passed on"}},
+		"a broken pattern":           {file: "[runtimes.x]\ntype = \"builtin\"\nannotations = [\"a[\"]", want: []string{":3", "runtimes.x.annotations", "is no pattern"}},
 		"a runtime of no type":       {file: "[runtimes.x]\ntype = \"vm\"", want: []string{":2", "runtimes.x.type", "vm"}},
 		"a setup that is none":       {file: "[runtimes.x]\ntype = \"builtin\"\nsetup = \"runc\"", want: []string{":3", "runtimes.x.setup", "runc", "libcontainer"}},
 		"a setup of an OCI runtime": {file: "[runtimes.x]\ntype = \"oci\"\npath = \"/runc\"\nsetup = \"stage\"",

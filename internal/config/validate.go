@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os/user"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -251,8 +250,8 @@ func (v *validation) runtimes(c *Config) {
 			v.size(key+".disk_quota", r.DiskQuota)
 		}
 		for _, pattern := range r.Annotations {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				v.fail(key+".annotations", "%q is no pattern", pattern)
+			if err := annotation.CheckPattern(pattern); err != nil {
+				v.fail(key+".annotations", "%v", err)
 			}
 		}
 		for _, name := range r.AllowedAnnotations {

@@ -3,13 +3,15 @@ package ocispec
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/annotation"
 	"berth/internal/cgroup"
 	"berth/internal/model"
 )
@@ -240,23 +242,19 @@ const (
 func (b *builder) annotations() error {
 	out := map[string]string{}
 	for _, given := range []map[string]string{b.in.Sandbox.Annotations, b.config.Annotations} {
-		for key, value := range given {
-			for _, pattern := range b.in.Handler.Annotations {
-				matched, err := path.Match(pattern, key)
-				if err != nil {
-					return invalid("handler: annotation pattern %q: %v", pattern, err)
-				}
-				// path.Match keeps * within a slash, and annotations have one; a trailing * means the rest.
-				if prefix, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(key, prefix) {
-					matched = true
-				}
-				if matched {
-					out[key] = value
-				}
+		for _, key := range slices.Sorted(maps.Keys(given)) {
+			passed, reason := annotation.Passed(b.in.Handler.Annotations, key)
+			if passed {
+				out[key] = given[key]
+			} else if reason != "" {
+				b.warn("annotation %s is not passed on: %s", key, reason)
 			}
 		}
 	}
 	for key, value := range b.brought {
+		if err := annotation.CheckBrought(key); err != nil {
+			return unable("device plugin: %v", err)
+		}
 		out[key] = value
 	}
 	meta := b.in.Sandbox.Metadata

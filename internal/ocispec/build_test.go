@@ -799,6 +799,49 @@ func TestAnnotationsPassByPattern(t *testing.T) {
 	}
 }
 
+// interpreted are annotations by which pods told runtimes what to do as root. Only the last two may pass, where a handler names
+// them.
+var interpreted = []string{
+	"org.systemd.property.ExecStartPre", "org.systemd.property.TimeoutStopUSec", "bundle", "org.criu.config", "run.oci.hooks.stdout",
+	"run.oci.seccomp.plugins", "krun.cpus", "module.wasm.image/variant", "io.katacontainers.config.hypervisor.path",
+	"io.kubernetes.cri-o.userns-mode", "dev.gvisor.flag.debug-log", "cdi.k8s.io/all", "run.oci.systemd.subgroup", "org.criu.other",
+}
+
+// With either cgroup driver: the annotations of systemd's units are heeded by runtimes where the path is slice:prefix:name.
+// Seen to fail without the lists of package annotation.
+func TestAnnotationsThatCommandRuntimesPassByNoPattern(t *testing.T) {
+	for _, path := range []string{"/pods/ctr1", "pods.slice:berth:ctr1"} {
+		in := input(t)
+		in.CgroupsPath = path
+		in.Handler.Annotations = []string{"*", "run.oci.*", "org.systemd.property.*", "bundl[e]", "run.oci.systemd.subgroup", "org.criu.other"}
+		in.Sandbox.Annotations = map[string]string{"vendor.com/a": "b"}
+		in.Container.Annotations = map[string]string{}
+		for i, key := range interpreted {
+			in.Sandbox.Annotations[key] = "evil"
+			if i%2 == 0 && key != "cdi.k8s.io/all" {
+				in.Container.Annotations[key] = "evil"
+			}
+		}
+		out := build(t, in)
+		for i, key := range interpreted {
+			if _, passed := out.Spec.Annotations[key]; passed != (i >= len(interpreted)-2) {
+				t.Errorf("%s: passed on %t", key, passed)
+			}
+		}
+		if out.Spec.Annotations["vendor.com/a"] != "b" {
+			t.Errorf("annotations %v", out.Spec.Annotations)
+		}
+		if all := strings.Join(out.Warnings, "\n"); !strings.Contains(all, "annotation org.systemd.property.ExecStartPre is not passed on: ") {
+			t.Errorf("warnings %s", all)
+		}
+	}
+	in := input(t)
+	in.Edits = []model.Edits{{Source: "plugin", Annotations: map[string]string{"org.systemd.property.ExecStartPre": "x"}}}
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), "org.systemd.property.ExecStartPre") {
+		t.Errorf("of a device plugin: %v", err)
+	}
+}
+
 func TestExecIsAsTheContainerButForItsCommand(t *testing.T) {
 	spec := build(t, input(t)).Spec
 	p := Exec(spec, []string{"sh"}, true)

@@ -74,8 +74,8 @@ type Handler struct {
 	SeccompRoot string
 	// CDISpecDirs are searched for CDI devices; nil: /etc/cdi and /var/run/cdi.
 	CDISpecDirs []string
-	// Annotations are patterns (path.Match) of annotations of the pod and the container that go into the spec. The
-	// container's win.
+	// Annotations are names and patterns of annotations of the pod and the container that go into the spec, as
+	// annotation.Passed has them. The container's win.
 	Annotations []string
 }
 
