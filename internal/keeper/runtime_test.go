@@ -189,6 +189,65 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 	})
 }
 
+// An OCI runtime may give the streams that it gets to the container's user, as crun 1.8.1 does with its stdin, and an exec keeps
+// them as they are. Seen to fail with os.DevNull in null.Open, for the execs of every runtime.
+func TestTheHostsNullDeviceIsNotGivenAway(t *testing.T) {
+	status := func(path string) (st unix.Stat_t) {
+		t.Helper()
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+	const base = 231000 // no other test's
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: base, Size: 65536}}
+	host := status(os.DevNull)
+	runtimes(t, func(t *testing.T, n *node, use func(*keeper.RunRequest) *keeper.RunRequest) {
+		t.Cleanup(func() {
+			if st := status(os.DevNull); st.Uid >= base && st.Uid < base+65536 || st.Gid >= base && st.Gid < base+65536 {
+				t.Errorf("the host's /dev/null belongs to %d:%d", st.Uid, st.Gid)
+				_ = os.Chown(os.DevNull, int(host.Uid), int(host.Gid))
+			}
+		})
+		for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
+			_ = os.Chmod(d, 0o755)
+		}
+		for name, edit := range map[string]func(*specs.Spec){
+			"plain": func(*specs.Spec) {},
+			"a-hook": func(s *specs.Spec) {
+				s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}}
+			},
+			"terminal": func(s *specs.Spec) { s.Process.Terminal = true },
+			"user":     func(s *specs.Spec) { s.Process.User = specs.User{UID: base + 5, GID: base + 6} },
+			"namespace": func(s *specs.Spec) {
+				s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
+				s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
+			},
+		} {
+			req := use(n.request(name, "sleep", "1000"))
+			edit(req.Spec)
+			pid := n.run(req).PID
+			p := *req.Spec.Process
+			p.Args, p.Terminal = []string{"sleep", "1000"}, false
+			res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: name, ExecID: "x", Process: &p})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for what, pid := range map[string]int{"first process": pid, "exec": res.PID} {
+				if name == "namespace" && what == "first process" {
+					continue // its /dev/null is the host's, which it has no rights to
+				}
+				for fd := range 3 {
+					if st := status(fmt.Sprintf("/proc/%d/fd/%d", pid, fd)); st.Dev == host.Dev && st.Ino == host.Ino {
+						t.Errorf("%s: stream %d of the %s is the host's /dev/null", name, fd, what)
+					}
+				}
+			}
+			n.delete(name)
+		}
+	})
+}
+
 // nothingLeft checks that the keeper's directory and the cgroups know of no container.
 func (n *node) nothingLeft() {
 	n.Helper()

@@ -20,6 +20,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
+	"berth/internal/keeper/null"
 	"berth/internal/model"
 )
 
@@ -111,7 +112,11 @@ func runSpec(t *testing.T, runtime []string, in Input, spec *specs.Spec) (string
 		err = cmd.Wait()
 		return printed.String(), exitCode(t, err)
 	}
-	cmd.Stdout, cmd.Stderr = &printed, &printed
+	// crun gives its stdin to the container's user: it must not be the host's.
+	nothing, err := null.Open()
+	must(t, err)
+	defer nothing.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = nothing, &printed, &printed
 	err = cmd.Run()
 	return printed.String(), exitCode(t, err)
 }

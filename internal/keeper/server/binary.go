@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -20,6 +21,8 @@ import (
 	"github.com/opencontainers/cgroups"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/null"
 )
 
 // binary makes containers with an OCI runtime's command line, as runc and crun have it.
@@ -53,7 +56,7 @@ func (s *Server) writeBundle(id string, spec *specs.Spec) error {
 }
 
 // call runs the binary. Its own complaints come from its log, since its standard error may be the container's.
-func (b *binary) call(ctx context.Context, c *container, io stdio, args ...string) error {
+func (b *binary) call(ctx context.Context, c *container, streams stdio, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
 	defer cancel()
 	end := b.s.orphans.begin()
@@ -80,21 +83,18 @@ func (b *binary) call(ctx context.Context, c *container, io stdio, args ...strin
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
 	}
+	// A runtime may give what it gets for its streams to the container's user, and the container has it then.
+	nothing, err := null.Open()
+	if err != nil {
+		return err
+	}
+	defer nothing.Close()
 	var out bytes.Buffer
-	if io == (stdio{}) {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = orElse(streams.in, nothing), orElse(streams.out, nothing), orElse(streams.err, nothing)
+	if streams == (stdio{}) {
 		cmd.Stderr = &limited{w: &out, n: 4096}
 		// A container's processes must not keep this call waiting through its standard error.
 		cmd.WaitDelay = time.Second
-	} else {
-		if io.in != nil {
-			cmd.Stdin = io.in
-		}
-		if io.out != nil {
-			cmd.Stdout = io.out
-		}
-		if io.err != nil {
-			cmd.Stderr = io.err
-		}
 	}
 	err = cmd.Run()
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
@@ -113,6 +113,13 @@ func (b *binary) call(ctx context.Context, c *container, io stdio, args ...strin
 	return fmt.Errorf("%s %s: %s", filepath.Base(b.path), args[0], msg)
 }
 
+func orElse(f, otherwise *os.File) *os.File {
+	if f != nil {
+		return f
+	}
+	return otherwise
+}
+
 // limited keeps the first n bytes.
 type limited struct {
 	w *bytes.Buffer
@@ -126,9 +133,17 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// maxLog bounds what is read of a runtime's log, which repeats what a container's configuration and files say.
+const maxLog = 1 << 20
+
 // lastMessage is the last error in a runtime's log.
 func lastMessage(path string) string {
-	b, err := os.ReadFile(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxLog))
 	if err != nil {
 		return ""
 	}
@@ -380,12 +395,18 @@ func inCgroup(dir string, pid int) bool {
 	return false
 }
 
+// readPID reads the number of a process that a runtime has started. It is a process's that can be killed: 0 and negative ones
+// stand for many.
 func readPID(path string) (int, error) {
 	s, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	return strconv.Atoi(strings.TrimSpace(string(s)))
+	pid, err := strconv.ParseInt(strings.TrimSpace(string(s)), 10, 32)
+	if err != nil || pid < 2 {
+		return 0, fmt.Errorf("%s: %.32q is no process of a container", path, s)
+	}
+	return int(pid), nil
 }
 
 func (b *binary) update(ctx context.Context, c *container, r *specs.LinuxResources) error {

@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/null"
 	"berth/internal/keeper/stage"
 )
 
@@ -239,6 +240,7 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 		terminal = l.spec.Process
 	}
 	var console consoleSocket
+	var nothing *os.File
 	if terminal.Terminal {
 		var err error
 		if console, err = newConsoleSocket(); err != nil {
@@ -247,19 +249,15 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 		defer console.close()
 		p.ConsoleSocket = console.theirs
 	} else {
-		// A nil *os.File must not become an io.Reader that is not nil.
-		if l.io.in != nil {
-			p.Stdin = l.io.in
+		var err error
+		if nothing, err = null.Open(); err != nil {
+			return res, err
 		}
-		if l.io.out != nil {
-			p.Stdout = l.io.out
-		}
-		if l.io.err != nil {
-			p.Stderr = l.io.err
-		}
+		defer nothing.Close()
+		p.Stdin, p.Stdout, p.Stderr = orElse(l.io.in, nothing), orElse(l.io.out, nothing), orElse(l.io.err, nothing)
 	}
 	p.SubCgroupPaths = l.sub
-	over := endWith(ctx, l.io.in, l.io.out, l.io.err, console.theirs)
+	over := endWith(ctx, l.io.in, l.io.out, l.io.err, nothing, console.theirs)
 	err := lib.Start(p)
 	over()
 	if err != nil {
@@ -372,18 +370,18 @@ func (r *inProcess) execLibcontainer(ctx context.Context, c *container, l *launc
 // endWith has the end of the context kill those children of this process that have one of the files, until the start that it is about
 // is over. libcontainer does not tell which processes it starts, and these come into the container's cgroup late.
 func endWith(ctx context.Context, files ...*os.File) (over func()) {
-	var names []string
+	var held []os.FileInfo
 	for _, f := range files {
 		if f == nil {
 			continue
 		}
-		if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil {
-			names = append(names, name)
+		if info, err := f.Stat(); err == nil {
+			held = append(held, info)
 		}
 	}
 	started := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		for killUsers(names); ; killUsers(names) {
+		for killUsers(held); ; killUsers(held) {
 			select {
 			case <-started:
 				return
@@ -398,7 +396,7 @@ func endWith(ctx context.Context, files ...*os.File) (over func()) {
 }
 
 // killUsers passes over what this process has forked and not executed yet: that has all of its files.
-func killUsers(names []string) {
+func killUsers(held []os.FileInfo) {
 	for _, pid := range children() {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil || !bytes.HasSuffix(line, []byte("\x00init\x00")) {
@@ -406,8 +404,8 @@ func killUsers(names []string) {
 		}
 		entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		for _, e := range entries {
-			name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
-			if err == nil && slices.Contains(names, name) {
+			its, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name()))
+			if err == nil && slices.ContainsFunc(held, func(h os.FileInfo) bool { return os.SameFile(h, its) }) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 				break
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/null"
 	"berth/internal/keeper/program"
 )
 
@@ -65,7 +66,7 @@ type Target struct {
 // ErrJoin is the error of Join when nothing has been started: the container's cgroups cannot be joined in this way.
 var ErrJoin = errors.New("cgroups of the container cannot be joined by a stage")
 
-// Stdio are standard streams; nil is /dev/null.
+// Stdio are standard streams; nil is a null device of the process's own.
 type Stdio [3]*os.File
 
 // spawn is what a stage that the keeper starts is started with.
@@ -82,18 +83,18 @@ type spawn struct {
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
 		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil}
-	var null *os.File
+	var nothing *os.File
 	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
 		if files[i] != nil {
 			continue
 		}
-		if null == nil {
-			if null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		if nothing == nil {
+			if nothing, err = null.Open(); err != nil {
 				return 0, err
 			}
-			defer null.Close()
+			defer nothing.Close()
 		}
-		files[i] = null
+		files[i] = nothing
 	}
 	attr := &syscall.ProcAttr{Env: []string{}, Sys: &syscall.SysProcAttr{Cloneflags: s.flags}}
 	for _, f := range files {
