@@ -33,7 +33,8 @@ const (
 	DeletedFile  = metadata.DeletedFilesFile // what it deletes of the image, as JSON, for runtimes that know no whiteouts
 	LogFile      = "container.log"
 	streamsFile  = "descriptors.json" // libcontainer's list of the standard streams, among the images
-	metadataSize = 16 << 20           // of a file of metadata
+	metadataSize = 16 << 20           // the most bytes of a file of metadata
+	utsSize      = 64 << 10           // and of CRIU's image of a UTS namespace
 )
 
 // Config is who the container was.
@@ -154,7 +155,7 @@ func open(name string) (io.Reader, func(), error) {
 		}
 		return z, func() { f.Close() }, nil
 	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(in)
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			f.Close()
 			return nil, nil, broken(name, err)
@@ -199,6 +200,12 @@ func each(ctx context.Context, name string, fn func(file string, size int64, con
 		if h.Typeflag != tar.TypeReg {
 			return broken(name, fmt.Errorf("%q is no regular file", h.Name))
 		}
+		// The size of a sparse file is what its header says, whatever the archive has of it.
+		for key := range h.PAXRecords {
+			if strings.HasPrefix(key, "GNU.sparse.") {
+				return broken(name, fmt.Errorf("%q is a sparse file", h.Name))
+			}
+		}
 		done, err := fn(file, h.Size, tr)
 		if err != nil {
 			return fmt.Errorf("checkpoint archive %s: %s: %w", name, file, err)
@@ -241,7 +248,42 @@ func ReadDir(dir string) (*Info, error) {
 	if err := plain(dir); err != nil {
 		return nil, err
 	}
-	return parse("checkpoint", func(file string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, file)) })
+	return parse("checkpoint", func(file string) ([]byte, error) { return readFile(filepath.Join(dir, file), metadataSize) })
+}
+
+// ReadDeleted reads the names that a checkpoint in a directory says are deleted of the container's image. Without the file there
+// are none.
+func ReadDeleted(dir string) (names []string, err error) {
+	b, err := readFile(filepath.Join(dir, DeletedFile), metadataSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &names)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", DeletedFile, err, errdefs.ErrInvalidArgument)
+	}
+	return names, nil
+}
+
+// readFile reads a regular file that has no more bytes than a limit.
+func readFile(name string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", filepath.Base(name))
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s has %d bytes, over the limit of %d", filepath.Base(name), info.Size(), limit)
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 // plain makes sure that CRIU, which opens what is in the directory, is led nowhere else.
@@ -297,7 +339,20 @@ func Unpack(ctx context.Context, name, dir string) error {
 		if err != nil {
 			return false, err
 		}
-		_, err = io.Copy(f, content)
+		_, err = io.Copy(f, &cancellable{ctx, content})
 		return false, errors.Join(err, f.Close())
 	})
+}
+
+// cancellable ends with its context, however long a file is.
+type cancellable struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (c *cancellable) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.Reader.Read(p)
 }

@@ -26,11 +26,11 @@ func SetHostname(dir, name string) error {
 		return err
 	}
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return err
+		b, err := readFile(file, utsSize)
+		var changed []byte
+		if err == nil {
+			changed, err = withHostname(b, name)
 		}
-		changed, err := withHostname(b, name)
 		if err != nil {
 			return fmt.Errorf("checkpoint: %s: %w: %w", filepath.Base(file), err, errdefs.ErrInvalidArgument)
 		}

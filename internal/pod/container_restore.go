@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -168,16 +167,9 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 
 // deleteFiles deletes from a root file system what the checkpoint says, for archives of runtimes that know no whiteouts.
 func deleteFiles(upper, dir string) error {
-	b, err := os.ReadFile(filepath.Join(dir, checkpoint.DeletedFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	var deleted []string
-	if err == nil {
-		err = json.Unmarshal(b, &deleted)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w: %w", checkpoint.DeletedFile, err, errdefs.ErrInvalidArgument)
+	deleted, err := checkpoint.ReadDeleted(dir)
+	if err != nil || len(deleted) == 0 {
+		return err
 	}
 	root, err := os.OpenRoot(upper)
 	if err != nil {
@@ -224,6 +216,12 @@ func (re *restoring) fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 	differ := func(what string, is, was any) error {
 		return fmt.Errorf("the checkpoint %s has %s %v, and the request %v: a restored process cannot change it: %w",
 			re.Source, what, was, is, errdefs.ErrFailedPrecondition)
+	}
+	for _, id := range append([]uint32{old.Process.User.UID, old.Process.User.GID}, old.Process.User.AdditionalGids...) {
+		if id > ocispec.MaxID {
+			return fmt.Errorf("the checkpoint %s has the user or group ID %d, which is not a number from 0 to %d: %w", re.Source, id,
+				ocispec.MaxID, errdefs.ErrInvalidArgument)
+		}
 	}
 	if old.Process.Terminal != spec.Process.Terminal {
 		return differ("terminal", spec.Process.Terminal, old.Process.Terminal)

@@ -1,0 +1,93 @@
+package pod
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/checkpoint"
+	"berth/internal/model"
+	"berth/internal/ocispec"
+)
+
+// Processes of a checkpoint go on as who they were, and execs are it too: an ID that means "no change" to the kernel would be
+// root's. Seen to fail without the check in fit.
+func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
+	for _, user := range []specs.User{{UID: 1<<32 - 1}, {GID: 1<<32 - 1}, {AdditionalGids: []uint32{5, 1 << 31}}} {
+		old := &specs.Spec{Process: &specs.Process{User: user}, Linux: &specs.Linux{}, Root: &specs.Root{}}
+		re := &restoring{info: &checkpoint.Info{Spec: old, Streams: []string{"/dev/null", "", ""}}}
+		out := &ocispec.Output{Spec: &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}, Root: &specs.Root{}}}
+		if err := re.fit(&model.ContainerConfig{}, out); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
+			t.Errorf("%+v: %v", user, err)
+		}
+	}
+}
+
+// FuzzDeletedFiles: whatever names a checkpoint says are deleted, and whatever links its files are, nothing outside of the
+// writable layer changes, and in it there are only more directories and whiteouts.
+func FuzzDeletedFiles(f *testing.F) {
+	if os.Geteuid() != 0 {
+		f.Skip("needs root: whiteouts are devices")
+	}
+	f.Add([]byte(`["/a","b/c/d","../../canary","/link/x","link","."]`), "..")
+	f.Add([]byte(`["link/canary","link/../canary","a\u0000b",""]`), "../")
+	f.Add([]byte(`{"a":1}`), "/")
+	f.Fuzz(func(t *testing.T, deleted []byte, link string) {
+		top, err := os.MkdirTemp("/dev/shm", "berth-test-fuzz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(top)
+		upper, dir := filepath.Join(top, "c/upper"), filepath.Join(top, "c/restore")
+		for _, d := range []string{upper, dir} {
+			if err := os.MkdirAll(d, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for path, text := range map[string][]byte{
+			filepath.Join(top, "canary"): []byte("canary"), filepath.Join(top, "c/canary"): []byte("canary"), filepath.Join(dir, checkpoint.DeletedFile): deleted,
+		} {
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = os.Symlink(link, filepath.Join(upper, "link")) // not every text is a link's
+		list := func() string {
+			var all []string
+			_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err != nil {
+					return err
+				}
+				if path == upper {
+					return fs.SkipDir
+				}
+				all = append(all, path+" "+d.Type().String())
+				return nil
+			})
+			b, _ := json.Marshal(all)
+			return string(b)
+		}
+		before := list()
+		_ = deleteFiles(upper, dir) // names may be none that the kernel takes
+		if after := list(); after != before {
+			t.Errorf("outside there was %s and is %s", before, after)
+		}
+		_ = filepath.WalkDir(upper, func(path string, d fs.DirEntry, err error) error {
+			var st unix.Stat_t
+			switch {
+			case err != nil, d.IsDir(), path == filepath.Join(upper, "link") && d.Type() == fs.ModeSymlink:
+			case unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0:
+				t.Errorf("%s is %v", path, d.Type())
+			}
+			return nil
+		})
+	})
+}
