@@ -50,7 +50,7 @@ func FuzzSpecification(f *testing.F) {
 	f.Add("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes: [null]\n", false)
 	f.Add("cdiVersion: 0.6.0\nkind: v.com/c\ndevices: [&a {name: a, containerEdits: {mounts: [&b {hostPath: /x, containerPath: /x}, *b]}}, *a]\n", false)
 	f.Add("{\"cdiVersion\": 1,\n\"kind\":", true)
-	dir, err := os.MkdirTemp("/dev/shm", "berth-test-fuzz")
+	dir, err := os.MkdirTemp("/dev/shm", "berth-fuzz-cdi-")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func each(ctx context.Context, name string, fn func(file string, size int64, con
 				return broken(name, fmt.Errorf("%q is a sparse file", h.Name))
 			}
 		}
-		done, err := fn(file, h.Size, tr)
+		done, err := fn(file, h.Size, &content{ctx, tr})
 		if err != nil {
 			return fmt.Errorf("checkpoint archive %s: %s: %w", name, file, err)
 		}
@@ -339,20 +339,25 @@ func Unpack(ctx context.Context, name, dir string) error {
 		if err != nil {
 			return false, err
 		}
-		_, err = io.Copy(f, &cancellable{ctx, content})
+		_, err = io.Copy(f, content)
 		return false, errors.Join(err, f.Close())
 	})
 }
 
-// cancellable ends with its context, however long a file is.
-type cancellable struct {
+// content is a file of an archive. Reading ends with the context, however long the file is, and what cannot be read is the
+// archive's fault.
+type content struct {
 	ctx context.Context
-	io.Reader
+	in  io.Reader
 }
 
-func (c *cancellable) Read(p []byte) (int, error) {
+func (c *content) Read(p []byte) (int, error) {
 	if err := c.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return c.Reader.Read(p)
+	n, err := c.in.Read(p)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return n, err
 }

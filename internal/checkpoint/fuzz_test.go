@@ -35,7 +35,7 @@ func FuzzArchive(f *testing.F) {
 	f.Add([]byte(nil), "./checkpoint/utsns-1.img", "checkpoint/./utsns-2.img", "/config.dump", "", "", byte('0'), byte('7'), byte(0),
 		append(binary.LittleEndian.AppendUint32([]byte("12345678"), 5), 10, 3, 'o', 'l', 'd'))
 	f.Fuzz(func(t *testing.T, raw []byte, name1, name2, name3, link1, link2 string, type1, type2, packing byte, body []byte) {
-		top, err := os.MkdirTemp("/dev/shm", "berth-test-fuzz")
+		top, err := os.MkdirTemp("/dev/shm", "berth-fuzz-archive-")
 		if err != nil {
 			t.Fatal(err)
 		}

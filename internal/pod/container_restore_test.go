@@ -41,7 +41,7 @@ func FuzzDeletedFiles(f *testing.F) {
 	f.Add([]byte(`["link/canary","link/../canary","a\u0000b",""]`), "../")
 	f.Add([]byte(`{"a":1}`), "/")
 	f.Fuzz(func(t *testing.T, deleted []byte, link string) {
-		top, err := os.MkdirTemp("/dev/shm", "berth-test-fuzz")
+		top, err := os.MkdirTemp("/dev/shm", "berth-fuzz-deleted-")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ func FuzzHosts(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	hosts, err := os.MkdirTemp("/dev/shm", "berth-test-fuzz")
+	hosts, err := os.MkdirTemp("/dev/shm", "berth-fuzz-hosts-")
 	if err != nil {
 		f.Fatal(err)
 	}
