@@ -41,8 +41,10 @@ demo: build ## run the main job before your eyes (root)
 	bin/demo -bin bin -web bin/demo-web -manifest examples/hello.yaml
 
 .PHONY: test
-test: test-deps build ## all tests, then lint (root)
-	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
+test: test-deps build ## all tests, which must leave the machine as it was, then lint (root)
+	$(GOBUILD) -o bin/machine ./test/machine
+	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
+		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 	$(MAKE) lint
 
 .PHONY: ci

@@ -231,6 +231,16 @@ func rootfs(t testing.TB) string {
 
 var capabilities = []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_NET_BIND_SERVICE"}
 
+// reachable lets others than root come to the root file system. The directories above those of the test are the machine's.
+func (n *node) reachable() {
+	n.Helper()
+	for d := n.root; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			n.Fatal(err)
+		}
+	}
+}
+
 func (n *node) process(args ...string) *specs.Process {
 	return &specs.Process{
 		Args: args, Cwd: "/", Env: []string{"PATH=/bin", "HOME=/"}, NoNewPrivileges: true,

@@ -50,6 +50,14 @@ func busybox(t *testing.T) string {
 	return root
 }
 
+// reachable lets others than root come to a directory of the test. The directories above are the machine's.
+func reachable(t *testing.T, dir string) {
+	t.Helper()
+	for ; strings.HasPrefix(dir, os.TempDir()+"/"); dir = filepath.Dir(dir) {
+		must(t, os.Chmod(dir, 0o755))
+	}
+}
+
 // runnable is input with a real root file system and namespaces of its own.
 func runnable(t *testing.T, script string) Input {
 	t.Helper()
@@ -200,9 +208,7 @@ func TestSpecsRun(t *testing.T) {
 					}
 					return os.Lchown(p, 200000, 200000)
 				}))
-				for p := in.Rootfs; p != "/"; p = filepath.Dir(p) {
-					must(t, os.Chmod(p, 0o755)) // 200000 has to get there
-				}
+				reachable(t, in.Rootfs) // 200000 has to get there
 				in.Container.Mounts = []model.Mount{{ContainerPath: "/mapped", HostPath: t.TempDir(), UIDMappings: mapping, GIDMappings: mapping}}
 			},
 			// runc before 1.2 does not know ID-mapped mounts.
@@ -246,9 +252,7 @@ func TestSpecsRun(t *testing.T) {
 func TestTheReapersSpecRuns(t *testing.T) {
 	in := runnable(t, "")
 	dir := t.TempDir()
-	for p := dir; p != "/"; p = filepath.Dir(p) {
-		must(t, os.Chmod(p, 0o755))
-	}
+	reachable(t, dir)
 	program, err := os.ReadFile(filepath.Join(in.Rootfs, "bin/busybox"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "busybox"), program, 0o755))
