@@ -25,6 +25,7 @@ TEST_TIMEOUT  ?= 25m
 # Not from Go's cache, which does not know of the programs that tests run.
 TEST_FLAGS    ?= -count=1
 FUZZ_SECONDS  ?= 60
+FUZZ_GO_SECONDS ?=
 
 .PHONY: help
 help: ## this list
@@ -48,9 +49,10 @@ test: test-deps build ## all tests, which must leave the machine as it was, then
 	$(MAKE) lint
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, conformance, test-libcontainer, vm-smoke, vm-selinux
+ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
 	$(MAKE) test
 	$(MAKE) fuzz
+	$(MAKE) fuzz-go
 	$(MAKE) conformance
 	$(MAKE) test-libcontainer
 	$(MAKE) vm-smoke
@@ -66,6 +68,10 @@ test-libcontainer: test-deps build ## the keeper, pods' lives and critest where 
 fuzz: test-deps build ## send mutated requests to berthd for FUZZ_SECONDS (root)
 	BERTH_FUZZ_SECONDS=$(FUZZ_SECONDS) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -timeout $(TEST_TIMEOUT) \
 		-run '^TestMutatedRequestsNeitherBreakNorLeak$$' ./test/life
+
+.PHONY: fuzz-go
+fuzz-go: build-deps ## every Go fuzzer for FUZZ_GO_SECONDS each; by default all in two to three minutes (root)
+	GO=$(GO) FUZZ_GO_SECONDS=$(FUZZ_GO_SECONDS) test/fuzz.sh -tags $(TAGS)
 
 .PHONY: lint
 lint: build-deps ## gofmt, go vet, staticcheck, analyzers of the C, govulncheck

@@ -1,4 +1,4 @@
-// Package testindex knows in which folder each test of the project is, for documents that say which test shows what.
+// Package testindex knows in which folder each test and fuzzer of the project is, for documents that say which test shows what.
 package testindex
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-var declared = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(t \*testing\.T\)`)
+var declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Za-z0-9_]+)\((?:t \*testing\.T|f \*testing\.F)\)`)
 
 // Index is the folders of tests, by the tests' names.
 type Index map[string][]string

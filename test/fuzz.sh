@@ -1,0 +1,24 @@
+#!/bin/sh
+# Runs every fuzzer of Go's for FUZZ_GO_SECONDS each; without a number all of them share two and a half minutes, to which
+# building comes. The arguments are flags of go test. What a fuzzer finds is kept below its package's testdata/fuzz, as a
+# seed for all later runs.
+set -u
+cd "$(dirname "$0")/.."
+go=${GO:-go}
+list=$($go test "$@" -list '^Fuzz' ./...) || { echo "$list"; exit 1; }
+# Names come before the line of their package.
+fuzzers=$(echo "$list" | awk '/^Fuzz/ { names[n++] = $1 } /^ok/ { for (i = 0; i < n; i++) print names[i], $2; n = 0 }')
+count=$(echo "$fuzzers" | grep -c .)
+[ "$count" -gt 0 ] || { echo "no fuzzers"; exit 1; }
+seconds=${FUZZ_GO_SECONDS:-}
+[ -n "$seconds" ] || seconds=$((150 / count + 1))
+echo "$count fuzzers, $seconds s each"
+failed=
+while read -r name package; do
+	echo "$package $name"
+	# Code with maps does not take the same way twice, and the engine would minimize such inputs for a minute each.
+	$go test "$@" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -fuzzminimizetime 10x "$package" </dev/null || failed="$failed $name"
+done <<END
+$fuzzers
+END
+[ -z "$failed" ] || { echo "failed:$failed"; exit 1; }
