@@ -1,6 +1,7 @@
 package keeper_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -100,14 +101,30 @@ func TestAPlantedTerminalOrUserDatabaseHurtsNobody(t *testing.T) {
 	n.setup = keeper.SetupStage
 	req := n.request("a", "sleep", "1000")
 	req.Spec.Linux.Seccomp = profile()
-	if err := unix.Mkfifo(filepath.Join(n.root, "etc/passwd"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	req.Spec.Process.Env = append(req.Spec.Process.Env, "A=\nroot:x:0:0::/evil:\n")
 	n.run(req)
 	p := n.process("sh", "-c", "echo $HOME")
 	p.Env = []string{"PATH=/bin"}
-	if out := n.execProcess("a", p); out != "/\n" {
-		t.Errorf("HOME is %q", out)
+	passwd := filepath.Join(n.root, "etc/passwd")
+	for what, plant := range map[string]func() error{
+		"a pipe": func() error { return unix.Mkfifo(passwd, 0o644) },
+		// Seen to fail without the check of the file system: what such a file says is somebody else's, and some are read once.
+		"a link to a file of /proc": func() error { return os.Symlink("/proc/1/environ", passwd) },
+		// Seen to fail without the bound.
+		"a file that is too long": func() error {
+			return os.WriteFile(passwd, append(bytes.Repeat([]byte("\n"), 9<<20), "root:x:0:0::/evil:\n"...), 0o644)
+		},
+		"a number beyond 32 bits": func() error {
+			return os.WriteFile(passwd, []byte("a:x:4294967296:0::/evil:\nb:x::0::/evil:\nc:x:abc:0::/evil:\nd:x:0x0:0::/evil:\n"), 0o644)
+		},
+	} {
+		_ = os.Remove(passwd)
+		if err := plant(); err != nil {
+			t.Fatal(err)
+		}
+		if out := n.execProcess("a", p); out != "/\n" {
+			t.Errorf("HOME with %s is %q", what, out)
+		}
 	}
 	// A terminal that is none.
 	req = n.request("b", "sleep", "1000")

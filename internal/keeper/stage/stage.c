@@ -594,27 +594,33 @@ static void load_filter(void)
 		put_capabilities(stage_plan->effective, stage_plan->permitted, stage_plan->inheritable);
 }
 
+#define MAX_PASSWD (8 << 20) /* bytes of it that are read: the file is the container's */
+
 /* HOME of a user as the container's /etc/passwd has it. */
 static const char *home(void)
 {
 	static char buf[64 * 1024], found[4096 + 5] = "HOME=/";
 	struct stat st;
-	size_t have = 0;
+	struct statfs fs;
+	size_t have = 0, total = 0;
 	char *line, *end;
 	int fd;
 
 	fd = open("/etc/passwd", O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0)
 		return found;
-	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+	/* A link may lead to a file of /proc, and reading some of those does something: /proc/kmsg is read by one alone. */
+	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || fstatfs(fd, &fs) != 0 || fs.f_type == PROC_SUPER_MAGIC) {
 		close(fd);
 		return found;
 	}
 	for (;;) {
 		ssize_t n = read(fd, buf + have, sizeof(buf) - 1 - have);
 
-		if (n > 0)
+		if (n > 0) {
 			have += (size_t)n;
+			total += (size_t)n;
+		}
 		buf[have] = '\n';
 		for (line = buf; line < buf + have && (end = memchr(line, '\n', (size_t)(buf + have + (n <= 0) - line))); line = end + 1) {
 			char *field[7], *s = line;
@@ -640,7 +646,7 @@ static const char *home(void)
 			close(fd);
 			return found;
 		}
-		if (n <= 0)
+		if (n <= 0 || total > MAX_PASSWD)
 			break;
 		have = (size_t)(buf + have - line);
 		if (have >= sizeof(buf) - 1)
