@@ -483,7 +483,7 @@ func TestURLsOfForeignLayersAreNotAsked(t *testing.T) {
 			data := []byte("a layer that is somewhere else")
 			sum := sha256.Sum256(data)
 			desc := ocispec.Descriptor{
-				MediaType: ocispec.MediaTypeImageLayerNonDistributableGzip, //nolint:staticcheck // that is the kind that says so
+				MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
 				Digest:    digest.Digest("sha256:" + hex.EncodeToString(sum[:])), Size: int64(len(data)),
 				URLs: []string{"https://evil.test/v2/a/blobs/sha256:" + hex.EncodeToString(sum[:]), "http://169.254.169.254/latest"},
 			}
