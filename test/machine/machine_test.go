@@ -30,7 +30,7 @@ var plants = []struct{ what, before, command, says, after string }{
 	{"a cgroup", "", "mkdir CGROUP/NAME", "cgroup CGROUP/NAME was not there", "rmdir CGROUP/NAME"},
 	{"a mount", "", "mount -t tmpfs NAME PLACE", "mount PLACE: tmpfs NAME", "umount PLACE"},
 	{"a mount's propagation", "mount -t tmpfs NAME PLACE; mount --make-private PLACE", "mount --make-shared PLACE", "mount PLACE: tmpfs NAME", "umount PLACE"},
-	{"a network namespace", "", "ip netns add NAME", "network namespace net:[", "ip netns del NAME"},
+	{"a network namespace", "", "ip netns add NAME", "mount /run/netns/NAME: nsfs", "ip netns del NAME"},
 	{"an interface", "", "ip link add vNAME type veth peer name wNAME", "interface vNAME was not there: veth", "ip link del vNAME"},
 	{"an interface that is up", "ip link add vNAME type veth peer name wNAME", "ip link set vNAME up", "interface vNAME was veth", "ip link del vNAME"},
 	{"an address", "ip link add vNAME type veth peer name wNAME", "ip addr add 192.0.2.1/24 dev vNAME", "address 192.0.2.1/24 of vNAME was not there", "ip link del vNAME"},
@@ -138,7 +138,8 @@ func TestDifferencesOfOthersAreTold(t *testing.T) {
 	}
 	theirs, mine := fmt.Sprintf("b%08x", os.Getpid()), fmt.Sprintf("b%08x", os.Getpid()+1)
 	// As a daemon of a node that is not the command's.
-	other := exec.Command("sh", "-c", "sleep 1000; :", filepath.Join("/tmp", theirs, "root"))
+	other := exec.Command("sleep", "1000")
+	other.Args[0] = filepath.Join("/tmp", theirs, "sleep")
 	for _, name := range []string{theirs, mine} {
 		defer os.Remove(filepath.Join(roots[0], name))
 	}

@@ -17,6 +17,8 @@ const mark = "BERTH_TEST_RUN"
 // nodeName is the name of a node of the tests: of its directory, its bridge, its table and its cgroups.
 var nodeName = regexp.MustCompile(`\bb[0-9a-f]{8}\b`)
 
+var number = regexp.MustCompile(`-\d+$`)
+
 // population is what runs on the machine.
 type population struct {
 	ours    []node.Process
@@ -85,9 +87,13 @@ func (p *population) made(d difference) bool {
 			return true
 		}
 	}
+	// Tests without a node call what they make by the number of their process.
+	if n := number.FindString(d.name); n != "" && slices.ContainsFunc(p.theirs, func(o node.Process) bool { return strconv.Itoa(o.PID) == n[1:] }) {
+		return true
+	}
 	switch d.kind {
-	case "network namespace":
-		return slices.ContainsFunc(p.theirs, func(o node.Process) bool { return o.NetNS == d.name })
+	case "network namespace": // one of the command has a process of it or is mounted, and both are told of
+		return len(p.theirs) > 0 && !slices.ContainsFunc(p.ours, func(o node.Process) bool { return o.NetNS == d.name })
 	case "file", "mount":
 		if temporary.MatchString(d.name) {
 			return len(p.theirs) > 0

@@ -239,26 +239,24 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 	if l.spec != nil {
 		terminal = l.spec.Process
 	}
+	// With a terminal they are the process's until it has made it.
+	nothing, err := null.Open()
+	if err != nil {
+		return res, err
+	}
+	defer nothing.Close()
+	p.Stdin, p.Stdout, p.Stderr = orElse(l.io.in, nothing), orElse(l.io.out, nothing), orElse(l.io.err, nothing)
 	var console consoleSocket
-	var nothing *os.File
 	if terminal.Terminal {
-		var err error
 		if console, err = newConsoleSocket(); err != nil {
 			return res, err
 		}
 		defer console.close()
 		p.ConsoleSocket = console.theirs
-	} else {
-		var err error
-		if nothing, err = null.Open(); err != nil {
-			return res, err
-		}
-		defer nothing.Close()
-		p.Stdin, p.Stdout, p.Stderr = orElse(l.io.in, nothing), orElse(l.io.out, nothing), orElse(l.io.err, nothing)
 	}
 	p.SubCgroupPaths = l.sub
 	over := endWith(ctx, l.io.in, l.io.out, l.io.err, nothing, console.theirs)
-	err := lib.Start(p)
+	err = lib.Start(p)
 	over()
 	if err != nil {
 		return res, err
