@@ -68,6 +68,7 @@ func (r *run) run(command []string) (code int, err error) {
 	for _, line := range left {
 		fmt.Fprintln(r.out, "   ", line)
 	}
+	_ = os.Remove(r.tmp) // what is in it stays, to be looked at
 	if len(r.people.theirs) > 0 {
 		fmt.Fprintln(r.out, "Others test on this machine: what they did meanwhile and have left may be among these. A second run shows again "+
 			"what the command leaves.")
