@@ -425,9 +425,9 @@ func TestATokenServiceDoesNotSendPasswordsOn(t *testing.T) {
 	}
 }
 
-// A name may lead to the metadata service of a cloud, which no image comes from: a registry that redirects there would have
-// its answer in an error, or take it for a token. Seen to fail without guard. The names lead to an address of the link in
-// a namespace, since this test is about addresses that connections have.
+// A name may lead to the metadata service of a cloud, from which no image comes: a registry that redirects there would have the
+// answer in an error, or take it for a token. A connection with such an address stands for what DNS would say. Seen to fail
+// without guard.
 func TestTheNodesOwnLinkIsNotAsked(t *testing.T) {
 	for address, forbidden := range map[string]bool{
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "0.0.0.0": true, "::": true, "224.0.0.1": true,
