@@ -20,6 +20,12 @@ import (
 	"berth/internal/quota"
 )
 
+// systemDirs are directories that programs of all users need, and that therefore cannot be root's alone.
+var systemDirs = []string{
+	"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/srv", "/sys", "/tmp",
+	"/usr", "/usr/local", "/var", "/var/cache", "/var/lib", "/var/run", "/var/spool", "/var/tmp",
+}
+
 // KeyError is what is wrong with one key.
 type KeyError struct {
 	Key     string // network.pod_cidr
@@ -39,6 +45,9 @@ var (
 func (c *Config) Validate() error {
 	var v validation
 	v.absolute("root", c.Root)
+	if slices.Contains(systemDirs, filepath.Clean(c.Root)) {
+		v.fail("root", "%q belongs to the system, and Berth lets nobody but root enter its root", c.Root)
+	}
 	v.absolute("state", c.State)
 	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))
 	v.absolute("hosts_dir", c.HostsDir)

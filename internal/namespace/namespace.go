@@ -43,7 +43,7 @@ type Options struct {
 
 // Create makes new namespaces and pins them. Either all are made or none is left.
 func (s Set) Create(o Options) error {
-	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
 	var flags int
@@ -135,7 +135,7 @@ func writeExisting(path, value string) error {
 
 // PinProcess pins a namespace that a process lives in.
 func (s Set) PinProcess(k Kind, pid int) error {
-	if err := os.MkdirAll(s.Dir, 0o711); err != nil {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(s.Path(k), os.O_CREATE|os.O_RDONLY, 0o444)

@@ -20,7 +20,7 @@ func (b *builder) lxcfsMounts() ([]specs.Mount, error) {
 		file := filepath.Join(b.host.LXCFS, "proc", name)
 		if _, err := os.Stat(file); err == nil {
 			out = append(out, specs.Mount{Destination: "/proc/" + name, Type: "bind", Source: file,
-				Options: []string{"bind", "rprivate", "rw"}})
+				Options: []string{"bind", "nosuid", "noexec", "nodev", "rprivate", "rw"}})
 		}
 	}
 	if len(out) == 0 {

@@ -119,7 +119,7 @@ func (b *builder) podMounts() []specs.Mount {
 	} {
 		if f.from != "" {
 			out = append(out, specs.Mount{Destination: f.at, Type: "bind", Source: f.from,
-				Options: []string{"bind", "rprivate", access}})
+				Options: []string{"bind", "nosuid", "noexec", "nodev", "rprivate", access}})
 		}
 	}
 	if files.Shm == "" {

@@ -153,10 +153,12 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		{
 			name: "mount the root file system",
 			do: func(ctx context.Context) (err error) {
-				root, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, label, dir, layers))
+				o := m.rootfsOptions(&pod, label, dir, layers)
+				o.At = m.rootPath(&pod, c.id)
+				root, err = rootfs.Mount(ctx, o)
 				return err
 			},
-			undo: func(context.Context) error { return rootfs.Unmount(dir) },
+			undo: func(context.Context) error { return m.unmountRoot(&pod, c.id) },
 		},
 		{
 			name: "take disk quotas",
@@ -277,8 +279,8 @@ func (m *Manager) buildSpec(ctx context.Context, c *container, cfg *model.Contai
 		return nil, err
 	}
 	shm := "/dev/shm"
-	if pod.Config.Security.Namespaces.IPC != model.NamespaceNode {
-		shm = m.shmPath(pod.ID)
+	if ownShm(pod.Config) {
+		shm = m.shmPath(pod)
 	}
 	return ocispec.Build(ctx, ocispec.Input{
 		SandboxID:   pod.ID,

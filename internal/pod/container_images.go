@@ -62,6 +62,6 @@ func (m *Manager) unmountImages(id string, cfg *model.ContainerConfig) error {
 
 // unmountContainer unmounts all file systems of a container that are its own. It is idempotent.
 func (m *Manager) unmountContainer(c *container) error {
-	return errors.Join(m.unmountImages(c.id, c.record().Config), rootfs.Unmount(m.plainDir(c.id)),
-		rootfs.Unmount(m.containers.Path(c.id)))
+	pod := c.sandbox.record()
+	return errors.Join(m.unmountImages(c.id, c.record().Config), rootfs.Unmount(m.plainDir(c.id)), m.unmountRoot(&pod, c.id))
 }

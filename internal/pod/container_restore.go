@@ -135,11 +135,12 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 	if err != nil {
 		return err
 	}
-	name, err := os.ReadFile(m.podFile(c.sandbox.id, hostnameFile))
+	pod := c.sandbox.record()
+	name, err := hostname(pod.Config)
 	if err != nil {
 		return err
 	}
-	if err := checkpoint.SetHostname(re.Dir, strings.TrimSpace(string(name))); err != nil {
+	if err := checkpoint.SetHostname(re.Dir, name); err != nil {
 		return err
 	}
 	upper := rootfs.Upper(m.containers.Path(c.id))

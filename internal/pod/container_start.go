@@ -49,6 +49,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
 	}
+	spec.Root.Path = m.rootPath(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
 	if err := m.claimLog(c, r.LogPath); err != nil {
 		return err
 	}

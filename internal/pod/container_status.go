@@ -28,7 +28,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 	if err != nil {
 		return nil, err
 	}
-	r := c.record()
+	r, pod := c.record(), c.sandbox.record()
 	spec := &specs.Spec{}
 	err = m.containers.LoadFile(c.id, specFile, spec)
 	info := map[string]any{
@@ -38,7 +38,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"removing":       r.Phase == ContainerRemoving,
 		"cgroup":         r.Cgroup,
 		"directory":      m.containers.Path(c.id),
-		"rootfs":         rootfs.Path(m.containers.Path(c.id)),
+		"rootfs":         m.rootPath(&pod, c.id),
 		"writableLayer":  rootfs.Upper(m.containers.Path(c.id)),
 		"logPath":        r.LogPath,
 		"user":           r.User,
@@ -47,7 +47,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
 		"diskQuotas":     m.quotas.Held(c.id),
-		"runtimeHandler": c.sandbox.record().Handler,
+		"runtimeHandler": pod.Handler,
 		"setup":          r.Setup,
 		"timings":        r.Timings,
 		"config":         r.Config,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -153,10 +152,8 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.trashed = make(chan struct{}, 1)
 	m.events.init()
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
-	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.trashDir(), m.statePods()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
-			return nil, err
-		}
+	if err := m.makeDirs(); err != nil {
+		return nil, err
 	}
 	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.statePods()} {
 		state.Spread(dir)
@@ -199,14 +196,10 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-func (m *Manager) trashDir() string  { return filepath.Join(m.cfg.Root, "trash") }
-func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods") }
-
-// statePod is where a pod keeps what a reboot may lose.
-func (m *Manager) statePod(id string) string { return filepath.Join(m.statePods(), id) }
+func (m *Manager) trashDir() string { return filepath.Join(m.cfg.Root, "trash") }
 
 func (m *Manager) namespaces(id string) namespace.Set {
-	return namespace.Set{Dir: filepath.Join(m.statePod(id), "ns")}
+	return namespace.Set{Dir: filepath.Join(m.statePod(id), namespacesDir)}
 }
 
 func (m *Manager) handler(name string) (Handler, error) {

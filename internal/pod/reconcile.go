@@ -34,7 +34,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	points, err := rootfs.Mounts(m.containers.Dir)
+	points, err := rootfs.Mounts(m.containers.Dir, m.statePods())
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	for _, b := range brokenContainers {
 		m.log.Warn("remove a container whose record cannot be read", "container", shortID(b.ID), "error", b.Err)
 		m.clean("end a container without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
-		m.clean("unmount a container without a record", b.ID, m.unmountBelow(m.containers.Path(b.ID), points))
+		m.clean("unmount a container without a record", b.ID, m.unmountLost(b.ID, points))
 		m.clean("remove a container without a record", b.ID, m.discard(m.containers.Path(b.ID)))
 	}
 	for _, b := range brokenPods {
@@ -68,7 +68,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	}
 	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
 	m.reconcileDevices()
-	m.removeStrayState()
+	m.removeStrayState(points)
 	m.removeStrayCgroups(ctx)
 
 	var live []*network.Pod
@@ -231,16 +231,18 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 
 // remountRootfs makes sure that a container that was created and not started has its root file system.
 func (m *Manager) remountRootfs(ctx context.Context, c *container, mounted map[string]bool) error {
-	dir := m.containers.Path(c.id)
-	if mounted[rootfs.Path(dir)] {
+	pod := c.sandbox.record()
+	at := m.rootPath(&pod, c.id)
+	if mounted[at] {
 		return nil
 	}
 	layers, err := m.cfg.Images.Hold(c.rec.ImageID, c.id)
 	if err != nil {
 		return err
 	}
-	pod := c.sandbox.record()
-	if _, err = rootfs.Mount(ctx, m.rootfsOptions(&pod, c.rec.Label, dir, layers)); err != nil {
+	o := m.rootfsOptions(&pod, c.rec.Label, m.containers.Path(c.id), layers)
+	o.At = at
+	if _, err = rootfs.Mount(ctx, o); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -256,7 +258,7 @@ func (m *Manager) namespacesLive(s *sandbox) bool {
 	if !nodeNetwork(r.Config) && !set.Pinned(namespace.Network) {
 		return false
 	}
-	return r.Config.Security.Namespaces.IPC == model.NamespaceNode || set.Pinned(namespace.IPC)
+	return !ownShm(r.Config) || set.Pinned(namespace.IPC)
 }
 
 func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
@@ -268,7 +270,10 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 		reaperGone := r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row)
 		if reaperGone || !m.namespacesLive(s) {
 			m.clean("record that a pod is broken", s.id, m.breakSandbox(s))
+			return
 		}
+		m.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, m.makeStatePod(&r))
+		m.clean("make the files of a pod that an earlier version of Berth has made", s.id, m.adoptFiles(s))
 	case SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
@@ -283,7 +288,7 @@ func (m *Manager) breakSandbox(s *sandbox) error {
 }
 
 // removeStrayState removes what stands in the state directory for pods that have no record.
-func (m *Manager) removeStrayState() {
+func (m *Manager) removeStrayState(points []string) {
 	entries, err := os.ReadDir(m.statePods())
 	if err != nil {
 		m.log.Error("list the state of pods", "error", err)
@@ -291,9 +296,9 @@ func (m *Manager) removeStrayState() {
 	}
 	for _, e := range entries {
 		if id := e.Name(); m.pod[id] == nil {
-			err := errors.Join(m.namespaces(id).Remove(), m.unmountShm(id))
+			err := errors.Join(m.namespaces(id).Remove(), m.unmountFiles(id), unmountBelow(m.statePod(id), points))
 			if err == nil {
-				err = os.RemoveAll(m.statePod(id))
+				err = rootfs.Remove(m.ctx, m.statePod(id))
 			}
 			m.clean("remove the state of a pod without a record", id, err)
 		}
@@ -338,12 +343,23 @@ func (m *Manager) removeStrayCgroups(ctx context.Context) {
 	}
 }
 
-// unmountBelow unmounts those of the given mount points that are in dir.
-func (m *Manager) unmountBelow(dir string, points []string) error {
+// unmountLost unmounts what a container had mounted of which there is no record: not even of its pod.
+func (m *Manager) unmountLost(id string, points []string) error {
+	err := unmountBelow(m.containers.Path(id), points)
+	for _, p := range points {
+		if path.Base(p) == id && path.Base(path.Dir(p)) == rootsDir {
+			err = errors.Join(err, unmountBelow(p, points), os.Remove(p))
+		}
+	}
+	return err
+}
+
+// unmountBelow unmounts those of the given mount points that are at or in dir.
+func unmountBelow(dir string, points []string) error {
 	var errs []error
 	for _, p := range points {
 		if within(p, dir) {
-			errs = append(errs, rootfs.Unmount(filepath.Dir(p)))
+			errs = append(errs, rootfs.Unmount(filepath.Dir(p), p))
 		}
 	}
 	return errors.Join(errs...)

@@ -29,6 +29,9 @@ type SandboxRecord struct {
 	// OwnedCgroup is the topmost cgroup on the way to CgroupParent that was not there before; it goes with the pod.
 	OwnedCgroup string `json:"ownedCgroup,omitempty"`
 
+	// SharedTmpfs: its files and its shared memory are on one tmpfs. Not so in a pod that an earlier version of Berth has made.
+	SharedTmpfs bool `json:"sharedTmpfs,omitempty"`
+
 	IPs       []string        `json:"ips,omitempty"`
 	Interface string          `json:"interface,omitempty"`
 	Network   json.RawMessage `json:"network,omitempty"` // a CNI result

@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/rootfs"
 )
 
 // The files of a pod that its containers see in /etc.
@@ -19,37 +21,166 @@ const (
 	hostnameFile = "hostname"
 )
 
-func (m *Manager) podFile(id, name string) string { return filepath.Join(m.pods.Path(id), name) }
+var podFiles = []string{hostsFile, resolvFile, hostnameFile}
 
-func (m *Manager) writePodFiles(s *sandbox) error {
-	cfg := s.rec.Config
-	hostname := cfg.Hostname
-	if hostname == "" || nodeNetwork(cfg) {
-		var err error
-		if hostname, err = os.Hostname(); err != nil {
-			return err
-		}
+// A pod's files, which containers may write to, lie beside its shared memory on one tmpfs: its size bounds both, at no cost of a
+// further mount, and nothing on it is executed, gains rights or is a device. What containers write there counts as their memory.
+// Berth writes the files before any container is there, so none can keep it from that by filling the tmpfs.
+const (
+	// shmSize is the size of a pod's /dev/shm, as Docker and Kubernetes have it.
+	shmSize = 64 << 20
+	// filesSize is the room for the files of a pod that has the node's /dev/shm, beyond what they are when they are made.
+	filesSize = 1 << 20
+	// inodeSize is how much of a tmpfs there is for each of its inodes: a file that is not empty takes as much.
+	inodeSize = 4 << 10
+)
+
+// Directories on a pod's tmpfs.
+const (
+	etcDir = "etc"
+	shmDir = "shm"
+)
+
+func (m *Manager) filesPath(id string) string { return filepath.Join(m.statePod(id), filesDir) }
+
+func (m *Manager) podFile(id, name string) string {
+	return filepath.Join(m.filesPath(id), etcDir, name)
+}
+
+// ownShm tells whether a pod has an IPC namespace and a /dev/shm of its own, not the node's.
+func ownShm(cfg *model.SandboxConfig) bool { return cfg.Security.Namespaces.IPC != model.NamespaceNode }
+
+func (m *Manager) shmPath(r *SandboxRecord) string {
+	if !r.SharedTmpfs {
+		return m.earlierShm(r.ID)
 	}
-	resolv, err := resolvConf(cfg.DNS)
+	return filepath.Join(m.filesPath(r.ID), shmDir)
+}
+
+// earlierShm is where an earlier version of Berth mounted a tmpfs for /dev/shm alone.
+func (m *Manager) earlierShm(id string) string { return filepath.Join(m.statePod(id), shmDir) }
+
+// makeFiles makes a pod's tmpfs with all that is on it.
+func (m *Manager) makeFiles(s *sandbox) error {
+	if err := m.mountFiles(&s.rec, ownShm(s.rec.Config)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec.SharedTmpfs = true
+	return nil
+}
+
+// adoptFiles makes the files of a pod that an earlier version of Berth has made anew, on a tmpfs: that version kept them on the disk,
+// where nothing bounds them. Containers that run keep the old ones.
+func (m *Manager) adoptFiles(s *sandbox) error {
+	r := s.record()
+	if r.SharedTmpfs {
+		return nil
+	}
+	if _, err := os.Lstat(m.podFile(s.id, podFiles[len(podFiles)-1])); err == nil {
+		return nil // this has been done already
+	}
+	if err := unmountTmpfs(m.filesPath(s.id)); err != nil {
+		return err
+	}
+	return m.mountFiles(&r, false)
+}
+
+func (m *Manager) mountFiles(r *SandboxRecord, shm bool) error {
+	content, err := podFileContent(r)
 	if err != nil {
 		return err
 	}
-	hosts := []byte(hostsFor(hostname, s.rec.IPs))
-	if nodeNetwork(cfg) {
+	size := shmSize
+	if !shm {
+		size = filesSize
+		for _, data := range content {
+			size += len(data)
+		}
+	}
+	path := m.filesPath(r.ID)
+	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
+		return err
+	}
+	options := fmt.Sprintf("mode=700,size=%dk,nr_inodes=%d", size>>10, size/inodeSize)
+	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	if err := unix.Mount("shm", path, "tmpfs", flags, r.Label.MountOptions(options)); err != nil {
+		return fmt.Errorf("mount tmpfs at %s: %w", path, err)
+	}
+	// They belong to the root of the containers, which in a user namespace is not the node's.
+	uid, gid := 0, 0
+	if user := userNamespace(r.Config); user != nil {
+		uid, gid = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
+	}
+	made := func(path string, err error) error {
+		if err == nil {
+			err = os.Chown(path, uid, gid)
+		}
+		return err
+	}
+	if shm {
+		dir := filepath.Join(path, shmDir)
+		if err := made(dir, os.Mkdir(dir, 0o700)); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(filepath.Join(path, etcDir), 0o700); err != nil {
+		return err
+	}
+	for i, name := range podFiles {
+		file := m.podFile(r.ID, name)
+		if err := made(file, os.WriteFile(file, content[i], 0o644)); err != nil {
+			return fmt.Errorf("the pod's %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// unmountFiles takes a pod's tmpfs away. It is idempotent.
+func (m *Manager) unmountFiles(id string) error {
+	return errors.Join(unmountTmpfs(m.filesPath(id)), unmountTmpfs(m.earlierShm(id)))
+}
+
+func unmountTmpfs(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
+
+// hostname is the name that the containers of a pod have for their host.
+func hostname(cfg *model.SandboxConfig) (string, error) {
+	if cfg.Hostname == "" || nodeNetwork(cfg) {
+		return os.Hostname()
+	}
+	return cfg.Hostname, nil
+}
+
+// podFileContent is what podFiles begin with, in their order.
+func podFileContent(r *SandboxRecord) ([][]byte, error) {
+	name, err := hostname(r.Config)
+	if err != nil {
+		return nil, err
+	}
+	resolv, err := resolvConf(r.Config.DNS)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []byte(hostsFor(name, r.IPs))
+	if nodeNetwork(r.Config) {
 		if node, err := os.ReadFile("/etc/hosts"); err == nil {
 			hosts = node
 		}
 	}
-	for name, data := range map[string][]byte{hostsFile: hosts, resolvFile: resolv, hostnameFile: []byte(hostname + "\n")} {
-		path := m.podFile(s.id, name)
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			return err
-		}
-		if err := s.rec.Label.Apply(path, false); err != nil {
-			return err
-		}
-	}
-	return nil
+	return [][]byte{hosts, resolv, []byte(name + "\n")}, nil
 }
 
 func hostsFor(hostname string, ips []string) string {

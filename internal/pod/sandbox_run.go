@@ -7,18 +7,14 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
-
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/rootfs"
+	"github.com/containerd/errdefs"
 )
-
-// shmSize is the size of a pod's /dev/shm, as Docker and Kubernetes have it.
-const shmSize = "65536k"
 
 // RunSandbox makes a pod ready for containers: its namespaces, its network, its files. It returns the pod's ID.
 //
@@ -131,13 +127,9 @@ func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []step {
 			},
 		},
 		{
-			name: "write the pod's files",
-			do:   func(context.Context) error { return m.writePodFiles(s) },
-		},
-		{
-			name: "mount the pod's shared memory",
-			do:   func(context.Context) error { return m.mountShm(s) },
-			undo: func(context.Context) error { return m.unmountShm(s.id) },
+			name: "make the pod's files and shared memory",
+			do:   func(context.Context) error { return m.makeFiles(s) },
+			undo: func(context.Context) error { return m.unmountFiles(s.id) },
 		},
 		{
 			name: "start the pod's init",
@@ -184,13 +176,16 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 
 func (m *Manager) makeNamespaces(s *sandbox) error {
 	cfg := s.rec.Config
+	if err := m.makeStatePod(&s.rec); err != nil {
+		return err
+	}
 	o := namespace.Options{Sysctls: cfg.Sysctls}
 	if !nodeNetwork(cfg) {
 		// A pod in the node's network has the node's name too: it is the node, to its peers.
 		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
 		o.Hostname = cfg.Hostname
 	}
-	if cfg.Security.Namespaces.IPC != model.NamespaceNode {
+	if ownShm(cfg) {
 		o.Kinds = append(o.Kinds, namespace.IPC)
 	}
 	if user := userNamespace(cfg); user != nil {
@@ -247,56 +242,27 @@ func (m *Manager) tearDownNetwork(ctx context.Context, s *sandbox) error {
 	return m.cfg.Network.Teardown(ctx, m.networkPod(&r))
 }
 
-func (m *Manager) shmPath(id string) string { return filepath.Join(m.statePod(id), "shm") }
-
-func (m *Manager) mountShm(s *sandbox) error {
-	if s.rec.Config.Security.Namespaces.IPC == model.NamespaceNode {
-		return nil
-	}
-	path := m.shmPath(s.id)
-	if err := os.MkdirAll(path, 0o711); err != nil {
-		return err
-	}
-	flags := uintptr(unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV)
-	if err := unix.Mount("shm", path, "tmpfs", flags, s.rec.Label.MountOptions("mode=1777,size="+shmSize)); err != nil {
-		return fmt.Errorf("mount tmpfs at %s: %w", path, err)
-	}
-	return nil
-}
-
-func (m *Manager) unmountShm(id string) error {
-	path := m.shmPath(id)
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
-		return fmt.Errorf("unmount %s: %w", path, err)
-	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	return nil
-}
-
 // startReaper gives a pod whose containers share a PID namespace the init that such a namespace needs.
 func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if s.rec.Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
-	rootfs := m.reaperRoot(s.id)
+	root := m.reaperRoot(s.id)
 	// In a user namespace nobody but the node could make these.
 	for _, dir := range []string{"proc", "dev"} {
-		if err := os.MkdirAll(filepath.Join(rootfs, dir), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(rootfs, keeper.ReaperProgram), nil, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(root, keeper.ReaperProgram), nil, 0o755); err != nil {
 		return err
 	}
-	if err := s.rec.Label.Apply(rootfs, false); err != nil {
+	if err := s.rec.Label.Apply(root, false); err != nil {
 		return err
 	}
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{
 		SandboxID:   s.id,
-		Rootfs:      rootfs,
+		Rootfs:      root,
 		Namespaces:  m.namespacePaths(&s.rec),
 		CgroupsPath: m.cgroupPath(s.rec.CgroupParent, s.id),
 		Label:       s.rec.Label,
@@ -326,7 +292,7 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	return m.namespaces(s.id).PinProcess(namespace.PID, result.PID)
 }
 
-func (m *Manager) reaperRoot(id string) string { return filepath.Join(m.statePod(id), "init") }
+func (m *Manager) reaperRoot(id string) string { return filepath.Join(m.statePod(id), initDir) }
 
 func (m *Manager) stopReaper(ctx context.Context, s *sandbox) error {
 	if s.record().Config.Security.Namespaces.PID != model.NamespacePod {
@@ -346,7 +312,7 @@ func (m *Manager) namespacePaths(r *SandboxRecord) ocispec.Namespaces {
 		n.Network = set.Path(namespace.Network)
 		n.UTS = set.Path(namespace.UTS)
 	}
-	if r.Config.Security.Namespaces.IPC != model.NamespaceNode {
+	if ownShm(r.Config) {
 		n.IPC = set.Path(namespace.IPC)
 	}
 	if userNamespace(r.Config) != nil {
@@ -360,7 +326,7 @@ func (m *Manager) forgetSandbox(s *sandbox) {
 	if err := m.discard(m.pods.Path(s.id)); err != nil {
 		m.log.Error("remove a pod's directory", "id", shortID(s.id), "error", err)
 	}
-	if err := os.RemoveAll(m.statePod(s.id)); err != nil {
+	if err := rootfs.Remove(context.Background(), m.statePod(s.id)); err != nil {
 		m.log.Error("remove a pod's state directory", "id", shortID(s.id), "error", err)
 	}
 	if m.cfg.Devices != nil {

@@ -73,7 +73,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	if err := m.killContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", shortID(s.id), err)
 	}
-	if err := errors.Join(m.stopReaper(ctx, s), m.namespaces(s.id).Remove(), m.unmountShm(s.id)); err != nil {
+	if err := errors.Join(m.stopReaper(ctx, s), m.namespaces(s.id).Remove(), m.unmountFiles(s.id)); err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", shortID(s.id), err)
 	}
 	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", shortID(s.id))

@@ -70,8 +70,8 @@ func (m *Manager) podMounts(r *SandboxRecord) map[string]string {
 		"/etc/resolv.conf": m.podFile(r.ID, resolvFile),
 		"/etc/hostname":    m.podFile(r.ID, hostnameFile),
 	}
-	if r.Config.Security.Namespaces.IPC != model.NamespaceNode {
-		mounts["/dev/shm"] = m.shmPath(r.ID)
+	if ownShm(r.Config) {
+		mounts["/dev/shm"] = m.shmPath(r)
 	}
 	return mounts
 }

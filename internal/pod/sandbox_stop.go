@@ -62,7 +62,7 @@ func (m *Manager) releaseSandbox(ctx context.Context, s *sandbox) error {
 		m.stopReaper(ctx, s),
 		m.tearDownNetwork(ctx, s),
 		m.namespaces(s.id).Remove(),
-		m.unmountShm(s.id),
+		m.unmountFiles(s.id),
 	)
 }
 

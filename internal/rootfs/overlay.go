@@ -20,8 +20,11 @@ import (
 
 // Options says what a container's root file system is made of.
 type Options struct {
-	// Dir is the container's directory, absolute. Mount makes it, and in it rootfs (the mount point), upper and work.
+	// Dir is the container's directory, absolute. Mount makes it, for root alone, and in it rootfs (the mount point), upper and
+	// work.
 	Dir string
+	// At is another mount point, absolute: for a process that may not enter Dir. Mount makes it. Empty: rootfs in Dir.
+	At string
 	// Lowers are the image's layers, the top one first, absolute. None is an empty image.
 	Lowers []string
 	// Readonly mounts without a writable layer of the container's own: nothing can write, nor make a mount point that
@@ -47,7 +50,7 @@ const (
 	emptyDir = "empty" // stands in for a layer; see fill
 )
 
-// Path is where the root file system of a container directory is mounted.
+// Path is where the root file system of a container directory is mounted, unless Options.At says otherwise.
 func Path(dir string) string { return filepath.Join(dir, mountDir) }
 
 // Upper is the writable layer of a container directory.
@@ -87,7 +90,11 @@ func Mount(ctx context.Context, o Options) (string, error) {
 	if err := o.makeDirs(); err != nil {
 		return "", fmt.Errorf("root file system: %w", noSpace(err))
 	}
-	if err := Unmount(o.Dir); err != nil {
+	target := o.At
+	if target == "" {
+		target = Path(o.Dir)
+	}
+	if err := Unmount(o.Dir, target); err != nil {
 		return "", err
 	}
 	// A volatile overlay marks its work directory, and the mark keeps it from being mounted again after a crash. What is
@@ -104,7 +111,6 @@ func Mount(ctx context.Context, o Options) (string, error) {
 		}
 		lowers = mapped.paths
 	}
-	target := Path(o.Dir)
 	err := errNoMountAPI
 	if oneByOne() {
 		err = o.mountByFsconfig(lowers, target)
@@ -119,8 +125,8 @@ func Mount(ctx context.Context, o Options) (string, error) {
 }
 
 func (o Options) check() error {
-	if !filepath.IsAbs(o.Dir) {
-		return fmt.Errorf("root file system: directory %q is not absolute: %w", o.Dir, errdefs.ErrInvalidArgument)
+	if !filepath.IsAbs(o.Dir) || o.At != "" && !filepath.IsAbs(o.At) {
+		return fmt.Errorf("root file system: directory %q or mount point %q is not absolute: %w", o.Dir, o.At, errdefs.ErrInvalidArgument)
 	}
 	for _, lower := range o.Lowers {
 		if !filepath.IsAbs(lower) {
@@ -135,14 +141,20 @@ func (o Options) check() error {
 }
 
 func (o Options) makeDirs() error {
-	if err := os.MkdirAll(o.Dir, 0o711); err != nil {
+	// Nobody but root may enter: what is below are other people's setuid programs.
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return err
 	}
 	type dir struct {
 		name string
 		mode fs.FileMode
 	}
-	dirs := []dir{{mountDir, 0o755}}
+	var dirs []dir
+	if o.At == "" {
+		dirs = append(dirs, dir{mountDir, 0o700})
+	} else if err := os.MkdirAll(o.At, 0o711); err != nil {
+		return err
+	}
 	if !o.Readonly {
 		dirs = append(dirs, dir{upperDir, 0o755}, dir{workDir, 0o700})
 	}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unmount takes away the root file system that Mount made in dir, and what a crash in the middle of Mount may have left.
-// It is idempotent, and never waits for those who still use the mount.
-func Unmount(dir string) error {
-	targets := []string{Path(dir)}
+// Unmount takes away the root file system that Mount made in dir, or at other mount points, and what a crash in the middle of
+// Mount may have left. It is idempotent, and never waits for those who still use the mount.
+func Unmount(dir string, at ...string) error {
+	targets := append(at, Path(dir))
 	if left, err := os.ReadDir(filepath.Join(dir, mappedDir)); err == nil {
 		for _, entry := range left {
 			targets = append(targets, filepath.Join(dir, mappedDir, entry.Name()))

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -111,14 +112,16 @@ func (w *walker) directory(root int, name string, waiting []string) ([]string, e
 	}
 }
 
-// Mounts are the mount points at and beneath root, the newest first, so that they can be unmounted in this order.
-func Mounts(root string) ([]string, error) {
-	root = filepath.Clean(root)
+// Mounts are the mount points at and beneath the roots, the newest first, so that they can be unmounted in this order.
+func Mounts(roots ...string) ([]string, error) {
 	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		return m.Mountpoint != root && !strings.HasPrefix(m.Mountpoint, strings.TrimSuffix(root, "/")+"/"), false
+		return !slices.ContainsFunc(roots, func(root string) bool {
+			root = filepath.Clean(root)
+			return m.Mountpoint == root || strings.HasPrefix(m.Mountpoint, strings.TrimSuffix(root, "/")+"/")
+		}), false
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mounts beneath %s: %w", root, err)
+		return nil, fmt.Errorf("mounts beneath %s: %w", strings.Join(roots, " and "), err)
 	}
 	points := make([]string, 0, len(found))
 	for i := len(found) - 1; i >= 0; i-- {

@@ -64,7 +64,7 @@ func (r Records) write(id, name string, data []byte) error {
 	next := path + spare
 	err := overwrite(next, data)
 	if errors.Is(err, os.ErrNotExist) {
-		if err = os.MkdirAll(dir, 0o711); err == nil {
+		if err = os.MkdirAll(dir, 0o700); err == nil {
 			err = overwrite(next, data)
 		}
 	}
@@ -151,14 +151,14 @@ func (r Records) Load(make func(id string) any) ([]Broken, error) {
 	return broken, nil
 }
 
-// lockWait is how long Lock waits: a process that was killed while it started another may live on in that one, lock and
+// lockWait is how long Exclusive waits: a process that was killed while it started another may live on in that one, lock and
 // all, until its execve.
 const lockWait = time.Second
 
 // Lock holds a directory for this process until the returned function is called or the process ends. It fails where
 // another process holds it, and goes on holding it for a second.
 func Lock(dir string) (func(), error) {
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	if err := MakeDir(dir, 0o700); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, "lock")
@@ -166,13 +166,7 @@ func Lock(dir string) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(lockWait)
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	for errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(deadline) {
-		time.Sleep(5 * time.Millisecond)
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	if err != nil {
+	if err := Exclusive(f); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("%s is in use by another berthd (it holds %s)", dir, path)
@@ -180,4 +174,16 @@ func Lock(dir string) (func(), error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// Exclusive locks an open file or directory with flock(2), for as long as it is open. Where another process holds the lock, and
+// goes on holding it for a second, the error is unix.EWOULDBLOCK.
+func Exclusive(f *os.File) error {
+	deadline := time.Now().Add(lockWait)
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	for errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(deadline) {
+		time.Sleep(5 * time.Millisecond)
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	return err
 }

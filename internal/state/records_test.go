@@ -126,3 +126,32 @@ func TestOneDaemonHoldsADirectory(t *testing.T) {
 	}
 	release()
 }
+
+func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	if err := os.MkdirAll(filepath.Join(dir, "entry"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := MakeDir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := HideEntries(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]os.FileMode{"": 0o700, "entry": 0o700, "file": 0o644, "link": 0o755} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q has mode %v in place of %v (%v)", name, info.Mode().Perm(), want, err)
+		}
+	}
+	if err := HideEntries(filepath.Join(dir, "none")); err == nil {
+		t.Error("a directory that is not there is no error")
+	}
+}

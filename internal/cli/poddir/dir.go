@@ -25,7 +25,7 @@ func (d *Dir) make(record Record) error {
 	if d.Path == "" {
 		return fmt.Errorf("no directory can bear the name of pod %s/%s", record.Namespace, record.Name)
 	}
-	if err := os.Mkdir(d.Path, 0o711); err != nil {
+	if err := os.Mkdir(d.Path, 0o700); err != nil {
 		return err
 	}
 	data, err := json.MarshalIndent(record, "", "  ")

@@ -85,6 +85,19 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 	}
 }
 
+// TestNobodyElseEntersTheDirectoryOfAPod: its volumes hold what containers write, and those of an earlier version were open.
+func TestNobodyElseEntersTheDirectoryOfAPod(t *testing.T) {
+	s := newStore(t)
+	if err := os.Mkdir(s.pods(), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{create(t, s, "p").Path, s.pods()} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s has mode %v (%v)", dir, info.Mode(), err)
+		}
+	}
+}
+
 func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	s := newStore(t)
 	dir := create(t, s, "p")

@@ -40,7 +40,12 @@ func (s *Store) pods() string { return filepath.Join(s.Root, "pods") }
 // lock keeps a sweep from a directory whose pod is not there yet: makers share the lock, a sweep has it alone. The kernel
 // lets go of it when the command ends, however it does.
 func (s *Store) lock(how int) (*os.File, error) {
-	if err := os.MkdirAll(s.pods(), 0o711); err != nil {
+	// Volumes hold whatever containers write, setuid programs included: nobody else may reach them but through a mount. An
+	// earlier version let others pass.
+	if err := os.MkdirAll(s.pods(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(s.pods(), 0o700); err != nil {
 		return nil, err
 	}
 	file, err := os.OpenFile(filepath.Join(s.Root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)

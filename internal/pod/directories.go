@@ -1,0 +1,98 @@
+package pod
+
+import (
+	"os"
+	"path/filepath"
+
+	"berth/internal/model"
+	"berth/internal/rootfs"
+	"berth/internal/state"
+)
+
+// What leads to files of images, containers and pods is for root alone: a user of the node who could reach a setuid program of a
+// container would run it with the rights that it has there. The one exception is a pod with a user namespace. libcontainer sets up
+// its containers, and the process that does it is the root of that user namespace already when it mounts the container's root
+// file system by its path. So the root file systems of such a pod are mounted in its directory below Config.State, which the group
+// of that root may pass; all that is above may be passed by everybody, and holds nothing but such directories.
+
+// Directories of a pod below Config.State.
+const (
+	namespacesDir = "ns"
+	filesDir      = "files"  // a tmpfs with the pod's files and its shared memory
+	initDir       = "init"   // the root file system of the pod's init
+	rootsDir      = "rootfs" // mount points of root file systems of a pod with a user namespace, by container
+)
+
+// makeDirs makes the directories that all pods have in common, and takes from those that are there what an earlier version of
+// Berth let others do.
+func (m *Manager) makeDirs() error {
+	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.trashDir()} {
+		if err := state.MakeDir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := state.HideEntries(dir); err != nil {
+			m.log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
+		}
+	}
+	if err := passable(m.cfg.State); err != nil {
+		return err
+	}
+	return state.MakeDir(m.statePods(), 0o711)
+}
+
+// passable lets everybody pass a directory that also has the socket of the CRI in it, which may be a group's.
+func passable(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&0o111 == 0o111 {
+		return err
+	}
+	return os.Chmod(dir, info.Mode().Perm()|0o111)
+}
+
+func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods") }
+
+// statePod is where a pod keeps what a reboot may lose.
+func (m *Manager) statePod(id string) string { return filepath.Join(m.statePods(), id) }
+
+// makeStatePod makes the directory of a pod below Config.State, or corrects the mode of the one that is there.
+func (m *Manager) makeStatePod(r *SandboxRecord) error {
+	dir := m.statePod(r.ID)
+	user := userNamespace(r.Config)
+	if user == nil {
+		return state.MakeDir(dir, 0o700)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	gid, _ := model.HostID(user.GIDs, 0) // checkUserNamespace has seen to it that there is one
+	if err := os.Chown(dir, 0, int(gid)); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o710)
+}
+
+// rootPath is where the root file system of a container is mounted.
+func (m *Manager) rootPath(pod *SandboxRecord, id string) string {
+	if userNamespace(pod.Config) == nil {
+		return rootfs.Path(m.containers.Path(id))
+	}
+	return filepath.Join(m.statePod(pod.ID), rootsDir, id)
+}
+
+// unmountRoot unmounts the root file system of a container. It is idempotent.
+func (m *Manager) unmountRoot(pod *SandboxRecord, id string) error {
+	at := m.rootPath(pod, id)
+	if err := rootfs.Unmount(m.containers.Path(id), at); err != nil {
+		return err
+	}
+	if userNamespace(pod.Config) == nil {
+		return nil // it goes with the container's directory
+	}
+	if err := os.Remove(at); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
+}
