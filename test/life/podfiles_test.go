@@ -20,7 +20,7 @@ var etcFiles = []string{"/etc/hosts", "/etc/resolv.conf", "/etc/hostname"}
 
 // TestNothingThatBerthMountsGivesRights: but for the container's own root file system, every mount of it is nosuid, and nodev where
 // it is not there for devices; the pod's files are not executed either. A container that makes a setuid program or a device of one of
-// these has gained nothing. With the options of the pod's files as they were before (bind, rprivate), it was seen to fail.
+// these has gained nothing. It was seen to fail with the options that the pod's files had before, which were bind and rprivate.
 func TestNothingThatBerthMountsGivesRights(t *testing.T) {
 	nodetest.BerthOnly(t, "it mounts the pod's files without these options")
 	n := nodetest.Shared(t)
@@ -96,8 +96,8 @@ func hostUsage(t *testing.T, p *nodetest.Pod) (bytes uint64) {
 }
 
 // TestContainersWriteToThePodsFilesWithinABound: whatever they write there, and whichever of the files it is, ends with ENOSPC; it
-// takes from the pod's own /dev/shm alone, and the pod goes on: another container is made, and the daemon comes back. With the
-// files on the disk, as they were before, it was seen to fail.
+// takes from the pod's own /dev/shm alone, and the pod goes on: another container is made, and the daemon comes back. It was seen to
+// fail with a tmpfs without a size.
 func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
 	nodetest.BerthOnly(t, "they are on its disk")
 	n := nodetest.Start(t, node.Options{})
@@ -145,7 +145,7 @@ func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
 }
 
 // TestAFullSharedMemoryIsThePodsOwnAffair: full of bytes or of files, it keeps neither a container of the pod from being made nor
-// another pod from running; the number of its files is bounded, too.
+// another pod from running; the number of its files is bounded, too. It was seen to fail with a tmpfs without a number of inodes.
 func TestAFullSharedMemoryIsThePodsOwnAffair(t *testing.T) {
 	nodetest.BerthOnly(t, "it bounds no inodes")
 	n := nodetest.Shared(t)
@@ -171,7 +171,8 @@ func TestAFullSharedMemoryIsThePodsOwnAffair(t *testing.T) {
 	nodetest.RunPod(t, n).Run()
 }
 
-// TestARootInAUserNamespaceOwnsItsPodsFiles: as the root of a container without one does.
+// TestARootInAUserNamespaceOwnsItsPodsFiles: as the root of a container without one does. It was seen to fail with files that belong to
+// the node's root.
 func TestARootInAUserNamespaceOwnsItsPodsFiles(t *testing.T) {
 	nodetest.BerthOnly(t, "they belong to nobody")
 	n := nodetest.Shared(t)
@@ -205,7 +206,8 @@ func TestASandboxThatComesBackHasItsFilesAnew(t *testing.T) {
 }
 
 // TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs: that version kept a pod's files on the disk and its shared memory on a tmpfs of its
-// own. Containers that come after the upgrade share that memory, and write to files that have a bound.
+// own. Containers that come after the upgrade share that memory, and write to files that have a bound. It was seen to fail with
+// the files not made anew.
 func TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs(t *testing.T) {
 	nodetest.BerthOnly(t, "it is about Berth's own")
 	n := nodetest.Start(t, node.Options{})

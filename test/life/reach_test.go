@@ -121,8 +121,8 @@ func reachable(t *testing.T, kind string) *node.Node {
 }
 
 // TestNoUserOfTheNodeReachesAFileOfAContainer: containers make setuid programs wherever they can, and a user of the node who knows
-// the name of each gets to none (CVE-2021-41103). With the container's directory made 0711 again, or root, or the pod's directory
-// below state, it was seen to fail.
+// the name of each gets to none (CVE-2021-41103). It was seen to fail with root, containers and containers/ID made 0711 as before, and
+// with the directory of a pod below state made 0711, with a user namespace or without.
 func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	for _, kind := range []string{"as the machine has it", "ext4", "tmpfs"} {
@@ -187,7 +187,7 @@ func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 }
 
 // TestAUserNamespaceReachesNoOtherPod: whoever has the IDs of a pod's user namespace, as its processes have on the node, gets to
-// nothing of another pod, and cannot find out what there is of its own.
+// nothing of another pod, and cannot find out what there is of its own. It was seen to fail with the pod's directory made 0711.
 func TestAUserNamespaceReachesNoOtherPod(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	n := reachable(t, "as the machine has it")
@@ -255,7 +255,8 @@ func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 }
 
 // TestDirectoriesOfAnEarlierVersionAreClosed: what that let users of the node pass is for root alone after the next start, and
-// pods go on, those with a user namespace and containers that had not been started included.
+// pods go on, those with a user namespace and containers that had not been started included. It was seen to fail without the
+// correction of the modes, without state being opened, and with the path of the root file system that the specification has.
 func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	n := reachable(t, "as the machine has it")
