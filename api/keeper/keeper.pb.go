@@ -1279,7 +1279,9 @@ type AttachRequest struct {
 	Session       string                 `protobuf:"bytes,3,opt,name=session,proto3" json:"session,omitempty"`
 	Token         string                 `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"` // the files: stdout, stderr
 	Stdin         bool                   `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	Backlog       int64                  `protobuf:"varint,6,opt,name=backlog,proto3" json:"backlog,omitempty"` // bytes that are kept of a stream which is not taken; 0: a default
+	Backlog       int64                  `protobuf:"varint,6,opt,name=backlog,proto3" json:"backlog,omitempty"`                               // bytes that are kept of a stream which is not taken; 0: a default
+	TotalBacklog  int64                  `protobuf:"varint,7,opt,name=total_backlog,json=totalBacklog,proto3" json:"total_backlog,omitempty"` // likewise for all clients together; 0: a default
+	SpillDir      string                 `protobuf:"bytes,8,opt,name=spill_dir,json=spillDir,proto3" json:"spill_dir,omitempty"`              // an absolute directory on the file system where they are kept; empty: one of the keeper's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1354,6 +1356,20 @@ func (x *AttachRequest) GetBacklog() int64 {
 		return x.Backlog
 	}
 	return 0
+}
+
+func (x *AttachRequest) GetTotalBacklog() int64 {
+	if x != nil {
+		return x.TotalBacklog
+	}
+	return 0
+}
+
+func (x *AttachRequest) GetSpillDir() string {
+	if x != nil {
+		return x.SpillDir
+	}
+	return ""
 }
 
 type AttachID struct {
@@ -1767,14 +1783,16 @@ const file_keeper_proto_rawDesc = "" +
 	"\aexec_id\x18\x02 \x01(\tR\x06execId\"D\n" +
 	"\bExecExit\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x1b\n" +
-	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\"\xaf\x01\n" +
+	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\"\xf1\x01\n" +
 	"\rAttachRequest\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x1b\n" +
 	"\tattach_id\x18\x02 \x01(\tR\battachId\x12\x18\n" +
 	"\asession\x18\x03 \x01(\tR\asession\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\tR\x05token\x12\x14\n" +
 	"\x05stdin\x18\x05 \x01(\bR\x05stdin\x12\x18\n" +
-	"\abacklog\x18\x06 \x01(\x03R\abacklog\"J\n" +
+	"\abacklog\x18\x06 \x01(\x03R\abacklog\x12#\n" +
+	"\rtotal_backlog\x18\a \x01(\x03R\ftotalBacklog\x12\x1b\n" +
+	"\tspill_dir\x18\b \x01(\tR\bspillDir\"J\n" +
 	"\bAttachID\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x1b\n" +
 	"\tattach_id\x18\x02 \x01(\tR\battachId\"=\n" +

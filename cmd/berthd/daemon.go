@@ -149,6 +149,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		CRIU:          cfg.Checkpoint.CRIU,
 		RestoreImages: cfg.Checkpoint.RestoreImages,
 		AttachBacklog: cfg.Stream.AttachBacklogBytes(),
+		AttachTotal:   cfg.Stream.AttachBacklogTotalBytes(),
 		Log:           log,
 	}
 	if devices != nil {

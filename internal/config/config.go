@@ -71,17 +71,24 @@ type Stream struct {
 	Port          int      `toml:"port"`
 	IdleTimeout   Duration `toml:"idle_timeout"`
 	AttachBacklog string   `toml:"attach_backlog"`
+	BacklogTotal  string   `toml:"attach_backlog_total"`
 	TLSCert       string   `toml:"tls_cert"`
 	TLSKey        string   `toml:"tls_key"`
 }
 
-// AttachBacklogBytes is the limit of a valid configuration.
-func (s *Stream) AttachBacklogBytes() int64 {
-	bytes, err := quota.ParseSize(s.AttachBacklog)
+// AttachBacklogBytes is the limit of a valid configuration, for a stream of a client.
+func (s *Stream) AttachBacklogBytes() int64 { return int64(size(s.AttachBacklog)) }
+
+// AttachBacklogTotalBytes is that for all clients.
+func (s *Stream) AttachBacklogTotalBytes() int64 { return int64(size(s.BacklogTotal)) }
+
+// size is that of a valid configuration, in bytes; of an empty one it is 0.
+func size(text string) uint64 {
+	n, err := quota.ParseSize(text)
 	if err != nil {
 		return 0
 	}
-	return int64(bytes)
+	return n
 }
 
 // Seccomp is about profiles of system calls.
@@ -140,13 +147,7 @@ type Runtime struct {
 }
 
 // DiskQuotaBytes is the limit of a container's writable layer of a valid configuration; 0: none.
-func (r *Runtime) DiskQuotaBytes() uint64 {
-	bytes, err := quota.ParseSize(r.DiskQuota)
-	if err != nil {
-		return 0
-	}
-	return bytes
-}
+func (r *Runtime) DiskQuotaBytes() uint64 { return size(r.DiskQuota) }
 
 // Default is the configuration of a node that has no file.
 func Default() *Config {
@@ -180,6 +181,7 @@ func Default() *Config {
 			Address:       "127.0.0.1",
 			IdleTimeout:   Duration(4 * time.Hour),
 			AttachBacklog: "256m",
+			BacklogTotal:  "1g",
 		},
 		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
 		Devices: Devices{

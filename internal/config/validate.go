@@ -210,6 +210,7 @@ func (v *validation) stream(s *Stream) {
 	v.between("stream.port", int64(s.Port), 0, 65535)
 	v.positive("stream.idle_timeout", s.IdleTimeout)
 	v.size("stream.attach_backlog", s.AttachBacklog)
+	v.size("stream.attach_backlog_total", s.BacklogTotal)
 	v.optional("stream.tls_cert", s.TLSCert)
 	v.optional("stream.tls_key", s.TLSKey)
 	if s.TLSCert != "" && s.TLSKey == "" {

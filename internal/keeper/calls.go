@@ -327,7 +327,7 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 		}
 		_, err = conn.api.Attach(ctx, &api.AttachRequest{
 			ContainerId: req.ContainerID, AttachId: req.AttachID, Session: c.session, Token: token, Stdin: req.Stdin,
-			Backlog: req.Backlog,
+			Backlog: req.Backlog, TotalBacklog: req.TotalBacklog, SpillDir: req.SpillDir,
 		})
 		return err
 	})

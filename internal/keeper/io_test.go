@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -191,5 +192,45 @@ func TestAttachSeveralClientsAndASlowOne(t *testing.T) {
 	}
 	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "late"}); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("attach to one that has exited: %v", err)
+	}
+}
+
+// TestWhoWasCutOffIsToldThoughTheContainerIsGone: the reason waits until it is asked for, once, and no longer than its client lives.
+// Without that it was seen to fail.
+func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "sh", "-c", "read go; head -c 10000000 /dev/zero")
+	req.Stdin = true
+	n.run(req)
+	in, err := n.client.Input("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.File.Close()
+	spill := filepath.Join(t.TempDir(), "attach")
+	r, w, _ := os.Pipe()
+	defer r.Close()
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "slow", Stdout: w, Backlog: 1 << 20, SpillDir: spill}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "bad", SpillDir: "attach"}); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("a directory that is not absolute: %v", err)
+	}
+	if _, err := io.WriteString(in.File, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	n.ended("a")
+	if err := n.client.Delete(n.ctx(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.Detach(n.ctx(), "a", "slow"); !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), "1048576 bytes") {
+		t.Errorf("it is told %v", err)
+	}
+	if err := n.client.Detach(n.ctx(), "a", "slow"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("told again: %v", err)
+	}
+	if _, err := os.Stat(spill); err != nil {
+		t.Errorf("nothing was kept where it was told to: %v", err)
 	}
 }

@@ -192,13 +192,17 @@ type ExecExit struct {
 // AttachRequest asks for a copy of what a container writes from now on. The keeper writes to the files and closes its
 // duplicates when the container has ended and all is written, or when a write fails. Output is never lost and never
 // waits for these files: what a slow reader has not taken is kept for it, in memory first, then in an unlinked file, up to
-// Backlog and while its file system has a tenth to spare. Past that the keeper closes both files, and Detach tells why.
+// Backlog, and up to what it leaves to others of TotalBacklog, while its file system takes it and has a tenth to spare. Past that the
+// keeper closes both files, and Detach tells why.
 type AttachRequest struct {
 	ContainerID string
 	AttachID    string
 	Stdout      *os.File // nil: not wanted. A terminal's output comes here.
 	Stderr      *os.File
 	Backlog     int64 // bytes of one stream; 0: 256 MiB
+	// TotalBacklog is how many bytes are kept for all clients of the keeper, from now on; 0: 1 GiB.
+	TotalBacklog int64
+	SpillDir     string // absolute, on the file system that has the file; empty: the keeper's own directory
 	// Stdin: this client also writes to the container's input. With RunRequest.StdinOnce the container reads the end of
 	// it when this client is detached, or when the process that attached it dies.
 	Stdin bool

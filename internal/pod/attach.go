@@ -35,7 +35,8 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		defer input.File.Close()
 	}
 	req := &keeper.AttachRequest{
-		ContainerID: c.id, AttachID: newID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin, Backlog: m.cfg.AttachBacklog,
+		ContainerID: c.id, AttachID: newID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
+		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.attachDir(),
 	}
 	var ours []*os.File
 	closeAll := func(files []*os.File) {

@@ -34,6 +34,13 @@ func (m *Manager) makeDirs() error {
 			m.log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
 		}
 	}
+	// The keeper's files in it have no names. A name is left where it was killed between the making of a file and that.
+	if err := os.RemoveAll(m.attachDir()); err != nil {
+		return err
+	}
+	if err := state.MakeDir(m.attachDir(), 0o700); err != nil {
+		return err
+	}
 	if err := passable(m.cfg.State); err != nil {
 		return err
 	}
@@ -51,6 +58,9 @@ func passable(dir string) error {
 	}
 	return os.Chmod(dir, info.Mode().Perm()|0o111)
 }
+
+// attachDir is where the keeper keeps what attached clients do not take.
+func (m *Manager) attachDir() string { return filepath.Join(m.cfg.Root, "attach") }
 
 func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods") }
 

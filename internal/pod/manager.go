@@ -107,6 +107,7 @@ type Config struct {
 	CRIU          string  // the program; empty: the one in PATH
 	RestoreImages bool    // containers are created from images that are checkpoints
 	AttachBacklog int64   // bytes that are kept for an attached client that does not take them; 0: the keeper's default
+	AttachTotal   int64   // likewise for all clients together
 	Log           *slog.Logger
 }
 

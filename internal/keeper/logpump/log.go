@@ -25,9 +25,9 @@ const reopenAfter = time.Second
 
 // Log is the log file of one container and the clients that follow its output.
 type Log struct {
-	path   string
-	spill  string // the directory for what slow clients have not taken
-	logger *slog.Logger
+	path     string
+	backlogs *Backlogs
+	logger   *slog.Logger
 
 	mu       sync.Mutex // one write at a time, so that no two records mix
 	file     *os.File   // nil: not open
@@ -42,9 +42,9 @@ type Log struct {
 }
 
 // New prepares the log at path; an empty path keeps none. The file is opened at once, or later if that fails. What slow
-// clients leave lies in unlinked files in the directory spill.
-func New(path, spill string, logger *slog.Logger) *Log {
-	l := &Log{path: path, spill: spill, logger: logger}
+// clients leave is counted in backlogs, which all logs of a keeper share.
+func New(path string, backlogs *Backlogs, logger *slog.Logger) *Log {
+	l := &Log{path: path, backlogs: backlogs, logger: logger}
 	if path != "" {
 		l.mu.Lock()
 		l.openLocked()

@@ -23,7 +23,7 @@ func pump(t testing.TB, path string) (l *Log, p *Pump, write *os.File) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	l = New(path, t.TempDir(), quiet())
+	l = New(path, NewBacklogs(t.TempDir()), quiet())
 	p, err := NewPump(l, Stdout, fds[0])
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestStopInTheMiddleOfALine(t *testing.T) {
 		p.file.Close()
 		l.Close()
 		st.FD = fd
-		l = Restore(ls, t.TempDir(), quiet())
+		l = Restore(ls, NewBacklogs(t.TempDir()), quiet())
 		if p, err = RestorePump(l, Stdout, st); err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func TestARecordThatWasCutOffGoes(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.before), 0o640); err != nil {
 			t.Fatal(err)
 		}
-		New(path, t.TempDir(), quiet()).Mend()
+		New(path, NewBacklogs(t.TempDir()), quiet()).Mend()
 		if got, err := os.ReadFile(path); err != nil || string(got) != c.want {
 			t.Errorf("%q became %q, %v", c.before, got, err)
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -181,7 +180,7 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 		return
 	}
 	if c.out == nil {
-		c.out = logpump.New(c.row.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
+		c.out = logpump.New(c.row.LogPath, s.backlogs, c.log)
 		c.out.Mend()
 	}
 	for role, stream := range map[wire.Role]logpump.Stream{

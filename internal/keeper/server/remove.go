@@ -133,11 +133,14 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	if err := s.forget(c.id); err != nil {
 		return err
 	}
-	s.remove(c)
 	c.mu.Lock()
 	out := c.out
-	c.out = nil
+	if out != nil {
+		s.keepLeft(out, c.clients)
+	}
+	c.out, c.clients = nil, map[string]string{}
 	c.mu.Unlock()
+	s.remove(c)
 	if out != nil {
 		out.Close()
 	}

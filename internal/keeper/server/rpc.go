@@ -17,6 +17,7 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/cgroup"
 	"berth/internal/keeper"
+	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/wire"
 )
 
@@ -24,8 +25,6 @@ import (
 type service struct {
 	s *Server
 }
-
-func (s *Server) spill() string { return filepath.Join(s.cfg.Dir, spillDir) }
 
 func done(err error) (*api.Empty, error) {
 	if err != nil {
@@ -125,7 +124,12 @@ func (s *Server) attach(req *api.AttachRequest) error {
 		closeAll(files)
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
-	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr), req.Backlog); err != nil {
+	if req.SpillDir != "" && !filepath.IsAbs(req.SpillDir) {
+		closeAll(files)
+		return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId, errdefs.ErrInvalidArgument)
+	}
+	keep := logpump.Keep{Dir: req.SpillDir, Backlog: req.Backlog, Total: req.TotalBacklog}
+	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr), keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			closeAll(files)
 			return nil // the same call made again
@@ -144,6 +148,10 @@ func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, erro
 	c, err := v.s.get(req.ContainerId)
 	if err == nil {
 		err = c.detach(req.AttachId)
+	}
+	// The container may be removed in this moment, or be gone.
+	if log := v.s.takeLeft(req.AttachId); log != nil && (err == nil || errors.Is(err, errdefs.ErrNotFound)) {
+		err = detached(log.Detach(req.AttachId))
 	}
 	return done(err)
 }

@@ -143,7 +143,7 @@ func (c *container) launch(l *launch) (err error) {
 			return err
 		}
 	}
-	log := logpump.New(r.LogPath, filepath.Join(s.cfg.Dir, spillDir), c.log)
+	log := logpump.New(r.LogPath, s.backlogs, c.log)
 	l.hold = func(res launched) error { return c.hold(res, &ends, log) }
 	err = s.runtime(&r).run(context.Background(), c, l)
 	l.io.close()

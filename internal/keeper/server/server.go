@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -47,6 +48,7 @@ type Server struct {
 	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
 	noSetups   string         // why no stage sets a container up: what the kernel lacks; empty: it can
 	store      *fdStore       // nil: no service manager
+	backlogs   *logpump.Backlogs
 
 	initProgram struct { // initCopy's
 		sync.Mutex
@@ -63,10 +65,11 @@ type Server struct {
 	sessions   map[string]*session
 	subs       map[string]*subscriber
 	files      map[string]*delivery
-	aborted    map[string]bool // containers whose start the keeper before this one did not finish; set before it serves
-	settled    bool            // the time to hand containers back is over
-	upgrading  bool            // nothing new may begin
-	stop       chan struct{}   // closed when upgrading begins
+	left       map[string]leftClient // clients that were attached to containers which are off the table, by attach ID
+	aborted    map[string]bool       // containers whose start the keeper before this one did not finish; set before it serves
+	settled    bool                  // the time to hand containers back is over
+	upgrading  bool                  // nothing new may begin
+	stop       chan struct{}         // closed when upgrading begins
 	inflight   sync.WaitGroup
 	watching   sync.WaitGroup // waiters for processes, and what they do when these end
 }
@@ -76,7 +79,7 @@ const (
 	stateDir  = "state"
 	rowsDir   = "rows"
 	bundleDir = "bundles"
-	spillDir  = "spill"
+	spillDir  = "spill" // for clients of a berthd that names no directory
 	filterDir = "filters"
 )
 
@@ -102,16 +105,17 @@ func New(cfg Config) (*Server, error) {
 	if err := wire.MakeDir(cfg.Dir); err != nil {
 		return nil, err
 	}
-	for _, d := range []string{stateDir, rowsDir, bundleDir, spillDir, filterDir} {
+	for _, d := range []string{stateDir, rowsDir, bundleDir, filterDir} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, startedAt: time.Now(), generation: rand.Text(),
+		backlogs:   logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
 		fatal:      make(chan error, 1),
 		containers: map[string]*container{}, sessions: map[string]*session{},
-		subs: map[string]*subscriber{}, files: map[string]*delivery{}, aborted: map[string]bool{}, stop: make(chan struct{}),
+		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, aborted: map[string]bool{}, stop: make(chan struct{}),
 	}
 	s.filters.dir, s.filters.used = filepath.Join(cfg.Dir, filterDir), s.usedFilters
 	if err := stage.Supported(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/wire"
 )
 
@@ -336,6 +338,37 @@ func (s *Server) abandon(session string) {
 			_ = c.detach(id)
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.left, func(_ string, l leftClient) bool { return l.session == session })
+}
+
+// leftClient is a client that was attached to a container when that was removed. It may still have to be told why it was cut off.
+type leftClient struct {
+	log     *logpump.Log
+	session string
+}
+
+// keepLeft keeps what clients of a container that is being removed may ask for, by attach ID and session. The caller holds the
+// container's mutex.
+func (s *Server) keepLeft(log *logpump.Log, clients map[string]string) {
+	for id, session := range clients {
+		if s.session(session) == nil {
+			continue // nobody comes for it
+		}
+		s.mu.Lock()
+		s.left[id] = leftClient{log, session}
+		s.mu.Unlock()
+	}
+}
+
+// takeLeft is the log of a removed container that a client was attached to; nil: there is none.
+func (s *Server) takeLeft(attachID string) *logpump.Log {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log := s.left[attachID].log
+	delete(s.left, attachID)
+	return log
 }
 
 // detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end. The
@@ -355,10 +388,15 @@ func (c *container) detach(id string) error {
 	if brought && once {
 		c.closeStdin()
 	}
-	if lost != nil {
-		return fmt.Errorf("%w: %w", lost, errdefs.ErrResourceExhausted)
+	return detached(lost)
+}
+
+// detached gives the reason why a client was cut off its class; nil: it was not.
+func detached(lost error) error {
+	if lost == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: %w", lost, errdefs.ErrResourceExhausted)
 }
 
 func mustJSON(v any) json.RawMessage {

@@ -462,7 +462,7 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 	}
 	if sc.Log != nil {
 		closeOnExec(sc.Log)
-		c.out = logpump.Restore(*sc.Log, s.spill(), c.log)
+		c.out = logpump.Restore(*sc.Log, s.backlogs, c.log)
 		for stream, st := range sc.Pumps {
 			if st.FD >= 0 {
 				unix.CloseOnExec(st.FD)

@@ -1,0 +1,158 @@
+package logpump
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// DefaultBacklog is how many bytes of a stream are kept for a client that does not take them, DefaultTotal how many for all
+	// clients.
+	DefaultBacklog = 256 << 20
+	DefaultTotal   = 1 << 30
+	// waitingTotal is how much of all clients' may wait in memory for the disk.
+	waitingTotal = 48 << 20
+	// spareShare is which share of a file system stays free of what is kept for clients: one in so many blocks.
+	spareShare = 10
+	// spillPrefix begins the names of files that are being made where a file cannot be made without a name.
+	spillPrefix = "spill-"
+)
+
+// Keep is how much of what a client does not take is kept for it, and where.
+type Keep struct {
+	// Dir is an absolute directory, whose file system has the unlinked files; empty: that of NewBacklogs.
+	Dir string
+	// Backlog is how many bytes of each stream are kept; 0: DefaultBacklog. Total is how many for all clients of all logs
+	// together, whatever it was before; 0: DefaultTotal.
+	Backlog, Total int64
+}
+
+// Backlogs counts what is kept for the clients of all logs beyond the little that each has in memory: what waits for the disk, and
+// what is there.
+//
+// A client may have as much as it leaves to others, so that those who never read do not take all from one who reads slowly: one
+// alone gets half of the total, two get a third each.
+type Backlogs struct {
+	dir string
+
+	mu            sync.Mutex
+	total         int64
+	held, waiting int64 // waiting is a part of held
+
+	cleared sync.Map // directory to *sync.Once
+}
+
+// NewBacklogs makes the count. dir is for clients that name no directory.
+func NewBacklogs(dir string) *Backlogs { return &Backlogs{dir: dir, total: DefaultTotal} }
+
+// limit sets the total.
+func (b *Backlogs) limit(total int64) {
+	if total <= 0 {
+		total = DefaultTotal
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.total = total
+}
+
+func (b *Backlogs) limited() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.total
+}
+
+// share says whether who has mine of what is held may have n more: no more than is left then.
+func share(total, held, mine, n int64) bool { return mine+n <= total-held-n }
+
+// take counts n bytes that are to wait for the disk of a client that has held bytes, of which some wait already.
+func (b *Backlogs) take(n, held, waiting int64, dir string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !share(b.total, b.held, held, n) {
+		return fmt.Errorf("no more than %d bytes are kept for all attached clients, of which it may have as many as it leaves to others", b.total)
+	}
+	if !share(waitingTotal, b.waiting, waiting, n) {
+		return fmt.Errorf("the file system of %s does not take it as fast as it comes", dir)
+	}
+	b.held += n
+	b.waiting += n
+	return nil
+}
+
+// stored counts n bytes that wait no more.
+func (b *Backlogs) stored(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting -= n
+}
+
+// give takes n bytes out of the count, which are kept no more; adopt counts such as another image of the program has kept.
+func (b *Backlogs) give(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= n
+}
+
+func (b *Backlogs) adopt(n int64) { b.give(-n) }
+
+// open makes a file without a name.
+func (b *Backlogs) open(dir string) (*os.File, error) {
+	once, _ := b.cleared.LoadOrStore(dir, new(sync.Once))
+	var err error
+	once.(*sync.Once).Do(func() { err = clear(dir) })
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC|unix.O_EXCL, 0o600)
+	if err != nil {
+		return unlinked(dir)
+	}
+	return os.NewFile(uintptr(fd), "spill"), nil
+}
+
+// clear makes a directory, and removes what a keeper that was killed while it made a file has left there.
+func clear(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), spillPrefix) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// unlinked makes a file without a name where O_TMPFILE is not known.
+func unlinked(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, spillPrefix)
+	if err != nil {
+		return nil, err
+	}
+	// It may be gone: a berthd that starts clears the directory, too.
+	if err := os.Remove(f.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// room is an error if a file system has little left: one slow client must not take it from everybody else.
+func room(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if st.Blocks > 0 && st.Bavail < st.Blocks/spareShare {
+		return fmt.Errorf("less than a %dth of the file system of %s is free to keep it", spareShare, dir)
+	}
+	return nil
+}
