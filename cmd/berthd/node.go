@@ -9,13 +9,11 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 	"golang.org/x/term"
 
-	"berth/internal/cgroup"
 	"berth/internal/config"
 	"berth/internal/coredump"
 	"berth/internal/keeper"
@@ -125,31 +123,4 @@ func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
 		}
 	}
 	return userNamespaces, slices.Contains(f.MountOptions, "rro")
-}
-
-// systemdCgroups tells who makes cgroups on this node.
-func systemdCgroups(cfg *config.Config) bool {
-	switch cfg.CgroupDriver {
-	case "systemd":
-		return true
-	case "cgroupfs":
-		return false
-	}
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
-		return false
-	}
-	host, err := cgroup.Host()
-	return err == nil && host.Version == cgroup.V2
-}
-
-// cgroupRoot is the parent of pods that name none, in the words of the driver.
-func cgroupRoot(cfg *config.Config, systemd bool) string {
-	if systemd && !strings.HasSuffix(cfg.CgroupRoot, ".slice") {
-		stem := strings.ReplaceAll(strings.Trim(cfg.CgroupRoot, "/"), "/", "-")
-		if stem == "" {
-			stem = "-" // the root is -.slice
-		}
-		return stem + ".slice"
-	}
-	return cfg.CgroupRoot
 }

@@ -73,6 +73,36 @@ func (h *Hierarchies) RemoveSlice(ctx context.Context, cgroup string) error {
 	return nil
 }
 
+// RemoveEmptySlice is RemoveSlice for one that others may have slices or scopes in, with or without processes: EBUSY then, at once.
+func (h *Hierarchies) RemoveEmptySlice(ctx context.Context, cgroup string) error {
+	if err := h.alone(cgroup); err != nil {
+		return err
+	}
+	return h.RemoveSlice(ctx, cgroup)
+}
+
+// startUnit has systemd start a unit, and waits until it has.
+func startUnit(ctx context.Context, name string) error {
+	conn, err := dbus.NewWithContext(ctx)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	defer conn.Close()
+	done := make(chan string, 1)
+	if _, err := conn.StartUnitContext(ctx, name, "replace", done); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	select {
+	case result := <-done:
+		if result != "done" {
+			return fmt.Errorf("start %s: systemd says %q", name, result)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("start %s: %w", name, ctx.Err())
+	}
+}
+
 // stopUnit asks systemd to stop a unit, and does not wait until it has.
 func stopUnit(ctx context.Context, name string) error {
 	conn, err := dbus.NewWithContext(ctx)

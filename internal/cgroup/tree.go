@@ -121,6 +121,50 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 	}
 }
 
+// RemoveEmpty removes a cgroup in all hierarchies, but none that is in it: where there is one in any of them, whoever's it is, the error is
+// EBUSY at once, and all stays. While processes are in it, it tries again until ctx ends and then says EBUSY. It is idempotent.
+func (h *Hierarchies) RemoveEmpty(ctx context.Context, cgroup string) error {
+	if path.Join("/", cgroup) == "/" {
+		return errors.New("remove cgroup: the root is not removed")
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		if err := h.alone(cgroup); err != nil {
+			return err
+		}
+		var errs []error
+		for _, dir := range h.Dirs(cgroup) {
+			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+			}
+		}
+		err := errors.Join(errs...)
+		if err == nil || !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// alone is EBUSY where there is a cgroup in a cgroup.
+func (h *Hierarchies) alone(cgroup string) error {
+	for _, dir := range h.Dirs(cgroup) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				return fmt.Errorf("remove cgroup %s: %s is in it: %w", dir, e.Name(), unix.EBUSY)
+			}
+		}
+	}
+	return nil
+}
+
 func removeTree(dir string) error {
 	err := unix.Rmdir(dir)
 	if err == nil || errors.Is(err, unix.ENOENT) {

@@ -3,7 +3,9 @@ package pod
 import (
 	"context"
 	"fmt"
+	"os"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/cgroup"
+	"berth/internal/state"
 )
 
 // cgroupUse is which cgroups pods live in. Its lock is held while cgroups are removed, which may wait for the kernel: so that
@@ -48,8 +51,8 @@ func (u *cgroupUse) leave(dir string, r *SandboxRecord) {
 	}
 }
 
-// placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root. Without an error
-// leaveCgroup has to follow.
+// placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root, which is this
+// berthd's alone (cgroup.Claim). Without an error leaveCgroup has to follow.
 func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	parent := r.Config.CgroupParent
 	own := parent == "" || r.Config.OwnCgroup
@@ -83,12 +86,8 @@ func (m *Manager) placeCgroup(r *SandboxRecord) error {
 	dir := m.podCgroupDir(parent)
 	m.cgroups.mu.Lock()
 	defer m.cgroups.mu.Unlock()
-	if r.Config.CgroupParent == "" && !m.cfg.SystemdCgroup {
-		r.OwnedCgroup = path.Join("/", m.cfg.CgroupRoot)
-	} else {
-		for p := dir; p != "/" && !host.Exists(p); p = path.Dir(p) {
-			r.OwnedCgroup = p
-		}
+	for p := dir; p != "/" && !host.Exists(p); p = path.Dir(p) {
+		r.OwnedCgroup = p
 	}
 	m.cgroups.enter(dir, r)
 	return nil
@@ -141,19 +140,35 @@ func (m *Manager) removalPatience() time.Duration {
 	return 200 * time.Millisecond
 }
 
+// leftCgroups are the cgroups that came with a pod that is gone. Its JSON is the format of <root>/cgroups/<pod>/left.json, where it is
+// until they are removed: what is removed is what this node has made, not what it finds.
+type leftCgroups struct {
+	PodID string `json:"podID"`
+	Dir   string `json:"dir"` // the pod's
+	Top   string `json:"top"` // the topmost that came with it
+}
+
 // leaveCgroup ends a pod's use of its cgroups, and removes those that came with it, as far as no other pod lives below them, later
-// if it cannot do so now.
-func (m *Manager) leaveCgroup(r *SandboxRecord) {
-	dir := m.podCgroupDir(r.CgroupParent)
+// if it cannot do so now. It comes before the end of the pod's record, and may be called again.
+func (m *Manager) leaveCgroup(s *sandbox) {
+	r := s.record()
+	left := leftCgroups{PodID: r.ID, Dir: m.podCgroupDir(r.CgroupParent), Top: r.OwnedCgroup}
 	m.cgroups.mu.Lock()
 	defer m.cgroups.mu.Unlock()
-	m.cgroups.leave(dir, r)
-	if r.OwnedCgroup == "" {
+	if s.left {
 		return
 	}
-	if _, err := m.removeCgroups(dir, r.OwnedCgroup, m.removalPatience()); err != nil {
-		m.log.Warn("remove a pod's cgroup: it is tried again", "cgroup", dir, "error", err)
-		m.background.Go(func() { m.removeCgroupsLater(dir, r.OwnedCgroup) })
+	s.left = true
+	m.cgroups.leave(left.Dir, &r)
+	if left.Top == "" {
+		return
+	}
+	if _, err := m.removeCgroups(left, m.removalPatience()); err != nil {
+		if saveErr := m.left.Save(left.PodID, left); saveErr != nil {
+			m.log.Error("record that a pod's cgroup is to be removed", "cgroup", left.Dir, "error", saveErr)
+		}
+		m.log.Warn("remove a pod's cgroup: it is tried again", "cgroup", left.Dir, "error", err)
+		m.background.Go(func() { m.removeCgroupsLater(left) })
 	}
 }
 
@@ -161,9 +176,9 @@ func (m *Manager) leaveCgroup(r *SandboxRecord) {
 // meanwhile wait for it.
 const firstRetry, longestRetry = time.Second, time.Minute
 
-// removeCgroupsLater is for a process that does not die, or a systemd that is slow. What is left when berthd ends is the next
-// one's to find.
-func (m *Manager) removeCgroupsLater(dir, top string) {
+// removeCgroupsLater is for a process that does not die, a systemd that is slow, or somebody else's cgroup in one of these. What is left
+// when berthd ends is on record for the next one.
+func (m *Manager) removeCgroupsLater(left leftCgroups) {
 	for wait := firstRetry; ; wait = min(2*wait, longestRetry) {
 		select {
 		case <-m.ctx.Done():
@@ -171,43 +186,99 @@ func (m *Manager) removeCgroupsLater(dir, top string) {
 		case <-time.After(wait):
 		}
 		m.cgroups.mu.Lock()
-		gone, err := m.removeCgroups(dir, top, min(wait/10, m.removalPatience()))
+		_, err := m.removeCgroups(left, min(wait/10, m.removalPatience()))
 		m.cgroups.mu.Unlock()
-		if gone {
-			m.log.Info("a pod's cgroup is removed at last", "cgroup", dir)
+		if err == nil {
+			m.forgetCgroups(left.PodID)
+			m.log.Info("a pod's cgroup is removed at last", "cgroup", left.Dir)
 			return
 		}
-		m.log.Debug("remove a pod's cgroup", "cgroup", dir, "error", err)
+		m.log.Debug("remove a pod's cgroup", "cgroup", left.Dir, "error", err)
 	}
 }
 
-// removeCgroups removes dir and what is above it up to top, with patience for each; gone is false where another pod lives in
-// one of these. The caller holds m.cgroups.mu.
-func (m *Manager) removeCgroups(dir, top string, patience time.Duration) (gone bool, err error) {
+// removeCgroups removes a pod's cgroup and what is above it up to the topmost that came with it, with patience for each. Where
+// another pod of this node lives in one of these, theirs is true, and the rest is that pod's to remove. The caller holds m.cgroups.mu.
+func (m *Manager) removeCgroups(left leftCgroups, patience time.Duration) (theirs bool, err error) {
 	host, err := cgroup.Host()
 	if err != nil {
 		return false, err
 	}
-	remove := func(dir string) error {
-		ctx, cancel := context.WithTimeout(m.ctx, patience)
-		defer cancel()
-		return m.removeCgroup(ctx, host, dir)
-	}
-	for p := dir; within(p, top); p = path.Dir(p) {
+	root := m.podCgroupDir(m.cfg.CgroupRoot)
+	for p := left.Dir; within(p, left.Top) && p != root; p = path.Dir(p) {
 		if m.cgroups.below[p] > 0 {
-			return false, nil
+			return true, nil
 		}
-		if err := remove(p); err != nil {
+		if err := m.removeCgroup(host, p, strings.Contains(path.Base(p), left.PodID), patience); err != nil {
 			return false, err
 		}
 	}
-	return true, nil
+	return false, nil
 }
 
-// removeCgroup removes a pod's cgroup, or one above it, as the node's driver does.
-func (m *Manager) removeCgroup(ctx context.Context, host *cgroup.Hierarchies, dir string) error {
-	if m.cfg.SystemdCgroup {
+// removeCgroup removes a cgroup as the node's driver does. What is in one that is a pod's own goes with it. In any other there may be cgroups
+// of pods that this node knows nothing of, which keep it where it is.
+func (m *Manager) removeCgroup(host *cgroup.Hierarchies, dir string, own bool, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(m.ctx, patience)
+	defer cancel()
+	switch {
+	case m.cfg.SystemdCgroup && own:
 		return host.RemoveSlice(ctx, dir)
+	case m.cfg.SystemdCgroup:
+		return host.RemoveEmptySlice(ctx, dir)
+	case own:
+		return host.Remove(ctx, dir)
 	}
-	return host.Remove(ctx, dir)
+	return host.RemoveEmpty(ctx, dir)
 }
+
+// forgetCgroups drops the record of cgroups that are removed.
+func (m *Manager) forgetCgroups(podID string) {
+	if err := os.RemoveAll(m.left.Path(podID)); err != nil {
+		m.log.Error("remove the record of a removed cgroup", "pod", shortID(podID), "error", err)
+	}
+}
+
+// ownCgroup is the cgroup of a pod that names no parent.
+func (m *Manager) ownCgroup(id string) string {
+	if m.cfg.SystemdCgroup {
+		return m.podCgroupDir(podSlice(m.cfg.CgroupRoot, id))
+	}
+	return path.Join("/", m.cfg.CgroupRoot, id)
+}
+
+// reconcileCgroups removes the cgroups of pods that are gone, and those of pods whose records cannot be read, as far as their IDs say
+// which these are.
+func (m *Manager) reconcileCgroups(broken []state.Broken) {
+	list := map[string]*leftCgroups{}
+	unread, err := m.left.Load(func(id string) any {
+		list[id] = &leftCgroups{}
+		return list[id]
+	})
+	if err != nil {
+		m.log.Error("read which cgroups are to be removed", "error", err)
+	}
+	for _, b := range append(unread, broken...) {
+		own := m.ownCgroup(b.ID)
+		list[b.ID] = &leftCgroups{PodID: b.ID, Dir: own, Top: own}
+	}
+	for id, left := range list {
+		if left.PodID != id || !podID.MatchString(id) {
+			m.log.Error("a record of a cgroup that is to be removed is not of the pod that it is named by", "pod", id)
+			m.forgetCgroups(id)
+			continue
+		}
+		m.cgroups.mu.Lock()
+		_, err := m.removeCgroups(*left, m.removalPatience())
+		m.cgroups.mu.Unlock()
+		if err != nil {
+			m.log.Warn("remove a cgroup that a pod has left: it is tried again", "cgroup", left.Dir, "error", err)
+			m.background.Go(func() { m.removeCgroupsLater(*left) })
+			continue
+		}
+		m.forgetCgroups(id)
+	}
+}
+
+// podID is what newID makes.
+var podID = regexp.MustCompile(`^[0-9a-f]{64}$`)

@@ -118,6 +118,7 @@ type Manager struct {
 	pods       state.Records
 	containers state.Records
 	sampler    *stats.Sampler
+	left       state.Records // leftCgroups, by pod
 	volumes    *volume.Store
 	quotas     *quota.Ledger
 	cgroups    cgroupUse
@@ -144,6 +145,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		log:        cfg.Log,
 		pods:       state.Records{Dir: filepath.Join(cfg.Root, "pods"), File: "pod.json"},
 		containers: state.Records{Dir: filepath.Join(cfg.Root, "containers"), File: "container.json"},
+		left:       state.Records{Dir: filepath.Join(cfg.Root, "cgroups"), File: "left.json"},
 		pod:        map[string]*sandbox{},
 		ctr:        map[string]*container{},
 		names:      map[string]string{},

@@ -7,10 +7,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"berth/internal/cgroup"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -69,7 +67,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
 	m.reconcileDevices()
 	m.removeStrayState(points)
-	m.removeStrayCgroups(ctx)
+	m.reconcileCgroups(brokenPods)
 
 	var live []*network.Pod
 	for _, s := range m.pod {
@@ -302,44 +300,6 @@ func (m *Manager) removeStrayState(points []string) {
 			}
 			m.clean("remove the state of a pod without a record", id, err)
 		}
-	}
-}
-
-// removeStrayCgroups removes cgroups below the node's own root whose pod has no record.
-func (m *Manager) removeStrayCgroups(ctx context.Context) {
-	host, err := cgroup.Host()
-	if err != nil {
-		m.log.Error("find the cgroup hierarchies", "error", err)
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	root := m.podCgroupDir(m.cfg.CgroupRoot)
-	seen := map[string]bool{}
-	for _, dir := range host.Dirs(root) {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue // most nodes have none yet
-		}
-		for _, e := range entries {
-			id := e.Name()
-			if m.cfg.SystemdCgroup {
-				id = strings.TrimSuffix(id[strings.LastIndexByte(id, '-')+1:], ".slice")
-				if podSlice(m.cfg.CgroupRoot, id) != e.Name() {
-					continue // not a pod's
-				}
-			}
-			if e.IsDir() && len(id) == 64 && m.pod[id] == nil && !seen[id] {
-				seen[id] = true
-				m.clean("remove a cgroup without a pod", id, m.removeCgroup(ctx, host, path.Join(root, e.Name())))
-			}
-		}
-	}
-	if len(m.pod) == 0 && root != "/" {
-		if pids, err := host.Processes(root); err == nil && len(pids) > 0 && m.cfg.SystemdCgroup {
-			return // a slice that others use too
-		}
-		m.clean("remove the cgroup of the node's pods", root, m.removeCgroup(ctx, host, root))
 	}
 }
 

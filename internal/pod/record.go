@@ -100,6 +100,7 @@ type sandbox struct {
 	id string
 	// netns is where its network namespace is pinned, if it has one.
 	netns string
+	left  bool // it is counted out of its cgroups; guarded by cgroupUse.mu
 	// op is held exclusively by run, stop and remove, and shared by what happens to a container of the pod.
 	op opLock
 

@@ -50,7 +50,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	label, err := ocispec.NewLabel(cfg.Security.SELinux)
 	if err != nil {
-		m.leaveCgroup(&s.rec)
+		m.leaveCgroup(s)
 		return "", err
 	}
 	s.rec.Label = label
@@ -66,7 +66,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	m.mu.Unlock()
 	if err != nil {
 		label.Release()
-		m.leaveCgroup(&s.rec)
+		m.leaveCgroup(s)
 		return "", err
 	}
 	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", shortID(s.id))
@@ -323,6 +323,7 @@ func (m *Manager) namespacePaths(r *SandboxRecord) ocispec.Namespaces {
 
 // forgetSandbox drops a sandbox of which nothing but the record is left.
 func (m *Manager) forgetSandbox(s *sandbox) {
+	m.leaveCgroup(s) // while the record says what is to be removed
 	if err := m.discard(m.pods.Path(s.id)); err != nil {
 		m.log.Error("remove a pod's directory", "id", shortID(s.id), "error", err)
 	}
@@ -341,7 +342,6 @@ func (m *Manager) forgetSandbox(s *sandbox) {
 		delete(m.names, name)
 	}
 	m.mu.Unlock()
-	m.leaveCgroup(&r)
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

@@ -114,6 +114,7 @@ func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
 			return fmt.Errorf("remove pod sandbox %s: %w", shortID(s.id), err)
 		}
 	}
+	m.leaveCgroup(s)
 	if err := m.discard(m.pods.Path(s.id)); err != nil {
 		return fmt.Errorf("remove pod sandbox %s: %w", shortID(s.id), err)
 	}

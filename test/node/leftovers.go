@@ -92,7 +92,7 @@ func (n *Node) Leftovers() (Leftovers, error) {
 	if l.Rules, err = n.rules(); err != nil {
 		return l, err
 	}
-	if l.Cgroups, err = n.cgroups(); err != nil {
+	if l.Cgroups, err = n.cgroups(running); err != nil {
 		return l, err
 	}
 	l.Addresses, l.Directories, l.Sockets, err = n.files(running)
@@ -124,6 +124,9 @@ func (n *Node) processes(running bool) ([]string, error) {
 // owns says whether a process is of this node: a program started with one of its paths, or a member of its cgroups.
 func (n *Node) owns(p Process) bool {
 	for _, cgroup := range p.Cgroups {
+		if n.keepCgroups {
+			break
+		}
 		if cgroup == n.CgroupRoot || strings.HasPrefix(cgroup, n.CgroupRoot+"/") {
 			return true
 		}
@@ -237,8 +240,9 @@ func (n *Node) files(running bool) (addresses, directories, sockets []string, er
 	return addresses, directories, sockets, nil
 }
 
-// cgroups lists the cgroups below the node's own, in every hierarchy of v1 and in v2.
-func (n *Node) cgroups() ([]string, error) {
+// cgroups lists the cgroups below the node's own, in every hierarchy of v1 and in v2, and of a stopped node that one as well. What a
+// running node marks it with as its own does not count.
+func (n *Node) cgroups(running bool) ([]string, error) {
 	roots, err := CgroupMounts()
 	if err != nil {
 		return nil, err
@@ -253,7 +257,7 @@ func (n *Node) cgroups() ([]string, error) {
 				}
 				return err
 			}
-			if entry.IsDir() && path != top {
+			if entry.IsDir() && !(running && (path == top || path == filepath.Join(top, "berthd.lock"))) {
 				found = append(found, path)
 			}
 			return nil
@@ -346,7 +350,9 @@ func (n *Node) sweep() error {
 	roots, err := CgroupMounts()
 	errs = append(errs, err)
 	for _, root := range roots {
-		errs = append(errs, removeCgroup(filepath.Join(root, n.CgroupRoot)))
+		if !n.keepCgroups {
+			errs = append(errs, removeCgroup(filepath.Join(root, n.CgroupRoot)))
+		}
 	}
 	return errors.Join(errs...)
 }

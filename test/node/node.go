@@ -38,6 +38,10 @@ type Options struct {
 	Pods    int
 	// Volatile has what a reboot loses on a tmpfs, where most machines have it. Not for Reboot.
 	Volatile bool
+	// CgroupRoot is the parent of its pods' cgroups. Empty: one of the node's own.
+	CgroupRoot string
+	// KeepCgroups: Stop ends no process in CgroupRoot and removes no cgroup there, since they may be another node's.
+	KeepCgroups bool
 	// CgroupDriver is auto, cgroupfs or systemd. Empty: what EnvCgroupDriver says.
 	CgroupDriver string
 	// Setup is what sets containers of the default runtime handler up: stage, or libcontainer. Empty: what EnvSetup says.
@@ -89,6 +93,7 @@ type Node struct {
 	mounts      []string   // of ours, to unmount at the end
 	mu          sync.Mutex // guards daemon, exited, claimed
 	claimed     bool       // the machine's state is to be released at the end
+	keepCgroups bool
 }
 
 // Start makes a node and waits until it answers and reports its runtime and network ready.
@@ -104,7 +109,10 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.CgroupRoot = "/" + n.Name
+	n.keepCgroups = o.KeepCgroups
+	if n.CgroupRoot = o.CgroupRoot; n.CgroupRoot == "" {
+		n.CgroupRoot = "/" + n.Name
+	}
 	if o.CNI {
 		if err := n.writeCNI(); err != nil {
 			return nil, errors.Join(err, n.Stop())

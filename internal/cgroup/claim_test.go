@@ -1,0 +1,367 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// helperEnv makes this test's program one that claims a cgroup, says so, and holds it until its standard input ends.
+const helperEnv = "BERTH_TEST_CLAIM"
+
+func TestMain(m *testing.M) {
+	if cgroup, ok := os.LookupEnv(helperEnv); ok {
+		h, err := Host()
+		if err == nil {
+			var c *Claim
+			if c, err = h.Claim(context.Background(), cgroup, false, Owner{PID: os.Getpid(), Root: "/other/root", Address: "/other/sock"}); err == nil {
+				fmt.Println("claimed")
+				_, _ = os.Stdin.Read(make([]byte, 1))
+				err = c.Release(context.Background())
+			}
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// claimant is a process of its own that claims a cgroup.
+type claimant struct {
+	cmd  *exec.Cmd
+	said string
+	end  func() error // lets it give the claim back, and waits for it
+}
+
+func claims(t *testing.T, cgroup string, flags uintptr) *claimant {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), helperEnv+"="+cgroup)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 4096)
+	n, _ := out.Read(said)
+	c := &claimant{cmd: cmd, said: strings.TrimSpace(string(said[:n]))}
+	ended := false
+	c.end = func() error {
+		if ended {
+			return nil
+		}
+		ended = true
+		in.Close()
+		return cmd.Wait()
+	}
+	t.Cleanup(func() { _ = c.end() })
+	return c
+}
+
+// testRoot is a cgroup for a test, which must be gone at its end.
+func testRoot(t *testing.T) (*Hierarchies, string) {
+	t.Helper()
+	h, err := Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/berth-test-claim-%d-%d", os.Getpid(), time.Now().UnixNano())
+	t.Cleanup(func() {
+		if h.Exists(root) {
+			t.Errorf("%s is left", root)
+			if err := h.Remove(context.Background(), root); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return h, root
+}
+
+func claim(t *testing.T, h *Hierarchies, cgroup string) *Claim {
+	t.Helper()
+	c, err := h.Claim(t.Context(), cgroup, false, Owner{PID: os.Getpid(), Root: "/a/root", Address: "/a/sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func release(t *testing.T, c *Claim) {
+	t.Helper()
+	if err := c.Release(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// everyNamespace are those that a node of its own on one machine may have for itself.
+const everyNamespace = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
+
+// TestASecondClaimIsRefusedAndNamesTheFirst: from whatever namespaces it comes; and it has the cgroup when the first has given it back.
+// It was seen to fail without the lock.
+func TestASecondClaimIsRefusedAndNamesTheFirst(t *testing.T) {
+	h, root := testRoot(t)
+	c := claim(t, h, root)
+	for name, flags := range map[string]uintptr{"the same namespaces": 0, "namespaces of its own": everyNamespace} {
+		other := claims(t, root, flags)
+		for _, want := range []string{root, fmt.Sprintf("process %d", os.Getpid()), "root /a/root", "address /a/sock"} {
+			if !strings.Contains(other.said, want) {
+				t.Errorf("from %s: %q does not say %q", name, other.said, want)
+			}
+		}
+		if inOther := strings.Contains(other.said, "of another PID namespace"); inOther != (flags != 0) {
+			t.Errorf("from %s it says %q", name, other.said)
+		}
+		if other.end() == nil {
+			t.Errorf("from %s the cgroup was claimed", name)
+		}
+	}
+	_, err := h.Claim(t.Context(), root, false, Owner{PID: 1})
+	var claimed *ClaimedError
+	if !errors.As(err, &claimed) || !errors.Is(err, errdefs.ErrFailedPrecondition) || claimed.Owner.Root != "/a/root" {
+		t.Errorf("got %v", err)
+	}
+	release(t, c)
+	other := claims(t, root, everyNamespace)
+	if other.said != "claimed" {
+		t.Errorf("after the first: %q", other.said)
+	}
+	if err := other.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestThreeNodesOfOneMachineHaveACgroupEach: each in namespaces of its own.
+func TestThreeNodesOfOneMachineHaveACgroupEach(t *testing.T) {
+	_, root := testRoot(t)
+	var all []*claimant
+	for i := range 3 {
+		c := claims(t, fmt.Sprintf("%s-%d", root, i), everyNamespace)
+		if c.said != "claimed" {
+			t.Errorf("node %d: %q", i, c.said)
+		}
+		all = append(all, c)
+	}
+	for _, c := range all {
+		if err := c.end(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestAKilledOwnersClaimIsGone: at once, though what it left is there.
+func TestAKilledOwnersClaimIsGone(t *testing.T) {
+	h, root := testRoot(t)
+	first := claims(t, root, everyNamespace)
+	if first.said != "claimed" {
+		t.Fatal(first.said)
+	}
+	if err := first.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.end()
+	if !h.Exists(path.Join(root, claimName)) {
+		t.Error("a killed owner has left nothing: it proves nothing")
+	}
+	release(t, claim(t, h, root))
+}
+
+// TestAClaimAboveOrBelowIsRefused, but not one beside, one on the root of all, nor one in a pod's cgroup, where it is that pod's affair.
+// It was seen to fail without the look at what is above and below.
+func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
+	h, root := testRoot(t)
+	refused := func(cgroup, other string) {
+		t.Helper()
+		var claimed *ClaimedError
+		if c, err := h.Claim(t.Context(), cgroup, false, Owner{}); err == nil {
+			t.Errorf("%s was claimed", cgroup)
+			release(t, c)
+		} else if !errors.As(err, &claimed) || claimed.Other != other || !strings.Contains(err.Error(), "/a/root") || !strings.Contains(err.Error(), other) {
+			t.Errorf("%s: %v does not name %s", cgroup, err, other)
+		}
+	}
+	top := claim(t, h, root)
+	refused(root+"/x", root)
+	refused(root+"/x/y/z", root)
+	pod := root + "/" + strings.Repeat("a", 64) + "/" + strings.Repeat("b", 64) + "/berth"
+	release(t, top)
+	deep := claim(t, h, root+"/x/y")
+	refused(root, root+"/x/y")
+	refused(root+"/x", root+"/x/y")
+	refused(root+"/x/y/z", root+"/x/y")
+	beside := claim(t, h, root+"/x/z")
+	release(t, beside)
+	all := claim(t, h, "/")
+	refused("/", "/")
+	release(t, all)
+	release(t, deep)
+	inPod := claim(t, h, pod)
+	top = claim(t, h, root)
+	release(t, top)
+	release(t, inPod)
+	if err := h.Remove(t.Context(), root); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAClaimLeavesWhatIsInItsCgroup: pods live on when it is given back, and what they have is theirs.
+func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
+	h, root := testRoot(t)
+	c := claim(t, h, root)
+	if err := h.Create(root + "/pod"); err != nil {
+		t.Fatal(err)
+	}
+	release(t, c)
+	if !h.Exists(root+"/pod") || h.Exists(path.Join(root, claimName)) {
+		t.Errorf("the pod's cgroup is there: %v, the claim's: %v", h.Exists(root+"/pod"), h.Exists(path.Join(root, claimName)))
+	}
+	c = claim(t, h, root)
+	if err := h.RemoveEmpty(t.Context(), root); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("a cgroup with others in it: %v", err)
+	}
+	if err := h.Remove(t.Context(), root+"/pod"); err != nil {
+		t.Fatal(err)
+	}
+	release(t, c)
+	if err := h.RemoveEmpty(t.Context(), root); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	if err := h.RemoveEmpty(t.Context(), "/x/.."); err == nil {
+		t.Error("the root was removed")
+	}
+}
+
+// TestNobodyButRootCanHoldAClaim: whoever can open a file can lock it, and a user of the node must not keep a berthd from starting. It
+// was seen to fail with a directory of mode 0755.
+func TestNobodyButRootCanHoldAClaim(t *testing.T) {
+	h, root := testRoot(t)
+	c := claim(t, h, root)
+	defer release(t, c)
+	dir := c.dir(root)
+	for _, mode := range []os.FileMode{0o700, 0o755} { // the second as somebody else may have made it
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.lock.Close(); err != nil {
+			t.Fatal(err)
+		}
+		*c = *claim(t, h, root)
+		cmd := exec.Command("flock", "--nonblock", "--shared", dir, "true")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(out)), "permission denied") {
+			t.Errorf("a user of the node who locks it is told %q (%v)", out, err)
+		}
+		if _, err := os.ReadDir(filepath.Dir(dir)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOneOfManyHasTheClaim: claimants that come, go and are killed never have it at the same time, and the last leaves nothing.
+func TestOneOfManyHasTheClaim(t *testing.T) {
+	_, root := testRoot(t)
+	deadline := time.Now().Add(5 * time.Second)
+	holding := filepath.Join(t.TempDir(), "holding")
+	done := make(chan error)
+	for range 6 {
+		go func() {
+			done <- func() error {
+				h, err := Host()
+				if err != nil {
+					return err
+				}
+				for time.Now().Before(deadline) {
+					c, err := h.Claim(context.Background(), root, false, Owner{PID: os.Getpid()})
+					var claimed *ClaimedError
+					if errors.As(err, &claimed) {
+						continue
+					}
+					if err != nil {
+						return err
+					}
+					if err := os.Mkdir(holding, 0o700); err != nil {
+						return fmt.Errorf("two have it: %w", err)
+					}
+					time.Sleep(time.Millisecond)
+					if err := os.Remove(holding); err != nil {
+						return err
+					}
+					if err := c.Release(context.Background()); err != nil {
+						return err
+					}
+				}
+				return nil
+			}()
+		}()
+	}
+	for range 6 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestASliceIsClaimed: where systemd makes cgroups, the slice and the claim in it outlive all that runs in it, and go with the claim.
+func TestASliceIsClaimed(t *testing.T) {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		t.Skip("systemd is not the init of this machine")
+	}
+	h, err := Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("berthtest%d.slice", os.Getpid())
+	slice, err := Slice(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func() (*Claim, error) {
+		return h.Claim(t.Context(), slice, true, Owner{PID: os.Getpid(), Root: "/a/root", Address: "/a/sock"})
+	}
+	c, err := take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if out, err := exec.Command("systemd-run", "--scope", "--quiet", "--slice="+name, "true").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if out, err := exec.Command("systemctl", "daemon-reload").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var claimed *ClaimedError
+	if _, err := take(); !errors.As(err, &claimed) || claimed.Owner.Root != "/a/root" {
+		t.Errorf("a second claim: %v", err)
+	}
+	if !stands(c.lock, c.dir(slice)) {
+		t.Error("systemd has removed the claim")
+	}
+	release(t, c)
+	if h.Exists(slice) {
+		t.Errorf("%s is there after the claim", slice)
+	}
+	if out, _ := exec.Command("systemctl", "is-active", name).Output(); strings.TrimSpace(string(out)) == "active" {
+		t.Errorf("%s is active after the claim", name)
+	}
+}
