@@ -62,6 +62,13 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	closers = append(closers, func() error { unlock(); return nil })
 
+	systemd := systemdCgroups(cfg)
+	release, err := claimCgroups(ctx, cfg, systemd, log)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, release)
+
 	stopSpans, err := sendSpans(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -135,7 +142,6 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	warnOfOldKeeper(info, known, log)
-	systemd := systemdCgroups(cfg)
 	domain := pod.Config{
 		Root:          cfg.Root,
 		State:         cfg.State,
