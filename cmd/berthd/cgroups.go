@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +77,11 @@ func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool, log *sl
 	if err := records.LoadFile(id, records.File, &known); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error("read which cgroups this node has claimed before", "error", err)
 	}
-	owner := cgroup.Owner{PID: os.Getpid(), Root: cfg.Root, Address: cfg.Address}
+	root, err := filepath.EvalSymlinks(cfg.Root) // however the next configuration writes it
+	if err != nil {
+		return nil, err
+	}
+	owner := cgroup.Owner{PID: os.Getpid(), Root: root, Address: cfg.Address}
 	claim := func(r claimedRoot) (func() error, error) {
 		ctx, cancel := context.WithTimeout(ctx, claimWait)
 		defer cancel()

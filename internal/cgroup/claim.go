@@ -25,7 +25,8 @@ const claimName = "berthd.lock"
 // ownerXattr says whose claim it is. Nobody but root may write it, or read it.
 const ownerXattr = "trusted.berth.owner"
 
-// Owner is what others are told of who has a claim.
+// Owner is what others are told of who has a claim. It is kept with the claim, and stays there after the owner's end for as long as it
+// has pods: it goes with the cgroup, at the latest when the machine starts again.
 type Owner struct {
 	PID          int    `json:"pid"`
 	PIDNamespace string `json:"pidNamespace"` // what the PID is a number in
@@ -44,6 +45,11 @@ func (o Owner) String() string {
 	return text + fmt.Sprintf(", root %s, address %s)", o.Root, o.Address)
 }
 
+// same tells whether two owners are one node: a berthd and the one that follows it. A PID namespace that ends takes its pods with it.
+func (o Owner) same(other Owner) bool {
+	return o.Root == other.Root && o.PIDNamespace == other.PIDNamespace
+}
+
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 
 // ClaimedError is why a cgroup cannot be claimed, and who has it.
@@ -51,10 +57,14 @@ type ClaimedError struct {
 	Cgroup string // the one that is wanted
 	Other  string // the one that Owner has: the same, or one above or below it
 	Owner  Owner
+	Pod    string // a cgroup of a pod of Owner, which itself does not run; empty: it runs
 }
 
 func (e *ClaimedError) Error() string {
 	switch {
+	case e.Pod != "":
+		return fmt.Sprintf("cgroup %s: %s is of a pod of another berthd (root %s, address %s), which does not run now: start it and remove its pods, or remove that cgroup",
+			e.Cgroup, e.Pod, e.Owner.Root, e.Owner.Address)
 	case e.Other == e.Cgroup:
 		return fmt.Sprintf("cgroup %s: %s uses it", e.Cgroup, e.Owner)
 	case within(e.Cgroup, e.Other):
@@ -120,7 +130,7 @@ func (c *Claim) tryTake(ctx context.Context, owner Owner) error {
 	switch err := state.Exclusive(lock); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		defer lock.Close()
-		return &ClaimedError{c.cgroup, c.cgroup, ownerOf(lock)}
+		return &ClaimedError{Cgroup: c.cgroup, Other: c.cgroup, Owner: ownerOf(lock)}
 	case err != nil:
 		lock.Close()
 		return fmt.Errorf("claim cgroup %s: %w", c.cgroup, err)
@@ -132,6 +142,16 @@ func (c *Claim) tryTake(ctx context.Context, owner Owner) error {
 	if err := lock.Chmod(0o700); err != nil { // whoever has made it
 		lock.Close()
 		return fmt.Errorf("claim cgroup %s: %w", c.cgroup, err)
+	}
+	if last := ownerOf(lock); last.Root != "" && !last.same(owner) {
+		pod, err := c.pod()
+		if err == nil && pod != "" {
+			err = &ClaimedError{Cgroup: c.cgroup, Other: c.cgroup, Owner: last, Pod: pod}
+		}
+		if err != nil {
+			lock.Close()
+			return err
+		}
 	}
 	c.lock = lock
 	// Without the attribute the next one is refused all the same, and does not learn by whom.
@@ -194,6 +214,31 @@ func ownerOf(lock *os.File) (o Owner) {
 // podCgroup is in the name of the cgroup of a pod or container. What is in one is that pod's affair: a berthd may be among it.
 var podCgroup = regexp.MustCompile(`[0-9a-f]{64}`)
 
+// pod is a cgroup of a pod below the claimed one, with or without processes: those of another PID namespace may be hidden. Empty: there
+// is none. The root of the hierarchies has pods of everybody below it, which say nothing of who has claimed it.
+func (c *Claim) pod() (string, error) {
+	if c.cgroup == "/" {
+		return "", nil
+	}
+	top, found := c.hierarchy(c.cgroup), ""
+	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case p != top && d.IsDir() && podCgroup.MatchString(d.Name()):
+			found = path.Join(c.cgroup, strings.TrimPrefix(p, top))
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("pods in cgroup %s: %w", c.cgroup, err)
+	}
+	return found, nil
+}
+
 // nested looks for claims on cgroups above and below; nil: there are none. This one's own is taken before, so that of two who look at the
 // same time one at least sees the other.
 func (c *Claim) nested() error {
@@ -202,7 +247,7 @@ func (c *Claim) nested() error {
 	}
 	for p := path.Dir(c.cgroup); p != "/"; p = path.Dir(p) {
 		if owner, held := c.held(c.dir(p)); held {
-			return &ClaimedError{c.cgroup, p, owner}
+			return &ClaimedError{Cgroup: c.cgroup, Other: p, Owner: owner}
 		}
 	}
 	top := c.hierarchy(c.cgroup)
@@ -219,7 +264,7 @@ func (c *Claim) nested() error {
 			return fs.SkipDir
 		case d.Name() == claimName:
 			if owner, held := c.held(p); held {
-				found = &ClaimedError{c.cgroup, path.Join(c.cgroup, strings.TrimPrefix(path.Dir(p), top)), owner}
+				found = &ClaimedError{Cgroup: c.cgroup, Other: path.Join(c.cgroup, strings.TrimPrefix(path.Dir(p), top)), Owner: owner}
 				return fs.SkipAll
 			}
 			return fs.SkipDir
@@ -246,9 +291,13 @@ func (c *Claim) held(dir string) (owner Owner, held bool) {
 	return owner, false
 }
 
-// Release gives the claim back, and removes the cgroup where nothing else is in it.
+// Release gives the claim back, and removes the cgroup where nothing else is in it. While there are pods in it, the mark of their
+// owner stays, and no other node may claim it.
 func (c *Claim) Release(ctx context.Context) error {
 	defer c.lock.Close()
+	if pod, err := c.pod(); pod != "" || err != nil {
+		return err
+	}
 	var err error
 	// While the lock is held: who opens the directory now finds, once it has the lock, that it is gone.
 	if stands(c.lock, c.dir(c.cgroup)) {

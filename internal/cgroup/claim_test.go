@@ -186,6 +186,63 @@ func TestAKilledOwnersClaimIsGone(t *testing.T) {
 	release(t, claim(t, h, root))
 }
 
+// TestAnOwnerWhoIsDownKeepsTheClaimForItsPods: however it ended, another node is refused and told whose pods these are, and the owner's own
+// next start has it. Without pods, or where the mark of an owner is lost, anybody has it. It was seen to fail without the look at
+// the mark, and with a mark that goes with its owner.
+func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
+	for how, end := range map[string]func(*claimant) error{
+		"killed": func(c *claimant) error {
+			err := c.cmd.Process.Kill()
+			_ = c.end()
+			return err
+		},
+		"ended": func(c *claimant) error { return c.end() },
+	} {
+		h, root := testRoot(t)
+		pod := path.Join(root, strings.Repeat("a", 64))
+		first := claims(t, root, 0)
+		if err := h.Create(pod); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(first); err != nil {
+			t.Fatal(err)
+		}
+		c, err := h.Claim(t.Context(), root, false, Owner{PID: os.Getpid(), Root: "/a/root", Address: "/a/sock"})
+		var claimed *ClaimedError
+		if !errors.As(err, &claimed) || claimed.Owner.Root != "/other/root" {
+			t.Fatalf("%s: got %v", how, err)
+		}
+		for _, want := range []string{root, pod, "root /other/root", "address /other/sock"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %q", how, err, want)
+			}
+		}
+		again := claims(t, root, 0)
+		if again.said != "claimed" {
+			t.Errorf("%s: its next start is told %q", how, again.said)
+		}
+		if err := end(again); err != nil {
+			t.Error(err)
+		}
+		if err := h.Remove(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		c = claim(t, h, root)
+		if err := h.Create(pod); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Fremovexattr(int(c.lock.Fd()), ownerXattr); err != nil {
+			t.Fatal(err)
+		}
+		release(t, c)
+		c = claim(t, h, root)
+		if err := h.Remove(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		release(t, c)
+	}
+}
+
 // TestAClaimAboveOrBelowIsRefused, but not one beside, one on the root of all, nor one in a pod's cgroup, where it is that pod's affair.
 // It was seen to fail without the look at what is above and below.
 func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
@@ -233,7 +290,7 @@ func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
 	}
 	release(t, c)
 	if !h.Exists(root+"/pod") || h.Exists(path.Join(root, claimName)) {
-		t.Errorf("the pod's cgroup is there: %v, the claim's: %v", h.Exists(root+"/pod"), h.Exists(path.Join(root, claimName)))
+		t.Errorf("the other cgroup is there: %v, the claim's: %v", h.Exists(root+"/pod"), h.Exists(path.Join(root, claimName)))
 	}
 	c = claim(t, h, root)
 	if err := h.RemoveEmpty(t.Context(), root); !errors.Is(err, unix.EBUSY) {
