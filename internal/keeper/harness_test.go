@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -31,6 +32,7 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		removeCgroupsOfTheDead()
 		dir, err := os.MkdirTemp("", "berth-keeper-test-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -113,6 +115,7 @@ func (n *node) ctx() context.Context {
 }
 
 func (n *node) stop() {
+	defer n.removeCgroups() // whatever fails before
 	if n.Failed() {
 		log, _ := os.ReadFile(filepath.Join(n.dir, "keeper.log"))
 		if len(log) > 20000 {
@@ -150,15 +153,37 @@ func (n *node) stop() {
 			}
 		}
 	}()
-	left, _ := filepath.Glob("/sys/fs/cgroup/*" + n.cgroup)
-	left2, _ := filepath.Glob("/sys/fs/cgroup" + n.cgroup)
-	for _, dir := range append(left, left2...) {
+}
+
+// removeCgroups removes the cgroups of a test, and says which of its containers have left theirs.
+func (n *node) removeCgroups() {
+	for _, dir := range cgroupDirs(n.cgroup) {
 		inside, _ := filepath.Glob(dir + "/*/cgroup.procs")
 		if len(inside) > 0 {
 			n.Errorf("cgroups are left: %v", inside)
 		}
 		removeCgroup(dir)
 	}
+}
+
+// removeCgroupsOfTheDead removes cgroups of earlier runs of these tests that were killed, as far as nothing runs in them.
+func removeCgroupsOfTheDead() {
+	for _, dir := range cgroupDirs("/berth-test-*-*") {
+		var pid, node int
+		if _, err := fmt.Sscanf(filepath.Base(dir), "berth-test-%d-%d", &pid, &node); err != nil {
+			continue // of other tests
+		}
+		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			removeCgroup(dir)
+		}
+	}
+}
+
+// cgroupDirs are the directories of a cgroup, or of those that a pattern matches, in all hierarchies.
+func cgroupDirs(cgroup string) []string {
+	v1, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+	v2, _ := filepath.Glob("/sys/fs/cgroup" + cgroup)
+	return append(v1, v2...)
 }
 
 func removeCgroup(dir string) {
