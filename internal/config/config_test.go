@@ -172,6 +172,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a ulimit":                  {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
 		"a runtime's ulimit":        {file: "[runtimes.x]\nulimits = [\"core=2:1\"]", want: []string{":2", "runtimes.x.ulimits", "core"}},
 		"a root of the system's":    {file: "root = \"/var/lib/\"", want: []string{":1", "root", "/var/lib"}},
+		"state in root":             {file: "root = \"/x\"\nstate = \"/x/run\"", want: []string{":2", "state", "/x/run"}},
 		"root and state in one":     {file: "root = \"/x\"\nstate = \"/x/\"", want: []string{":2", "state"}},
 		"several at once":           {file: "root = \"x\"\nlog_format = \"xml\"", want: []string{"root", "log_format"}},
 	} {

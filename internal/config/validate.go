@@ -68,8 +68,11 @@ func (c *Config) Validate() error {
 		v.errs = append(v.errs, err)
 	}
 	v.directories("cdi_spec_dirs", c.CDISpecDirs)
-	if a, b := filepath.Clean(c.Root), filepath.Clean(c.State); a == b {
+	switch root, state := filepath.Clean(c.Root), filepath.Clean(c.State); {
+	case root == state:
 		v.fail("state", "%q is root too: a reboot may empty it", c.State)
+	case strings.HasPrefix(state, root+"/"):
+		v.fail("state", "%q lies in root, which others may not enter: they have to pass state to the socket and to the files of user namespaces", c.State)
 	}
 	v.network(&c.Network)
 	v.image(&c.Image)
