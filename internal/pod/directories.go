@@ -10,10 +10,10 @@ import (
 )
 
 // What leads to files of images, containers and pods is for root alone: a user of the node who could reach a setuid program of a
-// container would run it with the rights that it has there. The one exception is a pod with a user namespace. libcontainer sets up
-// its containers, and the process that does it is the root of that user namespace already when it mounts the container's root
-// file system by its path. So the root file systems of such a pod are mounted in its directory below Config.State, which the group
-// of that root may pass; all that is above may be passed by everybody, and holds nothing but such directories.
+// container would run it with the rights that it has there. The one exception is a pod with a user namespace. Where libcontainer or an
+// OCI runtime sets up its containers, the process that does it is the root of that user namespace already when it mounts the
+// container's root file system by its path. So the root file systems of such a pod are mounted in its directory below Config.State,
+// which the group of that root may pass; all that is above may be passed by everybody, and holds nothing but such directories.
 
 // Directories of a pod below Config.State.
 const (
