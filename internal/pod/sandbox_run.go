@@ -7,13 +7,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/rootfs"
-	"github.com/containerd/errdefs"
 )
 
 // RunSandbox makes a pod ready for containers: its namespaces, its network, its files. It returns the pod's ID.
