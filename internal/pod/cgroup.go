@@ -232,6 +232,22 @@ func (m *Manager) removeCgroup(host *cgroup.Hierarchies, dir string, own bool, p
 	return host.RemoveEmpty(ctx, dir)
 }
 
+// removeContainerCgroup removes the cgroup of a container that the keeper has removed, where there still is one: a restore that lost its
+// keeper goes on for a moment, and CRIU makes cgroups meanwhile. Nothing else would remove it, since it is a pod's own cgroup only
+// that goes with all that is in it.
+func (m *Manager) removeContainerCgroup(ctx context.Context, dir string) error {
+	if dir == "" {
+		return nil
+	}
+	host, err := cgroup.Host()
+	if err != nil || !host.Exists(dir) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.removalPatience())
+	defer cancel()
+	return host.Remove(ctx, dir)
+}
+
 // forgetCgroups drops the record of cgroups that are removed.
 func (m *Manager) forgetCgroups(podID string) {
 	if err := os.RemoveAll(m.left.Path(podID)); err != nil {

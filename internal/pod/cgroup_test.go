@@ -262,3 +262,40 @@ func (m *Manager) recorded(id string) bool {
 	_, err := os.Stat(m.left.Path(id))
 	return err == nil
 }
+
+// TestACgroupThatAContainerHasLeftIsRemovedWithIt: the cgroups of others beside it are not. It was seen to fail without its removal by
+// berthd: the pod's cgroup stayed for good then.
+func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
+	host, err := cgroup.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := fmt.Sprintf("/berth-pod-test-left-%d", os.Getpid())
+	t.Cleanup(func() {
+		if err := host.Remove(context.Background(), root); err != nil {
+			t.Error(err)
+		}
+	})
+	m := cgroupManager(t, "/berth-pod-test-unused")
+	s := &sandbox{id: newID(), rec: SandboxRecord{Config: &model.SandboxConfig{CgroupParent: root + "/burstable/pod1"}}}
+	s.rec.ID = s.id
+	if err := m.placeCgroup(&s.rec); err != nil {
+		t.Fatal(err)
+	}
+	own, theirs := m.cgroupDir(s.rec.CgroupParent, newID()), root+"/besteffort"
+	for _, dir := range []string{own + "/exec", theirs} {
+		if err := host.Create(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.removeContainerCgroup(t.Context(), own); err != nil {
+		t.Error(err)
+	}
+	if err := m.removeContainerCgroup(t.Context(), own); err != nil {
+		t.Errorf("a second time: %v", err)
+	}
+	m.leaveCgroup(s)
+	if host.Exists(root+"/burstable") || !host.Exists(theirs) {
+		t.Errorf("the pod's cgroups are there: %v, and those of others: %v", host.Exists(root+"/burstable"), host.Exists(theirs))
+	}
+}

@@ -158,6 +158,9 @@ func (m *Manager) releaseContainer(ctx context.Context, c *container) error {
 	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
 		return err
 	}
+	if err := m.removeContainerCgroup(ctx, c.record().Cgroup); err != nil {
+		return err
+	}
 	return m.unmountContainer(c)
 }
 
