@@ -207,7 +207,7 @@ func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
 		if err := end(first); err != nil {
 			t.Fatal(err)
 		}
-		c, err := h.Claim(t.Context(), root, false, Owner{PID: os.Getpid(), Root: "/a/root", Address: "/a/sock"})
+		_, err := h.Claim(t.Context(), root, false, Owner{PID: os.Getpid(), Root: "/a/root", Address: "/a/sock"})
 		var claimed *ClaimedError
 		if !errors.As(err, &claimed) || claimed.Owner.Root != "/other/root" {
 			t.Fatalf("%s: got %v", how, err)
@@ -227,7 +227,7 @@ func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
 		if err := h.Remove(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
-		c = claim(t, h, root)
+		c := claim(t, h, root)
 		if err := h.Create(pod); err != nil {
 			t.Fatal(err)
 		}

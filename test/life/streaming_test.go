@@ -506,7 +506,7 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 
 // TestThoseWhoDoNotReadShareOneLimitOfTheDisk: what is kept for all attached clients of the node lies below root, not in memory, and is
 // never more than attach_backlog_total; the one who has had his part is told. With the backlogs below state, as before, it was seen
-// to fail. A name that a keeper has left there is gone after the next start.
+// to fail, and with room that is free only after the close of a file. A name that a keeper has left there is gone after the next start.
 func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration is another")
 	const total, size = 64 << 20, 30_000_000 // sockets hold up to a third of size, and one client alone may have all of it

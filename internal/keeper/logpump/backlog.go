@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,12 +46,20 @@ type Backlogs struct {
 	mu            sync.Mutex
 	total         int64
 	held, waiting int64 // waiting is a part of held
+	// leaving is what the files of clients take that are gone or cut off, until these are closed. Others may have it at once, so that
+	// not all are cut off before the first one's file is closed; they wait for the close before they write more to the disk.
+	leaving int64
+	left    sync.Cond // of mu: leaving has become less, or a client is gone
 
 	cleared sync.Map // directory to *sync.Once
 }
 
 // NewBacklogs makes the count. dir is for clients that name no directory.
-func NewBacklogs(dir string) *Backlogs { return &Backlogs{dir: dir, total: DefaultTotal} }
+func NewBacklogs(dir string) *Backlogs {
+	b := &Backlogs{dir: dir, total: DefaultTotal}
+	b.left.L = &b.mu
+	return b
+}
 
 // limit sets the total.
 func (b *Backlogs) limit(total int64) {
@@ -84,6 +93,34 @@ func (b *Backlogs) take(n, held, waiting int64, dir string) error {
 	b.held += n
 	b.waiting += n
 	return nil
+}
+
+// await waits until there is room for n bytes on the disk within the total, which only files that are being closed may still have, and
+// counts them as waiting no more. False: their client is gone, and they are not to be written.
+func (b *Backlogs) await(n int64, gone *atomic.Bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.leaving > 0 && b.held-b.waiting+b.leaving+n > b.total && !gone.Load() {
+		b.left.Wait()
+	}
+	b.waiting -= n
+	return !gone.Load()
+}
+
+// leave counts n bytes that are on the disk until the file of a client that is gone is closed, and closed counts them out.
+func (b *Backlogs) leave(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held -= n
+	b.leaving += n
+	b.left.Broadcast()
+}
+
+func (b *Backlogs) closed(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leaving -= n
+	b.left.Broadcast()
 }
 
 // stored counts n bytes that wait no more.

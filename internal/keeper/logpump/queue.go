@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,13 +40,15 @@ type queue struct {
 	front    []byte
 	mem      []byte
 	tail     [][]byte
-	waiting  int64 // bytes of tail, and of what is being written of it to the file
+	waiting  int64 // bytes of tail
+	writing  int64 // bytes that are being written to the file
 	spill    *os.File
-	from, to int64 // what of spill is unread
-	freed    int64 // what of its beginning takes no room any more
-	looked   int64 // up to where there was room when it was last looked; for spool alone
-	finished bool  // nothing more comes
-	dead     bool  // the reader is gone
+	from, to int64       // what of spill is unread
+	freed    int64       // what of its beginning takes no room any more
+	looked   int64       // up to where there was room when it was last looked; for spool alone
+	finished bool        // nothing more comes
+	dead     bool        // the reader is gone; set by die alone
+	gone     atomic.Bool // the same, for Backlogs.await
 	stopping bool
 	done     chan struct{} // closed when the writer to the reader has ended
 	spooled  chan struct{} // closed when the goroutine of the file has ended; nil: there is none
@@ -102,7 +105,30 @@ func token(c chan struct{}) {
 }
 
 // held is how much is kept beyond what is in memory anyway. The caller holds q.mu.
-func (q *queue) held() int64 { return q.to - q.freed + q.waiting }
+func (q *queue) held() int64 { return q.to - q.freed + q.writing + q.waiting }
+
+// give counts out n bytes that are kept no more. The caller holds q.mu.
+func (q *queue) give(n int64) {
+	if q.dead {
+		q.all.closed(n)
+	} else {
+		q.all.give(n)
+	}
+}
+
+// die marks the reader as gone: what it has in memory is forgotten at once, and what is in its file counts for nobody. The caller
+// holds q.mu.
+func (q *queue) die() {
+	if q.dead {
+		return
+	}
+	q.dead, q.tail = true, nil
+	q.all.stored(q.waiting)
+	q.all.give(q.waiting)
+	q.waiting = 0
+	q.gone.Store(true)
+	q.all.leave(q.held())
+}
 
 // push keeps a copy of b for the reader: errGone if there is none, else the reason why it cannot be kept.
 func (q *queue) push(b []byte) error {
@@ -170,11 +196,13 @@ func (q *queue) spool(done chan struct{}) {
 				q.mem = append(q.mem, piece...)
 				q.waiting -= int64(len(piece))
 				q.all.stored(int64(len(piece)))
-				q.all.give(int64(len(piece)))
+				q.give(int64(len(piece)))
 				q.mu.Unlock()
 				token(q.wake)
 				continue
 			}
+			q.waiting -= int64(len(piece))
+			q.writing = int64(len(piece))
 			q.mu.Unlock()
 			q.store(piece)
 			read = false
@@ -187,12 +215,15 @@ func (q *queue) spool(done chan struct{}) {
 
 // store appends to the file. It is for spool.
 func (q *queue) store(piece []byte) {
-	n, err := q.append(piece)
+	size := int64(len(piece))
+	n, err := 0, error(nil)
+	if q.all.await(size, &q.gone) {
+		n, err = q.append(piece)
+	}
 	q.mu.Lock()
 	q.to += int64(n)
-	q.waiting -= int64(len(piece))
-	q.all.stored(int64(len(piece)))
-	q.all.give(int64(len(piece) - n))
+	q.writing = 0
+	q.give(size - int64(n))
 	q.mu.Unlock()
 	if err != nil {
 		q.fail(err)
@@ -236,8 +267,8 @@ func (q *queue) fetch() {
 		if unix.Fallocate(int(q.spill.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.freed, used) == nil {
 			q.mu.Lock()
 			q.freed += used
+			q.give(used)
 			q.mu.Unlock()
-			q.all.give(used)
 		}
 	}
 }
@@ -249,7 +280,7 @@ func (q *queue) reset() {
 		return
 	}
 	q.mu.Lock()
-	q.all.give(q.to - q.freed)
+	q.give(q.to - q.freed)
 	q.from, q.to, q.freed, q.looked = 0, 0, 0, 0
 	q.mu.Unlock()
 }
@@ -271,7 +302,7 @@ func (q *queue) finish() {
 // kill closes the reader's file now.
 func (q *queue) kill() {
 	q.mu.Lock()
-	q.dead = true
+	q.die()
 	q.mu.Unlock()
 	q.file.Close()
 	token(q.wake)
@@ -328,7 +359,7 @@ func (q *queue) run(done chan struct{}) {
 				q.front = nil
 			}
 			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-				q.dead = true
+				q.die()
 			}
 			q.mu.Unlock()
 		}
@@ -340,7 +371,7 @@ func (q *queue) end() {
 	drop := func() {}
 	q.mu.Lock()
 	if !q.stopping || q.dead {
-		q.dead = true
+		q.die()
 		q.file.Close()
 		q.front, q.mem = nil, nil
 		if q.spooled == nil {
@@ -356,13 +387,12 @@ func (q *queue) end() {
 // drop forgets the file, and what waits for it. The caller holds q.mu, nobody works on the file, and the queue is dead. What it
 // returns is called without the lock: it may have to wait for the disk.
 func (q *queue) drop() func() {
-	spill, waiting, held := q.spill, q.waiting, q.held()
-	q.spill, q.tail, q.waiting, q.from, q.to, q.freed = nil, nil, 0, 0, 0, 0
+	spill, held := q.spill, q.held()
+	q.spill, q.from, q.to, q.freed = nil, 0, 0, 0
 	return func() {
 		if spill != nil {
 			spill.Close()
 		}
-		q.all.stored(waiting)
-		q.all.give(held)
+		q.all.closed(held)
 	}
 }
