@@ -2,7 +2,6 @@ package rootfs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/dirtree"
 )
 
 // Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once. It stays
@@ -39,77 +40,41 @@ func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
 // fails. visit gets a name in an open directory; dir itself is "." in itself. Files that come and go meanwhile are no error, and
 // links that are put in the place of directories are not followed: those in the tree may be anybody's.
 func Walk(ctx context.Context, dir string, visit func(parent int, name string, st *unix.Stat_t) error) error {
-	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return &fs.PathError{Op: "walk", Path: dir, Err: err}
+		return fmt.Errorf("walk: %w", err)
 	}
-	defer unix.Close(root)
+	defer root.Close()
 	var st unix.Stat_t
-	if err := unix.Fstat(root, &st); err != nil {
+	if err := unix.Fstat(int(root.Fd()), &st); err != nil {
 		return &fs.PathError{Op: "walk", Path: dir, Err: err}
 	}
-	w := walker{ctx: ctx, dev: uint64(st.Dev), visit: visit}
-	if err := visit(root, ".", &st); err != nil {
+	dev := st.Dev
+	if err := visit(int(root.Fd()), ".", &st); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
-	// Directories that wait are kept by name, not open, so that neither width nor depth costs descriptors. A name is
-	// relative to dir; one that was swapped for a link since is not followed.
-	waiting := []string{"."}
-	for len(waiting) > 0 {
-		name := waiting[len(waiting)-1]
-		waiting = waiting[:len(waiting)-1]
-		if waiting, err = w.directory(root, name, waiting); err != nil {
-			return fmt.Errorf("%s: %w", dir, err)
-		}
+	tree := dirtree.New[struct{}](root)
+	tree.Flags = unix.O_NOATIME
+	defer tree.Close()
+	err = tree.Walk(ctx, dirtree.Walk[struct{}]{
+		Changing: true,
+		Visit: func(in *dirtree.Dir[struct{}], fd int, name string, st *unix.Stat_t) (*dirtree.Dir[struct{}], error) {
+			if st.Dev != dev {
+				return nil, nil
+			}
+			if err := visit(fd, name, st); err != nil {
+				return nil, fmt.Errorf("%s: %w", in.PathOf(name), err)
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return nil, nil
+			}
+			return in.Below(name), nil
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil
-}
-
-type walker struct {
-	ctx   context.Context
-	dev   uint64
-	visit func(parent int, name string, st *unix.Stat_t) error
-	steps int
-}
-
-func (w *walker) directory(root int, name string, waiting []string) ([]string, error) {
-	fd, err := unix.Openat2(root, name, &unix.OpenHow{
-		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOATIME,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-	switch {
-	case errors.Is(err, unix.ENAMETOOLONG):
-		return waiting, nil // deeper than a path can say; so deep a tree is only a lower bound
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
-		return waiting, nil
-	case err != nil:
-		return waiting, fmt.Errorf("%s: %w", name, err)
-	}
-	dir := os.NewFile(uintptr(fd), name)
-	defer dir.Close()
-	for {
-		entries, err := dir.Readdirnames(listed)
-		for _, entry := range entries {
-			if w.steps++; w.steps%64 == 0 {
-				if err := w.ctx.Err(); err != nil {
-					return waiting, err
-				}
-			}
-			var st unix.Stat_t
-			if unix.Fstatat(fd, entry, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || uint64(st.Dev) != w.dev {
-				continue
-			}
-			if err := w.visit(fd, entry, &st); err != nil {
-				return waiting, fmt.Errorf("%s: %w", filepath.Join(name, entry), err)
-			}
-			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-				waiting = append(waiting, filepath.Join(name, entry))
-			}
-		}
-		if err != nil || len(entries) == 0 { // an error in the middle is a directory that was removed
-			return waiting, nil
-		}
-	}
 }
 
 // Mounts are the mount points at and beneath the roots, the newest first, so that they can be unmounted in this order.
