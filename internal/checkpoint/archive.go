@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -22,6 +23,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/dirtree"
 )
 
 // Names in an archive, and in the directory that one is unpacked to.
@@ -58,16 +61,26 @@ func WriteMetadata(dir string, config *Config, spec *specs.Spec, deleted []strin
 	return nil
 }
 
-// Write makes an archive of a directory, the files of metadata first, so that they are found without reading all of it.
+// Write makes an archive of a directory, the files of metadata first, so that they are found without reading all of it. What
+// is neither a regular file nor a directory is left out.
 func Write(ctx context.Context, w io.Writer, dir string) error {
-	var files []string
-	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || p == dir || !d.IsDir() && !d.Type().IsRegular() {
-			return err
-		}
-		rel, err := filepath.Rel(dir, p)
-		files = append(files, rel)
+	d, err := openDirectory(dir)
+	if err != nil {
 		return err
+	}
+	defer d.close()
+	var files []string
+	err = d.tree.Walk(ctx, dirtree.Walk[struct{}]{
+		Visit: func(in *subdir, _ int, name string, st *unix.Stat_t) (*subdir, error) {
+			switch st.Mode & unix.S_IFMT {
+			case unix.S_IFDIR:
+				files = append(files, in.PathOf(name))
+				return in.Below(name), nil
+			case unix.S_IFREG:
+				files = append(files, in.PathOf(name))
+			}
+			return nil, nil
+		},
 	})
 	if err != nil {
 		return err
@@ -79,21 +92,23 @@ func Write(ctx context.Context, w io.Writer, dir string) error {
 		}
 		return len(first)
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return rank(a) - rank(b) })
+	slices.SortFunc(files, func(a, b string) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
+	})
 	tw := tar.NewWriter(w)
 	for _, name := range files {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := writeFile(tw, filepath.Join(dir, name), name); err != nil {
+		if err := d.writeFile(tw, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return tw.Close()
 }
 
-func writeFile(tw *tar.Writer, file, name string) error {
-	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (d *directory) writeFile(tw *tar.Writer, name string) error {
+	f, err := d.open(name)
 	if err != nil {
 		return err
 	}
@@ -241,70 +256,6 @@ func ReadArchive(ctx context.Context, name string) (*Info, error) {
 		}
 		return nil, fs.ErrNotExist
 	})
-}
-
-// ReadDir reads what a directory in the layout of an archive says of its container. All in it must be plain files.
-func ReadDir(dir string) (*Info, error) {
-	if err := plain(dir); err != nil {
-		return nil, err
-	}
-	return parse("checkpoint", func(file string) ([]byte, error) { return readFile(filepath.Join(dir, file), metadataSize) })
-}
-
-// ReadDeleted reads the names that a checkpoint in a directory says are deleted of the container's image. Without the file there
-// are none.
-func ReadDeleted(dir string) (names []string, err error) {
-	b, err := readFile(filepath.Join(dir, DeletedFile), metadataSize)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, &names)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", DeletedFile, err, errdefs.ErrInvalidArgument)
-	}
-	return names, nil
-}
-
-// readFile reads a regular file that has no more bytes than a limit.
-func readFile(name string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", filepath.Base(name))
-	case info.Size() > limit:
-		return nil, fmt.Errorf("%s has %d bytes, over the limit of %d", filepath.Base(name), info.Size(), limit)
-	}
-	return io.ReadAll(io.LimitReader(f, limit))
-}
-
-// plain makes sure that CRIU, which opens what is in the directory, is led nowhere else.
-func plain(dir string) error {
-	for _, sub := range []string{"", ImagesDir} {
-		at := filepath.Join(dir, sub)
-		st, err := os.Lstat(at)
-		if err != nil || !st.IsDir() {
-			return fmt.Errorf("checkpoint: it has no directory %q: %w", sub, errdefs.ErrInvalidArgument)
-		}
-		entries, err := os.ReadDir(at)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if !e.Type().IsRegular() && !(sub == "" && e.IsDir()) {
-				return fmt.Errorf("checkpoint: %q is no regular file: %w", path.Join(sub, e.Name()), errdefs.ErrInvalidArgument)
-			}
-		}
-	}
-	return nil
 }
 
 func parse(what string, read func(string) ([]byte, error)) (*Info, error) {

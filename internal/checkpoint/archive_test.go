@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // made is a directory as a checkpoint is put together in.
@@ -123,6 +124,55 @@ func TestAnArchiveLeadsNowhereElse(t *testing.T) {
 	}
 	if _, err := ReadDir(dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("a directory with a link: %v", err)
+	}
+}
+
+// TestADirectoryLeadsNowhereElse: a layer of an image that says that it is a checkpoint is anybody's.
+func TestADirectoryLeadsNowhereElse(t *testing.T) {
+	outside := made(t)
+	for what, change := range map[string]func(dir string) error{
+		"a link in place of the images": func(dir string) error {
+			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)), os.Symlink(filepath.Join(outside, ImagesDir), filepath.Join(dir, ImagesDir)))
+		},
+		"a file in place of the images": func(dir string) error {
+			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)), os.WriteFile(filepath.Join(dir, ImagesDir), nil, 0o600))
+		},
+		"a link in place of a file": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, SpecFile)), os.Symlink(filepath.Join(outside, SpecFile), filepath.Join(dir, SpecFile)))
+		},
+		"a pipe": func(dir string) error { return unix.Mkfifo(filepath.Join(dir, ImagesDir, "pipe"), 0o600) },
+		"a file without end": func(dir string) error {
+			return os.Truncate(filepath.Join(dir, ConfigFile), 1<<40)
+		},
+	} {
+		dir := made(t)
+		if err := change(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadDir(dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%s: %v", what, err)
+		}
+		// Not even where nobody has looked before.
+		to := filepath.Join(t.TempDir(), "to")
+		if err := Link(dir, to); err == nil {
+			for _, name := range []string{SpecFile, "checkpoint/pages-1.img"} {
+				a, errA := os.Stat(filepath.Join(outside, name))
+				b, errB := os.Lstat(filepath.Join(to, name))
+				if errA == nil && errB == nil && os.SameFile(a, b) {
+					t.Errorf("%s: %s was taken from outside", what, name)
+				}
+			}
+		}
+	}
+	dir := made(t)
+	if err := os.Truncate(filepath.Join(dir, DeletedFile), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadDeleted(dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("a list without end: %v", err)
+	}
+	if got, err := ReadDeleted(made(t)); err != nil || len(got) != 1 || got[0] != "/gone" {
+		t.Errorf("deleted %v, %v", got, err)
 	}
 }
 

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"path"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -21,25 +22,54 @@ const (
 // SetHostname changes the name of the host in an unpacked checkpoint. CRIU gives the name that it finds there to the UTS
 // namespace that it joins, which is another pod's.
 func SetHostname(dir, name string) error {
-	files, err := filepath.Glob(filepath.Join(dir, ImagesDir, "utsns-*.img"))
+	d, err := openDirectory(dir)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	var files []string
+	err = d.each(ImagesDir, func(_ int, file string, _ uint32) error {
+		if ok, _ := path.Match("utsns-*.img", file); ok {
+			files = append(files, file)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	at, err := d.tree.FD(d.sub(ImagesDir))
 	if err != nil {
 		return err
 	}
 	for _, file := range files {
-		b, err := readFile(file, utsSize)
+		b, err := d.read(path.Join(ImagesDir, file), utsSize)
 		var changed []byte
 		if err == nil {
 			changed, err = withHostname(b, name)
 		}
 		if err != nil {
-			return fmt.Errorf("checkpoint: %s: %w: %w", filepath.Base(file), err, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("checkpoint: %s: %w: %w", file, err, errdefs.ErrInvalidArgument)
 		}
 		// A new file: the old one may be an image's, under a second name.
-		if err := errors.Join(os.Remove(file), os.WriteFile(file, changed, 0o600)); err != nil {
-			return err
+		if err := replace(at, file, changed); err != nil {
+			return fmt.Errorf("checkpoint: %s: %w", file, err)
 		}
 	}
 	return nil
+}
+
+// replace puts a new file in the place of another one in an open directory.
+func replace(dir int, name string, data []byte) error {
+	if err := unix.Unlinkat(dir, name, 0); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
 }
 
 func withHostname(image []byte, name string) ([]byte, error) {
@@ -68,27 +98,4 @@ func withHostname(image []byte, name string) ([]byte, error) {
 	}
 	whole := binary.LittleEndian.AppendUint32(append([]byte(nil), image[:utsHeader]...), uint32(len(out)))
 	return append(whole, out...), nil
-}
-
-// Link gives the files of a checkpoint second names in another directory of the same file system, as Unpack would unpack it.
-func Link(from, to string) error {
-	if err := os.MkdirAll(filepath.Join(to, ImagesDir), 0o700); err != nil {
-		return err
-	}
-	for _, sub := range []string{"", ImagesDir} {
-		entries, err := os.ReadDir(filepath.Join(from, sub))
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if !e.Type().IsRegular() {
-				continue
-			}
-			name := filepath.Join(sub, e.Name())
-			if err := os.Link(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -1,0 +1,190 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/dirtree"
+)
+
+type subdir = dirtree.Dir[struct{}]
+
+// directory is a checkpoint in the layout of an archive. It may be a layer of an image, and is reached by descriptors that
+// follow no link of it.
+type directory struct {
+	root *os.File
+	tree *dirtree.Tree[struct{}]
+}
+
+func openDirectory(dir string) (*directory, error) {
+	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &directory{root, dirtree.New[struct{}](root)}, nil
+}
+
+func (d *directory) close() {
+	d.tree.Close()
+	d.root.Close()
+}
+
+// sub is the directory itself, or the one of CRIU's images.
+func (d *directory) sub(name string) *subdir {
+	if name == "" {
+		return d.tree.Root()
+	}
+	return d.tree.Root().Below(name)
+}
+
+// open opens a file by its path, which must have no link in it.
+func (d *directory) open(name string) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	for {
+		fd, err := unix.Openat2(int(d.root.Fd()), name, &how)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+		return os.NewFile(uintptr(fd), name), nil
+	}
+}
+
+// metadata reads a regular file of metadata.
+func (d *directory) metadata(name string) ([]byte, error) { return d.read(name, metadataSize) }
+
+// read reads a regular file that has no more bytes than a limit.
+func (d *directory) read(name string, limit int64) ([]byte, error) {
+	f, err := d.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path.Base(name))
+	case info.Size() > limit:
+		return nil, fmt.Errorf("%s has %d bytes, over the limit of %d", path.Base(name), info.Size(), limit)
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// ReadDir reads what a directory in the layout of an archive says of its container. All in it must be plain files.
+func ReadDir(dir string) (*Info, error) {
+	d, err := openDirectory(dir)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	defer d.close()
+	if err := d.plain(); err != nil {
+		return nil, err
+	}
+	return parse("checkpoint", d.metadata)
+}
+
+// ReadDeleted reads what the checkpoint in a directory deletes of the image.
+func ReadDeleted(dir string) ([]string, error) {
+	d, err := openDirectory(dir)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	defer d.close()
+	b, err := d.metadata(DeletedFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var deleted []string
+	if err == nil {
+		err = json.Unmarshal(b, &deleted)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", DeletedFile, err, errdefs.ErrInvalidArgument)
+	}
+	return deleted, nil
+}
+
+// plain makes sure that CRIU, which opens what is in the directory, is led nowhere else.
+func (d *directory) plain() error {
+	for _, sub := range []string{"", ImagesDir} {
+		err := d.each(sub, func(_ int, name string, kind uint32) error {
+			if kind != unix.S_IFREG && (sub != "" || kind != unix.S_IFDIR) {
+				return fmt.Errorf("checkpoint: %q is no regular file: %w", path.Join(sub, name), errdefs.ErrInvalidArgument)
+			}
+			return nil
+		})
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+			err = fmt.Errorf("checkpoint: it has no directory %q: %w", sub, errdefs.ErrInvalidArgument)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls fn with what is in a directory, and its type.
+func (d *directory) each(sub string, fn func(fd int, name string, kind uint32) error) error {
+	fd, err := d.tree.FD(d.sub(sub))
+	if err != nil {
+		return err
+	}
+	return dirtree.Names(fd, func(name string) error {
+		var st unix.Stat_t
+		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return &fs.PathError{Op: "stat", Path: path.Join(sub, name), Err: err}
+		}
+		return fn(fd, name, st.Mode&unix.S_IFMT)
+	})
+}
+
+// Link gives the files of a checkpoint second names in another directory of the same file system, as Unpack would unpack it.
+func Link(from, to string) error {
+	source, err := openDirectory(from)
+	if err != nil {
+		return err
+	}
+	defer source.close()
+	if err := os.MkdirAll(path.Join(to, ImagesDir), 0o700); err != nil {
+		return err
+	}
+	target, err := openDirectory(to)
+	if err != nil {
+		return err
+	}
+	defer target.close()
+	for _, sub := range []string{"", ImagesDir} {
+		at, err := target.tree.FD(target.sub(sub))
+		if err != nil {
+			return err
+		}
+		err = source.each(sub, func(fd int, name string, kind uint32) error {
+			if kind != unix.S_IFREG {
+				return nil
+			}
+			if err := unix.Linkat(fd, name, at, name, 0); err != nil {
+				return fmt.Errorf("link %s: %w", path.Join(sub, name), err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
