@@ -4,40 +4,99 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Attributes are what a container sees of a file beside its content and its times. Links are not followed.
+// Attributes are what a container sees of a file beside its content and its times.
 type Attributes struct {
 	Mode, UID, GID uint32 // Mode with the type of the file
 	Xattrs         map[string][]byte
 }
 
-// Of reads the attributes of a file. The host's SELinux gives labels of its own, and overlayfs' attributes are not the image's:
-// neither is among them.
-func Of(path string) (*Attributes, error) {
+// file is how one open file is reached. A descriptor that was opened with O_PATH, as of links and devices, takes few calls;
+// the others go by its name in /proc, which leads to the file itself, even if that is a link.
+type file struct {
+	fd   int
+	proc string // empty: the descriptor takes all calls
+}
+
+func (f file) list(buf []byte) (int, error) {
+	if f.proc != "" {
+		return unix.Listxattr(f.proc, buf)
+	}
+	return unix.Flistxattr(f.fd, buf)
+}
+
+func (f file) get(key string, buf []byte) (int, error) {
+	if f.proc != "" {
+		return unix.Getxattr(f.proc, key, buf)
+	}
+	return unix.Fgetxattr(f.fd, key, buf)
+}
+
+func (f file) set(key string, value []byte) error {
+	if f.proc != "" {
+		return unix.Setxattr(f.proc, key, value, 0)
+	}
+	return unix.Fsetxattr(f.fd, key, value, 0)
+}
+
+func (f file) chmod(mode uint32) error {
+	if f.proc != "" {
+		return unix.Chmod(f.proc, mode)
+	}
+	return unix.Fchmod(f.fd, mode)
+}
+
+// Of reads the attributes of an open file or directory. The host's SELinux gives labels of its own, and overlayfs' attributes
+// are not the image's: neither is among them.
+func Of(fd int) (*Attributes, error) { return file{fd: fd}.attributes() }
+
+// OfAt reads the attributes of what has a name in an open directory, whatever it is; a link is not followed.
+func OfAt(dir int, name string) (*Attributes, error) {
+	f, err := at(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(f.fd)
+	return f.attributes()
+}
+
+// at opens any kind of file without any effect on it.
+func at(dir int, name string) (file, error) {
+	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return file{}, fmt.Errorf("open %s: %w", name, err)
+	}
+	return file{fd, "/proc/self/fd/" + strconv.Itoa(fd)}, nil
+}
+
+func (f file) attributes() (*Attributes, error) {
 	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return nil, &os.PathError{Op: "lstat", Path: path, Err: err}
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return nil, fmt.Errorf("stat: %w", err)
 	}
 	a := &Attributes{Mode: st.Mode, UID: st.Uid, GID: st.Gid}
-	keys, err := read(func(buf []byte) (int, error) { return unix.Llistxattr(path, buf) })
+	keys, err := read(f.list)
 	if errors.Is(err, unix.ENOTSUP) {
 		return a, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list extended attributes of %s: %w", path, err)
+		return nil, fmt.Errorf("list extended attributes: %w", err)
 	}
 	for key := range strings.SplitSeq(strings.TrimSuffix(string(keys), "\x00"), "\x00") {
 		if key == "" || key == "security.selinux" || strings.HasPrefix(key, "trusted.overlay.") {
 			continue
 		}
-		value, err := read(func(buf []byte) (int, error) { return unix.Lgetxattr(path, key, buf) })
+		value, err := read(func(buf []byte) (int, error) { return f.get(key, buf) })
+		if errors.Is(err, unix.ENODATA) {
+			continue // it was removed since
+		}
 		if err != nil {
-			return nil, fmt.Errorf("read %s of %s: %w", key, path, err)
+			return nil, fmt.Errorf("read extended attribute %s: %w", key, err)
 		}
 		if a.Xattrs == nil {
 			a.Xattrs = map[string][]byte{}
@@ -79,29 +138,33 @@ func (a *Attributes) Equal(b *Attributes) bool {
 	return true
 }
 
-// Apply gives a file the attributes: the owner first, since a change of owner clears setuid bits and file capabilities.
-func (a *Attributes) Apply(path string) error {
-	if err := os.Lchown(path, int(a.UID), int(a.GID)); err != nil {
-		return err
-	}
-	if a.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := unix.Chmod(path, a.Mode&0o7777); err != nil {
-			return &os.PathError{Op: "chmod", Path: path, Err: err}
-		}
-	}
-	for key, v := range a.Xattrs {
-		if err := unix.Lsetxattr(path, key, v, 0); err != nil {
-			return fmt.Errorf("set %s of %s: %w", key, path, err)
-		}
-	}
-	return nil
-}
+// Apply gives an open file or directory the attributes.
+func (a *Attributes) Apply(fd int) error { return a.apply(file{fd: fd}) }
 
-// Copy gives one file the attributes of another.
-func Copy(from, to string) error {
-	a, err := Of(from)
+// ApplyAt gives them to what has a name in an open directory, whatever it is; a link is not followed.
+func (a *Attributes) ApplyAt(dir int, name string) error {
+	f, err := at(dir, name)
 	if err != nil {
 		return err
 	}
-	return a.Apply(to)
+	defer unix.Close(f.fd)
+	return a.apply(f)
+}
+
+// apply begins with the owner, since a change of owner clears setuid bits and file capabilities.
+func (a *Attributes) apply(f file) error {
+	if err := unix.Fchownat(f.fd, "", int(a.UID), int(a.GID), unix.AT_EMPTY_PATH); err != nil {
+		return fmt.Errorf("chown to %d:%d: %w", a.UID, a.GID, err)
+	}
+	if a.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := f.chmod(a.Mode & 0o7777); err != nil {
+			return fmt.Errorf("chmod to %o: %w", a.Mode&0o7777, err)
+		}
+	}
+	for key, v := range a.Xattrs {
+		if err := f.set(key, v); err != nil {
+			return fmt.Errorf("set extended attribute %s: %w", key, err)
+		}
+	}
+	return nil
 }

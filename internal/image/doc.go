@@ -12,6 +12,7 @@
 //	images.db        records of images and layers, manifests, configurations (bbolt)
 //	layers/<n>/fs    a layer's directory
 //	layers/<n>/layer.json  written when fs is complete: without it, and without a record, the directory is a leftover
+//	layers/<n>/variant     a variant of this layer that is being made; it moves to a number of its own
 //
 // What is recorded holds across a kill at any moment and across a power failure: a record says which boot of the machine
 // it is from until the file system has been synced, and is not believed in another. So no pull waits for the disk.

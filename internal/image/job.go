@@ -2,7 +2,6 @@ package image
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -117,7 +116,7 @@ func (s *Store) run(ctx context.Context, j *job) {
 
 // settle hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
 // job was faster after this one was given up.
-func (s *Store) settle(j *job, rec *layerRecord, n string, err error) (unneeded bool) {
+func (s *Store) settle(j *job, rec *layerFile, n string, err error) (unneeded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.jobs[j.diffID] == j {
@@ -137,7 +136,7 @@ func (s *Store) settle(j *job, rec *layerRecord, n string, err error) (unneeded 
 		return true
 	}
 	delete(s.busy, n)
-	j.layer = &layer{layerRecord: *rec, refs: j.waiters}
+	j.layer = &layer{layerRecord: rec.layerRecord, refs: j.waiters}
 	s.layers[rec.Key] = j.layer
 	return false
 }
@@ -153,7 +152,7 @@ func (s *Store) newDir() string {
 }
 
 // load1 loads a layer into its directory. Hosts that send something else than they should are not asked again.
-func (s *Store) load1(ctx context.Context, j *job, n string) (*layerRecord, error) {
+func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := filepath.Join(s.root, "layers", n)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
@@ -190,7 +189,7 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerRecord, erro
 		for _, h := range src.Hosts() {
 			bad[h] = true
 		}
-		if err := os.RemoveAll(fs); err != nil {
+		if err := s.removeTree(n, "fs"); err != nil {
 			return nil, err
 		}
 	}
@@ -201,17 +200,4 @@ func makeLayerRoot(fs string) error {
 		return err
 	}
 	return os.Chmod(fs, 0o755) // whatever the umask: it is the root directory of containers
-}
-
-// writeLayerRecord marks a directory as complete.
-func writeLayerRecord(dir string, rec *layerRecord) error {
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
-	next := filepath.Join(dir, "layer.next")
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, filepath.Join(dir, "layer.json"))
 }

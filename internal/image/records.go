@@ -17,6 +17,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/unpack"
 	"berth/internal/model"
 )
 
@@ -40,15 +41,24 @@ type imageRecord struct {
 
 // layerRecord is a layer's directory as it is kept.
 type layerRecord struct {
-	N          string   `json:"n"`   // its name under layers/
-	Key        string   `json:"key"` // the diff ID, or chain:<chain ID> for a variant
-	DiffID     string   `json:"diffID"`
-	Bytes      uint64   `json:"bytes"`
-	Inodes     uint64   `json:"inodes"`
-	Implied    []string `json:"implied,omitempty"`
-	OpaqueRoot bool     `json:"opaqueRoot,omitempty"`
+	N          string `json:"n"`   // its name under layers/
+	Key        string `json:"key"` // the diff ID, or chain:<chain ID> for a variant
+	DiffID     string `json:"diffID"`
+	Bytes      uint64 `json:"bytes"`
+	Inodes     uint64 `json:"inodes"`
+	OpaqueRoot bool   `json:"opaqueRoot,omitempty"`
+	// Depends: how the layer's directories look depends on the layers below. Which, is in the layerFile.
+	Depends bool `json:"depends,omitempty"`
 	// Boot is the boot of the machine in which the directory was written, until it is known to be on disk.
 	Boot string `json:"boot,omitempty"`
+}
+
+// layerFile is layer.json, beside a layer's directory.
+type layerFile struct {
+	layerRecord
+	Implied unpack.Implied `json:"impliedDirs,omitempty"`
+	// ImpliedPaths is what the first version kept in place of Implied: whole paths.
+	ImpliedPaths []string `json:"implied,omitempty"`
 }
 
 var (
@@ -122,8 +132,10 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 func (s *Store) load() error {
 	err := s.db.View(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
-			var r layerRecord
-			if err := json.Unmarshal(v, &r); err != nil {
+			var f layerFile
+			err := json.Unmarshal(v, &f)
+			r := f.current()
+			if err != nil {
 				s.log.Warn("layer record does not parse", "layer", string(k), "error", err)
 				return nil
 			}
@@ -177,9 +189,12 @@ func (s *Store) adopt() error {
 		if known[n] || n == emptyLayer {
 			continue
 		}
-		var r layerRecord
-		data, err := os.ReadFile(filepath.Join(s.root, "layers", n, "layer.json"))
-		if err != nil || json.Unmarshal(data, &r) != nil || r.N != n || r.Boot != s.boot || s.layers[r.Key] != nil {
+		f, err := readLayerRecord(filepath.Join(s.root, "layers", n))
+		if err != nil {
+			continue
+		}
+		r := f.current()
+		if r.N != n || r.Boot != s.boot || s.layers[r.Key] != nil {
 			continue
 		}
 		if strings.HasPrefix(r.Key, chainKey) {
@@ -187,7 +202,46 @@ func (s *Store) adopt() error {
 		}
 		s.layers[r.Key] = &layer{layerRecord: r, adopted: true}
 	}
+	for _, l := range s.layers {
+		if l.Depends {
+			if err := s.setAside(filepath.Join(s.root, "layers", l.N)); err != nil {
+				s.log.Warn("leftover of a variant is still there", "layer", l.N, "error", err)
+			}
+		}
+	}
 	return nil
+}
+
+// current is the record as this version has it.
+func (f *layerFile) current() layerRecord {
+	r := f.layerRecord
+	r.Depends = r.Depends || len(f.ImpliedPaths) > 0
+	return r
+}
+
+// writeLayerRecord marks a directory as complete.
+func writeLayerRecord(dir string, rec *layerFile) error {
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(dir, "layer.next")
+	if err := os.WriteFile(next, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "layer.json"))
+}
+
+func readLayerRecord(dir string) (*layerFile, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "layer.json"))
+	if err != nil {
+		return nil, err
+	}
+	var rec layerFile
+	if err := json.Unmarshal(data, &rec); err != nil {
+		return nil, fmt.Errorf("%s/layer.json: %w", dir, err)
+	}
+	return &rec, nil
 }
 
 // bootID tells one boot of the machine from another (proc_sys_kernel(5)).

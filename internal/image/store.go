@@ -20,6 +20,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/dirtree"
 	"berth/internal/image/registry"
 	"berth/internal/model"
 )
@@ -414,15 +415,28 @@ func (s *Store) removeDirs(layers []*layer) error {
 // removeDir removes a layer's directory, which is marked busy. The mark of a complete layer goes first: a crash in the
 // middle must not leave it on half of one.
 func (s *Store) removeDir(n string) error {
-	dir := filepath.Join(s.root, "layers", n)
-	err := os.Remove(filepath.Join(dir, "layer.json"))
+	err := os.Remove(filepath.Join(s.root, "layers", n, "layer.json"))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
-		err = os.RemoveAll(dir)
+		err = s.removeTree(n, "")
 	}
 	s.mu.Lock()
 	delete(s.busy, n)
 	s.mu.Unlock()
 	return err
+}
+
+// removeTree removes a layer's directory, or one that is named in it. A layer is anybody's tree, as deep as its paths are long.
+func (s *Store) removeTree(n, name string) error {
+	at := filepath.Join(s.root, "layers", n, name)
+	parent, err := os.Open(filepath.Dir(at))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if err := dirtree.Remove(context.Background(), int(parent.Fd()), filepath.Base(at)); err != nil {
+		return fmt.Errorf("remove %s: %w", at, err)
+	}
+	return nil
 }
 
 // Hold keeps an image's layers until Release of the same holder, whatever becomes of the image. A holder may hold several
@@ -438,14 +452,17 @@ func (s *Store) Hold(imageID, holder string) (*Layers, error) {
 	if !slices.Contains(s.holds[holder], id) {
 		s.holds[holder] = append(s.holds[holder], id)
 	}
-	return &Layers{Dirs: s.dirs(r)}, nil
+	layers := make([]*layer, len(r.Layers))
+	for i, key := range r.Layers {
+		layers[i] = s.layers[key]
+	}
+	return &Layers{Dirs: s.dirs(layers)}, nil
 }
 
-// dirs are the directories of an image, top first. Store.mu is held.
-func (s *Store) dirs(r *imageRecord) []string {
+// dirs are the directories of layers, which come base first, top first. Store.mu is held.
+func (s *Store) dirs(layers []*layer) []string {
 	var dirs []string
-	for _, l := range slices.Backward(r.Layers) {
-		l := s.layers[l]
+	for _, l := range slices.Backward(layers) {
 		if l.Inodes == 0 && !l.OpaqueRoot {
 			continue // an empty layer, of which many images have several
 		}

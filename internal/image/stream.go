@@ -22,7 +22,7 @@ import (
 
 // unpack runs a packed layer through verification and decompression into the directory fs. One goroutine downloads,
 // verifies and decompresses; this one checks the diff ID and writes files.
-func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layerRecord, error) {
+func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layerFile, error) {
 	root, err := os.Open(fs)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layer
 	plain := &verified{hash: j.diffID.Algorithm().Hash()}
 	ahead := startReadAhead(packed)
 	plain.r = ahead
-	result, err := unpack.Layer(ctx, root, plain)
+	result, err := unpack.Layer(ctx, root, plain, unpack.Limits{})
 	if err == nil {
 		// The padding behind the end of the archive counts for the digest.
 		_, err = io.Copy(io.Discard, plain)
@@ -67,9 +67,9 @@ func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layer
 	if len(result.Unsupported) > 0 {
 		s.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest, "attributes", result.Unsupported)
 	}
-	return &layerRecord{
-		Bytes: result.Bytes, Inodes: result.Inodes, Implied: result.Implied, OpaqueRoot: result.OpaqueRoot,
-	}, nil
+	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{
+		Bytes: result.Bytes, Inodes: result.Inodes, OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
+	}}, nil
 }
 
 func isErrno(err error) bool {

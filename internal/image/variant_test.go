@@ -1,12 +1,16 @@
 package image
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
 
+	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	rt "berth/internal/registrytest"
@@ -98,6 +102,92 @@ func TestDirectoriesThatALayerDoesNotMentionLookAsBelow(t *testing.T) {
 		}
 	}
 	f.eventually("all layers are gone", func() bool { return len(f.layerDirs()) == 0 })
+}
+
+func TestWhatACrashLeavesOfAVariantGoes(t *testing.T) {
+	f := newFixture(t)
+	base := rt.Layer(rt.Dir("a", 0o711))
+	f.push("left:1", base, rt.Layer(rt.File("a/f", 0o644, "f")), rt.Label("n", "1"))
+	f.push("left:2", rt.Layer(rt.Dir("a", 0o700)), rt.Layer(rt.File("a/f", 0o644, "f")), rt.Label("n", "2"))
+	f.push("plain:1", rt.Layer(rt.File("a/f", 0o644, "f")))
+	f.pull("plain:1")
+	dirs := f.layerDirs()
+	if len(dirs) != 1 {
+		t.Fatal(dirs)
+	}
+	staged := filepath.Join(f.cfg.Root, "layers", dirs[0], stagingDir)
+	leave := func() {
+		if err := os.MkdirAll(filepath.Join(staged, "a/b"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave()
+	f.reopen()
+	if _, err := os.Lstat(staged); err == nil {
+		t.Error("it is still there after a start")
+	}
+	if err := f.Collect(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.layerDirs(); len(got) != 1 {
+		t.Errorf("layers %v", got)
+	}
+	leave() // as if the start had not been able to
+	if got := attrsOf(t, f.mounted("left:1"), "a"); got.mode != 0o711 {
+		t.Errorf("a: %o", got)
+	}
+	if got := attrsOf(t, f.mounted("left:2"), "a"); got.mode != 0o700 {
+		t.Errorf("a: %o", got)
+	}
+}
+
+// TestRecordsOfTheFirstVersionAreRead: it kept whole paths of implied directories in each record.
+func TestRecordsOfTheFirstVersionAreRead(t *testing.T) {
+	f := newFixture(t)
+	f.push("plain:1", rt.Layer(rt.File("a/b/f", 0o644, "f")))
+	f.push("chain:1", rt.Layer(rt.Dir("a", 0o711), rt.Dir("a/b", 0o700)), rt.Layer(rt.File("a/b/f", 0o644, "f")))
+	f.pull("plain:1")
+	f.eventually("it is on disk", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, l := range f.layers {
+			return l.Boot == ""
+		}
+		return false
+	})
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var old map[string]any
+	file := filepath.Join(f.cfg.Root, "layers", f.layerDirs()[0], "layer.json")
+	data, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(data, &old)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(old, "depends")
+	delete(old, "impliedDirs")
+	old["implied"], old["boot"] = []string{"a", "a/b"}, ""
+	if data, err = json.Marshal(old); err != nil {
+		t.Fatal(err)
+	}
+	db, err := openRecords(filepath.Join(f.cfg.Root, "images.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketLayers).Put([]byte(old["key"].(string)), data) })
+	if err := errors.Join(err, db.Close(), os.WriteFile(file, data, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	f.open()
+	root := f.mounted("chain:1")
+	for name, mode := range map[string]uint32{"a": 0o711, "a/b": 0o700} {
+		if got := attrsOf(t, root, name); got.mode != mode {
+			t.Errorf("%s: %o", name, got.mode)
+		}
+	}
 }
 
 func TestALayerThatWritesThroughALinkOfItsParents(t *testing.T) {

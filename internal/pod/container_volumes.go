@@ -14,6 +14,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/cyphar/filepath-securejoin"
+	"github.com/cyphar/filepath-securejoin/pathrs-lite"
+	"golang.org/x/sys/unix"
 
 	"berth/internal/image"
 	"berth/internal/model"
@@ -97,23 +99,22 @@ func imageVolumes(declared []string, root string, cfg *model.ContainerConfig) ([
 	return own, nil
 }
 
-// content is the directory in an image's root that a volume at a path begins with; empty: the image has none.
-func content(root, p string) (string, error) {
-	at, err := securejoin.SecureJoin(root, p)
-	if err != nil {
-		return "", err
-	}
-	info, err := os.Lstat(at)
+// content opens the directory in an image's root that a volume at a path begins with; nil: the image has none. Links on the way
+// are expanded inside the root, by descriptors, since they are the image's.
+func content(root, p string) (*os.File, error) {
+	at, err := pathrs.OpenInRoot(root, p)
 	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if !info.IsDir() {
-		return "", fmt.Errorf("%s is no directory in the image: %w", p, errdefs.ErrInvalidArgument)
+	defer at.Close()
+	dir, err := pathrs.Reopen(at, os.O_RDONLY|unix.O_DIRECTORY)
+	if errors.Is(err, unix.ENOTDIR) {
+		return nil, fmt.Errorf("%s is no directory in the image: %w", p, errdefs.ErrInvalidArgument)
 	}
-	return at, nil
+	return dir, err
 }
 
 // fillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system; prepare is
@@ -122,10 +123,10 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRec
 	prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
 	fill := func(p string, root func(context.Context) (string, error)) volume.Fill {
 		return volume.Fill{
-			Source: func(ctx context.Context) (string, error) {
+			Source: func(ctx context.Context) (*os.File, error) {
 				at, err := root(ctx)
 				if err != nil {
-					return "", err
+					return nil, err
 				}
 				return content(at, p)
 			},

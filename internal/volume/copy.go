@@ -6,18 +6,18 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/dirtree"
 	"berth/internal/fileattr"
 )
 
 // Fill says what a new volume begins with.
 type Fill struct {
-	// Source finds the directory that is copied, with owners, modes, extended attributes, times and links as they are. It is
-	// called only where there is something to fill. Nil, or an empty path: the volume begins empty and has the owner below.
-	Source   func(context.Context) (string, error)
+	// Source opens the directory that is copied, with owners, modes, extended attributes, times and links as they are. It is
+	// called only where there is something to fill. Nil, or no file: the volume begins empty and has the owner below.
+	Source   func(context.Context) (*os.File, error)
 	UID, GID int
 	// Prepare, if set, is called with the volume's directory while nothing is in it.
 	Prepare func(dir string) error
@@ -37,118 +37,166 @@ func Populate(ctx context.Context, dir string, f Fill) error {
 		}
 	}
 	source, err := f.source(ctx)
-	if err != nil || source == "" {
+	if err != nil || source == nil {
 		return err
 	}
-	c := copier{ctx: ctx, links: map[inode]string{}}
-	if err := c.directory(source, dir); err != nil {
-		return fmt.Errorf("copy %s: %w", source, err)
+	defer source.Close()
+	to, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	c := copier{ctx: ctx, from: dirtree.New[*outDir](source), to: dirtree.New[struct{}](to), links: map[inode]link{}}
+	defer c.from.Close()
+	defer c.to.Close()
+	if err := c.copy(); err != nil {
+		return fmt.Errorf("copy %s: %w", source.Name(), err)
 	}
 	return nil
 }
 
-func (f Fill) source(ctx context.Context) (string, error) {
+func (f Fill) source(ctx context.Context) (*os.File, error) {
 	if f.Source == nil {
-		return "", nil
+		return nil, nil
 	}
 	return f.Source(ctx)
 }
 
-type inode struct{ dev, ino uint64 }
+type (
+	inode  struct{ dev, ino uint64 }
+	outDir = dirtree.Dir[struct{}]
+	inDir  = dirtree.Dir[*outDir]
+)
 
-// copier copies a tree that nobody else changes into one that nobody else sees.
+// link is where a file with several names has been copied to.
+type link struct {
+	in   *outDir
+	name string
+}
+
+// copier copies a tree into one that nobody else sees. What is copied comes from images, and is reached by descriptors alone: a
+// link in it is copied and never followed, also where it takes the place of something else meanwhile.
 type copier struct {
 	ctx   context.Context
-	links map[inode]string // where files with several links have been copied to
+	from  *dirtree.Tree[*outDir] // each directory with its copy
+	to    *dirtree.Tree[struct{}]
+	links map[inode]link
 }
 
-func (c *copier) directory(from, to string) error {
-	f, err := os.Open(from)
+func (c *copier) copy() error {
+	c.from.Root().Data = c.to.Root()
+	return c.from.Walk(c.ctx, dirtree.Walk[*outDir]{
+		Visit: func(in *inDir, from int, name string, st *unix.Stat_t) (*inDir, error) {
+			to, err := c.to.FD(in.Data)
+			if err != nil {
+				return nil, err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				err = c.entry(in.Data, from, to, name, st)
+			} else if err = unix.Mkdirat(to, name, 0o700); err == nil {
+				d := in.Below(name)
+				d.Data = in.Data.Below(name)
+				return d, nil
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", in.PathOf(name), err)
+			}
+			return nil, nil
+		},
+		Leave: func(d *inDir) error {
+			if err := c.dress(d); err != nil {
+				return fmt.Errorf("%s: %w", d.Path(), err)
+			}
+			return nil
+		},
+	})
+}
+
+// dress gives a copy of a directory its attributes and times, after each entry has changed them.
+func (c *copier) dress(d *inDir) error {
+	from, err := c.from.FD(d)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	for {
-		names, err := f.Readdirnames(512)
-		for _, name := range names {
-			if err := c.entry(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+	to, err := c.to.FD(d.Data)
+	if err != nil {
+		return err
+	}
+	a, err := fileattr.Of(from)
+	if err != nil {
+		return err
+	}
+	if err := a.Apply(to); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(from, &st); err != nil {
+		return err
+	}
+	return times(to, ".", &st)
+}
+
+func (c *copier) entry(in *outDir, from, to int, name string, st *unix.Stat_t) error {
+	if st.Nlink > 1 {
+		key := inode{uint64(st.Dev), st.Ino}
+		if first, copied := c.links[key]; copied {
+			at, err := c.to.FD(first.in)
+			if err != nil {
 				return err
 			}
+			return unix.Linkat(at, first.name, to, name, 0)
 		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if err := fileattr.Copy(from, to); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(from, &st); err != nil {
-		return &os.PathError{Op: "lstat", Path: from, Err: err}
-	}
-	return times(to, &st) // last: each entry has changed them
-}
-
-func (c *copier) entry(from, to string) error {
-	if err := c.ctx.Err(); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(from, &st); err != nil {
-		return &os.PathError{Op: "lstat", Path: from, Err: err}
-	}
-	kind := st.Mode & unix.S_IFMT
-	if kind == unix.S_IFDIR {
-		if err := os.Mkdir(to, 0o700); err != nil {
-			return err
-		}
-		return c.directory(from, to)
-	}
-	if st.Nlink > 1 {
-		if first, copied := c.links[inode{uint64(st.Dev), st.Ino}]; copied {
-			return os.Link(first, to)
-		}
-		c.links[inode{uint64(st.Dev), st.Ino}] = to
+		c.links[key] = link{in, name}
 	}
 	var err error
-	switch kind {
+	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		err = c.file(from, to)
+		err = c.file(from, to, name)
 	case unix.S_IFLNK:
-		var target string
-		if target, err = os.Readlink(from); err == nil {
-			err = os.Symlink(target, to)
+		buf := make([]byte, unix.PathMax)
+		var n int
+		if n, err = unix.Readlinkat(from, name, buf); err == nil {
+			err = unix.Symlinkat(string(buf[:n]), to, name)
 		}
 	default:
-		if err = unix.Mknod(to, st.Mode, int(st.Rdev)); err != nil {
-			err = &os.PathError{Op: "mknod", Path: to, Err: err}
+		if err = unix.Mknodat(to, name, st.Mode, int(st.Rdev)); err != nil {
+			err = fmt.Errorf("mknod: %w", err)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if err := fileattr.Copy(from, to); err != nil {
+	a, err := fileattr.OfAt(from, name)
+	if err != nil {
 		return err
 	}
-	return times(to, &st)
+	if a.Mode&unix.S_IFMT != st.Mode&unix.S_IFMT {
+		return errors.New("another file took its place while it was copied")
+	}
+	if err := a.ApplyAt(to, name); err != nil {
+		return err
+	}
+	return times(to, name, st)
 }
 
 // piece is how much is copied before anybody asks whether it is still wanted.
 const piece = 64 << 20
 
-func (c *copier) file(from, to string) error {
-	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+func (c *copier) file(from, to int, name string) error {
+	// O_NONBLOCK: a pipe that took the file's place would hold up the open.
+	fd, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
+	in := os.NewFile(uintptr(fd), name)
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, errors.New("another file took its place while it was copied"))
+	}
+	if fd, err = unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600); err != nil {
 		return err
 	}
+	out := os.NewFile(uintptr(fd), name)
 	for err == nil {
 		if err = c.ctx.Err(); err == nil {
 			_, err = io.CopyN(out, in, piece) // the kernel copies, where it can
@@ -160,10 +208,10 @@ func (c *copier) file(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-func times(path string, st *unix.Stat_t) error {
-	err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
+func times(dir int, name string, st *unix.Stat_t) error {
+	err := unix.UtimesNanoAt(dir, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
-		return &os.PathError{Op: "set times", Path: path, Err: err}
+		return fmt.Errorf("set times: %w", err)
 	}
 	return nil
 }

@@ -236,10 +236,12 @@ func (s *Store) ensure(ctx context.Context, v *volume, f Fill) error {
 			return err
 		}
 		source, err := f.source(ctx)
-		if err != nil || source == "" {
+		if err != nil || source == nil {
 			return err
 		}
-		if empty, err := isEmpty(source); err != nil || empty {
+		empty, err := holdsNothing(source)
+		source.Close()
+		if err != nil || empty {
 			return err
 		}
 	}
@@ -283,6 +285,10 @@ func isEmpty(dir string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
+	return holdsNothing(f)
+}
+
+func holdsNothing(f *os.File) (bool, error) {
 	names, err := f.Readdirnames(1)
 	if len(names) > 0 {
 		return false, nil

@@ -26,7 +26,7 @@ func open(t *testing.T, dir string) *Store {
 
 // from is a Fill whose source is a directory.
 func from(dir string) Fill {
-	return Fill{Source: func(context.Context) (string, error) { return dir, nil }}
+	return Fill{Source: func(context.Context) (*os.File, error) { return os.Open(dir) }}
 }
 
 func write(t *testing.T, path, text string) {
@@ -227,7 +227,7 @@ func TestAVolumeThatCannotBeFilledIsNotThere(t *testing.T) {
 	refused := errors.New("refused")
 	for claim, f := range map[string]Fill{
 		"no source":   from(filepath.Join(dir, "none")),
-		"the finder":  {Source: func(context.Context) (string, error) { return "", refused }},
+		"the finder":  {Source: func(context.Context) (*os.File, error) { return nil, refused }},
 		"the prepare": {Prepare: func(string) error { return refused }},
 	} {
 		if _, err := s.Use(context.Background(), "v", "c", f); err == nil {
@@ -315,4 +315,53 @@ func TestManyContainersMakeOneVolume(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestACopyOfWhatChangesStaysInside: while a volume is filled, a directory and a file of the source change places with links
+// that lead out of it. It was seen to fail with a copy by paths.
+func TestACopyOfWhatChangesStaysInside(t *testing.T) {
+	source, outside := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(outside, "f"), "secret")
+	write(t, filepath.Join(source, "a/f"), "content")
+	write(t, filepath.Join(source, "f"), "content")
+	for name, target := range map[string]string{"link": outside, "flink": filepath.Join(outside, "f")} {
+		if err := os.Symlink(target, filepath.Join(source, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for a, b := range map[string]string{"a": "link", "f": "flink"} {
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(source, a), unix.AT_FDCWD, filepath.Join(source, b), unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	defer func() { close(stop); <-ended }()
+	top := t.TempDir()
+	for i := range 1000 {
+		dir := filepath.Join(top, fmt.Sprint(i))
+		_ = Populate(context.Background(), dir, from(source))
+		for _, name := range []string{"f", "a/f", "flink", "link/f"} {
+			at := filepath.Join(dir, name)
+			if st, err := os.Lstat(filepath.Dir(at)); err != nil || !st.IsDir() {
+				continue
+			}
+			if st, err := os.Lstat(at); err == nil && st.Mode().IsRegular() && read(t, at) == "secret" {
+				t.Fatalf("%s is a file from outside the source", name)
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, filepath.Join(outside, "f")) != "secret" {
+		t.Error("the file outside has changed")
+	}
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +16,7 @@ const paxXattr = "SCHILY.xattr."
 
 // setAttributes gives an open file or directory its owner, mode, extended attributes and times, in that order: a change
 // of owner clears the setuid bits and file capabilities.
-func (l *layer) setAttributes(fd int, name string, h *tar.Header) error {
+func (l *layer) setAttributes(fd int, h *tar.Header) error {
 	uid, gid, err := owner(h)
 	if err != nil {
 		return err
@@ -25,35 +25,35 @@ func (l *layer) setAttributes(fd int, name string, h *tar.Header) error {
 		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil {
-		return fmt.Errorf("chmod %s: %w", name, err)
+		return fmt.Errorf("chmod: %w", err)
 	}
 	err = l.setXattrs(h, func(key string, value []byte) error { return unix.Fsetxattr(fd, key, value, 0) })
 	if err != nil {
 		return err
 	}
 	times := timesOf(h)
-	if err := futimens(fd, &times); err != nil {
+	if err := SetTimes(fd, &times); err != nil {
 		return fmt.Errorf("set times: %w", err)
 	}
 	return nil
 }
 
 // setAttributesAt does the same for what cannot be opened: links, devices, fifos.
-func (l *layer) setAttributesAt(parent *dir, base string, h *tar.Header) error {
+func (l *layer) setAttributesAt(at int, base string, h *tar.Header) error {
 	uid, gid, err := owner(h)
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchownat(parent.fd, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fchownat(at, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
 	}
 	if h.Typeflag != tar.TypeSymlink {
-		if err := unix.Fchmodat(parent.fd, base, uint32(h.Mode&0o7777), 0); err != nil {
+		if err := unix.Fchmodat(at, base, uint32(h.Mode&0o7777), 0); err != nil {
 			return fmt.Errorf("chmod: %w", err)
 		}
 	}
 	if hasXattrs(h) {
-		fd, err := unix.Openat(parent.fd, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		fd, err := unix.Openat(at, base, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (l *layer) setAttributesAt(parent *dir, base string, h *tar.Header) error {
 		}
 	}
 	times := timesOf(h)
-	if err := unix.UtimesNanoAt(parent.fd, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(at, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("set times: %w", err)
 	}
 	return nil
@@ -97,7 +97,10 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 			keys = append(keys, key)
 		}
 	}
-	sort.Strings(keys)
+	if err := l.entries(len(keys)); err != nil {
+		return err
+	}
+	slices.Sort(keys)
 	for _, record := range keys {
 		key := strings.TrimPrefix(record, paxXattr)
 		if strings.HasPrefix(key, "trusted.overlay.") {
@@ -111,7 +114,10 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 		case errors.Is(err, unix.EPERM) && h.Typeflag != tar.TypeReg && strings.HasPrefix(key, "user."):
 			l.unsupported[key] = struct{}{} // xattr(7): user.* is for files and directories only
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
-			return invalid("the extended attribute %q: %v", key, err)
+			return invalid("the extended attribute %q: %v", shortened(key), err)
+		case errors.Is(err, unix.ENOSPC):
+			// Some file systems keep a few kilobytes of them for each file, and say this of more.
+			return fmt.Errorf("there is no room for the extended attribute %q of %d bytes: %w", key, len(h.PAXRecords[record]), err)
 		default:
 			return fmt.Errorf("set extended attribute %q: %w", key, err)
 		}

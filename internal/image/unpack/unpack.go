@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/dirtree"
 )
 
 const (
@@ -28,17 +30,16 @@ const (
 	block     = 4096     // what the smallest file takes on disk
 	hole      = 32 << 10 // zeros of this length, aligned, are not written
 	copyBytes = 256 << 10
-	maxName   = 4096      // PATH_MAX
-	maxFile   = 256 << 30 // a few bytes of tar may claim a sparse file of any size, whose zeros are read one by one
+	maxName   = 4096 // PATH_MAX
 )
 
 // Result is what a layer's directory holds.
 type Result struct {
 	Bytes  uint64 // on disk, rounded up to blocks
 	Inodes uint64
-	// Implied are the directories that the tar has no entry for but puts something into, sorted, relative. They have mode
-	// 0755 and owner 0:0 here; in an image they should look as the layers below have them.
-	Implied []string
+	// Implied are the directories that the tar has no entry for but puts something into. They have mode 0755 and owner 0:0
+	// here; in an image they should look as the layers below have them.
+	Implied Implied
 	// OpaqueRoot: the layer hides everything below it. Overlayfs does not look at the mark on a layer's root.
 	OpaqueRoot bool
 	// Unsupported are extended attributes that the file system does not take, by name.
@@ -46,18 +47,18 @@ type Result struct {
 }
 
 // Layer unpacks the tar that r yields into the directory root, which must be empty. What it made when it fails is left to
-// the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk is
-// errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
-func Layer(ctx context.Context, root *os.File, r io.Reader) (*Result, error) {
+// the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk, and a layer that
+// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
+func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits) (*Result, error) {
 	l := &layer{
-		root:        &dir{fd: int(root.Fd())},
-		dirs:        map[string]*dir{},
-		implied:     map[string]struct{}{},
+		ctx:         ctx,
+		tree:        dirtree.New[made](root),
+		limits:      limits,
 		unsupported: map[string]struct{}{},
 		buf:         make([]byte, copyBytes),
 	}
-	defer l.forgetDirs()
-	tr := tar.NewReader(r)
+	defer l.tree.Close()
+	tr := tar.NewReader(&stream{ctx: ctx, r: r, limit: limits.Bytes})
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -69,43 +70,90 @@ func Layer(ctx context.Context, root *os.File, r io.Reader) (*Result, error) {
 		if err != nil {
 			return nil, readError(err)
 		}
-		if err := l.entry(ctx, h, tr); err != nil {
-			return nil, fmt.Errorf("unpack %q: %w", h.Name, diskError(err))
+		if err := l.entry(h, tr); err != nil {
+			return nil, fmt.Errorf("unpack %q: %w", shortened(h.Name), diskError(err))
 		}
 	}
+	l.settle()
 	if err := l.setDirTimes(); err != nil {
 		return nil, diskError(err)
 	}
 	return &Result{
 		Bytes: l.bytes, Inodes: l.inodes,
-		Implied:     slices.Sorted(maps.Keys(l.implied)),
-		OpaqueRoot:  l.opaqueRoot,
+		Implied:     l.implied(),
+		OpaqueRoot:  l.tree.Root().Data.opaque,
 		Unsupported: slices.Sorted(maps.Keys(l.unsupported)),
 	}, nil
 }
 
+// shortened keeps errors and logs readable: a name in a tar may have a megabyte.
+func shortened(name string) string {
+	const most = 256
+	if len(name) <= most {
+		return name
+	}
+	return fmt.Sprintf("%s… (%d bytes)", name[:most], len(name))
+}
+
+// stream bounds the length of a tar, and makes reading it end with its context: archive/tar reads on by itself where no
+// entry comes.
+type stream struct {
+	ctx   context.Context
+	r     io.Reader
+	n     uint64
+	limit uint64
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if err := s.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := s.r.Read(p)
+	if e := spend(&s.n, uint64(n), s.limit, "the layer's tar has", KeyBytes, "bytes"); e != nil {
+		return 0, e
+	}
+	return n, err
+}
+
 // layer is a layer that is being unpacked. It belongs to one goroutine.
 type layer struct {
-	root        *dir
-	dirs        map[string]*dir // open directories by their path from the root
-	implied     map[string]struct{}
+	ctx         context.Context
+	tree        *dirtree.Tree[made] // all directories of the layer
+	limits      Limits
 	unsupported map[string]struct{}
-	times       []dirTime
-	bytes       uint64
+	bytes       uint64 // on disk
 	inodes      uint64
-	opaqueRoot  bool
+	length      uint64 // of all files, with holes
+	work        uint64 // see Limits.Entries
+	paths       uint64 // see Limits.PathMemory
+	opaque      bool   // some directory is
 	buf         []byte
+
+	// last is the directory that was looked up last, by a path without links, so that the next lookup starts close to it.
+	last     *dir
+	lastPath string
 }
 
-// dir is an open directory of the layer. path is relative to the root and has no link in it; the root's is empty.
-type dir struct {
-	fd   int
-	path string
-}
+// dir is a directory of the layer, or one that was.
+type dir = dirtree.Dir[made]
 
-type dirTime struct {
-	path string
-	when [2]unix.Timespec
+// made is what the layer makes of a directory.
+type made struct {
+	times [2]unix.Timespec // if it is mentioned
+	// A directory is there if it is not gone, upLife is the life of the one above it, and that one is there: a directory that is
+	// removed begins a new life, so that nobody has to visit what was in it.
+	life, upLife uint32
+	length       uint16 // of its path
+	mentioned    bool   // by an entry of the tar
+	implied      bool   // it is there without an entry
+	direct       bool   // see ImpliedDir
+	gone         bool
+	full         bool // it, or something below it, has an entry that is no whiteout
+	opaque       bool // it hides what lower layers have in it
+	hidden       bool // one above it is opaque
+	// Set at the end:
+	there  bool
+	listed bool // in Implied, for itself or for one below it
 }
 
 func invalid(format string, args ...any) error {
@@ -135,7 +183,10 @@ func clean(name string) (string, error) {
 	return strings.TrimPrefix(path.Clean("/"+name), "/"), nil
 }
 
-func (l *layer) entry(ctx context.Context, h *tar.Header, content io.Reader) error {
+func (l *layer) entry(h *tar.Header, content io.Reader) error {
+	if err := l.entries(1); err != nil {
+		return err
+	}
 	if h.Typeflag == tar.TypeXGlobalHeader {
 		return nil
 	}
@@ -147,9 +198,11 @@ func (l *layer) entry(ctx context.Context, h *tar.Header, content io.Reader) err
 		if h.Typeflag != tar.TypeDir {
 			return invalid("the root is not a directory")
 		}
-		return l.setAttributes(l.root.fd, l.root.path, h)
+		return l.mention(l.tree.Root(), h)
 	}
-	for c := range strings.SplitSeq(path.Dir(name), "/") {
+	parentPath, base := path.Split(name)
+	parentPath = strings.TrimSuffix(parentPath, "/")
+	for c := range strings.SplitSeq(parentPath, "/") {
 		if strings.HasPrefix(c, metaPrefix) {
 			return nil // below one of aufs' own directories
 		}
@@ -157,23 +210,15 @@ func (l *layer) entry(ctx context.Context, h *tar.Header, content io.Reader) err
 			return invalid("a whiteout has nothing below it")
 		}
 	}
-	parentPath, base := path.Split(name)
-	parentPath = strings.TrimSuffix(parentPath, "/")
 	if strings.HasPrefix(base, metaPrefix) && base != opaqueMarker {
 		return nil
-	}
-	if len(l.dirs) > 128 {
-		l.forgetDirs()
 	}
 	parent, err := l.dir(parentPath, true)
 	if err != nil {
 		return err
 	}
 	if base == opaqueMarker {
-		if parent == l.root {
-			l.opaqueRoot = true
-		}
-		return unix.Fsetxattr(parent.fd, OpaqueXattr, []byte("y"), 0)
+		return l.makeOpaque(parent)
 	}
 	if hidden, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
 		return l.whiteout(parent, hidden)
@@ -181,7 +226,7 @@ func (l *layer) entry(ctx context.Context, h *tar.Header, content io.Reader) err
 	if len(base) > unix.NAME_MAX {
 		return invalid("a component of the name has %d bytes", len(base))
 	}
-	return l.create(ctx, parent, base, h, content)
+	return l.create(parent, base, h, content)
 }
 
 // whiteout hides what lower layers have under a name. What this layer itself has there stays (layer.md, "Whiteouts").
@@ -189,42 +234,87 @@ func (l *layer) whiteout(parent *dir, name string) error {
 	if name == "" || name == "." || name == ".." {
 		return invalid("a whiteout of %q", name)
 	}
-	err := unix.Mknodat(parent.fd, name, unix.S_IFCHR, 0)
-	if err == nil {
-		l.inodes++
-		return nil
-	}
-	if !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(parent.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil // it hides the lower one by being there
-	}
-	fd, err := openDir(parent.fd, name)
+	at, err := l.tree.FD(parent)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	delete(l.implied, path.Join(parent.path, name))
+	if d := l.child(parent, name); d != nil {
+		d.Data.settle()
+		if d.Data.full {
+			return l.makeOpaque(d)
+		}
+		// It is there only for what it hides of the directory that is hidden now as a whole.
+		if err := l.remove(d); err != nil {
+			return err
+		}
+	}
+	err = unix.Mknodat(at, name, unix.S_IFCHR, 0)
+	if errors.Is(err, unix.EEXIST) {
+		return nil // what is there hides the lower one
+	}
+	if err == nil {
+		l.inodes++
+	}
+	return err
+}
+
+// remove removes a directory and what is in it.
+func (l *layer) remove(d *dir) error {
+	l.tree.Forget(d)
+	d.Data.gone = true
+	d.Data.life++
+	l.last = nil
+	at, err := l.tree.FD(d.Parent())
+	if err != nil {
+		return err
+	}
+	return dirtree.Remove(l.ctx, at, d.Name())
+}
+
+// fill notes that a directory, and so those above it, holds something of this layer.
+func fill(d *dir) {
+	for ; d != nil && !d.Data.full; d = d.Parent() {
+		d.Data.full = true
+	}
+}
+
+// makeOpaque makes a directory hide what lower layers have in it.
+func (l *layer) makeOpaque(d *dir) error {
+	d.Data.opaque, l.opaque = true, true
+	if err := l.hide(d); err != nil {
+		return err
+	}
+	fd, err := l.tree.FD(d)
+	if err != nil {
+		return err
+	}
 	return unix.Fsetxattr(fd, OpaqueXattr, []byte("y"), 0)
 }
 
-func (l *layer) create(ctx context.Context, parent *dir, base string, h *tar.Header, content io.Reader) error {
-	full := path.Join(parent.path, base)
-	switch h.Typeflag {
-	case tar.TypeDir:
+func (l *layer) create(parent *dir, base string, h *tar.Header, content io.Reader) error {
+	if h.Typeflag == tar.TypeChar && h.Devmajor == 0 && h.Devminor == 0 {
+		// Overlayfs takes it for a whiteout: such a layer was made from an overlay's own directory, and means one.
+		return l.whiteout(parent, base)
+	}
+	if h.Typeflag == tar.TypeLink {
+		return l.link(parent, base, h.Linkname)
+	}
+	fill(parent)
+	if h.Typeflag == tar.TypeDir {
 		return l.mkdir(parent, base, h)
+	}
+	at, err := l.tree.FD(parent)
+	if err != nil {
+		return err
+	}
+	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeGNUSparse, tar.TypeCont:
-		if h.Size > maxFile {
-			return invalid("a file of %d bytes", h.Size)
+		if err := l.size(h.Size); err != nil {
+			return err
 		}
 		var fd int
 		err := l.replacing(parent, base, func() (err error) {
-			fd, err = unix.Openat(parent.fd, base,
+			fd, err = unix.Openat(at, base,
 				unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 			return err
 		})
@@ -233,22 +323,20 @@ func (l *layer) create(ctx context.Context, parent *dir, base string, h *tar.Hea
 		}
 		defer unix.Close(fd)
 		l.inodes++
-		if err := l.write(ctx, fd, h.Size, content); err != nil {
+		if err := l.write(fd, h.Size, content); err != nil {
 			return err
 		}
-		return l.setAttributes(fd, full, h)
-	case tar.TypeLink:
-		return l.link(parent, base, h.Linkname)
+		return l.setAttributes(fd, h)
 	case tar.TypeSymlink:
 		if h.Linkname == "" || len(h.Linkname) >= maxName {
 			return invalid("a symbolic link to a name of %d bytes", len(h.Linkname))
 		}
-		err := l.replacing(parent, base, func() error { return unix.Symlinkat(h.Linkname, parent.fd, base) })
+		err := l.replacing(parent, base, func() error { return unix.Symlinkat(h.Linkname, at, base) })
 		if err != nil {
 			return err
 		}
 		l.inodes++
-		return l.setAttributesAt(parent, base, h)
+		return l.setAttributesAt(at, base, h)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
 		mode := uint32(h.Mode & 0o7777)
 		dev := 0
@@ -266,67 +354,71 @@ func (l *layer) create(ctx context.Context, parent *dir, base string, h *tar.Hea
 			}
 			dev = int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor)))
 		}
-		// A character device 0:0 is what overlayfs takes for a whiteout: such a layer was made from an overlay's own
-		// directory, and means one.
-		err := l.replacing(parent, base, func() error { return unix.Mknodat(parent.fd, base, mode, dev) })
+		err := l.replacing(parent, base, func() error { return unix.Mknodat(at, base, mode, dev) })
 		if err != nil {
 			return err
 		}
 		l.inodes++
-		return l.setAttributesAt(parent, base, h)
+		return l.setAttributesAt(at, base, h)
 	}
 	return invalid("an entry of type %q", h.Typeflag)
 }
 
 // mkdir makes a directory, or gives one that is there its attributes.
 func (l *layer) mkdir(parent *dir, base string, h *tar.Header) error {
-	full := path.Join(parent.path, base)
-	opaque := false
-	err := unix.Mkdirat(parent.fd, base, 0o755)
-	if errors.Is(err, unix.EEXIST) {
-		var st unix.Stat_t
-		if err := unix.Fstatat(parent.fd, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return err
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			err = nil
-		} else {
-			opaque = isWhiteout(&st) // what it hid stays hidden
-			err = l.replacing(parent, base, func() error { return unix.Mkdirat(parent.fd, base, 0o755) })
-		}
-	} else if err == nil {
-		l.inodes++
-		l.bytes += block
-	}
-	if err != nil {
-		return err
-	}
-	d := l.dirs[full]
+	d := l.child(parent, base)
 	if d == nil {
-		fd, err := openDir(parent.fd, base)
+		at, err := l.tree.FD(parent)
 		if err != nil {
 			return err
 		}
-		d = &dir{fd: fd, path: full}
-		l.dirs[full] = d
-	}
-	if opaque {
-		if err := unix.Fsetxattr(d.fd, OpaqueXattr, []byte("y"), 0); err != nil {
+		replaced := false
+		err = l.replacing(parent, base, func() error {
+			err := unix.Mkdirat(at, base, 0o755)
+			replaced = replaced || errors.Is(err, unix.EEXIST)
+			return err
+		})
+		if err != nil {
 			return err
 		}
+		if d, err = l.made(parent, base); err != nil {
+			return err
+		}
+		l.inodes++
+		if err := l.disk(block); err != nil {
+			return err
+		}
+		if replaced {
+			// What stood here hid the lower directory, and what was in that.
+			if err := l.makeOpaque(d); err != nil {
+				return err
+			}
+		}
 	}
-	delete(l.implied, full)
-	if err := l.setAttributes(d.fd, full, h); err != nil {
+	return l.mention(d, h)
+}
+
+// mention gives a directory what the tar's entry says of it.
+func (l *layer) mention(d *dir, h *tar.Header) error {
+	fd, err := l.tree.FD(d)
+	if err != nil {
 		return err
 	}
-	l.times = append(l.times, dirTime{full, timesOf(h)})
+	if err := l.setAttributes(fd, h); err != nil {
+		return err
+	}
+	// Where something was put into it before, a lower layer's link would have led that elsewhere.
+	d.Data.settle()
+	fill(d)
+	d.Data.mentioned = true
+	d.Data.times = timesOf(h) // set at the end: what is put into a directory changes its time
 	return nil
 }
 
 func (l *layer) link(parent *dir, base, target string) error {
 	name, err := clean(target)
 	if err != nil {
-		return fmt.Errorf("hard link to %q: %w", target, err)
+		return fmt.Errorf("hard link to %q: %w", shortened(target), err)
 	}
 	if name == "" {
 		return invalid("a hard link to the root")
@@ -336,25 +428,52 @@ func (l *layer) link(parent *dir, base, target string) error {
 	if err != nil {
 		return fmt.Errorf("hard link to %q: %w", target, err)
 	}
-	if from.path == parent.path && targetBase == base {
-		return nil
-	}
-	if full := path.Join(parent.path, base); from.path == full || strings.HasPrefix(from.path, full+"/") {
+	if d := l.child(parent, base); d != nil && within(from, d) {
 		return invalid("a hard link to %q, which is below it", target)
+	}
+	if l.child(from, targetBase) != nil {
+		return invalid("a hard link to the directory %q", target)
+	}
+	// The parent last: its descriptor is the one that replacing uses again.
+	fromFD, err := l.tree.FD(from)
+	if err != nil {
+		return err
+	}
+	at, err := l.tree.FD(parent)
+	if err != nil {
+		return err
 	}
 	// The target must be there before anything in its way is removed.
 	var st unix.Stat_t
-	switch err := unix.Fstatat(from.fd, targetBase, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	switch err := unix.Fstatat(fromFD, targetBase, &st, unix.AT_SYMLINK_NOFOLLOW); {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENAMETOOLONG):
 		return invalid("a hard link to %q, which the layer does not have", target)
 	case err != nil:
 		return err
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-		return invalid("a hard link to the directory %q", target)
 	}
-	return l.replacing(parent, base, func() error {
-		return unix.Linkat(from.fd, targetBase, parent.fd, base, 0)
-	})
+	if isWhiteout(&st) {
+		return l.whiteout(parent, base)
+	}
+	if from == parent && targetBase == base {
+		return nil
+	}
+	fill(parent)
+	err = l.replacing(parent, base, func() error { return unix.Linkat(fromFD, targetBase, at, base, 0) })
+	if errors.Is(err, unix.EMLINK) {
+		return fmt.Errorf("the file system takes no further hard link to %q, which has %d names: %w: %w",
+			target, st.Nlink, err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}
+
+// within tells whether a directory is another one or below it.
+func within(d, top *dir) bool {
+	for ; d != nil; d = d.Parent() {
+		if d == top {
+			return true
+		}
+	}
+	return false
 }
 
 // replacing runs make again when something is in its way, without that.
@@ -363,31 +482,27 @@ func (l *layer) replacing(parent *dir, base string, make func() error) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	full := path.Join(parent.path, base)
-	if err := RemoveAll(parent.fd, base); err != nil {
+	if d := l.child(parent, base); d != nil {
+		err = l.remove(d)
+	} else {
+		var at int
+		if at, err = l.tree.FD(parent); err == nil {
+			err = dirtree.Remove(l.ctx, at, base)
+		}
+	}
+	if err != nil {
 		return err
-	}
-	for d := range l.implied {
-		if d == full || strings.HasPrefix(d, full+"/") {
-			delete(l.implied, d)
-		}
-	}
-	for p, d := range l.dirs {
-		if d != parent && (p == full || strings.HasPrefix(p, full+"/")) {
-			unix.Close(d.fd)
-			delete(l.dirs, p)
-		}
 	}
 	return make()
 }
 
 // write copies size bytes. Blocks of zeros become holes: the tar of a sparse file has them as zeros, or does not have
 // them and archive/tar gives zeros.
-func (l *layer) write(ctx context.Context, fd int, size int64, content io.Reader) error {
+func (l *layer) write(fd int, size int64, content io.Reader) error {
 	var offset int64
 	var end int64 // of what is written
 	for offset < size {
-		if err := ctx.Err(); err != nil {
+		if err := l.ctx.Err(); err != nil {
 			return err
 		}
 		n, err := io.ReadFull(content, l.buf[:min(int64(len(l.buf)), size-offset)])
@@ -407,7 +522,9 @@ func (l *layer) write(ctx context.Context, fd int, size int64, content io.Reader
 				if err := pwrite(fd, b[:k], offset); err != nil {
 					return err
 				}
-				l.bytes += uint64(k+block-1) / block * block
+				if err := l.disk(uint64(k+block-1) / block * block); err != nil {
+					return err
+				}
 				offset += int64(k)
 				end = offset
 				b = b[k:]
@@ -461,17 +578,20 @@ func timespec(t time.Time) unix.Timespec {
 
 // setDirTimes comes last, since what is put into a directory changes its time.
 func (l *layer) setDirTimes() error {
-	l.forgetDirs()
-	for _, t := range l.times {
-		d, err := l.dir(t.path, false)
-		if err != nil || d.path != t.path {
-			continue // a later entry took its place
+	n := 0
+	for d := range l.tree.All() {
+		if n++; n%1024 == 0 && l.ctx.Err() != nil {
+			return l.ctx.Err()
 		}
-		if err := unix.UtimesNanoAt(unix.AT_FDCWD, procPath(d.fd), t.when[:], 0); err != nil {
-			return fmt.Errorf("set times of %q: %w", t.path, err)
+		if !d.Data.mentioned || !d.Data.there {
+			continue
 		}
-		if len(l.dirs) > 128 {
-			l.forgetDirs()
+		fd, err := l.tree.FD(d)
+		if err == nil {
+			err = SetTimes(fd, &d.Data.times)
+		}
+		if err != nil {
+			return fmt.Errorf("set times of %q: %w", d.Path(), err)
 		}
 	}
 	return nil

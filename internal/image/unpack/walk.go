@@ -3,7 +3,6 @@ package unpack
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"strings"
 
@@ -13,198 +12,259 @@ import (
 // maxLinks is how many symbolic links a path may have, as in the kernel.
 const maxLinks = 40
 
-func openDir(at int, name string) (int, error) {
-	return unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-}
-
 func isWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
 
-// dir opens a directory of the layer by a path relative to the root, with links in it expanded inside the root. With
-// create, what is missing is made, as a directory that the tar implies. The descriptor stays the layer's.
+// child is a directory of the layer in another one; nil: there is none of this name.
+func (l *layer) child(parent *dir, name string) *dir {
+	d := l.tree.Child(parent, name)
+	if d == nil || d.Data.gone || d.Data.upLife != parent.Data.life {
+		return nil
+	}
+	return d
+}
+
+// made enters a directory that was just made.
+func (l *layer) made(parent *dir, name string) (*dir, error) {
+	length := int(parent.Data.length) + len(name)
+	if parent != l.tree.Root() {
+		length++
+	}
+	d := l.tree.Child(parent, name)
+	if d == nil {
+		if err := l.memory(name); err != nil {
+			return nil, err
+		}
+		d = l.tree.Add(parent, strings.Clone(name)) // not a part of a longer string, which would stay in memory
+	} else {
+		// There was one before, which something has replaced.
+		l.tree.Forget(d)
+		d.Data.settle()
+		d.Data = made{life: d.Data.life + 1, direct: d.Data.direct}
+	}
+	d.Data.upLife, d.Data.length = parent.Data.life, uint16(length)
+	if l.opaque {
+		for up := parent; up != nil && !d.Data.hidden; up = up.Parent() {
+			d.Data.hidden = up.Data.opaque
+		}
+	}
+	return d, nil
+}
+
+// settle ends that a directory is implied: what was put into it is right only if lower layers have no link in its place.
+func (m *made) settle() {
+	m.direct = m.direct || m.implied && !m.hidden
+	m.implied = false
+}
+
+// dir finds a directory of the layer by a path relative to the root, with links in it expanded inside the root. With create,
+// what is missing is made, as a directory that the tar implies.
 func (l *layer) dir(name string, create bool) (*dir, error) {
-	if name == "" {
-		return l.root, nil
-	}
-	if d := l.dirs[name]; d != nil {
-		return d, nil
-	}
-	// The usual case: the parent is open.
-	cur, rest := l.root, strings.Split(name, "/")
-	if up, base := path.Split(name); up != "" {
-		if d := l.dirs[strings.TrimSuffix(up, "/")]; d != nil {
-			cur, rest = d, []string{base}
-		}
-	}
-	owned := false // cur is ours to close
-	release := func() {
-		if owned {
-			unix.Close(cur.fd)
-		}
-	}
+	cur, rest := l.nearest(name)
 	links := 0
-	for len(rest) > 0 {
-		c := rest[0]
-		rest = rest[1:]
+	for rest != "" {
+		var c string
+		c, rest, _ = strings.Cut(rest, "/")
 		switch c {
 		case "", ".":
 			continue
 		case "..":
-			up, err := l.reopen(path.Dir(cur.path))
-			release()
-			if err != nil {
-				return nil, err
+			// The way up is another one if this directory is a link in lower layers.
+			if d := &cur.Data; d.implied && !d.hidden {
+				d.direct = true
 			}
-			cur, owned = up, up != l.root
+			if cur.Parent() != nil {
+				cur = cur.Parent()
+			}
 			continue
 		}
-		full := path.Join(cur.path, c)
-		if len(full) > maxName {
-			release()
-			return nil, invalid("the path has %d bytes", len(full))
-		}
-		if d := l.dirs[full]; d != nil {
-			release()
-			cur, owned = d, false
+		if d := l.child(cur, c); d != nil {
+			cur = d
 			continue
 		}
-		fd, err := openDir(cur.fd, c)
-		if errors.Is(err, unix.ENOENT) && create {
-			if err = unix.Mkdirat(cur.fd, c, 0o755); err == nil {
-				l.inodes++
-				l.bytes += block
-				l.implied[full] = struct{}{}
-				// The umask of the process is not the image's.
-				if fd, err = openDir(cur.fd, c); err == nil {
-					err = unix.Fchmod(fd, 0o755)
-				}
-			}
+		if n := int(cur.Data.length) + 1 + len(c); n > maxName {
+			return nil, invalid("the path has %d bytes", n)
 		}
-		if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-			var target string
-			target, fd, err = l.notDir(cur, c, create)
-			if err == nil && target != "" {
-				if links++; links > maxLinks {
-					release()
-					return nil, invalid("%q is behind more than %d symbolic links", name, maxLinks)
-				}
-				rest = append(strings.Split(target, "/"), rest...)
-				if path.IsAbs(target) {
-					release()
-					cur, owned = l.root, false
-				}
-				continue
-			}
-		}
+		d, target, err := l.step(cur, c, create)
 		if err != nil {
-			release()
-			if errors.Is(err, unix.ENOENT) {
-				return nil, invalid("the layer has no %q", full)
-			}
-			return nil, fmt.Errorf("open %q: %w", full, err)
+			return nil, err
 		}
-		release()
-		cur, owned = &dir{fd: fd, path: full}, true
+		if d != nil {
+			cur = d
+			continue
+		}
+		if links++; links > maxLinks {
+			return nil, invalid("%q is behind more than %d symbolic links", name, maxLinks)
+		}
+		// The way along a link may be a thousand times longer than the entry that goes it.
+		if err := l.entries(1 + len(target)/64); err != nil {
+			return nil, err
+		}
+		if path.IsAbs(target) {
+			cur = l.tree.Root()
+		}
+		rest = target + "/" + rest
 	}
-	if owned {
-		if d := l.dirs[cur.path]; d != nil {
-			unix.Close(cur.fd)
-			return d, nil
-		}
-		l.dirs[cur.path] = cur
+	if links == 0 {
+		l.last, l.lastPath = cur, name
 	}
 	return cur, nil
 }
 
-// notDir looks at what stands where a directory is needed: the target of a symbolic link, or a whiteout, which becomes an
-// opaque directory, since what is put into it does not bring back what it hides.
-func (l *layer) notDir(parent *dir, name string, create bool) (target string, fd int, err error) {
+// nearest is the closest directory on the way to a path that is known from the last lookup, and the rest of the way.
+func (l *layer) nearest(name string) (*dir, string) {
+	if l.last == nil {
+		return l.tree.Root(), name
+	}
+	n := 0
+	for n < len(name) && n < len(l.lastPath) && name[n] == l.lastPath[n] {
+		n++
+	}
+	ends := func(path string) bool { return n == len(path) || path[n] == '/' }
+	if !ends(name) || !ends(l.lastPath) {
+		n = max(strings.LastIndexByte(name[:n], '/'), 0)
+	}
+	at := l.last
+	for range strings.FieldsFuncSeq(l.lastPath[n:], func(r rune) bool { return r == '/' }) {
+		at = at.Parent()
+	}
+	return at, strings.TrimPrefix(name[n:], "/")
+}
+
+// step goes to a name in a directory where the layer has no directory of that name: it is made, or the target of a symbolic
+// link is returned. A whiteout becomes an opaque directory, since what is put into it does not bring back what it hides.
+func (l *layer) step(cur *dir, name string, create bool) (d *dir, target string, err error) {
+	at, err := l.tree.FD(cur)
+	if err != nil {
+		return nil, "", err
+	}
+	if create {
+		switch err := unix.Mkdirat(at, name, 0o755); {
+		case err == nil:
+			if err := l.entries(1); err != nil {
+				return nil, "", err
+			}
+			if d, err = l.made(cur, name); err != nil {
+				return nil, "", err
+			}
+			d.Data.implied = true
+			return d, "", l.plain(d)
+		case !errors.Is(err, unix.EEXIST):
+			return nil, "", fmt.Errorf("make directory %q: %w", cur.PathOf(name), err)
+		}
+	}
 	var st unix.Stat_t
-	if err := unix.Fstatat(parent.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return "", -1, err
+	switch err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW); {
+	case errors.Is(err, unix.ENOENT):
+		return nil, "", invalid("the layer has no %q", cur.PathOf(name))
+	case err != nil:
+		return nil, "", fmt.Errorf("look up %q: %w", cur.PathOf(name), err)
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
 		buf := make([]byte, maxName)
-		n, err := unix.Readlinkat(parent.fd, name, buf)
+		n, err := unix.Readlinkat(at, name, buf)
 		if err != nil {
-			return "", -1, err
+			return nil, "", fmt.Errorf("read link %q: %w", cur.PathOf(name), err)
 		}
-		return string(buf[:n]), -1, nil
+		return nil, string(buf[:n]), nil
 	case isWhiteout(&st) && create:
-		if err := unix.Unlinkat(parent.fd, name, 0); err != nil {
-			return "", -1, err
+		if err := unix.Unlinkat(at, name, 0); err != nil {
+			return nil, "", err
 		}
-		if err := unix.Mkdirat(parent.fd, name, 0o755); err != nil {
-			return "", -1, err
+		if err := unix.Mkdirat(at, name, 0o755); err != nil {
+			return nil, "", err
 		}
-		if fd, err = openDir(parent.fd, name); err != nil {
-			return "", -1, err
+		if d, err = l.made(cur, name); err != nil {
+			return nil, "", err
 		}
-		err := errors.Join(unix.Fchmod(fd, 0o755), unix.Fsetxattr(fd, OpaqueXattr, []byte("y"), 0))
-		if err != nil {
-			unix.Close(fd)
-			return "", -1, err
-		}
-		return "", fd, nil
+		return d, "", errors.Join(l.plain(d), l.makeOpaque(d))
 	}
-	return "", -1, invalid("%q is not a directory", path.Join(parent.path, name))
+	return nil, "", invalid("%q is not a directory", cur.PathOf(name))
 }
 
-// reopen opens a path that has no link in it. The caller closes it, unless it is the root.
-func (l *layer) reopen(name string) (*dir, error) {
-	if name == "" || name == "." || name == "/" {
-		return l.root, nil
-	}
-	at, made := l.root.fd, false
-	for c := range strings.SplitSeq(name, "/") {
-		fd, err := openDir(at, c)
-		if made {
-			unix.Close(at)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("open %q: %w", name, err)
-		}
-		at, made = fd, true
-	}
-	return &dir{fd: at, path: name}, nil
-}
-
-func (l *layer) forgetDirs() {
-	for name, d := range l.dirs {
-		unix.Close(d.fd)
-		delete(l.dirs, name)
-	}
-}
-
-// RemoveAll removes what stands under name in the open directory at, without following a link.
-func RemoveAll(at int, name string) error {
-	err := unix.Unlinkat(at, name, 0)
-	if err == nil || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
+// plain gives a new directory that no entry describes the attributes of one: the umask of the process, and the group of a
+// setgid directory above it, are not the image's.
+func (l *layer) plain(d *dir) error {
+	l.inodes++
+	if err := l.disk(block); err != nil {
 		return err
 	}
-	fd, err := openDir(at, name)
+	fd, err := l.tree.FD(d)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	for {
-		names, err := f.Readdirnames(1024)
-		for _, n := range names {
-			if err := RemoveAll(fd, n); err != nil {
+	return errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, 0o755))
+}
+
+// hide notes of all directories below one that it became opaque. Those that are there only for what they hide of lower layers
+// have nothing to hide any more, and go.
+func (l *layer) hide(top *dir) error {
+	waiting := []*dir{top}
+	for len(waiting) > 0 {
+		d := waiting[len(waiting)-1]
+		waiting = waiting[:len(waiting)-1]
+		for c := range d.Children {
+			// A layer can say this of each of its directories, and again and again.
+			if err := l.entries(1); err != nil {
 				return err
 			}
-		}
-		if err != nil || len(names) == 0 {
-			break // io.EOF; a real error shows in rmdir
-		}
-		// Removing entries while reading may skip some: start over.
-		if _, err := f.Seek(0, 0); err != nil {
-			return err
+			if l.child(d, c.Name()) == nil {
+				continue // it was removed
+			}
+			empty := !c.Data.full
+			// What was put into it before would have gone where a link of lower layers leads.
+			c.Data.settle()
+			if empty {
+				if err := l.remove(c); err != nil {
+					return err
+				}
+				continue
+			}
+			c.Data.hidden = true
+			waiting = append(waiting, c)
 		}
 	}
-	return unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+	return nil
+}
+
+// settle finds out about all directories what only the end can tell.
+func (l *layer) settle() {
+	for d := range l.tree.All() {
+		m, up := &d.Data, d.Parent()
+		if up == nil {
+			m.there = true
+			continue
+		}
+		m.there = up.Data.there && !m.gone && m.upLife == up.Data.life
+		if m.hidden {
+			m.implied = false // no lower layer has a say
+		} else if !m.there {
+			m.settle() // something was put into it before it was removed
+		}
+		if m.implied || m.direct {
+			for ; up != nil && !up.Data.listed; up = up.Parent() {
+				up.Data.listed = true
+			}
+			m.listed = true
+		}
+	}
+}
+
+// implied lists what depends on lower layers, after settle.
+func (l *layer) implied() Implied {
+	var list Implied
+	depth := 0
+	var at *dir = l.tree.Root()
+	for d := range l.tree.All() {
+		if !d.Data.listed || d.Parent() == nil {
+			continue
+		}
+		for ; at != d.Parent(); at = at.Parent() {
+			depth--
+		}
+		at = d
+		depth++
+		list = list.Append(ImpliedDir{Depth: depth, Name: d.Name(), Implied: d.Data.implied, Direct: d.Data.direct})
+	}
+	return list
 }

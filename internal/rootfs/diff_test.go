@@ -1,0 +1,179 @@
+package rootfs
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// diffOf writes down the writable layer of a container directory and returns a line for each entry of the tar.
+func diffOf(t *testing.T, dir string) (entries map[string]string, deleted []string, err error) {
+	t.Helper()
+	var b bytes.Buffer
+	if deleted, err = WriteDiff(context.Background(), &b, dir); err != nil {
+		return nil, nil, err
+	}
+	entries = map[string]string{}
+	for tr := tar.NewReader(&b); ; {
+		h, err := tr.Next()
+		if err == io.EOF {
+			return entries, deleted, nil
+		}
+		must(t, err)
+		data, err := io.ReadAll(tr)
+		must(t, err)
+		line := fmt.Sprintf("%c %o %d:%d %d %q", h.Typeflag, h.Mode, h.Uid, h.Gid, h.ModTime.Unix(), h.Linkname+string(data))
+		for key, value := range h.PAXRecords {
+			if name, ok := strings.CutPrefix(key, paxXattr); ok {
+				line += fmt.Sprintf(" %s=%q", name, value)
+			}
+		}
+		if parent := filepath.Dir(strings.TrimSuffix(h.Name, "/")); parent != "." && entries[parent+"/"] == "" {
+			t.Errorf("%s comes before its directory", h.Name)
+		}
+		entries[h.Name] = line
+	}
+}
+
+func TestADiffHasAllThatWasWritten(t *testing.T) {
+	dir := t.TempDir()
+	upper := Upper(dir)
+	must(t, os.MkdirAll(filepath.Join(upper, "d/sub"), 0o755))
+	must(t, os.MkdirAll(filepath.Join(upper, "hides"), 0o700))
+	must(t, os.WriteFile(filepath.Join(upper, "d/file"), []byte("content"), 0o600))
+	must(t, unix.Mkfifo(filepath.Join(upper, "pipe"), 0o600))
+	at := []unix.Timespec{{Sec: 5}, {Sec: 7}}
+	for _, err := range []error{
+		os.Link(filepath.Join(upper, "d/file"), filepath.Join(upper, "hard")),
+		os.Symlink("/etc/passwd", filepath.Join(upper, "soft")),
+		os.Lchown(filepath.Join(upper, "soft"), 3, 4),
+		unix.Mknod(filepath.Join(upper, "d/gone"), unix.S_IFCHR, 0),
+		unix.Mknod(filepath.Join(upper, "null"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3))),
+		os.Chown(filepath.Join(upper, "d/file"), 1, 2),
+		unix.Chmod(filepath.Join(upper, "null"), 0o644),
+		unix.Chmod(filepath.Join(upper, "d/file"), 0o4755),
+		unix.Lsetxattr(filepath.Join(upper, "d/file"), "user.k", []byte("v\x00w"), 0),
+		unix.Lsetxattr(filepath.Join(upper, "hides"), opaqueXattr, []byte("y"), 0),
+		unix.Lsetxattr(filepath.Join(upper, "d"), "trusted.overlay.impure", []byte("y"), 0),
+	} {
+		must(t, err)
+	}
+	for _, name := range []string{"d/file", "soft", "null", "pipe", "d/sub", "d", "hides", "."} {
+		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(upper, name), at, unix.AT_SYMLINK_NOFOLLOW))
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	must(t, unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(upper, "s")}))
+	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, upper, at, 0))
+
+	got, deleted, err := diffOf(t, dir)
+	must(t, err)
+	// Which of two names of a file comes first is the file system's affair.
+	first, second := "hard", "d/file"
+	if strings.HasPrefix(got["d/file"], "0") {
+		first, second = second, first
+	}
+	want := map[string]string{
+		"./": `5 755 0:0 7 ""`, "d/": `5 755 0:0 7 ""`, "d/sub/": `5 755 0:0 7 ""`, "hides/": `5 700 0:0 7 ""`,
+		"hides/" + opaqueWhiteout: `0 0 0:0 0 ""`, "d/.wh.gone": `0 0 0:0 0 ""`, "pipe": `6 600 0:0 7 ""`, "null": `3 644 0:0 7 ""`,
+		"soft": `2 777 3:4 7 "/etc/passwd"`, first: `0 4755 1:2 7 "content" user.k="v\x00w"`, second: fmt.Sprintf(`1 0 0:0 0 %q`, first),
+	}
+	for name, line := range want {
+		if got[name] != line {
+			t.Errorf("%s is %s, want %s", name, got[name], line)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("entries %v", got)
+	}
+	if !slices.Equal(deleted, []string{"/d/gone"}) {
+		t.Errorf("deleted %v", deleted)
+	}
+}
+
+// TestADiffNeverLeavesTheLayer: while a layer is archived, a directory and a file of it change places with links that lead out
+// of it. It was seen to fail with a walk by paths.
+func TestADiffNeverLeavesTheLayer(t *testing.T) {
+	dir, outside := t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(outside, "f"), []byte("secret"), 0o600))
+	upper := Upper(dir)
+	must(t, os.MkdirAll(filepath.Join(upper, "a"), 0o755))
+	must(t, os.WriteFile(filepath.Join(upper, "a/f"), []byte("content"), 0o600))
+	must(t, os.WriteFile(filepath.Join(upper, "f"), []byte("content"), 0o600))
+	must(t, os.Symlink(outside, filepath.Join(upper, "link")))
+	must(t, os.Symlink(filepath.Join(outside, "f"), filepath.Join(upper, "flink")))
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "a"), unix.AT_FDCWD, filepath.Join(upper, "link"), unix.RENAME_EXCHANGE)
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "f"), unix.AT_FDCWD, filepath.Join(upper, "flink"), unix.RENAME_EXCHANGE)
+		}
+	}()
+	defer func() { close(stop); <-ended }()
+	whole := 0
+	for range 3000 {
+		var b bytes.Buffer
+		if _, err := WriteDiff(context.Background(), &b, dir); err == nil {
+			whole++
+		}
+		if bytes.Contains(b.Bytes(), []byte("secret")) {
+			t.Fatal("a file from outside the layer is in the archive")
+		}
+	}
+	t.Logf("%d of 3000 archives were whole", whole)
+}
+
+func TestHolesWithoutEndAreNotArchived(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(Upper(dir), 0o755))
+	must(t, os.WriteFile(filepath.Join(Upper(dir), "huge"), nil, 0o600))
+	if err := os.Truncate(filepath.Join(Upper(dir), "huge"), 1<<40); err != nil {
+		t.Skip("no file of a terabyte here:", err)
+	}
+	if _, err := WriteDiff(context.Background(), io.Discard, dir); !errors.Is(err, errdefs.ErrResourceExhausted) {
+		t.Error(err)
+	}
+}
+
+// TestADeepTreeIsMeasuredWhole: a container can make a tree that is deeper than any path, and as wide as it likes.
+func TestADeepTreeIsMeasuredWhole(t *testing.T) {
+	dir := t.TempDir()
+	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	name := strings.Repeat("d", 250)
+	for range 40 {
+		must(t, unix.Mkdirat(at, name, 0o700))
+		next, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(at)
+		at = next
+	}
+	fd, err := unix.Openat(at, "f", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	must(t, err)
+	_, err = unix.Write(fd, make([]byte, 1<<20))
+	must(t, errors.Join(err, unix.Fsync(fd), unix.Close(fd), unix.Close(at)))
+	bytes, inodes, err := Usage(context.Background(), dir)
+	must(t, err)
+	if bytes < 1<<20 || inodes != 42 {
+		t.Errorf("%d bytes, %d inodes", bytes, inodes)
+	}
+	must(t, Remove(context.Background(), dir))
+}
