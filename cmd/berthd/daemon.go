@@ -82,6 +82,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		PinnedImages:           cfg.Image.Pinned,
 		Platform:               cfg.Image.Platform,
 		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
+		Limits:                 imageLimits(&cfg.Image),
 		UserAgent:              "berth/" + version,
 		Logger:                 log,
 	})
@@ -154,6 +155,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		Network:       net,
 		CRIU:          cfg.Checkpoint.CRIU,
 		RestoreImages: cfg.Checkpoint.RestoreImages,
+		LayerLimits:   imageLimits(&cfg.Image).Layer,
 		AttachBacklog: cfg.Stream.AttachBacklogBytes(),
 		AttachTotal:   cfg.Stream.AttachBacklogTotalBytes(),
 		Log:           log,

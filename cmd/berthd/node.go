@@ -16,6 +16,8 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/coredump"
+	"berth/internal/image"
+	"berth/internal/image/unpack"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/ocispec"
@@ -123,4 +125,15 @@ func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
 		}
 	}
 	return userNamespaces, slices.Contains(f.MountOptions, "rro")
+}
+
+// imageLimits are the bounds of a valid configuration.
+func imageLimits(i *config.Image) image.Limits {
+	return image.Limits{
+		Layer: unpack.Limits{
+			Entries: uint64(i.MaxLayerEntries), Bytes: config.Bytes(i.MaxLayerBytes), PathMemory: config.Bytes(i.MaxLayerPathMemory),
+		},
+		Layers: uint64(i.MaxLayers), Entries: uint64(i.MaxImageEntries), Bytes: config.Bytes(i.MaxImageBytes),
+		Document: config.Bytes(i.MaxDocument), DocumentEntries: uint64(i.MaxDocumentEntries), ConfigText: config.Bytes(i.MaxConfigText),
+	}
 }

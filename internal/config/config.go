@@ -63,6 +63,24 @@ type Image struct {
 	Platform               string   `toml:"platform"`
 	Timeout                Duration `toml:"timeout"`
 	Retries                int      `toml:"retries"`
+	MaxLayers              int      `toml:"max_layers"`
+	MaxLayerEntries        int64    `toml:"max_layer_entries"`
+	MaxLayerBytes          string   `toml:"max_layer_bytes"`
+	MaxLayerPathMemory     string   `toml:"max_layer_path_memory"`
+	MaxImageEntries        int64    `toml:"max_image_entries"`
+	MaxImageBytes          string   `toml:"max_image_bytes"`
+	MaxDocument            string   `toml:"max_document"`
+	MaxDocumentEntries     int64    `toml:"max_document_entries"`
+	MaxConfigText          string   `toml:"max_config_text"`
+}
+
+// Bytes is a size of a valid configuration, such as MaxLayerBytes.
+func Bytes(size string) uint64 {
+	bytes, err := quota.ParseSize(size)
+	if err != nil {
+		return 0
+	}
+	return bytes
 }
 
 // Stream is the server of exec, attach and port-forward.
@@ -176,6 +194,15 @@ func Default() *Config {
 			Pinned:                 []string{},
 			Timeout:                Duration(30 * time.Second),
 			Retries:                5,
+			MaxLayers:              500,
+			MaxLayerEntries:        10_000_000,
+			MaxLayerBytes:          "512g",
+			MaxLayerPathMemory:     "128m",
+			MaxImageEntries:        20_000_000,
+			MaxImageBytes:          "1t",
+			MaxDocument:            "4m",
+			MaxDocumentEntries:     100_000,
+			MaxConfigText:          "1m",
 		},
 		Stream: Stream{
 			Address:       "127.0.0.1",

@@ -193,6 +193,16 @@ func (v *validation) image(i *Image) {
 			v.fail("image.platform", "%q is no platform such as linux/arm64/v8", i.Platform)
 		}
 	}
+	v.between("image.max_layers", int64(i.MaxLayers), 1, 500) // what overlayfs stacks
+	const most = 1 << 40
+	v.between("image.max_layer_entries", i.MaxLayerEntries, 1, most)
+	v.between("image.max_image_entries", i.MaxImageEntries, 1, most)
+	v.between("image.max_document_entries", i.MaxDocumentEntries, 1, most)
+	v.size("image.max_layer_bytes", i.MaxLayerBytes)
+	v.size("image.max_layer_path_memory", i.MaxLayerPathMemory)
+	v.size("image.max_image_bytes", i.MaxImageBytes)
+	v.size("image.max_document", i.MaxDocument)
+	v.size("image.max_config_text", i.MaxConfigText)
 	for _, ref := range i.Pinned {
 		if strings.TrimSpace(ref) == "" {
 			v.fail("image.pinned", "has an empty reference")

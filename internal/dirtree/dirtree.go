@@ -37,6 +37,7 @@ type Dir[T any] struct {
 	parent *Dir[T]
 	name   string
 	handle *handle[T] // nil: it is not open
+	ino    uint64     // of the directory that was opened last; 0: none was
 	// Children that were added, the newest first.
 	first, next *Dir[T]
 }
@@ -163,7 +164,10 @@ func (t *Tree[T]) FD(d *Dir[T]) (int, error) {
 		t.touch(d.handle)
 		return d.handle.fd, nil
 	}
-	fd, err := t.reach(d)
+	fd, err := t.climb(d), error(nil)
+	if fd < 0 {
+		fd, err = t.reach(d)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("open directory %q: %w", d.Path(), err)
 	}
@@ -173,6 +177,30 @@ func (t *Tree[T]) FD(d *Dir[T]) (int, error) {
 		t.Forget(t.back.dir)
 	}
 	return fd, nil
+}
+
+// climb opens a directory that was open before from the one that was used last, if that is in it. On the way out of a deep tree
+// each directory would otherwise be looked up from far above. Whoever has moved the lower one meanwhile does not lead away: it
+// has to be the same directory. -1: it has to be reached.
+func (t *Tree[T]) climb(d *Dir[T]) int {
+	from := t.front
+	if from == nil || from.dir.parent != d || d.ino == 0 {
+		return -1
+	}
+	how := unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | t.Flags,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	fd, err := unix.Openat2(from.fd, "..", &how)
+	if err != nil {
+		return -1
+	}
+	var st, below unix.Stat_t
+	if unix.Fstat(fd, &st) != nil || unix.Fstat(from.fd, &below) != nil || st.Ino != d.ino || st.Dev != below.Dev {
+		unix.Close(fd)
+		return -1
+	}
+	return fd
 }
 
 // reach opens a directory from the closest open one above it.
@@ -197,6 +225,12 @@ func (t *Tree[T]) reach(d *Dir[T]) (int, error) {
 		}
 		from, owned = fd, true
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(from, &st); err != nil {
+		unix.Close(from)
+		return -1, err
+	}
+	d.ino = st.Ino
 	return from, nil
 }
 

@@ -59,6 +59,12 @@ func (t *Tree[T]) Walk(ctx context.Context, w Walk[T]) error {
 				return err
 			}
 		}
+		if up := at.dir.parent; up != nil {
+			// From here it is one step, and the rest of what is above is to be read.
+			if _, err := t.FD(up); err != nil && !(w.Changing && isChange(err)) {
+				return err
+			}
+		}
 		t.Forget(at.dir)
 		stack = stack[:len(stack)-1]
 	}

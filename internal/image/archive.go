@@ -3,6 +3,7 @@ package image
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/image/unpack"
 	"berth/internal/model"
 )
 
@@ -77,16 +79,26 @@ func (archived) Hosts() []string { return []string{"archive"} }
 
 // archive is an archive on disk.
 type archive struct {
-	file  *os.File
-	parts map[string]part
-	blobs map[digest.Digest]part
-	limit int64
+	file    *os.File
+	parts   map[string]part
+	blobs   map[digest.Digest]part
+	digests map[part]digest.Digest // of parts that were read for it: an archive may name a layer a thousand times
+	limits  *Limits
+	size    int64  // of all parts
+	memory  uint64 // of parts
 }
 
 type part struct {
 	offset, size int64
 	link         string // the part that stands for it
 }
+
+const (
+	// partMemory is what a part takes in memory beside its names.
+	partMemory = 256
+	// maxNames is how many images, and names of images, an archive may have: each is recorded by itself.
+	maxNames = 1000
+)
 
 // spool copies an archive to a file without a name, and notes where its parts are.
 func (s *Store) spool(ctx context.Context, r io.Reader) (*archive, error) {
@@ -98,11 +110,9 @@ func (s *Store) spool(ctx context.Context, r io.Reader) (*archive, error) {
 		file.Close()
 		return nil, err
 	}
-	limit := s.cfg.MaxDocument
-	if limit <= 0 {
-		limit = 4 << 20
+	a := &archive{
+		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, digests: map[part]digest.Digest{}, limits: &s.cfg.Limits,
 	}
-	a := &archive{file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, limit: limit}
 	if err := a.read(ctx, r); err != nil {
 		file.Close()
 		return nil, err
@@ -116,29 +126,35 @@ func (a *archive) read(ctx context.Context, r io.Reader) error {
 		return err
 	}
 	defer end()
-	var offset int64
-	tr := tar.NewReader(plain)
+	stream := &bounded{ctx: ctx, r: plain, left: a.limits.Bytes, limit: a.limits.Bytes}
+	buf := make([]byte, chunkSize)
+	tr := tar.NewReader(stream)
 	for {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
 		h, err := tr.Next()
 		if err == io.EOF {
-			return nil
+			return a.file.Truncate(a.size) // whatever holes are at the end
 		}
 		if err != nil {
+			if errdefs.IsResourceExhausted(err) || ctx.Err() != nil {
+				return err
+			}
 			return fmt.Errorf("the archive is not a sound tar: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 		name := path.Clean(h.Name)
+		a.memory += uint64(partMemory + len(name) + len(h.Linkname))
+		if limit := a.limits.Layer.PathMemory; a.memory > limit {
+			return beyond("the names in the archive take", unpack.KeyPathMemory, limit, "bytes of memory")
+		}
 		switch h.Typeflag {
 		case tar.TypeReg:
-			n, err := io.Copy(a.file, tr)
-			if err != nil {
+			if uint64(a.size)+uint64(h.Size) > a.limits.Bytes {
+				return beyond("the files of the archive have", keyBytes, a.limits.Bytes, "bytes")
+			}
+			p := part{offset: a.size, size: h.Size}
+			if err := a.write(tr, h.Size, buf); err != nil {
 				return fmt.Errorf("read %s: %w", name, err)
 			}
-			p := part{offset: offset, size: n}
 			a.parts[name] = p
-			offset += n
 			if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && strings.HasPrefix(name, "blobs/") {
 				a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = p
 			}
@@ -148,6 +164,44 @@ func (a *archive) read(ctx context.Context, r io.Reader) error {
 			a.parts[name] = part{link: path.Clean(h.Linkname)}
 		}
 	}
+}
+
+// write adds a part to the file. Zeros become holes: a few bytes may be unpacked to any number of them.
+func (a *archive) write(r io.Reader, size int64, buf []byte) error {
+	for end := a.size + size; a.size < end; {
+		n, err := io.ReadFull(r, buf[:min(int64(len(buf)), end-a.size)])
+		if err != nil {
+			return err
+		}
+		if !isZero(buf[:n]) {
+			if _, err := a.file.WriteAt(buf[:n], a.size); err != nil {
+				return err
+			}
+		}
+		a.size += int64(n)
+	}
+	return nil
+}
+
+func isZero(b []byte) bool { return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
+
+// bounded is a stream that ends with its context, and with an error where it is longer than it may be.
+type bounded struct {
+	ctx         context.Context
+	r           io.Reader
+	left, limit uint64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	n, err := b.r.Read(p)
+	if uint64(n) > b.left {
+		return 0, beyond("the archive has", keyBytes, b.limit, "bytes")
+	}
+	b.left -= uint64(n)
+	return n, err
 }
 
 func (a *archive) has(name string) bool {
@@ -171,15 +225,14 @@ func (a *archive) find(name string) (part, error) {
 
 // document reads a small part whole.
 func (a *archive) document(p part) ([]byte, error) {
-	if p.size > a.limit {
-		return nil, fmt.Errorf("a document of %d bytes, more than the %d that are read: %w", p.size, a.limit, errdefs.ErrInvalidArgument)
+	if limit := a.limits.Document; uint64(p.size) > limit {
+		return nil, beyond(fmt.Sprintf("a document has %d bytes,", p.size), keyDocument, limit, "bytes")
 	}
 	data := make([]byte, p.size)
-	_, err := a.file.ReadAt(data, p.offset)
-	if errors.Is(err, io.EOF) {
-		err = nil
+	if _, err := a.file.ReadAt(data, p.offset); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
 	}
-	return data, err
+	return data, a.limits.document(data)
 }
 
 func (a *archive) json(name string, v any) error {
@@ -214,16 +267,19 @@ func (a *archive) blob(_ context.Context, d ocispec.Descriptor) ([]byte, error) 
 }
 
 // add makes a part a blob, by the digest of its bytes.
-func (a *archive) add(name, mediaType string) (ocispec.Descriptor, error) {
+func (a *archive) add(ctx context.Context, name, mediaType string) (ocispec.Descriptor, error) {
 	p, err := a.find(name)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	d, err := digest.FromReader(io.NewSectionReader(a.file, p.offset, p.size))
-	if err != nil {
-		return ocispec.Descriptor{}, err
+	d, ok := a.digests[p]
+	if !ok {
+		stream := &bounded{ctx: ctx, r: io.NewSectionReader(a.file, p.offset, p.size), left: uint64(p.size)}
+		if d, err = digest.FromReader(stream); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+		a.digests[p], a.blobs[d] = d, p
 	}
-	a.blobs[d] = p
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: p.size}, nil
 }
 
@@ -238,15 +294,21 @@ func (s *Store) dockerArchive(ctx context.Context, a *archive) ([]*source, error
 	if err := a.json("manifest.json", &list); err != nil {
 		return nil, err
 	}
+	if err := countNames(len(list)); err != nil {
+		return nil, err
+	}
 	var sources []*source
 	for _, m := range list {
 		manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: images.MediaTypeDockerSchema2Manifest}
 		var err error
-		if manifest.Config, err = a.add(m.Config, images.MediaTypeDockerSchema2Config); err != nil {
+		if manifest.Config, err = a.add(ctx, m.Config, images.MediaTypeDockerSchema2Config); err != nil {
 			return nil, err
 		}
+		if uint64(len(m.Layers)) > s.cfg.Limits.Layers {
+			return nil, beyond(fmt.Sprintf("the image %q has %d layers,", m.RepoTags, len(m.Layers)), keyLayers, s.cfg.Limits.Layers, "of them")
+		}
 		for _, name := range m.Layers {
-			l, err := a.add(name, images.MediaTypeDockerSchema2Layer)
+			l, err := a.add(ctx, name, images.MediaTypeDockerSchema2Layer)
 			if err != nil {
 				return nil, err
 			}
@@ -274,8 +336,18 @@ func (s *Store) dockerArchive(ctx context.Context, a *archive) ([]*source, error
 	return sources, nil
 }
 
+func countNames(n int) error {
+	if n > maxNames {
+		return fmt.Errorf("the archive has %d images or names of images, more than %d: %w", n, maxNames, errdefs.ErrResourceExhausted)
+	}
+	return nil
+}
+
 // named adds a source once for each of its names, or once without.
 func named(sources []*source, src *source, tags []string) ([]*source, error) {
+	if err := countNames(len(tags)); err != nil {
+		return nil, err
+	}
 	for _, tag := range tags {
 		ref, err := reference.ParseDockerRef(tag)
 		if err != nil {
@@ -292,7 +364,7 @@ func named(sources []*source, src *source, tags []string) ([]*source, error) {
 	if len(tags) == 0 {
 		sources = append(sources, src)
 	}
-	return sources, nil
+	return sources, countNames(len(sources))
 }
 
 // layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name, the
@@ -300,6 +372,9 @@ func named(sources []*source, src *source, tags []string) ([]*source, error) {
 func (s *Store) layoutArchive(ctx context.Context, a *archive) ([]*source, error) {
 	var index ocispec.Index
 	if err := a.json("index.json", &index); err != nil {
+		return nil, err
+	}
+	if err := countNames(len(index.Manifests)); err != nil {
 		return nil, err
 	}
 	var sources []*source

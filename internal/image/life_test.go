@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image/unpack"
 	rt "berth/internal/registrytest"
 )
 
@@ -172,11 +175,23 @@ func TestWhatWasNotSyncedIsNotBelievedAfterAReboot(t *testing.T) {
 // TestMain also is the process that a test kills in the middle of a pull.
 func TestMain(m *testing.M) {
 	if root := os.Getenv("BERTH_TEST_PULL_ROOT"); root != "" {
-		s, err := Open(context.Background(), Config{Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick})
+		limit := func(name string) uint64 {
+			n, _ := strconv.ParseUint(os.Getenv("BERTH_TEST_PULL_"+name), 10, 64)
+			return n
+		}
+		s, err := Open(context.Background(), Config{
+			Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
+			Limits: Limits{
+				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
+				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"),
+			},
+		})
 		if err == nil {
-			_, err = s.Pull(context.Background(), PullRequest{Ref: host + "big:1"})
+			_, err = s.Pull(context.Background(), PullRequest{Ref: os.Getenv("BERTH_TEST_PULL_REF")})
 		}
 		fmt.Println("pull ended:", err)
+		status, _ := os.ReadFile("/proc/self/status")
+		fmt.Println(string(status))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -197,7 +212,7 @@ func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 		f.reg.ResetRequests()
 		f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20})
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir)
+		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir, "BERTH_TEST_PULL_REF="+host+"big:1")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -129,9 +129,15 @@ func (s *Store) describe(ctx context.Context, src *source, target ocispec.Descri
 		if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
 			at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
 		}
+		if err := s.cfg.Limits.length(at); err != nil {
+			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
 		raw, err := read(ctx, at)
 		if err != nil {
 			return err
+		}
+		if err := s.cfg.Limits.document(raw); err != nil {
+			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 		}
 		var doc struct {
 			SchemaVersion int                  `json:"schemaVersion"`
@@ -169,6 +175,9 @@ func (s *Store) describe(ctx context.Context, src *source, target ocispec.Descri
 		case doc.Config.Digest == "":
 			return fmt.Errorf("%s %s is not an image: %w", mediaType, desc.Digest, errdefs.ErrInvalidArgument)
 		}
+		if err := s.cfg.Limits.manifest(doc.Layers); err != nil {
+			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
+		}
 		src.manifest, src.rawMan, src.layers = desc, raw, doc.Layers
 		return s.describeConfig(ctx, src, doc.Config, read)
 	}
@@ -188,7 +197,7 @@ func (s *Store) choose(index digest.Digest, manifests []ocispec.Descriptor) (oci
 			continue
 		}
 		p := platforms.Normalize(*m.Platform)
-		if p.OS != "unknown" {
+		if p.OS != "unknown" && len(have) < 50 {
 			have = append(have, platforms.FormatAll(p))
 		}
 		if s.platform.Match(p) && (best == nil || s.platform.Less(p, platforms.Normalize(*best.Platform))) {
@@ -212,13 +221,22 @@ func (s *Store) platformName() string {
 func (s *Store) describeConfig(ctx context.Context, src *source, desc ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
+	if err := s.cfg.Limits.length(desc); err != nil {
+		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
+	}
 	raw, err := read(ctx, desc)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
+	if err := s.cfg.Limits.document(raw); err != nil {
+		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
+	}
 	var img ocispec.Image
 	if err := json.Unmarshal(raw, &img); err != nil {
 		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err, errdefs.ErrInvalidArgument)
+	}
+	if err := s.cfg.Limits.config(&img.Config); err != nil {
+		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	if img.RootFS.Type != "layers" {
 		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest, errdefs.ErrInvalidArgument)
@@ -278,6 +296,7 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 	bars := newProgress(src.layers, report)
 	defer bars.close()
 	layers := make([]*layer, len(src.layers))
+	sum := total{limits: &s.cfg.Limits}
 	release := func() error {
 		s.mu.Lock()
 		var unused []*layer
@@ -297,8 +316,10 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 				return gctx.Err()
 			}
 			l, err := s.layer(gctx, d, src.diffIDs[i], fetch, bars.layers[i])
-			layers[i] = l
-			return err
+			if layers[i] = l; err != nil {
+				return err
+			}
+			return sum.add(&l.layerRecord)
 		})
 	}
 	err := g.Wait()

@@ -642,7 +642,11 @@ func TestManifestsThatAreNotImages(t *testing.T) {
 				}
 				return
 			}
-			wantErr(t, err, errdefs.ErrInvalidArgument, c.words)
+			var want error = errdefs.ErrInvalidArgument
+			if name == "a huge config" {
+				want = errdefs.ErrResourceExhausted
+			}
+			wantErr(t, err, want, c.words)
 		})
 	}
 	f.wantNothing()

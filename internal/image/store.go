@@ -34,7 +34,7 @@ type Config struct {
 	PinnedImages           []string // names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
 	Platform               string   // os/architecture[/variant]; empty: this machine's
 	Retry                  registry.Retry
-	MaxDocument            int64  // most bytes of a manifest, index or configuration; default 4 MiB
+	Limits                 Limits
 	UserAgent              string // of requests to registries
 	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
 	LeftoverAge time.Duration
@@ -101,6 +101,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Limits = cfg.Limits.withDefaults()
 	platform := platforms.Default()
 	if cfg.Platform != "" {
 		p, err := platforms.Parse(cfg.Platform)
@@ -127,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, platform: platform, boot: boot,
 		client: registry.NewClient(registry.Config{
-			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: cfg.MaxDocument, UserAgent: cfg.UserAgent, Logger: cfg.Logger,
+			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
 		}),
 		syncs:  make(chan struct{}, 1),
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},

@@ -32,10 +32,12 @@ func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layer
 	plain := &verified{hash: j.diffID.Algorithm().Hash()}
 	ahead := startReadAhead(packed)
 	plain.r = ahead
-	result, err := unpack.Layer(ctx, root, plain, unpack.Limits{})
+	limits := s.cfg.Limits.Layer
+	bounded := unpack.Bound(ctx, plain, limits)
+	result, err := unpack.Layer(ctx, root, bounded, limits)
 	if err == nil {
 		// The padding behind the end of the archive counts for the digest.
-		_, err = io.Copy(io.Discard, plain)
+		_, err = io.Copy(io.Discard, bounded)
 	}
 	ahead.Close()
 

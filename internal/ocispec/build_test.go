@@ -880,3 +880,25 @@ func BenchmarkBuild(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBuildWithManyVariables builds for images with more and more variables in their environment: the time for each has to
+// stay the same.
+func BenchmarkBuildWithManyVariables(b *testing.B) {
+	for _, n := range []int{100, 1_000, 10_000, 60_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			in := Input{SandboxID: "p", ContainerID: "c", Sandbox: &model.SandboxConfig{},
+				Container: &model.ContainerConfig{Command: []string{"x"}, Security: model.ContainerSecurity{
+					Namespaces: model.NamespaceOptions{PID: model.NamespaceContainer}}},
+				Rootfs: b.TempDir(), CgroupsPath: "/x"}
+			for i := range n {
+				in.Image.Env = append(in.Image.Env, fmt.Sprintf("VARIABLE_%d=value", i))
+			}
+			for b.Loop() {
+				if _, err := Build(b.Context(), in); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/variable")
+		})
+	}
+}

@@ -61,7 +61,7 @@ func (b *builder) args() []string {
 }
 
 func (b *builder) env() error {
-	env := environment{defaultPath}
+	env := variables{list: environment{defaultPath}, at: map[string]int{"PATH": 0}}
 	if b.config.TTY {
 		env.set("TERM", "xterm")
 	}
@@ -81,8 +81,23 @@ func (b *builder) env() error {
 		}
 		env.set(v.Key, v.Value)
 	}
-	b.spec.Process.Env = env
+	b.spec.Process.Env = env.list
 	return nil
+}
+
+// variables puts an environment together. An image may have any number of variables, so none is searched for.
+type variables struct {
+	list environment
+	at   map[string]int // by key, where in list it is
+}
+
+func (v *variables) set(key, value string) {
+	if i, ok := v.at[key]; ok {
+		v.list[i] = key + "=" + value
+		return
+	}
+	v.at[key] = len(v.list)
+	v.list = append(v.list, key+"="+value)
 }
 
 // environment is KEY=value strings, each key once, in the order in which the keys came first.

@@ -159,7 +159,7 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 		return err
 	default:
 		defer diff.Close()
-		if _, err := unpack.Layer(ctx, root, diff, unpack.Limits{}); err != nil {
+		if _, err := unpack.Layer(ctx, root, diff, m.cfg.LayerLimits); err != nil {
 			return fmt.Errorf("%s: %w", checkpoint.DiffFile, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/device/manager"
 	"berth/internal/image"
+	"berth/internal/image/unpack"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -108,7 +109,9 @@ type Config struct {
 	RestoreImages bool    // containers are created from images that are checkpoints
 	AttachBacklog int64   // bytes that are kept for an attached client that does not take them; 0: the keeper's default
 	AttachTotal   int64   // likewise for all clients together
-	Log           *slog.Logger
+	// LayerLimits bound the writable layer of a checkpoint.
+	LayerLimits unpack.Limits
+	Log         *slog.Logger
 }
 
 // Manager runs the node's pods. Its methods may be called concurrently.

@@ -34,7 +34,7 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("%s more than %d %s, which is max: [image] %s = %d", e.What, e.Limit, e.Unit, e.Key, e.Limit)
+	return fmt.Sprintf("%s more than %d %s, the limit that [image] %s sets", e.What, e.Limit, e.Unit, e.Key)
 }
 
 func (e *LimitError) Unwrap() error { return errdefs.ErrResourceExhausted }
@@ -64,7 +64,7 @@ func (l *layer) disk(n uint64) error {
 }
 
 // dirMemory is what one directory takes in memory beside its name: the directory, and its place in the map of all.
-const dirMemory = 192
+const dirMemory = 208
 
 func (l *layer) memory(name string) error {
 	return spend(&l.paths, uint64(dirMemory+len(name)), l.limits.PathMemory, "the directories of the layer take", KeyPathMemory, "bytes of memory")

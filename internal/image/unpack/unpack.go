@@ -58,7 +58,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits) (*Res
 		buf:         make([]byte, copyBytes),
 	}
 	defer l.tree.Close()
-	tr := tar.NewReader(&stream{ctx: ctx, r: r, limit: limits.Bytes})
+	tr := tar.NewReader(Bound(ctx, r, limits))
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -95,8 +95,17 @@ func shortened(name string) string {
 	return fmt.Sprintf("%s… (%d bytes)", name[:most], len(name))
 }
 
-// stream bounds the length of a tar, and makes reading it end with its context: archive/tar reads on by itself where no
-// entry comes.
+// Bound makes a reader of a layer's tar that ends with a context, and with an error where the tar is longer than it may be.
+// Layer does it by itself; it is for what stands behind the end of the archive.
+func Bound(ctx context.Context, r io.Reader, limits Limits) io.Reader {
+	if s, ok := r.(*stream); ok {
+		return s
+	}
+	return &stream{ctx: ctx, r: r, limit: limits.Bytes}
+}
+
+// stream is what Bound makes. archive/tar reads on by itself where no entry comes, so its reader has to see the end of the
+// context.
 type stream struct {
 	ctx   context.Context
 	r     io.Reader

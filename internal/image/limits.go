@@ -1,0 +1,150 @@
+package image
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/unpack"
+)
+
+// Limits bound what an image may cost the node. Zero fields get the defaults, which no image that anybody has published meets.
+// What is beyond one of them is errdefs.ErrResourceExhausted, with the key of the configuration in its text.
+type Limits struct {
+	// Layer bounds each layer.
+	Layer unpack.Limits
+	// Entries and Bytes are those of all layers of an image together. Bytes also bounds an archive that is imported.
+	Entries, Bytes uint64
+	// Layers are an image's; the kernel stacks 500 at most.
+	Layers uint64
+	// Document is the length of an index, a manifest or a configuration, and DocumentEntries the number of values in it: three
+	// bytes of JSON become a value of a hundred.
+	Document, DocumentEntries uint64
+	// ConfigText is the length of all that a configuration gives to processes: the environment and the command. It is copied for
+	// each container and each exec.
+	ConfigText uint64
+}
+
+// DefaultLimits are those of a node that sets none.
+var DefaultLimits = Limits{
+	Layer:    unpack.Limits{Entries: 10_000_000, Bytes: 512 << 30, PathMemory: 128 << 20},
+	Entries:  20_000_000,
+	Bytes:    1 << 40,
+	Layers:   500,
+	Document: 4 << 20, DocumentEntries: 100_000,
+	ConfigText: 1 << 20,
+}
+
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits
+	for _, f := range []struct{ value, standard *uint64 }{
+		{&l.Layer.Entries, &d.Layer.Entries}, {&l.Layer.Bytes, &d.Layer.Bytes}, {&l.Layer.PathMemory, &d.Layer.PathMemory},
+		{&l.Entries, &d.Entries}, {&l.Bytes, &d.Bytes}, {&l.Layers, &d.Layers},
+		{&l.Document, &d.Document}, {&l.DocumentEntries, &d.DocumentEntries}, {&l.ConfigText, &d.ConfigText},
+	} {
+		if *f.value == 0 {
+			*f.value = *f.standard
+		}
+	}
+	return l
+}
+
+// The keys of the configuration that set limits of images; those of layers are unpack's.
+const (
+	keyEntries         = "max_image_entries"
+	keyBytes           = "max_image_bytes"
+	keyLayers          = "max_layers"
+	keyDocument        = "max_document"
+	keyDocumentEntries = "max_document_entries"
+	keyConfigText      = "max_config_text"
+)
+
+func beyond(what, key string, limit uint64, unit string) error {
+	return &unpack.LimitError{What: what, Key: key, Limit: limit, Unit: unit}
+}
+
+// length checks what a descriptor says of an index, a manifest or a configuration, before it is read.
+func (l *Limits) length(d ocispec.Descriptor) error {
+	if d.Size > int64(l.Document) {
+		return beyond(fmt.Sprintf("it has %d bytes,", d.Size), keyDocument, l.Document, "bytes")
+	}
+	return nil
+}
+
+// document checks an index, a manifest or a configuration before it is parsed: the number of its values is what parsing
+// takes in memory.
+func (l *Limits) document(raw []byte) error {
+	if uint64(len(raw)) > l.Document {
+		return beyond("it has", keyDocument, l.Document, "bytes")
+	}
+	if n := values(raw); n > l.DocumentEntries {
+		return beyond("it has", keyDocumentEntries, l.DocumentEntries, "values")
+	}
+	return nil
+}
+
+// values counts the values of a JSON document, by what stands between them.
+func values(raw []byte) uint64 {
+	n := uint64(1)
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case ',', '[', '{':
+			n++
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// manifest checks what a manifest says of its layers.
+func (l *Limits) manifest(layers []ocispec.Descriptor) error {
+	if uint64(len(layers)) > l.Layers {
+		return beyond(fmt.Sprintf("the image has %d layers,", len(layers)), keyLayers, l.Layers, "of them")
+	}
+	var packed uint64
+	for _, d := range layers {
+		if packed += uint64(max(d.Size, 0)); packed > l.Bytes {
+			return beyond("the layers of the image are packed in", keyBytes, l.Bytes, "bytes")
+		}
+	}
+	return nil
+}
+
+// config checks what a configuration gives to processes.
+func (l *Limits) config(c *ocispec.ImageConfig) error {
+	n := uint64(len(c.User) + len(c.WorkingDir) + len(c.StopSignal))
+	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd) {
+		n += uint64(len(text)) + 16 // and where it is in memory
+	}
+	if n > l.ConfigText {
+		return beyond("environment, command and user of the configuration have", keyConfigText, l.ConfigText, "bytes")
+	}
+	return nil
+}
+
+// total adds up what the layers of an image take, as they come.
+type total struct {
+	limits *Limits
+
+	mu             sync.Mutex
+	entries, bytes uint64
+}
+
+func (t *total) add(l *layerRecord) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.entries += l.Inodes; t.entries > t.limits.Entries {
+		return beyond("the layers of the image have", keyEntries, t.limits.Entries, "files and directories")
+	}
+	if t.bytes += l.Bytes; t.bytes > t.limits.Bytes {
+		return beyond("the layers of the image take", keyBytes, t.limits.Bytes, "bytes on disk")
+	}
+	return nil
+}
