@@ -170,6 +170,9 @@ func (a *archive) read(ctx context.Context, r io.Reader) error {
 func (a *archive) write(r io.Reader, size int64, buf []byte) error {
 	for end := a.size + size; a.size < end; {
 		n, err := io.ReadFull(r, buf[:min(int64(len(buf)), end-a.size)])
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("the archive is cut off: %w", errdefs.ErrInvalidArgument)
+		}
 		if err != nil {
 			return err
 		}
