@@ -67,7 +67,7 @@ func (t *Tree[T]) Root() *Dir[T] { return &t.root }
 // Close closes all descriptors but the root's. The tree can be used further.
 func (t *Tree[T]) Close() {
 	for t.back != nil {
-		t.Forget(t.back.dir)
+		t.shut(t.back)
 	}
 }
 
@@ -174,7 +174,7 @@ func (t *Tree[T]) FD(d *Dir[T]) (int, error) {
 	d.handle = &handle[T]{dir: d, fd: fd}
 	t.pushFront(d.handle)
 	if most := cmp.Or(t.Keep, keep); t.open > most {
-		t.Forget(t.back.dir)
+		t.shut(t.back)
 	}
 	return fd, nil
 }
@@ -234,14 +234,21 @@ func (t *Tree[T]) reach(d *Dir[T]) (int, error) {
 	return from, nil
 }
 
-// Forget closes a directory's descriptor, if it is open. It is needed where another directory takes its place.
+// Forget closes a directory's descriptor, if it is open, and forgets which directory it was. It is needed where another
+// directory takes its place: what was removed together with the old one may be open yet, and would lead up to the old one.
 func (t *Tree[T]) Forget(d *Dir[T]) {
-	h := d.handle
-	if h == nil || d.parent == nil {
+	if d.parent == nil {
 		return
 	}
+	d.ino = 0
+	if d.handle != nil {
+		t.shut(d.handle)
+	}
+}
+
+func (t *Tree[T]) shut(h *handle[T]) {
 	t.unlink(h)
-	d.handle = nil
+	h.dir.handle = nil
 	unix.Close(h.fd)
 }
 

@@ -133,6 +133,36 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	}
 }
 
+// TestADirectoryThatTookAnothersPlaceIsFound: what was below the old one is open yet. FuzzVariant found that the way up from
+// there led to the old one, which was removed: without Forget's reset of the inode this test fails.
+func TestADirectoryThatTookAnothersPlaceIsFound(t *testing.T) {
+	root := openRoot(t, t.TempDir())
+	at := int(root.Fd())
+	tree := New[struct{}](root)
+	defer tree.Close()
+	a := tree.Root().Below("a")
+	b := a.Below("b")
+	for range 2 {
+		if err := errors.Join(unix.Mkdirat(at, "a", 0o700), unix.Mkdirat(at, "a/b", 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := tree.FD(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkdirat(fd, "new", 0o700); err != nil {
+			t.Errorf("this is not the new directory: %v", err)
+		}
+		if _, err := tree.FD(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := Remove(context.Background(), at, "a"); err != nil {
+			t.Fatal(err)
+		}
+		tree.Forget(a)
+	}
+}
+
 // TestAWalkOfWhatChangesStaysInside: two directories change places with links to one outside, again and again, while the tree
 // is walked. This test was seen to fail without the flags of openDir that hold it inside.
 func TestAWalkOfWhatChangesStaysInside(t *testing.T) {
