@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
 	"berth/internal/fileattr"
+	"berth/internal/sparse"
 )
 
 // Fill says what a new volume begins with.
@@ -179,9 +179,6 @@ func (c *copier) entry(in *outDir, from, to int, name string, st *unix.Stat_t) e
 	return times(to, name, st)
 }
 
-// piece is how much is copied before anybody asks whether it is still wanted.
-const piece = 64 << 20
-
 func (c *copier) file(from, to int, name string) error {
 	// O_NONBLOCK: a pipe that took the file's place would hold up the open.
 	fd, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -197,14 +194,7 @@ func (c *copier) file(from, to int, name string) error {
 		return err
 	}
 	out := os.NewFile(uintptr(fd), name)
-	for err == nil {
-		if err = c.ctx.Err(); err == nil {
-			_, err = io.CopyN(out, in, piece) // the kernel copies, where it can
-		}
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
+	_, err = sparse.Copy(c.ctx, out, in)
 	return errors.Join(err, out.Close())
 }
 
