@@ -135,5 +135,6 @@ func imageLimits(i *config.Image) image.Limits {
 		},
 		Layers: uint64(i.MaxLayers), Entries: uint64(i.MaxImageEntries), Bytes: config.Bytes(i.MaxImageBytes),
 		Document: config.Bytes(i.MaxDocument), DocumentEntries: uint64(i.MaxDocumentEntries), ConfigText: config.Bytes(i.MaxConfigText),
+		Volumes: uint64(i.MaxVolumes), Lookups: uint64(i.MaxImageLookups),
 	}
 }

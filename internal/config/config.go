@@ -69,9 +69,11 @@ type Image struct {
 	MaxLayerPathMemory     string   `toml:"max_layer_path_memory"`
 	MaxImageEntries        int64    `toml:"max_image_entries"`
 	MaxImageBytes          string   `toml:"max_image_bytes"`
+	MaxImageLookups        int64    `toml:"max_image_lookups"`
 	MaxDocument            string   `toml:"max_document"`
 	MaxDocumentEntries     int64    `toml:"max_document_entries"`
 	MaxConfigText          string   `toml:"max_config_text"`
+	MaxVolumes             int      `toml:"max_volumes"`
 }
 
 // Bytes is a size of a valid configuration, such as MaxLayerBytes.
@@ -197,12 +199,14 @@ func Default() *Config {
 			MaxLayers:              500,
 			MaxLayerEntries:        10_000_000,
 			MaxLayerBytes:          "512g",
-			MaxLayerPathMemory:     "128m",
+			MaxLayerPathMemory:     "64m",
 			MaxImageEntries:        20_000_000,
 			MaxImageBytes:          "1t",
+			MaxImageLookups:        4_000_000,
 			MaxDocument:            "4m",
 			MaxDocumentEntries:     100_000,
 			MaxConfigText:          "1m",
+			MaxVolumes:             100,
 		},
 		Stream: Stream{
 			Address:       "127.0.0.1",

@@ -171,6 +171,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"no layers":                 {file: "[image]\nmax_layers = 0", want: []string{":2", "image.max_layers", "1..500"}},
 		"more layers than can be":   {file: "[image]\nmax_layers = 501", want: []string{":2", "image.max_layers", "1..500"}},
 		"no entries":                {file: "[image]\nmax_layer_entries = 0", want: []string{":2", "image.max_layer_entries"}},
+		"no lookups":                {file: "[image]\nmax_image_lookups = 0", want: []string{":2", "image.max_image_lookups"}},
+		"no volumes":                {file: "[image]\nmax_volumes = 0", want: []string{":2", "image.max_volumes", "1..10000"}},
 		"a limit that is no size":   {file: "[image]\nmax_layer_bytes = \"all\"", want: []string{":2", "image.max_layer_bytes", "512m"}},
 		"no size at all":            {file: "[stream]\nattach_backlog = \"\"", want: []string{":2", "stream.attach_backlog"}},
 		"a ulimit":                  {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},

@@ -197,12 +197,14 @@ func (v *validation) image(i *Image) {
 	const most = 1 << 40
 	v.between("image.max_layer_entries", i.MaxLayerEntries, 1, most)
 	v.between("image.max_image_entries", i.MaxImageEntries, 1, most)
+	v.between("image.max_image_lookups", i.MaxImageLookups, 1, most)
 	v.between("image.max_document_entries", i.MaxDocumentEntries, 1, most)
 	v.size("image.max_layer_bytes", i.MaxLayerBytes)
 	v.size("image.max_layer_path_memory", i.MaxLayerPathMemory)
 	v.size("image.max_image_bytes", i.MaxImageBytes)
 	v.size("image.max_document", i.MaxDocument)
 	v.size("image.max_config_text", i.MaxConfigText)
+	v.between("image.max_volumes", int64(i.MaxVolumes), 1, 10_000)
 	for _, ref := range i.Pinned {
 		if strings.TrimSpace(ref) == "" {
 			v.fail("image.pinned", "has an empty reference")

@@ -30,7 +30,7 @@ import (
 func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
 	list, err := s.importArchive(ctx, r)
 	if err != nil {
-		return nil, fmt.Errorf("import archive: %w", diskError(err))
+		return nil, brief(fmt.Errorf("import archive: %w", diskError(err)))
 	}
 	return list, nil
 }
@@ -85,7 +85,7 @@ type archive struct {
 	digests map[part]digest.Digest // of parts that were read for it: an archive may name a layer a thousand times
 	limits  *Limits
 	size    int64  // of all parts
-	memory  uint64 // of parts
+	memory  uint64 // of parts, and of documents that were read: each image keeps its own until the end
 }
 
 type part struct {
@@ -96,6 +96,8 @@ type part struct {
 const (
 	// partMemory is what a part takes in memory beside its names.
 	partMemory = 256
+	// valueMemory is what a value of a document takes in memory once it is parsed.
+	valueMemory = 100
 	// maxNames is how many images, and names of images, an archive may have: each is recorded by itself.
 	maxNames = 1000
 )
@@ -141,9 +143,8 @@ func (a *archive) read(ctx context.Context, r io.Reader) error {
 			return fmt.Errorf("the archive is not a sound tar: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 		name := path.Clean(h.Name)
-		a.memory += uint64(partMemory + len(name) + len(h.Linkname))
-		if limit := a.limits.Layer.PathMemory; a.memory > limit {
-			return beyond("the names in the archive take", unpack.KeyPathMemory, limit, "bytes of memory")
+		if err := a.keep(uint64(partMemory + len(name) + len(h.Linkname))); err != nil {
+			return err
 		}
 		switch h.Typeflag {
 		case tar.TypeReg:
@@ -164,6 +165,14 @@ func (a *archive) read(ctx context.Context, r io.Reader) error {
 			a.parts[name] = part{link: path.Clean(h.Linkname)}
 		}
 	}
+}
+
+// keep counts what the archive takes in memory.
+func (a *archive) keep(n uint64) error {
+	if a.memory += n; a.memory > a.limits.Layer.PathMemory {
+		return beyond("the names and documents in the archive take", unpack.KeyPathMemory, a.limits.Layer.PathMemory, "bytes of memory")
+	}
+	return nil
 }
 
 // write adds a part to the file. Zeros become holes: a few bytes may be unpacked to any number of them.
@@ -231,11 +240,17 @@ func (a *archive) document(p part) ([]byte, error) {
 	if limit := a.limits.Document; uint64(p.size) > limit {
 		return nil, beyond(fmt.Sprintf("a document has %d bytes,", p.size), keyDocument, limit, "bytes")
 	}
+	if err := a.keep(uint64(p.size)); err != nil {
+		return nil, err
+	}
 	data := make([]byte, p.size)
 	if _, err := a.file.ReadAt(data, p.offset); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	return data, a.limits.document(data)
+	if err := a.limits.document(data); err != nil {
+		return nil, err
+	}
+	return data, a.keep(valueMemory * values(data))
 }
 
 func (a *archive) json(name string, v any) error {
@@ -308,7 +323,7 @@ func (s *Store) dockerArchive(ctx context.Context, a *archive) ([]*source, error
 			return nil, err
 		}
 		if uint64(len(m.Layers)) > s.cfg.Limits.Layers {
-			return nil, beyond(fmt.Sprintf("the image %q has %d layers,", m.RepoTags, len(m.Layers)), keyLayers, s.cfg.Limits.Layers, "of them")
+			return nil, beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), keyLayers, s.cfg.Limits.Layers, "of them")
 		}
 		for _, name := range m.Layers {
 			l, err := a.add(ctx, name, images.MediaTypeDockerSchema2Layer)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -167,20 +169,9 @@ func TestHostileImagesAreBounded(t *testing.T) {
 		peak int64  // MiB
 		env  []string
 	}{
-		{"deep directories", func(name string) {
-			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
-				for chain := range 30 {
-					path := strconv.Itoa(chain)
-					for range 2000 {
-						if err := w.WriteHeader(header(tar.TypeDir, path, "")); err != nil {
-							return err
-						}
-						path += "/d"
-					}
-				}
-				return nil
-			}))
-		}, fine, 150, nil},
+		{"deep directories", func(name string) { f.put(name, ocispec.ImageConfig{}, deepDirectories(t)) }, fine, 150, nil},
+		{"deep directories beyond the bound", func(name string) { f.put(name, ocispec.ImageConfig{}, deepDirectories(t)) },
+			"max_layer_entries", 150, []string{"BERTH_TEST_PULL_ENTRIES=20000"}},
 		{"deep directories that are implied", func(name string) {
 			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
 				for chain := range 30 {
@@ -222,23 +213,9 @@ func TestHostileImagesAreBounded(t *testing.T) {
 				return nil
 			}))
 		}, "max_layer_path_memory", 250, []string{"BERTH_TEST_PULL_PATH_MEMORY=33554432"}},
-		{"replaced links", func(name string) {
-			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
-				for i := range 20_000 {
-					if err := w.WriteHeader(header(tar.TypeReg, fmt.Sprintf("d%d/f", i), "")); err != nil {
-						return err
-					}
-				}
-				for range 2 {
-					for i := range 20_000 {
-						if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i), "d0")); err != nil {
-							return err
-						}
-					}
-				}
-				return nil
-			}))
-		}, fine, 150, nil},
+		{"replaced links", func(name string) { f.put(name, ocispec.ImageConfig{}, replacedLinks(t)) }, fine, 150, nil},
+		{"replaced links beyond the bound", func(name string) { f.put(name, ocispec.ImageConfig{}, replacedLinks(t)) },
+			"max_layer_entries", 150, []string{"BERTH_TEST_PULL_ENTRIES=45000"}},
 		{"one name, a million times", func(name string) {
 			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
 				for range 1_000_000 {
@@ -279,6 +256,52 @@ func TestHostileImagesAreBounded(t *testing.T) {
 				return nil
 			}))
 		}, "max_layer_entries", 150, []string{"BERTH_TEST_PULL_ENTRIES=1000000"}},
+		{"a hundred layers that put things into the directories of each other", func(name string) {
+			var layers []packed
+			for i := range 100 {
+				layers = append(layers, entries(t, func(w *tar.Writer) error {
+					for k := range 2 {
+						if err := w.WriteHeader(header(tar.TypeReg, strconv.Itoa(k)+strings.Repeat("/d", 1500)+fmt.Sprintf("/f%d", i), "")); err != nil {
+							return err
+						}
+					}
+					return nil
+				}))
+			}
+			f.put(name, ocispec.ImageConfig{}, layers...)
+		}, "max_image_lookups", 150, []string{"BERTH_TEST_PULL_LOOKUPS=100000"}},
+		{"extended attributes of no kind", func(name string) {
+			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
+				h := header(tar.TypeReg, "f", "")
+				for i := range 200 {
+					h.PAXRecords = map[string]string{}
+					for k := range 3000 {
+						h.PAXRecords[fmt.Sprintf("SCHILY.xattr.none.%0200d", i*3000+k)] = ""
+					}
+					if err := w.WriteHeader(h); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+		}, fine, 150, nil},
+		{"windows of zstd as large as may be", func(name string) {
+			f.put(name, ocispec.ImageConfig{}, zstdWindow(t, 0), zstdWindow(t, 1), zstdWindow(t, 2))
+		}, fine, 600, nil},
+		{"as many directories as memory allows", func(name string) {
+			var layers []packed
+			for i := range 3 {
+				layers = append(layers, entries(t, func(w *tar.Writer) error {
+					for k := range 70_000 {
+						if err := w.WriteHeader(header(tar.TypeReg, fmt.Sprintf("%d-%0240d/f", i, k), "")); err != nil {
+							return err
+						}
+					}
+					return nil
+				}))
+			}
+			f.put(name, ocispec.ImageConfig{}, layers...)
+		}, fine, 600, []string{"BERTH_TEST_PULL_PATH_MEMORY=33554432"}},
 		{"names of a megabyte", func(name string) {
 			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
 				return w.WriteHeader(header(tar.TypeReg, strings.Repeat("n", 1<<20-100), ""))
@@ -401,6 +424,48 @@ func TestHostileImagesAreBounded(t *testing.T) {
 		{"a manifest beyond its length", func(name string) {
 			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat(`a`, 5_000_000)+`"}}`))
 		}, "more than the 4194304 bytes", 150, nil},
+		{"many volumes", func(name string) {
+			c := ocispec.ImageConfig{Volumes: map[string]struct{}{}}
+			for i := range 101 {
+				c.Volumes[fmt.Sprintf("/v%d", i)] = struct{}{}
+			}
+			f.put(name, c)
+		}, "max_volumes", 150, nil},
+		{"a media type of megabytes", func(name string) {
+			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("\\u0001", 500_000)+`"},"layers":[]}`))
+		}, "…", 250, nil},
+		{"an image of entries that leave nothing", func(name string) {
+			var layers []packed
+			for i := range 3 {
+				layers = append(layers, entries(t, func(w *tar.Writer) error {
+					for range 400 {
+						if err := w.WriteHeader(header(tar.TypeSymlink, strconv.Itoa(i), "x")); err != nil {
+							return err
+						}
+					}
+					return nil
+				}))
+			}
+			f.put(name, ocispec.ImageConfig{}, layers...)
+		}, "max_image_entries", 150, []string{"BERTH_TEST_PULL_IMAGE_ENTRIES=1000"}},
+		{"an image of holes", func(name string) {
+			var layers []packed
+			for i := range 3 {
+				layers = append(layers, pack(t, rt.Zstd, func(w io.Writer) error {
+					tw := tar.NewWriter(w)
+					h := header(tar.TypeReg, strconv.Itoa(i), "")
+					h.Size = 64 << 20
+					if err := tw.WriteHeader(h); err != nil {
+						return err
+					}
+					if _, err := tw.Write(make([]byte, h.Size)); err != nil {
+						return err
+					}
+					return tw.Close()
+				}))
+			}
+			f.put(name, ocispec.ImageConfig{}, layers...)
+		}, "max_image_bytes", 200, []string{"BERTH_TEST_PULL_IMAGE_BYTES=134217728"}},
 		{"sixty thousand variables", func(name string) {
 			c := ocispec.ImageConfig{}
 			for i := range 60_000 {
@@ -467,9 +532,91 @@ func TestHostileImagesAreBounded(t *testing.T) {
 			if strings.HasPrefix(c.want, "max_") && !strings.Contains(o.err, "[image] "+c.want+" sets") {
 				t.Errorf("error %q", o.err)
 			}
+			if len(o.err) > 5000 {
+				t.Errorf("an error of %d bytes", len(o.err))
+			}
 			if o.peak > c.peak<<20 {
 				t.Errorf("it took %d MiB of memory, more than %d", o.peak>>20, c.peak)
 			}
 		})
 	}
+}
+
+// zstdWindow is a layer of zeros, packed with the largest window that is read.
+func zstdWindow(t *testing.T, n byte) packed {
+	t.Helper()
+	var out bytes.Buffer
+	z, err := zstd.NewWriter(&out, zstd.WithWindowSize(128<<20), zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := sha256.New()
+	w := tar.NewWriter(io.MultiWriter(z, hash))
+	h := header(tar.TypeReg, fmt.Sprintf("f%d", n), "")
+	h.Size = 300 << 20
+	if err := w.WriteHeader(h); err != nil {
+		t.Fatal(err)
+	}
+	block := bytes.Repeat([]byte{n + 1}, 1<<20)
+	for range h.Size >> 20 {
+		if _, err := w.Write(block); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return packed{out.Bytes(), fmt.Sprintf("sha256:%x", hash.Sum(nil)), h.Size}
+}
+
+// deepDirectories is a layer of 60,000 directories, up to 2000 deep.
+func deepDirectories(t *testing.T) packed {
+	return entries(t, func(w *tar.Writer) error {
+		for chain := range 30 {
+			path := strconv.Itoa(chain)
+			for range 2000 {
+				if err := w.WriteHeader(header(tar.TypeDir, path, "")); err != nil {
+					return err
+				}
+				path += "/d"
+			}
+		}
+		return nil
+	})
+}
+
+// replacedLinks is a layer of 20,000 files in directories of their own, and 20,000 links that come twice.
+func replacedLinks(t *testing.T) packed {
+	return entries(t, func(w *tar.Writer) error {
+		for i := range 20_000 {
+			if err := w.WriteHeader(header(tar.TypeReg, fmt.Sprintf("d%d/f", i), "")); err != nil {
+				return err
+			}
+		}
+		for range 2 {
+			for i := range 20_000 {
+				if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i), "d0")); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// TestAnArchiveOfManyLongDocumentsIsRefused: each image of it would keep its own in memory; a thousand took gigabytes.
+func TestAnArchiveOfManyLongDocumentsIsRefused(t *testing.T) {
+	f := newFixture(t)
+	img := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
+	img.RootFS.Type = "layers"
+	img.Config.Labels = map[string]string{"long": strings.Repeat("x", 3<<20)}
+	config, err := json.Marshal(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := strings.TrimSuffix(strings.Repeat(`{"Config":"c.json","Layers":[]},`, 1000), ",")
+	data := archiveOf(t, archivePart{"c.json", string(config)}, archivePart{"manifest.json", "[" + list + "]"})
+	_, err = f.ImportArchive(t.Context(), bytes.NewReader(data))
+	wantErr(t, err, errdefs.ErrResourceExhausted, "max_layer_path_memory")
+	f.wantNothing()
 }

@@ -183,7 +183,7 @@ func TestMain(m *testing.M) {
 			Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
 			Limits: Limits{
 				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
-				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"),
+				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),
 			},
 		})
 		if err == nil {

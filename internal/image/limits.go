@@ -15,13 +15,18 @@ import (
 type Limits struct {
 	// Layer bounds each layer.
 	Layer unpack.Limits
-	// Entries and Bytes are those of all layers of an image together. Bytes also bounds an archive that is imported.
+	// Entries and Bytes are those of all layers of an image together, counted as for one layer. Bytes also bounds an
+	// archive that is imported.
 	Entries, Bytes uint64
+	// Lookups are what fitting the layers of an image to one another may take: it grows with the square of their number.
+	Lookups uint64
 	// Layers are an image's; the kernel stacks 500 at most.
 	Layers uint64
 	// Document is the length of an index, a manifest or a configuration, and DocumentEntries the number of values in it: three
 	// bytes of JSON become a value of a hundred.
 	Document, DocumentEntries uint64
+	// Volumes are those that a configuration declares: each container gets a directory, a copy and a mount for each.
+	Volumes uint64
 	// ConfigText is the length of all that a configuration gives to processes: the environment and the command. It is copied for
 	// each container and each exec.
 	ConfigText uint64
@@ -29,12 +34,13 @@ type Limits struct {
 
 // DefaultLimits are those of a node that sets none.
 var DefaultLimits = Limits{
-	Layer:    unpack.Limits{Entries: 10_000_000, Bytes: 512 << 30, PathMemory: 128 << 20},
+	Layer:    unpack.Limits{Entries: 10_000_000, Bytes: 512 << 30, PathMemory: 64 << 20},
 	Entries:  20_000_000,
 	Bytes:    1 << 40,
+	Lookups:  4_000_000,
 	Layers:   500,
 	Document: 4 << 20, DocumentEntries: 100_000,
-	ConfigText: 1 << 20,
+	Volumes: 100, ConfigText: 1 << 20,
 }
 
 func (l Limits) withDefaults() Limits {
@@ -43,6 +49,7 @@ func (l Limits) withDefaults() Limits {
 		{&l.Layer.Entries, &d.Layer.Entries}, {&l.Layer.Bytes, &d.Layer.Bytes}, {&l.Layer.PathMemory, &d.Layer.PathMemory},
 		{&l.Entries, &d.Entries}, {&l.Bytes, &d.Bytes}, {&l.Layers, &d.Layers},
 		{&l.Document, &d.Document}, {&l.DocumentEntries, &d.DocumentEntries}, {&l.ConfigText, &d.ConfigText},
+		{&l.Volumes, &d.Volumes}, {&l.Lookups, &d.Lookups},
 	} {
 		if *f.value == 0 {
 			*f.value = *f.standard
@@ -59,6 +66,7 @@ const (
 	keyDocument        = "max_document"
 	keyDocumentEntries = "max_document_entries"
 	keyConfigText      = "max_config_text"
+	keyVolumes         = "max_volumes"
 )
 
 func beyond(what, key string, limit uint64, unit string) error {
@@ -117,8 +125,11 @@ func (l *Limits) manifest(layers []ocispec.Descriptor) error {
 	return nil
 }
 
-// config checks what a configuration gives to processes.
+// config checks what a configuration gives to processes and containers.
 func (l *Limits) config(c *ocispec.ImageConfig) error {
+	if n := uint64(len(c.Volumes)); n > l.Volumes {
+		return beyond(fmt.Sprintf("the configuration declares %d volumes,", n), keyVolumes, l.Volumes, "of them")
+	}
 	n := uint64(len(c.User) + len(c.WorkingDir) + len(c.StopSignal))
 	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd) {
 		n += uint64(len(text)) + 16 // and where it is in memory
@@ -140,11 +151,11 @@ type total struct {
 func (t *total) add(l *layerRecord) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.entries += l.Inodes; t.entries > t.limits.Entries {
-		return beyond("the layers of the image have", keyEntries, t.limits.Entries, "files and directories")
+	if t.entries += max(l.Entries, l.Inodes); t.entries > t.limits.Entries {
+		return beyond("the layers of the image have", keyEntries, t.limits.Entries, "entries")
 	}
-	if t.bytes += l.Bytes; t.bytes > t.limits.Bytes {
-		return beyond("the layers of the image take", keyBytes, t.limits.Bytes, "bytes on disk")
+	if t.bytes += max(l.Length, l.Bytes); t.bytes > t.limits.Bytes {
+		return beyond("the layers of the image have", keyBytes, t.limits.Bytes, "bytes")
 	}
 	return nil
 }

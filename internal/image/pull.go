@@ -55,7 +55,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("pull %s: %w", named, err)
+		return nil, brief(fmt.Errorf("pull %s: %w", named, err))
 	}
 	s.log.Info("image pulled", "image", named.String(), "id", img.ID, "bytes", img.Size, "took", time.Since(start))
 	return img, nil

@@ -41,11 +41,14 @@ type imageRecord struct {
 
 // layerRecord is a layer's directory as it is kept.
 type layerRecord struct {
-	N          string `json:"n"`   // its name under layers/
-	Key        string `json:"key"` // the diff ID, or chain:<chain ID> for a variant
-	DiffID     string `json:"diffID"`
-	Bytes      uint64 `json:"bytes"`
-	Inodes     uint64 `json:"inodes"`
+	N      string `json:"n"`   // its name under layers/
+	Key    string `json:"key"` // the diff ID, or chain:<chain ID> for a variant
+	DiffID string `json:"diffID"`
+	Bytes  uint64 `json:"bytes"`
+	Inodes uint64 `json:"inodes"`
+	// Entries and Length are what unpacking has cost; see unpack.Result. Records of the first version have none.
+	Entries    uint64 `json:"entries,omitempty"`
+	Length     uint64 `json:"length,omitempty"`
 	OpaqueRoot bool   `json:"opaqueRoot,omitempty"`
 	// Depends: how the layer's directories look depends on the layers below. Which, is in the layerFile.
 	Depends bool `json:"depends,omitempty"`

@@ -64,18 +64,19 @@ type Store struct {
 	work     sync.WaitGroup
 	syncs    chan struct{} // a sync of the disk is wanted
 
-	commit   sync.Mutex // held while records change on disk; taken before mu
-	variants sync.Mutex // held while a variant of a layer is made; taken before mu
+	commit sync.Mutex // held while records change on disk; taken before mu
 
 	mu     sync.Mutex // guards what follows, and the fields of layers that say so
 	images map[string]*imageRecord
 	names  map[string]string // tags and name@digest, to image IDs
 	layers map[string]*layer // by key
 	jobs   map[digest.Digest]*job
-	holds  map[string][]string // holder to image IDs
-	next   uint64              // number of the next layer directory
-	busy   map[string]bool     // directories being made or removed
-	closed bool
+	// variants has the directories of layers of which a variant is being made, with channels that are closed at the end.
+	variants map[string]chan struct{}
+	holds    map[string][]string // holder to image IDs
+	next     uint64              // number of the next layer directory
+	busy     map[string]bool     // directories being made or removed
+	closed   bool
 }
 
 // layer is a complete layer.
@@ -132,7 +133,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		}),
 		syncs:  make(chan struct{}, 1),
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
-		jobs: map[digest.Digest]*job{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
+		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
 	}
 	if s.db, err = openRecords(filepath.Join(cfg.Root, "images.db")); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)

@@ -70,7 +70,8 @@ func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layer
 		s.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest, "attributes", result.Unsupported)
 	}
 	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{
-		Bytes: result.Bytes, Inodes: result.Inodes, OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
+		Bytes: result.Bytes, Inodes: result.Inodes, Entries: result.Entries, Length: result.Length,
+		OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
 	}}, nil
 }
 

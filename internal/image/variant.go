@@ -29,6 +29,7 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 	for i, l := range layers {
 		diffIDs[i] = digest.Digest(l.DiffID)
 	}
+	left := s.cfg.Limits.Lookups
 	for i, l := range layers {
 		if i == 0 || !l.Depends {
 			continue
@@ -37,7 +38,7 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 			return err
 		}
 		chain := identity.ChainID(append([]digest.Digest(nil), diffIDs[:i+1]...))
-		v, err := s.variant(ctx, l, chainKey+chain.String(), layers[:i])
+		v, err := s.variant(ctx, l, chainKey+chain.String(), layers[:i], &left)
 		if err != nil {
 			return fmt.Errorf("layer %s: %w", l.DiffID, diskError(err))
 		}
@@ -56,10 +57,13 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 }
 
 // variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the layer is
-// right as it is.
-func (s *Store) variant(ctx context.Context, l *layer, key string, below []*layer) (*layer, error) {
-	s.variants.Lock()
-	defer s.variants.Unlock()
+// right as it is. left are the lookups that the image may still take.
+func (s *Store) variant(ctx context.Context, l *layer, key string, below []*layer, left *uint64) (*layer, error) {
+	release, err := s.alone(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	s.mu.Lock()
 	if v := s.layers[key]; v != nil {
 		v.refs++
@@ -69,7 +73,10 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 	s.mu.Unlock()
 
 	home := filepath.Join(s.root, "layers", l.N)
-	result, err := s.makeVariant(ctx, l, home, below)
+	result, err := s.makeVariant(ctx, l, home, below, *left)
+	if err == nil {
+		*left = max(*left-min(*left, result.Lookups), 1) // 0 would be no limit
+	}
 	if err == nil && !result.Made {
 		return nil, nil
 	}
@@ -99,8 +106,33 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 	return v, nil
 }
 
+// alone waits until nobody else makes a variant of a layer: all are made in one place.
+func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error) {
+	for {
+		s.mu.Lock()
+		other := s.variants[l.N]
+		if other == nil {
+			done := make(chan struct{})
+			s.variants[l.N] = done
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				delete(s.variants, l.N)
+				s.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
 // makeVariant makes the variant of a layer in the layer's own directory, if it needs one.
-func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []*layer) (*variant.Result, error) {
+func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []*layer, lookups uint64) (*variant.Result, error) {
 	implied, err := readImplied(home)
 	if err == nil {
 		err = s.setAside(home)
@@ -125,7 +157,7 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 		open = append(open, f)
 	}
 	return variant.Make(ctx, variant.Request{
-		Home: open[0], Name: stagingDir, Layer: open[1], Below: open[2:], Implied: implied,
+		Home: open[0], Name: stagingDir, Layer: open[1], Below: open[2:], Implied: implied, Lookups: lookups,
 	})
 }
 

@@ -110,9 +110,9 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOTSUP):
-			l.unsupported[key] = struct{}{}
+			l.notSupported(key)
 		case errors.Is(err, unix.EPERM) && h.Typeflag != tar.TypeReg && strings.HasPrefix(key, "user."):
-			l.unsupported[key] = struct{}{} // xattr(7): user.* is for files and directories only
+			l.notSupported(key) // xattr(7): user.* is for files and directories only
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.E2BIG):
 			return invalid("the extended attribute %q: %v", shortened(key), err)
 		case errors.Is(err, unix.ENOSPC):
@@ -123,6 +123,15 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 		}
 	}
 	return nil
+}
+
+// maxUnsupported is how many names Result.Unsupported has: a layer may have millions that no file system takes.
+const maxUnsupported = 20
+
+func (l *layer) notSupported(key string) {
+	if len(l.unsupported) < maxUnsupported {
+		l.unsupported[shortened(key)] = struct{}{}
+	}
 }
 
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

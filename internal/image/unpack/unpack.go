@@ -42,7 +42,10 @@ type Result struct {
 	Implied Implied
 	// OpaqueRoot: the layer hides everything below it. Overlayfs does not look at the mark on a layer's root.
 	OpaqueRoot bool
-	// Unsupported are extended attributes that the file system does not take, by name.
+	// Entries and Length are what the layer has cost: Entries as Limits.Entries counts them, Length that of its tar or of its files
+	// with their holes, whichever is more.
+	Entries, Length uint64
+	// Unsupported are extended attributes that the file system does not take, by name: the first ones, if there are many.
 	Unsupported []string
 }
 
@@ -58,7 +61,11 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits) (*Res
 		buf:         make([]byte, copyBytes),
 	}
 	defer l.tree.Close()
-	tr := tar.NewReader(Bound(ctx, r, limits))
+	in := &stream{ctx: ctx, r: r, limit: limits.Bytes}
+	if bound, ok := r.(*stream); ok {
+		in = bound
+	}
+	tr := tar.NewReader(in)
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -79,7 +86,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits) (*Res
 		return nil, diskError(err)
 	}
 	return &Result{
-		Bytes: l.bytes, Inodes: l.inodes,
+		Bytes: l.bytes, Inodes: l.inodes, Entries: l.work, Length: max(in.n, l.length),
 		Implied:     l.implied(),
 		OpaqueRoot:  l.tree.Root().Data.opaque,
 		Unsupported: slices.Sorted(maps.Keys(l.unsupported)),
@@ -98,9 +105,6 @@ func shortened(name string) string {
 // Bound makes a reader of a layer's tar that ends with a context, and with an error where the tar is longer than it may be.
 // Layer does it by itself; it is for what stands behind the end of the archive.
 func Bound(ctx context.Context, r io.Reader, limits Limits) io.Reader {
-	if s, ok := r.(*stream); ok {
-		return s
-	}
 	return &stream{ctx: ctx, r: r, limit: limits.Bytes}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/containerd/errdefs"
@@ -13,6 +12,7 @@ import (
 	"berth/internal/dirtree"
 	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
+	"berth/internal/sparse"
 )
 
 // Request is a layer and what it is stacked upon. All directories are open for reading.
@@ -24,27 +24,35 @@ type Request struct {
 	// mounts.
 	Home *os.File
 	Name string
+	// Lookups are how many directories of the layers below may be looked into; 0: any number. An image can have hundreds of layers that
+	// all put something into the same directories.
+	Lookups uint64
 }
 
 // Result is plain data, so that it can come from another process.
 type Result struct {
 	Made bool // false: the layer is right as it is
-	// Bytes, rounded up to blocks, and Inodes are those of files that had to be copied. All others are the layer's own.
+	// Bytes, rounded up to blocks, and Inodes are those of files that had to be copied, and of directories that the layer does not
+	// have. All other files are the layer's own.
 	Bytes, Inodes uint64
+	// Lookups are those that were needed.
+	Lookups uint64
 }
 
 // Make makes a layer's variant where the layer needs one. What it made when it fails is left to the caller.
 //
-// Errors: errdefs.ErrInvalidArgument for a layer that cannot be meant, errdefs.ErrResourceExhausted for a full disk.
+// Errors: errdefs.ErrInvalidArgument for a layer that cannot be meant, errdefs.ErrResourceExhausted for a full disk, or for a layer
+// that needs more lookups than it may.
 func Make(ctx context.Context, r Request) (*Result, error) {
 	below := newStack(r.Below...)
+	below.limit = r.Lookups
 	defer below.close()
 	p, err := newPlan(ctx, r.Implied, below)
 	if err != nil {
 		return nil, err
 	}
 	if !p.needed {
-		return &Result{}, nil
+		return &Result{Lookups: below.lookups}, nil
 	}
 	if err := unix.Mkdirat(int(r.Home.Fd()), r.Name, 0o755); err != nil {
 		return nil, &os.PathError{Op: "mkdir", Path: r.Name, Err: err}
@@ -66,7 +74,7 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 	if err := p.check(root, r.Below); err != nil {
 		return nil, err
 	}
-	m.result.Made = true
+	m.result.Made, m.result.Lookups = true, below.lookups
 	return &m.result, nil
 }
 
@@ -77,6 +85,7 @@ type maker struct {
 	in     *dirtree.Tree[source]
 	out    *dirtree.Tree[made]
 	copies map[uint64]copied // by inode of the layer's file
+	dirs   int               // of the layer
 	result Result
 }
 
@@ -102,6 +111,8 @@ type (
 	inDir  = dirtree.Dir[source]
 	outDir = dirtree.Dir[made]
 )
+
+const block = 4096 // what the smallest file takes on disk
 
 // copied is a copy that was made of a file, since it cannot have another name.
 type copied struct {
@@ -129,12 +140,17 @@ func (m *maker) make() error {
 	if err != nil {
 		return err
 	}
+	if more := m.out.Len() - m.dirs; more > 0 { // on the way to where links lead
+		m.result.Inodes += uint64(more)
+		m.result.Bytes += uint64(more) * block
+	}
 	return m.dress()
 }
 
 // directory puts a directory of the layer into its place.
 func (m *maker) directory(in *inDir, name string) (*inDir, error) {
 	d := in.Below(name)
+	m.dirs++
 	d.Data.planned = m.plan.child(in.Data.planned, name)
 	var to *outDir
 	var err error
@@ -313,7 +329,7 @@ func (m *maker) copy(from int, name string, st *unix.Stat_t, to *outDir) error {
 	}
 	out := os.NewFile(uintptr(fd), name)
 	defer out.Close()
-	n, err := io.Copy(out, in)
+	n, err := sparse.Copy(m.ctx, out, in)
 	if err != nil {
 		return err
 	}
@@ -326,7 +342,7 @@ func (m *maker) copy(from int, name string, st *unix.Stat_t, to *outDir) error {
 	}
 	m.copies[st.Ino] = copied{to, name}
 	m.result.Inodes++
-	m.result.Bytes += uint64(n+4095) / 4096 * 4096
+	m.result.Bytes += uint64(n+block-1) / block * block
 	return setTimes(int(out.Fd()), st)
 }
 

@@ -137,6 +137,10 @@ func TestAFileWithAsManyNamesAsCanBe(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(fs, "d/0"), []byte("content"), 0o640); err != nil {
 		t.Fatal(err)
 	}
+	const length = 256 << 30 // of a hole, which the copy does not fill
+	if err := os.Truncate(filepath.Join(fs, "d/0"), length); err != nil {
+		t.Fatal(err)
+	}
 	links := 0
 	for limit := 200_000; links < limit; links++ {
 		err := os.Link(filepath.Join(fs, "d/0"), filepath.Join(fs, "d", strconv.Itoa(links+1)))
@@ -168,8 +172,61 @@ func TestAFileWithAsManyNamesAsCanBe(t *testing.T) {
 	if r.Inodes != 1 || r.Bytes != 4096 {
 		t.Errorf("%d copies of %d bytes", r.Inodes, r.Bytes)
 	}
-	if data, err := os.ReadFile(filepath.Join(home, "variant/d/0")); err != nil || string(data) != "content" {
+	copied := open(t, filepath.Join(home, "variant/d/0"))
+	data := make([]byte, 8)
+	if _, err := copied.ReadAt(data, 0); err != nil || string(data) != "content\x00" {
 		t.Errorf("%q, %v", data, err)
+	}
+	if info, err := copied.Stat(); err != nil || info.Size() != length {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// TestLayersBelowAreLookedIntoAsOftenAsIsAllowed was seen to fail without the call of pay.
+func TestLayersBelowAreLookedIntoAsOftenAsIsAllowed(t *testing.T) {
+	top := t.TempDir()
+	layer, below := filepath.Join(top, "layer"), filepath.Join(top, "below")
+	var list unpack.Implied
+	for i := range 10 {
+		for _, dir := range []string{layer, below} {
+			if err := os.MkdirAll(filepath.Join(dir, strconv.Itoa(i)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		list = list.Append(unpack.ImpliedDir{Depth: 1, Name: strconv.Itoa(i), Implied: true})
+	}
+	r := Request{Layer: open(t, layer), Home: open(t, top), Name: "variant", Implied: list}
+	for range 50 {
+		r.Below = append(r.Below, open(t, below))
+	}
+	need := uint64(10 * 51)
+	r.Lookups = need
+	if made, err := Make(context.Background(), r); err != nil || made.Lookups != need {
+		t.Errorf("%+v, %v", made, err)
+	}
+	r.Lookups = need - 1
+	if _, err := Make(context.Background(), r); !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyLookups) {
+		t.Error(err)
+	}
+}
+
+// TestDirectoriesThatAVariantAddsAreCounted: a link may lead a long way.
+func TestDirectoriesThatAVariantAddsAreCounted(t *testing.T) {
+	top := t.TempDir()
+	for _, dir := range []string{"below/x/y/z", "layer/l"} {
+		if err := os.MkdirAll(filepath.Join(top, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("x/y/z", filepath.Join(top, "below/l")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Make(context.Background(), Request{
+		Layer: open(t, filepath.Join(top, "layer")), Below: []*os.File{open(t, filepath.Join(top, "below"))}, Home: open(t, top), Name: "variant",
+		Implied: unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "l", Implied: true}),
+	})
+	if err != nil || r.Inodes != 2 || r.Bytes != 2*4096 {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

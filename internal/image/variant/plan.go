@@ -80,6 +80,9 @@ func newPlan(ctx context.Context, implied unpack.Implied, below *stack) (*plan, 
 // decide finds the place of a directory.
 func (p *plan) decide(n *planned, d unpack.ImpliedDir) error {
 	at := n.parent.place
+	if err := p.below.pay(at); err != nil {
+		return err
+	}
 	f, err := p.below.look(at, n.name)
 	if err != nil {
 		return err

@@ -22,6 +22,8 @@ type (
 // mount would have to be cleaned up after a crash.
 type stack struct {
 	layers []*tree // top first
+	// lookups are how many directories were looked into to place the layer's own; limit, if not 0, is how many may be.
+	lookups, limit uint64
 	// steps is how many further lookups on the way of links are allowed, counted for each layer.
 	steps int
 }
@@ -34,6 +36,17 @@ const maxSteps = 1 << 20
 func (s *stack) step(at *place) error {
 	if s.steps -= 1 + len(at.dirs); s.steps < 0 {
 		return refuse("following the links of the layers below takes more than %d lookups", maxSteps)
+	}
+	return nil
+}
+
+// KeyLookups is the key of the configuration that bounds the lookups of an image's layers together.
+const KeyLookups = "max_image_lookups"
+
+// pay pays for placing a directory of the layer.
+func (s *stack) pay(at *place) error {
+	if s.lookups += 1 + uint64(len(at.dirs)); s.limit > 0 && s.lookups > s.limit {
+		return &unpack.LimitError{What: "fitting the layers of the image to one another takes", Key: KeyLookups, Limit: s.limit, Unit: "lookups"}
 	}
 	return nil
 }
