@@ -47,28 +47,81 @@ func BenchmarkLayer(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			b.SetBytes(int64(len(data)))
-			for b.Loop() {
-				b.StopTimer()
-				dir, err := os.MkdirTemp("/dev/shm", "berth-bench-")
-				if err != nil {
-					b.Fatal(err)
-				}
-				root, err := os.Open(dir)
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-				if _, err := Layer(context.Background(), root, bytes.NewReader(data), Limits{}); err != nil {
-					b.Fatal(err)
-				}
-				b.StopTimer()
-				root.Close()
-				if err := os.RemoveAll(dir); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-			}
+			benchmarkLayer(b, data)
 		})
+	}
+}
+
+func benchmarkLayer(b *testing.B, data []byte) {
+	b.Helper()
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		b.StopTimer()
+		dir, err := os.MkdirTemp("/dev/shm", "berth-bench-")
+		if err != nil {
+			b.Fatal(err)
+		}
+		root, err := os.Open(dir)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if _, err := Layer(context.Background(), root, bytes.NewReader(data), Limits{}); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		root.Close()
+		if err := os.RemoveAll(dir); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkHostileLayer unpacks layers that were made to cost much, in three sizes: the time for an entry has to stay the same.
+func BenchmarkHostileLayer(b *testing.B) {
+	deep := func(n int) (out []rt.Entry) {
+		for chain := range n / 2000 {
+			path := fmt.Sprint(chain)
+			for range 2000 {
+				out = append(out, rt.Dir(path, 0o755))
+				path += "/d"
+			}
+		}
+		return out
+	}
+	replaced := func(n int) (out []rt.Entry) {
+		for i := range n {
+			out = append(out, rt.File(fmt.Sprintf("d%d/f", i), 0o644, ""))
+		}
+		for range 2 {
+			for i := range n {
+				out = append(out, rt.Symlink(fmt.Sprintf("l%d", i), "d0"))
+			}
+		}
+		return out
+	}
+	hidden := func(n int) (out []rt.Entry) {
+		for i := range n {
+			out = append(out, rt.File(fmt.Sprintf("d%d/f", i), 0o644, ""), rt.Opaque(fmt.Sprintf("d%d", i)))
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name  string
+		make  func(n int) []rt.Entry
+		sizes []int
+	}{{"deep", deep, []int{10_000, 30_000, 60_000}}, {"replaced", replaced, []int{5_000, 10_000, 20_000}}, {"hidden", hidden, []int{5_000, 10_000, 20_000}}} {
+		for _, n := range c.sizes {
+			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
+				entries := c.make(n)
+				data, err := rt.Tar(entries...)
+				if err != nil {
+					b.Fatal(err)
+				}
+				benchmarkLayer(b, data)
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(entries)), "ns/entry")
+			})
+		}
 	}
 }
