@@ -95,6 +95,7 @@ func TestATreeMayBeDeeperThanPathsAndDescriptors(t *testing.T) {
 	}
 }
 
+// TestNoLinkIsFollowed was seen to fail without the flags of openDir that hold it inside.
 func TestNoLinkIsFollowed(t *testing.T) {
 	top := t.TempDir()
 	for _, dir := range []string{"root/a/b", "outside/b"} {

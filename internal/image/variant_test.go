@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 	"testing"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -137,6 +138,35 @@ func TestWhatACrashLeavesOfAVariantGoes(t *testing.T) {
 		t.Errorf("a: %o", got)
 	}
 	if got := attrsOf(t, f.mounted("left:2"), "a"); got.mode != 0o700 {
+		t.Errorf("a: %o", got)
+	}
+}
+
+// TestAPullThatWaitsForAVariantEndsWithItsContext: who makes a variant of a hostile layer may take long, and holds up only those who need
+// one of the same layer.
+func TestAPullThatWaitsForAVariantEndsWithItsContext(t *testing.T) {
+	f := newFixture(t)
+	f.push("plain:1", rt.Layer(rt.File("a/f", 0o644, "f")))
+	f.push("same:1", rt.Layer(rt.Dir("a", 0o711)), rt.Layer(rt.File("a/f", 0o644, "f")))
+	f.push("other:1", rt.Layer(rt.Dir("a", 0o711)), rt.Layer(rt.File("a/g", 0o644, "g")))
+	f.pull("plain:1")
+	busy := f.layerDirs()[0]
+	f.mu.Lock()
+	f.variants[busy] = make(chan struct{})
+	f.mu.Unlock()
+	if got := attrsOf(t, f.mounted("other:1"), "a"); got.mode != 0o711 {
+		t.Errorf("a: %o", got)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := f.Pull(ctx, PullRequest{Ref: host + "same:1"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the pull ended with %v", err)
+	}
+	f.mu.Lock()
+	close(f.variants[busy])
+	delete(f.variants, busy)
+	f.mu.Unlock()
+	if got := attrsOf(t, f.mounted("same:1"), "a"); got.mode != 0o711 {
 		t.Errorf("a: %o", got)
 	}
 }
