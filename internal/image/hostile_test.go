@@ -444,8 +444,11 @@ func TestHostileImagesAreBounded(t *testing.T) {
 			var layers []packed
 			for i := range 3 {
 				layers = append(layers, entries(t, func(w *tar.Writer) error {
+					if err := w.WriteHeader(header(tar.TypeReg, strconv.Itoa(i), "")); err != nil {
+						return err
+					}
 					for range 400 {
-						if err := w.WriteHeader(header(tar.TypeSymlink, strconv.Itoa(i), "x")); err != nil {
+						if err := w.WriteHeader(header(tar.TypeLink, "l", strconv.Itoa(i))); err != nil {
 							return err
 						}
 					}
