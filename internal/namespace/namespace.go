@@ -63,7 +63,7 @@ func (s Set) Create(o Options) error {
 	if o.User != nil {
 		err = s.createOwned(flags, o)
 	} else {
-		err = onThrowawayThread(func() error { return s.createOnThread(flags, o) })
+		err = OnThrowawayThread(func() error { return s.createOnThread(flags, o) })
 	}
 	if err != nil {
 		return errors.Join(err, s.Remove())
@@ -191,7 +191,7 @@ func Do(path string, f func() error) error {
 		return fmt.Errorf("network namespace: %w", err)
 	}
 	defer ns.Close()
-	return onThrowawayThread(func() error {
+	return OnThrowawayThread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("join network namespace %s: %w", path, err)
 		}
@@ -199,10 +199,10 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// onThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked, so the Go runtime
+// OnThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked, so the Go runtime
 // ends it together with the goroutine. All but the process's first thread: that one is never ended, and what
 // /proc/PID says of the process is what it says of that thread; so it is kept out of this.
-func onThrowawayThread(f func() error) error {
+func OnThrowawayThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -211,7 +211,7 @@ func onThrowawayThread(f func() error) error {
 			return
 		}
 		// While this goroutine holds the first thread, the next one gets another.
-		done <- onThrowawayThread(f)
+		done <- OnThrowawayThread(f)
 		runtime.UnlockOSThread()
 	}()
 	return <-done

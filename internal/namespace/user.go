@@ -78,7 +78,7 @@ func (s Set) createOwned(flags int, o Options) error {
 	if err != nil || len(o.Kinds) == 0 {
 		return err
 	}
-	return onThrowawayThread(func() error {
+	return OnThrowawayThread(func() error {
 		for _, k := range o.Kinds {
 			if err := s.join(k); err != nil {
 				return err

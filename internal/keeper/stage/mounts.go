@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // PrepareSetups makes what Begin needs: a mount namespace with nothing in it, of which each container's is a copy. It is an error
@@ -35,22 +37,9 @@ func emptyMounts(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, step := range []struct {
-		name string
-		do   func() error
-	}{
-		{"part from the host's mounts", func() error { return unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, "") }},
-		{"mount an empty directory", func() error {
-			return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "nr_inodes=1,size=4k")
-		}},
-		{"enter it", func() error { return unix.Chdir(dir) }},
-		{"make it the root", func() error { return unix.PivotRoot(".", ".") }},
-		{"remove the host's mounts", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
-	} {
-		if err := step.do(); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("make an empty mount namespace: %s: %w", step.name, err)
-		}
+	if err := namespace.Empty(dir, "nr_inodes=1,size=4k", nil); err != nil {
+		f.Close()
+		return nil, err
 	}
 	return f, nil
 }
