@@ -16,32 +16,53 @@ type Attributes struct {
 	Xattrs         map[string][]byte
 }
 
+// Xattrs are the system calls on extended attributes of an open file. A process that is not the host's administrator sees and sets
+// only some of them by itself, and has somebody else make the calls.
+type Xattrs struct {
+	List func(fd int, buf []byte) (int, error)
+	Get  func(fd int, key string, buf []byte) (int, error)
+	Set  func(fd int, key string, value []byte) error
+}
+
+// System makes the calls in this process.
+var System = Xattrs{
+	List: unix.Flistxattr, Get: unix.Fgetxattr,
+	Set: func(fd int, key string, value []byte) error { return unix.Fsetxattr(fd, key, value, 0) },
+}
+
+// Of reads the attributes of an open file or directory, as the function Of does.
+func (x Xattrs) Of(fd int) (*Attributes, error) { return file{fd: fd, by: &x}.attributes() }
+
+// Apply gives an open file or directory attributes.
+func (x Xattrs) Apply(a *Attributes, fd int) error { return a.apply(file{fd: fd, by: &x}) }
+
 // file is how one open file is reached. A descriptor that was opened with O_PATH, as of links and devices, takes few calls;
 // the others go by its name in /proc, which leads to the file itself, even if that is a link.
 type file struct {
 	fd   int
-	proc string // empty: the descriptor takes all calls
+	proc string  // empty: the descriptor takes all calls
+	by   *Xattrs // where the descriptor takes all calls
 }
 
 func (f file) list(buf []byte) (int, error) {
 	if f.proc != "" {
 		return unix.Listxattr(f.proc, buf)
 	}
-	return unix.Flistxattr(f.fd, buf)
+	return f.by.List(f.fd, buf)
 }
 
 func (f file) get(key string, buf []byte) (int, error) {
 	if f.proc != "" {
 		return unix.Getxattr(f.proc, key, buf)
 	}
-	return unix.Fgetxattr(f.fd, key, buf)
+	return f.by.Get(f.fd, key, buf)
 }
 
 func (f file) set(key string, value []byte) error {
 	if f.proc != "" {
 		return unix.Setxattr(f.proc, key, value, 0)
 	}
-	return unix.Fsetxattr(f.fd, key, value, 0)
+	return f.by.Set(f.fd, key, value)
 }
 
 func (f file) chmod(mode uint32) error {
@@ -53,7 +74,7 @@ func (f file) chmod(mode uint32) error {
 
 // Of reads the attributes of an open file or directory. The host's SELinux gives labels of its own, and overlayfs' attributes
 // are not the image's: neither is among them.
-func Of(fd int) (*Attributes, error) { return file{fd: fd}.attributes() }
+func Of(fd int) (*Attributes, error) { return System.Of(fd) }
 
 // OfAt reads the attributes of what has a name in an open directory, whatever it is; a link is not followed.
 func OfAt(dir int, name string) (*Attributes, error) {
@@ -71,7 +92,7 @@ func at(dir int, name string) (file, error) {
 	if err != nil {
 		return file{}, fmt.Errorf("open %s: %w", name, err)
 	}
-	return file{fd, "/proc/self/fd/" + strconv.Itoa(fd)}, nil
+	return file{fd: fd, proc: "/proc/self/fd/" + strconv.Itoa(fd)}, nil
 }
 
 func (f file) attributes() (*Attributes, error) {
@@ -139,7 +160,7 @@ func (a *Attributes) Equal(b *Attributes) bool {
 }
 
 // Apply gives an open file or directory the attributes.
-func (a *Attributes) Apply(fd int) error { return a.apply(file{fd: fd}) }
+func (a *Attributes) Apply(fd int) error { return System.Apply(a, fd) }
 
 // ApplyAt gives them to what has a name in an open directory, whatever it is; a link is not followed.
 func (a *Attributes) ApplyAt(dir int, name string) error {
