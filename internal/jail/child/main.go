@@ -1,0 +1,169 @@
+package child
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/jail/ring"
+	"berth/internal/jail/wire"
+)
+
+// Work is what a role does. The result, which may be nil, is sent as JSON.
+type Work func(*Task) (result any, err error)
+
+// Roles are all kinds of work that a program does.
+type Roles map[*wire.Role]Work
+
+// Task is what one child has been given.
+type Task struct {
+	Dirs  []*os.File
+	Files []*os.File
+	In    []*ring.Reader
+	Out   []*ring.Writer
+	task  json.RawMessage
+}
+
+// Decode reads what the role is asked.
+func (t *Task) Decode(v any) error { return wire.Decode(t.task, v) }
+
+// Main does the work of the role that the arguments name, and ends the process.
+func Main(roles Roles) {
+	if len(os.Args) == 1 {
+		fmt.Fprintf(os.Stderr, "%s: berthd starts it to unpack images and archives; it does nothing by itself\n", wire.Program)
+		os.Exit(2)
+	}
+	if answer(run(roles)) != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func run(roles Roles) (any, error) {
+	arguments, err := wire.ParseArguments(os.Args)
+	if err != nil {
+		return nil, err
+	}
+	if arguments.Role == wire.Nothing.Name {
+		return do(wire.Nothing, func(*Task) (any, error) { return nil, nil }, arguments)
+	}
+	for role, work := range roles {
+		if role.Name == arguments.Role {
+			return do(role, work, arguments)
+		}
+	}
+	return nil, fmt.Errorf("%s has no role %q: %w", wire.Program, arguments.Role, errdefs.ErrFailedPrecondition)
+}
+
+func do(role *wire.Role, work Work, a *wire.Arguments) (any, error) {
+	t, err := open(a)
+	if err != nil {
+		return nil, err
+	}
+	if err := confine(role, a); err != nil {
+		return nil, fmt.Errorf("confine the child: %w", err)
+	}
+	if t.task, err = io.ReadAll(os.NewFile(wire.FDRequest, "request")); err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	// Roles work with the numbers of descriptors: the collector must not close the files that they belong to.
+	defer runtime.KeepAlive(t)
+	return work(t)
+}
+
+// open takes what the jail has given.
+func open(a *wire.Arguments) (*Task, error) {
+	t := &Task{}
+	fd := uintptr(wire.FDFirst)
+	next := func(name string) *os.File {
+		fd++
+		return os.NewFile(fd-1, name)
+	}
+	for range a.In {
+		in, err := ring.OpenReader(next("memory"), next("ring"))
+		if err != nil {
+			return nil, err
+		}
+		t.In = append(t.In, in)
+	}
+	for range a.Out {
+		out, err := ring.OpenWriter(next("memory"), next("ring"))
+		if err != nil {
+			return nil, err
+		}
+		t.Out = append(t.Out, out)
+	}
+	for range a.Files {
+		t.Files = append(t.Files, next("file"))
+	}
+	for i := range a.Dirs {
+		d, err := os.Open(wire.Dir(int(i)))
+		if err != nil {
+			return nil, err
+		}
+		t.Dirs = append(t.Dirs, d)
+	}
+	return t, nil
+}
+
+const (
+	maxFiles = 512
+	// filesPerDir are more than a role keeps open of each directory that it is given: an image may have hundreds of layers.
+	filesPerDir = 8
+	// maxThreads is many more than Go's runtime makes for one processor. The user ID is this child's alone, so no other process
+	// counts.
+	maxThreads = 64
+	// overhead is what Go's runtime takes beside the heap: it maps 64 MiB at a time.
+	overhead = 128 << 20
+	// addressSpace is what the runtime reserves and never touches.
+	addressSpace = 4 << 30
+)
+
+// confine gives up what the role does not need. It comes before anything hostile is read.
+func confine(role *wire.Role, a *wire.Arguments) error {
+	debug.SetMemoryLimit(int64(a.Memory))
+	for _, limit := range []struct {
+		resource int
+		value    uint64
+	}{
+		{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_MEMLOCK, 0}, {unix.RLIMIT_MSGQUEUE, 0}, {unix.RLIMIT_NOFILE, maxFiles + filesPerDir*a.Dirs},
+		{unix.RLIMIT_NPROC, maxThreads}, {unix.RLIMIT_FSIZE, a.FileSize}, {unix.RLIMIT_DATA, a.Memory + overhead},
+		{unix.RLIMIT_AS, a.Memory + addressSpace},
+	} {
+		if err := unix.Setrlimit(limit.resource, &unix.Rlimit{Cur: limit.value, Max: limit.value}); err != nil {
+			return os.NewSyscallError(fmt.Sprintf("setrlimit(%d)", limit.resource), err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", err)
+	}
+	return load(filter(role.Filesystem))
+}
+
+// answer tells the jail how it went.
+func answer(result any, err error) error {
+	a := wire.Answer{}
+	if err != nil {
+		a.Error = wire.NewError(err)
+	} else if result != nil {
+		raw, err := json.Marshal(result)
+		if err != nil {
+			a.Error = wire.NewError(err)
+		}
+		a.Result = raw
+	}
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(wire.FDAnswer, "answer")
+	_, err = f.Write(raw)
+	return errors.Join(err, f.Close())
+}
