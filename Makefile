@@ -32,7 +32,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: build-deps ## the three programs, in bin/
+build: build-deps ## the four programs, in bin/
 	GO='$(GO)' packaging/build.sh bin '$(VERSION)'
 
 .PHONY: demo
@@ -130,10 +130,10 @@ generate: ## Go code of the .proto files
 
 .PHONY: install
 install: ## install what `make build` built, below PREFIX and DESTDIR
-	@for program in berthd berth-keeper berth; do \
+	@for program in berthd berth-keeper berth-unpack berth; do \
 		test -x bin/$$program || { echo "bin/$$program is missing: make build comes first"; exit 1; }; done
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
-	install -m 0755 bin/berthd bin/berth-keeper bin/berth $(DESTDIR)$(bindir)/
+	install -m 0755 bin/berthd bin/berth-keeper bin/berth-unpack bin/berth $(DESTDIR)$(bindir)/
 	for unit in berthd berth-keeper berth-device-plugin; do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
@@ -155,7 +155,7 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
-	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth
+	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth
 	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
 		$(DESTDIR)$(unitdir)/berth-device-plugin.service
 	rm -rf $(DESTDIR)$(docdir)

@@ -20,8 +20,9 @@ trap 'rm -f "$made"' EXIT
 ${CC:-cc} $CFLAGS -frecord-gcc-switches -Wall $LDFLAGS -static-pie -s -o "$made" internal/keeper/stage/*.c internal/keeper/podinit/*.c $program/c/main.c
 cmp -s "$made" $program/program.bin || { chmod 0644 "$made" && mv "$made" $program/program.bin; }
 
-# Neither has any C. They are static, since berthd starts itself in places that hold nothing else.
+# None has any C. They are static, since berthd starts itself, and berth-unpack, in places that hold nothing else.
 CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip -X main.version=$version" -o "$dir/" ./cmd/berthd ./cmd/berth
+CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip" -o "$dir/" ./cmd/berth-unpack
 
 CGO_CFLAGS=$CFLAGS CGO_LDFLAGS="-O2 -g $LDFLAGS" \
 	$go build -buildvcs=false -buildmode=pie -tags seccomp,netgo,osusergo,pie,embedprogram \

@@ -32,7 +32,7 @@ func hardening() (compiler, linker []string) {
 	return compiler, []string{"-z,relro", "-z,now", "-z,noexecstack"}
 }
 
-// TestProgramsAreHardened reads the programs as checksec does. berthd and berth have no C: they are static programs of Go. The keeper, and
+// TestProgramsAreHardened reads the programs as checksec does. berthd, berth-unpack and berth have no C: they are static programs of Go. The keeper, and
 // the small program inside it that stages and inits of pods are, have C: that is compiled with what protects it, and both run at
 // addresses that are others for each process, with nothing that can be written and executed, and nothing left to be relocated.
 func TestProgramsAreHardened(t *testing.T) {
@@ -40,7 +40,7 @@ func TestProgramsAreHardened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"berthd", "berth", "berth-keeper"} {
+	for _, name := range []string{"berthd", "berth", "berth-unpack", "berth-keeper"} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, name)
 			data, err := os.ReadFile(path)

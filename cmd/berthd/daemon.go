@@ -28,6 +28,7 @@ import (
 	"berth/internal/device/manager"
 	"berth/internal/image"
 	"berth/internal/image/registry"
+	"berth/internal/jail"
 	"berth/internal/keeper"
 	"berth/internal/liblog"
 	"berth/internal/model"
@@ -75,7 +76,14 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	closers = append(closers, stopSpans)
 
+	children, err := openJail(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	closers = append(closers, children.Close)
+
 	images, err := image.Open(ctx, image.Config{
+		Jail:                   children,
 		Root:                   filepath.Join(cfg.Root, "images"),
 		HostsDir:               cfg.HostsDir,
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
@@ -155,7 +163,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		Network:       net,
 		CRIU:          cfg.Checkpoint.CRIU,
 		RestoreImages: cfg.Checkpoint.RestoreImages,
-		LayerLimits:   imageLimits(&cfg.Image).Layer,
+		Jail:          children, CheckpointBytes: imageLimits(&cfg.Image).Layer.Bytes,
 		AttachBacklog: cfg.Stream.AttachBacklogBytes(),
 		AttachTotal:   cfg.Stream.AttachBacklogTotalBytes(),
 		Log:           log,
@@ -344,4 +352,21 @@ func keeperBinary(cfg *config.Config) (string, error) {
 		return "", fmt.Errorf("keeper_binary: %s is neither beside berthd nor in PATH", name)
 	}
 	return filepath.Abs(path)
+}
+
+// openJail finds the program that parses images and archives. That it can be confined is tried at once: an operator should know before the
+// first pull.
+func openJail(ctx context.Context, cfg *config.Config) (*jail.Jail, error) {
+	path, err := jail.Find()
+	if err != nil {
+		return nil, err
+	}
+	j, err := jail.New(path, cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.Check(ctx); err != nil {
+		return nil, errors.Join(err, j.Close())
+	}
+	return j, nil
 }

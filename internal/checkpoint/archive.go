@@ -2,10 +2,7 @@ package checkpoint
 
 import (
 	"archive/tar"
-	"bufio"
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,31 +10,29 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	metadata "github.com/checkpoint-restore/checkpointctl/lib"
 	"github.com/containerd/errdefs"
-	"github.com/klauspost/compress/zstd"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/checkpoint/archive"
 	"berth/internal/dirtree"
+	"berth/internal/jail"
 )
 
 // Names in an archive, and in the directory that one is unpacked to.
 const (
-	ImagesDir    = metadata.CheckpointDirectory // CRIU's images
-	ConfigFile   = metadata.ConfigDumpFile
-	SpecFile     = metadata.SpecDumpFile
-	DiffFile     = metadata.RootFsDiffTar    // the writable layer
-	DeletedFile  = metadata.DeletedFilesFile // what it deletes of the image, as JSON, for runtimes that know no whiteouts
-	LogFile      = "container.log"
-	streamsFile  = "descriptors.json" // libcontainer's list of the standard streams, among the images
-	metadataSize = 16 << 20           // the most bytes of a file of metadata
-	utsSize      = 64 << 10           // and of CRIU's image of a UTS namespace
+	ImagesDir   = archive.ImagesDir
+	ConfigFile  = archive.ConfigFile
+	SpecFile    = archive.SpecFile
+	DiffFile    = metadata.RootFsDiffTar    // the writable layer
+	DeletedFile = metadata.DeletedFilesFile // what it deletes of the image, as JSON, for runtimes that know no whiteouts
+	LogFile     = "container.log"
 )
 
 // Config is who the container was.
@@ -85,7 +80,7 @@ func Write(ctx context.Context, w io.Writer, dir string) error {
 	if err != nil {
 		return err
 	}
-	first := []string{ConfigFile, SpecFile, ImagesDir, path.Join(ImagesDir, streamsFile)}
+	first := []string{ConfigFile, SpecFile, ImagesDir, archive.StreamsFile}
 	rank := func(name string) int {
 		if i := slices.Index(first, name); i >= 0 {
 			return i
@@ -133,20 +128,20 @@ func (d *directory) writeFile(tw *tar.Writer, name string) error {
 	return err
 }
 
-// open opens an archive, which may be compressed. It must be a file that only root can have written: what is restored from
-// it is as good as a program that root runs.
-func open(name string) (io.Reader, func(), error) {
+// openArchive opens an archive. It must be a file that only root can have written: what is restored from it is as good as a program
+// that root runs.
+func openArchive(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("checkpoint archive %s: %w", name, errdefs.ErrNotFound)
+			return nil, fmt.Errorf("checkpoint archive %s: %w", name, errdefs.ErrNotFound)
 		}
-		return nil, nil, fmt.Errorf("checkpoint archive: %w: %w", err, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("checkpoint archive: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		f.Close()
-		return nil, nil, err
+		return nil, err
 	}
 	problem := ""
 	switch {
@@ -157,97 +152,15 @@ func open(name string) (io.Reader, func(), error) {
 	}
 	if problem != "" {
 		f.Close()
-		return nil, nil, fmt.Errorf("checkpoint archive %s %s: %w", name, problem, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("checkpoint archive %s %s: %w", name, problem, errdefs.ErrInvalidArgument)
 	}
-	in := bufio.NewReaderSize(f, 1<<16)
-	magic, _ := in.Peek(4)
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		z, err := gzip.NewReader(in)
-		if err != nil {
-			f.Close()
-			return nil, nil, broken(name, err)
-		}
-		return z, func() { f.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			f.Close()
-			return nil, nil, broken(name, err)
-		}
-		return z, func() { z.Close(); f.Close() }, nil
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, func() { f.Close() }, nil // a file, so that the reader of tars can skip what nobody wants
+	return f, nil
 }
 
-func broken(name string, err error) error {
-	return fmt.Errorf("checkpoint archive %s: %w: %w", name, err, errdefs.ErrInvalidArgument)
-}
-
-// each calls fn with the regular files of an archive that are of its layout, until fn says that it is done.
-func each(ctx context.Context, name string, fn func(file string, size int64, content io.Reader) (done bool, err error)) error {
-	in, closeArchive, err := open(name)
-	if err != nil {
-		return err
-	}
-	defer closeArchive()
-	tr := tar.NewReader(in)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		h, err := tr.Next()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return broken(name, err)
-		}
-		file := path.Clean(strings.TrimPrefix(h.Name, "./"))
-		dir, base := path.Split(file)
-		if h.Typeflag == tar.TypeDir || base == "." || base == ".." || dir != "" && dir != ImagesDir+"/" {
-			continue // other runtimes add volumes and the like
-		}
-		if h.Typeflag != tar.TypeReg {
-			return broken(name, fmt.Errorf("%q is no regular file", h.Name))
-		}
-		// The size of a sparse file is what its header says, whatever the archive has of it.
-		for key := range h.PAXRecords {
-			if strings.HasPrefix(key, "GNU.sparse.") {
-				return broken(name, fmt.Errorf("%q is a sparse file", h.Name))
-			}
-		}
-		done, err := fn(file, h.Size, &content{ctx, tr})
-		if err != nil {
-			return fmt.Errorf("checkpoint archive %s: %s: %w", name, file, err)
-		}
-		if done {
-			return nil
-		}
-	}
-}
-
-// ReadArchive reads what an archive says of its container.
-func ReadArchive(ctx context.Context, name string) (*Info, error) {
-	found := map[string][]byte{}
-	err := each(ctx, name, func(file string, size int64, content io.Reader) (bool, error) {
-		switch file {
-		case ConfigFile, SpecFile, path.Join(ImagesDir, streamsFile):
-		default:
-			return false, nil
-		}
-		if size > metadataSize {
-			return false, fmt.Errorf("%d bytes: %w", size, errdefs.ErrInvalidArgument)
-		}
-		b, err := io.ReadAll(content)
-		found[file] = b
-		return len(found) == 3, err
-	})
-	if err != nil {
+// ReadArchive reads what an archive says of its container, by a child.
+func ReadArchive(ctx context.Context, j *jail.Jail, name string) (*Info, error) {
+	var found archive.Metadata
+	if err := inChild(ctx, j, name, jail.Spec{Role: archive.ReadRole, MaxAnswer: archive.Answer}, &found); err != nil {
 		return nil, err
 	}
 	return parse("checkpoint archive "+name, func(file string) ([]byte, error) {
@@ -258,9 +171,38 @@ func ReadArchive(ctx context.Context, name string) (*Info, error) {
 	})
 }
 
+// patience is longer than any honest child takes for an archive.
+func patience(f *os.File) time.Duration {
+	most := 10 * time.Minute
+	if info, err := f.Stat(); err == nil {
+		most += time.Duration(info.Size()>>20) * time.Second
+	}
+	return most
+}
+
+func inChild(ctx context.Context, j *jail.Jail, name string, spec jail.Spec, result any) error {
+	f, err := openArchive(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	spec.Files, spec.Memory = []*os.File{f}, archive.Memory
+	ctx, stop := context.WithTimeoutCause(ctx, patience(f),
+		fmt.Errorf("reading the checkpoint archive %s took too long, and was given up: %w", name, errdefs.ErrResourceExhausted))
+	defer stop()
+	c, err := j.Start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	if err := c.Wait(result); err != nil {
+		return fmt.Errorf("checkpoint archive %s: %w", name, err)
+	}
+	return nil
+}
+
 func parse(what string, read func(string) ([]byte, error)) (*Info, error) {
 	info := &Info{Spec: &specs.Spec{}}
-	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: info.Spec, path.Join(ImagesDir, streamsFile): &info.Streams} {
+	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: info.Spec, archive.StreamsFile: &info.Streams} {
 		b, err := read(file)
 		if err == nil {
 			err = json.Unmarshal(b, v)
@@ -275,40 +217,19 @@ func parse(what string, read func(string) ([]byte, error)) (*Info, error) {
 	return info, nil
 }
 
-// Unpack unpacks an archive into a directory, which is made.
-func Unpack(ctx context.Context, name, dir string) error {
+// Unpack unpacks an archive into a directory, which is made, by a child. The files have at most so many bytes.
+func Unpack(ctx context.Context, j *jail.Jail, name, dir string, most uint64) error {
 	if err := os.MkdirAll(filepath.Join(dir, ImagesDir), 0o700); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
+	d, err := openDirectory(dir)
 	if err != nil {
 		return err
 	}
-	defer root.Close()
-	return each(ctx, name, func(file string, _ int64, content io.Reader) (bool, error) {
-		f, err := root.OpenFile(filepath.FromSlash(file), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return false, err
-		}
-		_, err = io.Copy(f, content)
-		return false, errors.Join(err, f.Close())
-	})
-}
-
-// content is a file of an archive. Reading ends with the context, however long the file is, and what cannot be read is the
-// archive's fault.
-type content struct {
-	ctx context.Context
-	in  io.Reader
-}
-
-func (c *content) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
+	defer d.close()
+	err = inChild(ctx, j, name, jail.Spec{Role: archive.UnpackRole, Dirs: []jail.Dir{{File: d.root}}, FileSize: most}, nil)
+	if err != nil {
+		return err
 	}
-	n, err := c.in.Read(p)
-	if err != nil && err != io.EOF {
-		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	return n, err
+	return d.plain() // the child is not believed
 }

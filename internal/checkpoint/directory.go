@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/checkpoint/archive"
 	"berth/internal/dirtree"
 )
 
@@ -64,7 +65,7 @@ func (d *directory) open(name string) (*os.File, error) {
 }
 
 // metadata reads a regular file of metadata.
-func (d *directory) metadata(name string) ([]byte, error) { return d.read(name, metadataSize) }
+func (d *directory) metadata(name string) ([]byte, error) { return d.read(name, archive.MetadataSize) }
 
 // read reads a regular file that has no more bytes than a limit.
 func (d *directory) read(name string, limit int64) ([]byte, error) {

@@ -17,6 +17,7 @@ import (
 const (
 	utsHeader   = 8
 	utsNodename = 1
+	utsSize     = 64 << 10 // the most bytes of one
 )
 
 // SetHostname changes the name of the host in an unpacked checkpoint. CRIU gives the name that it finds there to the UTS

@@ -115,7 +115,7 @@ func cniPlugins(dir string) (file string, plugins []string, err error) {
 
 func checkPrograms(context.Context, Config) Finding {
 	var missing []string
-	for _, name := range []string{"berthd", "berth-keeper"} {
+	for _, name := range []string{"berthd", "berth-keeper", "berth-unpack"} {
 		if _, err := exec.LookPath(name); err == nil {
 			continue
 		}

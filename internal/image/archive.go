@@ -1,9 +1,6 @@
 package image
 
 import (
-	"archive/tar"
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +17,11 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/compression"
+	"berth/internal/image/archive"
 	"berth/internal/image/unpack"
+	"berth/internal/jail"
+	"berth/internal/jail/ring"
 	"berth/internal/model"
 )
 
@@ -77,8 +78,8 @@ type archived struct{ *io.SectionReader }
 func (archived) Close() error    { return nil }
 func (archived) Hosts() []string { return []string{"archive"} }
 
-// archive is an archive on disk.
-type archive struct {
+// archiveFile is an archive on disk.
+type archiveFile struct {
 	file    *os.File
 	parts   map[string]part
 	blobs   map[digest.Digest]part
@@ -94,8 +95,6 @@ type part struct {
 }
 
 const (
-	// partMemory is what a part takes in memory beside its names.
-	partMemory = 256
 	// valueMemory is what a value of a document takes in memory once it is parsed.
 	valueMemory = 100
 	// maxNames is how many images, and names of images, an archive may have: each is recorded by itself.
@@ -103,7 +102,7 @@ const (
 )
 
 // spool copies an archive to a file without a name, and notes where its parts are.
-func (s *Store) spool(ctx context.Context, r io.Reader) (*archive, error) {
+func (s *Store) spool(ctx context.Context, r io.Reader) (*archiveFile, error) {
 	file, err := os.CreateTemp(s.root, "import-")
 	if err != nil {
 		return nil, err
@@ -112,90 +111,78 @@ func (s *Store) spool(ctx context.Context, r io.Reader) (*archive, error) {
 		file.Close()
 		return nil, err
 	}
-	a := &archive{
+	a := &archiveFile{
 		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, digests: map[part]digest.Digest{}, limits: &s.cfg.Limits,
 	}
-	if err := a.read(ctx, r); err != nil {
+	if err := s.readArchive(ctx, a, r); err != nil {
 		file.Close()
 		return nil, err
 	}
 	return a, nil
 }
 
-func (a *archive) read(ctx context.Context, r io.Reader) error {
-	plain, end, err := decompressor(bufio.NewReaderSize(r, 128<<10))
+// readArchive has a child read an archive. It returns once the child has ended and a read of r that was under way has too.
+func (s *Store) readArchive(ctx context.Context, a *archiveFile, r io.Reader) error {
+	limits := archive.Limits{Bytes: a.limits.Bytes, BytesKey: keyBytes, Names: a.limits.Layer.PathMemory}
+	in, err := ring.New(ring.ToPeer)
 	if err != nil {
 		return err
 	}
-	defer end()
-	stream := &bounded{ctx: ctx, r: plain, left: a.limits.Bytes, limit: a.limits.Bytes}
-	buf := make([]byte, chunkSize)
-	tr := tar.NewReader(stream)
-	for {
-		h, err := tr.Next()
-		if err == io.EOF {
-			return a.file.Truncate(a.size) // whatever holes are at the end
-		}
-		if err != nil {
-			if errdefs.IsResourceExhausted(err) || ctx.Err() != nil {
-				return err
-			}
-			return fmt.Errorf("the archive is not a sound tar: %w: %w", err, errdefs.ErrInvalidArgument)
-		}
-		name := path.Clean(h.Name)
-		if err := a.keep(uint64(partMemory + len(name) + len(h.Linkname))); err != nil {
-			return err
-		}
-		switch h.Typeflag {
-		case tar.TypeReg:
-			if uint64(a.size)+uint64(h.Size) > a.limits.Bytes {
-				return beyond("the files of the archive have", keyBytes, a.limits.Bytes, "bytes")
-			}
-			p := part{offset: a.size, size: h.Size}
-			if err := a.write(tr, h.Size, buf); err != nil {
-				return fmt.Errorf("read %s: %w", name, err)
-			}
-			a.parts[name] = p
-			if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && strings.HasPrefix(name, "blobs/") {
-				a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = p
-			}
-		case tar.TypeSymlink:
-			a.parts[name] = part{link: path.Join(path.Dir(name), h.Linkname)}
-		case tar.TypeLink:
-			a.parts[name] = part{link: path.Clean(h.Linkname)}
+	packed := in.Writer()
+	defer packed.Close()
+	c, err := s.cfg.Jail.Start(ctx, jail.Spec{
+		Role: archive.Role, Task: limits, Memory: compression.Memory + limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
+		In: []*ring.Pair{in}, Files: []*os.File{a.file},
+	})
+	if err != nil {
+		return err
+	}
+	stream := &fed{Reader: r}
+	stream.reading.Store(true)
+	watched := &stalling{child: c, what: archive.Role.Name, moved: stream.n.Load, owes: func() bool { return !stream.reading.Load() }}
+	watch := newStall(s.patience, watched)
+	ended := make(chan error, 1)
+	go func() { ended <- feed(packed, stream) }()
+	var index archive.Index
+	err = watched.because(c.Wait(&index))
+	watch.stop()
+	packed.HangUp()
+	fedErr := <-ended
+	switch {
+	case fedErr != nil && !errors.Is(fedErr, errChildLost):
+		return fmt.Errorf("read the archive: %w", fedErr)
+	case err != nil:
+		return err
+	}
+	info, err := a.file.Stat()
+	if err != nil {
+		return err
+	}
+	if err := index.Check(limits, info.Size()); err != nil {
+		return err
+	}
+	a.size = index.Size
+	if err := a.keep(index.Memory()); err != nil {
+		return err
+	}
+	for _, listed := range index.Parts {
+		name := string(listed.Name)
+		p := part{offset: listed.Offset, size: listed.Size, link: string(listed.Link)}
+		a.parts[name] = p
+		if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && p.link == "" && strings.HasPrefix(name, "blobs/") {
+			a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = p
 		}
 	}
+	return nil
 }
 
 // keep counts what the archive takes in memory.
-func (a *archive) keep(n uint64) error {
+func (a *archiveFile) keep(n uint64) error {
 	if a.memory += n; a.memory > a.limits.Layer.PathMemory {
 		return beyond("the names and documents in the archive take", unpack.KeyPathMemory, a.limits.Layer.PathMemory, "bytes of memory")
 	}
 	return nil
 }
-
-// write adds a part to the file. Zeros become holes: a few bytes may be unpacked to any number of them.
-func (a *archive) write(r io.Reader, size int64, buf []byte) error {
-	for end := a.size + size; a.size < end; {
-		n, err := io.ReadFull(r, buf[:min(int64(len(buf)), end-a.size)])
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("the archive is cut off: %w", errdefs.ErrInvalidArgument)
-		}
-		if err != nil {
-			return err
-		}
-		if !isZero(buf[:n]) {
-			if _, err := a.file.WriteAt(buf[:n], a.size); err != nil {
-				return err
-			}
-		}
-		a.size += int64(n)
-	}
-	return nil
-}
-
-func isZero(b []byte) bool { return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
 
 // bounded is a stream that ends with its context, and with an error where it is longer than it may be.
 type bounded struct {
@@ -216,12 +203,12 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *archive) has(name string) bool {
+func (a *archiveFile) has(name string) bool {
 	_, err := a.find(name)
 	return err == nil
 }
 
-func (a *archive) find(name string) (part, error) {
+func (a *archiveFile) find(name string) (part, error) {
 	for range 10 {
 		p, ok := a.parts[path.Clean(name)]
 		if !ok {
@@ -236,7 +223,7 @@ func (a *archive) find(name string) (part, error) {
 }
 
 // document reads a small part whole.
-func (a *archive) document(p part) ([]byte, error) {
+func (a *archiveFile) document(p part) ([]byte, error) {
 	if limit := a.limits.Document; uint64(p.size) > limit {
 		return nil, beyond(fmt.Sprintf("a document has %d bytes,", p.size), keyDocument, limit, "bytes")
 	}
@@ -253,7 +240,7 @@ func (a *archive) document(p part) ([]byte, error) {
 	return data, a.keep(valueMemory * values(data))
 }
 
-func (a *archive) json(name string, v any) error {
+func (a *archiveFile) json(name string, v any) error {
 	p, err := a.find(name)
 	if err != nil {
 		return err
@@ -269,7 +256,7 @@ func (a *archive) json(name string, v any) error {
 }
 
 // blob reads a document by its digest.
-func (a *archive) blob(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
+func (a *archiveFile) blob(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
 	if err := d.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("digest %q: %w: %w", d.Digest, err, errdefs.ErrInvalidArgument)
 	}
@@ -285,7 +272,7 @@ func (a *archive) blob(_ context.Context, d ocispec.Descriptor) ([]byte, error) 
 }
 
 // add makes a part a blob, by the digest of its bytes.
-func (a *archive) add(ctx context.Context, name, mediaType string) (ocispec.Descriptor, error) {
+func (a *archiveFile) add(ctx context.Context, name, mediaType string) (ocispec.Descriptor, error) {
 	p, err := a.find(name)
 	if err != nil {
 		return ocispec.Descriptor{}, err
@@ -303,7 +290,7 @@ func (a *archive) add(ctx context.Context, name, mediaType string) (ocispec.Desc
 
 // dockerArchive reads manifest.json: a list of images, each with its names and the files that it is made of. The
 // manifest that a registry would have is made from it.
-func (s *Store) dockerArchive(ctx context.Context, a *archive) ([]*source, error) {
+func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, error) {
 	var list []struct {
 		Config   string
 		RepoTags []string
@@ -387,7 +374,7 @@ func named(sources []*source, src *source, tags []string) ([]*source, error) {
 
 // layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name, the
 // one of OCI often the tag alone, which names nothing.
-func (s *Store) layoutArchive(ctx context.Context, a *archive) ([]*source, error) {
+func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, error) {
 	var index ocispec.Index
 	if err := a.json("index.json", &index); err != nil {
 		return nil, err

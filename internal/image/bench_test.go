@@ -9,9 +9,13 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -53,24 +57,62 @@ func packedSize(b *testing.B, img v1.Image) int64 {
 
 func BenchmarkPull(b *testing.B) {
 	reg, img := benchImage(b)
+	benchPull(b, reg, img)
+}
+
+// BenchmarkPullSmallLayers pulls forty layers of one file each: what it takes to begin a layer.
+func BenchmarkPullSmallLayers(b *testing.B) {
+	reg := newRegistry(b)
+	var opts []rt.ImageOption
+	for i := range 40 {
+		opts = append(opts, files(fmt.Sprintf("file%d", i), "small"))
+	}
+	img := mustImage(b, opts...)
+	if err := reg.Push("bench:1", img); err != nil {
+		b.Fatal(err)
+	}
+	benchPull(b, reg, img)
+}
+
+func benchPull(b *testing.B, reg *rt.Registry, img v1.Image) {
+	b.Helper()
 	b.SetBytes(packedSize(b, img))
+	var used time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		s, err := Open(context.Background(), Config{Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		s, err := Open(context.Background(), Config{Jail: jailtest.Jail(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
 		}
+		used -= processorTime(b)
 		b.StartTimer()
 		if _, err := s.Pull(context.Background(), PullRequest{Ref: reg.Addr() + "/bench:1"}); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()
+		used += processorTime(b)
 		if err := s.Remove(context.Background(), reg.Addr()+"/bench:1"); err != nil {
 			b.Fatal(err)
 		}
 		s.Close()
 		b.StartTimer()
 	}
+	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
+}
+
+// processorTime is what this process, registry and store, and its children have used. On a machine that does other things as well
+// it says more than the time that passes.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var sum int64
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var r unix.Rusage
+		if err := unix.Getrusage(who, &r); err != nil {
+			b.Fatal(err)
+		}
+		sum += r.Utime.Nano() + r.Stime.Nano()
+	}
+	return time.Duration(sum)
 }
 
 func BenchmarkPullWithCurl(b *testing.B) {

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/image/unpack"
+	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -120,7 +121,7 @@ func FuzzImport(f *testing.F) {
 			t.Fatal(err)
 		}
 		s, err = Open(context.Background(), Config{
-			Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
+			Jail: jailtest.Jail(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
 			Limits: Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20}, Entries: 20_000, Bytes: 64 << 20},
 		})
 		if err != nil {

@@ -160,39 +160,66 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 	bad := map[string]bool{}
 	var first error
 	for {
-		fs := filepath.Join(dir, "fs")
+		fs := filepath.Join(dir, layerFS)
 		if err := makeLayerRoot(fs); err != nil {
 			return nil, err
 		}
-		src, err := j.fetch(ctx, j.desc, bad)
-		if err != nil {
-			if first != nil && errdefs.IsNotFound(err) {
-				return nil, first // no host is left
-			}
-			return nil, err
-		}
-		j.loaded.Store(0)
-		rec, err := s.unpack(ctx, src, j, fs)
-		src.Close()
+		rec, hosts, err := s.attempt(ctx, j, fs, bad)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
 			return rec, writeLayerRecord(dir, rec)
 		}
-		if !isCorrupt(err) || ctx.Err() != nil {
-			if first != nil {
+		if first != nil && hosts == nil && errdefs.IsNotFound(err) {
+			return nil, first // no host is left
+		}
+		if !isCorrupt(err) || hosts == nil || ctx.Err() != nil {
+			if first != nil && hosts != nil {
 				err = first
 			}
 			return nil, err
 		}
-		s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", src.Hosts(), "error", err)
+		s.log.Warn("registry sent a corrupt blob", "blob", j.desc.Digest, "hosts", hosts, "error", err)
 		first = errors.Join(first, err)
-		for _, h := range src.Hosts() {
+		for _, h := range hosts {
 			bad[h] = true
 		}
-		if err := s.removeTree(n, "fs"); err != nil {
+		if err := s.removeTree(n, layerFS); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// attempt loads a layer once, from hosts other than those in bad. It returns the hosts that the layer came from, none if it was not
+// found anywhere.
+func (s *Store) attempt(ctx context.Context, j *job, fs string, bad map[string]bool) (*layerFile, []string, error) {
+	loading, stop := context.WithCancel(ctx)
+	defer stop()
+	type started struct {
+		*unpacking
+		err error
+	}
+	ready := make(chan started, 1)
+	go func() {
+		u, err := s.startUnpacking(loading, fs)
+		ready <- started{u, err}
+	}()
+	src, err := j.fetch(loading, j.desc, bad)
+	if err == nil {
+		defer src.Close()
+	}
+	u := <-ready
+	switch {
+	case err != nil:
+		if u.err == nil {
+			u.abandon()
+		}
+		return nil, nil, err
+	case u.err != nil:
+		return nil, src.Hosts(), u.err
+	}
+	j.loaded.Store(0)
+	rec, err := s.unpack(ctx, u.unpacking, src, j, stop)
+	return rec, src.Hosts(), err
 }
 
 func makeLayerRoot(fs string) error {

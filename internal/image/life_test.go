@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/image/unpack"
+	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -175,12 +176,17 @@ func TestWhatWasNotSyncedIsNotBelievedAfterAReboot(t *testing.T) {
 // TestMain also is the process that a test kills in the middle of a pull.
 func TestMain(m *testing.M) {
 	if root := os.Getenv("BERTH_TEST_PULL_ROOT"); root != "" {
+		j, err := jailtest.New("berth/cmd/berth-unpack")
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
 		limit := func(name string) uint64 {
 			n, _ := strconv.ParseUint(os.Getenv("BERTH_TEST_PULL_"+name), 10, 64)
 			return n
 		}
 		s, err := Open(context.Background(), Config{
-			Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
+			Jail: j, Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
 			Limits: Limits{
 				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
 				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),

@@ -56,6 +56,12 @@ type layerRecord struct {
 	Boot string `json:"boot,omitempty"`
 }
 
+// Names in the directory of a layer.
+const (
+	layerFS       = "fs"
+	layerFileName = "layer.json"
+)
+
 // layerFile is layer.json, beside a layer's directory.
 type layerFile struct {
 	layerRecord
@@ -232,11 +238,11 @@ func writeLayerRecord(dir string, rec *layerFile) error {
 	if err := os.WriteFile(next, data, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(next, filepath.Join(dir, "layer.json"))
+	return os.Rename(next, filepath.Join(dir, layerFileName))
 }
 
 func readLayerRecord(dir string) (*layerFile, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "layer.json"))
+	data, err := os.ReadFile(filepath.Join(dir, layerFileName))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/image/registry"
+	"berth/internal/jail/jailtest"
 )
 
 func TestARegistryThatSaysNothingIsGivenUp(t *testing.T) {
@@ -18,6 +19,7 @@ func TestARegistryThatSaysNothingIsGivenUp(t *testing.T) {
 	}
 	defer listener.Close()
 	store, err := Open(t.Context(), Config{
+		Jail:  jailtest.Jail(t),
 		Root:  t.TempDir(),
 		Retry: registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: 100 * time.Millisecond},
 	})

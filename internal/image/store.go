@@ -22,13 +22,15 @@ import (
 
 	"berth/internal/dirtree"
 	"berth/internal/image/registry"
+	"berth/internal/jail"
 	"berth/internal/model"
 )
 
 // Config is what a store is made of. Only Root is needed.
 type Config struct {
-	Root     string // absolute; short, since the paths of layers go into mount options
-	HostsDir string // hosts.toml files of registries, as containerd's certs.d; empty: none
+	Jail     *jail.Jail // in which images are parsed
+	Root     string     // absolute; short, since the paths of layers go into mount options
+	HostsDir string     // hosts.toml files of registries, as containerd's certs.d; empty: none
 	// MaxConcurrentDownloads is how many layers of one pull are on their way at a time; default 4.
 	MaxConcurrentDownloads int
 	PinnedImages           []string // names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
@@ -66,6 +68,8 @@ type Store struct {
 
 	commit sync.Mutex // held while records change on disk; taken before mu
 
+	patience time.Duration // how long a child may not get on
+
 	mu     sync.Mutex // guards what follows, and the fields of layers that say so
 	images map[string]*imageRecord
 	names  map[string]string // tags and name@digest, to image IDs
@@ -93,6 +97,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if !filepath.IsAbs(cfg.Root) {
 		return nil, fmt.Errorf("image store: root %q is not an absolute path: %w", cfg.Root, errdefs.ErrInvalidArgument)
 	}
+	if cfg.Jail == nil {
+		return nil, fmt.Errorf("image store: it has no jail to parse images in: %w", errdefs.ErrInvalidArgument)
+	}
 	if cfg.MaxConcurrentDownloads <= 0 {
 		cfg.MaxConcurrentDownloads = 4
 	}
@@ -116,10 +123,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	// Layers hold other people's setuid programs: nobody but root may reach them.
-	if err := os.MkdirAll(filepath.Join(cfg.Root, "layers", emptyLayer, "fs"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(cfg.Root, "layers", emptyLayer, layerFS), 0o700); err != nil {
 		return nil, fmt.Errorf("image store: %w", diskError(err))
 	}
-	if err := os.Chmod(filepath.Join(cfg.Root, "layers", emptyLayer, "fs"), 0o755); err != nil {
+	if err := os.Chmod(filepath.Join(cfg.Root, "layers", emptyLayer, layerFS), 0o755); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	// Without the label no container runs where the policy is enforced, but images can be had.
@@ -131,7 +138,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		client: registry.NewClient(registry.Config{
 			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
 		}),
-		syncs:  make(chan struct{}, 1),
+		syncs: make(chan struct{}, 1), patience: defaultPatience,
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
 		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
 	}
@@ -175,7 +182,7 @@ func (s *Store) start(f func()) bool {
 	return true
 }
 
-func (s *Store) layerDir(n string) string { return filepath.Join(s.root, "layers", n, "fs") }
+func (s *Store) layerDir(n string) string { return filepath.Join(s.root, "layers", n, layerFS) }
 
 func parseNumber(n string) (uint64, bool) {
 	v, err := strconv.ParseUint(n, 36, 64)
@@ -417,7 +424,7 @@ func (s *Store) removeDirs(layers []*layer) error {
 // removeDir removes a layer's directory, which is marked busy. The mark of a complete layer goes first: a crash in the
 // middle must not leave it on half of one.
 func (s *Store) removeDir(n string) error {
-	err := os.Remove(filepath.Join(s.root, "layers", n, "layer.json"))
+	err := os.Remove(filepath.Join(s.root, "layers", n, layerFileName))
 	if err == nil || errors.Is(err, os.ErrNotExist) {
 		err = s.removeTree(n, "")
 	}

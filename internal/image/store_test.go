@@ -16,6 +16,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"berth/internal/image/registry"
+	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -63,7 +64,7 @@ func newFixture(t *testing.T, opts ...rt.Option) *fixture {
 		t.Fatal(err)
 	}
 	f.cfg = Config{
-		Root: t.TempDir(), HostsDir: hosts, Retry: quick,
+		Jail: jailtest.Jail(t), Root: t.TempDir(), HostsDir: hosts, Retry: quick,
 		Logger: slog.New(slog.NewTextHandler(lockedWriter{f.logs, make(chan struct{}, 1)}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	f.open()

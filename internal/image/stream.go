@@ -1,62 +1,218 @@
 package image
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
 	"os"
-	"sync"
+	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/compression"
 	"berth/internal/image/registry"
 	"berth/internal/image/unpack"
+	"berth/internal/jail"
+	"berth/internal/jail/ring"
+	"berth/internal/jail/wire"
 )
 
-// unpack runs a packed layer through verification and decompression into the directory fs. One goroutine downloads,
-// verifies and decompresses; this one checks the diff ID and writes files.
-func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layerFile, error) {
+// unpacking is two children that unpack a layer. Both parse what may be hostile, so neither is believed: the first gets the packed
+// bytes and nothing else, the second the plain ones and the layer's directory, and what passes between them is hashed here. A
+// child that its layer has taken over can spoil that layer, which no other image has; it cannot pass its own bytes off as those of
+// another digest.
+type unpacking struct {
+	decompress, unpack *jail.Child
+	packed             *ring.Writer // to the first
+	plain              *ring.Reader // from the first
+	tar                *ring.Writer // to the second
+	patience           time.Duration
+	at                 atomic.Int32 // whom it is waited for
+	passed             atomic.Int64 // plain bytes
+}
+
+const (
+	atDecompress = iota // or for the packed bytes
+	atUnpack
+	atEnd // all bytes have passed, and both children are to end
+)
+
+// startUnpacking starts the children, which takes some milliseconds: the request to the registry may be under way meanwhile.
+func (s *Store) startUnpacking(ctx context.Context, fs string) (*unpacking, error) {
+	limits := s.cfg.Limits.Layer
 	root, err := os.Open(fs)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	packed := &verified{r: src, hash: j.desc.Digest.Algorithm().Hash(), count: j.loaded.Add}
-	plain := &verified{hash: j.diffID.Algorithm().Hash()}
-	ahead := startReadAhead(packed)
-	plain.r = ahead
-	limits := s.cfg.Limits.Layer
-	bounded := unpack.Bound(ctx, plain, limits)
-	result, err := unpack.Layer(ctx, root, bounded, limits)
-	if err == nil {
-		// The padding behind the end of the archive counts for the digest.
-		_, err = io.Copy(io.Discard, bounded)
-	}
-	ahead.Close()
-
-	var failed *sourceError
-	switch {
-	case errors.As(err, &failed):
-		return nil, failed.err
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case err != nil && errors.Is(err, errdefs.ErrResourceExhausted), err != nil && isErrno(err):
+	calls, err := attributeCalls(root)
+	if err != nil {
 		return nil, err
 	}
-	// What cannot be unpacked may be corrupt or badly made: the digest tells.
-	if _, e := io.Copy(io.Discard, packed); e != nil {
-		if errors.As(e, &failed) {
-			e = failed.err
+	var pairs [3]*ring.Pair
+	for i, d := range []ring.Direction{ring.ToPeer, ring.FromPeer, ring.ToPeer} {
+		if pairs[i], err = ring.New(d); err != nil {
+			for _, p := range pairs[:i] {
+				p.Close()
+			}
+			return nil, err
 		}
-		return nil, e
 	}
+	packed, plain, tar := pairs[0], pairs[1], pairs[2]
+	u := &unpacking{patience: s.patience, packed: packed.Writer(), plain: plain.Reader(), tar: tar.Writer()}
+	u.decompress, err = s.cfg.Jail.Start(ctx, jail.Spec{
+		Role: compression.Role, Memory: compression.Memory, In: []*ring.Pair{packed}, Out: []*ring.Pair{plain},
+	})
+	if err != nil {
+		tar.ClosePeer()
+		u.close()
+		return nil, err
+	}
+	u.unpack, err = s.cfg.Jail.Start(ctx, jail.Spec{
+		Role: unpack.Role, Task: limits, Memory: limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
+		In: []*ring.Pair{tar}, Dirs: []jail.Dir{{File: root}}, Calls: calls,
+	})
+	if err != nil {
+		u.decompress.Kill()
+		_ = u.decompress.Wait(nil)
+		u.close()
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *unpacking) close() {
+	u.packed.Close()
+	u.plain.Close()
+	u.tar.Close()
+}
+
+// abandon ends children that were started in vain.
+func (u *unpacking) abandon() {
+	u.decompress.Kill()
+	u.unpack.Kill()
+	_ = u.decompress.Wait(nil)
+	_ = u.unpack.Wait(nil)
+	u.close()
+}
+
+// run passes a layer through the children. The error is the first child's or the second's; packed has then been read to its end all
+// the same, for its digest, unless the error is one that no other content would mend: stop ends the download.
+func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Result, err error) {
+	defer u.close()
+	stream := &fed{Reader: packed}
+	stream.reading.Store(true)
+	first := &stalling{
+		child: u.decompress, what: compression.Role.Name, moved: func() int64 { return stream.n.Load() + u.passed.Load() },
+		owes: func() bool { at := u.at.Load(); return at == atEnd || at == atDecompress && !stream.reading.Load() },
+	}
+	second := &stalling{
+		child: u.unpack, what: unpack.Role.Name, moved: u.passed.Load, owes: func() bool { return u.at.Load() != atDecompress },
+	}
+	watch := newStall(u.patience, first, second)
+	defer watch.stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if feed(u.packed, stream) != nil && packed.err == nil {
+			_, _ = io.Copy(io.Discard, packed)
+		}
+	}()
+	passErr := u.pass(plain)
+	u.at.Store(atEnd)
+	if passErr != nil {
+		u.plain.HangUp()
+		u.tar.HangUp()
+	}
+	decompressErr := first.because(u.decompress.Wait(nil))
+	result = &unpack.Result{}
+	unpackErr := second.because(u.unpack.Wait(result))
+	switch {
+	// Where one child ends the other is cut off: the one to blame is the one whose end of a ring was lost.
+	case errors.Is(passErr, errUnpackLost) && unpackErr != nil:
+		err = unpackErr
+	case decompressErr != nil:
+		err = decompressErr
+	case unpackErr != nil:
+		err = unpackErr
+	default:
+		err = passErr
+	}
+	if final(err) {
+		stop()
+	}
+	<-ended
+	return result, err
+}
+
+// final tells whether an error stays what it is, whatever the bytes of the layer should turn out to be.
+func final(err error) bool {
+	return errors.Is(err, errdefs.ErrResourceExhausted) || errors.Is(err, errdefs.ErrFailedPrecondition) || isErrno(err)
+}
+
+var errUnpackLost = errors.New("the child that unpacks has gone away")
+
+// pass passes what the first child has decompressed on to the second.
+func (u *unpacking) pass(plain *verified) error {
+	for {
+		u.at.Store(atDecompress)
+		theirs, err := u.plain.Next()
+		u.at.Store(atUnpack)
+		if err == io.EOF {
+			if err := u.tar.End(); err != nil {
+				return errUnpackLost
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("the child that decompresses has gone away: %w", err)
+		}
+		ours, err := u.tar.Slot()
+		if err != nil {
+			return errUnpackLost
+		}
+		// Copied before it is hashed: the first child can write to its own side as long as it lives, and not to this.
+		n := copy(ours, theirs)
+		plain.add(ours[:n])
+		u.passed.Add(int64(n))
+		if err := u.tar.Commit(n); err != nil {
+			return errUnpackLost
+		}
+	}
+}
+
+// UnpackTar unpacks a tar, which may be packed, into a directory that is there and empty, as if it were a layer.
+func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
+	u, err := s.startUnpacking(ctx, dir)
+	if err != nil {
+		return err
+	}
+	packed := &verified{r: r}
+	if _, err = u.run(packed, &verified{}, func() {}); packed.err != nil {
+		err = packed.err
+	}
+	return diskError(err)
+}
+
+// unpack verifies, decompresses and unpacks a packed layer.
+func (s *Store) unpack(ctx context.Context, u *unpacking, src blob, j *job, stop func()) (*layerFile, error) {
+	packed := &verified{r: src, hash: j.desc.Digest.Algorithm().Hash(), count: j.loaded.Add}
+	plain := &verified{hash: j.diffID.Algorithm().Hash()}
+	result, err := u.run(packed, plain, stop)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case final(err):
+		return nil, err
+	case packed.err != nil:
+		return nil, packed.err
+	}
+	// What cannot be unpacked may be corrupt or badly made: the digest tells.
 	if got := packed.sum(); got != j.desc.Digest.Encoded() || packed.n != j.desc.Size {
 		return nil, &corruptError{fmt.Sprintf("blob of %d bytes has digest %s:%s", packed.n, j.desc.Digest.Algorithm(), got)}
 	}
@@ -66,13 +222,25 @@ func (s *Store) unpack(ctx context.Context, src blob, j *job, fs string) (*layer
 	if got := plain.sum(); got != j.diffID.Encoded() {
 		return nil, fmt.Errorf("unpacked it has digest %s, the image's configuration says %s: %w", got, j.diffID, errdefs.ErrInvalidArgument)
 	}
+	if err := believable(result, s.cfg.Limits.Layer); err != nil {
+		return nil, err
+	}
 	if len(result.Unsupported) > 0 {
-		s.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest, "attributes", result.Unsupported)
+		s.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest,
+			"attributes", wire.Printable(strings.Join(result.Unsupported[:min(len(result.Unsupported), 100)], " "), 1<<10))
 	}
 	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{
 		Bytes: result.Bytes, Inodes: result.Inodes, Entries: result.Entries, Length: result.Length,
 		OpaqueRoot: result.OpaqueRoot, Depends: len(result.Implied) > 0,
 	}}, nil
+}
+
+// believable makes sure that a child says of a layer what can be so: images are added up.
+func believable(r *unpack.Result, limits unpack.Limits) error {
+	if max(r.Bytes, r.Length) > limits.Bytes || max(r.Inodes, r.Entries) > limits.Entries {
+		return fmt.Errorf("the child that unpacked it says that it takes %d bytes and %d files, more than the limits: %w", max(r.Bytes, r.Length), max(r.Inodes, r.Entries), errdefs.ErrInternal)
+	}
+	return nil
 }
 
 func isErrno(err error) bool {
@@ -88,173 +256,32 @@ func (e *corruptError) Unwrap() []error {
 	return []error{registry.ErrCorrupt, errdefs.ErrFailedPrecondition}
 }
 
-// sourceError is an error of the download, which the layers above it must not take for one of the format.
-type sourceError struct{ err error }
-
-func (e *sourceError) Error() string { return e.err.Error() }
-func (e *sourceError) Unwrap() error { return e.err }
-
-// verified is a reader that hashes what passes.
+// verified hashes what passes.
 type verified struct {
 	r     io.Reader
-	hash  hash.Hash
+	hash  hash.Hash // nil: nobody asks for the digest
 	n     int64
+	err   error // of r, but for its end
 	count func(int64) int64
 }
 
 func (v *verified) Read(p []byte) (int, error) {
 	n, err := v.r.Read(p)
-	if n > 0 {
-		_, _ = v.hash.Write(p[:n])
-		v.n += int64(n)
-		if v.count != nil {
-			v.count(int64(n))
-		}
+	v.add(p[:n])
+	if v.count != nil {
+		v.count(int64(n))
+	}
+	if err != nil && err != io.EOF {
+		v.err = err
 	}
 	return n, err
+}
+
+func (v *verified) add(p []byte) {
+	if v.hash != nil {
+		_, _ = v.hash.Write(p)
+	}
+	v.n += int64(len(p))
 }
 
 func (v *verified) sum() string { return fmt.Sprintf("%x", v.hash.Sum(nil)) }
-
-const (
-	chunkSize = 256 << 10
-	chunks    = 4 // of decompressed bytes on their way, per layer
-)
-
-var chunkPool = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
-
-// readAhead decompresses in a goroutine of its own, a few chunks ahead of its reader.
-type readAhead struct {
-	full  chan *[]byte
-	stop  chan struct{}
-	ended chan struct{}
-	err   error // of the goroutine, once full is closed
-	cur   []byte
-	buf   *[]byte
-}
-
-func startReadAhead(packed io.Reader) *readAhead {
-	a := &readAhead{full: make(chan *[]byte, chunks), stop: make(chan struct{}), ended: make(chan struct{})}
-	go a.run(packed)
-	return a
-}
-
-func (a *readAhead) run(packed io.Reader) {
-	defer close(a.ended)
-	defer close(a.full)
-	in := bufio.NewReaderSize(fromSource{packed}, 128<<10)
-	plain, end, err := decompressor(in)
-	if err != nil {
-		a.err = err
-		return
-	}
-	defer end()
-	for {
-		buf := chunkPool.Get().(*[]byte)
-		n, err := io.ReadFull(plain, (*buf)[:chunkSize])
-		*buf = (*buf)[:n]
-		if n > 0 {
-			select {
-			case a.full <- buf:
-			case <-a.stop:
-				return
-			}
-		}
-		if err != nil {
-			// ReadFull alone says ErrUnexpectedEOF: a decompressor's own is wrapped.
-			if err != io.EOF && err != io.ErrUnexpectedEOF {
-				a.err = err
-			} else {
-				// What stands behind the packed stream belongs to the blob.
-				_, a.err = io.Copy(io.Discard, in)
-			}
-			return
-		}
-	}
-}
-
-func (a *readAhead) Read(p []byte) (int, error) {
-	for len(a.cur) == 0 {
-		a.free()
-		buf, ok := <-a.full
-		if !ok {
-			if a.err != nil {
-				return 0, a.err
-			}
-			return 0, io.EOF
-		}
-		a.buf, a.cur = buf, *buf
-	}
-	n := copy(p, a.cur)
-	a.cur = a.cur[n:]
-	return n, nil
-}
-
-func (a *readAhead) free() {
-	if a.buf != nil {
-		*a.buf = (*a.buf)[:chunkSize]
-		chunkPool.Put(a.buf)
-		a.buf = nil
-	}
-}
-
-// Close ends the goroutine and waits for it.
-func (a *readAhead) Close() {
-	close(a.stop)
-	<-a.ended
-	a.free()
-}
-
-// fromSource marks errors of the download.
-type fromSource struct{ r io.Reader }
-
-func (f fromSource) Read(p []byte) (int, error) {
-	n, err := f.r.Read(p)
-	if err != nil && err != io.EOF {
-		err = &sourceError{err}
-	}
-	return n, err
-}
-
-// decompressor looks at the first bytes: media types are not always right.
-func decompressor(in *bufio.Reader) (io.Reader, func(), error) {
-	magic, err := in.Peek(4)
-	if err != nil && err != io.EOF {
-		return nil, nil, err
-	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
-		r, err := gzip.NewReader(in)
-		if err != nil {
-			return nil, nil, packedError(err)
-		}
-		return decoding{r}, func() { r.Close() }, nil
-	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}), // a frame
-		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18}): // a skippable one
-		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, nil, packedError(err)
-		}
-		return decoding{r}, r.Close, nil
-	}
-	return in, func() {}, nil
-}
-
-// decoding makes what a decompressor finds wrong the image's fault.
-type decoding struct{ r io.Reader }
-
-func (d decoding) Read(p []byte) (int, error) {
-	n, err := d.r.Read(p)
-	if err != nil && err != io.EOF {
-		err = packedError(err)
-	}
-	return n, err
-}
-
-func packedError(err error) error {
-	var failed *sourceError
-	if errors.As(err, &failed) {
-		return failed
-	}
-	return fmt.Errorf("decompress: %w: %w", err, errdefs.ErrInvalidArgument)
-}

@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/dirtree"
 	"berth/internal/image/unpack"
 	"berth/internal/image/variant"
+	"berth/internal/jail"
 )
 
 // chainKey starts the key of a variant.
@@ -73,11 +79,9 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 	s.mu.Unlock()
 
 	home := filepath.Join(s.root, "layers", l.N)
-	result, err := s.makeVariant(ctx, l, home, below, *left)
-	if err == nil {
-		*left = max(*left-min(*left, result.Lookups), 1) // 0 would be no limit
-	}
-	if err == nil && !result.Made {
+	result, lookups, err := s.makeVariant(ctx, l, home, below, *left)
+	*left = max(*left-min(*left, lookups), 1) // 0 would be no limit
+	if err == nil && result == nil {
 		return nil, nil
 	}
 	// What was made moves to a number of its own, whole or not.
@@ -86,7 +90,7 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 	rec := l.layerRecord
 	rec.N, rec.Key, rec.Boot, rec.Depends = n, key, s.boot, false
 	err = errors.Join(err, os.Mkdir(dir, 0o700))
-	e := os.Rename(filepath.Join(home, stagingDir), filepath.Join(dir, "fs"))
+	e := os.Rename(filepath.Join(home, stagingDir), filepath.Join(dir, layerFS))
 	if err == nil || !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
@@ -131,14 +135,16 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 	}
 }
 
-// makeVariant makes the variant of a layer in the layer's own directory, if it needs one.
-func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []*layer, lookups uint64) (*variant.Result, error) {
+// makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. What it takes is done by three children,
+// of which none can change a layer by what another layer has made of it: see the roles of package variant. used are the lookups, of which
+// it may be no more than lookups.
+func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []*layer, lookups uint64) (_ *variant.Result, used uint64, err error) {
 	implied, err := readImplied(home)
 	if err == nil {
 		err = s.setAside(home)
 	}
 	if err != nil {
-		return nil, err
+		return nil, used, err
 	}
 	s.mu.Lock()
 	dirs := s.dirs(below)
@@ -149,16 +155,86 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 			f.Close()
 		}
 	}()
-	for _, dir := range append([]string{home, s.layerDir(l.N)}, dirs...) {
+	for _, dir := range append([]string{home}, dirs...) {
 		f, err := os.Open(dir)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		open = append(open, f)
 	}
-	return variant.Make(ctx, variant.Request{
-		Home: open[0], Name: stagingDir, Layer: open[1], Below: open[2:], Implied: implied, Lookups: lookups,
+	homeDir, lower := open[0], open[1:]
+	calls, err := attributeCalls(homeDir)
+	if err != nil {
+		return nil, used, err
+	}
+	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that hangs.
+	files := l.Inodes + uint64(len(implied))
+	for _, b := range below {
+		files += b.Inodes
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, s.patience+time.Duration(min(files, 1e9))*time.Millisecond,
+		fmt.Errorf("making the variant took too long, and was given up: %w", errdefs.ErrResourceExhausted))
+	defer stop()
+	run := func(spec jail.Spec, result any) error {
+		spec.Memory, spec.Calls = variant.Memory(implied), calls
+		c, err := s.cfg.Jail.Start(ctx, spec)
+		if err != nil {
+			return err
+		}
+		return c.Wait(result)
+	}
+	var readable []jail.Dir
+	for _, f := range lower {
+		readable = append(readable, jail.Dir{File: f, ReadOnly: true})
+	}
+	var placement variant.Placement
+	err = run(jail.Spec{Role: variant.PlanRole, Task: variant.PlanTask{Implied: implied, Lookups: lookups}, Dirs: readable, MaxAnswer: variant.Answer(implied)}, &placement)
+	used = placement.Lookups
+	if err != nil || !placement.Needed {
+		return nil, used, err
+	}
+	result := &variant.Result{}
+	// What says which layer this is, and the name under which containers find it, stay whatever becomes of the child.
+	keep := []string{layerFileName, layerFS}
+	task := variant.MakeTask{Implied: implied, Placement: &placement, Layer: layerFS, Name: stagingDir}
+	err = run(jail.Spec{
+		Role: variant.MakeRole, Task: task, Dirs: []jail.Dir{{File: homeDir, Keep: keep}}, FileSize: s.cfg.Limits.Layer.Bytes,
+	}, result)
+	if err == nil {
+		err = onlyHas(homeDir, append(keep, stagingDir))
+	}
+	if err != nil {
+		return nil, used, err
+	}
+	made, err := openat(homeDir, stagingDir)
+	if err != nil {
+		return nil, used, err
+	}
+	defer made.Close()
+	if !placement.Moved {
+		return result, used, nil
+	}
+	err = run(jail.Spec{Role: variant.CheckRole, Task: implied, Dirs: append([]jail.Dir{{File: made, ReadOnly: true}}, readable...)}, nil)
+	return result, used, err
+}
+
+// onlyHas makes sure that a child has left nothing else in a directory that was its.
+func onlyHas(dir *os.File, names []string) error {
+	return dirtree.Names(int(dir.Fd()), func(name string) error {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("its child has left %.100q beside it: %w", name, errdefs.ErrInternal)
+		}
+		return nil
 	})
+}
+
+// openat opens a directory in another one, whatever a child has put into its place.
+func openat(dir *os.File, name string) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // setAside moves away what a crash has left of a variant in a layer's directory. It gets a number that Collect does not know,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sort"
@@ -260,5 +261,45 @@ func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
 	f.push("hide:2", rt.Layer(rt.File("old", 0o644, "")), rt.Layer(rt.Opaque("."), rt.File("new", 0o644, "")), rt.Layer(rt.File("top", 0o644, "")))
 	if got := tree(t, f.mounted("hide:2")); got != "new top" {
 		t.Errorf("below an opaque root: %s", got)
+	}
+}
+
+// TestAVariantLooksAtManyLayers: a child has a mount and descriptors for each. Seen to fail where the number of
+// descriptors did not depend on that of directories.
+func TestAVariantLooksAtManyLayers(t *testing.T) {
+	f := newFixture(t)
+	var layers []rt.ImageOption
+	for i := range 150 {
+		layers = append(layers, rt.Layer(rt.Dir("d", 0o711), rt.Dir("d/e", 0o711), rt.Dir("d/e/g", 0o711), rt.File(fmt.Sprintf("d/e/g/%d", i), 0o644, "x")))
+	}
+	f.push("a:1", append(layers, rt.Layer(rt.File("d/e/g/h/last", 0o644, "x")))...)
+	held, err := f.Hold(f.pull("a:1"), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(held.Dirs[0], "d/e/g")); err != nil || info.Mode().Perm() != 0o711 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+// TestAVariantCopiesWhatCannotHaveMoreNames: the child that makes it may make few system calls, and no other package's tests copy there.
+func TestAVariantCopiesWhatCannotHaveMoreNames(t *testing.T) {
+	f := newFixture(t)
+	upper := []rt.Entry{rt.File("d/0", 0o640, "content")}
+	for i := range 40_000 { // ext4 takes 65,000 names of a file
+		upper = append(upper, rt.Hardlink(fmt.Sprintf("d/%d", i+1), "d/0"))
+	}
+	f.push("a:1", rt.Layer(rt.Dir("d", 0o711)), rt.Layer(upper...))
+	held, err := f.Hold(f.pull("a:1"), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"0", "1", "40000"} {
+		if data, err := os.ReadFile(filepath.Join(held.Dirs[0], "d", name)); err != nil || string(data) != "content" {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(held.Dirs[0], "d")); err != nil || len(entries) != 40_001 {
+		t.Errorf("%d names, %v", len(entries), err)
 	}
 }

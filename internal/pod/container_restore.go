@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/checkpoint"
-	"berth/internal/image/unpack"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/rootfs"
@@ -55,7 +54,7 @@ func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, 
 	re := &restoring{Restored: Restored{Source: name}}
 	var err error
 	if filepath.IsAbs(name) {
-		re.info, err = checkpoint.ReadArchive(ctx, filepath.Clean(name))
+		re.info, err = checkpoint.ReadArchive(ctx, m.cfg.Jail, filepath.Clean(name))
 	} else {
 		var img *model.Image
 		if img, err = m.cfg.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
@@ -128,7 +127,7 @@ func (m *Manager) checkpointLayer(img *model.Image, holder string) (string, *che
 func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restoring) error {
 	var err error
 	if re.CheckpointImage == "" {
-		err = checkpoint.Unpack(ctx, filepath.Clean(re.Source), re.Dir)
+		err = checkpoint.Unpack(ctx, m.cfg.Jail, filepath.Clean(re.Source), re.Dir, m.cfg.CheckpointBytes)
 	} else {
 		err = checkpoint.Link(re.layer, re.Dir)
 	}
@@ -147,11 +146,6 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 	if err := os.MkdirAll(upper, 0o755); err != nil {
 		return err
 	}
-	root, err := os.Open(upper)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	diff, err := os.OpenFile(filepath.Join(re.Dir, checkpoint.DiffFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a container that has written nothing
@@ -159,7 +153,7 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 		return err
 	default:
 		defer diff.Close()
-		if _, err := unpack.Layer(ctx, root, diff, m.cfg.LayerLimits); err != nil {
+		if err := m.cfg.Images.UnpackTar(ctx, upper, diff); err != nil {
 			return fmt.Errorf("%s: %w", checkpoint.DiffFile, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 
 	"berth/internal/device/manager"
 	"berth/internal/image"
-	"berth/internal/image/unpack"
+	"berth/internal/jail"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -58,6 +59,8 @@ type Images interface {
 	// Hold keeps an image's layers, whatever becomes of its record, until Release of the same holder.
 	Hold(imageID, holder string) (*image.Layers, error)
 	Release(holder string)
+	// UnpackTar unpacks a tar that nobody has checked into an empty directory, within the limits of a layer.
+	UnpackTar(ctx context.Context, dir string, r io.Reader) error
 	Collect(context.Context) error
 }
 
@@ -104,14 +107,15 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	Devices       Devices // nil: the node has no device manager
-	CRIU          string  // the program; empty: the one in PATH
-	RestoreImages bool    // containers are created from images that are checkpoints
-	AttachBacklog int64   // bytes that are kept for an attached client that does not take them; 0: the keeper's default
-	AttachTotal   int64   // likewise for all clients together
-	// LayerLimits bound the writable layer of a checkpoint.
-	LayerLimits unpack.Limits
-	Log         *slog.Logger
+	Devices       Devices    // nil: the node has no device manager
+	CRIU          string     // the program; empty: the one in PATH
+	RestoreImages bool       // containers are created from images that are checkpoints
+	Jail          *jail.Jail // in which archives of checkpoints are read
+	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
+	CheckpointBytes uint64
+	AttachBacklog   int64 // bytes that are kept for an attached client that does not take them; 0: the keeper's default
+	AttachTotal     int64 // likewise for all clients together
+	Log             *slog.Logger
 }
 
 // Manager runs the node's pods. Its methods may be called concurrently.

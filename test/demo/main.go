@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	binaries := flag.String("bin", "bin", "directory of berthd, berth-keeper and berth")
+	binaries := flag.String("bin", "bin", "directory of berthd, berth-keeper, berth-unpack and berth")
 	web := flag.String("web", "", "the demo's static web server, built")
 	manifest := flag.String("manifest", "examples/hello.yaml", "the pod to run")
 	flag.Parse()

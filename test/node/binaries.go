@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// EnvBinaries names a directory that holds berthd, berth-keeper and berth already built.
+// EnvBinaries names a directory that holds berthd, berth-keeper, berth-unpack and berth already built.
 const EnvBinaries = "BERTH_BIN"
 
 // EnvCgroupDriver names the cgroup driver of nodes whose options name none: auto (also where it is not set), cgroupfs or
@@ -28,7 +28,7 @@ var built struct {
 	made bool // dir is ours to remove
 }
 
-// Binaries is the directory that holds berthd, berth-keeper and berth: $BERTH_BIN, or a build of this module that is made
+// Binaries is the directory that holds berthd, berth-keeper, berth-unpack and berth: $BERTH_BIN, or a build of this module that is made
 // once per process. Cleanup removes the build.
 func Binaries(ctx context.Context) (string, error) {
 	built.Lock()

@@ -118,7 +118,13 @@ func each(file *os.File, fn func(name string, size int64, content io.Reader) (do
 		if h.Typeflag != tar.TypeReg {
 			return fmt.Errorf("%q is no regular file: %w", h.Name, errdefs.ErrInvalidArgument)
 		}
-		done, err := fn(name, h.Size, tr)
+		// The size of a sparse file is what its header says, whatever the archive has of it.
+		for key := range h.PAXRecords {
+			if strings.HasPrefix(key, "GNU.sparse.") {
+				return fmt.Errorf("%q is a sparse file: %w", h.Name, errdefs.ErrInvalidArgument)
+			}
+		}
+		done, err := fn(name, h.Size, content{tr})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -126,4 +132,15 @@ func each(file *os.File, fn func(name string, size int64, content io.Reader) (do
 			return nil
 		}
 	}
+}
+
+// content is a file of an archive. What cannot be read of it is the archive's fault.
+type content struct{ in io.Reader }
+
+func (c content) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return n, err
 }

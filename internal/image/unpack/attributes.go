@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +26,12 @@ func (l *layer) setAttributes(fd int, h *tar.Header) error {
 	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil {
 		return fmt.Errorf("chmod: %w", err)
 	}
-	err = l.setXattrs(h, func(key string, value []byte) error { return unix.Fsetxattr(fd, key, value, 0) })
+	err = l.setXattrs(h, func(key string, value []byte) error {
+		if administrative(key) {
+			return l.trusted(fd, key, value)
+		}
+		return unix.Fsetxattr(fd, key, value, 0)
+	})
 	if err != nil {
 		return err
 	}
@@ -58,7 +62,7 @@ func (l *layer) setAttributesAt(at int, base string, h *tar.Header) error {
 			return err
 		}
 		defer unix.Close(fd)
-		err = l.setXattrs(h, func(key string, value []byte) error { return unix.Setxattr(procPath(fd), key, value, 0) })
+		err = l.setXattrs(h, func(key string, value []byte) error { return l.trusted(fd, key, value) })
 		if err != nil {
 			return err
 		}
@@ -134,4 +138,7 @@ func (l *layer) notSupported(key string) {
 	}
 }
 
-func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+// administrative tells whether it takes the host's administrator (CAP_SYS_ADMIN) to set an attribute.
+func administrative(key string) bool {
+	return strings.HasPrefix(key, "trusted.") || strings.HasPrefix(key, "security.") && key != "security.capability"
+}

@@ -18,6 +18,13 @@ type Limits struct {
 	PathMemory uint64
 }
 
+// Memory is how much a process needs that unpacks a layer within the limits: what it keeps of directories, the same as a Result,
+// and as much again until the garbage of both is collected.
+func (l Limits) Memory() uint64 { return 64<<20 + 3*l.PathMemory }
+
+// Answer is the length of the longest Result as JSON. A directory takes more in memory than in Implied.
+func (l Limits) Answer() int64 { return int64(64<<10 + l.PathMemory/3*4) }
+
 // The keys of the configuration that set limits.
 const (
 	KeyEntries    = "max_layer_entries"

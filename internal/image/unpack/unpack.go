@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,14 +50,28 @@ type Result struct {
 	Unsupported []string
 }
 
+// SetXattr sets an extended attribute of an open file, which may be open as a place only (O_PATH).
+type SetXattr func(fd int, key string, value []byte) error
+
+// setXattr is one that works by the file's name in /proc, which leads to the file itself, even if that is a link.
+func setXattr(fd int, key string, value []byte) error {
+	return unix.Setxattr("/proc/self/fd/"+strconv.Itoa(fd), key, value, 0)
+}
+
 // Layer unpacks the tar that r yields into the directory root, which must be empty. What it made when it fails is left to
 // the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk, and a layer that
-// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
-func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits) (*Result, error) {
+// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further. trusted sets the attributes that only the
+// host's administrator may set, and those of links, devices and fifos, for a process that is not the administrator and has no
+// /proc; nil: this process is and has.
+func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, trusted SetXattr) (*Result, error) {
+	if trusted == nil {
+		trusted = setXattr
+	}
 	l := &layer{
 		ctx:         ctx,
 		tree:        dirtree.New[made](root),
 		limits:      limits,
+		trusted:     trusted,
 		unsupported: map[string]struct{}{},
 		buf:         make([]byte, copyBytes),
 	}
@@ -133,6 +148,7 @@ type layer struct {
 	ctx         context.Context
 	tree        *dirtree.Tree[made] // all directories of the layer
 	limits      Limits
+	trusted     SetXattr
 	unsupported map[string]struct{}
 	bytes       uint64 // on disk
 	inodes      uint64
@@ -265,10 +281,11 @@ func (l *layer) whiteout(parent *dir, name string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return nil // what is there hides the lower one
 	}
-	if err == nil {
-		l.inodes++
+	if err != nil {
+		return err
 	}
-	return err
+	l.inodes++
+	return unix.Fchownat(at, name, 0, 0, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 // remove removes a directory and what is in it.
@@ -301,7 +318,7 @@ func (l *layer) makeOpaque(d *dir) error {
 	if err != nil {
 		return err
 	}
-	return unix.Fsetxattr(fd, OpaqueXattr, []byte("y"), 0)
+	return l.trusted(fd, OpaqueXattr, []byte("y"))
 }
 
 func (l *layer) create(parent *dir, base string, h *tar.Header, content io.Reader) error {

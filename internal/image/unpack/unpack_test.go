@@ -353,7 +353,7 @@ func TestAHoleBeyondReasonIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	_, err = Layer(context.Background(), root, bytes.NewReader(data), Limits{Bytes: 1<<40 - 1})
+	_, err = Layer(context.Background(), root, bytes.NewReader(data), Limits{Bytes: 1<<40 - 1}, nil)
 	if !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyBytes) || !strings.Contains(err.Error(), "huge") {
 		t.Error(err)
 	}
@@ -401,7 +401,7 @@ func TestAFullDiskIsResourceExhausted(t *testing.T) {
 	}
 	defer f.Close()
 	data, _ := rt.Tar(rt.File("big", 0o644, strings.Repeat("x", 4<<20)))
-	_, err = Layer(context.Background(), f, bytes.NewReader(data), Limits{})
+	_, err = Layer(context.Background(), f, bytes.NewReader(data), Limits{}, nil)
 	if !errors.Is(err, errdefs.ErrResourceExhausted) || !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}
@@ -415,7 +415,7 @@ func TestErrorsOfTheStreamPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}), Limits{})
+	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}), Limits{}, nil)
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}

@@ -1,20 +1,27 @@
 package variant
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+
+	"berth/internal/fileattr"
+	"berth/internal/image/unpack"
 )
 
-// check makes sure that each link by which something was put elsewhere still leads there when the variant is on top of the
+// Check makes sure that each link by which something was put elsewhere still leads there when the variant is on top of the
 // layers below. If the layer changes something on the way, its entries came in an order that is not known any more, and that
 // decides where they belong.
-func (p *plan) check(variant *os.File, below []*os.File) error {
-	if len(p.moved) == 0 {
-		return nil
+func Check(ctx context.Context, implied unpack.Implied, variant *os.File, below []*os.File, x fileattr.Xattrs) error {
+	under := newStack(x, below...)
+	defer under.close()
+	p, err := newPlan(ctx, implied, under)
+	if err != nil {
+		return err
 	}
-	whole := newStack(append([]*os.File{variant}, below...)...)
-	whole.steps = p.below.steps
+	whole := newStack(x, append([]*os.File{variant}, below...)...)
+	whole.steps = under.steps
 	defer whole.close()
 	for _, n := range p.moved {
 		if err := p.checkOne(whole, n); err != nil {

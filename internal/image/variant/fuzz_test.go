@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
 	rt "berth/internal/registrytest"
 )
@@ -154,30 +156,31 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 			t.Fatal(err)
 		}
 		root := open(t, fs)
-		result, err := unpack.Layer(context.Background(), root, bytes.NewReader(data), unpack.Limits{})
+		result, err := unpack.Layer(context.Background(), root, bytes.NewReader(data), unpack.Limits{}, nil)
 		if err != nil {
 			root.Close()
 			return nil, err
 		}
 		before := list(t, root)
-		r := Request{Layer: root, Implied: result.Implied, Home: open(t, home), Name: "variant"}
+		r := Request{Layer: root, Implied: result.Implied, Home: open(t, home), Name: "variant", Xattrs: fileattr.System}
+		var below []*os.File
 		for _, d := range dirs {
-			r.Below = append(r.Below, open(t, d))
+			below = append(below, open(t, d))
 		}
-		made := &Result{}
+		var made *Result
 		if i > 0 {
-			made, err = Make(context.Background(), r)
+			made, err = all(context.Background(), r, below)
 		}
 		if after := list(t, root); after != before {
 			t.Errorf("the layer was\n%s\nand is\n%s", before, after)
 		}
-		for _, f := range append(r.Below, r.Layer, r.Home) {
+		for _, f := range append(below, r.Layer, r.Home) {
 			f.Close()
 		}
 		if err != nil {
 			return nil, err
 		}
-		if made.Made {
+		if made != nil {
 			fs = filepath.Join(home, "variant")
 		}
 		if result.OpaqueRoot {
@@ -186,6 +189,33 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 		dirs = append([]string{fs}, dirs...)
 	}
 	return dirs, nil
+}
+
+// all does what three processes do, one after the other; no result: the layer is right as it is. What one of them says passes as JSON.
+func all(ctx context.Context, r Request, below []*os.File) (*Result, error) {
+	p, err := Plan(ctx, r.Implied, below, 0, fileattr.System)
+	if err != nil || !p.Needed {
+		return nil, err
+	}
+	data, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	r.Placement = &Placement{}
+	if err := json.Unmarshal(data, r.Placement); err != nil {
+		return nil, err
+	}
+	r.Xattrs = fileattr.System
+	result, err := Make(ctx, r)
+	if err != nil || !p.Moved {
+		return result, err
+	}
+	made, err := os.Open(filepath.Join(r.Home.Name(), r.Name))
+	if err != nil {
+		return nil, err
+	}
+	defer made.Close()
+	return result, Check(ctx, r.Implied, made, below, fileattr.System)
 }
 
 func open(t testing.TB, dir string) *os.File {

@@ -15,44 +15,32 @@ import (
 	"berth/internal/sparse"
 )
 
-// Request is a layer and what it is stacked upon. All directories are open for reading.
+// Request is a layer and where its directories go. All directories are open for reading.
 type Request struct {
-	Layer   *os.File       // the layer's directory, which is complete and is not changed
-	Implied unpack.Implied // as unpacking the layer has said
-	Below   []*os.File     // the directories of the layers below, the top one first, without what an opaque root hides
+	Layer     *os.File       // the layer's directory, which is complete and is not changed
+	Implied   unpack.Implied // as unpacking the layer has said
+	Placement *Placement     // as Plan has said
 	// Home is where the variant is made under Name, if the layer needs one. It is on the layer's mount: hard links do not cross
 	// mounts.
-	Home *os.File
-	Name string
-	// Lookups are how many directories of the layers below may be looked into; 0: any number. An image can have hundreds of layers that
-	// all put something into the same directories.
-	Lookups uint64
+	Home   *os.File
+	Name   string
+	Xattrs fileattr.Xattrs
 }
 
 // Result is plain data, so that it can come from another process.
 type Result struct {
-	Made bool // false: the layer is right as it is
 	// Bytes, rounded up to blocks, and Inodes are those of files that had to be copied, and of directories that the layer does not
 	// have. All other files are the layer's own.
 	Bytes, Inodes uint64
-	// Lookups are those that were needed.
-	Lookups uint64
 }
 
-// Make makes a layer's variant where the layer needs one. What it made when it fails is left to the caller.
+// Make makes a layer's variant, for Check to look at. What it made when it fails is left to the caller.
 //
-// Errors: errdefs.ErrInvalidArgument for a layer that cannot be meant, errdefs.ErrResourceExhausted for a full disk, or for a layer
-// that needs more lookups than it may.
+// Errors: errdefs.ErrInvalidArgument for a layer that cannot be meant, errdefs.ErrResourceExhausted for a full disk.
 func Make(ctx context.Context, r Request) (*Result, error) {
-	below := newStack(r.Below...)
-	below.limit = r.Lookups
-	defer below.close()
-	p, err := newPlan(ctx, r.Implied, below)
+	nodes, err := r.Placement.nodes(r.Implied)
 	if err != nil {
 		return nil, err
-	}
-	if !p.needed {
-		return &Result{Lookups: below.lookups}, nil
 	}
 	if err := unix.Mkdirat(int(r.Home.Fd()), r.Name, 0o755); err != nil {
 		return nil, &os.PathError{Op: "mkdir", Path: r.Name, Err: err}
@@ -64,24 +52,21 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 	root := os.NewFile(uintptr(fd), r.Name)
 	defer root.Close()
 	m := &maker{
-		ctx: ctx, plan: p, out: dirtree.New[made](root), in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
+		ctx: ctx, xattrs: r.Xattrs, nodes: nodes, out: dirtree.New[made](root), in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
 	}
 	defer m.out.Close()
 	defer m.in.Close()
 	if err := m.make(); err != nil {
 		return nil, diskError(err)
 	}
-	if err := p.check(root, r.Below); err != nil {
-		return nil, err
-	}
-	m.result.Made, m.result.Lookups = true, below.lookups
 	return &m.result, nil
 }
 
 // maker makes the tree of a variant.
 type maker struct {
 	ctx    context.Context
-	plan   *plan
+	xattrs fileattr.Xattrs
+	nodes  map[node]*placed
 	in     *dirtree.Tree[source]
 	out    *dirtree.Tree[made]
 	copies map[uint64]copied // by inode of the layer's file
@@ -92,8 +77,8 @@ type maker struct {
 // source is a directory of the layer: where it goes.
 type source struct {
 	to *outDir
-	// planned is set for what is on the list, and for the root.
-	planned *planned
+	// placed is set for what is on the list, and for the root.
+	placed *placed
 }
 
 // made is a directory of the variant: where it comes from.
@@ -101,7 +86,7 @@ type made struct {
 	// own is the layer's directory that says how this one looks. Without one it looks like the directory below, and without
 	// that plain.
 	own  *inDir
-	like *part
+	like *Look
 	// from counts the layer's directories that are put together here.
 	from   int
 	opaque bool
@@ -122,7 +107,7 @@ type copied struct {
 
 func (m *maker) make() error {
 	from, to := m.in.Root(), m.out.Root()
-	from.Data = source{to: to, planned: m.plan.root}
+	from.Data = source{to: to, placed: m.nodes[node{}]}
 	to.Data = made{own: from, from: 1}
 	fd, err := m.in.FD(from)
 	if err != nil {
@@ -151,13 +136,15 @@ func (m *maker) make() error {
 func (m *maker) directory(in *inDir, name string) (*inDir, error) {
 	d := in.Below(name)
 	m.dirs++
-	d.Data.planned = m.plan.child(in.Data.planned, name)
+	if in.Data.placed != nil {
+		d.Data.placed = m.nodes[node{in.Data.placed, name}]
+	}
 	var to *outDir
 	var err error
 	own := d
-	if p := d.Data.planned; p != nil && p.implied {
+	if p := d.Data.placed; p != nil && p.at != nil {
 		own = nil
-		to, err = m.at(p.place)
+		to, err = m.at(p.at)
 	} else {
 		to, err = m.under(in.Data.to, name)
 	}
@@ -176,7 +163,7 @@ func (m *maker) join(d, own *inDir) error {
 	}
 	to := d.Data.to
 	to.Data.from++
-	if to.Data.from > 1 && (to.Data.opaque || opaque(fd)) {
+	if to.Data.from > 1 && (to.Data.opaque || opaque(m.xattrs, fd)) {
 		return refuse("%q: the layer hides what is below it, and puts something into it by way of a link as well", to.Path())
 	}
 	if err := m.markOpaque(fd, to); err != nil {
@@ -200,7 +187,7 @@ func (m *maker) join(d, own *inDir) error {
 }
 
 func (m *maker) markOpaque(from int, to *outDir) error {
-	if !opaque(from) {
+	if !opaque(m.xattrs, from) {
 		return nil
 	}
 	fd, err := m.out.FD(to)
@@ -208,7 +195,7 @@ func (m *maker) markOpaque(from int, to *outDir) error {
 		return err
 	}
 	to.Data.opaque = true
-	return unix.Fsetxattr(fd, unpack.OpaqueXattr, []byte("y"), 0)
+	return m.xattrs.Set(fd, unpack.OpaqueXattr, []byte("y"))
 }
 
 func (m *maker) alike(a, b *inDir) (bool, error) {
@@ -228,13 +215,13 @@ func (m *maker) attributes(d *inDir) (*fileattr.Attributes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return fileattr.Of(fd)
+	return m.xattrs.Of(fd)
 }
 
 // at is the directory of a place, made with those above it where they are not there.
-func (m *maker) at(p *place) (*outDir, error) {
+func (m *maker) at(p *spot) (*outDir, error) {
 	// Not by recursion: a place can be two thousand directories deep.
-	var way []*place
+	var way []*spot
 	for ; p.parent != nil && p.out == nil; p = p.parent {
 		way = append(way, p)
 	}
@@ -247,8 +234,8 @@ func (m *maker) at(p *place) (*outDir, error) {
 		if err != nil {
 			return nil, err
 		}
-		if dirs := way[i].dirs; len(dirs) > 0 && next.Data.like == nil {
-			next.Data.like = &dirs[0]
+		if next.Data.like == nil {
+			next.Data.like = way[i].look
 		}
 		way[i].out, d = next, next
 	}
@@ -333,17 +320,14 @@ func (m *maker) copy(from int, name string, st *unix.Stat_t, to *outDir) error {
 	if err != nil {
 		return err
 	}
-	a, err := fileattr.Of(int(in.Fd()))
+	look, err := lookOf(m.xattrs, int(in.Fd()))
 	if err != nil {
-		return err
-	}
-	if err := a.Apply(int(out.Fd())); err != nil {
 		return err
 	}
 	m.copies[st.Ino] = copied{to, name}
 	m.result.Inodes++
 	m.result.Bytes += uint64(n+block-1) / block * block
-	return setTimes(int(out.Fd()), st)
+	return look.apply(m.xattrs, int(out.Fd()))
 }
 
 // dress gives all directories their attributes and times: what was put into them has changed their times.
@@ -365,35 +349,20 @@ func (m *maker) dressOne(d *outDir) error {
 	if err != nil {
 		return err
 	}
-	like := -1
-	switch {
-	case d.Data.own != nil:
-		like, err = m.in.FD(d.Data.own)
-	case d.Data.like != nil:
-		like, err = m.plan.below.layers[d.Data.like.layer].FD(d.Data.like.dir)
+	look := d.Data.like
+	if d.Data.own != nil {
+		like, err := m.in.FD(d.Data.own)
+		if err != nil {
+			return err
+		}
+		if look, err = lookOf(m.xattrs, like); err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	if like < 0 {
+	if look == nil {
 		return errors.Join(unix.Fchown(to, 0, 0), unix.Fchmod(to, 0o755))
 	}
-	a, err := fileattr.Of(like)
-	if err != nil {
-		return err
-	}
-	if err := a.Apply(to); err != nil {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(like, &st); err != nil {
-		return err
-	}
-	return setTimes(to, &st)
-}
-
-func setTimes(fd int, st *unix.Stat_t) error {
-	return unpack.SetTimes(fd, &[2]unix.Timespec{st.Atim, st.Mtim})
+	return look.apply(m.xattrs, to)
 }
 
 // diskError says that a disk is full.

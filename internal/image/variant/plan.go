@@ -15,16 +15,11 @@ import (
 // plan is where the directories of a layer go that depend on the layers below.
 type plan struct {
 	below *stack
-	nodes map[node]*planned
 	root  *planned
-	moved []*planned
+	// implied are those of the list that are, in its order, and moved those of them that links lead elsewhere.
+	implied, moved []*planned
 	// needed: the layer as it is would show something else.
 	needed bool
-}
-
-type node struct {
-	parent *planned
-	name   string
 }
 
 // planned is a directory on the layer's list.
@@ -32,8 +27,7 @@ type planned struct {
 	parent *planned
 	name   string
 	// place is where it goes, if it is implied. Of the others it is the place where it would be looked up below.
-	place   *place
-	implied bool
+	place *place
 }
 
 func (p *planned) path() string {
@@ -52,7 +46,7 @@ func refuse(format string, args ...any) error {
 
 // newPlan decides about all directories of a list, from the layers as they are.
 func newPlan(ctx context.Context, implied unpack.Implied, below *stack) (*plan, error) {
-	p := &plan{below: below, nodes: map[node]*planned{}, root: &planned{place: below.root()}}
+	p := &plan{below: below, root: &planned{place: below.root()}}
 	at := []*planned{p.root}
 	n := 0
 	for d, err := range implied.All() {
@@ -67,11 +61,13 @@ func newPlan(ctx context.Context, implied unpack.Implied, below *stack) (*plan, 
 		for _, left := range at[d.Depth:] {
 			left.forget()
 		}
-		next := &planned{parent: parent, name: d.Name, implied: d.Implied}
+		next := &planned{parent: parent, name: d.Name}
 		if err := p.decide(next, d); err != nil {
 			return nil, fmt.Errorf("%q: %w", next.path(), err)
 		}
-		p.nodes[node{parent, d.Name}] = next
+		if d.Implied {
+			p.implied = append(p.implied, next)
+		}
 		at = append(at[:d.Depth], next)
 	}
 	return p, nil
@@ -124,7 +120,7 @@ func (p *plan) isPlain(d part) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a, err := fileattr.Of(fd)
+	a, err := p.below.xattrs.Of(fd)
 	if err != nil {
 		return false, fmt.Errorf("%q: %w", d.dir.Path(), err)
 	}
@@ -139,11 +135,4 @@ func (n *planned) forget() {
 			at.dirs = []part{at.dirs[0]}
 		}
 	}
-}
-
-func (p *plan) child(parent *planned, name string) *planned {
-	if parent == nil {
-		return nil
-	}
-	return p.nodes[node{parent, name}]
 }

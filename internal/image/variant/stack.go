@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
 )
 
@@ -21,6 +22,7 @@ type (
 // stack looks up what overlayfs would show of layers that are stacked, by hand: it is needed for a few directories, and a
 // mount would have to be cleaned up after a crash.
 type stack struct {
+	xattrs fileattr.Xattrs
 	layers []*tree // top first
 	// lookups are how many directories were looked into to place the layer's own; limit, if not 0, is how many may be.
 	lookups, limit uint64
@@ -30,7 +32,7 @@ type stack struct {
 
 // maxSteps bounds what following links may cost: a layer of a megabyte can ask for a million links of 2000 components each, in
 // a hundred layers. An image that installs a distribution through links needs some thousands.
-const maxSteps = 1 << 20
+const maxSteps = 1 << 18
 
 // step pays for a lookup in a place.
 func (s *stack) step(at *place) error {
@@ -54,8 +56,8 @@ func (s *stack) pay(at *place) error {
 // descriptors is how many of a stack's directories stay open, in all its layers together.
 const descriptors = 256
 
-func newStack(layers ...*os.File) *stack {
-	s := &stack{steps: maxSteps}
+func newStack(x fileattr.Xattrs, layers ...*os.File) *stack {
+	s := &stack{xattrs: x, steps: maxSteps}
 	for _, l := range layers {
 		t := dirtree.New[struct{}](l)
 		t.Keep = max(descriptors/max(len(layers), 1), 4)
@@ -85,8 +87,6 @@ type place struct {
 	dirs []part
 	// by is the directory that the place was found for, as its own or on the way of its link.
 	by *planned
-	// out is the variant's directory there, once it is made.
-	out *outDir
 }
 
 func (s *stack) root() *place {
@@ -206,12 +206,12 @@ func (s *stack) isOpaque(p part) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return opaque(fd), nil
+	return opaque(s.xattrs, fd), nil
 }
 
-func opaque(fd int) bool {
+func opaque(x fileattr.Xattrs, fd int) bool {
 	var b [2]byte
-	n, err := unix.Fgetxattr(fd, unpack.OpaqueXattr, b[:])
+	n, err := x.Get(fd, unpack.OpaqueXattr, b[:])
 	return err == nil && n == 1 && b[0] == 'y'
 }
 

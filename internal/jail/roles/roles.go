@@ -1,0 +1,25 @@
+// Package roles is all work that children of a jail do.
+package roles
+
+import (
+	checkpoint "berth/internal/checkpoint/archive"
+	"berth/internal/compression"
+	"berth/internal/image/archive"
+	"berth/internal/image/unpack"
+	"berth/internal/image/variant"
+	"berth/internal/jail/child"
+)
+
+// All returns them.
+func All() child.Roles {
+	return child.Roles{
+		compression.Role:      decompress,
+		unpack.Role:           unpackLayer,
+		archive.Role:          readArchive,
+		variant.PlanRole:      planVariant,
+		variant.MakeRole:      makeVariant,
+		variant.CheckRole:     checkVariant,
+		checkpoint.ReadRole:   readCheckpoint,
+		checkpoint.UnpackRole: unpackCheckpoint,
+	}
+}
