@@ -19,13 +19,17 @@ const EnvRuntime = "BERTH_TEST_RUNTIME"
 
 var shared struct {
 	sync.Once
-	node *node.Node
-	err  error
+	options node.Options
+	node    *node.Node
+	err     error
 }
 
-// Main runs a package's tests and ends its shared node; use it in TestMain. A trace that the shared node leaves behind
-// fails the package.
-func Main(m *testing.M) {
+// Main runs a package's tests and ends its shared node, which is a plain one unless options are given; use it in TestMain. A
+// trace that the shared node leaves behind fails the package.
+func Main(m *testing.M, options ...node.Options) {
+	if len(options) > 0 {
+		shared.options = options[0]
+	}
 	code := m.Run()
 	if n := shared.node; n != nil {
 		if err := end(n); err != nil {
@@ -92,7 +96,7 @@ func Root(t testing.TB) {
 func Shared(t testing.TB) *node.Node {
 	t.Helper()
 	Root(t)
-	shared.Do(func() { shared.node, shared.err = start(node.Options{}) })
+	shared.Do(func() { shared.node, shared.err = start(shared.options) })
 	if shared.err != nil {
 		t.Fatalf("start the shared node: %v", shared.err)
 	}
