@@ -27,9 +27,13 @@ func (b *blobs) get(digest string) ([]byte, bool) {
 	return data, ok
 }
 
-func (b *blobs) put(data []byte) string {
+func digestOf(data []byte) string {
 	sum := sha256.Sum256(data)
-	digest := "sha256:" + hex.EncodeToString(sum[:])
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func (b *blobs) put(data []byte) string {
+	digest := digestOf(data)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.m[digest] = data

@@ -31,6 +31,7 @@ type Registry struct {
 	redirect func(*http.Request) string // nil: nowhere
 	handler  http.Handler               // go-containerregistry's: manifests, uploads
 	blobs    *blobs
+	raw      rawManifests
 
 	mu       sync.Mutex
 	faults   Faults
@@ -358,6 +359,9 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	if fault.manifestSize > 0 {
 		serveHugeManifest(w, req, fault.manifestSize)
+		return
+	}
+	if r.raw.serve(w, req) {
 		return
 	}
 	if digest, is := blobPath(req); is && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
