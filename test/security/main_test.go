@@ -1,0 +1,49 @@
+package security
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Println("skipped: a node needs root")
+		os.Exit(0)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	metricsAddress = listener.Addr().String()
+	listener.Close()
+	nodetest.Main(m, node.Options{
+		// Debugging lines too: a test looks for secrets in the log.
+		Config: "log_level = \"debug\"\n",
+		Tables: fmt.Sprintf("[metrics]\naddress = %q\n[checkpoint]\ncriu = %q\n", metricsAddress, criu()) +
+			// Pods of this handler may pass any annotation on.
+			"[runtimes.annotated]\ntype = \"builtin\"\nannotations = [\"*\"]\n",
+	})
+}
+
+// metricsAddress is where the shared node's berthd serves metrics.
+var metricsAddress string
+
+// criu is a criu that works on this kernel, or empty.
+func criu() string {
+	path := os.Getenv("BERTH_CRIU")
+	if path == "" {
+		path, _ = exec.LookPath("criu")
+	}
+	if path == "" || exec.Command(path, "check").Run() != nil {
+		return ""
+	}
+	return strings.TrimSpace(path)
+}
