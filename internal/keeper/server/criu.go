@@ -272,6 +272,13 @@ func makeCall(res *criuResult) error {
 	if err != nil {
 		return err
 	}
+	st, err := lib.State()
+	if err != nil {
+		return err
+	}
+	if err := mountsHaveTheirKeys(&st.Config, st.InitProcessPid); err != nil {
+		return err
+	}
 	opts := call.options()
 	opts.LeaveRunning = true
 	return lib.Checkpoint(opts)
@@ -357,6 +364,9 @@ func (call *criuCall) restore(res *criuResult) error {
 		if config.Seccomp, err = s.seccomp.get(profile); err != nil {
 			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
+	}
+	if _, err := externals(config); err != nil {
+		return err
 	}
 	lib, err := libcontainer.Create(call.StateRoot, call.ID, config)
 	if err != nil {
