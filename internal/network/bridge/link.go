@@ -114,6 +114,12 @@ func makeBridge(ctx context.Context, h *netlink.Handle, name string, mtu int, ga
 	if err := setGateways(h, link, gateways); err != nil {
 		return 0, err
 	}
+	// A pod that says it is an IPv6 router must not become the node's, with IPv6 on the bridge or without: the node has a
+	// link-local address there all the same.
+	path := "net/ipv6/conf/" + name + "/accept_ra"
+	if err := setSysctl(path, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return 0, err
+	}
 	if attrs.Flags&net.FlagUp == 0 {
 		// Until its link-local address has passed the detection of duplicates, which takes a second, the node could not
 		// ask for the pods' link-layer addresses.
@@ -432,9 +438,6 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 	}
 	if !v6 {
 		return nil
-	}
-	if err := setSysctl("net/ipv6/conf/"+bridge+"/accept_ra", "0"); err != nil {
-		return err
 	}
 	// The same for [::1], where that can work (see the package's comment). The kernel looks for the way to ::1 only on the interface that a packet came in by, and the
 	// answers come in by the bridge. What comes from outside with such an address is dropped long before that.
