@@ -28,9 +28,19 @@ func TestMain(m *testing.M) {
 		// Debugging lines too: a test looks for secrets in the log.
 		Config: "log_level = \"debug\"\n",
 		Tables: fmt.Sprintf("[metrics]\naddress = %q\n[checkpoint]\ncriu = %q\n", metricsAddress, criu()) +
-			// Pods of this handler may pass any annotation on.
-			"[runtimes.annotated]\ntype = \"builtin\"\nannotations = [\"*\"]\n",
+			annotated(),
 	})
+}
+
+// annotated are runtime handlers whose pods may pass any annotation on.
+func annotated() string {
+	handlers := "[runtimes.annotated]\ntype = \"builtin\"\nannotations = [\"*\"]\n"
+	for _, name := range []string{"runc", "crun"} {
+		if path, err := exec.LookPath(name); err == nil {
+			handlers += fmt.Sprintf("[runtimes.%s-annotated]\ntype = \"oci\"\npath = %q\nannotations = [\"*\"]\n", name, path)
+		}
+	}
+	return handlers
 }
 
 // metricsAddress is where the shared node's berthd serves metrics.
