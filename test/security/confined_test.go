@@ -44,10 +44,20 @@ func confined(t *testing.T, c *nodetest.Container, volumes ...string) {
 	}
 }
 
+// mountsOf are the mounts that a process has.
+func mountsOf(pid int) ([]*mountinfo.Info, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mountinfo.GetMountsFromReader(f, nil)
+}
+
 // onlyOwnMounts: what is mounted of a file system of the host is below the node's directories or one of the volumes.
 func onlyOwnMounts(t *testing.T, c *nodetest.Container, pid int, volumes []string) {
 	t.Helper()
-	mounts, err := mountinfo.PidMountInfo(pid)
+	mounts, err := mountsOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +84,7 @@ func onlyOwnMounts(t *testing.T, c *nodetest.Container, pid int, volumes []strin
 
 func procIsKept(t *testing.T, pid int, masks bool) {
 	t.Helper()
-	mounts, err := mountinfo.PidMountInfo(pid)
+	mounts, err := mountsOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

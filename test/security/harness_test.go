@@ -111,9 +111,6 @@ func command(args ...string) nodetest.ContainerEdit {
 	return func(c *cri.ContainerConfig) { c.Command, c.Args = args, nil }
 }
 
-// asImageSays leaves a container what its image says that it runs.
-func asImageSays(c *cri.ContainerConfig) { c.Command, c.Args = nil, nil }
-
 func volume(host, inside string) nodetest.ContainerEdit {
 	return nodetest.Mounts(&cri.Mount{HostPath: host, ContainerPath: inside})
 }
@@ -217,6 +214,18 @@ func intruderImage(t *testing.T, n *node.Node) string {
 	return hostile(t, n, withIntruder(t))
 }
 
+// publicDir is a directory that all users of the host can come to.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
 // bait is a directory of the host that no attack may read or change.
 type bait struct {
 	path   string
@@ -226,7 +235,7 @@ type bait struct {
 
 func newBait(t *testing.T) *bait {
 	t.Helper()
-	b := &bait{path: t.TempDir(), secret: "secret-" + rand.Text()}
+	b := &bait{path: publicDir(t), secret: "secret-" + rand.Text()}
 	// Whoever could come here could read the secret: access must not be what an attack fails for.
 	if err := os.Chmod(b.path, 0o777); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 // openDir is a directory of the host that containers with and without a user namespace may write to.
 func openDir(t *testing.T, names ...string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := publicDir(t)
 	for _, name := range append([]string{""}, names...) {
 		at := filepath.Join(dir, name)
 		if err := os.MkdirAll(at, 0o777); err != nil {
@@ -104,7 +104,7 @@ func keysOf(m map[string]int) (keys []string) {
 // placed are the places in a container where a directory of the host is mounted.
 func placed(t *testing.T, pid int, host string) (points []string) {
 	t.Helper()
-	mounts, err := mountinfo.PidMountInfo(pid)
+	mounts, err := mountsOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,7 +475,7 @@ func TestCVE_2025_52565_TheConsoleIsALink(t *testing.T) {
 		check := func(t *testing.T, dir string) func(c *nodetest.Container, pid int) {
 			return func(c *nodetest.Container, pid int) {
 				onlyOwnMounts(t, c, pid, []string{dir, b.path})
-				mounts, err := mountinfo.PidMountInfo(pid)
+				mounts, err := mountsOf(pid)
 				if err != nil {
 					t.Fatal(err)
 				}
