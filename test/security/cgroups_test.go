@@ -1,0 +1,157 @@
+package security
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// Attacks on the limits of containers, and by what they may use up.
+
+// cgroupsOf are the cgroups of a process, without those of hierarchies that do not limit.
+func cgroupsOf(t *testing.T, pid int) (paths []string) {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 && (parts[0] == "0" || strings.Contains(parts[1], "memory") || strings.Contains(parts[1], "pids")) {
+			paths = append(paths, parts[2])
+		}
+	}
+	return paths
+}
+
+// CVE-2019-14891 (CRI-O): the process that looks after a container was in the pod's memory cgroup. A container that ran out of memory
+// had it killed, and the next one was set up without what it kept: in the host's network.
+//
+// Seen to fail with the keeper moved to the cgroup of each container that it starts, in keeper/server/run.go.
+func TestCVE_2019_14891_TheRuntimeIsKilledInAContainersPlace(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		same := alive(t, n)
+		p := s.pod(t, n)
+		c := p.Run(nodetest.Sh("sleep 3600 & x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo alive"), func(c *cri.ContainerConfig) {
+			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 32<<20, 32<<20
+		})
+		if status := c.WaitExit(); status.Reason != "OOMKilled" {
+			t.Errorf("it ended with %d, %s: %s", status.ExitCode, status.Reason, c.Log())
+		}
+		same()
+		keeper, _ := n.KeeperPID()
+		for name, pid := range map[string]int{"berthd": n.PID(), "the keeper": keeper} {
+			for _, path := range cgroupsOf(t, pid) {
+				if strings.Contains(path, p.Config.Metadata.Name) || strings.Contains(path, p.ID) || strings.Contains(path, c.ID) {
+					t.Errorf("%s is in the pod's cgroup %s", name, path)
+				}
+			}
+		}
+		next := p.Run()
+		confined(t, next)
+		own, err := os.Readlink("/proc/self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", firstProcess(t, next))); err != nil || got == own {
+			t.Errorf("the next container has the host's network: %s, %v", got, err)
+		}
+	})
+}
+
+// CVE-2025-47291 (containerd): containers in pods with user namespaces were not in the pod's cgroup, and so without the limits
+// that it has.
+//
+// Seen to fail with the cgroup parent left out for such pods, in ocispec/build.go.
+func TestCVE_2025_47291_APodIsOutsideOfItsCgroup(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		p := s.pod(t, n)
+		c := p.Run(func(c *cri.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
+		want := n.ContainerCgroup(p.Config.Linux.CgroupParent, c.ID)
+		for _, path := range cgroupsOf(t, firstProcess(t, c)) {
+			if path != want && path != "/" { // the root of a hierarchy in which nothing is limited
+				t.Errorf("its first process is in %s, and not in %s", path, want)
+			}
+		}
+		// A process that an exec has left behind, too.
+		c.Sh("sleep 3600 >/dev/null 2>&1 &")
+		seen := 0
+		for _, hierarchy := range []string{"", "memory", "pids"} {
+			listed, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", hierarchy, want, "cgroup.procs"))
+			if err != nil {
+				continue // the other version
+			}
+			if seen++; len(strings.Fields(string(listed))) < 2 {
+				t.Errorf("in %s of the hierarchy %q are the processes %q", want, hierarchy, listed)
+			}
+		}
+		if seen == 0 {
+			t.Errorf("no hierarchy has %s", want)
+		}
+	})
+}
+
+// CVE-2020-8557 (the kubelet): what a container wrote to its /etc/hosts was on the host's disk and counted by no one, until the disk was
+// full. Berth's pod files are /etc/hosts, /etc/hostname and /etc/resolv.conf.
+//
+// Seen to succeed on the build whose pod files had no limit.
+func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		p := s.pod(t, n)
+		c := p.Run()
+		const limit = 8 << 20
+		for _, name := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} {
+			c.Sh("dd if=/dev/zero of=" + name + " bs=1M count=24 2>/dev/null; dd if=/dev/zero of=" + name + " bs=1 count=1 seek=100000000 conv=notrunc 2>/dev/null; :")
+			var st unix.Stat_t
+			if err := unix.Stat(fmt.Sprintf("/proc/%d/root%s", firstProcess(t, c), name), &st); err != nil {
+				t.Fatal(err)
+			}
+			if taken := st.Blocks * 512; taken > limit {
+				t.Errorf("%s takes %d MiB of the host", name, taken>>20)
+			}
+		}
+		// The pod's next container starts all the same, and berthd with it.
+		if got := p.Output("echo well"); got != "well\n" {
+			t.Errorf("the next container says %q", got)
+		}
+	})
+}
+
+// CVE-2024-3056 (podman): containers of a pod that share IPC, and are started again and again, left more in shared memory each time than any
+// of them may have.
+//
+// Seen to fail with the size left out of the mount of a pod's /dev/shm, in pod/sandbox_files.go.
+func TestCVE_2024_3056_SharedMemoryGrowsWithEachRestart(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		p := s.pod(t, n)
+		total := func() (bytes int64) {
+			shm, err := filepath.Glob(filepath.Join(n.State, "pods", p.ID, "shm", "*"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range shm {
+				var st unix.Stat_t
+				if unix.Stat(name, &st) == nil {
+					bytes += st.Blocks * 512
+				}
+			}
+			return bytes
+		}
+		for i := range 3 {
+			c := p.Run(nodetest.Sh(fmt.Sprintf("head -c 60000000 /dev/zero >/dev/shm/left%d; :", i)))
+			c.WaitExit()
+			c.Remove()
+		}
+		if got := total(); got == 0 || got > 64<<20 {
+			t.Errorf("the pod has %d bytes in shared memory", got)
+		}
+	})
+}
