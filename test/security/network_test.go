@@ -32,23 +32,11 @@ func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { namespaces(c).Network = cri.NamespaceMode_NODE })
 	c := p.Run(withImage(intruderImage(t, n)))
 	keeper, _ := n.KeeperPID()
-	own := map[string]string{}
-	for name, pid := range map[string]int{"berthd": n.PID(), "the keeper": keeper} {
-		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, fd := range fds {
-			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
-			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-				own[strings.TrimSuffix(inode, "]")] = name
-			}
-		}
-	}
+	own := sockets(t, n.PID(), keeper)
 	for line := range strings.Lines(c.Sh("/intruder abstract")) {
 		// CONNECTED inode name: other programs of the machine may have such sockets.
-		if fields := strings.Fields(line); len(fields) == 3 && own[fields[1]] != "" {
-			t.Errorf("%s listens to the abstract socket %s, and lets a container in", own[fields[1]], fields[2])
+		if fields := strings.Fields(line); len(fields) == 3 && own[fields[1]] != 0 {
+			t.Errorf("process %d listens to the abstract socket %s, and lets a container in", own[fields[1]], fields[2])
 		}
 	}
 	// The sockets that have files are not in the container.
@@ -57,6 +45,61 @@ func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 			t.Errorf("the container has %s", socket)
 		}
 	}
+}
+
+// CVE-2025-9074 (Docker Desktop): the engine's API, which asks nobody who they are, could be reached from containers at an address of their
+// network.
+//
+// Seen to fail with the streaming server at 0.0.0.0 in the node's configuration.
+func TestCVE_2025_9074_APodReachesTheAPI(t *testing.T) {
+	n := nodetest.Shared(t)
+	keeper, _ := n.KeeperPID()
+	own := sockets(t, n.PID(), keeper)
+	pod := nodetest.RunPod(t, n).Run()
+	ports := 0
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		data, err := os.ReadFile(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			fields := strings.Fields(line)
+			if len(fields) < 10 || fields[3] != "0A" || own[fields[9]] == 0 { // listens
+				continue
+			}
+			_, hex, _ := strings.Cut(fields[1], ":")
+			port, err := strconv.ParseUint(hex, 16, 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports++
+			if r, err := pod.Exec(60, "nc", "-w", "3", "-z", gateway(t, n).String(), strconv.FormatUint(port, 10)); err != nil || r.ExitCode == 0 {
+				t.Errorf("a pod reaches port %d of process %d, %v", port, own[fields[9]], err)
+			}
+		}
+	}
+	if ports == 0 {
+		t.Error("berthd listens to no port at all")
+	}
+}
+
+// sockets are the sockets of processes, by inode.
+func sockets(t *testing.T, pids ...int) map[string]int {
+	t.Helper()
+	own := map[string]int{}
+	for _, pid := range pids {
+		fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			link, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
+			if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+				own[strings.TrimSuffix(inode, "]")] = pid
+			}
+		}
+	}
+	return own
 }
 
 // bridgeLink is the node's bridge.
