@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -159,9 +160,7 @@ func TestCVE_2026_95839_ADigestThatIsNoneCrashesTheDaemon(t *testing.T) {
 				"schemaVersion": 2, "mediaType": types.OCIImageIndex, "manifests": []any{with(entry, "platform", platform)},
 				"subject": entry,
 			})
-			if err := pull(t, n, p.host+"/x:"+tag, nil); err == nil {
-				t.Errorf("an index of %q is pulled", digest)
-			}
+			nodetest.WantCode(t, pull(t, n, p.host+"/x:"+tag, nil), codes.InvalidArgument, codes.NotFound)
 			same()
 		}
 	}
@@ -262,17 +261,48 @@ func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 // CVE-2020-1702 (containers/image, and so podman and CRI-O): a registry could send a manifest of any size, which was held in
 // memory.
 //
-// Seen to fail with the limit taken out of transport.RoundTrip in image/registry/transport.go.
-func TestCVE_2020_1702_AManifestOfAnySize(t *testing.T) {
+// Seen to fail with the limits taken out of Document in image/registry/client.go, for the configuration, and of
+// transport.RoundTrip, for the token.
+func TestCVE_2020_1702_ADocumentOfAnySize(t *testing.T) {
 	n := nodetest.Shared(t)
-	p := soundParts(t, n)
-	p.registry.SetFaults(rt.Faults{ManifestSize: 512 << 20})
-	var err error
-	berthd, _ := peak(t, n, func() { err = pull(t, n, p.host+"/x:sound", nil) })
-	nodetest.WantCode(t, err, codes.InvalidArgument)
-	if berthd > 64<<20 {
-		t.Errorf("berthd took %d MiB", berthd>>20)
+	const size = 256 << 20
+	small := func(t *testing.T, ref string) {
+		t.Helper()
+		berthd, _ := peak(t, n, func() {
+			if err := pull(t, n, ref, kinds["password"]); err == nil {
+				t.Error("it is pulled")
+			}
+		})
+		if berthd > 64<<20 {
+			t.Errorf("berthd took %d MiB", berthd>>20)
+		}
 	}
+	t.Run("manifest", func(t *testing.T) {
+		p := soundParts(t, n)
+		p.registry.SetFaults(rt.Faults{ManifestSize: size})
+		small(t, p.host+"/x:sound")
+	})
+	t.Run("configuration", func(t *testing.T) {
+		p := soundParts(t, n)
+		digest := p.registry.PutBlob(bytes.Repeat([]byte(" "), size))
+		p.put(t, "large", types.OCIManifestSchema1, with(p.manifest, "config", with(p.config, "digest", digest, "size", size)))
+		small(t, p.host+"/x:large")
+	})
+	t.Run("token", func(t *testing.T) {
+		server, host := serve(t, n, true, nil)
+		server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/token" {
+				w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="x",scope="repository:x:pull"`, server.URL))
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			_, err := io.WriteString(w, `{"token":"`)
+			for chunk := strings.Repeat("x", 1<<20); err == nil; {
+				_, err = io.WriteString(w, chunk)
+			}
+		})
+		small(t, host+"/x:1")
+	})
 }
 
 // GO-2026-6597 (containerd): an index of indexes, each of which lists the same ones many times, made a small image a graph of

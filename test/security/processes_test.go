@@ -390,8 +390,9 @@ func restore(t *testing.T, c *nodetest.Container) {
 // Seen to fail with the image's own list of variables appended to, in env of ocispec/process.go.
 func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 	n := nodetest.Shared(t)
-	var image []string
-	for i := range 7 { // with room for more in the memory that a list of them takes
+	// With those that every container has, and one less than the memory that a list of them takes has room for.
+	image := []string{"PATH=/bin", "HOME=/", "HOSTNAME=x"}
+	for i := range 4 {
 		image = append(image, fmt.Sprintf("IMAGE%d=x", i))
 	}
 	ref := hostile(t, n, rt.Env(image...))
@@ -403,7 +404,7 @@ func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 	for i := range containers {
 		wait.Go(func() {
 			config := p.ContainerConfig(withImage(ref), command("env"), func(c *cri.ContainerConfig) {
-				c.Envs = []*cri.KeyValue{{Key: "SECRET", Value: fmt.Appendf(nil, "of-%d", i)}, {Key: fmt.Sprintf("ONLY_%d", i), Value: []byte("x")}}
+				c.Envs = []*cri.KeyValue{{Key: "SECRET", Value: fmt.Appendf(nil, "of-%d", i)}}
 			})
 			made, err := n.Runtime.CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 			if err != nil {
@@ -424,9 +425,8 @@ func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 		c.WaitExit()
 		env := c.Stdout()
 		for j := range count {
-			own := i == j
-			if strings.Contains(env, fmt.Sprintf("SECRET=of-%d\n", j)) != own || strings.Contains(env, fmt.Sprintf("ONLY_%d=", j)) != own {
-				t.Errorf("container %d has variables of container %d, or lacks its own:\n%s", i, j, env)
+			if strings.Contains(env, fmt.Sprintf("SECRET=of-%d\n", j)) != (i == j) {
+				t.Errorf("container %d has the variable of container %d, or lacks its own:\n%s", i, j, env)
 			}
 		}
 	}
