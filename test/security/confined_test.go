@@ -32,16 +32,32 @@ func confined(t *testing.T, c *nodetest.Container, volumes ...string) {
 	masks := c.Config.Linux.SecurityContext.NamespaceOptions.GetUsernsOptions() == nil
 	procIsKept(t, pid, masks)
 	noDescriptors(t, pid)
-	var own, want unix.Stat_t
+	var own unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/root/", pid), &own); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Stat(filepath.Join(c.Pod.Node.Root, "containers", c.ID, "rootfs"), &want); err != nil {
+	roots := rootsOf(t, c)
+	if !slices.ContainsFunc(roots, func(root string) bool {
+		var st unix.Stat_t
+		return unix.Stat(root, &st) == nil && st.Dev == own.Dev && st.Ino == own.Ino
+	}) {
+		t.Errorf("the container's root, %d:%d, is none of the node's mounts for it: %q", own.Dev, own.Ino, roots)
+	}
+}
+
+// rootsOf are the mount points of overlays that the node has for a container.
+func rootsOf(t *testing.T, c *nodetest.Container) (points []string) {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("overlay"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if own.Dev != want.Dev || own.Ino != want.Ino {
-		t.Errorf("the container's root is not that of its image: %d:%d, want %d:%d", own.Dev, own.Ino, want.Dev, want.Ino)
+	for _, m := range mounts {
+		if strings.Contains(m.Mountpoint+"/", "/"+c.ID+"/") {
+			points = append(points, m.Mountpoint)
+		}
 	}
+	return points
 }
 
 // mountsOf are the mounts that a process has.

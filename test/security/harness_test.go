@@ -37,14 +37,13 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// envSeconds is how long an attack that races goes on.
-const envSeconds = "BERTH_ATTACK_SECONDS"
-
+// attackTime is how long each part of an attack that races goes on: half a second, and twenty seconds with BERTH_LONG. An attack has
+// a part for each way of setting containers up and for each kind of link.
 func attackTime() time.Duration {
-	if seconds, err := strconv.ParseFloat(os.Getenv(envSeconds), 64); err == nil && seconds > 0 {
-		return time.Duration(seconds * float64(time.Second))
+	if os.Getenv("BERTH_LONG") != "" {
+		return 20 * time.Second
 	}
-	return 800 * time.Millisecond
+	return 500 * time.Millisecond
 }
 
 // again makes one attempt after the other for as long as an attack goes on, and at least three. It ends with the first that

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -103,29 +104,41 @@ func TestCVE_2021_41103_AUserOfTheHostRunsAContainersProgram(t *testing.T) {
 // CVE-2024-25621 (containerd): directories of the runtime's own were made with modes by which all users of the host could read what
 // containers keep there, or reach it.
 //
-// The modes of all directories, whatever the umask. Seen to succeed on the build whose directories had the mode 0711.
+// The root directory is for root alone. In the state directory, where clients find their sockets, no directory that is of a pod or a
+// container may be open to others: the modes of all directories, whatever the umask. Seen to succeed on the build whose directories
+// had the mode 0711.
 func TestCVE_2024_25621_DirectoriesThatAllCanSearch(t *testing.T) {
-	n := nodetest.Shared(t)
-	nodetest.RunPod(t, n).Run()
-	for _, dir := range []string{n.Root, n.State} {
-		entries, err := os.ReadDir(dir)
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		c := s.pod(t, n).Run()
+		top, err := os.Stat(n.Root)
 		if err != nil {
 			t.Fatal(err)
 		}
-		top, err := os.Stat(dir)
-		if err != nil {
-			t.Fatal(err)
+		if top.Mode().Perm() != 0o700 {
+			t.Errorf("%s has the mode %o", n.Root, top.Mode().Perm())
 		}
-		for _, e := range entries {
-			info, err := e.Info()
-			if err != nil || !e.IsDir() {
-				continue
-			}
-			if top.Mode().Perm()&0o007 != 0 && info.Mode().Perm()&0o007 != 0 {
-				t.Errorf("%s has the mode %o, and the directory above it %o", filepath.Join(dir, e.Name()), info.Mode().Perm(), top.Mode().Perm())
+		for _, dir := range []string{n.Root, n.State} {
+			err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || !d.IsDir() {
+					return nil // another container's, which has just gone
+				}
+				info, err := d.Info()
+				if err != nil {
+					return nil
+				}
+				if info.Mode().Perm()&0o007 == 0 {
+					return filepath.SkipDir
+				}
+				if name := d.Name(); name == c.ID || name == c.Pod.ID {
+					t.Errorf("%s has the mode %o, and all can reach it", path, info.Mode().Perm())
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
 		}
-	}
+	})
 }
 
 // CVE-2021-21284 (Docker): root of a user namespace, as a user of the host, could write to files that the daemon keeps for its
@@ -136,10 +149,12 @@ func TestCVE_2021_21284_MappedRootWritesTheRuntimesFiles(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := setups[1].pod(t, n).Run(withImage(hostile(t, n, rt.Volumes("/declared"))))
 	own := filepath.Join(n.Root, "containers", c.ID)
+	roots := rootsOf(t, c)
 	var more []string
 	for _, line := range probed(t, mappedRoot, n.Root, n.State) {
 		what, path, _ := strings.Cut(line, " ")
-		ofContainer := strings.HasPrefix(path, own+"/rootfs") || strings.HasPrefix(path, own+"/upper") || strings.HasPrefix(path, own+"/volumes/")
+		ofContainer := strings.HasPrefix(path, own+"/upper") || strings.HasPrefix(path, own+"/volumes/") ||
+			slices.ContainsFunc(roots, func(root string) bool { return path == root || strings.HasPrefix(path, root+"/") })
 		if what != "READ" && what != "LISTED" && !ofContainer && !ofPod(path, c.Pod) {
 			more = append(more, line)
 		}

@@ -159,7 +159,7 @@ func TestCVE_2021_30465_AMountFollowsAnExchangedLink(t *testing.T) {
 					t.Fatal(err)
 				}
 				r := &race{a: "d", b: "l", dir: dir, image: node.Busybox,
-					victim: []nodetest.ContainerEdit{volume(dir, "/v"), several(mounted, "/v/d/m", 8)},
+					victim: []nodetest.ContainerEdit{volume(dir, "/v"), several(mounted, "/v/d/m", 64)},
 					check: func(c *nodetest.Container, pid int) {
 						confined(t, c, dir, mounted)
 						inside := path.Join("/", strings.TrimPrefix(link, "/proc/1/root"))
@@ -195,7 +195,7 @@ func TestCVE_2024_45310_AMountPointIsMadeOnTheHost(t *testing.T) {
 		r := &race{a: "d", b: "l", dir: dir, image: node.Busybox,
 			victim: []nodetest.ContainerEdit{volume(dir, "/v"), func(c *cri.ContainerConfig) {
 				serial++ // what was made for the last one is still there
-				for i := range 6 {
+				for i := range 32 {
 					at := fmt.Sprintf("/v/d/new%d-%d", serial, i)
 					c.Mounts = append(c.Mounts, &cri.Mount{HostPath: mounted, ContainerPath: at + "/a/b/c"},
 						&cri.Mount{HostPath: file, ContainerPath: at + "-file"})
@@ -331,8 +331,8 @@ func TestCVE_2026_55686_TheWorkingDirectoryIsMadeOnTheHost(t *testing.T) {
 	})
 }
 
-// CVE-2019-19921 and CVE-2023-27561 (runc): /proc of the image was a link into a volume. Another container put a directory
-// of its own where the container's /proc was to be mounted, so that masks, profiles and labels went to the wrong files.
+// CVE-2019-19921 (runc): /proc of the image was a link into a volume. Another container put a directory of its own where the
+// container's /proc was to be mounted, so that masks, profiles and labels went to the wrong files.
 //
 // Seen to fail with OP_PLAIN_TARGET ignored in open_target and note_proc taken out, in stage/setup.c.
 func TestCVE_2019_19921_ProcIsALinkIntoAVolume(t *testing.T) {
@@ -353,6 +353,41 @@ func TestCVE_2019_19921_ProcIsALinkIntoAVolume(t *testing.T) {
 			r.run(t, n, s)
 		})
 	})
+}
+
+// CVE-2023-27561 (runc): the mend of CVE-2019-19921 was undone by a later one: a link at /proc or /sys of the image was followed again when
+// it led inside the root, to a directory of a volume that other containers exchange meanwhile.
+//
+// Seen to fail as TestCVE_2019_19921 was.
+func TestCVE_2023_27561_ProcAndSysAreLinksThatAreExchanged(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		for _, name := range []string{"proc", "sys"} {
+			t.Run(name, func(t *testing.T) {
+				dir := openDir(t, "d/fs/cgroup", "d/self/attr", "d/sys/kernel")
+				if err := os.Symlink("/", filepath.Join(dir, "l")); err != nil {
+					t.Fatal(err)
+				}
+				r := &race{a: "d", b: "l", dir: dir, image: hostile(t, n, rt.Layer(rt.Symlink(name, "v/d"))),
+					victim: []nodetest.ContainerEdit{volume(dir, "/v")},
+					check: func(c *nodetest.Container, pid int) {
+						confined(t, c, dir)
+						isKernels(t, pid, name)
+					},
+				}
+				r.run(t, n, s)
+			})
+		}
+	})
+}
+
+// isKernels: what a process has at /proc or /sys is the kernel's.
+func isKernels(t *testing.T, pid int, name string) {
+	t.Helper()
+	var st unix.Statfs_t
+	magic := map[string]int64{"proc": unix.PROC_SUPER_MAGIC, "sys": unix.SYSFS_MAGIC}[name]
+	if err := unix.Statfs(fmt.Sprintf("/proc/%d/root/%s", pid, name), &st); err != nil || st.Type != magic {
+		t.Errorf("on /%s is a file system of type %x, %v", name, st.Type, err)
+	}
 }
 
 // CVE-2019-16884 (runc, by AppArmor): a volume that an image declares at /proc was mounted over the container's /proc, and the

@@ -3,9 +3,12 @@ package security
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/remotecommand"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -47,6 +51,27 @@ func watched(t *testing.T, c *nodetest.Container) (found []string) {
 	return found
 }
 
+// markHost gives the host a mount and a socket that no container has, and returns the text of both that the kernel shows.
+func markHost(t *testing.T) []string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "mark-") // short: the path of a socket has at most 108 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	name, socket := "spied-"+rand.Text(), filepath.Join(dir, rand.Text())
+	if err := unix.Mount(name, dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	return []string{name, socket}
+}
+
 // CVE-2016-9962 (runc), CVE-2020-14298 and CVE-2020-14300 (the same, in Docker's packages): a process that entered a container
 // for an exec still held the host's root and descriptors of host directories when it was visible in the container already, where
 // another one read them by ptrace and through /proc.
@@ -59,7 +84,7 @@ func TestCVE_2016_9962_AnExecIsSeenOnTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
 		ref := intruderImage(t, n)
-		spy := command("/intruder", "spy", filepath.Join(b.path, "secret"), n.Dir, b.path)
+		spy := command(append([]string{"/intruder", "spy", filepath.Join(b.path, "secret"), n.Dir}, markHost(t)...)...)
 		stopping := func(c *cri.ContainerConfig) {
 			c.Envs = append(c.Envs, &cri.KeyValue{Key: "SPY_STOP", Value: []byte("1")})
 		}
@@ -142,7 +167,7 @@ func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
 				})
 				for _, found := range watched(t, c) {
 					t.Log(found)
-					if strings.Contains(found, "writing") {
+					if strings.HasPrefix(found, "wrote to") {
 						t.Error(found)
 					}
 				}
@@ -163,8 +188,7 @@ func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
 	}
 }
 
-// CVE-2022-31030 (containerd), CVE-2022-1708 (CRI-O): all that a command of ExecSync wrote was held in memory, or on disk, until it
-// ended.
+// CVE-2022-31030 (containerd): all that a command of ExecSync wrote was held in memory until it ended.
 //
 // Seen to fail with the limit taken out of limited.Write in pod/exec.go.
 func TestCVE_2022_31030_AnExecWritesWithoutEnd(t *testing.T) {
@@ -195,6 +219,70 @@ func TestCVE_2022_31030_AnExecWritesWithoutEnd(t *testing.T) {
 		same()
 		settledFiles(t, n, files)
 	})
+}
+
+// CVE-2022-1708 (CRI-O): what a command of ExecSync wrote went to a file on the host's disk, without a limit, and was read from there
+// into memory when it ended.
+//
+// While the command still runs, neither the node's directories nor files without a name that the daemons hold have what it has
+// written. Seen to fail with the output of an exec written to a file below the root directory, in pod/exec.go.
+func TestCVE_2022_1708_AnExecWritesToTheHostsDisk(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		c := s.pod(t, n).Run()
+		written := func() int64 { return bytesBelow(n.Root, n.State, n.LogDir) + bytesHeld(t, n) }
+		before := written()
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Exec(300, "sh", "-c", "head -c 300000000 /dev/zero; head -c 300000000 /dev/zero >&2; echo >/written; while ! test -e /seen; do sleep 0.05; done")
+			done <- err
+		}()
+		root := fmt.Sprintf("/proc/%d/root/", firstProcess(t, c))
+		nodetest.Eventually(t, 2*time.Minute, "the command has written all", func() error {
+			_, err := os.Stat(root + "written")
+			return err
+		})
+		if grown := written() - before; grown > 40<<20 {
+			t.Errorf("there are %d MiB more on the host", grown>>20)
+		}
+		c.Sh("echo >/seen")
+		if err := <-done; err != nil {
+			t.Log(err)
+		}
+	})
+}
+
+// bytesBelow is what regular files below directories take.
+func bytesBelow(dirs ...string) (total int64) {
+	for _, dir := range dirs {
+		_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			var st unix.Stat_t
+			if err == nil && d.Type().IsRegular() && unix.Lstat(path, &st) == nil {
+				total += st.Blocks * 512
+			}
+			return nil // what is gone takes nothing
+		})
+	}
+	return total
+}
+
+// bytesHeld is what regular files take that have no name and are open in berthd or the keeper.
+func bytesHeld(t *testing.T, n *node.Node) (total int64) {
+	t.Helper()
+	keeper, _ := n.KeeperPID()
+	for _, pid := range []int{n.PID(), keeper} {
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			var st unix.Stat_t
+			if unix.Stat(filepath.Join(dir, e.Name()), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 0 {
+				total += st.Blocks * 512
+			}
+		}
+	}
+	return total
 }
 
 // CVE-2026-53495 (containerd): a command of ExecSync left a process behind that kept its output open. The copying of that output
@@ -391,7 +479,7 @@ func restore(t *testing.T, c *nodetest.Container) {
 func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 	n := nodetest.Shared(t)
 	// With those that every container has, and one less than the memory that a list of them takes has room for.
-	image := []string{"PATH=/bin", "HOME=/", "HOSTNAME=x"}
+	image := []string{"PATH=/bin:/usr/bin", "HOME=/", "HOSTNAME=x"}
 	for i := range 4 {
 		image = append(image, fmt.Sprintf("IMAGE%d=x", i))
 	}

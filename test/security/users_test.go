@@ -2,10 +2,12 @@ package security
 
 import (
 	"archive/tar"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -228,9 +230,9 @@ func TestCVE_2025_4437_AHugeUserDatabase(t *testing.T) {
 	hostDatabase(t, n, p, "a line", long)
 }
 
-// CVE-2022-36109 (Docker), CVE-2022-2989 (podman), CVE-2022-2990 (buildah), CVE-2022-2995 (CRI-O), CVE-2023-25173 (containerd): the
-// primary group of a container's user was not among its supplementary groups. A file that denies a group access could then be read
-// by a member of it, who changed the primary group by a set-group-ID program.
+// CVE-2022-36109 (Docker), CVE-2022-2989 (podman), CVE-2022-2990 (buildah), CVE-2022-2995 (CRI-O): the primary group
+// of a container's user was not among its supplementary groups. A file that denies a group access could then be read by a member of
+// it, who changed the primary group by a set-group-ID program.
 //
 // Seen to fail with the primary group left out of the groups in user of ocispec/user.go.
 func TestCVE_2022_36109_AGroupThatIsDeniedReads(t *testing.T) {
@@ -276,6 +278,58 @@ func TestCVE_2022_36109_AGroupThatIsDeniedReads(t *testing.T) {
 	})
 }
 
+// CVE-2023-25173 (containerd): the supplementary groups of a user were not those that the image's databases and the request give, so that
+// a rule by groups let the wrong ones through.
+//
+// The kernel says which groups each process has, also an exec. Seen to fail with the primary group left out of the groups in user of
+// ocispec/user.go.
+func TestCVE_2023_25173_GroupsThatAreNotAsAsked(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		databases := withUsers(rootLine+"app:x:1001:1002::/:/bin/sh\n", "app:x:1002:\nmember:x:3000:app\nother:x:3001:root\n")
+		asked := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.SupplementalGroups = []int64{4000} })
+		strict := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+			s.SupplementalGroupsPolicy = cri.SupplementalGroupsPolicy_Strict
+		})
+		for claim, c := range map[string]struct {
+			user  string // of the image
+			edits []nodetest.ContainerEdit
+			want  string
+		}{
+			"a name":             {user: "app", want: "1002 3000"},
+			"a number":           {user: "1001", want: "1002 3000"},
+			"a group":            {user: "app:other", want: "3001"},
+			"unknown":            {user: "5000:6000", want: "6000"},
+			"of the request":     {edits: []nodetest.ContainerEdit{as(1001, 2000)}, want: "2000 3000"},
+			"with asked ones":    {user: "app", edits: []nodetest.ContainerEdit{asked}, want: "1002 3000 4000"},
+			"strictly the asked": {user: "app", edits: []nodetest.ContainerEdit{asked, strict}, want: "1002 4000"},
+			"strictly none":      {user: "app", edits: []nodetest.ContainerEdit{strict}, want: "1002"},
+		} {
+			t.Run(claim, func(t *testing.T) {
+				running := s.pod(t, n).Run(append([]nodetest.ContainerEdit{withImage(hostile(t, n, databases, rt.User(c.user)))}, c.edits...)...)
+				for process, status := range map[string]string{
+					"the first process": running.Sh("cat /proc/1/status"), "an exec": running.Sh("cat /proc/self/status"),
+				} {
+					if got := groupsOf(status); got != c.want {
+						t.Errorf("%s has the groups %q, not %q", process, got, c.want)
+					}
+				}
+			})
+		}
+	})
+}
+
+// groupsOf are the supplementary groups of a process, as /proc says.
+func groupsOf(status string) string {
+	for line := range strings.Lines(status) {
+		if groups, ok := strings.CutPrefix(line, "Groups:"); ok {
+			ids := strings.Fields(groups)
+			slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+			return strings.Join(ids, " ")
+		}
+	}
+	return "none: " + status
+}
+
 // capabilitySets are those of a process, by name.
 func capabilitySets(t *testing.T, status string) map[string]uint64 {
 	t.Helper()
@@ -298,37 +352,61 @@ func capabilitySets(t *testing.T, status string) map[string]uint64 {
 }
 
 // CVE-2022-24769 (Docker and containerd), CVE-2022-27649 (podman), CVE-2022-27650 (crun), CVE-2022-27651 (buildah), CVE-2022-27652
-// (CRI-O), CVE-2022-29162 (runc exec): processes began with inheritable capabilities. A program whose file has inheritable
-// capabilities gave them to a user who should have none.
+// (CRI-O): containers began with inheritable capabilities. A program whose file has inheritable capabilities gave them to a user who
+// should have none.
 //
 // Seen to fail with the bounding set as the inheritable one in capabilities of ocispec/capabilities.go.
 func TestCVE_2022_24769_InheritableCapabilities(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
-		busybox, err := os.ReadFile("/bin/busybox")
-		if err != nil {
-			t.Fatal(err)
-		}
-		// struct vfs_cap_data of revision 2: nothing permitted, all inheritable, and effective when executed.
-		attribute := make([]byte, 20)
-		binary.LittleEndian.PutUint32(attribute[0:], 0x02000000|1)
-		binary.LittleEndian.PutUint32(attribute[8:], 0xffffffff)
-		ref := hostile(t, n, rt.Layer(rt.File("heir/busybox", 0o755, string(busybox)).Xattr("security.capability", string(attribute))))
+		ref := heirs(t, n)
 		for _, uid := range []int64{0, 1000} {
-			c := s.pod(t, n).Run(withImage(ref), as(uid, uid))
-			for where, status := range map[string]string{
-				"first process": c.Sh("cat /proc/1/status"), "exec": c.Sh("cat /proc/self/status"),
-				"heir": c.Sh("/heir/busybox cat /proc/self/status"),
-			} {
-				sets := capabilitySets(t, status)
-				if sets["CapInh"] != 0 || sets["CapAmb"] != 0 {
-					t.Errorf("user %d, %s: inheritable %x, ambient %x", uid, where, sets["CapInh"], sets["CapAmb"])
-				}
-				if uid != 0 && (sets["CapEff"] != 0 || sets["CapPrm"] != 0) {
-					t.Errorf("user %d, %s: effective %x, permitted %x", uid, where, sets["CapEff"], sets["CapPrm"])
-				}
-			}
+			p := s.pod(t, n)
+			noneInherited(t, uid, "first process", p.Output("cat /proc/self/status", withImage(ref), as(uid, uid)))
+			noneInherited(t, uid, "heir", p.Output("/heir/busybox cat /proc/self/status", withImage(ref), as(uid, uid)))
 		}
 	})
+}
+
+// CVE-2022-29162 (runc exec): processes that were executed in a running container had inheritable capabilities, though its first one
+// had none.
+//
+// Seen to fail with the bounding set as the inheritable one in begin of stage/stage.c, and in exec.go of the keeper for a user
+// namespace.
+func TestCVE_2022_29162_AnExecInheritsCapabilities(t *testing.T) {
+	underEach(t, func(t *testing.T, n *node.Node, s setup) {
+		ref := heirs(t, n)
+		for _, uid := range []int64{0, 1000} {
+			c := s.pod(t, n).Run(withImage(ref), as(uid, uid), capabilities("SYS_PTRACE", "NET_ADMIN"))
+			noneInherited(t, uid, "exec", c.Sh("cat /proc/self/status"))
+			noneInherited(t, uid, "heir", c.Sh("/heir/busybox cat /proc/self/status"))
+		}
+	})
+}
+
+// heirs is an image with a program whose file has all capabilities as inheritable ones.
+func heirs(t *testing.T, n *node.Node) string {
+	t.Helper()
+	busybox, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// struct vfs_cap_data of revision 2: nothing permitted, all inheritable, and effective when executed.
+	attribute := make([]byte, 20)
+	binary.LittleEndian.PutUint32(attribute[0:], 0x02000000|1)
+	binary.LittleEndian.PutUint32(attribute[8:], 0xffffffff)
+	return hostile(t, n, rt.Layer(rt.File("heir/busybox", 0o755, string(busybox)).Xattr("security.capability", string(attribute))))
+}
+
+// noneInherited fails the test if a process has inheritable or ambient capabilities, or one that is not of root any at all.
+func noneInherited(t *testing.T, uid int64, where, status string) {
+	t.Helper()
+	sets := capabilitySets(t, status)
+	if sets["CapInh"] != 0 || sets["CapAmb"] != 0 {
+		t.Errorf("user %d, %s: inheritable %x, ambient %x", uid, where, sets["CapInh"], sets["CapAmb"])
+	}
+	if uid != 0 && (sets["CapEff"] != 0 || sets["CapPrm"] != 0) {
+		t.Errorf("user %d, %s: effective %x, permitted %x", uid, where, sets["CapEff"], sets["CapPrm"])
+	}
 }
 
 // CVE-2016-8867 (Docker), CVE-2018-10856 (podman), CVE-2018-1000400 (CRI-O), CVE-2021-20188 (podman, privileged containers): a user

@@ -95,14 +95,15 @@ func processes() (pids []int) {
 	return pids
 }
 
-// spy SECRET MARKER... looks for ways out of the container in each new process: the file SECRET of the host below its root, its
-// working directory or its descriptors, and the markers in its table of mounts, its sockets and the targets of its links. With
-// SPY_STOP in the environment it stops each process at first, to look at it longer.
+// spy SECRET NODE MARKER... looks for ways out of the container in each new process: the file SECRET of the host below its root,
+// its working directory or its descriptors, the node's directory NODE and the markers in the targets of its descriptors, and the
+// markers, which only the host has, in its table of mounts and its sockets. (The table of mounts of a container names NODE, where
+// its root file system is.) With SPY_STOP in the environment it stops each process at first, to look at it longer.
 func spy(args []string) error {
-	if len(args) < 1 {
-		return fmt.Errorf("spy takes the path of a secret, and markers")
+	if len(args) < 3 {
+		return fmt.Errorf("spy takes the path of a secret, the node's directory, and markers")
 	}
-	secret, markers := args[0], args[1:]
+	secret, paths, markers := args[0], args[1:], args[2:]
 	stopping := os.Getenv("SPY_STOP") != ""
 	w := newWatcher()
 	up := strings.Repeat("../", 30)
@@ -119,10 +120,10 @@ func spy(args []string) error {
 				w.tell("the host's files by %s", way)
 			}
 		}
-		for _, file := range []string{"/mountinfo", "/net/unix", "/environ", "/maps", "/cgroup"} {
+		for _, file := range []string{"/mountinfo", "/net/unix", "/environ", "/maps"} {
 			content, err := os.ReadFile(dir + file)
 			for _, marker := range markers {
-				if err == nil && bytes.Contains(content, []byte(marker)) && file != "/cgroup" {
+				if err == nil && bytes.Contains(content, []byte(marker)) {
 					w.tell("%q in %s", marker, file)
 				}
 			}
@@ -136,8 +137,8 @@ func spy(args []string) error {
 			if err != nil {
 				continue
 			}
-			for _, marker := range markers {
-				if strings.Contains(link, marker) {
+			for _, p := range paths {
+				if strings.Contains(link, p) {
 					w.tell("descriptor of %s", link)
 				}
 			}
@@ -150,7 +151,8 @@ func spy(args []string) error {
 	return nil
 }
 
-// overwrite tries to write to the program of each new process that is not of this container's root file system.
+// overwrite tries to write to the program of each new process that is not of this container's root file system. To open a
+// sealed file of memory for writing is no harm yet: what counts is whether its content changes.
 func overwrite([]string) error {
 	var own unix.Stat_t
 	if err := unix.Stat("/intruder", &own); err != nil {
@@ -169,11 +171,17 @@ func overwrite([]string) error {
 			}
 			for _, p := range opened {
 				for _, flags := range []int{unix.O_WRONLY, unix.O_RDWR, unix.O_WRONLY | unix.O_TRUNC} {
-					if fd, err := unix.Open(p, flags|unix.O_CLOEXEC, 0); err == nil {
-						n, err := unix.Write(fd, []byte("#!/overwritten\n"))
-						unix.Close(fd)
+					fd, err := unix.Open(p, flags|unix.O_CLOEXEC, 0)
+					if err != nil {
+						continue
+					}
+					var st unix.Stat_t
+					n, _ := unix.Write(fd, []byte("#!/overwritten\n"))
+					short := unix.Ftruncate(fd, 1) == nil || unix.Fstat(fd, &st) == nil && st.Size == 0
+					unix.Close(fd)
+					if n > 0 || short {
 						link, _ := os.Readlink(p)
-						fmt.Println("FOUND opened", link, "for writing:", n, err)
+						fmt.Println("FOUND wrote to", link)
 						return
 					}
 				}
