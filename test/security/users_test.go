@@ -297,7 +297,7 @@ func TestCVE_2023_25173_GroupsThatAreNotAsAsked(t *testing.T) {
 		}{
 			"a name":             {user: "app", want: "1002 3000"},
 			"a number":           {user: "1001", want: "1002 3000"},
-			"a group":            {user: "app:other", want: "3001"},
+			"a group":            {user: "app:other", want: "3000 3001"},
 			"unknown":            {user: "5000:6000", want: "6000"},
 			"of the request":     {edits: []nodetest.ContainerEdit{as(1001, 2000)}, want: "2000 3000"},
 			"with asked ones":    {user: "app", edits: []nodetest.ContainerEdit{asked}, want: "1002 3000 4000"},
