@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -82,21 +84,47 @@ func TestCVE_2025_47291_APodIsOutsideOfItsCgroup(t *testing.T) {
 			}
 		}
 		// A process that an exec has left behind, too.
-		c.Sh("sleep 3600 >/dev/null 2>&1 &")
-		seen := 0
-		for _, hierarchy := range []string{"", "memory", "pids"} {
-			listed, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", hierarchy, want, "cgroup.procs"))
-			if err != nil {
-				continue // the other version
-			}
-			if seen++; len(strings.Fields(string(listed))) < 2 {
-				t.Errorf("in %s of the hierarchy %q are the processes %q", want, hierarchy, listed)
-			}
+		inside, err := strconv.Atoi(strings.TrimSpace(c.Sh("sleep 3600 >/dev/null 2>&1 & echo $!")))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if seen == 0 {
-			t.Errorf("no hierarchy has %s", want)
+		for _, path := range cgroupsOf(t, onHost(t, firstProcess(t, c), inside)) {
+			if path != want && path != "/" {
+				t.Errorf("what an exec has left behind is in %s, and not in %s", path, want)
+			}
 		}
 	})
+}
+
+// onHost is the number on the host of a process that has a number in the PID namespace of another one.
+func onHost(t *testing.T, of, inside int) (pid int) {
+	t.Helper()
+	namespace, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", of))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 30*time.Second, fmt.Sprintf("a process of the container has the number %d in it", inside), func() error {
+		statuses, err := filepath.Glob("/proc/[0-9]*/status")
+		if err != nil {
+			return err
+		}
+		for _, status := range statuses {
+			dir := filepath.Dir(status)
+			content, err := os.ReadFile(status)
+			if own, nerr := os.Readlink(dir + "/ns/pid"); err != nil || nerr != nil || own != namespace {
+				continue // of another container, or it has ended
+			}
+			for line := range strings.Lines(string(content)) {
+				numbers, ok := strings.CutPrefix(line, "NSpid:")
+				if fields := strings.Fields(numbers); ok && len(fields) > 1 && fields[len(fields)-1] == strconv.Itoa(inside) {
+					pid, err = strconv.Atoi(filepath.Base(dir))
+					return err
+				}
+			}
+		}
+		return fmt.Errorf("there is none among %d", len(statuses))
+	})
+	return pid
 }
 
 // CVE-2020-8557 (the kubelet): what a container wrote to its /etc/hosts was on the host's disk and counted by no one, until the disk was
