@@ -268,3 +268,34 @@ func TestRemoveLeavesWhatLinksLeadTo(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// TestAVisitMayOpenOtherDirectories, for which the one that is read was closed. Seen to fail with the directory's descriptor taken once for
+// all names.
+func TestAVisitMayOpenOtherDirectories(t *testing.T) {
+	dir := t.TempDir()
+	const count = 20
+	for i := range count {
+		if err := os.MkdirAll(filepath.Join(dir, "top", fmt.Sprint("d", i)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree := New[struct{}](openRoot(t, dir))
+	defer tree.Close()
+	tree.Keep = 2
+	seen := map[string]bool{}
+	err := tree.Walk(t.Context(), Walk[struct{}]{Visit: func(in *Dir[struct{}], _ int, name string, _ *unix.Stat_t) (*Dir[struct{}], error) {
+		if name == "top" {
+			return in.Below(name), nil
+		}
+		seen[name] = true
+		for _, other := range []string{"d0", "d1", "d2"} {
+			if _, err := tree.FD(in.Below(other)); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}})
+	if err != nil || len(seen) != count {
+		t.Errorf("saw %d of %d: %v", len(seen), count, err)
+	}
+}

@@ -91,6 +91,10 @@ func (t *Tree[T]) read(ctx context.Context, w *Walk[T], at *level[T], buf []byte
 	_, _, names := unix.ParseDirent(buf[:n], -1, nil)
 	at.subs = at.subs[:0]
 	for _, name := range names {
+		// Visit may have opened others, for which this one was closed.
+		if fd, err = t.FD(at.dir); err != nil {
+			return err
+		}
 		var st *unix.Stat_t
 		if !w.NamesOnly {
 			st = &unix.Stat_t{}
