@@ -64,7 +64,7 @@ type setup struct {
 	userns  bool
 }
 
-// setups are all of them. A pod with a user namespace is set up by libcontainer under any handler.
+// setups are those of the stage. A user namespace takes another way through it.
 var setups = []setup{{name: "stage"}, {name: "user namespace", userns: true}}
 
 // underEach makes an attack on each way of setting containers up.
@@ -352,8 +352,8 @@ func settledMetric(t *testing.T, name string, limit float64) {
 	})
 }
 
-// peak watches the memory of berthd and the keeper while something is done, and returns the most, in bytes, that each of
-// them had beyond what it had before.
+// peak watches the memory of berthd, its children, and the keeper while something is done, and returns the most, in bytes, that berthd
+// with its children and the keeper had beyond what they had before.
 func peak(t *testing.T, n *node.Node, do func()) (berthd, keeper int64) {
 	t.Helper()
 	keeperPID, ok := n.KeeperPID()
@@ -367,12 +367,42 @@ func peak(t *testing.T, n *node.Node, do func()) (berthd, keeper int64) {
 			t.Fatal(err)
 		}
 	}
+	done, children := make(chan struct{}), make(chan int64)
+	go func() {
+		most := int64(0)
+		for {
+			most = max(most, childrenResident(pids[0]))
+			select {
+			case <-done:
+				children <- most
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
 	do()
+	close(done)
 	most := make([]int64, len(pids))
 	for i, pid := range pids {
 		most[i] = max(0, statusKiB(t, pid, "VmHWM")-before[i])
 	}
-	return most[0], most[1]
+	return most[0] + <-children, most[1]
+}
+
+// childrenResident is how much memory the children of a process have now, which may come and go.
+func childrenResident(pid int) (sum int64) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		list, _ := os.ReadFile(task)
+		for child := range strings.FieldsSeq(string(list)) {
+			statm, err := os.ReadFile("/proc/" + child + "/statm")
+			if fields := strings.Fields(string(statm)); err == nil && len(fields) > 1 {
+				pages, _ := strconv.ParseInt(fields[1], 10, 64)
+				sum += pages * int64(os.Getpagesize())
+			}
+		}
+	}
+	return sum
 }
 
 func resident(t *testing.T, pid int) int64 { return statusKiB(t, pid, "VmRSS") }

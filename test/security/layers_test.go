@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/image"
+	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -165,7 +166,7 @@ func TestCVE_2025_47290_LayersMoveFilesOfTheHost(t *testing.T) {
 //
 // Archives go through the same code as pulls: seen to fail with O_NOFOLLOW taken out of openDir in unpack/walk.go.
 func TestCVE_2025_11395_AnArchiveOverwritesTheHost(t *testing.T) {
-	store, err := image.Open(context.Background(), image.Config{Root: filepath.Join(t.TempDir(), "store")})
+	store, err := image.Open(context.Background(), image.Config{Jail: jailtest.Jail(t), Root: filepath.Join(t.TempDir(), "store")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,9 +208,9 @@ func bomb(t *testing.T, n *node.Node, memory int64, took time.Duration, options 
 	begin := time.Now()
 	var err error
 	berthd, keeper := peak(t, n, func() { err = pull(t, n, ref, nil) })
-	t.Logf("pull took %v, berthd %d MiB, keeper %d MiB: %v", time.Since(begin), berthd>>20, keeper>>20, err)
+	t.Logf("pull took %v, berthd and its children %d MiB, keeper %d MiB: %v", time.Since(begin), berthd>>20, keeper>>20, err)
 	if berthd > memory || keeper > memory {
-		t.Errorf("berthd grew by %d MiB and the keeper by %d MiB, more than %d MiB", berthd>>20, keeper>>20, memory>>20)
+		t.Errorf("berthd and its children grew by %d MiB and the keeper by %d MiB, more than %d MiB", berthd>>20, keeper>>20, memory>>20)
 	}
 	if limit := node.Patience(took); time.Since(begin) > limit {
 		t.Errorf("the pull took %v, more than %v", time.Since(begin), limit)
@@ -240,7 +241,7 @@ func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 		for i := range 4_000 {
 			entries = append(entries, rt.Dir(fmt.Sprintf("%s%d", strings.Repeat("d/", 1990), i), 0o755))
 		}
-		bomb(t, n, 16<<20, 2*time.Minute, rt.Layer(entries...))
+		bomb(t, n, 64<<20, 2*time.Minute, rt.Layer(entries...))
 	})
 	t.Run("many names", func(t *testing.T) {
 		// A link to nothing in the place of a directory's content, again and again: each replacement must not look at all others.

@@ -370,8 +370,7 @@ func TestCVE_2022_24769_InheritableCapabilities(t *testing.T) {
 // CVE-2022-29162 (runc exec): processes that were executed in a running container had inheritable capabilities, though its first one
 // had none.
 //
-// Seen to fail with the bounding set as the inheritable one in begin of stage/stage.c, and in exec.go of the keeper for a user
-// namespace.
+// Seen to fail with the bounding set as the inheritable one in join.go of the keeper's server.
 func TestCVE_2022_29162_AnExecInheritsCapabilities(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		ref := heirs(t, n)
