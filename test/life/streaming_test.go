@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -509,6 +510,7 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 // to fail, and with room that is free only after the close of a file. A name that a keeper has left there is gone after the next start.
 func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration is another")
+	const greeting = "attached\n"
 	const total, size = 64 << 20, 30_000_000 // sockets hold up to a third of size, and one client alone may have all of it
 	n := nodetest.Start(t, node.Options{Volatile: true, Tables: "[stream]\nattach_backlog_total = \"64m\"\n"})
 	p := nodetest.RunPod(t, n)
@@ -516,7 +518,7 @@ func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 	var talkers []*nodetest.Container
 	var deaf []channels
 	for range 2 {
-		talker := p.Run(nodetest.Sh(fmt.Sprintf("read go; seq 1000000 %d; touch /said; exec sleep 3600", 1000000+size/8-1)), func(c *cri.ContainerConfig) { c.Stdin = true })
+		talker := p.Run(nodetest.Sh(fmt.Sprintf("while read l && [ $l != go ]; do echo $l; done; seq 1000000 %d; touch /said; exec sleep 3600", 1000000+size/8-1)), func(c *cri.ContainerConfig) { c.Stdin = true })
 		talkers = append(talkers, talker)
 		for range 10 {
 			c, err := dialChannels(ctx, channelV5, attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
@@ -525,6 +527,13 @@ func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 			}
 			defer c.Close()
 			deaf = append(deaf, c)
+			// It is attached once it has been answered.
+			if err := c.send(channelStdin, []byte(greeting)); err != nil {
+				t.Fatal(err)
+			}
+			if channel, data, err := c.next(); err != nil || channel != channelStdout || string(data) != greeting {
+				t.Fatalf("it is answered %q on channel %d: %v", data, channel, err)
+			}
 		}
 	}
 	for i := range talkers {
@@ -576,7 +585,7 @@ func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 		talker.Stop(0)
 	}
 	for _, c := range deaf {
-		got := numbered{next: 1000000}
+		got := numbered{skip: greeting, next: 1000000} // those of who came later
 		switch err := c.all(&got); {
 		case err != nil && strings.Contains(err.Error(), "bytes are kept for all attached clients"):
 			told++
@@ -845,20 +854,29 @@ func authConfigs() map[string]authConfig {
 	}
 }
 
-// numbered takes lines of seven digits and looks for the first that is not the next one.
+// numbered takes lines that are numbers, after any that it skips, and looks for the first that is not the next one.
 type numbered struct {
+	skip       string
 	size, next int
 	rest       []byte
 	gap        string
 }
 
 func (w *numbered) Write(p []byte) (int, error) {
-	w.size += len(p)
 	w.rest = append(w.rest, p...)
-	for ; len(w.rest) >= 8; w.rest = w.rest[8:] {
-		if line := string(w.rest[:8]); line != fmt.Sprintln(w.next) && w.gap == "" {
+	for {
+		line, rest, ok := bytes.Cut(w.rest, []byte("\n"))
+		if !ok {
+			break
+		}
+		w.rest = rest
+		if string(line)+"\n" == w.skip && w.size == 0 {
+			continue
+		}
+		if string(line) != strconv.Itoa(w.next) && w.gap == "" {
 			w.gap = fmt.Sprintf("%q comes in place of %d", line, w.next)
 		}
+		w.size += len(line) + 1
 		w.next++
 	}
 	w.rest = bytes.Clone(w.rest)
