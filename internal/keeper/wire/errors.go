@@ -20,6 +20,7 @@ var kinds = []struct {
 	{errdefs.ErrAlreadyExists, codes.AlreadyExists},
 	{errdefs.ErrFailedPrecondition, codes.FailedPrecondition},
 	{errdefs.ErrResourceExhausted, codes.ResourceExhausted},
+	{errdefs.ErrAborted, codes.Aborted},
 	{errdefs.ErrUnavailable, codes.Unavailable},
 	{errdefs.ErrNotImplemented, codes.Unimplemented},
 	{errdefs.ErrPermissionDenied, codes.PermissionDenied},
