@@ -165,7 +165,8 @@ const fine = "<nil>"
 //
 // These were taken out one at a time, and the case was seen to fail each time: the bounds of entries, of memory for directories, of a tar's
 // length, of links that are followed, of lookups, of values and volumes of documents, of text for processes, of layers, and of the sums of
-// an image; the limit of zstd's window; the limit of names of unsupported attributes; and the cut of an error's text.
+// an image; the limit of names of unsupported attributes; and the cut of an error's text. A window of zstd beyond reason was refused without
+// its limit, too.
 func TestHostileImagesAreBounded(t *testing.T) {
 	f := newFixture(t)
 	for _, c := range []struct {
