@@ -316,7 +316,9 @@ var (
 
 // startError is an error that the container's configuration causes, nil for others. Exit codes are those of shells.
 func startError(err error) *api.StartError {
-	for _, kind := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists} {
+	for _, kind := range []error{
+		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists,
+	} {
 		if errors.Is(err, kind) {
 			return nil
 		}
