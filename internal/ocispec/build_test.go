@@ -268,6 +268,7 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{"negative shares", limit(model.Resources{CPUShares: -1}), "cpu_shares", errdefs.ErrInvalidArgument},
 		{"short period", limit(model.Resources{CPUPeriod: 1}), "cpu_period", errdefs.ErrInvalidArgument},
 		{"short quota", limit(model.Resources{CPUQuota: -7}), "cpu_quota", errdefs.ErrInvalidArgument},
+		{"long cpuset", limit(model.Resources{CPUSetMems: strings.Repeat("0,", 1<<15) + "0"}), "cpuset_mems", errdefs.ErrInvalidArgument},
 		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "cpuset_cpus", errdefs.ErrInvalidArgument},
 		{"odd page size", limit(model.Resources{HugepageLimit: []model.HugepageLimit{{PageSize: "big"}}}), "hugepage", errdefs.ErrInvalidArgument},
 		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "oom_score_adj", errdefs.ErrInvalidArgument},

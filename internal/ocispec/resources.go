@@ -138,6 +138,7 @@ var (
 const (
 	minPeriod, maxPeriod = 1000, 1_000_000 // µs; the kernel's bounds
 	minQuota             = 1000            // µs
+	maxCPUList           = 100 + 6*8192    // bytes that the kernel takes for a cpuset, built for its most processors
 	minShares, maxShares = 2, 262144
 )
 
@@ -180,6 +181,9 @@ func CheckResources(r *model.Resources, h *Host) error {
 		return err
 	}
 	for _, set := range []struct{ field, list string }{{"cpuset_cpus", r.CPUSetCPUs}, {"cpuset_mems", r.CPUSetMems}} {
+		if len(set.list) > maxCPUList {
+			return invalid("resources: %s is a list of %d bytes, and the kernel takes %d", set.field, len(set.list), maxCPUList)
+		}
 		if set.list != "" && !cpuListValid(set.list) {
 			return invalid("resources: %s %q is not a list as 0-3,8", set.field, set.list)
 		}
