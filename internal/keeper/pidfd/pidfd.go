@@ -224,12 +224,35 @@ func Alive(pid int, start uint64) bool {
 }
 
 // statFields are those of /proc/PID/stat from the state on; the name before it may hold anything.
+// readStat reads proc_pid_stat(5), which is shorter than the buffer: this is on the way of every exec.
+func readStat(pid int) (string, error) {
+	path := "/proc/" + strconv.Itoa(pid) + "/stat"
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return "", &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		var b [2048]byte
+		n, err := unix.Read(fd, b[:])
+		unix.Close(fd)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return "", &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		return string(b[:n]), nil
+	}
+}
+
 func statFields(pid int) ([]string, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	s, err := readStat(pid)
 	if err != nil {
 		return nil, err
 	}
-	s := string(b)
 	i := strings.LastIndexByte(s, ')')
 	if i < 0 {
 		return nil, fmt.Errorf("process %d: malformed stat", pid)

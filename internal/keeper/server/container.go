@@ -37,6 +37,7 @@ type container struct {
 	pumps   map[logpump.Stream]*logpump.Pump
 	stdin   int // the write end of the container's input; -1: none
 	execs   map[string]*process
+	forgot  time.Time         // when execs that have ended were last dropped
 	owners  map[string]string // attach ID to the session that brought input with it
 	clients map[string]string // attach ID to its session
 	removed bool

@@ -23,10 +23,11 @@ type session struct {
 	custody bool
 	conn    *wire.Conn
 
-	mu     sync.Mutex
-	queue  []queued
-	wake   chan struct{}
-	closed bool
+	mu      sync.Mutex
+	queue   []queued
+	sending bool // a packet that is not in the queue any more
+	wake    chan struct{}
+	closed  bool
 }
 
 // queued is what is to be sent. The packet's descriptors are the queue's.
@@ -91,8 +92,8 @@ func (s *Server) serveSession(c *net.UnixConn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	ses := &session{id: hello.Session, custody: hello.Custody, conn: conn, wake: make(chan struct{}, 1)}
-	// It is there before its client can call: what those calls send waits in the queue.
+	ses := &session{id: hello.Session, custody: hello.Custody, conn: conn, wake: make(chan struct{}, 1), sending: true}
+	// It is there before its client can call: what those calls send waits in the queue, behind the welcome.
 	s.mu.Lock()
 	old := s.sessions[ses.id]
 	s.sessions[ses.id] = ses
@@ -103,6 +104,9 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.generation}); err != nil {
 		ses.close()
 	}
+	ses.mu.Lock()
+	ses.sending = false
+	ses.mu.Unlock()
 	go ses.send()
 	if ses.custody {
 		s.giveAll(ses)
@@ -127,11 +131,22 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
 }
 
-// push queues a packet; its descriptors are the session's from now on. The channel is closed when it has been sent, or
-// will never be.
+// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now on. The channel is
+// closed when it has been sent, or will never be.
 func (ses *session) push(p *wire.Packet) <-chan struct{} {
 	q := queued{p, make(chan struct{})}
 	ses.mu.Lock()
+	// Without a switch to another goroutine and back: an exec waits until it is in custody.
+	if !ses.closed && !ses.sending && len(ses.queue) == 0 {
+		if sent, err := ses.conn.TrySend(p); sent || err != nil {
+			ses.mu.Unlock()
+			q.drop()
+			if err != nil {
+				ses.close()
+			}
+			return q.done
+		}
+	}
 	if ses.closed || len(ses.queue) >= maxQueue {
 		closed := ses.closed
 		ses.mu.Unlock()
@@ -160,6 +175,7 @@ func (ses *session) send() {
 	for range ses.wake {
 		for {
 			ses.mu.Lock()
+			ses.sending = false
 			if ses.closed {
 				ses.mu.Unlock()
 				return
@@ -171,6 +187,7 @@ func (ses *session) send() {
 			}
 			q := ses.queue[0]
 			ses.queue = ses.queue[1:]
+			ses.sending = true
 			ses.mu.Unlock()
 			err := ses.conn.Send(q.packet)
 			q.drop()
@@ -186,7 +203,7 @@ func (ses *session) send() {
 func (ses *session) drained(limit time.Duration) {
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		ses.mu.Lock()
-		empty := ses.closed || len(ses.queue) == 0
+		empty := ses.closed || len(ses.queue) == 0 && !ses.sending
 		ses.mu.Unlock()
 		if empty {
 			return

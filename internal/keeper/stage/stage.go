@@ -83,8 +83,11 @@ type spawn struct {
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
 		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil}
+	if s.console == nil {
+		files[C.STAGE_FD_CONSOLE] = s.plan // the stage closes it
+	}
 	var nothing *os.File
-	for _, i := range []int{0, 1, 2, C.STAGE_FD_CONSOLE} {
+	for i := range s.stdio {
 		if files[i] != nil {
 			continue
 		}

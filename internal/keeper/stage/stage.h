@@ -18,7 +18,7 @@ enum {
 	STAGE_FD_EXE = 3, /* what it is executed from */
 	STAGE_FD_PLAN,
 	STAGE_FD_KEEPER,     /* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
-	STAGE_FD_CONSOLE,    /* where a terminal's master goes; /dev/null without one */
+	STAGE_FD_CONSOLE,    /* where a terminal's master goes; without one the stage closes it */
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the container's first process; of a first process: an empty mount namespace */
 	STAGE_FD_CGROUPS,    /* the first tasks file */
 };

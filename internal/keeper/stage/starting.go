@@ -27,7 +27,7 @@ type Starting struct {
 
 	spawned  int            // the process that was started
 	pid      int            // the container's process, a child of the one that was started or that itself; 0: not known yet
-	reaped   bool           // the one that was started, where the container's process is another
+	reaped   bool           // the one that was started, where the container's process is another, or left to others
 	disowned bool           // somebody else reaps the container's process
 	early    map[int]report // what processes have reported that were not listened to yet
 
@@ -99,8 +99,6 @@ func (f *Starting) Start() (pid int, err error) {
 		return 0, fmt.Errorf("the stage reports %d (%d) in place of its child's number", r.Step, r.Value)
 	}
 	f.pid = int(r.Value)
-	reap(f.spawned)
-	f.reaped = true
 	return f.pid, nil
 }
 
@@ -145,8 +143,15 @@ func (f *Starting) Interrupt() {
 // Disown leaves it to somebody else to reap the container's process.
 func (f *Starting) Disown() { f.disowned = true }
 
-// Close closes the keeper's end. A process that does not run its program yet ends.
-func (f *Starting) Close() { f.link.Close() }
+// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started has ended when it has
+// forked; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
+func (f *Starting) Close() {
+	f.link.Close()
+	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
+		_, _ = unix.Wait4(f.spawned, nil, unix.WNOHANG, nil)
+		f.reaped = true
+	}
+}
 
 // killWait bounds how long Kill waits for processes to end.
 const killWait = 2 * time.Second

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -90,18 +91,54 @@ func (c *Conn) Finish(limit time.Duration) {
 // SetDeadline bounds Receive.
 func (c *Conn) SetDeadline(t time.Time) error { return c.c.SetReadDeadline(t) }
 
-// Send sends a packet. After an error the connection is of no more use.
-func (c *Conn) Send(p *Packet) error {
-	b, err := json.Marshal(p)
-	if err != nil {
-		return err
+// encode is a packet as it travels.
+func (p *Packet) encode() (b, oob []byte, err error) {
+	if b, err = json.Marshal(p); err != nil {
+		return nil, nil, err
 	}
 	if len(b) > maxPacket || len(p.FDs) > maxFDs {
-		return fmt.Errorf("packet %s of %d bytes and %d descriptors is too large", p.Kind, len(b), len(p.FDs))
+		return nil, nil, fmt.Errorf("packet %s of %d bytes and %d descriptors is too large", p.Kind, len(b), len(p.FDs))
 	}
-	var oob []byte
 	if len(p.FDs) > 0 {
 		oob = unix.UnixRights(p.FDs...)
+	}
+	return b, oob, nil
+}
+
+// TrySend is Send for a packet that the kernel takes at once. Else, and while another goroutine sends, nothing is sent.
+func (c *Conn) TrySend(p *Packet) (sent bool, err error) {
+	b, oob, err := p.encode()
+	if err != nil {
+		return false, err
+	}
+	if !c.mu.TryLock() {
+		return false, nil
+	}
+	defer c.mu.Unlock()
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) {
+		for serr = unix.EINTR; serr == unix.EINTR; {
+			serr = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		}
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case serr == unix.EAGAIN:
+		return false, nil
+	}
+	return serr == nil, os.NewSyscallError("sendmsg", serr)
+}
+
+// Send sends a packet. After an error the connection is of no more use.
+func (c *Conn) Send(p *Packet) error {
+	b, oob, err := p.encode()
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
