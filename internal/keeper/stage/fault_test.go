@@ -462,6 +462,9 @@ func TestAFaultInAStageNeverConfinesLess(t *testing.T) {
 					})
 					at := fmt.Sprintf("%s at call %d of %d (number %d)", what, k, total, hit.Number)
 					switch {
+					case what == "frozen" && strings.Contains(got.output, "can't fork: Interrupted system call"):
+						// It was thawed as the script forked, which says nothing of the stage. Seen once in some thousand.
+						k -= stride
 					case got.err != nil && errors.Is(got.err, ErrInterrupted), what == "frozen" && got.err != nil:
 						t.Errorf("%s: %v", at, got.err)
 					case got.err != nil:

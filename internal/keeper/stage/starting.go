@@ -143,15 +143,20 @@ func (f *Starting) Interrupt() {
 // Disown leaves it to somebody else to reap the container's process.
 func (f *Starting) Disown() { f.disowned = true }
 
-// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started has ended when it has
-// forked; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
+// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started ends when it has forked, and
+// is reaped; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
 func (f *Starting) Close() {
 	f.link.Close()
 	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
-		_, _ = unix.Wait4(f.spawned, nil, unix.WNOHANG, nil)
+		if awaitEnd(f.spawned, time.Now().Add(forkedWait)) {
+			reap(f.spawned)
+		}
 		f.reaped = true
 	}
 }
+
+// forkedWait bounds how long Close waits for a process that has no more to do than to end.
+const forkedWait = 200 * time.Millisecond
 
 // killWait bounds how long Kill waits for processes to end.
 const killWait = 2 * time.Second
