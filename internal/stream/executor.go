@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -15,8 +16,34 @@ import (
 // executor runs one client's request. The context is its own: the library's does not end with the client's connection.
 type executor struct {
 	ctx    context.Context
+	end    context.CancelCauseFunc
 	server *Server
 	wanted Wanted
+}
+
+// lastWords is how long a client that has taken nothing for too long still has to take why its session has ended.
+const lastWords = 2 * time.Second
+
+func (s *Server) executor(ctx context.Context, wanted Wanted) (executor, context.CancelCauseFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	return executor{ctx: ctx, end: end, server: s, wanted: wanted}, end
+}
+
+// giveUp ends a session on which nothing moves. If the client takes what is there for it after all, it finds the reason behind it.
+func (e executor) giveUp() {
+	e.end(fmt.Errorf("nothing has moved on the connection for %v, the idle_timeout of streams", e.server.cfg.IdleTimeout))
+	time.AfterFunc(lastWords, func() { cutOff(e.ctx) })
+}
+
+// patientWriter waits for its client for as long as the session may be idle.
+type patientWriter struct {
+	io.Writer
+	session executor
+}
+
+func (w patientWriter) Write(p []byte) (int, error) {
+	defer time.AfterFunc(w.session.server.cfg.IdleTimeout, w.session.giveUp).Stop()
+	return w.Writer.Write(p)
 }
 
 var (
@@ -32,8 +59,8 @@ func (e executor) ExecInContainer(_ context.Context, _, _, container string, cmd
 		Cmd:    cmd,
 		TTY:    tty,
 		Stdin:  reader(e.wanted.Stdin, in),
-		Stdout: writer(e.wanted.Stdout, out),
-		Stderr: writer(e.wanted.Stderr, errOut),
+		Stdout: e.writer(e.wanted.Stdout, out),
+		Stderr: e.writer(e.wanted.Stderr, errOut),
 		Resize: e.sizes(tty, resize),
 	})
 	if err != nil {
@@ -50,8 +77,8 @@ func (e executor) AttachContainer(_ context.Context, _, _, container string, in 
 	err := e.server.cfg.Runtime.Attach(e.ctx, container, pod.AttachOptions{
 		TTY:    tty,
 		Stdin:  reader(e.wanted.Stdin, in),
-		Stdout: writer(e.wanted.Stdout, out),
-		Stderr: writer(e.wanted.Stderr, errOut),
+		Stdout: e.writer(e.wanted.Stdout, out),
+		Stderr: e.writer(e.wanted.Stderr, errOut),
 		Resize: e.sizes(tty, resize),
 	})
 	return e.explain(err)
@@ -59,13 +86,18 @@ func (e executor) AttachContainer(_ context.Context, _, _, container string, in 
 
 // explain says why a stream has ended when it was the server that ended it.
 func (e executor) explain(err error) error {
-	if err != nil && e.server.ctx.Err() != nil {
+	switch cause := context.Cause(e.ctx); {
+	case err == nil:
+		return nil
+	case e.server.ctx.Err() != nil:
 		return fmt.Errorf("the streaming server ends: %w", err)
+	case cause != nil && !errors.Is(cause, context.Canceled):
+		return cause
 	}
 	return err
 }
 
-// reader and writer return a nil interface for a stream that was not asked for: WebSocket has a channel for it anyway.
+// reader, and writer below, return a nil interface for a stream that was not asked for: WebSocket has a channel for it anyway.
 func reader(wanted bool, r io.Reader) io.Reader {
 	if !wanted || r == nil {
 		return nil
@@ -73,11 +105,11 @@ func reader(wanted bool, r io.Reader) io.Reader {
 	return r
 }
 
-func writer(wanted bool, w io.WriteCloser) io.Writer {
+func (e executor) writer(wanted bool, w io.WriteCloser) io.Writer {
 	if !wanted || w == nil {
 		return nil
 	}
-	return w
+	return patientWriter{w, e}
 }
 
 // sizes passes on the sizes of the client's terminal. It always takes the next one, and the reader always gets the latest:

@@ -34,7 +34,7 @@ type Config struct {
 	// Address is host:port. 127.0.0.1:0: loopback, any free port. Whoever can reach it needs a token still.
 	Address string
 	TLS     *tls.Config // nil: plain HTTP
-	// IdleTimeout ends a connection on which nothing happens. 4 h.
+	// IdleTimeout ends a connection on which nothing happens, and one whose client takes nothing of what is there for it. 4 h.
 	IdleTimeout time.Duration
 	// CreationTimeout is how long a client has to open its streams. 30 s.
 	CreationTimeout time.Duration
@@ -55,6 +55,7 @@ type Server struct {
 	cut      context.Context // ends a little later: connections are closed then
 	cutOff   context.CancelFunc
 	sessions sync.WaitGroup
+	closed   *lingering
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
@@ -80,13 +81,14 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("streaming server: %w", err)
 	}
 	s := &Server{
-		cfg:      cfg,
-		base:     url.URL{Scheme: "http", Host: listener.Addr().String()},
-		tokens:   tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
-		listener: watchedListener{listener},
-		serving:  make(chan struct{}),
+		cfg:     cfg,
+		base:    url.URL{Scheme: "http", Host: listener.Addr().String()},
+		tokens:  tokens{ttl: cfg.TokenTTL, pending: map[string]entry{}},
+		serving: make(chan struct{}),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
+	s.closed = &lingering{cut: s.cut}
+	s.listener = watchedListener{listener, s.closed}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	for _, method := range []string{"GET", "POST"} {
@@ -131,13 +133,17 @@ func (s *Server) Address() string { return s.base.Host }
 // farewell is how long clients have to be told that the server ends.
 const farewell = time.Second
 
-// Close takes no more connections, waits for open streams until ctx ends, then ends what still runs, tells its clients, and
-// closes their connections.
+// Close takes no more connections, waits for open streams, and for clients that have yet to take the last of theirs, until ctx ends, then
+// ends what still runs, tells its clients, and closes their connections.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Close() // streams have left the HTTP server: it closes its listener and idle connections
 	<-s.serving
 	done := make(chan struct{})
-	go func() { s.sessions.Wait(); close(done) }()
+	go func() {
+		s.sessions.Wait()
+		s.closed.all.Wait()
+		close(done)
+	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -181,6 +187,9 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 			http.Error(w, "this address has been used, or is too old", http.StatusNotFound)
 			return
 		}
+		if conn := connOf(req.Context()); conn != nil {
+			conn.be(s.cfg.IdleTimeout)
+		}
 		s.sessions.Add(1)
 		defer s.sessions.Done()
 		ctx, cancel := context.WithCancel(req.Context())
@@ -193,32 +202,34 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 }
 
 func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Request, r ExecRequest) {
-	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
+	run, end := s.executor(ctx, r.Wanted)
+	defer end(nil)
 	if isChannels(req) {
-		s.serveChannels(ctx, w, req, r.Wanted, func(st streams) error {
+		s.serveChannels(w, req, run, func(st streams) error {
 			return run.ExecInContainer(ctx, "", "", r.ContainerID, r.Cmd, st.stdin, st.stdout, st.stderr, r.TTY, st.resize, 0)
 		})
 		return
 	}
-	remotecommand.ServeExec(w, req, run, "", "", r.ContainerID, r.Cmd, r.options(), s.cfg.IdleTimeout,
+	remotecommand.ServeExec(w, req, run, "", "", r.ContainerID, r.Cmd, r.options(), s.cfg.IdleTimeout+lastWords,
 		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Request, r AttachRequest) {
-	run := executor{ctx: ctx, server: s, wanted: r.Wanted}
+	run, end := s.executor(ctx, r.Wanted)
+	defer end(nil)
 	if isChannels(req) {
-		s.serveChannels(ctx, w, req, r.Wanted, func(st streams) error {
+		s.serveChannels(w, req, run, func(st streams) error {
 			return run.AttachContainer(ctx, "", "", r.ContainerID, st.stdin, st.stdout, st.stderr, r.TTY, st.resize)
 		})
 		return
 	}
-	remotecommand.ServeAttach(w, req, run, "", "", r.ContainerID, r.options(), s.cfg.IdleTimeout,
+	remotecommand.ServeAttach(w, req, run, "", "", r.ContainerID, r.options(), s.cfg.IdleTimeout+lastWords,
 		s.cfg.CreationTimeout, remotecommand.SupportedStreamingProtocols)
 }
 
 func (s *Server) portForward(ctx context.Context, w http.ResponseWriter, req *http.Request, r PortForwardRequest) {
 	if isTunnel(req) {
-		if w, req = tunnel(w, req); w == nil {
+		if w, req = tunnel(w, req, s.cfg.IdleTimeout); w == nil {
 			return
 		}
 	}

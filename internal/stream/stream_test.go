@@ -302,6 +302,136 @@ func TestASlowReaderLosesNothingAndHoldsUpNobody(t *testing.T) {
 	}
 }
 
+// pausing is a reader that takes nothing for a while after its first bytes. client-go sends pings meanwhile, every 5 s.
+func pausing(n *int64, pause <-chan struct{}) io.Writer {
+	var once sync.Once
+	return writerFunc(func(p []byte) (int, error) {
+		once.Do(func() { <-pause })
+		*n += int64(len(p))
+		return len(p), nil
+	})
+}
+
+// A command has long ended when its reader goes on. Seen to fail where connections are closed 2 s after the end, and, by WebSocket, where
+// pongs are sent with a deadline.
+func TestAReaderThatPausesGetsAllThatACommandWroteBeforeItEnded(t *testing.T) {
+	authority := httptest.NewTLSServer(nil)
+	defer authority.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate().Raw})
+	plain, sealed := start(t, Config{}), start(t, Config{TLS: &tls.Config{Certificates: authority.TLS.Certificates}})
+	var wg sync.WaitGroup
+	for transport, dial := range transports {
+		for i, size := range []int64{100 << 10, 3 << 19, 4 << 20, 16 << 20, 100 << 10, 4 << 20} {
+			s := plain
+			if i > 3 {
+				s = sealed
+			}
+			pause := make(chan struct{})
+			time.AfterFunc(12*time.Second, func() { close(pause) })
+			wg.Go(func() {
+				var n int64
+				address := execURL(t, s, Wanted{Stdout: true}, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero; exit 3", size))
+				e, err := dial(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: ca}}, address)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				err = e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+				var exit clientexec.CodeExitError
+				if !errors.As(err, &exit) || exit.Code != 3 {
+					t.Errorf("%s, %d bytes: error %v, want exit code 3", transport, size, err)
+				}
+				if n != size {
+					t.Errorf("%s: %d of %d bytes came", transport, n, size)
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// A client that takes nothing for too long finds the reason behind what it was sent, if it goes on after all.
+func TestAReaderThatTakesNothingIsTold(t *testing.T) {
+	for _, transport := range []string{"SPDY", "WebSocket v5"} {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			h := newHost()
+			s := start(t, Config{Runtime: h, IdleTimeout: time.Second})
+			pause := make(chan struct{})
+			var n int64
+			done := make(chan error, 1)
+			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "cat", "/dev/zero"))
+			go func() { done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)}) }()
+			time.AfterFunc(2*time.Second, func() { close(pause) })
+			if err := <-done; err == nil || !strings.Contains(err.Error(), "idle_timeout") {
+				t.Errorf("error %v, want the reason", err)
+			}
+			select {
+			case <-h.ended:
+			case <-time.After(40 * time.Second):
+				t.Error("the command lives on")
+			}
+		})
+	}
+}
+
+// A client that neither takes what is there for it nor closes its connection has that for as long as it may be idle.
+func TestAConnectionDoesNotLingerForEver(t *testing.T) {
+	for transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, Config{IdleTimeout: 3 * time.Second})
+			pause := make(chan struct{})
+			defer close(pause)
+			var n int64
+			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "head", "-c", "200000", "/dev/zero"))
+			go e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+			began := time.Now()
+			time.Sleep(500 * time.Millisecond) // by then the command has ended
+			closed := make(chan struct{})
+			go func() { s.sessions.Wait(); s.closed.all.Wait(); close(closed) }()
+			select {
+			case <-closed:
+			case <-time.After(30 * time.Second):
+				t.Error("it lingers")
+			}
+			if took := time.Since(began); took < 2*time.Second {
+				t.Errorf("it was closed after %v", took)
+			}
+		})
+	}
+}
+
+// The end of the server waits for those who have yet to read the last of a command that has ended.
+func TestCloseWaitsForClientsThatReadTheLast(t *testing.T) {
+	for _, transport := range []string{"SPDY", "WebSocket v5"} {
+		t.Run(transport, func(t *testing.T) {
+			t.Parallel()
+			const size = 1 << 20
+			s, err := New(Config{Runtime: newHost()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pause := make(chan struct{})
+			var n int64
+			done := make(chan error, 1)
+			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "head", "-c", fmt.Sprint(size), "/dev/zero"))
+			go func() { done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)}) }()
+			time.Sleep(time.Second) // by then the command has ended
+			closed := make(chan error, 1)
+			go func() { closed <- s.Close(deadline(t)) }()
+			time.Sleep(7 * time.Second) // one ping
+			close(pause)
+			if err := <-done; err != nil || n != size {
+				t.Errorf("%d of %d bytes came, %v", n, size, err)
+			}
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 func TestInputThatNobodyTakesDoesNotKeepACommandFromEnding(t *testing.T) {
 	s := start(t, Config{})
 	for _, transport := range []string{"SPDY", "WebSocket v5"} {

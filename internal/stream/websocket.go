@@ -18,13 +18,9 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-const (
-	// heartbeat keeps clients from giving up on a connection whose input nobody takes: frames are read in order, so a
-	// client's pings wait behind its input then. A pong that nobody asked for is legal (RFC 6455, 5.5.3).
-	heartbeat = 5 * time.Second
-	// closeGrace is how long a client has to answer the end of a session.
-	closeGrace = 2 * time.Second
-)
+// closeGrace is how long the connection of a client that does not answer the end of its session stays open as it is. After that its
+// client can only read.
+const closeGrace = 2 * time.Second
 
 // channelProtocols are those that are spoken here. The library's own v4 stops taking input for good when much of it comes.
 var channelProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
@@ -45,7 +41,8 @@ type streams struct {
 
 // serveChannels speaks v4.channel.k8s.io and v5. Each message begins with the number of its stream; in v5 a message of 255 and
 // a number ends that stream. The outcome goes to the error stream as a Status object in JSON.
-func (s *Server) serveChannels(ctx context.Context, w http.ResponseWriter, req *http.Request, wanted Wanted, run func(streams) error) {
+func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session executor, run func(streams) error) {
+	ctx, wanted := session.ctx, session.wanted
 	upgrader := websocket.Upgrader{
 		Subprotocols: channelProtocols,
 		// The token in the address is what lets a client in; where its page comes from does not matter.
@@ -56,7 +53,7 @@ func (s *Server) serveChannels(ctx context.Context, w http.ResponseWriter, req *
 		s.cfg.Log.DebugContext(ctx, "WebSocket", "error", err) // the client has the answer
 		return
 	}
-	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, func() { conn.Close() }), timeout: s.cfg.IdleTimeout}
+	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, session.giveUp), timeout: s.cfg.IdleTimeout, pongs: newPongs(conn)}
 	defer c.idle.Stop()
 	defer conn.Close()
 
@@ -68,9 +65,9 @@ func (s *Server) serveChannels(ctx context.Context, w http.ResponseWriter, req *
 		defer close(sizes)
 		feed.CloseWithError(c.read(ctx, feed, wanted.Stdin, sizes))
 	}()
-	beat, stop := context.WithCancel(ctx)
+	beat, stop := context.WithCancel(req.Context())
 	defer stop()
-	go c.beat(beat)
+	go c.pongs.send(beat)
 
 	// An empty message tells clients that the session is there, as other servers of the protocol do.
 	switch {
@@ -96,7 +93,7 @@ func (s *Server) serveChannels(ctx context.Context, w http.ResponseWriter, req *
 	select {
 	case <-read: // the client has closed its side too
 	case <-time.After(closeGrace):
-	case <-ctx.Done():
+	case <-req.Context().Done():
 	}
 }
 
@@ -111,6 +108,7 @@ type channels struct {
 	write   sync.Mutex // one message at a time
 	idle    *time.Timer
 	timeout time.Duration
+	pongs   *pongs
 }
 
 // read takes messages until the connection ends. Its error is what the reader of standard input gets; io.EOF when the client
@@ -160,19 +158,6 @@ func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool, 
 	}
 }
 
-func (c *channels) beat(ctx context.Context) {
-	tick := time.NewTicker(heartbeat)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			c.conn.WriteControl(websocket.PongMessage, nil, time.Now().Add(heartbeat))
-		}
-	}
-}
-
 func (c *channels) send(number byte, data []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
@@ -187,15 +172,17 @@ func (c *channels) send(number byte, data []byte) error {
 	if _, err := w.Write(data); err != nil {
 		return err
 	}
-	return w.Close()
+	if err := w.Close(); err != nil {
+		return err
+	}
+	return c.pongs.behind(len(data))
 }
 
 // finish tells the client how it ended, and that it has.
 func (c *channels) finish(err error) {
 	status, _ := json.Marshal(outcome(err))
 	c.send(remotecommand.StreamErr, status)
-	c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
-		time.Now().Add(closeGrace))
+	c.conn.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), noDeadline)
 }
 
 // channel is one stream to the client.

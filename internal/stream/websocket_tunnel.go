@@ -19,7 +19,7 @@ func isTunnel(req *http.Request) bool { return wsstream.IsWebSocketRequestWithTu
 
 // tunnel accepts the WebSocket and returns the request that a SPDY client would have sent, and a writer whose Hijack is the
 // tunnel. The writer is nil if the client has been refused.
-func tunnel(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *http.Request) {
+func tunnel(w http.ResponseWriter, req *http.Request, idle time.Duration) (http.ResponseWriter, *http.Request) {
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
 		// The token in the address is what lets a client in; where its page comes from does not matter.
@@ -34,7 +34,9 @@ func tunnel(w http.ResponseWriter, req *http.Request) (http.ResponseWriter, *htt
 	inner.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
 	inner.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
 	inner.Header.Set(httpstream.HeaderProtocolVersion, portforward.ProtocolV1Name)
-	return &tunnelWriter{header: http.Header{}, conn: &tunnelConn{Conn: conn}}, inner
+	pongs := newPongs(conn)
+	go pongs.send(req.Context())
+	return &tunnelWriter{header: http.Header{}, conn: &tunnelConn{Conn: conn, pongs: pongs, idle: idle}}, inner
 }
 
 // tunnelWriter stands in for a response of which the client has no need: WebSocket's handshake was the answer.
@@ -56,6 +58,8 @@ func (w *tunnelWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 type tunnelConn struct {
 	*websocket.Conn
 	message io.Reader // what is left of the message at hand
+	pongs   *pongs
+	idle    time.Duration
 }
 
 func (c *tunnelConn) Read(p []byte) (int, error) {
@@ -87,7 +91,7 @@ func (c *tunnelConn) Write(p []byte) (int, error) {
 	if err := c.WriteMessage(websocket.BinaryMessage, p); err != nil {
 		return 0, err
 	}
-	return len(p), nil
+	return len(p), c.pongs.behind(len(p))
 }
 
 func (c *tunnelConn) SetDeadline(t time.Time) error {
@@ -100,6 +104,6 @@ func (c *tunnelConn) SetDeadline(t time.Time) error {
 // Close says goodbye and closes.
 func (c *tunnelConn) Close() error {
 	c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""),
-		time.Now().Add(time.Second))
+		time.Now().Add(c.idle))
 	return c.Conn.Close()
 }
