@@ -242,7 +242,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- cri.Serve(server, listener, cfg.Address, gid, log) }()
 	log.Info("berthd is ready", "version", version, "address", cfg.Address, "root", cfg.Root,
 		"cgroup_driver", pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
