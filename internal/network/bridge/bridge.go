@@ -36,6 +36,7 @@ type Config struct {
 const (
 	defaultLinger = 2 * time.Second
 	checkInterval = 10 * time.Second
+	settle        = time.Second
 )
 
 // Bridge is the network of the endpoints on one bridge. It works in the network namespace of its process.

@@ -530,6 +530,50 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	answers("after nft flush ruleset and another pod went")
 }
 
+// What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two subscriptions left out
+// and an interval of a minute between checks, and, for the veth, without the look for lost interfaces.
+func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
+	out := testhost.Outside(t)
+	b := open(t, Config{Name: "brself", StateDir: t.TempDir()})
+	p := attach(t, b, "p", tcp(8080, 80))
+	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
+	answers := func() bool {
+		name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080")
+		return err == nil && name == "p"
+	}
+	if !answers() {
+		t.Fatal("no answer at first")
+	}
+	with := func(change func(*nftables.Conn)) func() error {
+		return func() error {
+			c, err := nftables.New()
+			if err != nil {
+				return err
+			}
+			change(c)
+			return c.Flush()
+		}
+	}
+	table := ruleset{bridge: "brself"}.table()
+	for what, remove := range map[string]func() error{
+		"the whole ruleset": with(func(c *nftables.Conn) { c.FlushRuleset() }),
+		"the table":         with(func(c *nftables.Conn) { c.DelTable(table) }),
+		"the rules":         with(func(c *nftables.Conn) { c.FlushTable(table) }),
+		"the bridge":        func() error { return removeLink("brself") },
+		"the veth":          func() error { return removeLink(vethName("brself", "p")) },
+	} {
+		time.Sleep(settle + settle/2) // the repair before this one is told of as well, and looked at
+		testhost.Check(t, remove())
+		began := time.Now()
+		for !answers() {
+			if time.Since(began) > 30*time.Second {
+				t.Fatalf("%s: is not back", what)
+			}
+		}
+		t.Logf("%s was back after %v", what, time.Since(began).Round(100*time.Millisecond))
+	}
+}
+
 func TestTheBridgeGoesWithTheLastPod(t *testing.T) {
 	cfg := Config{Name: "brlast", StateDir: t.TempDir(), Linger: 100 * time.Millisecond}
 	b := open(t, cfg)

@@ -215,6 +215,8 @@ func (b *Bridge) watch(ctx context.Context) {
 	linger := time.NewTimer(time.Hour)
 	linger.Stop()
 	defer linger.Stop()
+	removed := b.listen(ctx)
+	var soon <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -223,6 +225,13 @@ func (b *Bridge) watch(ctx context.Context) {
 			linger.Reset(max(b.cfg.Linger, 0))
 		case <-linger.C:
 			b.expire()
+		case <-removed:
+			if soon == nil { // not at once: a firewall that is loaded anew flushes first, and then fills
+				soon = time.After(settle)
+			}
+		case <-soon:
+			soon = nil
+			b.check(ctx)
 		case <-check.C:
 			b.check(ctx)
 			b.retry(ctx)
@@ -250,17 +259,56 @@ func (b *Bridge) expire() {
 	}
 }
 
+// check looks whether all is in place, and repairs what is not.
 func (b *Bridge) check(ctx context.Context) {
 	b.fabric.Lock()
 	intact, err := b.intact()
 	b.fabric.Unlock()
-	if err == nil && intact {
-		return
+	if err != nil || !intact {
+		b.log.Warn("the pods' network was changed from outside; repairing it", "bridge", b.cfg.Name)
+		if err := b.repair(ctx); err != nil {
+			b.log.Error("the pods' network could not be repaired", "bridge", b.cfg.Name, "error", err)
+			return
+		}
 	}
-	b.log.Warn("the pods' network was changed from outside; repairing it", "bridge", b.cfg.Name)
-	if err := b.repair(ctx); err != nil {
-		b.log.Error("the pods' network could not be repaired", "bridge", b.cfg.Name, "error", err)
+	lost, err := b.lost()
+	if err != nil {
+		b.log.Error("interfaces of pods could not be listed", "bridge", b.cfg.Name, "error", err)
 	}
+	for _, r := range lost {
+		r.restored = time.Now()
+		if err := b.restore(ctx, r, r.NetNS); err != nil {
+			b.log.Error("a pod has lost its interface, and gets none", "pod", r.Pod, "error", err)
+		}
+	}
+}
+
+// lost are the endpoints without an interface. Some may be on their way in or out. One that has lost it again and again, as a pod may that
+// removes it itself, has to wait.
+func (b *Bridge) lost() (list []*record, err error) {
+	b.mu.Lock()
+	users := len(b.records)
+	b.mu.Unlock()
+	if users == 0 {
+		return nil, nil
+	}
+	h, err := routes()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	have, err := ourVeths(h, b.cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.records {
+		if _, ok := have[r.Link]; !ok && r.leaving == nil && !b.stuck[r.ID] && time.Since(r.restored) >= checkInterval {
+			list = append(list, r)
+		}
+	}
+	return list, nil
 }
 
 // intact tells whether bridge and table are what they must be. fabric is held.

@@ -26,7 +26,9 @@ type record struct {
 	hostPorts []hostPort
 	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by Bridge.mu.
 	leaving chan struct{}
-	open    bool // the host ports belong in the table; guarded by Bridge.tables
+	// restored is when the watch, which alone uses it, last made the interface again.
+	restored time.Time
+	open     bool // the host ports belong in the table; guarded by Bridge.tables
 }
 
 // network is the bridge's range on disk, there as long as the bridge is.
