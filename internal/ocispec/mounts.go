@@ -10,11 +10,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/cyphar/filepath-securejoin"
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
+	"berth/internal/hostpath"
 	"berth/internal/model"
 )
 
@@ -193,14 +194,16 @@ func hostSource(host string) (string, error) {
 	if !filepath.IsAbs(host) || strings.ContainsRune(host, 0) {
 		return "", invalid("host path %q is not absolute", host)
 	}
-	source, err := filepath.EvalSymlinks(host)
-	if errors.Is(err, os.ErrNotExist) {
+	source, err := hostpath.Resolve(host)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return "", invalid("host path %s does not exist", host)
-	}
-	if err != nil {
+	case errdefs.IsUnavailable(err):
+		return "", fmt.Errorf("host path %s: %w", host, err)
+	case err != nil:
 		return "", unable("host path %s: %v", host, err)
 	}
-	return source, nil
+	return source.Path, nil
 }
 
 // imageSource is where an image is mounted on the host, or a path in it, whose links stay in the image.
@@ -266,15 +269,15 @@ func (b *builder) propagation(m *model.Mount, source string) (string, error) {
 
 // mountOf is the mount point that a path is on, and the optional fields of its line in mountinfo.
 func mountOf(p string) (at, optional string, err error) {
-	var st unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, p, unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st); err != nil {
+	resolved, err := hostpath.Resolve(p)
+	if err != nil {
 		return "", "", fmt.Errorf("host path %s: %w", p, err)
 	}
-	if st.Mask&unix.STATX_MNT_ID == 0 { // before Linux 5.8
+	if resolved.Mount == 0 { // before Linux 5.8
 		return mountAbove(p)
 	}
 	found, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
-		match := strconv.Itoa(m.ID) == strconv.FormatUint(st.Mnt_id, 10)
+		match := strconv.Itoa(m.ID) == strconv.FormatUint(resolved.Mount, 10)
 		return !match, match
 	})
 	if err != nil {

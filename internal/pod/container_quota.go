@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/hostpath"
 	"berth/internal/model"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
@@ -45,15 +44,14 @@ func (m *Manager) quotaMounts(c *container) ([]quota.Mount, error) {
 		case mount.Volume != "":
 			q.Source = m.volumes.Path(mount.Volume)
 		case mount.Image == nil:
-			source, err := filepath.EvalSymlinks(mount.HostPath)
+			source, err := hostpath.Resolve(mount.HostPath)
 			if err != nil {
-				return nil, fmt.Errorf("config.mounts[%d]: %w: %w", i, err, errdefs.ErrInvalidArgument)
-			}
-			info, err := os.Stat(source)
-			if err != nil {
+				if !errdefs.IsUnavailable(err) {
+					err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+				}
 				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
 			}
-			q.Source, q.Dir = source, info.IsDir()
+			q.Source, q.Dir = source.Path, source.Dir
 		}
 		mounts = append(mounts, q)
 	}

@@ -1,0 +1,95 @@
+package hostpath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// Resolved is a path without links.
+type Resolved struct {
+	Path string `json:"path"`
+	// Mount is the ID of the mount that it is on, as in mountinfo; 0: this kernel does not say (before Linux 5.8).
+	Mount uint64 `json:"mount,omitempty"`
+	Dir   bool   `json:"dir,omitempty"`
+}
+
+// look adds what the kernel knows of a file without asking a server again.
+func (r *Resolved) look(dir int, path string, flags int) error {
+	var st unix.Statx_t
+	if err := unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID|unix.STATX_TYPE, &st); err != nil {
+		return fmt.Errorf("statx %s: %w", r.Path, err)
+	}
+	if st.Mask&unix.STATX_MNT_ID != 0 {
+		r.Mount = st.Mnt_id
+	}
+	r.Dir = st.Mode&unix.S_IFMT == unix.S_IFDIR
+	return nil
+}
+
+// Resolve follows the links of an absolute path. The error wraps fs.ErrNotExist where it leads nowhere, and errdefs.ErrUnavailable where a
+// file system does not answer within some seconds.
+func Resolve(path string) (Resolved, error) {
+	if r, ok := known(path); ok {
+		return r, nil
+	}
+	return ask(path)
+}
+
+const resolveCached = 0x20 // RESOLVE_CACHED of linux/openat2.h
+
+// known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12). Of a network file system
+// that is nothing: each step is checked with the server.
+func known(path string) (r Resolved, ok bool) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	if err != nil {
+		return r, false
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlink("/proc/self/fd/"+strconv.Itoa(fd), buf)
+	if err != nil || n == len(buf) {
+		return r, false
+	}
+	r.Path = string(buf[:n])
+	if !strings.HasPrefix(r.Path, "/") || strings.HasSuffix(r.Path, " (deleted)") { // none, or one that is called so
+		return r, false
+	}
+	return r, r.look(fd, "", unix.AT_EMPTY_PATH) == nil
+}
+
+// wait is what the child does.
+func wait(path string) (r Resolved, err error) {
+	if r.Path, err = filepath.EvalSymlinks(path); err != nil {
+		return r, err
+	}
+	return r, r.look(unix.AT_FDCWD, r.Path, 0)
+}
+
+// answer is what the child says.
+type answer struct {
+	Resolved
+	Error   string `json:"error,omitempty"`
+	Missing bool   `json:"missing,omitempty"`
+}
+
+func (a *answer) result() (Resolved, error) {
+	switch {
+	case a.Missing:
+		return Resolved{}, fmt.Errorf("%s: %w", a.Error, fs.ErrNotExist)
+	case a.Error != "":
+		return Resolved{}, errors.New(a.Error)
+	}
+	return a.Resolved, nil
+}
+
+func unanswered(path string) error {
+	return fmt.Errorf("the file system of %s does not answer: %w", path, errdefs.ErrUnavailable)
+}

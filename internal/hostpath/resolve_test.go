@@ -1,0 +1,106 @@
+package hostpath
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/hostpath/mutetest"
+)
+
+func TestLinksAreFollowed(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "file (deleted)")
+	must(os.WriteFile(file, nil, 0o600))
+	must(os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	must(os.Symlink("d", filepath.Join(dir, "relative")))
+	must(os.Symlink(file, filepath.Join(dir, "absolute")))
+	must(os.Symlink("loop", filepath.Join(dir, "loop")))
+	var st unix.Statx_t
+	must(unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &st))
+	for path, want := range map[string]Resolved{
+		dir + "/relative/../relative": {Path: dir + "/d", Mount: st.Mnt_id, Dir: true},
+		dir + "/absolute":             {Path: file, Mount: st.Mnt_id},
+		dir + "//d/":                  {Path: dir + "/d", Mount: st.Mnt_id, Dir: true},
+	} {
+		for name, resolve := range map[string]func(string) (Resolved, error){"at once": Resolve, "by a child": ask} {
+			if got, err := resolve(path); err != nil || got != want {
+				t.Errorf("%s, %s: %+v, %v; want %+v", path, name, got, err, want)
+			}
+		}
+	}
+	if _, ok := known(dir + "/d"); !ok {
+		t.Error("a path that was just made takes a child")
+	}
+	if _, err := Resolve(dir + "/none/x"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), dir+"/none") {
+		t.Errorf("what is not there: %v", err)
+	}
+	for _, path := range []string{dir + "/loop", "/proc/self/ns/net"} {
+		if r, err := Resolve(path); err == nil {
+			t.Errorf("%s is %+v", path, r)
+		}
+	}
+}
+
+// A file system that does not answer holds up a child, and no thread of this process. Seen to fail with EvalSymlinks in place of Resolve: the
+// test itself could not be killed.
+func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
+	f := mutetest.Mount(t, t.TempDir())
+	path := filepath.Join(f.Dir, "x")
+	if r, err := Resolve(path); err != nil || r.Path != path || !r.Dir {
+		t.Fatalf("as long as it answers: %+v, %v", r, err)
+	}
+	f.Mute()
+	began := time.Now()
+	if _, err := Resolve(path); !errors.Is(err, errdefs.ErrUnavailable) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v", err)
+	}
+	if took := time.Since(began); took < patience {
+		t.Errorf("given up after %v", took)
+	}
+	began = time.Now()
+	if _, err := Resolve(path); !errors.Is(err, errdefs.ErrUnavailable) {
+		t.Errorf("again: %v", err)
+	}
+	if took := time.Since(began); took > patience/2 {
+		t.Errorf("one that waits already is waited for another %v", took)
+	}
+	// No thread of this process sleeps uninterruptibly.
+	tasks, err := filepath.Glob("/proc/self/task/*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		if stat, err := os.ReadFile(task); err == nil && strings.Contains(string(stat), ") D ") {
+			t.Errorf("a thread waits: %s", stat)
+		}
+	}
+	f.End()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		stuck.Lock()
+		count := stuck.count
+		stuck.Unlock()
+		if count == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d children still wait", count)
+		}
+	}
+}
