@@ -35,11 +35,12 @@ func binary(t *testing.T) string {
 }
 
 func TestLifeOfAPodByCrictl(t *testing.T) {
+	crictl := binary(t) // not in the script's time: a build may take minutes
 	n := nodetest.Start(t, node.Options{})
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(3*time.Minute))
 	defer cancel()
 	script := exec.CommandContext(ctx, "sh", "life.sh")
-	script.Env = append(os.Environ(), "CRICTL="+binary(t), "ADDRESS="+n.Address, "IMAGE="+node.Busybox, "WORK="+t.TempDir())
+	script.Env = append(os.Environ(), "CRICTL="+crictl, "ADDRESS="+n.Address, "IMAGE="+node.Busybox, "WORK="+t.TempDir())
 	script.Env = append(script.Env, "CGROUP="+n.PodCgroup("crictl"))
 	if nodetest.Containerd() {
 		script.Env = append(script.Env, "TRANSPORTS=spdy")
