@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,10 +34,28 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// said is what a container says of how it is confined.
+// said is what a container says of how it is confined. It starts one process after another: the shell's own calls are asked about as well,
+// and one that the end of another process interrupts fails in the shell.
 const said = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask)' /proc/self/status; cat /proc/self/cgroup /proc/self/oom_score_adj
-grep -E 'open files|processes' /proc/self/limits | tr -s ' '; readlink /proc/self/cwd; ls -l /proc/self/ns | sed 's/.*-> //' | grep -vE 'mnt|pid|cgroup|time'
-ls /proc/self/fd; while read id parent dev rest; do echo $rest; done </proc/self/mountinfo | sort; cat /proc/sys/kernel/msgmax; echo complete`
+grep -E 'open files|processes' /proc/self/limits; readlink /proc/self/cwd; for n in ipc net user uts; do readlink /proc/self/ns/$n; done
+ls /proc/self/fd; cat /proc/sys/kernel/msgmax; cat /proc/self/mountinfo; echo complete`
+
+// mountLine is a line of mountinfo, with the numbers of the mount, its parent and its device.
+var mountLine = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ (.*)$`)
+
+// inOrder is what two containers that are confined alike both say: mounts without their numbers, in the order of their places.
+func inOrder(output string) string {
+	var mounts []string
+	rest := mountLine.ReplaceAllStringFunc(output, func(line string) string {
+		mounts = append(mounts, mountLine.FindStringSubmatch(line)[1])
+		return ""
+	})
+	if len(mounts) == 0 {
+		return output
+	}
+	slices.Sort(mounts)
+	return strings.Join(mounts, "\n") + "\n" + rest
+}
 
 // lab is a place where stages are started and their system calls are decided upon.
 type lab struct {
@@ -57,7 +77,9 @@ func newLab(t testing.TB) *lab {
 	l := &lab{TB: t, root: filepath.Join(t.TempDir(), "root")}
 	for d := l.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
 		_ = os.MkdirAll(d, 0o755)
-		_ = os.Chmod(d, 0o755)
+		if st, err := os.Stat(d); err == nil && st.Mode()&1 == 0 {
+			_ = os.Chmod(d, st.Mode()|0o111)
+		}
 	}
 	for _, d := range []string{"bin", "proc", "dev", "tmp", "etc", "sys"} {
 		l.must(os.MkdirAll(filepath.Join(l.root, d), 0o755))
@@ -281,7 +303,7 @@ func (l *lab) start(begin func(*Program, Stdio) (*Starting, error), decide func(
 	calls = sup.stop()
 	<-read
 	r.Close()
-	o.output = said.String()
+	o.output = inOrder(said.String())
 	return calls, o
 }
 
