@@ -241,7 +241,7 @@ func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 		for i := range 4_000 {
 			entries = append(entries, rt.Dir(fmt.Sprintf("%s%d", strings.Repeat("d/", 1990), i), 0o755))
 		}
-		bomb(t, n, 64<<20, 2*time.Minute, rt.Layer(entries...))
+		bomb(t, n, 128<<20, 2*time.Minute, rt.Layer(entries...))
 	})
 	t.Run("many names", func(t *testing.T) {
 		// A link to nothing in the place of a directory's content, again and again: each replacement must not look at all others.
