@@ -14,7 +14,7 @@ func (s *runtimeService) ListPodSandbox(ctx context.Context, req *api.ListPodSan
 	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}
-	list, err := s.Runtime.ListSandboxes(ctx, toSandboxFilter(req.GetFilter()))
+	list, err := s.sandboxes(ctx, req.GetFilter())
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (s *runtimeService) StreamPodSandboxes(req *api.StreamPodSandboxesRequest,
 	if err := checkOnly(s.dialect, req); err != nil {
 		return err
 	}
-	list, err := s.Runtime.ListSandboxes(out.Context(), toSandboxFilter(req.GetFilter()))
+	list, err := s.sandboxes(out.Context(), req.GetFilter())
 	if err != nil {
 		return err
 	}
@@ -39,12 +39,17 @@ func (s *runtimeService) StreamPodSandboxes(req *api.StreamPodSandboxesRequest,
 	})
 }
 
-func toSandboxFilter(f *api.PodSandboxFilter) model.SandboxFilter {
+// sandboxes are those that a filter selects. A dialect may name states that no sandbox is in: they select none.
+func (s *runtimeService) sandboxes(ctx context.Context, f *api.PodSandboxFilter) ([]*model.SandboxStatus, error) {
 	filter := model.SandboxFilter{ID: f.GetId(), Labels: maps.Clone(f.GetLabelSelector())}
-	if state := f.GetState(); state != nil {
-		filter.State = sandboxStates[state.State]
+	if value := f.GetState(); value != nil {
+		state, known := sandboxStates[value.State]
+		if !known {
+			return nil, nil
+		}
+		filter.State = state
 	}
-	return filter
+	return s.Runtime.ListSandboxes(ctx, filter)
 }
 
 func fromSandbox(st *model.SandboxStatus) *api.PodSandbox {

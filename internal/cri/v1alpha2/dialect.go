@@ -18,7 +18,7 @@ import (
 // Values that PouchContainer adds to enums of Kubernetes.
 const (
 	containerPause  api.ContainerState  = 4
-	sandboxNotFound api.PodSandboxState = 100 // no sandbox that is told of is in it
+	sandboxNotFound api.PodSandboxState = 100 // no sandbox is in it, so that it selects none
 )
 
 // dialect is v1 with PouchContainer's fields.

@@ -80,6 +80,16 @@ func (d *domain) ListContainers(_ context.Context, f model.ContainerFilter) ([]*
 	return []*model.ContainerStatus{d.status}, nil
 }
 
+// ListSandboxes answers with a sandbox of each state that the filter lets pass.
+func (d *domain) ListSandboxes(_ context.Context, f model.SandboxFilter) (list []*model.SandboxStatus, err error) {
+	for _, state := range []model.SandboxState{model.SandboxReady, model.SandboxNotReady} {
+		if f.State == "" || f.State == state {
+			list = append(list, &model.SandboxStatus{ID: "pod-" + string(state), State: state, Config: &model.SandboxConfig{}})
+		}
+	}
+	return list, nil
+}
+
 func (d *domain) Get(context.Context, string) (*model.Image, error) { return d.image, nil }
 func (d *domain) List(context.Context) ([]*model.Image, error)      { return []*model.Image{d.image}, nil }
 
@@ -394,6 +404,38 @@ func TestPouchContainersCallsReachTheDomain(t *testing.T) {
 	}
 	if _, err := v.RemoveVolume(t.Context(), &pouch.RemoveVolumeRequest{}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
+	}
+}
+
+// With the check of unknown states taken out of v1's list, SANDBOX_NOTFOUND selects both sandboxes.
+func TestNoSandboxIsInTheStateNotFound(t *testing.T) {
+	d := open(t)
+	for state, want := range map[api.PodSandboxState]string{
+		api.PodSandboxState_SANDBOX_READY:    "pod-ready",
+		api.PodSandboxState_SANDBOX_NOTREADY: "pod-notready",
+		sandboxNotFound:                      "",
+	} {
+		list, err := d.v1alpha2.ListPodSandbox(t.Context(), &api.ListPodSandboxRequest{Filter: &api.PodSandboxFilter{
+			State: &api.PodSandboxStateValue{State: state}}})
+		var ids []string
+		for _, item := range list.GetItems() {
+			ids = append(ids, item.Id)
+		}
+		if got := strings.Join(ids, ","); err != nil || got != want {
+			t.Errorf("state %d selects %q, want %q (%v)", state, got, want, err)
+		}
+	}
+	for name, c := range map[string]client{"v1": d.v1, "v1alpha2": d.v1alpha2} {
+		for _, state := range []api.PodSandboxState{2, 99, 100, 101, -1} {
+			if name == "v1alpha2" && state == sandboxNotFound {
+				continue
+			}
+			_, err := c.ListPodSandbox(t.Context(), &api.ListPodSandboxRequest{Filter: &api.PodSandboxFilter{
+				State: &api.PodSandboxStateValue{State: state}}})
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "filter.state.state") {
+				t.Errorf("%s, state %d: %v", name, state, err)
+			}
+		}
 	}
 }
 
