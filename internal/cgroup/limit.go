@@ -65,13 +65,13 @@ func (h *Hierarchies) limits(r *specs.LinuxResources) *cgroups.Resources {
 	return limits
 }
 
-// Refused gives an error of setting a limit the class of what is wrong: the value (ErrInvalidArgument), or what runs in the
-// cgroup now, which has more already (ErrFailedPrecondition).
+// Refused gives an error of setting a limit the class of what is wrong: the value (ErrInvalidArgument), or the node
+// (ErrFailedPrecondition): what runs in the cgroup now has more already, or a device is one that the kernel cannot limit so.
 func Refused(err error) error {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.EOVERFLOW):
 		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
-	case errors.Is(err, unix.EBUSY),
+	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENODEV),
 		// The library says it in words in place of EBUSY.
 		strings.Contains(err.Error(), "unable to set memory limit"):
 		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)

@@ -2,10 +2,12 @@ package ocispec
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -33,6 +35,9 @@ func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 		}
 		major, minor, err := blockDevice("blkio_weight_device", d.Path)
 		if err != nil {
+			return nil, err
+		}
+		if err := h.checkScheduler(d.Path, major, minor); err != nil {
 			return nil, err
 		}
 		weight, one := d.Weight, specs.LinuxWeightDevice{}
@@ -73,10 +78,12 @@ func checkWeight(field string, weight uint16, h *Host) error {
 		return invalid("resources: %s %d is not in %d to %d", field, weight, MinBlockWeight, MaxBlockWeight)
 	}
 	names := []string{"blkio.weight", "blkio.bfq.weight"}
-	if field == "blkio_weight_device" {
-		names = []string{"blkio.weight_device", "blkio.bfq.weight_device"}
-	}
-	if h.Cgroups.Version == cgroup.V2 {
+	switch perDevice, v2 := field == "blkio_weight_device", h.Cgroups.Version == cgroup.V2; {
+	case perDevice && v2:
+		names = []string{"io.bfq.weight"} // io.weight gets none: libcontainer writes only the weight of all devices there
+	case perDevice:
+		names = []string{legacyWeights, "blkio.bfq.weight_device"}
+	case v2:
 		names = []string{"io.weight", "io.bfq.weight"}
 	}
 	for _, name := range names {
@@ -84,7 +91,24 @@ func checkWeight(field string, weight uint16, h *Host) error {
 			return nil
 		}
 	}
-	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version, names[1])
+	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version, names[len(names)-1])
+}
+
+// legacyWeights is the file of cgroup v1 for weights of a device, whatever its scheduler, before Linux 5.0.
+const legacyWeights = "blkio.weight_device"
+
+// checkScheduler refuses the weight of a device whose I/O scheduler is not BFQ: the kernel takes no other (EOPNOTSUPP). Where sysfs does
+// not tell the scheduler, the kernel is left to refuse.
+func (h *Host) checkScheduler(path string, major, minor int64) error {
+	if h.Cgroups.Version == cgroup.V1 && h.hasBlockFile(legacyWeights, "") {
+		return nil
+	}
+	list, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/queue/scheduler", major, minor))
+	if err != nil || strings.Contains(string(list), "[bfq]") {
+		return nil
+	}
+	return unable("resources: blkio_weight_device: the kernel has weights for devices with the I/O scheduler bfq, and %s has %s", path,
+		strings.TrimSpace(string(list)))
 }
 
 // hasBlockFile tells whether cgroups have a file of the block I/O controller. Roots lack some of them, so one below it is

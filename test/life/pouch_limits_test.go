@@ -218,6 +218,48 @@ func TestBlockIOIsWeighedOrRefused(t *testing.T) {
 	}
 }
 
+// An update with a weight that the kernel does not take changes nothing else, either. Without the check of the scheduler the update was
+// Internal, and left the weight of the container at 500.
+func TestAWeightForADeviceWithoutBFQIsRefused(t *testing.T) {
+	device, numbers := blockDevice(t)
+	list, err := os.ReadFile("/sys/dev/block/" + numbers + "/queue/scheduler")
+	if err != nil || strings.Contains(string(list), "[bfq]") {
+		t.Skipf("the scheduler of %s is %q (%v)", device, list, err)
+	}
+	p := nodetest.RunPod(t, nodetest.Shared(t))
+	weights := []*pouch.WeightDevice{{Path: device, Weight: 20}}
+	refused := func(err error) {
+		t.Helper()
+		nodetest.WantCode(t, err, codes.FailedPrecondition)
+		if err != nil && !strings.Contains(err.Error(), "blkio_weight_device") {
+			t.Errorf("the field is not named: %v", err)
+		}
+	}
+	_, err = limited(t, p, &pouch.LinuxContainerResources{BlkioWeightDevice: weights})
+	refused(err)
+	c, err := limited(t, p, &pouch.LinuxContainerResources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(update(t, c, &pouch.LinuxContainerResources{BlkioWeightDevice: weights}))
+	c.Start()
+	refused(update(t, c, &pouch.LinuxContainerResources{BlkioWeightDevice: weights}))
+	weight := func() (all string) {
+		for _, dir := range cgroups(t, c) {
+			for _, name := range []string{"blkio.bfq.weight", "io.bfq.weight", "io.weight"} {
+				data, _ := os.ReadFile(filepath.Join(dir, name)) // a kernel has some of them
+				all += string(data)
+			}
+		}
+		return all
+	}
+	before := weight()
+	refused(update(t, c, &pouch.LinuxContainerResources{BlkioWeight: 500, BlkioWeightDevice: weights}))
+	if after := weight(); after != before {
+		t.Errorf("the weight was %q and is %q", before, after)
+	}
+}
+
 func TestMemoryHasAReservationAndSwappiness(t *testing.T) {
 	n := nodetest.Shared(t)
 	d := nodetest.DialV1alpha2(n)

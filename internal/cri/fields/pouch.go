@@ -47,7 +47,7 @@ var pouchFields = map[string]map[string]verdict{
 	"LinuxContainerResources": {
 		"disk_quota":              works(quotas).but("FailedPrecondition where the file system has no project quotas"),
 		"blkio_weight":            works(weighed).but("FailedPrecondition where the kernel has no weights"),
-		"blkio_weight_device":     works(weighed + " " + bothWays).but("as blkio_weight"),
+		"blkio_weight_device":     works(weighed + " TestAWeightForADeviceWithoutBFQIsRefused " + bothWays).but("as blkio_weight, and where the device's I/O scheduler is not bfq"),
 		"blkio_device_read_bps":   works(throttles).but("a rate of 0 is none"),
 		"blkio_device_write_bps":  works(throttles),
 		"blkio_device_read_IOps":  works(throttles),
