@@ -119,8 +119,8 @@ func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
 	return c, nil
 }
 
-// session runs an exec or attach with this command's input and output. detach, where there is one, is called when the keys
-// for it are typed.
+// session runs an exec or attach with this command's input and output. detach, which an attach has, is called when the keys for it
+// are typed. The terminal of an exec is that of this command; that of a container is there anyway, and takes what comes from a pipe, too.
 func (a *app) session(ctx context.Context, stdin, tty bool, detach func(), address func(context.Context) (string, error)) error {
 	s := &streaming.Session{URL: address, Stdout: a.out, TTY: tty}
 	if !tty {
@@ -131,10 +131,10 @@ func (a *app) session(ctx context.Context, stdin, tty bool, detach func(), addre
 		s.Stdin = a.in
 		s.StdinEnds = !terminal || !tty
 	}
-	if tty && stdin {
-		if !terminal {
-			return errors.New("standard input is no terminal: leave -t away (-i alone passes a pipe or a file on)")
-		}
+	if tty && stdin && !terminal && detach == nil {
+		return errors.New("standard input is no terminal: leave -t away (-i alone passes a pipe or a file on)")
+	}
+	if tty && stdin && terminal {
 		raw, err := streaming.OpenTerminal(a.in)
 		if err != nil {
 			return err

@@ -2,7 +2,9 @@ package v1
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/containerd/errdefs"
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/stream"
@@ -15,12 +17,16 @@ func (s *runtimeService) Attach(ctx context.Context, req *api.AttachRequest) (*a
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	id, err := s.running(ctx, req.ContainerId)
+	st, err := s.running(ctx, req.ContainerId)
 	if err != nil {
 		return nil, err
 	}
+	// "This must match the TTY setting in the ContainerConfig": a kubelet takes it from the pod's spec, whatever its client wants.
+	if has := containerConfig(st).TTY; has != req.Tty {
+		return nil, fmt.Errorf("tty: is %t, and has to be %t as in the ContainerConfig of container %s: %w", req.Tty, has, st.ID, errdefs.ErrInvalidArgument)
+	}
 	url, err := s.Streams.GetAttach(stream.AttachRequest{
-		ContainerID: id,
+		ContainerID: st.ID,
 		Wanted:      stream.Wanted{TTY: req.Tty, Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr},
 	})
 	if err != nil {

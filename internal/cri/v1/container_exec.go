@@ -20,12 +20,12 @@ func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.E
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	id, err := s.running(ctx, req.ContainerId)
+	st, err := s.running(ctx, req.ContainerId)
 	if err != nil {
 		return nil, err
 	}
 	url, err := s.Streams.GetExec(stream.ExecRequest{
-		ContainerID: id,
+		ContainerID: st.ID,
 		Cmd:         slices.Clone(req.Cmd),
 		Wanted:      stream.Wanted{TTY: req.Tty, Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr},
 	})
@@ -44,14 +44,14 @@ func streams(c *check, tty, stdin, stdout, stderr bool) {
 	}
 }
 
-// running returns the full ID of a container that runs: a client is better told here than after it has connected.
-func (s *runtimeService) running(ctx context.Context, id string) (string, error) {
+// running finds a container that runs: a client is better told here than after it has connected.
+func (s *runtimeService) running(ctx context.Context, id string) (*model.ContainerStatus, error) {
 	st, err := s.Runtime.ContainerStatus(ctx, id)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if st.State != model.ContainerRunning {
-		return "", fmt.Errorf("container %s is %s, not running: %w", st.ID, st.State, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("container %s is %s, not running: %w", st.ID, st.State, errdefs.ErrFailedPrecondition)
 	}
-	return st.ID, nil
+	return st, nil
 }

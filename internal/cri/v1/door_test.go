@@ -732,6 +732,34 @@ func TestStreamsAreForWhatRuns(t *testing.T) {
 	}
 }
 
+// A client that brings a terminal to a container without one would wait for what nobody sends. Without the comparison all four get an
+// address.
+func TestAnAttachHasTheTerminalOfItsContainer(t *testing.T) {
+	d := open(t, slog.LevelError)
+	d.rec.containers = []*model.ContainerStatus{
+		{ID: "plain", State: model.ContainerRunning, Config: &model.ContainerConfig{}},
+		{ID: "terminal", State: model.ContainerRunning, Config: &model.ContainerConfig{TTY: true}},
+	}
+	for id, has := range map[string]bool{"plain": false, "terminal": true} {
+		for _, tty := range []bool{false, true} {
+			a, err := d.Attach(t.Context(), &api.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Tty: tty})
+			switch {
+			case tty != has:
+				if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "tty: is") {
+					t.Errorf("%s with tty %t: %v", id, tty, err)
+				}
+			case err != nil || a.Url != "http://attach":
+				t.Errorf("%s with tty %t: %v, %v", id, tty, a, err)
+			default:
+				want := stream.AttachRequest{ContainerID: id, Wanted: stream.Wanted{TTY: tty, Stdin: true, Stdout: true}}
+				if got := d.rec.last("GetAttach")[0]; !reflect.DeepEqual(got, want) {
+					t.Errorf("%+v", got)
+				}
+			}
+		}
+	}
+}
+
 func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
 	d := open(t, slog.LevelError)
 	d.rec.containers = []*model.ContainerStatus{{ID: "c", State: model.ContainerRunning}}
