@@ -135,7 +135,7 @@ func (m *Manager) reaperExited(s *sandbox, st keeper.Status) {
 	if r := s.record(); r.Phase != SandboxReady || r.ReaperPID != st.PID {
 		return
 	}
-	if err := m.breakSandbox(s); err != nil {
+	if err := m.breakSandbox(s, lostInit); err != nil {
 		m.log.Error("record that a pod is broken", "pod", shortID(s.id), "error", err)
 		return
 	}

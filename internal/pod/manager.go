@@ -192,6 +192,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
 	}
 	m.background.Go(m.watchKeeper)
+	m.background.Go(m.watchNamespaces)
 	m.background.Go(m.emptyTrash)
 	return m, nil
 }

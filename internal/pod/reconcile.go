@@ -11,7 +11,6 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/model"
-	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -196,7 +195,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 		switch {
 		case row == nil:
 			reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-			if !m.namespacesLive(c.sandbox) {
+			if m.lostNamespace(c.sandbox) != "" {
 				reason, message = model.ReasonRebooted, "the node went down while the container ran"
 			}
 			m.finish(c, func(r *ContainerRecord) {
@@ -250,24 +249,18 @@ func (m *Manager) remountRootfs(ctx context.Context, c *container, mounted map[s
 	return err
 }
 
-// namespacesLive tells whether the namespaces that a pod's record promises are there. After a reboot they are not.
-func (m *Manager) namespacesLive(s *sandbox) bool {
-	r, set := s.record(), m.namespaces(s.id)
-	if !nodeNetwork(r.Config) && !set.Pinned(namespace.Network) {
-		return false
-	}
-	return !ownShm(r.Config) || set.Pinned(namespace.IPC)
-}
-
 func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
 	r := s.record()
 	switch r.Phase {
 	case SandboxCreating, SandboxRemoving:
 		m.clean("finish the removal of a pod", s.id, m.removeSandboxLocked(ctx, s))
 	case SandboxReady:
-		reaperGone := r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row)
-		if reaperGone || !m.namespacesLive(s) {
-			m.clean("record that a pod is broken", s.id, m.breakSandbox(s))
+		lost := m.lostNamespace(s)
+		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
+			lost = lostInit
+		}
+		if lost != "" {
+			m.clean("record that a pod is broken", s.id, m.breakSandbox(s, lost))
 			return
 		}
 		m.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, m.makeStatePod(&r))
@@ -275,14 +268,6 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 	case SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
-}
-
-func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
-
-// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox.
-func (m *Manager) breakSandbox(s *sandbox) error {
-	m.log.Warn("a pod has lost its namespaces or its init", "pod", shortID(s.id))
-	return m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
 }
 
 // removeStrayState removes what stands in the state directory for pods that have no record.

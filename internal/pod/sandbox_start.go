@@ -43,26 +43,6 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	return m.startBroken(ctx, s)
 }
 
-// checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
-func (m *Manager) checkParts(ctx context.Context, s *sandbox) error {
-	r := s.record()
-	if r.Phase != SandboxReady {
-		return nil
-	}
-	whole := m.namespacesLive(s)
-	if whole && r.Config.Security.Namespaces.PID == model.NamespacePod {
-		rows, err := m.keeperRows(ctx)
-		if err != nil {
-			return err
-		}
-		whole = reaperLives(rows[s.id])
-	}
-	if whole {
-		return nil
-	}
-	return m.breakSandbox(s)
-}
-
 func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	old := s.record()
 	before, err := networkBefore(&old)

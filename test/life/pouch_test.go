@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -419,6 +420,68 @@ func unpin(t testing.TB, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
 		t.Fatalf("unmount %s: %v", path, err)
+	}
+}
+
+// TestAPodThatHasLostANamespaceIsNotReady: somebody has unmounted its pin, or removed the file as well, and no call tells the daemon.
+// Without watchNamespaces all pods stay ready.
+func TestAPodThatHasLostANamespaceIsNotReady(t *testing.T) {
+	nodetest.BerthOnly(t, "pins are Berth's own")
+	n := nodetest.Start(t, node.Options{})
+	modes := func(o *cri.NamespaceOption) func(*cri.PodSandboxConfig) {
+		return func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.NamespaceOptions = o }
+	}
+	each := modes(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER})
+	shared := modes(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD})
+	hosts := modes(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, Network: cri.NamespaceMode_NODE})
+	whole := []*nodetest.Pod{nodetest.RunPod(t, n, each), nodetest.RunPod(t, n, shared), nodetest.RunPod(t, n, hosts)}
+	losers := []struct {
+		lost   string
+		remove bool
+		pod    *nodetest.Pod
+	}{
+		{"net", false, nodetest.RunPod(t, n, each)},
+		{"uts", true, nodetest.RunPod(t, n, each)},
+		{"ipc", false, nodetest.RunPod(t, n, hosts)},
+		{"net", true, nodetest.RunPod(t, n, shared)},
+		{"pid", false, nodetest.RunPod(t, n, shared)},
+	}
+	for _, l := range losers {
+		l.pod.Run()
+		pin := filepath.Join(n.State, "pods", l.pod.ID, "ns", l.lost)
+		unpin(t, pin)
+		if l.remove {
+			if err := os.Remove(pin); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, l := range losers {
+		nodetest.Eventually(t, time.Minute, "a pod without its "+l.lost+" namespace is not ready", func() error {
+			if st := l.pod.Status(); st.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+				return fmt.Errorf("it is %v", st.State)
+			}
+			return nil
+		})
+		log, err := os.ReadFile(n.DaemonLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
+			return strings.Contains(line, l.pod.ID[:12]) && strings.Contains(line, l.lost+" namespace")
+		})
+		if !told {
+			t.Errorf("the log does not say that pod %s has lost its %s namespace", l.pod.ID[:12], l.lost)
+		}
+	}
+	for _, p := range whole {
+		if st := p.Status(); st.State != cri.PodSandboxState_SANDBOX_READY {
+			t.Errorf("a pod that has lost nothing is %v", st.State)
+		}
+	}
+	for _, l := range losers {
+		l.pod.Stop()
+		l.pod.Remove()
 	}
 }
 

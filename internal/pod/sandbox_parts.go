@@ -1,0 +1,111 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
+)
+
+// lostInit is the part that a pod has lost when its init has ended.
+const lostInit = "init"
+
+// lookAtNamespaces is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but those who watch all
+// mounts of the node, which each start changes. A look is a statfs for each namespace: some microseconds for a pod.
+const lookAtNamespaces = 5 * time.Second
+
+// lostNamespace is a namespace that a pod's record promises and that is not there, such as "net namespace"; empty: all are there. After
+// a reboot they are not.
+func (m *Manager) lostNamespace(s *sandbox) string {
+	r, set := s.record(), m.namespaces(s.id)
+	for _, part := range []struct {
+		kind     namespace.Kind
+		promised bool
+	}{
+		{namespace.Network, !nodeNetwork(r.Config)},
+		{namespace.UTS, !nodeNetwork(r.Config)},
+		{namespace.IPC, ownShm(r.Config)},
+		{namespace.User, userNamespace(r.Config) != nil},
+		{namespace.PID, r.Config.Security.Namespaces.PID == model.NamespacePod},
+	} {
+		if part.promised && !set.Pinned(part.kind) {
+			return string(part.kind) + " namespace"
+		}
+	}
+	return ""
+}
+
+func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
+
+// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds s.op.
+func (m *Manager) breakSandbox(s *sandbox, lost string) error {
+	metadata := s.record().Config.Metadata
+	m.log.Warn("a pod is not ready: a part of it is gone", "pod_id", shortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
+	return m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
+}
+
+// checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
+func (m *Manager) checkParts(ctx context.Context, s *sandbox) error {
+	r := s.record()
+	if r.Phase != SandboxReady {
+		return nil
+	}
+	lost := m.lostNamespace(s)
+	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
+		rows, err := m.keeperRows(ctx)
+		if err != nil {
+			return err
+		}
+		if !reaperLives(rows[s.id]) {
+			lost = lostInit
+		}
+	}
+	if lost == "" {
+		return nil
+	}
+	return m.breakSandbox(s, lost)
+}
+
+// watchNamespaces marks ready pods whose namespaces somebody has taken away. No call waits for it.
+func (m *Manager) watchNamespaces() {
+	tick := time.NewTicker(lookAtNamespaces)
+	defer tick.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		m.mu.RLock()
+		ready := make([]*sandbox, 0, len(m.pod))
+		for _, s := range m.pod {
+			if s.status.Load().State == model.SandboxReady {
+				ready = append(ready, s)
+			}
+		}
+		m.mu.RUnlock()
+		for _, s := range ready {
+			m.checkNamespaces(s)
+		}
+	}
+}
+
+// checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
+// by one is looked at another time.
+func (m *Manager) checkNamespaces(s *sandbox) {
+	if m.lostNamespace(s) == "" || !s.op.sem.TryAcquire(1) {
+		return
+	}
+	defer s.op.sem.Release(1)
+	lost := m.lostNamespace(s)
+	if lost == "" || s.record().Phase != SandboxReady || m.gone(s) {
+		return
+	}
+	if err := m.breakSandbox(s, lost); err != nil {
+		m.log.Error("record that a pod is broken", "pod_id", shortID(s.id), "error", err)
+		return
+	}
+	m.tell(s, s.id, model.EventStopped)
+}
