@@ -31,7 +31,6 @@ import (
 	"berth/internal/jail"
 	"berth/internal/keeper"
 	"berth/internal/liblog"
-	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
@@ -209,10 +208,9 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	door := imageDoor{images}
 	deps := criv1.Deps{
 		Runtime: pods,
-		Images:  door,
+		Images:  images,
 		Streams: streams,
 		Version: version,
 		Info: func(ctx context.Context) map[string]any {
@@ -226,7 +224,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	criv1.Register(server, deps)
 	v1alpha2.Register(server, deps, pods, pods)
-	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: door, Version: version})
+	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: images, Version: version})
 	own := berthv1.Deps{Images: images, Volumes: pods}
 	if devices != nil {
 		own.Devices = devices
@@ -282,13 +280,6 @@ func stop(server *grpc.Server, patience time.Duration) {
 	timer := time.AfterFunc(patience, server.Stop)
 	defer timer.Stop()
 	server.GracefulStop()
-}
-
-// imageDoor gives the CRI door the image store in its words.
-type imageDoor struct{ *image.Store }
-
-func (d imageDoor) PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error) {
-	return d.Pull(ctx, image.PullRequest{Ref: spec.Image, Auth: auth})
 }
 
 func newStreams(cfg *config.Config, pods *pod.Manager, log *slog.Logger) (*stream.Server, error) {

@@ -30,11 +30,17 @@ type PullRequest struct {
 	Auth *model.Auth // nil: none
 	// Progress, if not nil, is told of each layer, about ten times a second, from one goroutine.
 	Progress func(Progress)
+	// SpecAnnotations are kept with the image and told of it; they change nothing. Empty: those that it has stay.
+	SpecAnnotations map[string]string
 }
+
+// maxAnnotations bounds SpecAnnotations, names and values together: what Kubernetes allows an object. An image's record is in memory,
+// and in each list of images.
+const maxAnnotations = 256 << 10
 
 // PullImage pulls what a client of the CRI asks for.
 func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error) {
-	return s.Pull(ctx, PullRequest{Ref: spec.Image, Auth: auth})
+	return s.Pull(ctx, PullRequest{Ref: spec.Image, Auth: auth, SpecAnnotations: spec.SpecAnnotations})
 }
 
 // Pull gets an image. What is here already is not loaded again; what other pulls are loading is waited for. When it
@@ -48,6 +54,13 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 	named, err := parseReference(req.Ref)
 	if err != nil {
 		return nil, err
+	}
+	size := 0
+	for name, value := range req.SpecAnnotations {
+		size += len(name) + len(value)
+	}
+	if size > maxAnnotations {
+		return nil, fmt.Errorf("pull %s: annotations of %d bytes are more than %d: %w", named, size, maxAnnotations, errdefs.ErrInvalidArgument)
 	}
 	start := time.Now()
 	img, err := s.pull(ctx, named, req)
@@ -75,6 +88,8 @@ type source struct {
 	rawMan    []byte
 	// checkpoint is what annotations name as the container that the image is a checkpoint of.
 	checkpoint string
+	// annotations are PullRequest.SpecAnnotations.
+	annotations map[string]string
 }
 
 // checkpointAnnotations are those by which tools mark an image as a checkpoint.
@@ -90,7 +105,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	if err != nil {
 		return nil, err
 	}
-	src := &source{name: named.Name(), target: target.Digest}
+	src := &source{name: named.Name(), target: target.Digest, annotations: req.SpecAnnotations}
 	if tagged, ok := named.(reference.Tagged); ok {
 		src.tag = named.Name() + ":" + tagged.Tag()
 	}
@@ -365,8 +380,11 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 		}
 	}
 	r = r.with(func(c *imageRecord) {
-		if c.Removed { // it comes back, with the names of this pull alone
-			c.Removed, c.Tags, c.Digests = false, nil, nil
+		if c.Removed { // it comes back, with what this pull says alone
+			c.Removed, c.Tags, c.Digests, c.SpecAnnotations = false, nil, nil, nil
+		}
+		if len(src.annotations) > 0 {
+			c.SpecAnnotations = src.annotations
 		}
 		c.Checkpoint = cmp.Or(src.checkpoint, c.Checkpoint)
 		if src.tag != "" {

@@ -37,6 +37,8 @@ type imageRecord struct {
 	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
 	Checkpoint string               `json:"checkpoint,omitempty"`
 	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
+	// SpecAnnotations are those of the last pull that brought some.
+	SpecAnnotations map[string]string `json:"specAnnotations,omitempty"`
 }
 
 // layerRecord is a layer's directory as it is kept.
@@ -88,6 +90,7 @@ func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint,
+		SpecAnnotations: r.SpecAnnotations,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }

@@ -25,4 +25,6 @@ type Image struct {
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first
 	Checkpoint  string   // the name of the container that it is a checkpoint of; empty: it is none
+	// SpecAnnotations are PouchContainer's, of the last pull that brought some. They are shared: do not write to them.
+	SpecAnnotations map[string]string
 }

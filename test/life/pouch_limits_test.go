@@ -2,6 +2,7 @@ package life
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -454,6 +455,60 @@ func TestAStatusTellsTheEnvironmentAndAnImageItsVolumes(t *testing.T) {
 	if err != nil || len(list.Containers) != 1 || added(t, list.Containers[0].Image, &pouch.ImageSpec{}).SpecAnnotations["a"] != "b" {
 		t.Errorf("the list tells %v, %v", list, err)
 	}
+}
+
+// Without the annotations in fromImage, in the request to the store or in the image's record, one part of this fails each.
+func TestAnImageTellsTheAnnotationsOfItsPull(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
+	pull := func(annotations map[string]string) error {
+		t.Helper()
+		spec := &cri.ImageSpec{Image: node.Busybox}
+		add(t, spec, &pouch.ImageSpec{SpecAnnotations: annotations})
+		_, err := d.PullImage(ctx, &cri.PullImageRequest{Image: spec})
+		return err
+	}
+	told := func(when string, want map[string]string) {
+		t.Helper()
+		status, err := d.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := d.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: node.Busybox}}})
+		if err != nil || len(list.Images) != 1 || status.Image == nil {
+			t.Fatalf("%s: %v, %v, %v", when, status, list, err)
+		}
+		for call, image := range map[string]*cri.Image{"ImageStatus": status.Image, "ListImages": list.Images[0]} {
+			if got := added(t, image.Spec, &pouch.ImageSpec{}).SpecAnnotations; !maps.Equal(got, want) {
+				t.Errorf("%s: %s tells %v, want %v", when, call, got, want)
+			}
+		}
+	}
+	if err := pull(map[string]string{"a": "b", "c": "d"}); err != nil {
+		t.Fatal(err)
+	}
+	told("after a pull", map[string]string{"a": "b", "c": "d"})
+	if err := pull(map[string]string{"e": ""}); err != nil {
+		t.Fatal(err)
+	}
+	told("after another", map[string]string{"e": ""})
+	nodetest.Pull(t, n, node.Busybox)
+	told("after one through v1", map[string]string{"e": ""})
+	nodetest.WantCode(t, pull(map[string]string{"big": strings.Repeat("x", 256<<10)}), codes.InvalidArgument)
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(ctx); err != nil {
+		t.Fatal(err)
+	}
+	told("after a restart", map[string]string{"e": ""})
+	if _, err := d.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: node.Busybox}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pull(nil); err != nil {
+		t.Fatal(err)
+	}
+	told("after a removal", nil)
 }
 
 func TestAPodsOwnLimitsAreNotThoseOfContainers(t *testing.T) {

@@ -45,9 +45,10 @@ var pouchFields = map[string]map[string]verdict{
 		"name": works(namedVolume + " TestAVolumeIsFilledWhileItIsEmpty").but("in place of host_path: with both, InvalidArgument"),
 	},
 	"LinuxContainerResources": {
-		"disk_quota":              works(quotas).but("FailedPrecondition where the file system has no project quotas"),
-		"blkio_weight":            works(weighed).but("FailedPrecondition where the kernel has no weights"),
-		"blkio_weight_device":     works(weighed + " TestAWeightForADeviceWithoutBFQIsRefused " + bothWays).but("as blkio_weight, and where the device's I/O scheduler is not bfq"),
+		"disk_quota":   works(quotas).but("FailedPrecondition where the file system has no project quotas"),
+		"blkio_weight": works(weighed).but("FailedPrecondition where the kernel has no weights"),
+		"blkio_weight_device": works(weighed + " TestAWeightForADeviceWithoutBFQIsRefused " + bothWays).
+			but("as blkio_weight, and where the device's I/O scheduler is not bfq"),
 		"blkio_device_read_bps":   works(throttles).but("a rate of 0 is none"),
 		"blkio_device_write_bps":  works(throttles),
 		"blkio_device_read_IOps":  works(throttles),
@@ -72,8 +73,10 @@ var pouchFields = map[string]map[string]verdict{
 		"quota_id":  works("TestNoIDIsGivenTwice " + bothWays),
 		"envs":      works("TestAStatusTellsTheEnvironmentAndAnImageItsVolumes " + bothWays),
 	},
-	"Image":      {"volumes": works(bothWays)},
-	"ImageSpec":  {"spec_annotations": works("TestAStatusTellsTheEnvironmentAndAnImageItsVolumes " + bothWays).but("they are kept and told; none changes how an image is pulled")},
+	"Image": {"volumes": works(bothWays)},
+	"ImageSpec": {"spec_annotations": works("TestAStatusTellsTheEnvironmentAndAnImageItsVolumes TestAnImageTellsTheAnnotationsOfItsPull " + bothWays).
+		but("they are kept and told, those of the last pull that brought some in the image's spec, after a restart too; " +
+			"none changes how an image is pulled")},
 	"KeyValue":   {"key": works(bothWays), "value": works(bothWays)},
 	"Int64Value": {"value": works("TestMemoryHasAReservationAndSwappiness")},
 }

@@ -53,6 +53,7 @@ func fromImage(d Dialect, img *model.Image) *api.Image {
 		Spec:        &api.ImageSpec{Image: img.ID},
 		Pinned:      img.Pinned,
 	}
+	d.WriteImageSpec(&model.ImageSpec{SpecAnnotations: img.SpecAnnotations}, out.Spec)
 	d.WriteImage(img, out)
 	return out
 }
