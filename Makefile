@@ -8,7 +8,8 @@ LINT_PACKAGES  = cppcheck
 # What makes and runs a virtual machine.
 VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
 
-VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo 0.0.0)
+# Empty: what Git says of the tree (packaging/version.sh).
+VERSION   ?=
 GO        ?= go
 TAGS      = seccomp
 GOBUILD   = $(GO) build -buildvcs=false -tags $(TAGS)

@@ -1,9 +1,12 @@
 #!/bin/sh
-# Builds Berth's programs as they are installed: packaging/build.sh DIR [VERSION]. GO and CC are used if set; STRIP= keeps symbols.
+# Builds Berth's programs as they are installed: packaging/build.sh DIR [VERSION]. Without a version, and with dev, it is that of the tree
+# (version.sh). GO and CC are used if set; STRIP= keeps symbols.
 set -eu
 case $1 in /*) dir=$1 ;; *) dir=$(pwd)/$1 ;; esac
 version=${2:-dev}
 cd "$(dirname "$0")/.."
+[ "$version" != dev ] || version=
+version=$(packaging/version.sh "$version")
 go=${GO:-go}
 strip=${STRIP--s -w}
 

@@ -20,7 +20,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "dev"
+var version = "0.1.0-dev"
 
 func main() {
 	if err := run(); err != nil {

@@ -8,6 +8,6 @@ import (
 )
 
 // version is set by the build.
-var version = "0.0.0-dev"
+var version = "0.1.0-dev"
 
 func main() { os.Exit(cli.Main(version, os.Args[1:])) }

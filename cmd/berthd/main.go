@@ -14,7 +14,7 @@ import (
 )
 
 // version is set by the build.
-var version = "0.0.0-dev"
+var version = "0.1.0-dev"
 
 func main() {
 	// A reader of the log that goes away must not end the daemon. Not ignored but caught: what is ignored stays so in children.
