@@ -23,10 +23,10 @@ const (
 // list is every call by its name, and every field by its message and name.
 var list = map[string]row{
 	"Register": {"takes the plugin in, and calls it back only afterwards; refuses what the fields below say",
-		"registers each resource, and again when the socket comes back, when it is not taken, and when nobody watches for ten seconds",
-		refused + " TestAPluginThatServesOnlyOnceItIsRegistered TestItRegistersAgainWhenTheKubeletComesBack TestARegistrationThatIsRefusedIsTriedAgain TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
+		"registers each resource, and again when the socket comes back, when nobody has answered, and when nobody watches for ten seconds; ends with the reason where it is refused",
+		refused + " TestAPluginThatServesOnlyOnceItIsRegistered TestItRegistersAgainWhenTheKubeletComesBack TestARefusedRegistrationEndsThePlugin TestAKubeletThatDoesNotAnswerIsWaitedFor TestItRegistersAgainWhereNobodyWatches " + sample + " " + kubelet},
 	"GetDevicePluginOptions": {"asks once after each registration, for as long as a call may take: the plugin may begin to serve late. An answer counts more than what the registration said; a plugin without the call is taken at that",
-		"answers as it registers", "TestAPluginThatServesOnlyOnceItIsRegistered TestThePluginsOptionsAreItsLastWord " + gives},
+		"answers as it registers, since kubelets ask then; other calls wait until the registration is taken", "TestTheServiceStartsWithTheKubeletsWord TestAPluginThatServesOnlyOnceItIsRegistered TestThePluginsOptionsAreItsLastWord " + gives},
 	"ListAndWatch": {"follows the stream for as long as the plugin lives. When it ends, the devices are unhealthy at once and forgotten after five minutes; containers live on",
 		"sends all devices at first and after each change",
 		health + " TestAPluginThatGoesAwayHasTimeToReturn TestAPluginThatDoesNotReturnIsForgotten TestAPluginThatDiesLeavesItsContainersAlone TestHealthThatChangesAHundredTimesASecond " + kubelet},

@@ -21,14 +21,14 @@ const (
 	settle = 20 * time.Millisecond
 	// sweep is how often everything is looked at, whatever the events say: some file systems send none.
 	sweep = 10 * time.Second
-	// retry is how long a registration that failed waits, doubled each time up to retryMost.
+	// retry is how long a registration that no kubelet has answered waits, doubled each time up to retryMost.
 	retry, retryMost = 250 * time.Millisecond, 10 * time.Second
 )
 
 // Options are what a Plugin is made of beside its configuration.
 type Options struct {
 	Log   *slog.Logger
-	Ready func() // called once it serves
+	Ready func() // called once it looks out for a kubelet
 	Sys   string // where sysfs is; empty: /sys
 	// Patience is how long a kubelet that has a registration may not watch before it is told again; 0: ten seconds.
 	Patience time.Duration
@@ -83,7 +83,8 @@ type run struct {
 	failed  map[*server]time.Duration
 }
 
-// Run offers what the configuration says until ctx ends. Where there is no kubelet it waits for one.
+// Run offers what the configuration says until ctx ends. Where there is no kubelet, or one that does not answer, it waits for one. It
+// ends with the kubelet's reason where that refuses a registration, as device plugins are expected to.
 func Run(ctx context.Context, cfg *Config, o Options) error {
 	r := &run{
 		dir: filepath.Clean(cfg.Dir), socket: filepath.Join(cfg.Dir, "kubelet.sock"), log: o.Log,
@@ -104,9 +105,6 @@ func Run(ctx context.Context, cfg *Config, o Options) error {
 		s := newServer(v, r.dir, o.Log)
 		defer s.close()
 		s.rescan()
-		if _, err := s.listen(); err != nil {
-			return fmt.Errorf("%s: %w", s.Name, err)
-		}
 		r.servers = append(r.servers, s)
 		r.pending[s] = time.Time{}
 	}
@@ -118,8 +116,7 @@ func Run(ctx context.Context, cfg *Config, o Options) error {
 	if o.Ready != nil {
 		o.Ready()
 	}
-	r.follow(ctx)
-	return nil
+	return r.follow(ctx)
 }
 
 // watch sees to it that all directories are watched that matter now.
@@ -148,7 +145,7 @@ func (r *run) watch() {
 	}
 }
 
-func (r *run) follow(ctx context.Context) {
+func (r *run) follow(ctx context.Context) error {
 	act := time.NewTimer(0)
 	defer act.Stop()
 	due := time.Now()
@@ -163,7 +160,7 @@ func (r *run) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case event := <-r.watcher.Events:
 			if event.Name == r.socket && event.Has(fsnotify.Create) {
 				r.log.Info("the kubelet's socket is there: registering", "socket", r.socket)
@@ -185,24 +182,35 @@ func (r *run) follow(ctx context.Context) {
 			s.rescan()
 		}
 		r.watch()
-		if next := r.registerAll(ctx); next > 0 {
+		next, err := r.registerAll(ctx)
+		if err != nil {
+			return err
+		}
+		if next > 0 {
 			within(next)
 		}
 	}
 }
 
-// registerAll keeps the sockets and tells the kubelet of those that it does not know. It returns when to try again; 0: there
-// is nothing to try.
-func (r *run) registerAll(ctx context.Context) (next time.Duration) {
+// registerAll keeps the sockets and tells the kubelet of those that it does not know. Where there is no kubelet there are no sockets
+// either, but those of earlier registrations. It returns when to try again; 0: there is nothing to try.
+func (r *run) registerAll(ctx context.Context) (next time.Duration, err error) {
 	later := func(d time.Duration) {
 		if next == 0 || d < next {
 			next = max(d, time.Millisecond)
 		}
 	}
+	kubelet := exists(r.socket)
 	for _, s := range r.servers {
+		if s.listener == nil && !kubelet {
+			continue
+		}
 		opened, err := s.listen()
 		if errors.Is(err, os.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o750)
+		}
+		if err != nil && s.listener == nil {
+			return 0, fmt.Errorf("%s: %w", s.Name, err)
 		}
 		if err != nil {
 			s.log.Error("the socket is gone and cannot be put back", "error", err)
@@ -214,7 +222,7 @@ func (r *run) registerAll(ctx context.Context) (next time.Duration) {
 			at, waiting = time.Time{}, true
 			r.pending[s] = at
 		}
-		if !waiting || !exists(r.socket) {
+		if !waiting || !kubelet {
 			continue
 		}
 		if wait := time.Until(at); wait > 0 {
@@ -223,10 +231,13 @@ func (r *run) registerAll(ctx context.Context) (next time.Duration) {
 		}
 		if err := s.register(ctx, r.socket); err != nil {
 			if ctx.Err() != nil {
-				return 0
+				return 0, nil
+			}
+			if !errors.Is(err, errNoAnswer) {
+				return 0, err
 			}
 			d := min(max(2*r.failed[s], retry), retryMost)
-			s.log.Warn("the kubelet does not take the plugin", "error", err, "again_in", d.String())
+			s.log.Warn("the kubelet does not answer", "error", err, "again_in", d.String())
 			r.failed[s], r.pending[s] = d, time.Now().Add(d)
 			later(d)
 			continue
@@ -235,5 +246,5 @@ func (r *run) registerAll(ctx context.Context) (next time.Duration) {
 		delete(r.pending, s)
 		delete(r.failed, s)
 	}
-	return next
+	return next, nil
 }

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -28,6 +29,7 @@ type kubelet struct {
 	dir    string
 	server *grpc.Server
 	refuse error
+	asked  func(endpoint string) // is called before a registration is answered; nil: nothing is
 
 	mu       sync.Mutex
 	requests []*pluginapi.RegisterRequest
@@ -38,15 +40,25 @@ type kubelet struct {
 
 func startKubelet(t *testing.T, dir string) *kubelet {
 	t.Helper()
+	k := prepareKubelet(t, dir)
+	k.listen()
+	return k
+}
+
+func prepareKubelet(t *testing.T, dir string) *kubelet {
 	k := &kubelet{t: t, dir: dir, server: grpc.NewServer(), lists: map[string][]*pluginapi.Device{}, at: map[string]time.Time{}}
 	pluginapi.RegisterRegistrationServer(k.server, k)
-	l, err := net.Listen("unix", filepath.Join(dir, "kubelet.sock"))
+	return k
+}
+
+func (k *kubelet) listen() {
+	k.t.Helper()
+	l, err := net.Listen("unix", filepath.Join(k.dir, "kubelet.sock"))
 	if err != nil {
-		t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	go func() { _ = k.server.Serve(l) }()
-	t.Cleanup(k.stop)
-	return k
+	k.t.Cleanup(k.stop)
 }
 
 func (k *kubelet) stop() {
@@ -59,6 +71,9 @@ func (k *kubelet) stop() {
 }
 
 func (k *kubelet) Register(_ context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	if k.asked != nil {
+		k.asked(req.Endpoint)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.requests = append(k.requests, req)
@@ -473,36 +488,134 @@ func TestItRegistersAgainWhenTheKubeletComesBack(t *testing.T) {
 	}
 }
 
-func TestARegistrationThatIsRefusedIsTriedAgain(t *testing.T) {
-	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
-	dir := short(t)
-	cfg.Dir = dir
-	k := startKubelet(t, dir)
-	k.mu.Lock()
-	k.refuse = status.Error(codes.AlreadyExists, "taken")
-	k.mu.Unlock()
+// start runs the plugin until the test ends. The channel tells of an end before.
+func start(t *testing.T, cfg *Config) (ended <-chan error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler)}) }()
-	deadline := time.Now().Add(30 * time.Second)
-	for n := 0; n < 2; time.Sleep(2 * time.Millisecond) {
-		k.mu.Lock()
-		n = len(k.requests)
-		k.mu.Unlock()
+	done, gone := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- Run(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler)})
+		close(gone)
+	}()
+	t.Cleanup(func() { cancel(); <-gone })
+	return done
+}
+
+// "Device plugin is expected to terminate upon registration failure." With the refusal taken for no answer it is tried again for ever.
+func TestARefusedRegistrationEndsThePlugin(t *testing.T) {
+	for name, refusal := range map[string]error{
+		"taken":   status.Error(codes.AlreadyExists, "another plugin has it"),
+		"version": status.Error(codes.InvalidArgument, "another plugin has it"),
+		// Kubelets give plain errors.
+		"plain": errors.New("another plugin has it"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
+			cfg.Dir = short(t)
+			k := startKubelet(t, cfg.Dir)
+			k.mu.Lock()
+			k.refuse = refusal
+			k.mu.Unlock()
+			select {
+			case err := <-start(t, cfg):
+				if err == nil || !strings.Contains(err.Error(), "t.com/null") || !strings.Contains(err.Error(), "another plugin has it") {
+					t.Errorf("it ended with %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("it has not ended")
+			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if len(k.requests) != 1 {
+				t.Errorf("%d registrations", len(k.requests))
+			}
+			if entries, _ := filepath.Glob(cfg.Dir + "/berth-*"); len(entries) != 0 {
+				t.Errorf("left: %v", entries)
+			}
+		})
+	}
+}
+
+// A socket without anybody behind it is a kubelet that has died, or does not listen yet. With every error of a registration taken for a
+// refusal the plugin ends.
+func TestAKubeletThatDoesNotAnswerIsWaitedFor(t *testing.T) {
+	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
+	cfg.Dir = short(t)
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(cfg.Dir, "kubelet.sock"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	done := start(t, cfg)
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		// It has tried: its socket is there for the kubelet's answer.
+		if exists(filepath.Join(cfg.Dir, "berth-t.com_null.sock")) {
+			break
+		}
 		if time.Now().After(deadline) {
-			t.Fatal("it is not tried again")
+			t.Fatal("it does not try")
 		}
 	}
-	k.mu.Lock()
-	k.refuse = nil
-	k.mu.Unlock()
+	select {
+	case err := <-done:
+		t.Fatalf("it ended: %v", err)
+	case <-time.After(2 * retry):
+	}
+	if err := os.Remove(filepath.Join(cfg.Dir, "kubelet.sock")); err != nil {
+		t.Fatal(err)
+	}
+	startKubelet(t, cfg.Dir).want("t.com/null", "null")
+}
+
+// "Only when Kubelet answers with a success code to a Register Request may Device Plugins start their service." Without the
+// interceptors the calls are answered at once, and with the sockets made at the start there is one without a kubelet.
+func TestTheServiceStartsWithTheKubeletsWord(t *testing.T) {
+	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
+	cfg.Dir = short(t)
+	ready := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, cfg, Options{Log: slog.New(slog.DiscardHandler), Ready: func() { close(ready) }})
+	}()
+	<-ready
+	time.Sleep(200 * time.Millisecond) // for a socket that should not come
+	if entries, _ := filepath.Glob(cfg.Dir + "/*"); len(entries) != 0 {
+		t.Errorf("without a kubelet there is %v", entries)
+	}
+	allocate := &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"null"}}}}
+	k := prepareKubelet(t, cfg.Dir)
+	k.asked = func(endpoint string) {
+		client, end := k.client(endpoint)
+		defer end()
+		// As kubelets do.
+		if _, err := client.GetDevicePluginOptions(t.Context(), &pluginapi.Empty{}); err != nil {
+			t.Errorf("the options during the registration: %v", err)
+		}
+		brief, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		if _, err := client.Allocate(brief, allocate); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("an allocation during the registration: %v", err)
+		}
+		stream, err := client.ListAndWatch(brief, &pluginapi.Empty{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("a list during the registration: %v", err)
+		}
+	}
+	k.listen()
 	k.want("t.com/null", "null")
+	client, end := k.client("berth-t.com_null.sock")
+	defer end()
+	if _, err := client.Allocate(t.Context(), allocate); err != nil {
+		t.Errorf("an allocation after the registration: %v", err)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-	if entries, _ := filepath.Glob(dir + "/berth-*"); len(entries) != 0 {
-		t.Errorf("left: %v", entries)
 	}
 }
 

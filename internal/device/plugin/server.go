@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -32,20 +33,50 @@ type server struct {
 	log  *slog.Logger
 	grpc *grpc.Server
 
+	// start is closed when the service may start: when a kubelet has taken the registration.
+	start    chan struct{}
 	serving  sync.WaitGroup
 	listener *unixsocket.Listener // of Plugin.run
 
 	mu       sync.Mutex // guards what follows
 	units    []unit
 	changed  chan struct{} // closed when units are others
+	taken    bool          // a kubelet has answered a registration with success: start is closed
 	watchers int           // open ListAndWatch streams
 	left     time.Time     // when the last one ended
 }
 
 func newServer(v *inventory, dir string, log *slog.Logger) *server {
-	s := &server{inventory: v, dir: dir, log: log.With("resource", v.Name), grpc: grpc.NewServer(), changed: make(chan struct{})}
+	s := &server{inventory: v, dir: dir, log: log.With("resource", v.Name), changed: make(chan struct{}), start: make(chan struct{})}
+	s.grpc = grpc.NewServer(
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			if err := s.started(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
+			return handle(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			if err := s.started(stream.Context(), info.FullMethod); err != nil {
+				return err
+			}
+			return handle(srv, stream)
+		}))
 	pluginapi.RegisterDevicePluginServer(s.grpc, s)
 	return s
+}
+
+// started holds a call until a kubelet has answered the registration with success: only then may a plugin start its service. Kubelets
+// since 1.26 connect and ask for the options before they answer, so that these alone are told at once.
+func (s *server) started(ctx context.Context, method string) error {
+	if method == pluginapi.DevicePlugin_GetDevicePluginOptions_FullMethodName {
+		return nil
+	}
+	select {
+	case <-s.start:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 // endpoint is the name of the socket.
@@ -80,7 +111,10 @@ func (s *server) close() {
 	s.serving.Wait()
 }
 
-// register tells the kubelet of this resource.
+// errNoAnswer is for registrations that no kubelet has answered: it is not there, not yet, or has gone in between.
+var errNoAnswer = errors.New("no kubelet has answered")
+
+// register tells the kubelet of this resource. An error that is not errNoAnswer is a refusal. With the kubelet's word the service starts.
 func (s *server) register(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -92,10 +126,18 @@ func (s *server) register(ctx context.Context, socket string) error {
 	_, err = pluginapi.NewRegistrationClient(conn).Register(ctx, &pluginapi.RegisterRequest{
 		Version: pluginapi.Version, Endpoint: s.endpoint(), ResourceName: s.Name, Options: options(),
 	})
-	if err != nil {
-		return fmt.Errorf("register %s: %s", s.Name, status.Convert(err).Message())
+	switch answer := status.Convert(err); answer.Code() {
+	case codes.OK:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return fmt.Errorf("register %s: %w: %s", s.Name, errNoAnswer, answer.Message())
+	default:
+		return fmt.Errorf("register %s: the kubelet refuses it: %s (%s)", s.Name, answer.Message(), answer.Code())
 	}
 	s.mu.Lock()
+	if !s.taken {
+		s.taken = true
+		close(s.start)
+	}
 	s.left = time.Now() // it has as long to begin to watch
 	s.mu.Unlock()
 	return nil
