@@ -26,8 +26,8 @@ func TestTheVersionIsSemantic(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Neither the machine's configuration of Git nor the repository that this test is in counts.
-	environment := append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CEILING_DIRECTORIES="+filepath.Dir(tree),
-		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a")
+	environment := append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
+		"GIT_CEILING_DIRECTORIES="+filepath.Dir(tree), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a")
 	git := func(args ...string) string {
 		t.Helper()
 		cmd := exec.Command("git", args...)

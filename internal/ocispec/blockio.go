@@ -91,7 +91,8 @@ func checkWeight(field string, weight uint16, h *Host) error {
 			return nil
 		}
 	}
-	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version, names[len(names)-1])
+	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version,
+		names[len(names)-1])
 }
 
 // legacyWeights is the file of cgroup v1 for weights of a device, whatever its scheduler, before Linux 5.0.
