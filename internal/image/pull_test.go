@@ -390,6 +390,62 @@ func TestCredentialsOfEveryKindAreTaken(t *testing.T) {
 	}
 }
 
+// TestWhatIsRefusedIsNotSentAgain: a registry may lock an account after few wrong passwords. Seen to fail without the comparison in
+// AddResponses (a wrong password: 5 requests, 4 of them with it), without tokenService (3 and 2), without
+// forbiddenError and without refusal.
+func TestWhatIsRefusedIsNotSentAgain(t *testing.T) {
+	basic, tokens := rt.WithBasicAuth("user", "right"), rt.WithTokenAuth("user", "right", "refresh-me")
+	for _, c := range []struct {
+		name           string
+		opt            rt.Option
+		status         int
+		auth           model.Auth
+		requests, with int // of them with a secret, those to the token service included
+	}{
+		{"basic, password", basic, 0, model.Auth{Username: "user", Password: "wrong"}, 2, 1},
+		{"basic, none", basic, 0, model.Auth{}, 1, 0},
+		{"token, password", tokens, 0, model.Auth{Username: "user", Password: "wrong"}, 2, 1},
+		{"token, identity token", tokens, 0, model.Auth{IdentityToken: "wrong"}, 2, 1},
+		{"token, none", tokens, 0, model.Auth{}, 2, 0},
+		{"registry token", rt.WithRegistryToken("right"), 0, model.Auth{RegistryToken: "wrong"}, 1, 1},
+		{"another's image", basic, 403, model.Auth{Username: "user", Password: "right"}, 1, 0},
+		{"always 401", basic, 401, model.Auth{Username: "user", Password: "right"}, 1, 0},
+	} {
+		for _, byDigest := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, by digest %t", c.name, byDigest), func(t *testing.T) {
+				f := newFixture(t, c.opt)
+				img, ref := f.push("private:1", files("a", "b")), host+"private:1"
+				if byDigest {
+					digest, err := img.Digest()
+					if err != nil {
+						t.Fatal(err)
+					}
+					ref = host + "private@" + digest.String()
+				}
+				if c.status != 0 {
+					f.reg.SetFaults(rt.Faults{Status: c.status})
+				}
+				_, err := f.Pull(context.Background(), PullRequest{Ref: ref, Auth: &c.auth})
+				if c.status == 403 {
+					wantErr(t, err, errdefs.ErrPermissionDenied)
+				} else {
+					wantErr(t, err, errdefs.ErrUnauthenticated)
+				}
+				all := append(f.reg.Requests(), f.reg.TokenRequests()...)
+				with := 0
+				for _, r := range all {
+					if r.HasCredentials || r.Form.Has("password") || r.Form.Has("refresh_token") {
+						with++
+					}
+				}
+				if len(all) != c.requests || with != c.with {
+					t.Errorf("%d requests, %d with a secret, want %d and %d: %+v", len(all), with, c.requests, c.with, all)
+				}
+			})
+		}
+	}
+}
+
 func TestAForbiddenImageIsPermissionDenied(t *testing.T) {
 	f := newFixture(t)
 	f.push("a:1", files("a", "b"))

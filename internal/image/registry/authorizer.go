@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
@@ -30,8 +32,9 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 	if a.withheld == "" {
 		user, password, a.token = c.user, c.password, c.token
 	}
+	service := &tokenService{base: &ownHeaders{a, over}, password: user != ""}
 	a.tokens = docker.NewDockerAuthorizer(
-		docker.WithAuthClient(&http.Client{Transport: &ownHeaders{a, over}, CheckRedirect: stayAtOrigin}),
+		docker.WithAuthClient(&http.Client{Transport: service, CheckRedirect: stayAtOrigin}),
 		docker.WithAuthCreds(func(host string) (string, string, error) {
 			if host != h.Host {
 				return "", "", nil
@@ -56,6 +59,32 @@ func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	return o.base.RoundTrip(req)
+}
+
+// tokenService has a token service asked once with a secret. The library asks by POST first, and where that is refused once more by
+// GET: two tries with a wrong password, of which some services count few. Docker asks by GET for a password and by POST for an identity
+// token, so every service knows these.
+type tokenService struct {
+	base     http.RoundTripper
+	password bool // the secret is a user's password
+}
+
+func (s *tokenService) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodPost {
+		return s.base.RoundTrip(req)
+	}
+	if s.password {
+		// The library takes this for a service without POST.
+		return &http.Response{Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1,
+			ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+	}
+	resp, err := s.base.RoundTrip(req)
+	if err == nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusBadRequest) {
+		resp.Body.Close()
+		return nil, fmt.Errorf("the token service %s does not accept the identity token: %s: %w", req.URL.Host, resp.Status,
+			docker.ErrInvalidAuthorization)
+	}
+	return resp, err
 }
 
 // stayAtOrigin keeps a request for a token, which has a password in it, at the service that it was meant for.
@@ -94,14 +123,33 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 	return a.tokens.Authorize(ctx, req)
 }
 
-// AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization.
+// AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization. The responses are those
+// to one request and its repetitions. What a host has refused is not sent to it again: a registry may count wrong passwords.
 func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
+	err := a.addResponses(ctx, responses)
+	if errors.Is(err, docker.ErrInvalidAuthorization) {
+		return refuse(ctx, err)
+	}
+	return err
+}
+
+func (a *authorizer) addResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
 	from := last.Request.URL
 	if a.token != "" && a.own(from) {
 		return fmt.Errorf("the registry token is not accepted: %w", docker.ErrInvalidAuthorization)
 	}
+	sent := last.Request.Header.Get("Authorization") != ""
+	again := sent && slices.ContainsFunc(responses[:len(responses)-1], func(r *http.Response) bool {
+		return r.StatusCode == http.StatusUnauthorized
+	})
 	for _, challenge := range auth.ParseAuthHeader(last.Header) {
+		// A token of an earlier request may have expired, which its host says: the library gets another then.
+		expired := challenge.Scheme == auth.BearerAuth && challenge.Parameters["error"] != ""
+		if again || sent && !expired {
+			told := strings.TrimSpace("the authorization is not accepted " + challenge.Parameters["error"])
+			return fmt.Errorf("%s: %w", told, docker.ErrInvalidAuthorization)
+		}
 		if challenge.Scheme != auth.BearerAuth {
 			continue
 		}

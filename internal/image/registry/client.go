@@ -222,7 +222,7 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 		var worst *failure
 		var again []docker.RegistryHost
 		for _, h := range hosts {
-			err := ask(quiet(ctx), h)
+			err := ask(withRefusal(quiet(ctx)), h)
 			if err == nil {
 				return nil
 			}

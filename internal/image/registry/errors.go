@@ -67,6 +67,7 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		status     *statusError
 		unexpected remoteerrors.ErrUnexpectedStatus
 		large      *tooLargeError
+		forbidden  *forbiddenError
 		cert       *tls.CertificateVerificationError
 	)
 	switch {
@@ -74,6 +75,8 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind, f.text = errdefs.ErrInvalidArgument, large.Error()
 	case errors.Is(err, ErrCorrupt):
 		f.kind, f.corrupt = errdefs.ErrFailedPrecondition, true
+	case errors.As(err, &forbidden):
+		f.kind = errdefs.ErrPermissionDenied
 	case errors.As(err, &status):
 		f.kind, f.transient, f.retryAfter = errdefs.ErrUnavailable, true, status.retryAfter
 	case errors.Is(err, docker.ErrInvalidAuthorization):
@@ -117,6 +120,11 @@ type statusError struct {
 }
 
 func (e *statusError) Error() string { return fmt.Sprintf("%s %s: %s", e.method, e.path, e.status) }
+
+// forbiddenError is the answer 403 to a HEAD, which has no text.
+type forbiddenError struct{ method, path, status string }
+
+func (e *forbiddenError) Error() string { return fmt.Sprintf("%s %s: %s", e.method, e.path, e.status) }
 
 // tooLargeError is a document beyond the bound.
 type tooLargeError struct {

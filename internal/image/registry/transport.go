@@ -27,6 +27,24 @@ func withKind(ctx context.Context, k kind) context.Context {
 	return context.WithValue(ctx, kindKey{}, k)
 }
 
+// refusal is why a host has refused what is asked of it, with the authorization that there is. The library tries other ways, such as
+// a digest among blobs where it was among manifests: the host is not asked any more. It belongs to one goroutine.
+type refusal struct{ err error }
+
+type refusalKey struct{}
+
+func withRefusal(ctx context.Context) context.Context {
+	return context.WithValue(ctx, refusalKey{}, &refusal{})
+}
+
+// refuse notes a refusal and returns it.
+func refuse(ctx context.Context, err error) error {
+	if r, ok := ctx.Value(refusalKey{}).(*refusal); ok {
+		r.err = err
+	}
+	return err
+}
+
 // transport watches over requests: it bounds documents, cuts connections that bring nothing, and turns answers that ask
 // for patience into errors, so that this package decides when to ask again.
 type transport struct {
@@ -39,6 +57,9 @@ type transport struct {
 func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if r, ok := req.Context().Value(refusalKey{}).(*refusal); ok && r.err != nil {
+		return nil, r.err
+	}
 	// What comes over plain HTTP may be anybody's, and a manifest's digest is believed.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" && req.URL.Scheme != "https" {
 		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
@@ -60,6 +81,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, &statusError{status: resp.Status, method: req.Method, path: req.URL.Path,
 			retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	case code == http.StatusForbidden && req.Method == http.MethodHead:
+		// The library would ask once more, by GET, for a text beside the status.
+		cancel()
+		resp.Body.Close()
+		return nil, refuse(req.Context(), &forbiddenError{method: req.Method, path: req.URL.Path, status: resp.Status})
 	}
 	b := &body{ReadCloser: resp.Body, cancel: cancel, stall: t.stall}
 	resp.Body = b
