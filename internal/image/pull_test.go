@@ -446,6 +446,23 @@ func TestWhatIsRefusedIsNotSentAgain(t *testing.T) {
 	}
 }
 
+// Seen to fail where each p of an error and of a log line was replaced.
+func TestAPasswordOfOneLetterLeavesTheErrorWhole(t *testing.T) {
+	for name, opt := range map[string]rt.Option{"basic": rt.WithBasicAuth("user", "right"), "token": rt.WithTokenAuth("user", "right", "")} {
+		f := newFixture(t, opt)
+		f.push("private:1", files("a", "b"))
+		_, err := f.Pull(context.Background(), PullRequest{Ref: host + "private:1", Auth: &model.Auth{Username: "user", Password: "p"}})
+		wantErr(t, err, errdefs.ErrUnauthenticated)
+		f.Close()
+		for _, text := range []string{err.Error(), f.logs.String()} {
+			if whole := strings.ReplaceAll(text, "/token?…", ""); strings.Contains(whole, "…") || strings.Contains(whole, "left out") ||
+				!strings.Contains(whole, "private:1") {
+				t.Errorf("%s: %s", name, text)
+			}
+		}
+	}
+}
+
 func TestAForbiddenImageIsPermissionDenied(t *testing.T) {
 	f := newFixture(t)
 	f.push("a:1", files("a", "b"))

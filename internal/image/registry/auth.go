@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 
@@ -89,15 +91,58 @@ func (c *credentials) secrets() secrets {
 			add(encoding.EncodeToString([]byte(c.user + ":" + c.password)))
 		}
 	}
-	// The longest first: one may hold another.
-	slices.SortStableFunc(s, func(a, b string) int { return len(b) - len(a) })
 	return s
 }
 
-// hide removes secrets from a text, and the queries of URLs, which carry signatures.
-func (s secrets) hide(text string) string {
-	for _, v := range s {
-		text = strings.ReplaceAll(text, v, "…")
+// shortSecret is the length from which a secret is hardly a part of a word by chance.
+const shortSecret = 4
+
+// hide returns a text without the queries of URLs, which carry signatures. A text with a secret in it cannot be shown (false): without the
+// secret it would tell which word is missing. Names in own, which the client has said itself, are no secrets, and a short secret counts
+// where it is not a part of a longer word.
+func (s secrets) hide(text string, own ...string) (string, bool) {
+	text = query.ReplaceAllString(text, "$1?…")
+	rest := text
+	slices.SortFunc(own, func(a, b string) int { return len(b) - len(a) })
+	for _, name := range own {
+		rest = replaceAlone(rest, name, " ")
 	}
-	return query.ReplaceAllString(text, "$1?…")
+	for _, v := range s {
+		if strings.Contains(rest, v) && (len(v) >= shortSecret || replaceAlone(rest, v, "") != rest) {
+			return "", false
+		}
+	}
+	return text, true
+}
+
+// replaceAlone replaces a string where it is not a part of a longer word.
+func replaceAlone(text, v, by string) string {
+	if v == "" {
+		return text
+	}
+	word := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	first, _ := utf8.DecodeRuneInString(v)
+	last, _ := utf8.DecodeLastRuneInString(v)
+	var out strings.Builder
+	before := ' ' // the rune before text
+	for {
+		i := strings.Index(text, v)
+		if i < 0 {
+			out.WriteString(text)
+			return out.String()
+		}
+		if i > 0 {
+			before, _ = utf8.DecodeLastRuneInString(text[:i])
+		}
+		after, size := utf8.DecodeRuneInString(text[i+len(v):])
+		if word(first) && word(before) || word(last) && size > 0 && word(after) {
+			_, skip := utf8.DecodeRuneInString(text[i:])
+			before, _ = utf8.DecodeRuneInString(text[i:])
+			out.WriteString(text[:i+skip])
+			text = text[i+skip:]
+			continue
+		}
+		out.WriteString(text[:i] + by)
+		text, before = text[i+len(v):], last
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 )
 
 // ErrCorrupt is content that is not what its digest says.
@@ -62,7 +63,7 @@ func worse(a, b *failure) *failure {
 
 // explain says what an error of the library means.
 func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
-	f := &failure{text: r.secret.hide(host.Host + ": " + err.Error())}
+	f := &failure{text: host.Host + ": " + err.Error()}
 	var (
 		status     *statusError
 		unexpected remoteerrors.ErrUnexpectedStatus
@@ -105,10 +106,24 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 	default:
 		f.kind, f.transient = errdefs.ErrUnavailable, true
 	}
+	f.text = r.told(host, f)
 	if a, ok := host.Authorizer.(*authorizer); ok && a.withheld != "" && errdefs.IsUnauthorized(f.kind) {
 		f.text += "; the credentials of this pull were not sent there: " + a.withheld
 	}
 	return f
+}
+
+// told is the text of a failure without secrets. A host may repeat them in what it answers.
+func (r *Repository) told(host docker.RegistryHost, f *failure) string {
+	own := []string{host.Host, r.name.String(), r.name.Name(), reference.Domain(r.name), reference.Path(r.name)}
+	if tagged, ok := r.name.(reference.Tagged); ok {
+		own = append(own, tagged.Tag())
+	}
+	text, ok := r.secret.hide(f.text, own...)
+	if !ok {
+		return fmt.Sprintf("%s: %v (all else that is known of it is left out, since a secret of this pull may be in it)", host.Host, f.kind)
+	}
+	return text
 }
 
 // statusError is an answer that asks for patience: 408, 429 and 5xx.
