@@ -361,7 +361,9 @@ func TestAReaderThatTakesNothingIsTold(t *testing.T) {
 			var n int64
 			done := make(chan error, 1)
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "cat", "/dev/zero"))
-			go func() { done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)}) }()
+			go func() {
+				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+			}()
 			time.AfterFunc(2*time.Second, func() { close(pause) })
 			if err := <-done; err == nil || !strings.Contains(err.Error(), "idle_timeout") {
 				t.Errorf("error %v, want the reason", err)
@@ -416,7 +418,9 @@ func TestCloseWaitsForClientsThatReadTheLast(t *testing.T) {
 			var n int64
 			done := make(chan error, 1)
 			e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "head", "-c", fmt.Sprint(size), "/dev/zero"))
-			go func() { done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)}) }()
+			go func() {
+				done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
+			}()
 			time.Sleep(time.Second) // by then the command has ended
 			closed := make(chan error, 1)
 			go func() { closed <- s.Close(deadline(t)) }()
