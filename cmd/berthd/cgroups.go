@@ -74,7 +74,10 @@ func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool, log *sl
 	records := state.Records{Dir: cfg.Root, File: "roots.json"}
 	const id = "cgroups"
 	var known cgroupRoots
-	if err := records.LoadFile(id, records.File, &known); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var newer *state.FormatError
+	if err := records.LoadFile(id, records.File, &known); errors.As(err, &newer) {
+		return nil, err // before anything is changed
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Error("read which cgroups this node has claimed before", "error", err)
 	}
 	root, err := filepath.EvalSymlinks(cfg.Root) // however the next configuration writes it

@@ -267,13 +267,15 @@ func (m *Manager) ownCgroup(id string) string {
 // which these are.
 func (m *Manager) reconcileCgroups(broken []state.Broken) {
 	list := map[string]*leftCgroups{}
-	unread, err := m.left.Load(func(id string) any {
+	unread, spared, err := m.left.Load(func(id string) any {
 		list[id] = &leftCgroups{}
 		return list[id]
 	})
 	if err != nil {
 		m.log.Error("read which cgroups are to be removed", "error", err)
+		return
 	}
+	m.noteSpared("pod", spared)
 	for _, b := range append(unread, broken...) {
 		own := m.ownCgroup(b.ID)
 		list[b.ID] = &leftCgroups{PodID: b.ID, Dir: own, Top: own}

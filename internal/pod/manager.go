@@ -138,6 +138,8 @@ type Manager struct {
 
 	events hub
 
+	unfinished []func() // what New has found and not brought to its end; see later
+
 	trashed    chan struct{} // something is in the trash
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -194,6 +196,10 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m.background.Go(m.watchKeeper)
 	m.background.Go(m.watchNamespaces)
 	m.background.Go(m.emptyTrash)
+	for _, work := range m.unfinished {
+		m.background.Go(work)
+	}
+	m.unfinished = nil
 	return m, nil
 }
 
@@ -271,7 +277,11 @@ func (m *Manager) setSandbox(s *sandbox, change func(*SandboxRecord)) error {
 	if err := checkPhase(sandboxNext, "pod sandbox "+s.id, s.rec.Phase, next.Phase); err != nil {
 		return err
 	}
-	if err := m.pods.Save(s.id, &next); err != nil {
+	save := m.pods.Save
+	if next.Phase != s.rec.Phase && next.Phase.settled() {
+		save = m.pods.SaveTwice
+	}
+	if err := save(s.id, &next); err != nil {
 		return noSpace(err)
 	}
 	s.rec = next
@@ -288,7 +298,11 @@ func (m *Manager) setContainer(c *container, change func(*ContainerRecord)) erro
 	if err := checkPhase(containerNext, "container "+c.id, c.rec.Phase, next.Phase); err != nil {
 		return err
 	}
-	if err := m.containers.Save(c.id, &next); err != nil {
+	save := m.containers.Save
+	if next.Phase != c.rec.Phase && next.Phase.settled() {
+		save = m.containers.SaveTwice
+	}
+	if err := save(c.id, &next); err != nil {
 		return noSpace(err)
 	}
 	c.rec = next

@@ -19,11 +19,11 @@ import (
 // reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any point
 // and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the node down.
 func (m *Manager) reconcile(ctx context.Context) error {
-	brokenPods, err := m.loadSandboxes()
+	brokenPods, sparedPods, err := m.loadSandboxes()
 	if err != nil {
 		return err
 	}
-	brokenContainers, err := m.loadContainers()
+	brokenContainers, sparedContainers, err := m.loadContainers()
 	if err != nil {
 		return err
 	}
@@ -39,30 +39,32 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	for _, p := range points {
 		mounted[p] = true
 	}
+	m.adoptSpared(sparedPods, sparedContainers, rows)
+	// Removals that wait for something must not keep berthd from serving the pods that run.
+	removals, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
 	for _, c := range m.ctr {
-		m.reconcileContainer(ctx, c, rows[c.id], mounted)
+		m.reconcileContainer(ctx, removals, c, rows[c.id], mounted)
 	}
 	for _, s := range m.pod {
-		m.reconcileSandbox(ctx, s, rows[s.id])
+		m.reconcileSandbox(removals, s, rows[s.id])
 	}
-	// What the keeper runs and no record knows was started by nobody that can be told of it.
-	for id := range rows {
-		if m.ctr[id] == nil && m.pod[id] == nil {
-			m.log.Warn("end a container that no record knows", "container", shortID(id))
-			m.clean("end an unknown container", id, m.cfg.Keeper.Delete(ctx, id))
-		}
-	}
+	var nobodys []lost
 	for _, b := range brokenContainers {
-		m.log.Warn("remove a container whose record cannot be read", "container", shortID(b.ID), "error", b.Err)
-		m.clean("end a container without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
-		m.clean("unmount a container without a record", b.ID, m.unmountLost(b.ID, points))
-		m.clean("remove a container without a record", b.ID, m.discard(m.containers.Path(b.ID)))
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: m.containers.Path(b.ID), row: rows[b.ID], points: points})
+		delete(rows, b.ID)
 	}
 	for _, b := range brokenPods {
-		m.log.Warn("remove a pod whose record cannot be read", "pod", shortID(b.ID), "error", b.Err)
-		m.clean("end the init of a pod without a record", b.ID, m.cfg.Keeper.Delete(ctx, b.ID))
-		m.clean("remove a pod without a record", b.ID, m.discard(m.pods.Path(b.ID)))
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: m.pods.Path(b.ID), row: rows[b.ID], pod: true})
+		delete(rows, b.ID)
 	}
+	// What the keeper runs and no record knows was started by nobody that can be told of it.
+	for id, row := range rows {
+		if m.ctr[id] == nil && m.pod[id] == nil {
+			nobodys = append(nobodys, lost{id: id, why: errNoRecord, row: row})
+		}
+	}
+	m.endLost(removals, nobodys)
 	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
 	m.reconcileDevices()
 	m.removeStrayState(points)
@@ -77,6 +79,10 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		switch r.Phase {
 		case SandboxReady:
 			live = append(live, m.networkPod(&r))
+		case SandboxCreating, SandboxRemoving: // it is being removed, and its network stays while its containers live
+			if m.runsSomething(s) {
+				live = append(live, m.networkPod(&r))
+			}
 		case SandboxBroken: // StartSandbox gives it its address back
 			pod := m.networkPod(&r)
 			pod.NetNS = ""
@@ -98,15 +104,17 @@ func (m *Manager) clean(what, id string, err error) {
 	}
 }
 
-func (m *Manager) loadSandboxes() ([]state.Broken, error) {
+var errNoRecord = errors.New("there is no record")
+
+func (m *Manager) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 	loaded := map[string]*sandbox{}
-	broken, err := m.pods.Load(func(id string) any {
+	broken, spared, err := m.pods.Load(func(id string) any {
 		s := m.newSandbox(id)
 		loaded[id] = s
 		return &s.rec
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, b := range broken {
 		delete(loaded, b.ID)
@@ -122,18 +130,18 @@ func (m *Manager) loadSandboxes() ([]state.Broken, error) {
 		m.pod[id] = s
 		m.names[sandboxName(s.rec.Config.Metadata)] = id
 	}
-	return broken, nil
+	return broken, m.noteSpared("pod", spared), nil
 }
 
-func (m *Manager) loadContainers() ([]state.Broken, error) {
+func (m *Manager) loadContainers() ([]state.Broken, sparedRecords, error) {
 	loaded := map[string]*container{}
-	broken, err := m.containers.Load(func(id string) any {
+	broken, spared, err := m.containers.Load(func(id string) any {
 		c := newContainer(id, nil)
 		loaded[id] = c
 		return &c.rec
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, b := range broken {
 		delete(loaded, b.ID)
@@ -159,7 +167,7 @@ func (m *Manager) loadContainers() ([]state.Broken, error) {
 		m.ctr[id] = c
 		m.names[containerName(c.rec.SandboxID, c.rec.Config.Metadata)] = id
 	}
-	return broken, nil
+	return broken, m.noteSpared("container", spared), nil
 }
 
 func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, error) {
@@ -174,10 +182,11 @@ func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, er
 	return rows, nil
 }
 
-func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
+// reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
+func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
 	r := c.record()
 	if r.CheckpointTemp != "" {
-		m.clean("let a container go on after a checkpoint that was cut off", c.id, m.cfg.Keeper.EndCheckpoint(ctx, c.id))
+		m.clean("let a container go on after a checkpoint that was cut off", c.id, m.cfg.Keeper.EndCheckpoint(removals, c.id))
 		m.clean("remove what is left of a checkpoint", c.id, m.cleanCheckpoint(c))
 	}
 	if r.Restored != nil && r.Phase != ContainerCreated && r.Phase != ContainerStarting {
@@ -185,7 +194,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 	}
 	switch r.Phase {
 	case ContainerCreating, ContainerRemoving:
-		m.clean("finish the removal of a container", c.id, m.dropContainer(ctx, c))
+		m.attempt(removals, "finish the removal of a container", c.id, func(ctx context.Context) error { return m.finishContainer(ctx, c) })
 	case ContainerCreated:
 		// Its root file system went with the node, if that was down since.
 		if err := m.remountRootfs(ctx, c, mounted); err != nil {
@@ -203,9 +212,9 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 				r.Reason, r.Message = reason, message
 				r.FinishedAt = time.Now()
 			})
-			m.clean("release a container that has ended", c.id, m.releaseContainer(ctx, c))
+			m.releaseEnded(removals, c)
 		case row.State == keeper.StateExited:
-			m.adoptExit(ctx, c, *row)
+			m.adoptExit(removals, c, *row)
 		default:
 			err := m.setContainer(c, func(r *ContainerRecord) {
 				r.Phase = ContainerRunning
@@ -214,7 +223,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 				r.Setup = row.Setup
 			})
 			m.clean("record that a container runs", c.id, err)
-			m.reconcilePause(ctx, c)
+			m.reconcilePause(removals, c)
 			if r.LogPath != "" {
 				c.log = logFile(r.LogPath)
 				m.logs[c.log] = c.id
@@ -222,7 +231,7 @@ func (m *Manager) reconcileContainer(ctx context.Context, c *container, row *kee
 		}
 	case ContainerExited:
 		c.ended()
-		m.clean("release a container that has ended", c.id, m.releaseContainer(ctx, c))
+		m.releaseEnded(removals, c)
 	}
 }
 
@@ -253,7 +262,14 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 	r := s.record()
 	switch r.Phase {
 	case SandboxCreating, SandboxRemoving:
-		m.clean("finish the removal of a pod", s.id, m.removeSandboxLocked(ctx, s))
+		const what = "finish the removal of a pod"
+		finish := func(ctx context.Context) error { return m.finishSandbox(ctx, s) }
+		if m.runsSomething(s) {
+			m.log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.id)
+			m.later(what, s.id, finish)
+			return
+		}
+		m.attempt(ctx, what, s.id, finish)
 	case SandboxReady:
 		lost := m.lostNamespace(s)
 		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {

@@ -91,12 +91,15 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Ledger, error) {
 	}
 	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	loaded := map[string]*Grant{}
-	broken, err := l.records.Load(func(name string) any {
+	broken, spared, err := l.records.Load(func(name string) any {
 		loaded[name] = &Grant{}
 		return loaded[name]
 	})
 	if err != nil {
 		return nil, fmt.Errorf("disk quotas: %w", err)
+	}
+	for _, o := range spared {
+		log.Warn("the newest version of a record is spoilt, and its second file was read", "project", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
 		// What bears the ID goes with its container; the kernel's count keeps it from being given before.
@@ -167,7 +170,7 @@ func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error
 		return nil, err
 	}
 	g.Holders[holder] = append(g.Holders[holder], w.Dirs...)
-	if err := l.records.Save(recordName(g.ID), g); err != nil {
+	if err := l.records.SaveTwice(recordName(g.ID), g); err != nil {
 		return nil, err
 	}
 	l.grants[g.ID] = g
@@ -296,7 +299,7 @@ func (l *Ledger) Resize(holder, dir string, bytes uint64) (found bool, err error
 			return true, err
 		}
 		g.Limit = bytes
-		return true, l.records.Save(recordName(g.ID), g)
+		return true, l.records.SaveTwice(recordName(g.ID), g)
 	}
 	return false, nil
 }
@@ -329,7 +332,7 @@ func (l *Ledger) Release(holder string) {
 				g.Clearing = append(g.Clearing, dir)
 			}
 		}
-		if err := l.records.Save(recordName(g.ID), g); err != nil {
+		if err := l.records.SaveTwice(recordName(g.ID), g); err != nil {
 			l.log.Error("record the end of a disk quota", "project", g.ID, "error", err) // the next start does it again
 		}
 		l.startClearing(g.ID)
@@ -368,7 +371,7 @@ func (l *Ledger) startClearing(id uint32) {
 // settle forgets a grant that nobody has any more. The caller holds l.mu.
 func (l *Ledger) settle(g *Grant, cleared []string) error {
 	if len(g.Holders) > 0 || len(g.Clearing) > 0 {
-		return l.records.Save(recordName(g.ID), g)
+		return l.records.SaveTwice(recordName(g.ID), g)
 	}
 	if len(cleared) == 0 {
 		cleared = []string{filepath.Dir(l.records.Dir)}

@@ -23,12 +23,27 @@ type Records struct {
 func (r Records) Path(id string) string { return filepath.Join(r.Dir, id) }
 
 // Save replaces the record of an object. Readers and a crash see the old one or the new one, never a part.
-func (r Records) Save(id string, v any) error {
+func (r Records) Save(id string, v any) error { return r.SaveFile(id, r.File, v) }
+
+// SaveTwice is Save, and makes both files of the record this version. It is for what must not be lost with one of them: where one is
+// spoilt later, the other says the same. A second file that cannot be written is none then, which is no error.
+func (r Records) SaveTwice(id string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("record %s: %w", id, err)
 	}
-	return r.write(id, r.File, data)
+	if err := r.write(id, r.File, data); err != nil {
+		return err
+	}
+	second, err := seal(data, true)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", id, err)
+	}
+	next := filepath.Join(r.Path(id), r.File) + spare
+	if overwrite(next, second) != nil {
+		_ = os.Remove(next)
+	}
+	return nil
 }
 
 // SaveFile replaces a further file of an object in the same way.
@@ -40,17 +55,25 @@ func (r Records) SaveFile(id, name string, v any) error {
 	return r.write(id, name, data)
 }
 
-// LoadFile reads what SaveFile wrote.
+// LoadFile reads what SaveFile wrote. What a newer berthd has written is a FormatError.
 func (r Records) LoadFile(id, name string, v any) error {
-	path := filepath.Join(r.Path(id), name)
+	_, err := read(filepath.Join(r.Path(id), name), v)
+	return err
+}
+
+func read(path string, v any) (isCopy bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if isCopy, err = unseal(path, data); err == nil {
+		err = json.Unmarshal(data, v)
 	}
-	return nil
+	var newer *FormatError
+	if err != nil && !errors.As(err, &newer) {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return isCopy, err
 }
 
 // spare ends the name of the file beside a record that its next version is written into. The two then change places, so that
@@ -62,7 +85,11 @@ func (r Records) write(id, name string, data []byte) error {
 	dir := r.Path(id)
 	path := filepath.Join(dir, name)
 	next := path + spare
-	err := overwrite(next, data)
+	data, err := seal(data, false)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", name, id, err)
+	}
+	err = overwrite(next, data)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(dir, 0o700); err == nil {
 			err = overwrite(next, data)
@@ -119,36 +146,59 @@ func exchange(next, path string) error {
 	return nil
 }
 
-// Broken is an object whose record is not there or does not parse.
+// Broken is an object whose record is not there, or of which no version can be read.
 type Broken struct {
 	ID  string
 	Err error
 }
 
-// Load reads every record. make returns what the record of an ID is unmarshalled into.
-func (r Records) Load(make func(id string) any) ([]Broken, error) {
+// Spared is an object whose record was read from its second file, since the first is not there or cannot be read.
+type Spared struct {
+	ID  string
+	Err error // why the first could not be read
+	// Older: it is a version from before the last change, and what that was is not known.
+	Older bool
+}
+
+// Load reads every record. make returns what the record of an ID is unmarshalled into. A record of a newer berthd is an error, a
+// FormatError, and nothing may be changed then.
+func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var broken []Broken
+	var spared []Spared
+	var newer *FormatError
 	for _, e := range entries {
 		id := e.Name()
 		if !e.IsDir() || strings.HasPrefix(id, ".") {
 			continue
 		}
-		err := r.LoadFile(id, r.File, make(id))
-		if err != nil && r.LoadFile(id, r.File+spare, make(id)) == nil {
-			err = nil // a power failure has torn the record; this is the one before
+		path := filepath.Join(r.Path(id), r.File)
+		_, err := read(path, make(id))
+		if err == nil {
+			continue
 		}
-		if err != nil {
+		if errors.As(err, &newer) {
+			return nil, nil, err
+		}
+		isCopy, spareErr := read(path+spare, make(id))
+		switch {
+		case errors.As(spareErr, &newer):
+			return nil, nil, spareErr
+		case spareErr == nil:
+			spared = append(spared, Spared{ID: id, Err: err, Older: !isCopy})
+		case errors.Is(spareErr, os.ErrNotExist):
 			broken = append(broken, Broken{ID: id, Err: err})
+		default:
+			broken = append(broken, Broken{ID: id, Err: errors.Join(err, spareErr)})
 		}
 	}
-	return broken, nil
+	return broken, spared, nil
 }
 
 // lockWait is how long Exclusive waits: a process that was killed while it started another may live on in that one, lock and

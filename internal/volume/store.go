@@ -94,12 +94,15 @@ func Open(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
 	loaded := map[string]*Record{}
-	broken, err := s.records.Load(func(name string) any {
+	broken, spared, err := s.records.Load(func(name string) any {
 		loaded[name] = &Record{}
 		return loaded[name]
 	})
 	if err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
+	}
+	for _, o := range spared {
+		cfg.Log.Warn("the newest version of a record is spoilt, and its second file was read", "volume", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
 		loaded[b.ID] = &Record{}

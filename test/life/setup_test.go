@@ -152,6 +152,9 @@ func TestBerthdTakesWhatTheKeeperSaysOfASetup(t *testing.T) {
 		if json.Unmarshal(b, &record) != nil {
 			continue
 		}
+		for _, key := range []string{"_format", "_copy", "_sum"} { // as a berthd wrote it that put no seals on records
+			delete(record, key)
+		}
 		delete(record, "setup")
 		delete(record, "pid")
 		record["phase"] = "starting"

@@ -86,6 +86,7 @@ type Node struct {
 	Conn    *grpc.ClientConn
 
 	command     func() *exec.Cmd // a new start of the daemon
+	programs    string           // the directory of berthd
 	ownRegistry bool
 	daemon      *exec.Cmd
 	exited      chan struct{} // closed when daemon is reaped
@@ -133,7 +134,8 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
 	}, o.Args...)
-	n.command = func() *exec.Cmd { return exec.Command(filepath.Join(binaries, "berthd"), args...) }
+	n.programs = binaries
+	n.command = func() *exec.Cmd { return exec.Command(filepath.Join(n.programs, "berthd"), args...) }
 	if err := n.Restart(ctx); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
@@ -146,6 +148,12 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	}
 	return n, nil
 }
+
+// Programs is the directory of the berthd that the next start runs.
+func (n *Node) Programs() string { return n.programs }
+
+// SetPrograms has the next start run the berthd of another directory. The keeper stays.
+func (n *Node) SetPrograms(dir string) { n.programs = dir }
 
 // PodCgroup is the cgroup of a pod with this name, as a kubelet would ask for it.
 func (n *Node) PodCgroup(name string) string {

@@ -43,13 +43,16 @@ type pod struct {
 // load reads the records. An allocation that was cut off is dropped.
 func (m *Manager) load() error {
 	loaded := map[string]*pod{}
-	broken, err := m.records.Load(func(id string) any {
+	broken, spared, err := m.records.Load(func(id string) any {
 		p := newPod()
 		loaded[id] = p
 		return &p.rec
 	})
 	if err != nil {
 		return err
+	}
+	for _, o := range spared {
+		m.log.Warn("the newest version of a record is spoilt, and its second file was read", "pod_id", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
 		m.log.Warn("remove a record of devices that cannot be read", "pod", b.ID, "error", b.Err)
@@ -83,7 +86,7 @@ func (m *Manager) save(p *pod) error {
 	if empty {
 		return os.RemoveAll(m.records.Path(id))
 	}
-	return m.records.Save(id, json.RawMessage(data))
+	return m.records.SaveTwice(id, json.RawMessage(data)) // a device whose record is lost would be given out again
 }
 
 // holding is a grant and the pod that it is in.

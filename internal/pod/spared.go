@@ -1,0 +1,295 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/network"
+	"berth/internal/state"
+)
+
+// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the same, see
+// settled. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what the
+// keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is told as lost.
+
+// settled tells whether a phase lasts. The record of one that does is written to both of its files.
+func (p SandboxPhase) settled() bool { return p != SandboxCreating && p != SandboxRemoving }
+
+func (p ContainerPhase) settled() bool {
+	return p != ContainerCreating && p != ContainerStarting && p != ContainerRemoving
+}
+
+// sparedRecords are objects whose records were read from their second files, and whether these are older.
+type sparedRecords map[string]bool
+
+func (m *Manager) noteSpared(kind string, list []state.Spared) sparedRecords {
+	out := sparedRecords{}
+	for _, s := range list {
+		out[s.ID] = s.Older
+		const event = "the newest version of a record is spoilt, and its second file was read"
+		m.log.Warn(event, kind+"_id", s.ID, "lost_last_change", s.Older, "error", s.Err)
+	}
+	return out
+}
+
+// adoptSpared makes records that were read from their second files fit what lives, and writes them again.
+func (m *Manager) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
+	for id, older := range pods {
+		s := m.pod[id]
+		if s == nil {
+			continue // it is told as broken
+		}
+		if older {
+			m.adoptOlderSandbox(s, rows[id])
+		}
+		s.publish()
+		m.clean("write the record of a pod again", id, m.pods.SaveTwice(id, &s.rec))
+	}
+	for id, older := range containers {
+		c := m.ctr[id]
+		if c == nil {
+			continue
+		}
+		if older {
+			m.adoptOlderContainer(c, rows[id])
+		}
+		c.publish()
+		m.clean("write the record of a container again", id, m.containers.SaveTwice(id, &c.rec))
+	}
+}
+
+// adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was followed by a ready
+// pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal, once it has begun, is finished.
+func (m *Manager) adoptOlderSandbox(s *sandbox, row *keeper.Status) {
+	r := &s.rec
+	if reaperLives(row) {
+		r.ReaperPID, r.ReaperSetup = row.PID, row.Setup
+	}
+	if r.Phase != SandboxCreating {
+		return
+	}
+	r.Phase = SandboxReady
+	if _, err := os.Lstat(filepath.Join(m.filesPath(s.id), shmDir)); err == nil || !ownShm(r.Config) {
+		r.SharedTmpfs = true
+	}
+	set := m.namespaces(s.id)
+	if nodeNetwork(r.Config) || !set.Pinned(namespace.Network) {
+		return
+	}
+	found, err := network.Addresses(set.Path(namespace.Network))
+	if err != nil {
+		m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", s.id, "error", err)
+		return
+	}
+	r.IPs, r.Interface = nil, found.Interface
+	for _, ip := range found.IPs {
+		r.IPs = append(r.IPs, ip.String())
+	}
+}
+
+func (m *Manager) adoptOlderContainer(c *container, row *keeper.Status) {
+	r := &c.rec
+	if r.Phase == ContainerRemoving || r.Phase == ContainerExited && row == nil {
+		return
+	}
+	if r.Process == nil {
+		var spec specs.Spec
+		if err := m.containers.LoadFile(c.id, specFile, &spec); err == nil && spec.Process != nil {
+			r.Process = spec.Process
+			r.User = model.User{UID: int64(spec.Process.User.UID), GID: int64(spec.Process.User.GID)}
+			for _, gid := range spec.Process.User.AdditionalGids {
+				r.User.Groups = append(r.User.Groups, int64(gid))
+			}
+		}
+	}
+	switch {
+	case row != nil:
+		r.Phase = ContainerRunning
+		r.PID, r.StartedAt, r.Setup = row.PID, row.StartedAt, row.Setup
+		r.Paused = true // reconcilePause asks
+	case r.Phase == ContainerCreating && r.Process != nil:
+		r.Phase = ContainerCreated // the specification is what is made last
+	case r.Phase == ContainerCreated:
+		// A start comes after it, and its end may: reconcileContainer says that nobody knows it.
+		r.Phase = ContainerStarting
+	}
+}
+
+// lost is something that runs, or stands on disk, of which no version of a record can be read. It cannot be told to any client, and a
+// client that does not find its pod starts another in its place: two that write one volume would do more harm than an end. So it is ended
+// at once, with an error in the log, and its directory is kept for whoever wants what it holds.
+type lost struct {
+	id     string
+	why    error
+	dir    string         // its directory in the root; empty: it has none
+	row    *keeper.Status // nil: the keeper does not know it
+	points []string       // mount points below it
+	pod    bool
+}
+
+// endLost ends what no record tells of. What does not end soon is ended in the background.
+func (m *Manager) endLost(ctx context.Context, all []lost) {
+	var g errgroup.Group
+	errs := make([]error, len(all))
+	for i, l := range all {
+		log := m.log.With("container_id", l.id)
+		switch {
+		case l.pod:
+			log = m.log.With("pod_id", l.id)
+		case l.row != nil:
+			log = log.With("pod_id", l.row.PodID)
+		}
+		if l.row != nil && l.row.State != keeper.StateExited {
+			log.Error("end what runs without a record: no version of it can be read, and nobody could be told of it",
+				"pid", l.row.PID, "kept", m.keptSpoilt(&l), "error", l.why)
+		} else {
+			log.Warn("remove what has no record", "error", l.why)
+		}
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, attemptPatience)
+			defer cancel()
+			errs[i] = m.cfg.Keeper.Delete(ctx, l.id)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	for i, l := range all {
+		if errs[i] != nil {
+			m.log.Error("what has no record does not end: it is tried again", "id", l.id, "error", errs[i])
+			m.later("end what has no record", l.id, func(ctx context.Context) error {
+				return errors.Join(m.cfg.Keeper.Delete(ctx, l.id), m.putAway(&l))
+			})
+			continue
+		}
+		m.clean("remove what has no record", l.id, m.putAway(&l))
+	}
+}
+
+// putAway takes the directory of what has ended out of the way.
+func (m *Manager) putAway(l *lost) error {
+	if l.dir == "" {
+		return nil
+	}
+	if !l.pod {
+		if err := m.unmountLost(l.id, l.points); err != nil {
+			return err
+		}
+	}
+	kept := m.keptSpoilt(l)
+	if kept == "" {
+		return m.discard(l.dir)
+	}
+	if err := state.MakeDir(filepath.Dir(kept), 0o700); err != nil {
+		return err
+	}
+	if err := os.Rename(l.dir, kept); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// keptSpoilt is where the directory of something that was ended is kept; empty: it is not, since nothing ran.
+func (m *Manager) keptSpoilt(l *lost) string {
+	if l.dir == "" || l.row == nil || l.row.State == keeper.StateExited {
+		return ""
+	}
+	return filepath.Join(m.cfg.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
+}
+
+// How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd serves.
+const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
+
+// attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
+func (m *Manager) attempt(ctx context.Context, what, id string, do func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		m.log.Error(what+": it is tried again", "id", shortID(id), "error", err)
+		m.later(what, id, do)
+	}
+}
+
+// later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are followed.
+func (m *Manager) later(what, id string, do func(context.Context) error) {
+	m.unfinished = append(m.unfinished, func() {
+		for wait := firstRetry; m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
+			ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
+			err := do(ctx)
+			cancel()
+			if err == nil {
+				m.log.Info("done: "+what, "id", shortID(id))
+				return
+			}
+			m.log.Warn(what, "id", shortID(id), "error", err)
+			select {
+			case <-m.ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	})
+}
+
+// finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
+func (m *Manager) finishContainer(ctx context.Context, c *container) error {
+	if err := c.sandbox.op.sem.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer c.sandbox.op.sem.Release(1)
+	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		return err
+	}
+	defer c.op.sem.Release(exclusive)
+	m.mu.RLock()
+	gone := m.ctr[c.id] != c
+	m.mu.RUnlock()
+	if gone {
+		return nil
+	}
+	return m.dropContainer(ctx, c)
+}
+
+// releaseEnded gives back what a container that has ended held.
+func (m *Manager) releaseEnded(ctx context.Context, c *container) {
+	m.attempt(ctx, "release a container that has ended", c.id, func(ctx context.Context) error {
+		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+			return err
+		}
+		defer c.op.sem.Release(exclusive)
+		if c.record().Phase != ContainerExited {
+			return nil // its removal gives back the same
+		}
+		return m.releaseContainer(ctx, c)
+	})
+}
+
+// finishSandbox does for a pod what finishContainer does for a container.
+func (m *Manager) finishSandbox(ctx context.Context, s *sandbox) error {
+	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
+		return fmt.Errorf("another operation holds it: %w", err)
+	}
+	defer s.op.sem.Release(exclusive)
+	if m.gone(s) {
+		return nil
+	}
+	return m.removeSandboxLocked(ctx, s)
+}
+
+// runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
+func (m *Manager) runsSomething(s *sandbox) bool {
+	for _, c := range m.containersOf(s.id) {
+		if c.record().Phase == ContainerRunning {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,92 @@
+package state
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"regexp"
+	"strconv"
+)
+
+// format is the version of the format of the records that are written, and the newest that is read. It is a decimal number, and a
+// variable for tests alone, which build a berthd of the future with -ldflags -X. It grows when an older berthd would take a record
+// for something that it is not; a field that older ones may pass over needs no new version.
+var format = "1"
+
+// known is format as a number.
+func known() int {
+	n, err := strconv.Atoi(format)
+	if err != nil {
+		panic("state: the format of records is no number: " + format)
+	}
+	return n
+}
+
+// FormatError is a record that a newer berthd has written. Whoever meets one changes nothing: what the record means is not known.
+type FormatError struct {
+	Path       string
+	Has, Knows int
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s has version %d of the format of records, which a newer berthd has written; this one knows versions up to %d",
+		e.Path, e.Has, e.Knows)
+}
+
+// errSpoilt is a record that is not as it was written.
+var errSpoilt = errors.New("the checksum does not fit: the file is not as it was written")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// The seal of a record is its last members: the version of its format, whether the file is a copy of the newest version, and the
+// CRC-32C of all that stands before the checksum. A record stays a JSON object, which a berthd from before there were seals reads as ever.
+var sealForm = regexp.MustCompile(`"_format":([0-9]{1,9})(,"_copy":true)?,"_sum":"([0-9a-f]{8})"}\s*$`)
+
+// sealLength is the most bytes that a seal takes, white space at its end included.
+const sealLength = 100
+
+// seal puts a seal on a JSON object.
+func seal(data []byte, isCopy bool) ([]byte, error) {
+	data = bytes.TrimSpace(data)
+	if len(data) < 2 || data[0] != '{' {
+		return nil, errors.New("a record is a JSON object")
+	}
+	out := make([]byte, 0, len(data)+sealLength)
+	out = append(out, data[:len(data)-1]...)
+	if len(data) > 2 {
+		out = append(out, ',')
+	}
+	out = append(out, `"_format":`...)
+	out = append(out, format...)
+	if isCopy {
+		out = append(out, `,"_copy":true`...)
+	}
+	return fmt.Appendf(out, `,"_sum":"%08x"}`, crc32.Checksum(out, castagnoli)), nil
+}
+
+// unseal checks the seal of a record. One without is of a berthd from before there were seals.
+func unseal(path string, data []byte) (isCopy bool, err error) {
+	start := max(0, len(data)-sealLength)
+	at := sealForm.FindSubmatchIndex(data[start:])
+	if at == nil {
+		tail := data[start:]
+		if bytes.Contains(tail, []byte(`"_format":`)) || bytes.Contains(tail, []byte(`"_sum":`)) {
+			return false, errSpoilt
+		}
+		return false, nil
+	}
+	group := func(n int) string { return string(data[start+at[2*n] : start+at[2*n+1]]) }
+	summed := data[:start+at[6]-len(`,"_sum":"`)]
+	if fmt.Sprintf("%08x", crc32.Checksum(summed, castagnoli)) != group(3) {
+		return false, errSpoilt
+	}
+	has, err := strconv.Atoi(group(1))
+	if err != nil {
+		return false, err
+	}
+	if has > known() {
+		return false, &FormatError{Path: path, Has: has, Knows: known()}
+	}
+	return at[4] >= 0, nil
+}
