@@ -263,8 +263,10 @@ func TestWholeLayersThatNobodyComesForAreCollectedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As a kill leaves it: the directory, and no record.
-	if err := os.Remove(filepath.Join(f.cfg.Root, "images.db")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"images.db", "records", filepath.Join("layers", f.layerDirs()[0], syncedFile)} {
+		if err := os.RemoveAll(filepath.Join(f.cfg.Root, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	writeBoot(t, f)
 	f.cfg.LeftoverAge = 4 * time.Second

@@ -127,7 +127,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 // cached is a manifest or a configuration of an image that is here.
 func (s *Store) cached(d digest.Digest) []byte {
 	var data []byte
-	_ = s.db.View(func(tx *bolt.Tx) error {
+	_ = s.view(func(tx *bolt.Tx) error {
 		data = slices.Clone(tx.Bucket(bucketBlobs).Get([]byte(d)))
 		return nil
 	})
@@ -409,7 +409,7 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 	}
 	s.mu.Unlock()
 
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := s.update(func(tx *bolt.Tx) error {
 		for _, l := range records {
 			if err := put(tx, bucketLayers, l.Key, l); err != nil {
 				return err
@@ -428,6 +428,13 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("record image: %w", diskError(err))
+	}
+	for _, c := range changed {
+		if c == r && fresh {
+			s.keepImage(c, src.rawMan, src.rawConfig)
+		} else {
+			s.keepImage(c, nil, nil)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/image/unpack"
 	"berth/internal/model"
+	"berth/internal/state"
 )
 
 // imageRecord is an image as it is kept. A record in memory is never written to: a change replaces it.
@@ -137,12 +138,15 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 	if err != nil {
 		return err
 	}
+	if data, err = state.Seal(data); err != nil {
+		return err
+	}
 	return tx.Bucket(bucket).Put([]byte(key), data)
 }
 
 // load fills the store's tables from what is on disk. What is not believed is left out, and collected later.
 func (s *Store) load() error {
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.view(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
 			var f layerFile
 			err := json.Unmarshal(v, &f)
@@ -237,6 +241,9 @@ func writeLayerRecord(dir string, rec *layerFile) error {
 	if err != nil {
 		return err
 	}
+	if data, err = state.Seal(data); err != nil {
+		return err
+	}
 	next := filepath.Join(dir, "layer.next")
 	if err := os.WriteFile(next, data, 0o600); err != nil {
 		return err
@@ -250,7 +257,11 @@ func readLayerRecord(dir string) (*layerFile, error) {
 		return nil, err
 	}
 	var rec layerFile
-	if err := json.Unmarshal(data, &rec); err != nil {
+	err = state.Unseal(filepath.Join(dir, layerFileName), data)
+	if err == nil {
+		err = json.Unmarshal(data, &rec)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s/layer.json: %w", dir, err)
 	}
 	return &rec, nil

@@ -24,6 +24,7 @@ import (
 	"berth/internal/image/registry"
 	"berth/internal/jail"
 	"berth/internal/model"
+	"berth/internal/state"
 )
 
 // Config is what a store is made of. Only Root is needed.
@@ -60,7 +61,9 @@ type Store struct {
 	client   *registry.Client
 	platform platforms.MatchComparer
 	boot     string
-	db       *bolt.DB
+	db       *bolt.DB        // see view and update
+	lock     *os.File        // of the root, while the store is open
+	files    state.Records   // an imageFile for each image; guarded by commit
 	ctx      context.Context // of work that outlives a call
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup
@@ -142,15 +145,33 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
 		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
 	}
-	if s.db, err = openRecords(filepath.Join(cfg.Root, "images.db")); err != nil {
+	// What is read before bbolt has its own lock must not change meanwhile.
+	if s.lock, err = os.Open(cfg.Root); err != nil {
+		return nil, fmt.Errorf("image store: %w", err)
+	}
+	if err := state.Exclusive(s.lock); err != nil {
+		s.lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%s is in use by another process: %w", cfg.Root, errdefs.ErrFailedPrecondition)
+		}
+		return nil, fmt.Errorf("image store: %w", err)
+	}
+	s.files = imageFiles(cfg.Root)
+	if err := s.openChecked(); err != nil {
+		if s.db != nil {
+			s.db.Close()
+		}
+		s.lock.Close()
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	if err := s.load(); err != nil {
 		s.db.Close()
+		s.lock.Close()
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	s.work.Go(s.syncer)
+	s.work.Go(s.keepImages)
 	s.wantSync()
 	return s, nil
 }
@@ -168,7 +189,7 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.cancel(errClosed)
 	s.work.Wait()
-	return s.db.Close()
+	return errors.Join(s.db.Close(), s.lock.Close())
 }
 
 // start runs work that outlives a call, unless the store is closed.
@@ -358,7 +379,9 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	s.mu.Unlock()
 
 	if held {
-		err = s.db.Update(func(tx *bolt.Tx) error { return put(tx, bucketImages, r.ID, removed) })
+		if err = s.update(func(tx *bolt.Tx) error { return put(tx, bucketImages, r.ID, removed) }); err == nil {
+			s.keepImage(removed, nil, nil)
+		}
 	} else {
 		err = s.forget(r, unused)
 	}
@@ -379,7 +402,8 @@ func (s *Store) held(id string) bool {
 // the database says: on a full disk it may have no room for a change, and what is recorded but not there is found out by
 // Open. Store.commit is held.
 func (s *Store) forget(r *imageRecord, unused []*layer) error {
-	return s.db.Update(func(tx *bolt.Tx) error {
+	s.dropImage(r.ID)
+	return s.update(func(tx *bolt.Tx) error {
 		if err := tx.Bucket(bucketImages).Delete([]byte(r.ID)); err != nil {
 			return err
 		}
@@ -400,7 +424,7 @@ func (s *Store) trash(unused []*layer) error {
 	var err error
 	if slices.ContainsFunc(unused, func(l *layer) bool { return l.recorded }) {
 		s.commit.Lock()
-		err = s.db.Update(func(tx *bolt.Tx) error {
+		err = s.update(func(tx *bolt.Tx) error {
 			for _, l := range unused {
 				if err := tx.Bucket(bucketLayers).Delete([]byte(l.Key)); err != nil {
 					return err
@@ -548,6 +572,9 @@ func (s *Store) Collect(ctx context.Context) error {
 // collectLayers removes unneeded layers, but those that were complete when a pull died and are not older than age: the
 // same pull will come again.
 func (s *Store) collectLayers(age time.Duration) error {
+	if s.keepsLayers() {
+		return s.purge()
+	}
 	s.mu.Lock()
 	var unused []*layer
 	later := false
@@ -630,7 +657,7 @@ func (s *Store) purge() error {
 	s.mu.Unlock()
 	type stale struct{ bucket, key []byte }
 	var gone []stale
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.view(func(tx *bolt.Tx) error {
 		for _, b := range [][]byte{bucketImages, bucketLayers, bucketBlobs} {
 			err := tx.Bucket(b).ForEach(func(k, _ []byte) error {
 				if !keep[string(k)] {
@@ -647,7 +674,12 @@ func (s *Store) purge() error {
 	if err != nil || len(gone) == 0 {
 		return err
 	}
-	return s.db.Update(func(tx *bolt.Tx) error {
+	for _, g := range gone {
+		if string(g.bucket) == string(bucketImages) {
+			s.dropImage(string(g.key))
+		}
+	}
+	return s.update(func(tx *bolt.Tx) error {
 		for _, g := range gone {
 			if err := tx.Bucket(g.bucket).Delete(g.key); err != nil {
 				return err
@@ -689,7 +721,7 @@ func (s *Store) document(imageID string, which func(*imageRecord) string) ([]byt
 	s.mu.Unlock()
 	var data []byte
 	if r != nil {
-		err := s.db.View(func(tx *bolt.Tx) error {
+		err := s.view(func(tx *bolt.Tx) error {
 			data = slices.Clone(tx.Bucket(bucketBlobs).Get([]byte(which(r))))
 			return nil
 		})
@@ -774,6 +806,9 @@ func (s *Store) sync() error {
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return fmt.Errorf("sync %s: %w", s.root, err)
 	}
+	for _, l := range layers {
+		s.noteSynced(l.N)
+	}
 
 	s.commit.Lock()
 	defer s.commit.Unlock()
@@ -786,7 +821,7 @@ func (s *Store) sync() error {
 		}
 	}
 	s.mu.Unlock()
-	return s.db.Update(func(tx *bolt.Tx) error {
+	return s.update(func(tx *bolt.Tx) error {
 		for _, l := range records {
 			if err := put(tx, bucketLayers, l.Key, l); err != nil {
 				return err

@@ -65,6 +65,16 @@ func seal(data []byte, isCopy bool) ([]byte, error) {
 	return fmt.Appendf(out, `,"_sum":"%08x"}`, crc32.Checksum(out, castagnoli)), nil
 }
 
+// Seal puts a seal on a JSON object that is kept elsewhere than in Records.
+func Seal(data []byte) ([]byte, error) { return seal(data, false) }
+
+// Unseal checks the seal of a JSON object, which stays in it. An object without one is of a berthd from before there were seals. The path
+// is for errors.
+func Unseal(path string, data []byte) error {
+	_, err := unseal(path, data)
+	return err
+}
+
 // unseal checks the seal of a record. One without is of a berthd from before there were seals.
 func unseal(path string, data []byte) (isCopy bool, err error) {
 	start := max(0, len(data)-sealLength)

@@ -330,3 +330,62 @@ func TestPodsRunOnOverAnUpgradeAndADowngrade(t *testing.T) {
 	}
 	nothingLeft(t, n)
 }
+
+// TestASpoiltDatabaseOfImagesCostsNothing: berthd becomes ready, containers run on, and the image is there. It was seen to fail without the
+// check, where bbolt's panic ended each start.
+func TestASpoiltDatabaseOfImagesCostsNothing(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n)
+	w := newWitness(t, p)
+	images := func() string {
+		list, err := n.Images.ListImages(nodetest.Context(t), &cri.ListImagesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list.String()
+	}
+	want := images()
+	path := filepath.Join(n.Root, "images", "images.db")
+	for _, damage := range []struct {
+		name  string
+		spoil func(whole []byte) []byte
+	}{
+		{"the kinds of all pages are others", func(whole []byte) []byte {
+			for at := 2 * os.Getpagesize(); at < len(whole); at += os.Getpagesize() {
+				whole[at+8] ^= 0x40
+			}
+			return whole
+		}},
+		{"it is cut off", func(whole []byte) []byte { return whole[:100] }},
+		{"it is emptied", func([]byte) []byte { return nil }},
+		{"it is deleted", nil},
+	} {
+		t.Run(damage.name, func(t *testing.T) {
+			if err := n.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			whole, err := os.ReadFile(path)
+			if err == nil && damage.spoil == nil {
+				err = os.Remove(path)
+			} else if err == nil {
+				err = os.WriteFile(path, damage.spoil(whole), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := said(t, n)
+			if err := n.Restart(nodetest.Context(t)); err != nil {
+				t.Fatal(err)
+			}
+			logged(t, n, before, "made anew of what is beside the layers", "has been made anew")
+			w.check(t)
+			if got := images(); got != want {
+				t.Errorf("images are %s, and were %s", got, want)
+			}
+			if c := p.Run(nodetest.Sh("exit 3")); c.WaitExit().ExitCode != 3 {
+				t.Error("no container runs of the image any more")
+			}
+		})
+	}
+	nothingLeft(t, n)
+}
