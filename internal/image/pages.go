@@ -100,7 +100,9 @@ func readMeta(page []byte, n uint64) (m meta, err error) {
 	b := page[pageHeader:]
 	sum := fnv.New64a()
 	sum.Write(b[:metaSize-8])
-	m = meta{pageSize: word.Uint32(b[8:]), root: word.Uint64(b[16:]), freelist: word.Uint64(b[32:]), high: word.Uint64(b[40:]), tx: word.Uint64(b[48:])}
+	m = meta{
+		pageSize: word.Uint32(b[8:]), root: word.Uint64(b[16:]), freelist: word.Uint64(b[32:]), high: word.Uint64(b[40:]), tx: word.Uint64(b[48:]),
+	}
 	switch {
 	case word.Uint32(b) != metaMagic || word.Uint32(b[4:]) != metaVersion || sum.Sum64() != word.Uint64(b[56:]):
 		return m, errors.New("the checksum does not fit")

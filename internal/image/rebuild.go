@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,50 +57,42 @@ func (s *Store) dropImage(id string) {
 	}
 }
 
-// keepImages writes the files that an earlier version of Berth, or a full disk, has left out, and removes those of images that are gone.
-func (s *Store) keepImages() {
-	s.mu.Lock()
-	ids := slices.Collect(maps.Keys(s.images))
-	var synced []string
+// mend writes again what is beside the database and spoilt, or was left out by an earlier version of Berth or a full disk, and removes
+// the files of images that are gone. It is called while the store is being opened, when nobody removes layers.
+func (s *Store) mend() {
 	for _, l := range s.layers {
-		if l.Boot == "" {
-			synced = append(synced, l.N)
+		dir := filepath.Join(s.root, "layers", l.N)
+		// What a layer that depends on others needs of them is in its file alone.
+		if _, err := readLayerRecord(dir); err != nil && !l.Depends {
+			s.log.Warn("the record beside a layer is spoilt or not there, and is written again", "layer", l.Key, "error", err)
+			if err := writeLayerRecord(dir, &layerFile{layerRecord: l.layerRecord}); err != nil {
+				s.log.Warn("write the record of a layer", "layer", l.Key, "error", err)
+			}
+		}
+		if _, err := os.Lstat(filepath.Join(dir, syncedFile)); l.Boot == "" && errors.Is(err, os.ErrNotExist) {
+			s.noteSynced(l.N)
 		}
 	}
-	s.mu.Unlock()
-	for _, n := range synced {
-		if _, err := os.Lstat(filepath.Join(s.root, "layers", n, syncedFile)); errors.Is(err, os.ErrNotExist) && s.ctx.Err() == nil {
-			s.noteSynced(n)
-		}
-	}
-	for _, id := range ids {
-		_, err := os.Lstat(filepath.Join(s.files.Path(s.imageFileID(id)), s.files.File))
-		if !errors.Is(err, os.ErrNotExist) || s.ctx.Err() != nil {
+	for id, r := range s.images {
+		var f imageFile
+		err := s.files.LoadFile(s.imageFileID(id), s.files.File, &f)
+		if err == nil {
 			continue
 		}
-		s.commit.Lock()
-		if r := s.image(id); r != nil {
-			s.keepImage(r, nil, nil)
+		if !errors.Is(err, os.ErrNotExist) {
+			s.log.Warn("the file of an image is spoilt, and is written again", "image", id, "error", err)
 		}
-		s.commit.Unlock()
+		s.keepImage(r, nil, nil)
 	}
 	entries, err := os.ReadDir(s.files.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.log.Warn("list the files of images", "error", err)
 	}
 	for _, e := range entries {
-		s.commit.Lock()
-		if id := "sha256:" + e.Name(); s.ctx.Err() == nil && s.image(id) == nil {
+		if id := "sha256:" + e.Name(); s.images[id] == nil {
 			s.dropImage(id)
 		}
-		s.commit.Unlock()
 	}
-}
-
-func (s *Store) image(id string) *imageRecord {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.images[id]
 }
 
 // view and update are bbolt's. A page that has become unreadable under a store that is open is an error, and not the end of berthd.

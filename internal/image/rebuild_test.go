@@ -43,8 +43,8 @@ func (f *fixture) describeAll() string {
 	return b.String()
 }
 
-// TestASpoiltDatabaseIsMadeAnewWithoutALoss, wherever the byte is that is another: it was seen to fail with bbolt opening the file unchecked,
-// which panics, and with the images' own files not written.
+// TestASpoiltDatabaseIsMadeAnewWithoutALoss, wherever the byte is that is another. It was seen to fail with the images' own files not
+// written, and where elements of a page may have a gap between them.
 func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 	f := newFixture(t)
 	for i := range 6 {

@@ -170,8 +170,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.lock.Close()
 		return nil, fmt.Errorf("image store: %w", err)
 	}
+	s.mend()
 	s.work.Go(s.syncer)
-	s.work.Go(s.keepImages)
 	s.wantSync()
 	return s, nil
 }

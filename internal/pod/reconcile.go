@@ -40,6 +40,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		mounted[p] = true
 	}
 	m.adoptSpared(sparedPods, sparedContainers, rows)
+	m.mendSeconds()
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()

@@ -68,6 +68,22 @@ func (m *Manager) adoptSpared(pods, containers sparedRecords, rows map[string]*k
 	}
 }
 
+// mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the next change.
+func (m *Manager) mendSeconds() {
+	for id, s := range m.pod {
+		if s.rec.Phase.settled() && !m.pods.Doubled(id) {
+			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
+			m.clean("write the record of a pod again", id, m.pods.SaveTwice(id, &s.rec))
+		}
+	}
+	for id, c := range m.ctr {
+		if c.rec.Phase.settled() && !m.containers.Doubled(id) {
+			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
+			m.clean("write the record of a container again", id, m.containers.SaveTwice(id, &c.rec))
+		}
+	}
+}
+
 // adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was followed by a ready
 // pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal, once it has begun, is finished.
 func (m *Manager) adoptOlderSandbox(s *sandbox, row *keeper.Status) {

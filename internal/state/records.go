@@ -201,6 +201,19 @@ func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	return broken, spared, nil
 }
 
+// Doubled tells whether the second file of a record is one that Load could fall back to.
+func (r Records) Doubled(id string) bool {
+	path := filepath.Join(r.Path(id), r.File) + spare
+	data, err := os.ReadFile(path)
+	if err == nil && len(data) == 0 {
+		return false
+	}
+	if err == nil {
+		_, err = unseal(path, data)
+	}
+	return err == nil && json.Valid(data)
+}
+
 // lockWait is how long Exclusive waits: a process that was killed while it started another may live on in that one, lock and
 // all, until its execve.
 const lockWait = time.Second
