@@ -430,11 +430,7 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 		return nil, fmt.Errorf("record image: %w", diskError(err))
 	}
 	for _, c := range changed {
-		if c == r && fresh {
-			s.keepImage(c, src.rawMan, src.rawConfig)
-		} else {
-			s.keepImage(c, nil, nil)
-		}
+		s.keepLater(c.ID)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

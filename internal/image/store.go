@@ -380,7 +380,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 
 	if held {
 		if err = s.update(func(tx *bolt.Tx) error { return put(tx, bucketImages, r.ID, removed) }); err == nil {
-			s.keepImage(removed, nil, nil)
+			s.keepLater(r.ID)
 		}
 	} else {
 		err = s.forget(r, unused)
