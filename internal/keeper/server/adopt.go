@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -29,12 +31,19 @@ func (s *Server) inherit() error {
 	}
 	for _, r := range rows {
 		c := s.newContainer(*r)
-		if r.State == keeper.StateStarting || r.Held && !s.runtime(r).begun(c) {
-			s.aborted[r.ID] = true
+		if r.Held {
+			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
+			if c.row.Held = false; !s.runtime(r).begun(c) {
+				c.row.State = keeper.StateStarting
+			}
+			if err := s.save(&c.row); err != nil {
+				c.log.Error("save row of the table", "error", err)
+			}
+		}
+		if c.row.State == keeper.StateStarting {
 			s.abort(c)
 			continue
 		}
-		c.row.Held = false
 		s.containers[r.ID] = c
 		close(c.started)
 		s.takeBack(c)
@@ -60,6 +69,70 @@ func (s *Server) inherit() error {
 	}
 	return nil
 }
+
+// stageBegins is asked of a container whose stage has not said that its program begins: the stage may yet do so, or it sees that its keeper
+// has gone, and ends. Something may keep it from both; it is killed then, and what it had said by its end counts.
+func (c *container) stageBegins(mark string) bool {
+	for deadline, killed := time.Now().Add(stageWait), false; pidfd.Alive(c.row.PID, c.row.Start); time.Sleep(time.Millisecond) {
+		if begun, err := stage.Begun(mark); begun && err == nil {
+			return true
+		}
+		if time.Now().Before(deadline) {
+			continue
+		}
+		if killed {
+			break // abort goes on with it
+		}
+		if err := unix.Kill(c.row.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
+			c.log.Error("kill a stage that does not end", "process", c.row.PID, "error", err)
+		}
+		deadline, killed = time.Now().Add(stageWait), true
+	}
+	begun, err := stage.Begun(mark)
+	return begun || err != nil
+}
+
+// waitingBegan says whether what waited to become the program of a held container has become it. A process that has ended may have been
+// the program: nobody starts that a second time. One that still waits is stopped first, so that it does not go on meanwhile: the process
+// that lets it go on may live although its keeper is dead.
+func (c *container) waitingBegan() bool {
+	waits := func() bool {
+		line := commandLine(c.row.PID)
+		if c.row.Waits == "" { // an earlier version wrote none down
+			return strings.HasSuffix(line, "\x00init\x00") || stage.Is(c.row.PID)
+		}
+		return line == c.row.Waits
+	}
+	if !pidfd.Alive(c.row.PID, c.row.Start) || !waits() {
+		return true
+	}
+	if err := unix.Kill(c.row.PID, unix.SIGSTOP); err != nil {
+		return true
+	}
+	lives := func() bool { return pidfd.Alive(c.row.PID, c.row.Start) }
+	for deadline := time.Now().Add(stageWait); lives() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if f := status(c.row.PID); len(f) > 0 && f[0] == "T" {
+			break
+		}
+	}
+	if lives() && waits() {
+		return false
+	}
+	_ = unix.Kill(c.row.PID, unix.SIGCONT)
+	return true
+}
+
+// commandLine is that of a process; empty: it has ended, or has none.
+func commandLine(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	return string(b[:min(len(b), maxWaits)])
+}
+
+// maxWaits bounds what a row has of a command line.
+const maxWaits = 1 << 10
 
 // abort removes a container whose start was cut off.
 func (s *Server) abort(c *container) {
@@ -127,15 +200,11 @@ func (s *Server) adopt(js []byte, token string) error {
 	}
 	switch {
 	case k.Container != nil && checkID("container", k.Container.ID) == nil:
-		if s.aborted[k.Container.ID] {
-			// Its program never ran; the call that started it is made again.
+		c := s.adoptRow(k.Container)
+		if c == nil {
 			closeAll(files)
-			if _, err := s.get(k.Container.ID); err != nil {
-				s.release(k.Container.ID)
-			}
 			return nil
 		}
-		c := s.adoptRow(k.Container)
 		s.adoptFiles(c, files)
 		s.give(c)
 		s.publish(c.id)
@@ -147,23 +216,36 @@ func (s *Server) adopt(js []byte, token string) error {
 	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
 }
 
-// adoptRow finds the container of a kept row, or makes it anew if the table on disk is lost.
+// adoptRow finds the container of a kept row. It is nil where there is none any more. A container that is not in the table has been
+// removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever keeps something of it has not
+// heard of that from a keeper that was killed. Only where the table was lost, or where its program runs, is its row made anew.
 func (s *Server) adoptRow(r *row) *container {
+	lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID)
 	s.mu.Lock()
 	c, ok := s.containers[r.ID]
-	if !ok {
-		c = s.newContainer(*r)
-		c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
-		close(c.started)
-		if r.State == keeper.StateExited {
-			close(c.exited)
+	if ok {
+		s.mu.Unlock()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.row.PID != r.PID || c.row.Start != r.Start {
+			return nil // this is about another process, which had the name before
 		}
-		s.containers[r.ID] = c
+		return c
 	}
+	if !lives && !s.bare {
+		s.mu.Unlock()
+		s.release(r.ID)
+		return nil
+	}
+	c = s.newContainer(*r)
+	c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
+	close(c.started)
+	if r.State == keeper.StateExited {
+		close(c.exited)
+	}
+	s.containers[r.ID] = c
 	s.mu.Unlock()
-	if !ok {
-		c.change(func(*row) {})
-	}
+	c.change(func(*row) {})
 	return c
 }
 

@@ -253,8 +253,8 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) error {
 	return nil
 }
 
-// begun: runtimes do not agree on how that is told, so a start that was cut off is made anew.
-func (b *binary) begun(*container) bool { return false }
+// begun: runtimes do not agree on how that is told, but the program has another command line than what waits to become it.
+func (b *binary) begun(c *container) bool { return c.waitingBegan() }
 
 func (b *binary) exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error) {
 	res, err = b.startExec(ctx, c, l)

@@ -45,6 +45,9 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 	return proc, limits, "", nil
 }
 
+// markFile, in the directory of a container's state, is where its stage says that the program is about to begin.
+const markFile = "begun"
+
 // first starts a container by a stage. While the stage sets itself up, this process gives the container into custody.
 func (r *inProcess) first(c *container, l *launch, config *configs.Config, join *joinable, proc *stage.Process, limits []stage.Limit) (err error) {
 	join.Staged, join.Whole = true, true
@@ -62,11 +65,6 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 			}
 		}
 	}()
-	// Until this is gone the program has not begun: see begun.
-	marker := filepath.Join(dir, "exec.fifo")
-	if err := os.WriteFile(marker, nil, 0o600); err != nil {
-		return err
-	}
 	if !config.Cgroups.Systemd {
 		if err := group.Apply(-1); err != nil {
 			return fmt.Errorf("make the container's cgroups: %w", err)
@@ -80,6 +78,10 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 		return err
 	}
 	setup.Limits = limits
+	if setup.Mark, err = stage.NewMark(filepath.Join(dir, markFile)); err != nil {
+		return err
+	}
+	defer setup.Mark.Close()
 	var console consoleSocket
 	if proc.Terminal {
 		if console, err = newConsoleSocket(); err != nil {
@@ -150,9 +152,6 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 	}
 	if err := f.Run(); err != nil {
 		return err
-	}
-	if err := os.Remove(marker); err != nil {
-		c.log.Warn("mark the program as begun", "error", err)
 	}
 	l.phases.end("program")
 	return nil

@@ -202,10 +202,17 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	return nil
 }
 
-// begun: libcontainer's first process waits at a fifo, which whoever lets it go on removes. A stage's has a file of that name.
+// begun: a stage says so itself. libcontainer's first process waits at a fifo, which whoever lets it go on removes a moment later.
 func (r *inProcess) begun(c *container) bool {
-	_, err := os.Lstat(filepath.Join(r.s.stateRoot(), c.id, "exec.fifo"))
-	return errors.Is(err, os.ErrNotExist)
+	dir := filepath.Join(r.s.stateRoot(), c.id)
+	mark := filepath.Join(dir, markFile)
+	if begun, err := stage.Begun(mark); err == nil {
+		return begun || c.stageBegins(mark)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "exec.fifo")); errors.Is(err, os.ErrNotExist) {
+		return true
+	}
+	return c.waitingBegan()
 }
 
 // own gives the pipes to the root of the container's user namespace, which must be able to open them by /proc.

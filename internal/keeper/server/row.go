@@ -42,7 +42,9 @@ type row struct {
 
 	State keeper.State `json:"state"`
 	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
-	Held       bool      `json:"held,omitempty"`
+	Held bool `json:"held,omitempty"`
+	// Waits is the command line of the process while it is held, unless that is a stage.
+	Waits      string    `json:"waits,omitempty"`
 	PID        int       `json:"pid,omitempty"`
 	Start      uint64    `json:"start,omitempty"` // of the process, see pidfd.StartTime
 	StartedAt  time.Time `json:"startedAt,omitzero"`

@@ -163,7 +163,7 @@ func (c *container) launch(l *launch) (err error) {
 	r, proc := *c.held, c.proc
 	c.held = nil
 	c.mu.Unlock()
-	r.Held = false
+	r.Held, r.Waits = false, ""
 	c.change(func(to *row) { *to = r })
 	l.phases.end("record")
 	c.phases = l.phases.list
@@ -205,6 +205,9 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
 	r.Join, r.Setup = res.join, res.setup
+	if r.Setup.Engine != keeper.EngineStage {
+		r.Waits = commandLine(res.pid)
+	}
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	*e = ends{in: -1, out: -1, err: -1}

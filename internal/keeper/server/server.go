@@ -66,7 +66,7 @@ type Server struct {
 	subs       map[string]*subscriber
 	files      map[string]*delivery
 	left       map[string]leftClient // clients that were attached to containers which are off the table, by attach ID
-	aborted    map[string]bool       // containers whose start the keeper before this one did not finish; set before it serves
+	bare       bool                  // the table was not there when this keeper came; set before it serves
 	settled    bool                  // the time to hand containers back is over
 	upgrading  bool                  // nothing new may begin
 	stop       chan struct{}         // closed when upgrading begins
@@ -105,6 +105,7 @@ func New(cfg Config) (*Server, error) {
 	if err := wire.MakeDir(cfg.Dir); err != nil {
 		return nil, err
 	}
+	_, bare := os.Lstat(filepath.Join(cfg.Dir, rowsDir))
 	for _, d := range []string{stateDir, rowsDir, bundleDir, filterDir} {
 		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
 			return nil, err
@@ -113,9 +114,10 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, startedAt: time.Now(), generation: rand.Text(),
 		backlogs:   logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
+		bare:       errors.Is(bare, os.ErrNotExist),
 		fatal:      make(chan error, 1),
 		containers: map[string]*container{}, sessions: map[string]*session{},
-		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, aborted: map[string]bool{}, stop: make(chan struct{}),
+		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, stop: make(chan struct{}),
 	}
 	s.filters.dir, s.filters.used = filepath.Join(cfg.Dir, filterDir), s.usedFilters
 	if err := stage.Supported(); err != nil {

@@ -234,6 +234,7 @@ var afterFork = []filter.Call{
 	{Number: unix.SYS_PRLIMIT64, Args: [6]uint64{0, unix.RLIMIT_NPROC}},
 	{Number: unix.SYS_READ, Args: [6]uint64{C.STAGE_FD_KEEPER, 0, 1}},
 	{Number: unix.SYS_WRITE, Args: [6]uint64{C.STAGE_FD_KEEPER, 0, C.sizeof_struct_stage_status}},
+	{Number: unix.SYS_WRITE, Args: [6]uint64{C.STAGE_FD_MARK, 0, 1}},
 	{Number: unix.SYS_CAPSET},
 	{Number: unix.SYS_EXECVE},
 	{Number: unix.SYS_EXIT_GROUP},

@@ -6,6 +6,7 @@ import "C"
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"unsafe"
@@ -39,6 +40,8 @@ type Setup struct {
 	// ReopenNull: standard streams that are the host's /dev/null become the container's.
 	ReopenNull bool
 	Operations []Operation
+	// Mark is a file that NewMark has made; nil: none.
+	Mark *os.File
 }
 
 // Namespace is one that has a path.
@@ -138,6 +141,9 @@ func (s *Setup) encode(e *encoder) error {
 	}
 	if s.forksEarly() {
 		pl.flags |= C.STAGE_FORK_EARLY
+	}
+	if s.Mark != nil {
+		pl.flags |= C.STAGE_MARK
 	}
 	if s.ReopenNull {
 		pl.flags |= C.STAGE_REOPEN_NULL

@@ -731,6 +731,25 @@ static void await(void)
 		_exit(STAGE_ABANDONED);
 }
 
+/* From here on the program counts as begun, whatever becomes of this process and of the keeper. */
+static void mark(void)
+{
+	if (!(stage_plan->flags & STAGE_MARK))
+		return;
+	if (write(STAGE_FD_MARK, STAGE_BEGUN, 1) != 1)
+		stage_fail(STEP_MARK);
+}
+
+/* It cannot be executed. If the keeper does not come to say so, the start is made again and fails once more. */
+static void unmark(void)
+{
+	int error = errno;
+
+	if (stage_plan->flags & STAGE_MARK && pwrite(STAGE_FD_MARK, STAGE_WAITS, 1, 0) != 1)
+		stage_fail_at(STEP_EXEC, error, -1); /* the container's filter forbids it */
+	errno = error;
+}
+
 static int open_namespace(const struct stage_namespace *ns, int i)
 {
 	int fd = open(stage_text(ns->path), O_RDONLY | O_CLOEXEC);
@@ -859,10 +878,12 @@ static void __attribute__((noreturn)) run(void)
 		if (stage_plan->flags & STAGE_BEGIN)
 			stage_say(STEP_READY, 0);
 		await();
+		mark();
 	}
 	if (!(stage_plan->flags & STAGE_FILTER_EARLY))
 		load_filter();
 	syscall(SYS_execve, program, argv, envp);
+	unmark();
 	stage_fail(STEP_EXEC);
 }
 
@@ -877,10 +898,15 @@ void stage_main(void)
 	map_plan();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (stage_plan->flags & (STAGE_BEGIN | STAGE_JOIN))
+	if (stage_plan->flags & (STAGE_BEGIN | STAGE_JOIN)) {
+		if (!(stage_plan->flags & STAGE_MARK))
+			stage_close(STAGE_FD_MARK, STEP_DESCRIPTORS);
+		else if (fcntl(STAGE_FD_MARK, F_SETFD, FD_CLOEXEC) != 0)
+			stage_fail(STEP_DESCRIPTORS);
 		close_from(STAGE_FD_CGROUPS + stage_plan->cgroups.count);
-	else
+	} else {
 		close_from(STAGE_FD_KEEPER + 1);
+	}
 	run();
 }
 

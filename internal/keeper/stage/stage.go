@@ -75,6 +75,7 @@ type spawn struct {
 	namespaces   int // see STAGE_FD_NAMESPACES
 	stdio        Stdio
 	console      *os.File // nil: none
+	mark         *os.File // nil: none
 	cgroups      []string // directories of version 1 hierarchies
 	cgroup       string   // of version 2, empty: none
 	flags        uintptr  // CLONE_NEW*
@@ -82,9 +83,12 @@ type spawn struct {
 
 func (p *Program) spawn(s *spawn) (pid int, err error) {
 	files := []*os.File{0: s.stdio[0], 1: s.stdio[1], 2: s.stdio[2], C.STAGE_FD_EXE: p.exe, C.STAGE_FD_PLAN: s.plan,
-		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil}
-	if s.console == nil {
-		files[C.STAGE_FD_CONSOLE] = s.plan // the stage closes it
+		C.STAGE_FD_KEEPER: s.keeper, C.STAGE_FD_CONSOLE: s.console, C.STAGE_FD_NAMESPACES: nil,
+		C.STAGE_FD_MARK: s.mark}
+	for _, i := range []int{C.STAGE_FD_CONSOLE, C.STAGE_FD_MARK} {
+		if files[i] == nil {
+			files[i] = s.plan // the stage closes it
+		}
 	}
 	var nothing *os.File
 	for i := range s.stdio {
@@ -146,7 +150,7 @@ var steps = map[int32]string{
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
 	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
 	C.STEP_TRANSIT: "bring mounts into the user namespace", C.STEP_PROC: "open a procfs of the pod's processes",
-	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper",
+	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper", C.STEP_MARK: "say that the program is about to begin",
 	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
 }
 

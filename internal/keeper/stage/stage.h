@@ -9,6 +9,12 @@
 #define STAGE_MAGIC 0x62657274u
 /* The exit code of a stage whose keeper has gone before it let the program begin. A program may end with it too. */
 #define STAGE_ABANDONED 121
+/*
+ * What a container's first process writes over the only byte of a file of the keeper's, when it has been let go on and before it becomes
+ * the program. The file outlives both processes: whoever comes after the keeper reads there whether the program may have run.
+ */
+#define STAGE_WAITS "0"
+#define STAGE_BEGUN "1"
 
 /*
  * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started, to join a
@@ -20,6 +26,7 @@ enum {
 	STAGE_FD_KEEPER,     /* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
 	STAGE_FD_CONSOLE,    /* where a terminal's master goes; without one the stage closes it */
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the container's first process; of a first process: an empty mount namespace */
+	STAGE_FD_MARK,       /* of a first process with STAGE_MARK: where it says that its program is about to begin; else it closes it */
 	STAGE_FD_CGROUPS,    /* the first tasks file */
 };
 
@@ -39,6 +46,7 @@ enum {
 	STAGE_FORK = 1 << 12,           /* it enters a PID namespace that has other processes, which only a child can */
 	STAGE_FORK_EARLY = 1 << 13,     /* it makes a PID namespace in its user namespace: a child is the first process there */
 	STAGE_FILTER_EARLY = 1 << 14,   /* the filter lets a process do all that is left after STAGE_FORK */
+	STAGE_MARK = 1 << 15,           /* it writes STAGE_BEGUN before it runs the program */
 };
 
 /* What a report is about: a number, the end of the set-up, or the step that failed. */
@@ -86,6 +94,7 @@ enum {
 	STEP_PROC,        /* have a procfs made of another PID namespace */
 	STEP_DUMPABLE,    /* keep others from reading this process */
 	STEP_AWAIT,       /* wait for the keeper */
+	STEP_MARK,        /* say that the program is about to begin */
 };
 
 enum {

@@ -39,7 +39,8 @@ type Starting struct {
 func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
 	f := &Starting{proc: proc, setup: s, wait: s.Wait}
 	return f, p.start(f, s.encode, s.forksLate(), &spawn{
-		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.born()),
+		namespaces: int(p.mounts.Fd()), stdio: stdio, console: console, mark: s.Mark,
+		cgroups: s.Cgroups, cgroup: s.Cgroup, flags: uintptr(s.born()),
 	}, s.forksLate() || s.forksEarly())
 }
 
@@ -321,6 +322,21 @@ func reap(pid int) {
 
 // Abandoned is the exit code of a process whose keeper has gone before it let the program begin. A program may end with it too.
 const Abandoned = C.STAGE_ABANDONED
+
+// NewMark makes a file in which a first process says that its program is about to begin (Setup.Mark). The file outlives the keeper.
+func NewMark(path string) (*os.File, error) {
+	if err := os.WriteFile(path, []byte(C.STAGE_WAITS), 0o600); err != nil {
+		return nil, err
+	}
+	// The byte is there, so that to write over it takes no room.
+	return os.OpenFile(path, os.O_WRONLY, 0)
+}
+
+// Begun says whether the program has begun, or is about to, whose first process has this mark.
+func Begun(path string) (bool, error) {
+	b, err := os.ReadFile(path)
+	return string(b) == C.STAGE_BEGUN, err
+}
 
 // Is says whether a process is a stage still, and not the program yet.
 func Is(pid int) bool {

@@ -1,0 +1,253 @@
+package keeper_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
+)
+
+// editRow changes the row that a dead keeper has left of a container.
+func (n *node) editRow(id string, edit func(row map[string]any)) {
+	n.Helper()
+	path := filepath.Join(n.dir, "rows", id+".json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		n.Fatal(err)
+	}
+	row := map[string]any{}
+	if err := json.Unmarshal(b, &row); err != nil {
+		n.Fatal(err)
+	}
+	edit(row)
+	if b, err = json.Marshal(row); err != nil {
+		n.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// A keeper that is killed right after it has let a program begin has not written that down. The next one finds the program, and does not
+// start it again. It did while a file that the keeper removed after the program's begin was all that told: "runs" was not found with the
+// answer of begun or of waitingBegan taken out.
+func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
+	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
+		t.Run(string(setup), func(t *testing.T) {
+			n := start(t)
+			for _, id := range []string{"runs", "ended"} {
+				req := n.request(id, "sh", "-c", "echo >>/tmp/"+id+"; [ "+id+" = ended ] && exit 7; sleep 1000")
+				req.Setup = setup
+				n.run(req)
+				n.until("the program runs", func() bool { _, err := os.Stat(filepath.Join(n.root, "tmp", id)); return err == nil })
+			}
+			n.ended("ended")
+			before, err := n.client.Status(n.ctx(), "runs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid := n.pid()
+			n.client.Close()
+			n.end(pid, unix.SIGKILL)
+			for _, id := range []string{"runs", "ended"} {
+				n.editRow(id, func(row map[string]any) {
+					row["held"], row["state"] = true, keeper.StateRunning
+					delete(row, "logDone")
+					if setup == keeper.SetupLibcontainer {
+						row["waits"] = "berth-keeper\x00init\x00"
+					}
+				})
+				// The fifo of libcontainer, which it had not come to remove.
+				if err := os.WriteFile(filepath.Join(n.dir, "state", id, "exec.fifo"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.client = n.connect()
+			if st, err := n.client.Status(n.ctx(), "runs"); err != nil || st.State != keeper.StateRunning || st.PID != before.PID {
+				t.Errorf("one that runs: %+v, %v", st, err)
+			}
+			if st := n.ended("ended"); !st.Lost {
+				t.Errorf("one that had ended: %+v", st)
+			}
+			for _, id := range []string{"runs", "ended"} {
+				if ran, _ := os.ReadFile(filepath.Join(n.root, "tmp", id)); len(ran) != 1 {
+					t.Errorf("%s: the program ran %d times", id, len(ran))
+				}
+			}
+		})
+	}
+}
+
+// What waits to become a program when its keeper dies never does. The next keeper forgets it, even if it is killed half way; the call that
+// had started it is made again. With stageBegins taken out, "staged" was there and had exited.
+func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
+	n := start(t)
+	n.run(n.request("staged", "sleep", "1000"))
+	req := n.request("libcontainer", "sleep", "1000")
+	req.Setup = keeper.SetupLibcontainer
+	n.run(req)
+	pid := n.pid()
+	n.client.Close()
+	n.end(pid, unix.SIGKILL)
+	n.editRow("staged", func(row map[string]any) {
+		row["held"] = true
+		if err := unix.Kill(int(row["pid"].(float64)), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(n.dir, "state", "staged", "begun"), []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	waiting := 0
+	n.editRow("libcontainer", func(row map[string]any) {
+		row["held"], waiting = true, int(row["pid"].(float64))
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", waiting))
+		if err != nil {
+			t.Fatal(err)
+		}
+		row["waits"] = string(line) // as if this were what waits
+	})
+	if err := os.WriteFile(filepath.Join(n.dir, "state", "libcontainer", "exec.fifo"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.client = n.connect()
+	for _, id := range []string{"staged", "libcontainer"} {
+		if st, err := n.client.Status(n.ctx(), id); !errors.Is(err, errdefs.ErrNotFound) {
+			t.Errorf("%s: %+v, %v", id, st, err)
+		}
+	}
+	if err := unix.Kill(waiting, 0); !errors.Is(err, unix.ESRCH) {
+		n.until("what waited is gone", func() bool { return errors.Is(unix.Kill(waiting, 0), unix.ESRCH) })
+	}
+}
+
+// What a keeper has ended and forgotten does not come back by the hand of a client that has not heard of it, because that keeper was killed
+// in turn. It came back as a container that had exited, though its program had never run, and a start that was made again found it: so it
+// does with the look at what lives taken out of adoptRow.
+func TestForgottenContainerIsNotHandedBack(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("table lost=", lost), func(t *testing.T) {
+			program := filepath.Join(t.TempDir(), "berth-keeper")
+			if err := os.Symlink(binary, program); err != nil {
+				t.Fatal(err)
+			}
+			n := startProgram(t, program)
+			n.run(n.request("a", "sleep", "1000"))
+			st, err := n.client.Status(n.ctx(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			began, err := pidfd.StartTime(st.PID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid := n.pid()
+			if err := os.Rename(program, program+".away"); err != nil {
+				t.Fatal(err)
+			}
+			n.end(pid, unix.SIGKILL)
+			if err := unix.Kill(st.PID, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			n.until("it is dead", func() bool { return !pidfd.Alive(st.PID, began) })
+			table := filepath.Join(n.dir, "rows", "a.json")
+			if lost {
+				table = filepath.Dir(table)
+			}
+			for _, path := range []string{table, filepath.Join(n.dir, "state", "a")} {
+				if err := os.RemoveAll(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, dir := range cgroupDirs(n.cgroup + "/a") {
+				removeCgroup(dir)
+			}
+			if err := os.Rename(program+".away", program); err != nil {
+				t.Fatal(err)
+			}
+			switch st, err := n.client.Status(n.ctx(), "a"); {
+			case !lost && !errors.Is(err, errdefs.ErrNotFound):
+				t.Errorf("%+v, %v", st, err)
+			case lost && err != nil:
+				t.Errorf("a client's custody does not make good for a table that is lost: %v", err)
+			}
+		})
+	}
+}
+
+// listening is the process of a keeper that listens and is not the one given; 0: there is none.
+func (n *node) listening(except int) int {
+	n.Helper()
+	conn, err := wire.Dial("unixpacket", n.dir, wire.FDsSocket)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		n.Fatal(err)
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		n.Fatal(err)
+	}
+	if cerr != nil || int(cred.Pid) == except {
+		return 0
+	}
+	return int(cred.Pid)
+}
+
+// Keepers that are killed in a row during a start: its program runs once, or, where the call fails, once at most.
+func TestKeepersKilledInARowDuringAStart(t *testing.T) {
+	n := start(t)
+	rounds := 12
+	if os.Getenv("BERTH_LONG") != "" {
+		rounds = 400
+	}
+	for i := range rounds {
+		id := fmt.Sprint("c", i)
+		req := n.request(id, "sh", "-c", "echo >>/tmp/"+id+"; exit 7")
+		if i%4 == 3 {
+			req.Setup = keeper.SetupLibcontainer
+		}
+		first := n.pid()
+		// A start takes some milliseconds, and more beside other work.
+		after, then := time.Duration(rand.IntN(15000))*time.Microsecond, time.Duration(rand.IntN(10000))*time.Microsecond
+		killed := make(chan int, 1)
+		go func() {
+			time.Sleep(after)
+			_ = unix.Kill(first, unix.SIGKILL)
+			second := 0
+			n.until("another keeper listens", func() bool { second = n.listening(first); return second != 0 })
+			time.Sleep(then)
+			_ = unix.Kill(second, unix.SIGKILL)
+			killed <- second
+		}()
+		_, err := n.client.Run(n.ctx(), req)
+		second := <-killed
+		n.until("a third keeper answers", func() bool { pid := n.pid(); return pid != first && pid != second })
+		at := fmt.Sprintf("round %d, killed after %v and %v", i, after, then)
+		ran := func() int { b, _ := os.ReadFile(filepath.Join(n.root, "tmp", id)); return len(b) }
+		if err != nil {
+			t.Errorf("%s: %v", at, err)
+		} else if st := n.ended(id); st.ExitCode != 7 && !(st.ExitCode == 255 && st.Lost) {
+			t.Errorf("%s: %+v", at, st)
+		}
+		if times := ran(); times != 1 {
+			t.Errorf("%s: the program ran %d times", at, times)
+		}
+		n.delete(id)
+	}
+}
