@@ -83,6 +83,39 @@ func (l *Log) Mend() {
 	}
 }
 
+// Settle is called once for a log with pumps that are adopted, before they are started: it finds out how far the log goes.
+func (l *Log) Settle(pumps ...*Pump) {
+	for _, p := range pumps {
+		l.settle(p.buf)
+	}
+	l.Mend()
+}
+
+// settle finds out whether what a process that was killed wrote of a buffer last is in the file. What is there in part is taken
+// off again. Where the file is another one by now, or shorter than it was, that cannot be told: then it is written, again perhaps.
+func (l *Log) settle(b *buffer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := b.h
+	if h.writing == 0 {
+		return
+	}
+	mark := h.done
+	var st unix.Stat_t
+	same := l.file != nil && unix.Fstat(int(l.file.Fd()), &st) == nil && uint64(st.Dev) == h.dev && st.Ino == h.inode
+	if same && uint64(st.Size) >= h.before {
+		if uint64(st.Size)-h.before >= h.length {
+			mark = h.next
+		} else if err := l.file.Truncate(int64(h.before)); err != nil {
+			l.logger.Warn("a record that was cut off stays in the log", "path", l.path, "error", err)
+		}
+	}
+	if at := bufferBase + int(mark>>1); at < b.at() || at > b.pos {
+		mark = h.done
+	}
+	b.put(mark)
+}
+
 // open opens the log file. A symbolic link in the last component is refused: whoever can write to the directory of a
 // log must not lead the keeper elsewhere.
 func open(path string) (*os.File, error) {
@@ -148,14 +181,17 @@ func (l *Log) Dropped() uint64 {
 	return l.dropped
 }
 
-// write appends whole records. What cannot be written is counted and dropped, never a piece of a record left.
-func (l *Log) write(b []byte) {
-	if l.path == "" || len(b) == 0 {
+// write appends whole records, and says in the buffer of which they have all before the mark that they are in the log, such that another
+// process can tell whether they are if this one is killed meanwhile. What cannot be written is counted and dropped, never a piece of a
+// record left.
+func (l *Log) write(b []byte, from *buffer, mark uint64) {
+	if len(b) == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
+	defer from.put(mark)
+	if l.path == "" || l.closed {
 		return
 	}
 	if l.file == nil && (time.Now().Before(l.nextOpen) || l.openLocked() != nil) {
@@ -163,6 +199,10 @@ func (l *Log) write(b []byte) {
 		return
 	}
 	fd := int(l.file.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err == nil {
+		from.begin(&st, len(b), mark)
+	}
 	for done := 0; done < len(b); {
 		n, err := unix.Write(fd, b[done:])
 		if err == unix.EINTR {

@@ -29,7 +29,6 @@ const (
 )
 
 var (
-	readBuffers  = sync.Pool{New: func() any { b := make([]byte, readSize); return &b }}
 	writeBuffers = sync.Pool{New: func() any { b := make([]byte, 0, writeSize); return &b }}
 )
 
@@ -42,10 +41,9 @@ type Pump struct {
 	raw    syscall.RawConn
 	done   chan struct{}
 
-	// pending is the beginning of a line whose end has not been read; open says that a P record of it is in the log.
-	pending []byte
-	open    bool
-	full    int // reads in a row that found the pipe full
+	buf     *buffer // what has been read, and how much of it is in the log
+	scanned int     // up to where in buf there is no end of the line that begins what is left
+	full    int     // reads in a row that found the pipe full
 	ended   bool
 
 	mu       sync.Mutex
@@ -54,7 +52,34 @@ type Pump struct {
 }
 
 // NewPump reads fd, which it takes over, once it is started: a pipe or a terminal's master.
-func NewPump(log *Log, stream Stream, fd int) (*Pump, error) {
+func NewPump(log *Log, stream Stream, fd int) (*Pump, error) { return AdoptPump(log, stream, fd, nil) }
+
+// AdoptPump is NewPump with what a pump of another process has left, as Held gives it. It takes over all descriptors.
+func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err error) {
+	var buf *buffer
+	memory, ok := held[Memory]
+	relay, both := held[Relay]
+	switch {
+	case ok && both:
+		if buf, err = openBuffer(memory, relay); err != nil {
+			log.logger.Error("what another keeper had read is lost", "path", log.path, "stream", stream, "error", err)
+		}
+	case ok:
+		unix.Close(memory)
+	case both:
+		unix.Close(relay)
+	}
+	if buf == nil {
+		if buf, err = newBuffer(); err != nil {
+			unix.Close(fd)
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			buf.close()
+		}
+	}()
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
@@ -65,7 +90,7 @@ func NewPump(log *Log, stream Stream, fd int) (*Pump, error) {
 		f.Close()
 		return nil, err
 	}
-	return &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw}, nil
+	return &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw, buf: buf}, nil
 }
 
 // Start begins or goes on pumping.
@@ -124,7 +149,18 @@ func (p *Pump) Control(fn func(fd int)) error {
 	return p.raw.Control(func(fd uintptr) { fn(int(fd)) })
 }
 
-// deadline bounds the next read if a line waits for its end. It is false if the pump is to stop.
+// Held calls fn with the descriptors in which what has been read outlives this process. They stay open meanwhile.
+func (p *Pump) Held(fn func(role Role, fd int)) error {
+	if p.buf == nil { // it had ended when it was saved
+		return os.ErrClosed
+	}
+	return p.buf.control(fn)
+}
+
+// isIdle says whether nothing is to be done when no more comes for a while.
+func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= bufferKept }
+
+// deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump is to stop.
 func (p *Pump) deadline() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +168,7 @@ func (p *Pump) deadline() bool {
 	case p.stopping:
 		return false
 	case p.last:
-	case len(p.pending) > 0:
+	case !p.isIdle():
 		_ = p.file.SetReadDeadline(time.Now().Add(idle))
 	default:
 		_ = p.file.SetReadDeadline(time.Time{})
@@ -143,19 +179,19 @@ func (p *Pump) deadline() bool {
 func (p *Pump) run(done chan struct{}) {
 	defer close(done)
 	waiting := false // a deadline is set
+	p.take()         // what another pump has read
 	for {
-		if waiting || len(p.pending) > 0 {
+		if waiting || !p.isIdle() {
 			if !p.deadline() {
 				return
 			}
-			waiting = len(p.pending) > 0
+			waiting = !p.isIdle()
 		}
-		var buf *[]byte
-		var n int
+		var b []byte
 		var rerr error
 		err := p.raw.Read(func(fd uintptr) bool {
-			n, buf, rerr = read(int(fd))
-			return buf != nil || rerr != unix.EAGAIN
+			b, rerr = p.buf.fill(int(fd))
+			return rerr != unix.EAGAIN
 		})
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			p.mu.Lock()
@@ -168,56 +204,46 @@ func (p *Pump) run(done chan struct{}) {
 				return
 			}
 			p.flush(false)
+			p.buf.room()
+			p.buf.trim()
 			waiting = true
 			continue
 		}
-		if err != nil || n == 0 { // the end; EIO is that of a terminal
+		if rerr == unix.ENOMEM || rerr == unix.ENOSPC {
+			time.Sleep(idle) // the container waits as well, once its pipe is full
+			continue
+		}
+		if err != nil || len(b) == 0 { // the end; EIO is that of a terminal
 			p.finish()
 			return
 		}
-		p.take((*buf)[:n])
-		readBuffers.Put(buf)
-		p.grow(n)
-	}
-}
-
-// read reads once, with a buffer that it takes only if there is something.
-func read(fd int) (int, *[]byte, error) {
-	buf := readBuffers.Get().(*[]byte)
-	for {
-		n, err := unix.Read(fd, *buf)
-		if err == unix.EINTR {
-			continue
-		}
-		if n <= 0 || err != nil {
-			readBuffers.Put(buf)
-			return 0, nil, err
-		}
-		return n, buf, nil
+		p.log.feed(p.stream, b)
+		p.take()
+		p.grow(len(b))
 	}
 }
 
 // drain reads without waiting until nothing is left, and ends the pump.
 func (p *Pump) drain() bool {
 	for {
-		var buf *[]byte
-		var n int
-		if err := p.raw.Control(func(fd uintptr) { n, buf, _ = read(int(fd)) }); err != nil || buf == nil {
+		var b []byte
+		if err := p.raw.Control(func(fd uintptr) { b, _ = p.buf.fill(int(fd)) }); err != nil || len(b) == 0 {
 			p.finish()
 			return true
 		}
-		p.take((*buf)[:n])
-		readBuffers.Put(buf)
+		p.log.feed(p.stream, b)
+		p.take()
 	}
 }
 
 // finish ends the last line and closes the descriptor.
 func (p *Pump) finish() {
-	if len(p.pending) > 0 || p.open {
+	if len(p.buf.rest()) > 0 || p.buf.open() {
 		p.flush(true)
 	}
 	p.ended = true
 	p.file.Close()
+	p.buf.close()
 }
 
 // grow makes the pipe larger once it proves busy.
@@ -229,21 +255,30 @@ func (p *Pump) grow(n int) {
 	default:
 		if p.full++; p.full >= busyAfter {
 			p.full = -1
-			_ = p.raw.Control(func(fd uintptr) {
-				for size := pipeBusy; size > pipeDefault; size /= 2 {
-					if _, err := unix.FcntlInt(fd, unix.F_SETPIPE_SZ, size); err == nil {
-						return
-					}
-				}
-			})
+			_ = p.raw.Control(func(fd uintptr) { enlarge(int(fd), pipeBusy) })
+			enlarge(p.buf.relayFD, readSize)
 		}
 	}
 }
 
-// take formats what was read. All records of one read bear one time: that of the read.
-func (p *Pump) take(b []byte) {
-	p.log.feed(p.stream, b)
+// enlarge gives a pipe the size, or what the node allows.
+func enlarge(fd, size int) {
+	for ; size > pipeDefault; size /= 2 {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size); err == nil {
+			return
+		}
+	}
+}
+
+// take formats what was read, but for the beginning of a line whose end has not been. All records of one read bear one time: that of
+// the read.
+func (p *Pump) take() {
+	b := p.buf
 	if p.log.path == "" {
+		b.put(mark(b.pos, false))
+		return
+	}
+	if b.at() == b.pos {
 		return
 	}
 	buf := writeBuffers.Get().(*[]byte)
@@ -251,72 +286,58 @@ func (p *Pump) take(b []byte) {
 	var stamp [48]byte
 	head := append(appendTime(stamp[:0], time.Now()), p.tag...)
 	full := append(head, 'F', ' ')
-	for len(b) > 0 {
-		i := bytes.IndexByte(b, '\n')
-		if i >= 0 && i <= MaxLine && len(p.pending) == 0 { // nearly all lines
-			if len(out)+len(full)+i+1 > cap(out) {
-				p.log.write(out)
+	at, open := b.at(), b.open()
+	text := b.mem[:b.pos]
+	for scan := max(at, p.scanned); ; scan = at {
+		end := bytes.IndexByte(text[scan:], '\n')
+		if end >= 0 {
+			end += scan
+		}
+		if end >= 0 && end-at <= MaxLine { // nearly all lines
+			if len(out)+len(full)+end-at+1 > cap(out) {
+				p.log.write(out, b, mark(at, open))
 				out = out[:0]
 			}
-			out = append(append(out, full...), b[:i+1]...)
-			b, p.open = b[i+1:], false
+			out = append(append(out, full...), text[at:end+1]...)
+			at, open = end+1, false
 			continue
 		}
-		line, whole := b, false
-		if i >= 0 {
-			line, whole, b = b[:i], true, b[i+1:]
-		} else {
-			b = nil
-		}
-		for {
-			room := MaxLine - len(p.pending)
-			if len(line) < room || whole && len(line) == room {
-				break
-			}
-			out = p.record(out, head, 'P', line[:room])
-			line = line[room:]
-		}
-		if !whole {
-			if len(line) > 0 {
-				p.pending = append(p.pending, line...)
-			}
+		if end < 0 && len(text)-at < MaxLine {
 			break
 		}
-		out = p.record(out, head, 'F', line)
+		if len(out)+len(head)+MaxLine+4 > cap(out) {
+			p.log.write(out, b, mark(at, open))
+			out = out[:0]
+		}
+		out = record(out, head, 'P', text[at:at+MaxLine])
+		at, open = at+MaxLine, true
 	}
-	p.log.write(out)
+	p.log.write(out, b, mark(at, open))
 	*buf = out[:0]
 	writeBuffers.Put(buf)
+	p.scanned = 0
+	if at == bufferBase { // it stays where it is
+		p.scanned = b.pos
+	}
 }
 
-// record appends one record: the pending bytes and line. It writes out first when out gets full.
-func (p *Pump) record(out, head []byte, tag byte, line []byte) []byte {
-	if len(out)+len(head)+MaxLine+4 > cap(out) {
-		p.log.write(out)
-		out = out[:0]
-	}
-	out = append(out, head...)
-	out = append(out, tag, ' ')
-	if len(p.pending) > 0 {
-		out = append(out, p.pending...)
-		p.pending = nil
-	}
-	out = append(out, line...)
-	p.open = tag == 'P'
-	return append(out, '\n')
+// record appends one record.
+func record(out, head []byte, tag byte, line []byte) []byte {
+	out = append(append(out, head...), tag, ' ')
+	return append(append(out, line...), '\n')
 }
 
 // flush writes the beginning of a line that waits for its end, as the line's end if whole.
 func (p *Pump) flush(whole bool) {
-	tag := byte('P')
+	tag, rest := byte('P'), p.buf.rest()
 	if whole {
 		tag = 'F'
-	} else if len(p.pending) == 0 {
+	} else if len(rest) == 0 {
 		return
 	}
 	head := append(appendTime(nil, time.Now()), p.tag...)
-	out := make([]byte, 0, len(head)+MaxLine+4)
-	p.log.write(p.record(out, head, tag, nil))
+	p.log.write(record(make([]byte, 0, len(head)+MaxLine+4), head, tag, rest), p.buf, mark(p.buf.pos, !whole))
+	p.scanned = 0
 }
 
 // appendTime appends a time as RFC 3339 with nine digits, which every reader of RFC3339Nano takes.
@@ -326,19 +347,26 @@ func appendTime(b []byte, t time.Time) []byte {
 
 // PumpState is a stopped pump, as another image of the program takes it over.
 type PumpState struct {
-	FD      int    `json:"fd"` // -1: it has ended
+	FD   int  `json:"fd"` // -1: it has ended
+	Last bool `json:"last,omitempty"`
+	// Held are the descriptors that Held gives; none: from an image that knew none of them.
+	Held map[Role]int `json:"held,omitempty"`
+	// Pending and Open are what these have of a line, from such an image, and for one.
 	Pending []byte `json:"pending,omitempty"`
 	Open    bool   `json:"open,omitempty"`
-	Last    bool   `json:"last,omitempty"`
 }
 
-// Save describes a stopped pump. The descriptor stays the pump's.
+// Save describes a stopped pump. The descriptors stay the pump's.
 func (p *Pump) Save() (PumpState, error) {
 	if p.ended {
 		return PumpState{FD: -1}, nil
 	}
-	s := PumpState{Pending: p.pending, Open: p.open, Last: p.last}
-	if err := p.Control(func(fd int) { s.FD = fd }); err != nil {
+	s := PumpState{Pending: p.buf.rest(), Open: p.buf.open(), Last: p.last, Held: map[Role]int{}}
+	err := p.Control(func(fd int) { s.FD = fd })
+	if err == nil {
+		err = p.Held(func(role Role, fd int) { s.Held[role] = fd })
+	}
+	if err != nil {
 		return s, fmt.Errorf("save pump of %s: %w", p.stream, err)
 	}
 	return s, nil
@@ -349,10 +377,15 @@ func RestorePump(log *Log, stream Stream, s PumpState) (*Pump, error) {
 	if s.FD < 0 {
 		return &Pump{log: log, stream: stream, ended: true}, nil
 	}
-	p, err := NewPump(log, stream, s.FD)
+	p, err := AdoptPump(log, stream, s.FD, s.Held)
 	if err != nil {
 		return nil, err
 	}
-	p.pending, p.open, p.last = s.Pending, s.Open, s.Last
+	p.last = s.Last
+	if len(s.Held) == 0 {
+		p.buf.pos += copy(p.buf.mem[bufferBase:], s.Pending)
+		p.buf.reading(0)
+		p.buf.put(mark(bufferBase, s.Open))
+	}
 	return p, nil
 }

@@ -63,6 +63,7 @@ func (s *Server) inherit() error {
 		for _, c := range s.all() {
 			if files := s.store.handed(c.id); files != nil {
 				s.adoptFiles(c, files)
+				s.give(c) // what an earlier version did not give
 			}
 		}
 		s.store.discard()
@@ -261,10 +262,11 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 	if c.row.LogDone || c.removed {
 		return
 	}
-	if c.out == nil {
+	first := c.out == nil
+	if first {
 		c.out = logpump.New(c.row.LogPath, s.backlogs, c.log)
-		c.out.Mend()
 	}
+	var adopted []*logpump.Pump
 	for role, stream := range map[wire.Role]logpump.Stream{
 		wire.RoleStdout: logpump.Stdout, wire.RoleStderr: logpump.Stderr, wire.RoleConsole: logpump.Stdout,
 	} {
@@ -273,13 +275,26 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 			continue
 		}
 		delete(files, role)
-		p, err := logpump.NewPump(c.out, stream, fd)
+		held := map[logpump.Role]int{}
+		for r, role := range heldRoles[stream] {
+			if fd, ok := files[role]; ok {
+				held[r] = fd
+				delete(files, role)
+			}
+		}
+		p, err := logpump.AdoptPump(c.out, stream, fd, held)
 		if err != nil {
 			c.log.Error("take output", "stream", stream, "error", err)
 			continue
 		}
-		p.Start()
 		c.pumps[stream] = p
+		adopted = append(adopted, p)
+	}
+	if first {
+		c.out.Settle(adopted...)
+	}
+	for _, p := range adopted {
+		p.Start()
 	}
 	if fd, ok := files[wire.RoleStdin]; ok && c.stdin < 0 {
 		delete(files, wire.RoleStdin)

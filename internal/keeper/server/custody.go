@@ -19,6 +19,12 @@ func dup(fd int) int {
 	return n
 }
 
+// heldRoles are the names in custody of what a stream's pump holds; a terminal's are those of standard output.
+var heldRoles = map[logpump.Stream]map[logpump.Role]wire.Role{
+	logpump.Stdout: {logpump.Memory: wire.RoleStdoutMemory, logpump.Relay: wire.RoleStdoutRelay},
+	logpump.Stderr: {logpump.Memory: wire.RoleStderrMemory, logpump.Relay: wire.RoleStderrRelay},
+}
+
 // keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
 func (c *container) keepsake() *wire.Packet {
 	c.mu.Lock()
@@ -50,6 +56,7 @@ func (c *container) keepsake() *wire.Packet {
 		if err := pump.Control(func(fd int) { add(role, fd) }); err != nil {
 			continue // it has ended
 		}
+		_ = pump.Held(func(r logpump.Role, fd int) { add(heldRoles[s][r], fd) })
 	}
 	if c.stdin >= 0 {
 		add(wire.RoleStdin, c.stdin)

@@ -273,6 +273,9 @@ func (c *container) freeze() (savedContainer, []int, error) {
 		}
 		sc.Pumps[stream] = st
 		keep(st.FD)
+		for _, fd := range st.Held {
+			keep(fd)
+		}
 	}
 	for _, p := range c.execs {
 		se := savedExec{Row: p.row, Pidfd: -1, EndedAt: p.endedAt}
@@ -466,6 +469,9 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 		for stream, st := range sc.Pumps {
 			if st.FD >= 0 {
 				unix.CloseOnExec(st.FD)
+			}
+			for _, fd := range st.Held {
+				unix.CloseOnExec(fd)
 			}
 			p, err := logpump.RestorePump(c.out, stream, st)
 			if err != nil {

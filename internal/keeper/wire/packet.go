@@ -35,6 +35,11 @@ const (
 	RoleStderr  Role = "stderr"  //
 	RoleConsole Role = "console" // a terminal's master
 	RolePidfd   Role = "pidfd"
+	// What the keeper has read of a container's output and not written to its log: see logpump.Role.
+	RoleStdoutMemory Role = "stdout-memory"
+	RoleStdoutRelay  Role = "stdout-relay"
+	RoleStderrMemory Role = "stderr-memory"
+	RoleStderrRelay  Role = "stderr-relay"
 )
 
 // Packet is one message of fds.sock.
