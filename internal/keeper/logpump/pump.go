@@ -294,11 +294,14 @@ func (p *Pump) take() {
 			end += scan
 		}
 		if end >= 0 && end-at <= MaxLine { // nearly all lines
-			if len(out)+len(full)+end-at+1 > cap(out) {
+			if len(out)+len(stamp)+end-at+1 > cap(out) {
 				p.log.write(out, b, mark(at, open))
 				out = out[:0]
 			}
-			out = append(append(out, full...), text[at:end+1]...)
+			n := len(out)
+			*(*[len(stamp)]byte)(out[n:cap(out)]) = stamp // more than full has: that takes no call
+			out = out[:n+len(full)+end+1-at]
+			copy(out[n+len(full):], text[at:end+1])
 			at, open = end+1, false
 			continue
 		}
