@@ -1,8 +1,11 @@
 package server
 
 import (
+	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
@@ -95,27 +98,59 @@ func (s *Server) custodians() []*session {
 	return list
 }
 
-// handover is what is on its way into custody.
-type handover []<-chan struct{}
+// handover is what is on its way into custody, of each custodian.
+type handover []<-chan error
 
-// handoverWait bounds how long one client that takes nothing can delay what others start.
-const handoverWait = time.Second
+// handoverWait bounds how long a custodian that takes things slowly can delay what others start. One that takes nothing is cut off
+// before (see wire.Conn.Send), and counts as gone.
+const handoverWait = 3 * wire.SendTimeout
 
-// wait returns when the kernel has it all: from then on it outlives this process.
-func (h handover) wait() {
+// wait returns when the kernel has it all: from then on it outlives this process. Where all custodians have gone, as with a berthd that is
+// killed, there is nobody to wait for, and whoever comes next is given everything. The error says that there are some and that none has it.
+func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 	if len(h) == 0 {
-		return
+		return nil
 	}
-	limit := time.NewTimer(handoverWait)
+	limit := time.NewTimer(wait)
 	defer limit.Stop()
+	var gone error
+	taken, late := 0, 0
+	over := limit.C
 	for _, sent := range h {
+		var err error
 		select {
-		case <-sent:
-		case <-limit.C:
-			return
+		case err = <-sent:
+		default:
+			select {
+			case err = <-sent:
+			case <-over:
+				over = closed
+				late++
+				continue
+			}
+		}
+		if err != nil {
+			gone = err
+		} else {
+			taken++
 		}
 	}
+	switch {
+	case taken > 0 && late == 0 && gone == nil:
+	case taken > 0 || late == 0:
+		log.Warn("not all who have custody have taken it", "taken", taken, "late", late, "error", gone)
+	default:
+		return fmt.Errorf("nobody has taken custody within %v: %w", wait, errdefs.ErrUnavailable)
+	}
+	return nil
 }
+
+// closed is the channel of a timer that has run out.
+var closed = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
 
 // give gives a container, or what is left of it, into custody everywhere.
 func (s *Server) give(c *container) (h handover) {

@@ -275,7 +275,12 @@ func (p *process) hold(res launched, terminal bool, session string, waits bool) 
 	if killed {
 		return errEnded
 	}
-	c.s.giveExec(p).wait()
+	if err := c.s.giveExec(p).wait(c.log, handoverWait); err != nil {
+		if waits {
+			return err
+		}
+		c.log.Warn("an exec runs without custody", "exec", p.row.ExecID, "error", err)
+	}
 	return nil
 }
 

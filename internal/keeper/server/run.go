@@ -214,8 +214,7 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	if err := c.s.save(&r); err != nil {
 		return err
 	}
-	c.s.give(c).wait()
-	return nil
+	return c.s.give(c).wait(c.log, handoverWait)
 }
 
 // letGo undoes hold. The process is dead, or is killed.

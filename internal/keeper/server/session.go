@@ -33,7 +33,7 @@ type session struct {
 // queued is what is to be sent. The packet's descriptors are the queue's.
 type queued struct {
 	packet *wire.Packet
-	done   chan struct{} // closed when it has been sent, or will never be
+	done   chan error // gets nil when it has been sent, or why it will never be
 }
 
 // delivery is a set of files that an RPC is to fetch under a token.
@@ -131,16 +131,16 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
 }
 
-// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now on. The channel is
-// closed when it has been sent, or will never be.
-func (ses *session) push(p *wire.Packet) <-chan struct{} {
-	q := queued{p, make(chan struct{})}
+// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now on. The channel gets
+// nil when it has been sent, or why it will never be.
+func (ses *session) push(p *wire.Packet) <-chan error {
+	q := queued{p, make(chan error, 1)}
 	ses.mu.Lock()
 	// Without a switch to another goroutine and back: an exec waits until it is in custody.
 	if !ses.closed && !ses.sending && len(ses.queue) == 0 {
 		if sent, err := ses.conn.TrySend(p); sent || err != nil {
 			ses.mu.Unlock()
-			q.drop()
+			q.drop(err)
 			if err != nil {
 				ses.close()
 			}
@@ -150,7 +150,7 @@ func (ses *session) push(p *wire.Packet) <-chan struct{} {
 	if ses.closed || len(ses.queue) >= maxQueue {
 		closed := ses.closed
 		ses.mu.Unlock()
-		q.drop()
+		q.drop(errGone)
 		if !closed {
 			ses.close()
 		}
@@ -166,10 +166,13 @@ func (ses *session) push(p *wire.Packet) <-chan struct{} {
 }
 
 // drop is the end of a packet, sent or not.
-func (q queued) drop() {
+func (q queued) drop(err error) {
 	q.packet.CloseFiles()
-	close(q.done)
+	q.done <- err
 }
+
+// errGone is why a packet is not sent: its session is over.
+var errGone = errors.New("the client has gone, or takes nothing")
 
 func (ses *session) send() {
 	for range ses.wake {
@@ -190,7 +193,7 @@ func (ses *session) send() {
 			ses.sending = true
 			ses.mu.Unlock()
 			err := ses.conn.Send(q.packet)
-			q.drop()
+			q.drop(err)
 			if err != nil {
 				ses.close()
 				return
@@ -220,7 +223,7 @@ func (ses *session) close() {
 	ses.closed = true
 	ses.conn.Close()
 	for _, q := range ses.queue {
-		q.drop()
+		q.drop(errGone)
 	}
 	ses.queue = nil
 	select {

@@ -67,8 +67,8 @@ func (p *Packet) CloseFiles() {
 const (
 	maxPacket = 64 << 10
 	maxFDs    = 8
-	// A peer that takes nothing for so long is stuck; it gets everything anew when it connects again.
-	sendTimeout = 5 * time.Second
+	// SendTimeout: a peer that takes nothing for so long is stuck; it gets everything anew when it connects again.
+	SendTimeout = 5 * time.Second
 )
 
 // Conn is a connection of fds.sock. Send may be called by several goroutines, Receive by one.
@@ -147,7 +147,7 @@ func (c *Conn) Send(p *Packet) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+	if err := c.c.SetWriteDeadline(time.Now().Add(SendTimeout)); err != nil {
 		return err
 	}
 	_, _, err = c.c.WriteMsgUnix(b, oob, nil)
