@@ -41,7 +41,7 @@ var (
 	containerNext = map[ContainerPhase][]ContainerPhase{
 		ContainerCreating: {ContainerCreated, ContainerRemoving},
 		ContainerCreated:  {ContainerStarting, ContainerRemoving},
-		ContainerStarting: {ContainerRunning, ContainerExited, ContainerRemoving},
+		ContainerStarting: {ContainerRunning, ContainerExited, ContainerRemoving, ContainerCreated}, // created again: cut off before it began
 		ContainerRunning:  {ContainerExited, ContainerRemoving},
 		ContainerExited:   {ContainerRemoving},
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/network"
@@ -183,6 +185,31 @@ func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, er
 	return rows, nil
 }
 
+// startWait is how long a start that is under way at the keeper may take until it is ended.
+const startWait = 20 * time.Second
+
+// startDecided is a container's row once the keeper starts it no more: nil if there is none. A start that takes too long is ended. It is
+// false where the keeper does not tell.
+func (m *Manager) startDecided(ctx context.Context, id string, row *keeper.Status) (_ *keeper.Status, known bool) {
+	for deadline := time.Now().Add(startWait); row != nil && row.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			if err := m.cfg.Keeper.Delete(ctx, id); err != nil {
+				m.clean("end a start that was cut off", id, err)
+				return nil, false
+			}
+			return nil, true
+		}
+		var err error
+		if row, err = m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
+			return nil, true
+		} else if err != nil {
+			m.clean("ask for a start that was cut off", id, err)
+			return nil, false
+		}
+	}
+	return row, true
+}
+
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
 func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
 	r := c.record()
@@ -202,7 +229,16 @@ func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container
 			m.clean("mount the root file system of a created container", c.id, err)
 		}
 	case ContainerStarting, ContainerRunning:
+		row, known := m.startDecided(ctx, c.id, row)
 		switch {
+		case !known:
+			// The keeper does not say: as it was, until it does.
+		case row == nil && r.Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
+			// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
+			m.clean("record that a start was cut off", c.id, m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerCreated }))
+			if err := m.remountRootfs(ctx, c, mounted); err != nil {
+				m.clean("mount the root file system of a created container", c.id, err)
+			}
 		case row == nil:
 			reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
 			if m.lostNamespace(c.sandbox) != "" {

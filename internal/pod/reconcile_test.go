@@ -1,0 +1,56 @@
+package pod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/keeper"
+)
+
+// statusKeeper tells one answer after the other.
+type statusKeeper struct {
+	Keeper
+	answers []any // a state, or an error
+}
+
+func (k *statusKeeper) Status(context.Context, string) (*keeper.Status, error) {
+	next := k.answers[0]
+	k.answers = k.answers[1:]
+	if err, ok := next.(error); ok {
+		return nil, err
+	}
+	return &keeper.Status{State: next.(keeper.State)}, nil
+}
+
+// A container that the keeper still starts when berthd comes is neither running nor lost: berthd waits until that is decided. It took the
+// container for one that runs, while the keeper refused execs since it was starting: so the first case fails without the wait.
+func TestStartUnderWayIsAwaited(t *testing.T) {
+	missing := fmt.Errorf("container: %w", errdefs.ErrNotFound)
+	for _, c := range []struct {
+		name    string
+		answers []any
+		want    keeper.State
+		unknown bool
+	}{
+		{name: "it begins", answers: []any{keeper.StateStarting, keeper.StateStarting, keeper.StateRunning}, want: keeper.StateRunning},
+		{name: "it has ended by then", answers: []any{keeper.StateStarting, keeper.StateExited}, want: keeper.StateExited},
+		{name: "it fails", answers: []any{keeper.StateStarting, missing}},
+		{name: "the keeper does not tell", answers: []any{errors.New("broken")}, unknown: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}
+			row, known := m.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting})
+			if known == c.unknown {
+				t.Errorf("known: %v", known)
+			}
+			if row == nil && c.want != "" || row != nil && row.State != c.want {
+				t.Errorf("row %+v, want %q", row, c.want)
+			}
+		})
+	}
+}

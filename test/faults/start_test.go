@@ -1,0 +1,75 @@
+package faults
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// A start that a kill of berthd and the keeper cut off before anything ran leaves a container that is created, and can be started. It left
+// one that had exited with 255, for a reason that said that it had run.
+func TestStartThatIsCutOffCanBeMadeAgain(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n)
+	c := p.Create(nodetest.Sh("echo ran"))
+	keeper, ok := n.KeeperPID()
+	if !ok {
+		t.Fatal("no keeper answers")
+	}
+	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(nodetest.Context(t))
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+		failed <- err
+	}()
+	nodetest.Eventually(t, 10*time.Second, "berthd has begun the start", func() error {
+		return recordSays(n.Root, c.ID, `"starting"`)
+	})
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the start that was cut off succeeded")
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_CREATED {
+		t.Fatalf("it is %v: %d (%s: %s)", s.State, s.ExitCode, s.Reason, s.Message)
+	}
+	c.Start()
+	if s := c.WaitExit(); s.ExitCode != 0 || c.Stdout() != "ran\n" {
+		t.Errorf("it ended with %d, its log: %q", s.ExitCode, c.Stdout())
+	}
+	nothingLeft(t, n)
+}
+
+// recordSays is an error unless a record of a container has a text in it.
+func recordSays(dir, id, text string) error {
+	err := os.ErrNotExist
+	_ = filepath.WalkDir(dir, func(path string, d os.DirEntry, werr error) error {
+		if werr == nil && d.Type().IsRegular() && strings.Contains(path, id) {
+			if b, rerr := os.ReadFile(path); rerr == nil && strings.Contains(string(b), text) {
+				err = nil
+			}
+		}
+		return nil
+	})
+	return err
+}
