@@ -28,6 +28,12 @@ func TestStartThatIsCutOffCanBeMadeAgain(t *testing.T) {
 	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	killed := false
+	defer func() { // where the test fails before it kills the keeper, the node could not be cleared
+		if !killed {
+			_ = syscall.Kill(keeper, syscall.SIGCONT)
+		}
+	}()
 	ctx, cancel := context.WithCancel(nodetest.Context(t))
 	defer cancel()
 	failed := make(chan error, 1)
@@ -44,6 +50,7 @@ func TestStartThatIsCutOffCanBeMadeAgain(t *testing.T) {
 	if err := n.KillKeeper(); err != nil {
 		t.Fatal(err)
 	}
+	killed = true
 	if err := <-failed; err == nil {
 		t.Error("the start that was cut off succeeded")
 	}
