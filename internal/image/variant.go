@@ -201,7 +201,8 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 		Role: variant.MakeRole, Task: task, Dirs: []jail.Dir{{File: homeDir, Keep: keep}}, FileSize: s.cfg.Limits.Layer.Bytes,
 	}, result)
 	if err == nil {
-		err = onlyHas(homeDir, append(keep, stagingDir))
+		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db alone, for this layer.
+		err = onlyHas(homeDir, append(keep, stagingDir, syncedFile))
 	}
 	if err != nil {
 		return nil, used, err
