@@ -45,7 +45,8 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 	return proc, limits, "", nil
 }
 
-// markFile, in the directory of a container's state, is where its stage says that the program is about to begin.
+// markFile, in the directory of a container's state, is where its stage says that the program is about to begin. A stage that others in
+// its PID namespace see has none: they could take its descriptor, which is of a file of the host.
 const markFile = "begun"
 
 // first starts a container by a stage. While the stage sets itself up, this process gives the container into custody.
@@ -78,10 +79,12 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 		return err
 	}
 	setup.Limits = limits
-	if setup.Mark, err = stage.NewMark(filepath.Join(dir, markFile)); err != nil {
-		return err
+	if !setup.Seen() {
+		if setup.Mark, err = stage.NewMark(filepath.Join(dir, markFile)); err != nil {
+			return err
+		}
+		defer setup.Mark.Close()
 	}
-	defer setup.Mark.Close()
 	var console consoleSocket
 	if proc.Terminal {
 		if console, err = newConsoleSocket(); err != nil {

@@ -202,15 +202,18 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	return nil
 }
 
-// begun: a stage says so itself. libcontainer's first process waits at a fifo, which whoever lets it go on removes a moment later.
+// begun: a stage says so itself, but for one that others see: that counts as begun unless it is found waiting. libcontainer's first process
+// waits at a fifo, which whoever lets it go on removes a moment later.
 func (r *inProcess) begun(c *container) bool {
 	dir := filepath.Join(r.s.stateRoot(), c.id)
 	mark := filepath.Join(dir, markFile)
 	if begun, err := stage.Begun(mark); err == nil {
 		return begun || c.stageBegins(mark)
 	}
-	if _, err := os.Lstat(filepath.Join(dir, "exec.fifo")); errors.Is(err, os.ErrNotExist) {
-		return true
+	if c.row.Setup.Engine != keeper.EngineStage {
+		if _, err := os.Lstat(filepath.Join(dir, "exec.fifo")); errors.Is(err, os.ErrNotExist) {
+			return true
+		}
 	}
 	return c.waitingBegan()
 }

@@ -128,6 +128,9 @@ func (s *Setup) forksLate() bool {
 	return slices.ContainsFunc(s.Join, func(ns Namespace) bool { return ns.Type == unix.CLONE_NEWPID })
 }
 
+// Seen says whether processes of the container's pod see the process before it is the program.
+func (s *Setup) Seen() bool { return s.forksLate() }
+
 func (s *Setup) encode(e *encoder) error {
 	pl := &e.plan
 	pl.flags |= C.STAGE_BEGIN | C.STAGE_UMASK
