@@ -97,6 +97,16 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	req := n.request("libcontainer", "sleep", "1000")
 	req.Setup = keeper.SetupLibcontainer
 	n.run(req)
+	st, err := n.client.Status(n.ctx(), "libcontainer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, line := st.PID, []byte(nil)
+	// Run returns as libcontainer's first process goes on, which is a moment before it is the program.
+	n.until("the program runs", func() bool {
+		line, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", waiting))
+		return err == nil && string(line) == "sleep\x001000\x00"
+	})
 	pid := n.pid()
 	n.client.Close()
 	n.end(pid, unix.SIGKILL)
@@ -109,14 +119,8 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(n.dir, "state", "staged", "begun"), []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	waiting := 0
 	n.editRow("libcontainer", func(row map[string]any) {
-		row["held"], waiting = true, int(row["pid"].(float64))
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", waiting))
-		if err != nil {
-			t.Fatal(err)
-		}
-		row["waits"] = string(line) // as if this were what waits
+		row["held"], row["waits"] = true, string(line) // as if this were what waits
 	})
 	if err := os.WriteFile(filepath.Join(n.dir, "state", "libcontainer", "exec.fifo"), nil, 0o600); err != nil {
 		t.Fatal(err)

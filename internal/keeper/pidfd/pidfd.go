@@ -62,8 +62,13 @@ func New(fd, pid int, child bool) (*FD, error) {
 // PID is the process's number, which may belong to another one once it is reaped.
 func (f *FD) PID() int { return f.pid }
 
-// Control calls fn with the descriptor, which stays open meanwhile.
-func (f *FD) Control(fn func(fd int)) error { return f.raw.Control(func(fd uintptr) { fn(int(fd)) }) }
+// Control calls fn with the descriptor, which stays open meanwhile. It is os.ErrClosed after Close.
+func (f *FD) Control(fn func(fd int)) error {
+	if err := f.raw.Control(func(fd uintptr) { fn(int(fd)) }); err != nil {
+		return os.ErrClosed // the only error of a file's Control, which package os does not translate
+	}
+	return nil
+}
 
 // Close closes the descriptor and ends Wait.
 func (f *FD) Close() error { return f.file.Close() }
