@@ -25,6 +25,9 @@ const custodyWait = 5 * time.Second
 // Run creates and starts a container. A program that cannot be started is a *StartError. The start goes on if the
 // context ends before it does: Delete ends it.
 func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
+	if err := c.room(wire.RoomForContainer); err != nil {
+		return nil, fmt.Errorf("container %s: %w", req.ID, err)
+	}
 	spec, err := json.Marshal(req.Spec)
 	if err != nil {
 		return nil, fmt.Errorf("spec of container %s: %w: %w", req.ID, err, errdefs.ErrInvalidArgument)
@@ -60,6 +63,14 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		result.Phases = append(result.Phases, Phase{p.Name, p.Begin.AsTime(), p.Took.AsDuration()})
 	}
 	return result, nil
+}
+
+// room is nil where what is about to start can be kept for the keeper.
+func (c *Client) room(wanted int) error {
+	if c.cfg.NoCustody {
+		return nil
+	}
+	return wire.Room(wanted)
 }
 
 // awaitCustody waits until a container that has started is in custody, so that Input finds it. One that has ended in
@@ -179,6 +190,9 @@ func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
 // Exec starts a further process in a running container. A program that cannot be started is a *StartError; a container
 // that does not run, or is paused, is ErrFailedPrecondition.
 func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error) {
+	if err := c.room(wire.RoomForExec); err != nil {
+		return nil, fmt.Errorf("exec %s: %w", req.ExecID, err)
+	}
 	process, err := json.Marshal(req.Process)
 	if err != nil {
 		return nil, fmt.Errorf("process of exec %s: %w: %w", req.ExecID, err, errdefs.ErrInvalidArgument)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/ttrpc"
+	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
 	"berth/internal/keeper/wire"
@@ -100,6 +101,9 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		cfg: cfg, log: cfg.Logger, session: rand.Text(), changed: make(chan struct{}),
 		consoles: map[string]*os.File{}, arrived: make(chan struct{}),
 	}
+	if !cfg.NoCustody {
+		warnOfFewDescriptors(cfg.Logger)
+	}
 	c.custody.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	conn, err := c.connect(ctx)
@@ -111,6 +115,16 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	c.set(conn, nil)
 	c.running.Go(func() { c.supervise(conn) })
 	return c, nil
+}
+
+// warnOfFewDescriptors says how many containers the limit of this process lets it keep, if those are fewer than a node has.
+func warnOfFewDescriptors(log *slog.Logger) {
+	const perContainer, node = 8, 1000
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < perContainer*node {
+		log.Warn("RLIMIT_NOFILE is low: what would begin beyond it is refused", "descriptors", limit.Cur,
+			"containers", (limit.Cur-min(limit.Cur, wire.RoomForContainer))/perContainer)
+	}
 }
 
 // Close ends the connection. The keeper and all containers go on; custody ends.
@@ -260,21 +274,15 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	c.running.Go(func() { c.receive(conn) })
 	if conn.keeper, err = conn.api.Info(ctx, &api.InfoRequest{}); err != nil {
 		conn.close()
-		for i := range back {
-			back[i].close()
-		}
 		return nil, err
 	}
 	if len(back) > 0 {
 		c.log.Warn("another keeper answers; everything is handed back to it", "dir", c.cfg.Dir, "items", len(back))
 	}
-	for i := range back {
-		if err := c.handBack(ctx, conn, &back[i]); err != nil {
+	for _, k := range back {
+		if err := c.handBack(ctx, conn, k); err != nil {
 			conn.close()
-			for j := range back {
-				back[j].close()
-			}
-			return nil, fmt.Errorf("hand back %s: %w", back[i].id, err)
+			return nil, fmt.Errorf("hand back %s: %w", k.id, err)
 		}
 	}
 	if !c.cfg.NoCustody {
@@ -290,17 +298,14 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 }
 
 // handBack gives one container or exec to a keeper that does not know it.
-func (c *Client) handBack(ctx context.Context, conn *connection, k *keepsake) error {
+func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
 	token := rand.Text()
-	p := &wire.Packet{Kind: wire.Files, Token: token}
-	for role, fd := range k.files {
-		p.Roles, p.FDs = append(p.Roles, role), append(p.FDs, fd)
-	}
-	err := conn.fds.Send(p)
-	if err != nil {
+	there, err := c.custody.lend(k.id, func(roles []wire.Role, fds []int) error {
+		return conn.fds.Send(&wire.Packet{Kind: wire.Files, Token: token, Roles: roles, FDs: fds})
+	})
+	if err != nil || !there { // the keeper has let go of it by itself
 		return err
 	}
-	k.close()
 	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Row: k.row, Token: token})
 	if err = wire.Decode(err); err != nil && !broken(err) {
 		// A row that the keeper refuses must not keep the others from being handed back.
@@ -319,6 +324,9 @@ func (c *Client) receive(conn *connection) {
 		p, err := conn.fds.Receive()
 		if err != nil {
 			return
+		}
+		if p.Cut {
+			c.log.Error("no room for the descriptors that the keeper has sent; they are not in custody", "packet", p.Kind, "id", p.ID, "error", wire.Room(wire.RoomForContainer))
 		}
 		switch p.Kind {
 		case wire.Keep:

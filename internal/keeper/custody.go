@@ -31,11 +31,10 @@ type item struct {
 	files map[wire.Role]int
 }
 
-// keepsake is a copy of an item; its descriptors are its owner's.
+// keepsake is an item as a keeper that has died had left it, without its descriptors, which stay where they are.
 type keepsake struct {
-	id    string
-	row   json.RawMessage
-	files map[wire.Role]int
+	id  string
+	row json.RawMessage
 }
 
 func (c *custody) init() {
@@ -166,20 +165,15 @@ func (c *custody) endSync() {
 	c.seen = nil
 }
 
-// all duplicates everything, containers before their execs.
+// all is everything, containers before their execs.
 func (c *custody) all() []keepsake {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var containers, execs []keepsake
 	for id, it := range c.items {
-		k := keepsake{id: id, row: it.row, files: map[wire.Role]int{}}
+		k := keepsake{id: id, row: it.row}
 		if c.begun[id] {
 			k.row = withBegun(k.row)
-		}
-		for r, fd := range it.files {
-			if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3); err == nil {
-				k.files[r] = n
-			}
 		}
 		if isExec(id) {
 			execs = append(execs, k)
@@ -190,12 +184,21 @@ func (c *custody) all() []keepsake {
 	return append(containers, execs...)
 }
 
-// close may be called again: by then the numbers may be those of other files.
-func (k *keepsake) close() {
-	for _, fd := range k.files {
-		unix.Close(fd)
+// lend calls fn with an item's descriptors, which stay open meanwhile: duplicates of all would take as many descriptors again as this
+// process has. It is false where the item has gone.
+func (c *custody) lend(id string, fn func(roles []wire.Role, fds []int) error) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	it := c.items[id]
+	if it == nil {
+		return false, nil
 	}
-	k.files = nil
+	var roles []wire.Role
+	var fds []int
+	for r, fd := range it.files {
+		roles, fds = append(roles, r), append(fds, fd)
+	}
+	return true, fn(roles, fds)
 }
 
 func isExec(id string) bool {

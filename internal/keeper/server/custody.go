@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -13,13 +14,21 @@ import (
 	"berth/internal/keeper/wire"
 )
 
-// dup duplicates a descriptor; -1 if it cannot.
-func dup(fd int) int {
+// noRoom is why something cannot be given into custody: this process can open no more descriptors.
+type noRoom struct{ err error }
+
+func (e noRoom) Error() string { return "give into custody: duplicate a descriptor: " + e.err.Error() }
+
+func (e noRoom) Unwrap() error { return errdefs.ErrResourceExhausted }
+
+// addDuplicate puts a duplicate of a descriptor into a packet.
+func addDuplicate(p *wire.Packet, r wire.Role, fd int) error {
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
-		return -1
+		return noRoom{err}
 	}
-	return n
+	p.Roles, p.FDs = append(p.Roles, r), append(p.FDs, n)
+	return nil
 }
 
 // heldRoles are the names in custody of what a stream's pump holds; a terminal's are those of standard output.
@@ -28,8 +37,9 @@ var heldRoles = map[logpump.Stream]map[logpump.Role]wire.Role{
 	logpump.Stderr: {logpump.Memory: wire.RoleStderrMemory, logpump.Relay: wire.RoleStderrRelay},
 }
 
-// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
-func (c *container) keepsake() *wire.Packet {
+// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates. It is all or noRoom:
+// output that nobody else holds would be lost without a word.
+func (c *container) keepsake() (_ *wire.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.row
@@ -37,12 +47,17 @@ func (c *container) keepsake() *wire.Packet {
 		r = c.held
 	}
 	if c.removed || r.LogDone || r.State == keeper.StateStarting {
-		return nil
+		return nil, nil
 	}
 	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: mustJSON(kept{Container: r})}
+	defer func() {
+		if err != nil {
+			p.CloseFiles()
+		}
+	}()
 	add := func(r wire.Role, fd int) {
-		if fd = dup(fd); fd >= 0 {
-			p.Roles, p.FDs = append(p.Roles, r), append(p.FDs, fd)
+		if err == nil {
+			err = addDuplicate(p, r, fd)
 		}
 	}
 	if c.proc != nil {
@@ -64,22 +79,18 @@ func (c *container) keepsake() *wire.Packet {
 	if c.stdin >= 0 {
 		add(wire.RoleStdin, c.stdin)
 	}
-	return p
+	return p, err
 }
 
-func (p *process) keepsake() *wire.Packet {
+func (p *process) keepsake() (_ *wire.Packet, err error) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	if p.proc == nil {
-		return nil
+		return nil, nil
 	}
 	k := &wire.Packet{Kind: wire.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: mustJSON(kept{Exec: &p.row})}
-	_ = p.proc.Control(func(fd int) {
-		if fd = dup(fd); fd >= 0 {
-			k.Roles, k.FDs = append(k.Roles, wire.RolePidfd), append(k.FDs, fd)
-		}
-	})
-	return k
+	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, wire.RolePidfd, fd) })
+	return k, err
 }
 
 // execKey names an exec in custody; no container's ID has a slash.
@@ -114,6 +125,7 @@ func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 	limit := time.NewTimer(wait)
 	defer limit.Stop()
 	var gone error
+	var full noRoom
 	taken, late := 0, 0
 	over := limit.C
 	for _, sent := range h {
@@ -129,13 +141,16 @@ func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 				continue
 			}
 		}
-		if err != nil {
-			gone = err
-		} else {
+		switch {
+		case err == nil:
 			taken++
+		case !errors.As(gone, &full):
+			gone = err
 		}
 	}
 	switch {
+	case errors.As(gone, &full):
+		return full
 	case taken > 0 && late == 0 && gone == nil:
 	case taken > 0 || late == 0:
 		log.Warn("not all who have custody have taken it", "taken", taken, "late", late, "error", gone)
@@ -155,12 +170,13 @@ var closed = func() <-chan time.Time {
 // give gives a container, or what is left of it, into custody everywhere.
 func (s *Server) give(c *container) (h handover) {
 	for _, ses := range s.custodians() {
-		if p := c.keepsake(); p != nil {
-			h = append(h, ses.push(p))
-		}
+		h = h.push(ses, c.keepsake)
 	}
 	if s.store != nil {
-		if p := c.keepsake(); p != nil {
+		switch p, err := c.keepsake(); {
+		case err != nil:
+			h = append(h, failed(err))
+		case p != nil:
 			s.store.keep(p)
 			p.CloseFiles()
 		}
@@ -168,23 +184,43 @@ func (s *Server) give(c *container) (h handover) {
 	return h
 }
 
-// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is released
-// when this keeper forgets it.
-func (s *Server) giveExec(p *process) (h handover) {
-	for _, ses := range s.custodians() {
-		if k := p.keepsake(); k != nil {
-			h = append(h, ses.push(k))
-		}
+// push sends what there is to keep, if anything, to a session.
+func (h handover) push(ses *session, keepsake func() (*wire.Packet, error)) handover {
+	switch p, err := keepsake(); {
+	case err != nil:
+		return append(h, failed(err))
+	case p != nil:
+		return append(h, ses.push(p))
 	}
 	return h
 }
 
-// giveAll gives the whole table to a session that has just come.
+// failed is the outcome of what could not even be tried.
+func failed(err error) <-chan error {
+	c := make(chan error, 1)
+	c <- err
+	return c
+}
+
+// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is released
+// when this keeper forgets it.
+func (s *Server) giveExec(p *process) (h handover) {
+	for _, ses := range s.custodians() {
+		h = h.push(ses, p.keepsake)
+	}
+	return h
+}
+
+// giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as many descriptors
+// again as this process has.
 func (s *Server) giveAll(ses *session) {
-	for _, c := range s.all() {
-		if p := c.keepsake(); p != nil {
-			ses.push(p)
+	give := func(log *slog.Logger, keepsake func() (*wire.Packet, error)) {
+		if err := handover(nil).push(ses, keepsake).wait(log, handoverWait); err != nil {
+			log.Error("give into custody", "error", err)
 		}
+	}
+	for _, c := range s.all() {
+		give(c.log, c.keepsake)
 		c.mu.Lock()
 		var execs []*process
 		for _, p := range c.execs {
@@ -192,9 +228,7 @@ func (s *Server) giveAll(ses *session) {
 		}
 		c.mu.Unlock()
 		for _, p := range execs {
-			if k := p.keepsake(); k != nil {
-				ses.push(k)
-			}
+			give(c.log, p.keepsake)
 		}
 	}
 	ses.push(&wire.Packet{Kind: wire.Synced})

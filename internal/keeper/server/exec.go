@@ -130,6 +130,9 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	if ok {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
 	}
+	if err := wire.Room(wire.RoomForExec); err != nil {
+		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, err)
+	}
 	forgotten = c.forgetExecs()
 	p = newExec(c, execRow{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
 	c.execs[req.ExecId] = p

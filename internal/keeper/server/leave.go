@@ -120,8 +120,11 @@ func (s *Server) appoint() error {
 // hasKeepsakes says whether anything would be lost with this process.
 func (s *Server) hasKeepsakes() bool {
 	for _, c := range s.all() {
-		if p := c.keepsake(); p != nil {
+		p, err := c.keepsake()
+		if p != nil {
 			p.CloseFiles()
+		}
+		if p != nil || err != nil {
 			return true
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/wire"
 )
 
 // run starts a container. The start goes on if the caller stops waiting.
@@ -126,6 +127,9 @@ func (c *container) start(l *launch) {
 
 func (c *container) launch(l *launch) (err error) {
 	s, spec := c.s, l.spec
+	if err := wire.Room(wire.RoomForContainer); err != nil {
+		return err
+	}
 	// The intent: another keeper finds the row and removes whatever there is of the container.
 	r := c.row
 	if err := s.save(&r); err != nil {
@@ -192,10 +196,9 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 		if fd < 0 {
 			continue
 		}
-		p, perr := logpump.NewPump(log, stream, fd)
-		if perr != nil {
-			c.log.Error("take output", "stream", stream, "error", perr)
-			continue
+		p, err := logpump.NewPump(log, stream, fd)
+		if err != nil {
+			return fmt.Errorf("take %s: %w", stream, err)
 		}
 		p.Start()
 		pumps[stream] = p
@@ -320,6 +323,7 @@ var (
 func startError(err error) *api.StartError {
 	for _, kind := range []error{
 		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists,
+		errdefs.ErrResourceExhausted,
 	} {
 		if errors.Is(err, kind) {
 			return nil

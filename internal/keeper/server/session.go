@@ -306,6 +306,9 @@ func (s *Server) take(token string) (map[wire.Role]int, error) {
 	if p == nil {
 		return nil, fmt.Errorf("files of the call were taken before: %w", errdefs.ErrInvalidArgument)
 	}
+	if p.Cut {
+		return nil, fmt.Errorf("the keeper has no room for the files of the call (RLIMIT_NOFILE): %w", errdefs.ErrResourceExhausted)
+	}
 	if len(p.FDs) != len(p.Roles) {
 		p.CloseFiles()
 		return nil, fmt.Errorf("%d files with %d roles: %w", len(p.FDs), len(p.Roles), errdefs.ErrInvalidArgument)

@@ -54,6 +54,8 @@ type Packet struct {
 	Row        json.RawMessage `json:"row,omitempty"`
 	// FDs are raw descriptors. A receiver owns them; a sender keeps its own.
 	FDs []int `json:"-"`
+	// Cut: the receiver has no room for the descriptors (RLIMIT_NOFILE), and the kernel has closed what did not fit. FDs is empty.
+	Cut bool `json:"-"`
 }
 
 // CloseFiles closes the packet's descriptors.
@@ -179,9 +181,13 @@ func (c *Conn) Receive() (*Packet, error) {
 			}
 		}
 	}
-	if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+	if flags&unix.MSG_TRUNC != 0 {
 		p.CloseFiles()
 		return nil, errors.New("packet was cut off")
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		p.CloseFiles()
+		p.Cut = true
 	}
 	if err := json.Unmarshal(c.buf[:n], &p); err != nil {
 		p.CloseFiles()
