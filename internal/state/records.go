@@ -35,12 +35,9 @@ func (r Records) SaveTwice(id string, v any) error {
 	if err := r.write(id, r.File, data); err != nil {
 		return err
 	}
-	second, err := seal(data, true)
-	if err != nil {
-		return fmt.Errorf("record %s: %w", id, err)
-	}
 	next := filepath.Join(r.Path(id), r.File) + spare
-	if overwrite(next, second) != nil {
+	whole, err := fill(next, data, true)
+	if err != nil && !whole {
 		_ = os.Remove(next)
 	}
 	return nil
@@ -81,57 +78,129 @@ func read(path string, v any) (isCopy bool, err error) {
 // minutes before, and one that is renamed over another has its blocks written out.
 const spare = ".spare"
 
+// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions of a record are longer
+// than those before by a word or two, a time and an exit code. With slack they find room in the files that are there, on a disk that is full.
+const slack = 512
+
 func (r Records) write(id, name string, data []byte) error {
 	dir := r.Path(id)
 	path := filepath.Join(dir, name)
 	next := path + spare
-	data, err := seal(data, false)
-	if err != nil {
-		return fmt.Errorf("%s of %s: %w", name, id, err)
-	}
-	err = overwrite(next, data)
+	whole, err := fill(next, data, false)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(dir, 0o700); err == nil {
-			err = overwrite(next, data)
+			whole, err = fill(next, data, false)
 		}
 	}
+	if Full(err) && replaceInPlace(path, next, data) == nil {
+		return nil
+	}
 	if err == nil {
-		err = exchange(next, path)
+		if err = exchange(next, path); err != nil {
+			whole = false
+		}
 	}
 	if err != nil {
-		_ = os.Remove(next)
+		if !whole {
+			_ = os.Remove(next)
+		}
 		return fmt.Errorf("write record of %s: %w", id, err)
 	}
 	return nil
 }
 
-// overwrite makes data all that a file holds. The file may be there, and may be cut off by a crash.
-func overwrite(path string, data []byte) error {
+// Full tells whether an error says that a disk, or a quota, is full.
+func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// fill makes a sealed record all that a file holds, with slack if there is room for it. See overwrite for whole.
+func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
+	for _, spaces := range []int{slack, 0} {
+		var sealed []byte
+		if sealed, err = seal(data, isCopy, spaces); err != nil {
+			return true, err
+		}
+		if whole, err = overwrite(path, sealed); !whole || !Full(err) {
+			break
+		}
+	}
+	return whole, err
+}
+
+// replaceInPlace writes a record over its newest version, in which there is room. The second file stays what a reader finds if this is
+// cut off, and says of itself that it is older from now on.
+func replaceInPlace(path, second string, data []byte) error {
+	if _, err := os.Lstat(path); err != nil {
+		return err
+	}
+	older, err := os.ReadFile(second)
+	if err == nil {
+		var isCopy bool
+		if isCopy, err = unseal(second, older); err == nil && isCopy {
+			_, err = fill(second, bare(older), false)
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	_, err = fill(path, data, false)
+	return err
+}
+
+// Overwrite makes data all that a file holds, in place, in room that the file has or finds. Where there is none, it is as it was.
+func Overwrite(path string, data []byte) error {
+	_, err := overwrite(path, data)
+	return err
+}
+
+// overwrite makes data all that a file holds. The file may be there, and may be cut off by a crash. What is longer than before is written
+// first: whole says that a file that the disk has no room for is as it was.
+func overwrite(path string, data []byte) (whole bool, err error) {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
+		return true, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	var st unix.Stat_t
-	for done := 0; err == nil && done < len(data); {
-		var n int
-		if n, err = unix.Pwrite(fd, data[done:], int64(done)); err == unix.EINTR {
-			err = nil
-		}
-		done += max(n, 0)
-	}
-	if err == nil {
-		err = unix.Fstat(fd, &st)
-	}
-	if err == nil && st.Size > int64(len(data)) {
-		err = unix.Ftruncate(fd, int64(len(data)))
+	if err = unix.Fstat(fd, &st); err == nil {
+		whole, err = replace(fd, st.Size, data)
 	}
 	if closed := unix.Close(fd); err == nil {
 		err = closed
 	}
 	if err != nil {
-		return &os.PathError{Op: "write", Path: path, Err: err}
+		if st.Size == 0 {
+			_ = os.Remove(path) // it was made for this, or held nothing
+		}
+		return whole, &os.PathError{Op: "write", Path: path, Err: err}
 	}
-	return nil
+	return true, nil
+}
+
+// replace writes data in place of what an open file holds.
+func replace(fd int, size int64, data []byte) (whole bool, err error) {
+	old := min(size, int64(len(data)))
+	if _, err = pwrite(fd, data[old:], old); err != nil {
+		return unix.Ftruncate(fd, size) == nil, err
+	}
+	n, err := pwrite(fd, data[:old], 0)
+	if err != nil {
+		return n == 0 && unix.Ftruncate(fd, size) == nil, err
+	}
+	if size > int64(len(data)) {
+		err = unix.Ftruncate(fd, int64(len(data)))
+	}
+	return false, err
+}
+
+// pwrite writes all of data at an offset, or tells how much of it.
+func pwrite(fd int, data []byte, at int64) (done int, err error) {
+	for done < len(data) {
+		n, err := unix.Pwrite(fd, data[done:], at+int64(done))
+		if err != nil && err != unix.EINTR {
+			return done, err
+		}
+		done += max(n, 0)
+	}
+	return done, nil
 }
 
 // exchange puts next in the place of path, and path in that of next if it is there and the file system can do that.

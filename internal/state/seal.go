@@ -46,14 +46,17 @@ var sealForm = regexp.MustCompile(`"_format":([0-9]{1,9})(,"_copy":true)?,"_sum"
 // sealLength is the most bytes that a seal takes, white space at its end included.
 const sealLength = 100
 
-// seal puts a seal on a JSON object.
-func seal(data []byte, isCopy bool) ([]byte, error) {
+// seal puts a seal on a JSON object, after a number of spaces.
+func seal(data []byte, isCopy bool, spaces int) ([]byte, error) {
 	data = bytes.TrimSpace(data)
 	if len(data) < 2 || data[0] != '{' {
 		return nil, errors.New("a record is a JSON object")
 	}
-	out := make([]byte, 0, len(data)+sealLength)
+	out := make([]byte, 0, len(data)+spaces+sealLength)
 	out = append(out, data[:len(data)-1]...)
+	for range spaces {
+		out = append(out, ' ')
+	}
 	if len(data) > 2 {
 		out = append(out, ',')
 	}
@@ -66,13 +69,21 @@ func seal(data []byte, isCopy bool) ([]byte, error) {
 }
 
 // Seal puts a seal on a JSON object that is kept elsewhere than in Records.
-func Seal(data []byte) ([]byte, error) { return seal(data, false) }
+func Seal(data []byte) ([]byte, error) { return seal(data, false, 0) }
 
 // Unseal checks the seal of a JSON object, which stays in it. An object without one is of a berthd from before there were seals. The path
 // is for errors.
 func Unseal(path string, data []byte) error {
 	_, err := unseal(path, data)
 	return err
+}
+
+// bare is a JSON object without the seal that unseal has found on it.
+func bare(data []byte) []byte {
+	start := max(0, len(data)-sealLength)
+	at := sealForm.FindIndex(data[start:])
+	body := bytes.TrimSuffix(bytes.TrimRight(data[:start+at[0]], " "), []byte(","))
+	return append(bytes.TrimRight(body, " "), '}')
 }
 
 // unseal checks the seal of a record. One without is of a berthd from before there were seals.
