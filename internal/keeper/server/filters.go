@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"berth/internal/keeper/filter"
+	"berth/internal/state"
 )
 
 // filters are the compiled seccomp profiles of this node's containers. Each is kept in two files, for at least as long as a
@@ -162,11 +163,18 @@ func (f *filters) sweep(spare int) error {
 	return err
 }
 
-// writeWhole writes a file, whole or not at all.
+// writeWhole writes a file, whole or not at all. Where there is no room for two, one that is there is written over in place.
 func writeWhole(path string, b []byte) error {
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
+	err := os.WriteFile(tmp, b, 0o600)
+	if err == nil {
+		return os.Rename(tmp, path)
 	}
-	return os.Rename(tmp, path)
+	if rerr := os.Remove(tmp); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	if _, statErr := os.Lstat(path); statErr == nil && state.Full(err) {
+		return state.Overwrite(path, b)
+	}
+	return err
 }

@@ -323,7 +323,7 @@ var (
 func startError(err error) *api.StartError {
 	for _, kind := range []error{
 		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists,
-		errdefs.ErrResourceExhausted,
+		errdefs.ErrResourceExhausted, unix.ENOSPC, unix.EDQUOT,
 	} {
 		if errors.Is(err, kind) {
 			return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -20,6 +21,8 @@ var kinds = []struct {
 	{errdefs.ErrAlreadyExists, codes.AlreadyExists},
 	{errdefs.ErrFailedPrecondition, codes.FailedPrecondition},
 	{errdefs.ErrResourceExhausted, codes.ResourceExhausted},
+	{unix.ENOSPC, codes.ResourceExhausted},
+	{unix.EDQUOT, codes.ResourceExhausted},
 	{errdefs.ErrAborted, codes.Aborted},
 	{errdefs.ErrUnavailable, codes.Unavailable},
 	{errdefs.ErrNotImplemented, codes.Unimplemented},
