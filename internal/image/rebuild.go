@@ -120,7 +120,11 @@ func (s *Store) view(f func(*bolt.Tx) error) error {
 }
 
 func (s *Store) update(f func(*bolt.Tx) error) error {
-	return caught(func() error { return s.db.Update(f) })
+	err := caught(func() error { return s.db.Update(f) })
+	if err == nil {
+		s.keepRoom()
+	}
+	return err
 }
 
 func caught(f func() error) (err error) {

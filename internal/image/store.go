@@ -69,7 +69,8 @@ type Store struct {
 	work     sync.WaitGroup
 	syncs    chan struct{} // a sync of the disk is wanted
 
-	commit sync.Mutex // held while records change on disk; taken before mu
+	commit  sync.Mutex // held while records change on disk; taken before mu
+	roomFor int64      // the size of the database for which there is room on the disk; guarded by commit
 
 	patience time.Duration // how long a child may not get on
 
@@ -171,6 +172,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
 	s.mend()
+	s.keepRoom()
 	s.work.Go(s.syncer)
 	s.wantSync()
 	return s, nil
@@ -384,6 +386,10 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 		}
 	} else {
 		err = s.forget(r, unused)
+	}
+	if state.Full(err) { // even the room that keepRoom has taken is used up
+		s.log.Warn("a removed image is still in the database, and is there again after a restart if all of its layers are", "image", r.ID, "error", err)
+		err = nil
 	}
 	return r, unused, err
 }
