@@ -109,16 +109,8 @@ func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
 			r.FinishedAt = time.Now()
 		}
 	}
-	if err := m.setContainer(c, set); err != nil {
-		// The disk is full, or gone. What is true stays true: clients see it from memory, and the next start of berthd learns
-		// it again from the keeper or the kernel.
-		m.log.Error("record the end of a container", "container", shortID(c.id), "error", err)
-		c.mu.Lock()
-		if checkPhase(containerNext, c.id, c.rec.Phase, ContainerExited) == nil {
-			set(&c.rec)
-			c.publish()
-		}
-		c.mu.Unlock()
+	if err := m.noteContainer(c, set); err != nil {
+		m.log.Error("record the end of a container", "container_id", c.id, "error", err)
 	}
 	m.freeLog(c)
 	m.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's

@@ -96,7 +96,7 @@ func (m *Manager) letEnd(ctx context.Context, c *container) error {
 	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		return fmt.Errorf("let it go on: %w", err)
 	}
-	return m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
+	return m.noteContainer(c, func(r *ContainerRecord) { r.Paused = false })
 }
 
 // RemoveContainer removes a container, running or not. It is idempotent.
@@ -130,7 +130,7 @@ func (m *Manager) removeContainer(ctx context.Context, c *container) error {
 	if gone {
 		return nil
 	}
-	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerRemoving }); err != nil && !errors.Is(err, errdefs.ErrResourceExhausted) {
+	if err := m.noteContainer(c, func(r *ContainerRecord) { r.Phase = ContainerRemoving }); err != nil {
 		return err
 	}
 	if err := m.dropContainer(ctx, c); err != nil {

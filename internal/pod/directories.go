@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -34,17 +35,26 @@ func (m *Manager) makeDirs() error {
 			m.log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
 		}
 	}
-	// The keeper's files in it have no names. A name is left where it was killed between the making of a file and that.
-	if err := os.RemoveAll(m.attachDir()); err != nil {
+	if err := state.MakeDir(m.attachDir(), 0o700); err != nil {
 		return err
 	}
-	if err := state.MakeDir(m.attachDir(), 0o700); err != nil {
+	// The keeper's files in it have no names. A name is left where it was killed between the making of a file and that. The directory
+	// stays, since a disk that is full has no room for another.
+	if err := emptyDir(m.attachDir()); err != nil {
 		return err
 	}
 	if err := passable(m.cfg.State); err != nil {
 		return err
 	}
 	return state.MakeDir(m.statePods(), 0o711)
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // passable lets everybody pass a directory that also has the socket of the CRI in it, which may be a group's.

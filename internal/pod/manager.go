@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -310,6 +309,35 @@ func (m *Manager) setContainer(c *container, change func(*ContainerRecord)) erro
 	return nil
 }
 
+// noteSandbox is setSandbox for what is true already. Where it cannot be recorded, since the disk is full or gone, memory has it:
+// nobody can be kept from stopping and removing by that. The next start of berthd learns from the kernel that the pod is not ready.
+func (m *Manager) noteSandbox(s *sandbox, change func(*SandboxRecord)) error {
+	err := m.setSandbox(s, change)
+	if err == nil || errdefs.IsFailedPrecondition(err) {
+		return err
+	}
+	m.log.Error("record what a pod has become", "pod_id", s.id, "error", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.rec)
+	s.publish()
+	return nil
+}
+
+// noteContainer does for a container what noteSandbox does for a sandbox. Of its end the keeper and the kernel tell again.
+func (m *Manager) noteContainer(c *container, change func(*ContainerRecord)) error {
+	err := m.setContainer(c, change)
+	if err == nil || errdefs.IsFailedPrecondition(err) {
+		return err
+	}
+	m.log.Error("record what a container has become", "container_id", c.id, "error", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.rec)
+	c.publish()
+	return nil
+}
+
 func (s *sandbox) record() SandboxRecord {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +352,7 @@ func (c *container) record() ContainerRecord {
 
 // noSpace gives a full disk the code that clients act on.
 func noSpace(err error) error {
-	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errdefs.IsResourceExhausted(err) {
+	if state.Full(err) && !errdefs.IsResourceExhausted(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
 	}
 	return err

@@ -43,7 +43,7 @@ func reaperLives(row *keeper.Status) bool { return row != nil && row.State != ke
 func (m *Manager) breakSandbox(s *sandbox, lost string) error {
 	metadata := s.record().Config.Metadata
 	m.log.Warn("a pod is not ready: a part of it is gone", "pod_id", shortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
-	return m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
+	return m.noteSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
 }
 
 // checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.

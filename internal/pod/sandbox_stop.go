@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
+	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/model"
+	"berth/internal/rootfs"
+	"berth/internal/state"
 )
 
 // StopSandbox ends what runs in a pod at once and gives back its address, its host ports and its namespaces. It is
@@ -41,7 +43,7 @@ func (m *Manager) stopSandboxLocked(ctx context.Context, s *sandbox) error {
 	if phase == SandboxCreating || phase == SandboxRemoving {
 		return nil
 	}
-	err := m.setSandbox(s, func(r *SandboxRecord) {
+	err := m.noteSandbox(s, func(r *SandboxRecord) {
 		r.Phase = SandboxStopped
 		r.IPs, r.Network, r.ReaperPID = nil, nil, 0
 	})
@@ -104,9 +106,8 @@ func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
 	if err := m.stopSandboxLocked(ctx, s); err != nil {
 		return err
 	}
-	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start. A
-	// disk that is full must not keep anybody from removing things.
-	if err := m.setSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxRemoving }); err != nil && !errors.Is(err, syscall.ENOSPC) {
+	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start.
+	if err := m.noteSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxRemoving }); err != nil {
 		return err
 	}
 	for _, c := range m.containersOf(s.id) {
@@ -123,11 +124,15 @@ func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
 	return nil
 }
 
-// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large.
+// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On a disk that has
+// no room for a further name in the trash it is removed where it is.
 func (m *Manager) discard(dir string) error {
 	err := os.Rename(dir, m.trashDir()+"/"+newID())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	if state.Full(err) {
+		return m.removeInPlace(dir)
 	}
 	if err != nil {
 		return err
@@ -137,4 +142,15 @@ func (m *Manager) discard(dir string) error {
 	default: // the background is told already
 	}
 	return nil
+}
+
+// removeInPlace removes the directory of a pod, a container or a volume, its records first: what a crash leaves of it is nobody's then.
+func (m *Manager) removeInPlace(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(err, rootfs.Remove(m.ctx, dir))
 }
