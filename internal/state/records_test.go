@@ -120,6 +120,9 @@ func TestEveryFlippedBitOfARecordIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for at := range whole {
+			if whole[at] == ' ' && at%100 > 0 {
+				continue // one of many
+			}
 			for bit := range 8 {
 				spoilt := slices.Clone(whole)
 				spoilt[at] ^= 1 << bit
@@ -178,6 +181,109 @@ func TestARecordOfANewerBerthdIsRefused(t *testing.T) {
 	var newer *FormatError
 	if !errors.As(err, &newer) || newer.Has != 2 || newer.Knows != 1 || newer.Path != filepath.Join(r.Path("b"), r.File) {
 		t.Errorf("the older one says %v", err)
+	}
+}
+
+// TestARecordFindsRoomOnAFullDisk: a version that is longer than all before it has slack; where that is used up, and the second file is too
+// short, the newest file is written over in place. What finds no room leaves the version before. It was seen to fail without slack, without the
+// writing over, and where a file that was made longer in vain is left so.
+func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
+	r, fillUp := smallDisk(t)
+	load := func() (got named, older bool) {
+		t.Helper()
+		broken, spared, err := r.Load(func(string) any { return &got })
+		if err != nil || len(broken) > 0 {
+			t.Fatal(broken, err)
+		}
+		return got, len(spared) > 0 && spared[0].Older
+	}
+	save := func(save func(string, any) error, length int) error {
+		return save("a", named{strings.Repeat("x", length)})
+	}
+	page := os.Getpagesize()
+	seal := page - 60 // what a record has beside its name
+	if err := errors.Join(save(r.Save, 10), save(r.SaveTwice, seal)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(r.Path("a"), r.File)
+	fillUp()
+	for _, length := range []int{seal + 100, seal + 110} { // two pages: slack
+		if err := save(r.SaveTwice, length); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(path+spare, 100); err != nil { // as if its blocks had not been there
+		t.Fatal(err)
+	}
+	if err := os.Remove(path + spare); err != nil {
+		t.Fatal(err)
+	}
+	fillUp()
+	if err := save(r.Save, seal+120); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := load(); len(got.Name) != seal+120 {
+		t.Errorf("it holds %d letters", len(got.Name))
+	}
+	if err := save(r.Save, 3*page); !Full(err) {
+		t.Errorf("without room: %v", err)
+	}
+	if got, _ := load(); len(got.Name) != seal+120 {
+		t.Errorf("it holds %d letters", len(got.Name))
+	}
+}
+
+// TestASecondFileIsOlderOnceTheFirstIsWrittenOver: it was a copy, and would be taken for the newest version. It was seen to fail where the
+// second file is left as it is.
+func TestASecondFileIsOlderOnceTheFirstIsWrittenOver(t *testing.T) {
+	r, fillUp := smallDisk(t)
+	page := os.Getpagesize()
+	for _, name := range []string{"", strings.Repeat("x", 10)} {
+		if err := r.SaveTwice("a", named{name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(r.Path("a"), r.File)
+	long, err := os.ReadFile(path)
+	if err == nil { // the first file has room for more than the second
+		err = os.WriteFile(path, append(long, strings.Repeat(" ", 2*page)...), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fillUp()
+	if err := r.Save("a", named{strings.Repeat("y", 2*page-200)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("spoilt"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var got named
+	_, spared, err := r.Load(func(string) any { return &got })
+	if err != nil || len(spared) != 1 || !spared[0].Older || got.Name != strings.Repeat("x", 10) {
+		t.Errorf("%q, %+v, %v", got.Name, spared, err)
+	}
+}
+
+// smallDisk is a directory of records on a file system of a few pages, and what takes all that are left.
+func smallDisk(t *testing.T) (Records, func()) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("to mount a file system needs root: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	f, err := os.Create(filepath.Join(dir, "fill"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return Records{Dir: filepath.Join(dir, "things"), File: "thing.json"}, func() {
+		for {
+			if _, err := f.Write(make([]byte, os.Getpagesize())); err != nil {
+				return
+			}
+		}
 	}
 }
 

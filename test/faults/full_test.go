@@ -26,15 +26,16 @@ type scarcity struct {
 	name   string
 	mkfs   []string // of the root's file system; nil: the root has room
 	inodes bool     // there are blocks, and no inodes
+	long   bool     // not in CI
 }
 
 var scarcities = []scarcity{
 	{name: "ext4 without blocks", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard"}},
-	{name: "ext4 of small blocks without blocks", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-E", "nodiscard"}},
+	{name: "ext4 of small blocks without blocks", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-E", "nodiscard"}, long: true},
 	{name: "ext4 without inodes", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-N", "1024", "-E", "nodiscard"}, inodes: true},
-	{name: "xfs without blocks", mkfs: []string{"mkfs.xfs", "-q", "-K"}},
+	{name: "xfs without blocks", mkfs: []string{"mkfs.xfs", "-q", "-K"}, long: true},
 	{name: "state without blocks"},
-	{name: "state without inodes", inodes: true},
+	{name: "state without inodes", inodes: true, long: true},
 }
 
 // crowded is a node whose root, or whose state directory, can be filled.
@@ -201,39 +202,40 @@ func refused(t *testing.T, what string, err error) bool {
 	return err != nil
 }
 
-// atTheEdge has the record of a pod that is ready end where a block does, so that each later version with a longer word in it needs one more.
+// atTheEdge is a pod whose record, when it is ready, ends where a block does, and that has no second file, as where the disk was full when
+// it was to be written. The record of its stop is longer by two letters.
 func (c *crowded) atTheEdge(t *testing.T) *nodetest.Pod {
 	t.Helper()
-	const block = 4096
 	edit := func(length int) nodetest.PodEdit {
 		return func(p *cri.PodSandboxConfig) {
 			p.Annotations = map[string]string{"length": strings.Repeat("x", length)}
-			p.Metadata.Name, p.Metadata.Uid = "edge", "edge"
-			p.Linux.CgroupParent = c.PodCgroup("edge")
 			p.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
 		}
 	}
-	size := func(p *nodetest.Pod) int {
-		data, err := os.ReadFile(filepath.Join(c.Root, "pods", p.ID, "pod.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(data)
+	p := nodetest.RunPod(t, c.Node, edit(100))
+	record := filepath.Join(c.Root, "pods", p.ID, "pod.json")
+	data, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
 	}
-	length := 100
-	for try := 0; ; try++ {
-		p := nodetest.RunPod(t, c.Node, edit(length))
-		has := size(p)
-		if has%block == 0 || has%block == block-1 || try == 40 {
-			return p // how long the steps took is in the record as well, and differs
-		}
-		p.Remove()
-		length += block - has%block
+	const block = 4096
+	p.Remove()
+	p = nodetest.RunPod(t, c.Node, edit(100+block-len(data)%block)) // to some bytes: how long the steps took is in it, too
+	if err := os.Remove(filepath.Join(c.Root, "pods", p.ID, "pod.json.spare")); err != nil {
+		t.Fatal(err)
 	}
+	return p
 }
 
+// TestStoppingAndRemovingNeedNoRoom: at each step of a life, with berthd started anew afterwards. Three scarcities in CI, and all with
+// BERTH_LONG. Seen to fail without slack in records and without memory for what cannot be recorded, without the database's room, where a
+// directory that finds no place in the trash stays, where berthd makes a directory anew when it starts, where rows of the keeper's table
+// leave a half of them behind, and with the code of a start that finds no room.
 func TestStoppingAndRemovingNeedNoRoom(t *testing.T) {
 	for _, s := range scarcities {
+		if s.long && os.Getenv("BERTH_LONG") == "" {
+			continue
+		}
 		t.Run(s.name, func(t *testing.T) {
 			c := startCrowded(t, s)
 			nodetest.Pull(t, c.Node, node.Busybox)
@@ -458,15 +460,69 @@ func (c *crowded) stopPod(t *testing.T) {
 	}
 }
 
+// crowdTrash has the block of the trash's directory full, so that one more name in it needs another block.
+func (c *crowded) crowdTrash(t *testing.T) {
+	t.Helper()
+	var st unix.Stat_t
+	trash := filepath.Join(c.Root, "trash")
+	if err := unix.Stat(trash, &st); err != nil {
+		t.Fatal(err)
+	}
+	for size, i := st.Size, 0; ; i++ {
+		name := filepath.Join(trash, fmt.Sprintf("%03d%s", i, strings.Repeat("x", 30)))
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Stat(trash, &st); err != nil {
+			t.Fatal(err)
+		}
+		if c.mkfs == nil || c.inodes || c.mkfs[0] != "mkfs.ext4" {
+			return // others keep names otherwise
+		}
+		if st.Size > size {
+			break
+		}
+	}
+	// It is too long by one name, and the second block does not go with that: a directory of this many names is made anew.
+	entries, err := os.ReadDir(trash)
+	if err == nil {
+		err = os.RemoveAll(trash)
+	}
+	if err == nil {
+		err = os.Mkdir(trash, 0o700)
+	}
+	for i, e := range entries {
+		if err == nil && i > 0 {
+			err = os.WriteFile(filepath.Join(trash, e.Name()), nil, 0o600)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (c *crowded) removePod(t *testing.T) {
 	pods := []*nodetest.Pod{nodetest.RunPod(t, c.Node), nodetest.RunPod(t, c.Node), c.atTheEdge(t)}
 	for _, p := range pods {
 		p.Run()
 	}
 	pods[1].Stop()
+	unrecorded := nodetest.RunPod(t, c.Node) // as on a disk that has no place for any version of its record
+	unrecorded.Run()
+	c.crowdTrash(t)
 	c.full(t)
 	defer c.room(t)
-	for _, p := range pods {
+	for _, name := range []string{"pod.json", "pod.json.spare"} {
+		if err := os.Remove(filepath.Join(c.Root, "pods", unrecorded.ID, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.full(t)
+	unrecorded.Stop()
+	if s := unrecorded.Status(); s.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("the pod without a record is %v", s.State)
+	}
+	for _, p := range append(pods, unrecorded) {
 		p.Remove()
 	}
 	check := func() {
@@ -521,28 +577,38 @@ func (c *crowded) dropImage(t *testing.T, ref string) {
 	}
 }
 
+// removeImage: the images share their layer, so that only the database says that one is gone, and have large configurations, whose place in the
+// database is taken by nothing else.
 func (c *crowded) removeImage(t *testing.T) {
-	// One that shares its layer with another leaves nothing to be missed after a restart.
-	first, second := c.pushData(t, "first", 2), node.RegistryHost+"/data:second"
-	image, err := registrytest.Image(registrytest.Layer(registrytest.Random(2, "data", 8, 64<<10)...), registrytest.Env("SECOND=1"))
-	if err == nil {
-		err = c.Registry.Push("data:second", image)
+	const images = 8
+	var refs []string
+	for i := range images {
+		image, err := registrytest.Image(registrytest.Layer(registrytest.Random(2, "data", 8, 64<<10)...),
+			registrytest.Label("large", strings.Repeat(fmt.Sprint(i), 8000*(i+1))))
+		if err == nil {
+			err = c.Registry.Push(fmt.Sprintf("data:%d", i), image)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, fmt.Sprintf("%s/data:%d", node.RegistryHost, i))
+		nodetest.Pull(t, c.Node, refs[i])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodetest.Pull(t, c.Node, first)
-	nodetest.Pull(t, c.Node, second)
 	c.full(t)
 	defer c.room(t)
-	for _, want := range []string{second, first} {
-		c.dropImage(t, want)
-		if c.imageThere(t, want) {
-			t.Errorf("%s is still there", want)
+	for _, refs := range [][]string{refs[:images/2], refs[images/2:]} {
+		for _, ref := range refs {
+			c.dropImage(t, ref)
+			if c.imageThere(t, ref) {
+				t.Errorf("%s is still there", ref)
+			}
+			c.full(t) // what has become free is taken by others
 		}
 		c.again(t)
-		if c.imageThere(t, want) {
-			t.Errorf("after a restart %s is there again", want)
+		for _, ref := range refs {
+			if c.imageThere(t, ref) {
+				t.Errorf("after a restart %s is there again", ref)
+			}
 		}
 	}
 }
