@@ -1,0 +1,375 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/registrytest"
+	"berth/test/faults/disk"
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// outage is a node whose root is on a disk whose power is cut, and what it has promised.
+type outage struct {
+	*node.Node
+	fs     *disk.Mounted
+	bootID string // a file with the boot's ID, as berthd sees it
+	pool   []*stored
+
+	mu       sync.Mutex      // guards what follows
+	has      map[string]bool // tags of images, by what was acknowledged last
+	busy     map[string]bool // a call for the tag is under way, or has failed: nothing is promised
+	removed  map[string]bool // pods whose removal was acknowledged
+	pulls    int             // acknowledged
+	acked    map[string]bool // tags that were pulled since the last boot
+	outcomes map[string]int  // for the table
+}
+
+// stored is an image of the pool, with what its layer holds.
+type stored struct {
+	ref    string
+	diffID string
+	files  map[string]string
+}
+
+// newOutage starts a node on a file system of a kind.
+func newOutage(t *testing.T, kind string) *outage {
+	t.Helper()
+	nodetest.Root(t)
+	o := &outage{
+		fs:  &disk.Mounted{Disk: disk.New(512 << 20), Kind: kind, Dir: t.TempDir()},
+		has: map[string]bool{}, busy: map[string]bool{}, removed: map[string]bool{}, acked: map[string]bool{}, outcomes: map[string]int{},
+	}
+	if err := o.fs.Make(); err != nil {
+		t.Skipf("this machine has no such disk: %v", err)
+	}
+	if err := o.fs.Mount(); err != nil {
+		t.Skipf("this machine has no such disk: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := o.fs.Unmount(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	o.bootID = filepath.Join(t.TempDir(), "boot_id")
+	o.newBoot(t)
+	o.Node = nodetest.Start(t, node.Options{Root: filepath.Join(o.fs.At(), "root"), Binaries: o.programs(t)})
+	for i := range 4 {
+		o.pool = append(o.pool, o.push(t, i))
+	}
+	return o
+}
+
+func (o *outage) newBoot(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(o.bootID, []byte(uuid.NewString()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// programs is a directory with a berthd that sees another boot of the machine: in a mount namespace in which that file alone is another.
+func (o *outage) programs(t *testing.T) string {
+	t.Helper()
+	real, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	script := fmt.Sprintf(`#!/bin/sh
+exec unshare --mount --propagation unchanged sh -c '
+mount --make-rprivate /proc && mount --bind %s /proc/sys/kernel/random/boot_id && exec %s/berthd "$@"' sh "$@"
+`, o.bootID, real)
+	err = os.WriteFile(filepath.Join(dir, "berthd"), []byte(script), 0o755)
+	for _, name := range []string{"berth-keeper", "berth-unpack", "berth"} {
+		err = errors.Join(err, os.Symlink(filepath.Join(real, name), filepath.Join(dir, name)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func (o *outage) push(t *testing.T, i int) *stored {
+	t.Helper()
+	r := rand.New(rand.NewSource(int64(i)))
+	files := map[string]string{}
+	for n := range 30 {
+		data := make([]byte, r.Intn(40<<10))
+		r.Read(data)
+		files[fmt.Sprintf("data/%d/%d", n%5, n)] = string(data)
+	}
+	image, err := registrytest.Image(registrytest.WithFiles(files))
+	if err == nil {
+		err = o.Registry.Push(fmt.Sprintf("stored:%d", i), image)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	diffID, err := layers[0].DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stored{ref: fmt.Sprintf("%s/stored:%d", node.RegistryHost, i), diffID: diffID.String(), files: files}
+}
+
+// work pulls and removes images, and has pods come and go, until the context ends. What was acknowledged is noted.
+func (o *outage) work(ctx context.Context, t *testing.T, seed int64) *sync.WaitGroup {
+	var wg sync.WaitGroup
+	for half := range 2 {
+		r := rand.New(rand.NewSource(seed + int64(half)))
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				o.change(ctx, o.pool[2*half+r.Intn(2)])
+			}
+		})
+	}
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			o.podLife(ctx, t)
+		}
+	})
+	return &wg
+}
+
+// change pulls an image, or removes it.
+func (o *outage) change(ctx context.Context, s *stored) {
+	o.mu.Lock()
+	has := o.has[s.ref]
+	o.busy[s.ref] = true
+	o.mu.Unlock()
+	var err error
+	image := &cri.ImageSpec{Image: s.ref}
+	if has {
+		_, err = o.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: image})
+	} else {
+		_, err = o.Images.PullImage(ctx, &cri.PullImageRequest{Image: image})
+	}
+	if err != nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ctx.Err() == nil {
+		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = !has, false, !has
+		o.outcomes[map[bool]string{true: "removals of images", false: "pulls"}[has]]++
+	}
+}
+
+// podLife is a pod with a container, from run to removal.
+func (o *outage) podLife(ctx context.Context, t *testing.T) {
+	config := nodetest.PodConfig(o.Node)
+	made, err := o.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		return
+	}
+	p := &nodetest.Pod{Node: o.Node, ID: made.PodSandboxId, Config: config}
+	c, err := o.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: p.ContainerConfig(), SandboxConfig: config})
+	if err != nil {
+		return
+	}
+	if _, err := o.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		return
+	}
+	o.note(ctx, func() { o.outcomes["starts"]++ })
+	if _, err := o.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
+		return
+	}
+	o.note(ctx, func() { o.removed[p.ID] = true; o.outcomes["removals of pods"]++ })
+}
+
+// note notes what was acknowledged before the power was cut.
+func (o *outage) note(ctx context.Context, change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ctx.Err() == nil {
+		change()
+	}
+}
+
+// cut has the power fail at a random moment of the work, often in the middle of a writing back, and starts the node again.
+func (o *outage) cut(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := o.work(ctx, t, r.Int63())
+	time.Sleep(time.Duration(r.Intn(500)) * time.Millisecond)
+	o.mu.Lock()
+	cancel()
+	o.mu.Unlock()
+	if writes := r.Intn(80); r.Intn(3) > 0 {
+		o.fs.Disk.CutAfter(writes, r)
+		if root, err := os.Open(o.Root); err == nil {
+			_ = unix.Syncfs(int(root.Fd()))
+			root.Close()
+		}
+	}
+	o.fs.Disk.Cut(r)
+	done.Wait()
+	if err := o.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.fs.Unmount(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.fs.Mount(); err != nil {
+		t.Fatal(err)
+	}
+	o.newBoot(t)
+	if err := o.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// layerDirs are the directories of layers that berthd counts as whole, by diff ID, and the number of all.
+func (o *outage) layerDirs(t *testing.T) (byID map[string]string, all int) {
+	t.Helper()
+	byID = map[string]string{}
+	dirs, err := filepath.Glob(filepath.Join(o.Root, "images", "layers", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range dirs {
+		record, err := os.ReadFile(filepath.Join(dir, "layer.json"))
+		if err != nil {
+			continue
+		}
+		for _, s := range o.pool {
+			if strings.Contains(string(record), s.diffID) {
+				byID[s.diffID] = filepath.Join(dir, "fs")
+			}
+		}
+	}
+	return byID, len(dirs)
+}
+
+// whole compares an image's layer with what was pushed.
+func (s *stored) whole(dir string) error {
+	for name, want := range s.files {
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if string(got) != want {
+			return fmt.Errorf("%s is not as it was pulled", name)
+		}
+	}
+	return nil
+}
+
+// check holds the node to its word after a power cut.
+func (o *outage) check(t *testing.T) {
+	t.Helper()
+	o.checkImages(t)
+	ctx := nodetest.Context(t)
+	pods, err := o.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.State != cri.PodSandboxState_SANDBOX_NOTREADY {
+			t.Errorf("pod %s of before the cut is %v", p.Id, p.State)
+		}
+		if o.removed[p.Id] {
+			o.outcomes["pods whose removal was lost"]++
+		}
+	}
+	list, err := o.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.Containers {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING || c.State == cri.ContainerState_CONTAINER_UNKNOWN {
+			t.Errorf("container %s of before the cut is %v", c.Id, c.State)
+		}
+	}
+	nothingLeft(t, o.Node)
+	o.removed = map[string]bool{}
+	p := nodetest.RunPod(t, o.Node)
+	if got := p.Output("echo runs"); got != "runs\n" {
+		t.Errorf("a container says %q", got)
+	}
+	p.Remove()
+}
+
+func (o *outage) checkImages(t *testing.T) {
+	t.Helper()
+	present := 0
+	dirs, all := o.layerDirs(t)
+	for _, s := range o.pool {
+		r, err := o.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: s.ref}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		there := r.Image != nil
+		switch {
+		case o.busy[s.ref], there == o.has[s.ref]:
+		case there:
+			o.outcomes["images whose removal was lost"]++
+		case o.acked[s.ref]:
+			o.outcomes["images whose pull was lost"]++
+		default:
+			t.Errorf("%s is lost, which was there at an earlier boot", s.ref)
+		}
+		if there {
+			present++
+			if err := s.whole(dirs[s.diffID]); err != nil {
+				t.Errorf("%s is not whole: %v", s.ref, err)
+			}
+		}
+		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = there, false, false
+	}
+	if most := present + 2; all > most { // busybox, and the empty one
+		t.Errorf("%d directories of layers are there for %d images", all, present)
+	}
+}
+
+// TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are for each file system.
+// Pods and images that were removed are gone, or there as before.
+func TestPowerCuts(t *testing.T) {
+	cuts := int(number(t, "BERTH_POWER", 3))
+	r := chance(t)
+	for _, kind := range []string{"ext4", "xfs"} {
+		t.Run(kind, func(t *testing.T) {
+			o := newOutage(t, kind)
+			nodetest.Pull(t, o.Node, node.Busybox)
+			o.settle(t)
+			for i := range cuts {
+				seed := r.Int63()
+				o.cut(t, rand.New(rand.NewSource(seed)))
+				o.check(t)
+				if t.Failed() {
+					t.Fatalf("cut %d, of seed %d", i+1, seed)
+				}
+			}
+			t.Logf("%d cuts, %+v, %v", cuts, o.fs.Disk.Count(), o.outcomes)
+		})
+	}
+}
+
+// settle waits until berthd has recorded that all layers are on the disk.
+func (o *outage) settle(t *testing.T) {
+	t.Helper()
+	nodetest.Eventually(t, 20*time.Second, "the image is on the disk", func() error {
+		found, err := filepath.Glob(filepath.Join(o.Root, "images", "layers", "*", "synced"))
+		if err != nil || len(found) == 0 {
+			return fmt.Errorf("%v, %v", found, err)
+		}
+		return nil
+	})
+}
