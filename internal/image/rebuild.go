@@ -65,7 +65,7 @@ func (s *Store) dropImage(id string) {
 }
 
 // mend writes again what is beside the database and spoilt, or was left out by an earlier version of Berth or a full disk, and removes
-// the files of images that are gone. It is called while the store is being opened, when nobody removes layers.
+// the files of images that are gone: a power failure may take back the removal of a file, and not that of a record. It is called while the store is being opened, when nobody removes layers.
 func (s *Store) mend() {
 	for _, l := range s.layers {
 		dir := filepath.Join(s.root, "layers", l.N)
@@ -149,11 +149,8 @@ func (s *Store) openChecked() (err error) {
 		if s.db, err = openRecords(path); err != nil {
 			return err
 		}
-		var ids map[string]bool
-		if ids, why = s.checkRecords(); why == nil {
-			if missing, err := s.missing(ids); err != nil {
-				return err
-			} else if lastLost || missing {
+		if why = s.checkRecords(); why == nil {
+			if lastLost {
 				s.log.Warn("the last change of the images' database is lost; what it was is looked for beside the layers", "file", path)
 				// The first pages of the file are written in turn, so that both are whole after this.
 				return errors.Join(s.rebuild(true), s.update(func(*bolt.Tx) error { return nil }))
@@ -190,25 +187,9 @@ func (s *Store) openChecked() (err error) {
 	return s.rebuild(false)
 }
 
-// missing tells whether an image has a file of its own and is not in the database. The file goes first, so it was not removed.
-func (s *Store) missing(ids map[string]bool) (bool, error) {
-	entries, err := os.ReadDir(s.files.Dir)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, err
-	}
-	for _, e := range entries {
-		if !ids["sha256:"+e.Name()] {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// checkRecords reads all records, and returns the IDs of the images. The pages that hold them are whole, but not each byte in
-// these is covered by that.
-func (s *Store) checkRecords() (ids map[string]bool, err error) {
-	ids = map[string]bool{}
-	err = s.view(func(tx *bolt.Tx) error {
+// checkRecords reads all records. The pages that hold them are whole, but not each byte in these is covered by that.
+func (s *Store) checkRecords() error {
+	return s.view(func(tx *bolt.Tx) error {
 		layers, blobs := tx.Bucket(bucketLayers), tx.Bucket(bucketBlobs)
 		err := tx.ForEach(func(name []byte, _ *bolt.Bucket) error {
 			for _, ours := range [][]byte{bucketImages, bucketLayers, bucketBlobs} {
@@ -246,7 +227,6 @@ func (s *Store) checkRecords() (ids map[string]bool, err error) {
 			if err := one(k, v, &r, &r.ID); err != nil {
 				return err
 			}
-			ids[r.ID] = true
 			for _, key := range r.Layers {
 				if layers.Get([]byte(key)) == nil {
 					return fmt.Errorf("layer %s of image %s is missing", key, r.ID)
@@ -269,7 +249,6 @@ func (s *Store) checkRecords() (ids map[string]bool, err error) {
 			return nil
 		})
 	})
-	return ids, err
 }
 
 // rebuild enters into the database what is beside the layers and not in it.

@@ -29,13 +29,15 @@ type outage struct {
 	bootID string // a file with the boot's ID, as berthd sees it
 	pool   []*stored
 
-	mu       sync.Mutex      // guards what follows
-	has      map[string]bool // tags of images, by what was acknowledged last
-	busy     map[string]bool // a call for the tag is under way, or has failed: nothing is promised
-	removed  map[string]bool // pods whose removal was acknowledged
-	pulls    int             // acknowledged
-	acked    map[string]bool // tags that were pulled since the last boot
-	outcomes map[string]int  // for the table
+	mu       sync.Mutex           // guards what follows
+	has      map[string]bool      // tags of images, by what was acknowledged last
+	busy     map[string]bool      // a call for the tag is under way, or has failed: nothing is promised
+	removed  map[string]bool      // pods whose removal was acknowledged
+	pulls    int                  // acknowledged
+	acked    map[string]time.Time // when tags were pulled since the last boot
+	at       time.Time            // of the last cut
+	lost     time.Duration        // the longest that an image that was lost had been there
+	outcomes map[string]int       // for the table
 }
 
 // stored is an image of the pool, with what its layer holds.
@@ -51,7 +53,7 @@ func newOutage(t *testing.T, kind string) *outage {
 	nodetest.Root(t)
 	o := &outage{
 		fs:  &disk.Mounted{Disk: disk.New(512 << 20), Kind: kind, Dir: t.TempDir()},
-		has: map[string]bool{}, busy: map[string]bool{}, removed: map[string]bool{}, acked: map[string]bool{}, outcomes: map[string]int{},
+		has: map[string]bool{}, busy: map[string]bool{}, removed: map[string]bool{}, acked: map[string]time.Time{}, outcomes: map[string]int{},
 	}
 	if err := o.fs.Make(); err != nil {
 		t.Skipf("this machine has no such disk: %v", err)
@@ -167,7 +169,7 @@ func (o *outage) change(ctx context.Context, s *stored) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if ctx.Err() == nil {
-		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = !has, false, !has
+		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = !has, false, time.Now()
 		o.outcomes[map[bool]string{true: "removals of images", false: "pulls"}[has]]++
 	}
 }
@@ -220,6 +222,7 @@ func (o *outage) cut(t *testing.T, r *rand.Rand) {
 		}
 	}
 	o.fs.Disk.Cut(r)
+	o.at = time.Now()
 	done.Wait()
 	if err := o.Reboot(); err != nil {
 		t.Fatal(err)
@@ -321,8 +324,9 @@ func (o *outage) checkImages(t *testing.T) {
 		case o.busy[s.ref], there == o.has[s.ref]:
 		case there:
 			o.outcomes["images whose removal was lost"]++
-		case o.acked[s.ref]:
+		case !o.acked[s.ref].IsZero():
 			o.outcomes["images whose pull was lost"]++
+			o.lost = max(o.lost, o.at.Sub(o.acked[s.ref]))
 		default:
 			t.Errorf("%s is lost, which was there at an earlier boot", s.ref)
 		}
@@ -332,7 +336,8 @@ func (o *outage) checkImages(t *testing.T) {
 				t.Errorf("%s is not whole: %v", s.ref, err)
 			}
 		}
-		o.has[s.ref], o.busy[s.ref], o.acked[s.ref] = there, false, false
+		o.has[s.ref], o.busy[s.ref] = there, false
+		delete(o.acked, s.ref)
 	}
 	if most := present + 2; all > most { // busybox, and the empty one
 		t.Errorf("%d directories of layers are there for %d images", all, present)
@@ -357,7 +362,7 @@ func TestPowerCuts(t *testing.T) {
 					t.Fatalf("cut %d, of seed %d", i+1, seed)
 				}
 			}
-			t.Logf("%d cuts, %+v, %v", cuts, o.fs.Disk.Count(), o.outcomes)
+			t.Logf("%d cuts, %+v, %v; the last lost pull was %v old", cuts, o.fs.Disk.Count(), o.outcomes, o.lost)
 		})
 	}
 }

@@ -88,7 +88,11 @@ func (m *Mounted) Mount() (err error) {
 	if m.server, err = Serve(m.Disk, m.fuse()); err != nil {
 		return err
 	}
-	out, err := exec.Command("mount", "-t", m.Kind, "-o", "loop", filepath.Join(m.fuse(), Name), m.At()).CombinedOutput()
+	options := "loop"
+	if m.Kind == "xfs" {
+		options += ",nouuid" // a copy of the mount of before the cut may be in a mount namespace of somebody else
+	}
+	out, err := exec.Command("mount", "-t", m.Kind, "-o", options, filepath.Join(m.fuse(), Name), m.At()).CombinedOutput()
 	if err != nil {
 		return errors.Join(fmt.Errorf("mount a %s: %w: %s", m.Kind, err, strings.TrimSpace(string(out))), m.server.Close())
 	}
