@@ -65,7 +65,8 @@ func (s *Store) dropImage(id string) {
 }
 
 // mend writes again what is beside the database and spoilt, or was left out by an earlier version of Berth or a full disk, and removes
-// the files of images that are gone: a power failure may take back the removal of a file, and not that of a record. It is called while the store is being opened, when nobody removes layers.
+// the files of images that are gone: a power failure may take back the removal of a file, and not that of a record. It is called while
+// the store is being opened, when nobody removes layers.
 func (s *Store) mend() {
 	for _, l := range s.layers {
 		dir := filepath.Join(s.root, "layers", l.N)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgettingRoom is how many bytes of the disk the database has beyond what it uses. A removal changes pages of it, and bbolt writes a changed
-// page to another place: on a full disk there would be none.
+// forgettingRoom is how many bytes of the disk the database has beyond what it uses. A removal changes pages of it, and bbolt writes a
+// changed page to another place: on a full disk there would be none.
 const forgettingRoom = 1 << 20
 
 // keepRoom gives the database room on the disk for its next changes, holes in its file included. What there is no room for now is tried

@@ -388,7 +388,8 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 		err = s.forget(r, unused)
 	}
 	if state.Full(err) { // even the room that keepRoom has taken is used up
-		s.log.Warn("a removed image is still in the database, and is there again after a restart if all of its layers are", "image", r.ID, "error", err)
+		const event = "a removed image is still in the database, and is there again after a restart if all of its layers are"
+		s.log.Warn(event, "image", r.ID, "error", err)
 		err = nil
 	}
 	return r, unused, err

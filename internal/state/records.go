@@ -78,8 +78,9 @@ func read(path string, v any) (isCopy bool, err error) {
 // minutes before, and one that is renamed over another has its blocks written out.
 const spare = ".spare"
 
-// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions of a record are longer
-// than those before by a word or two, a time and an exit code. With slack they find room in the files that are there, on a disk that is full.
+// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions of a record are
+// longer than those before by a word or two, a time and an exit code. With slack they find room in the files that are there, on a disk
+// that is full.
 const slack = 512
 
 func (r Records) write(id, name string, data []byte) error {

@@ -184,9 +184,9 @@ func TestARecordOfANewerBerthdIsRefused(t *testing.T) {
 	}
 }
 
-// TestARecordFindsRoomOnAFullDisk: a version that is longer than all before it has slack; where that is used up, and the second file is too
-// short, the newest file is written over in place. What finds no room leaves the version before. It was seen to fail without slack, without the
-// writing over, and where a file that was made longer in vain is left so.
+// TestARecordFindsRoomOnAFullDisk: a version that is longer than all before it has slack; where that is used up, and the second file is
+// too short, the newest file is written over in place. What finds no room leaves the version before. It was seen to fail without slack,
+// without the writing over, and where a file that was made longer in vain is left so.
 func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	r, fillUp := smallDisk(t)
 	load := func() (got named, older bool) {
@@ -233,8 +233,8 @@ func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestASecondFileIsOlderOnceTheFirstIsWrittenOver: it was a copy, and would be taken for the newest version. It was seen to fail where the
-// second file is left as it is.
+// TestASecondFileIsOlderOnceTheFirstIsWrittenOver: it was a copy, and would be taken for the newest version. It was seen to fail where
+// the second file is left as it is.
 func TestASecondFileIsOlderOnceTheFirstIsWrittenOver(t *testing.T) {
 	r, fillUp := smallDisk(t)
 	page := os.Getpagesize()

@@ -3,5 +3,8 @@
 //
 // Files of the root are spoilt one by one: a sample, and all with BERTH_LONG=1.
 //
+// A disk is full at each step of a life, on three file systems, and on six with BERTH_LONG=1. The power of a disk is cut, BERTH_POWER
+// times on ext4 and on xfs (2).
+//
 // BERTH_KILLS says how often the daemon is killed (100), and BERTH_FAULT_SEED repeats a run.
 package faults

@@ -202,8 +202,8 @@ func refused(t *testing.T, what string, err error) bool {
 	return err != nil
 }
 
-// atTheEdge is a pod whose record, when it is ready, ends where a block does, and that has no second file, as where the disk was full when
-// it was to be written. The record of its stop is longer by two letters.
+// atTheEdge is a pod whose record, when it is ready, ends where a block does, and that has no second file, as where the disk was full
+// when it was to be written. The record of its stop is longer by two letters.
 func (c *crowded) atTheEdge(t *testing.T) *nodetest.Pod {
 	t.Helper()
 	edit := func(length int) nodetest.PodEdit {
@@ -228,9 +228,9 @@ func (c *crowded) atTheEdge(t *testing.T) *nodetest.Pod {
 }
 
 // TestStoppingAndRemovingNeedNoRoom: at each step of a life, with berthd started anew afterwards. Three scarcities in CI, and all with
-// BERTH_LONG. Seen to fail without slack in records and without memory for what cannot be recorded, without the database's room, where a
-// directory that finds no place in the trash stays, where berthd makes a directory anew when it starts, where rows of the keeper's table
-// leave a half of them behind, and with the code of a start that finds no room.
+// BERTH_LONG. Seen to fail without slack in records and without memory for what cannot be recorded, without the database's room, where
+// a directory that finds no place in the trash stays, where berthd makes a directory anew when it starts, where rows of the keeper's
+// table leave a half of them behind, and with the code of a start that finds no room.
 func TestStoppingAndRemovingNeedNoRoom(t *testing.T) {
 	for _, s := range scarcities {
 		if s.long && os.Getenv("BERTH_LONG") == "" {
@@ -577,8 +577,8 @@ func (c *crowded) dropImage(t *testing.T, ref string) {
 	}
 }
 
-// removeImage: the images share their layer, so that only the database says that one is gone, and have large configurations, whose place in the
-// database is taken by nothing else.
+// removeImage: the images share their layer, so that only the database says that one is gone, and have large configurations, whose
+// place in the database is taken by nothing else.
 func (c *crowded) removeImage(t *testing.T) {
 	const images = 8
 	var refs []string

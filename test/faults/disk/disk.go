@@ -117,8 +117,8 @@ func (d *Disk) Flush() {
 	d.unflushed = nil
 }
 
-// Cut cuts the power. Each write that was not flushed is kept, dropped, or torn, by chance: of a torn one some sectors are kept. So a write may
-// be there though an earlier one is not. From then on nothing that is written lasts.
+// Cut cuts the power. Each write that was not flushed is kept, dropped, or torn, by chance: of a torn one some sectors are kept. So a
+// write may be there though an earlier one is not. From then on nothing that is written lasts.
 func (d *Disk) Cut(r *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
