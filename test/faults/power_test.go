@@ -357,10 +357,11 @@ func TestPowerCuts(t *testing.T) {
 			o.settle(t)
 			for i := range cuts {
 				seed := r.Int63()
-				o.cut(t, rand.New(rand.NewSource(seed)))
-				o.check(t)
-				if t.Failed() {
-					t.Fatalf("cut %d, of seed %d", i+1, seed)
+				if !t.Run(fmt.Sprintf("cut %d of seed %d", i+1, seed), func(t *testing.T) {
+					o.cut(t, rand.New(rand.NewSource(seed)))
+					o.check(t)
+				}) {
+					break
 				}
 			}
 			t.Logf("%d cuts, %+v, %v; the last lost pull was %v old", cuts, o.fs.Disk.Count(), o.outcomes, o.lost)

@@ -12,6 +12,15 @@ import (
 // sector is what a disk writes whole or not at all.
 const sector = 512
 
+// whole is how many bytes are written whole or not at all from an offset on. The first page has the superblock of ext4, which is two
+// sectors and has one checksum: a disk that tears it takes the file system with it, whatever is on that.
+func whole(at int64) int {
+	if at < pageSize {
+		return int(pageSize - at)
+	}
+	return sector
+}
+
 // pageSize is that of the memory that is kept for what is not zero.
 const pageSize = 4096
 
@@ -146,10 +155,12 @@ func (d *Disk) cut(r *rand.Rand) {
 			d.flushed.write(w.at, w.data)
 		case r.Float64() < tear && len(w.data) > sector:
 			d.count.Torn++
-			for from := 0; from < len(w.data); from += sector {
+			for from := 0; from < len(w.data); {
+				to := min(from+whole(w.at+int64(from)), len(w.data))
 				if r.Intn(2) == 0 {
-					d.flushed.write(w.at+int64(from), w.data[from:min(from+sector, len(w.data))])
+					d.flushed.write(w.at+int64(from), w.data[from:to])
 				}
+				from = to
 			}
 		default:
 			d.count.Dropped++
