@@ -132,7 +132,7 @@ func (o *outage) push(t *testing.T, i int) *stored {
 }
 
 // work pulls and removes images, and has pods come and go, until the context ends. What was acknowledged is noted.
-func (o *outage) work(ctx context.Context, t *testing.T, seed int64) *sync.WaitGroup {
+func (o *outage) work(ctx context.Context, seed int64) *sync.WaitGroup {
 	var wg sync.WaitGroup
 	for half := range 2 {
 		r := rand.New(rand.NewSource(seed + int64(half)))
@@ -144,7 +144,7 @@ func (o *outage) work(ctx context.Context, t *testing.T, seed int64) *sync.WaitG
 	}
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			o.podLife(ctx, t)
+			o.podLife(ctx)
 		}
 	})
 	return &wg
@@ -175,7 +175,7 @@ func (o *outage) change(ctx context.Context, s *stored) {
 }
 
 // podLife is a pod with a container, from run to removal.
-func (o *outage) podLife(ctx context.Context, t *testing.T) {
+func (o *outage) podLife(ctx context.Context) {
 	config := nodetest.PodConfig(o.Node)
 	made, err := o.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
@@ -210,7 +210,7 @@ func (o *outage) note(ctx context.Context, change func()) {
 func (o *outage) cut(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := o.work(ctx, t, r.Int63())
+	done := o.work(ctx, r.Int63())
 	time.Sleep(time.Duration(r.Intn(500)) * time.Millisecond)
 	o.mu.Lock()
 	cancel()
