@@ -33,7 +33,6 @@ type outage struct {
 	has      map[string]bool      // tags of images, by what was acknowledged last
 	busy     map[string]bool      // a call for the tag is under way, or has failed: nothing is promised
 	removed  map[string]bool      // pods whose removal was acknowledged
-	pulls    int                  // acknowledged
 	acked    map[string]time.Time // when tags were pulled since the last boot
 	at       time.Time            // of the last cut
 	lost     time.Duration        // the longest that an image that was lost had been there
@@ -324,7 +323,7 @@ func (o *outage) checkImages(t *testing.T) {
 		switch {
 		case o.busy[s.ref], there == o.has[s.ref]:
 		case there:
-			o.outcomes["images whose removal was lost"]++
+			t.Errorf("%s is there again, whose removal was acknowledged", s.ref)
 		case !o.acked[s.ref].IsZero():
 			o.outcomes["images whose pull was lost"]++
 			o.lost = max(o.lost, o.at.Sub(o.acked[s.ref]))
@@ -346,7 +345,9 @@ func (o *outage) checkImages(t *testing.T) {
 }
 
 // TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are for each file system.
-// Pods and images that were removed are gone, or there as before.
+// berthd becomes ready, images that are told are whole, and so are all that an earlier boot has told; one whose pull was acknowledged in
+// the moment before may be gone. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to fail where
+// a layer counts after a boot without a sync, and where the file of a removed image is taken for the image.
 func TestPowerCuts(t *testing.T) {
 	cuts := int(number(t, "BERTH_POWER", 2))
 	r := chance(t)
