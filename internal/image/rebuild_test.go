@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand"
 	"os"
@@ -154,6 +155,43 @@ func TestWhatIsLostWithADatabaseIsSaid(t *testing.T) {
 	}
 	if now := f.layerDirs(); !slices.Equal(now, dirs) {
 		t.Errorf("layers are %v, and were %v", now, dirs)
+	}
+}
+
+// TestAPowerFailureBringsNoRemovedImageBack: the removal of its own file was not on the disk, and that of its record was. It was seen to fail
+// where such a file is taken for an image that the database has lost.
+func TestAPowerFailureBringsNoRemovedImageBack(t *testing.T) {
+	f := newFixture(t)
+	shared := rt.Layer(rt.File("shared", 0o644, "x"))
+	f.push("stays:1", shared)
+	f.push("removed:1", shared, rt.Env("REMOVED=1"))
+	f.pull("stays:1")
+	want := f.describeAll()
+	f.pull("removed:1")
+	if err := f.Close(); err != nil { // all files are written
+		t.Fatal(err)
+	}
+	before := t.TempDir()
+	if err := os.CopyFS(before, os.DirFS(filepath.Join(f.root, "records"))); err != nil {
+		t.Fatal(err)
+	}
+	f.open()
+	if err := f.Remove(context.Background(), host+"removed:1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	records := filepath.Join(f.root, "records")
+	if err := errors.Join(os.RemoveAll(records), os.CopyFS(records, os.DirFS(before))); err != nil {
+		t.Fatal(err)
+	}
+	f.open()
+	if got := f.describeAll(); got != want {
+		t.Errorf("there is\n%s\nand was\n%s", got, want)
+	}
+	if left, err := os.ReadDir(records); err != nil || len(left) != 1 {
+		t.Errorf("files of images: %v, %v", left, err)
 	}
 }
 

@@ -347,7 +347,7 @@ func (o *outage) checkImages(t *testing.T) {
 // TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are for each file system.
 // berthd becomes ready, images that are told are whole, and so are all that an earlier boot has told; one whose pull was acknowledged in
 // the moment before may be gone. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to fail where
-// a layer counts after a boot without a sync, and where the file of a removed image is taken for the image.
+// a layer counts after a boot without a sync.
 func TestPowerCuts(t *testing.T) {
 	cuts := int(number(t, "BERTH_POWER", 2))
 	r := chance(t)
