@@ -18,7 +18,7 @@ type Pod struct {
 	CgroupParent             string
 	DNS                      *model.DNS
 	// Before is the network that the pod had until it was lost: its addresses are asked for again, and a network that gives
-	// others fails.
+	// others fails. For Reconcile it is the network that the pod has, as far as its record says.
 	Before *Result
 }
 
@@ -47,8 +47,9 @@ type Provider interface {
 	Teardown(ctx context.Context, pod *Pod) error
 	Status(ctx context.Context) Status
 	// Reconcile removes all that is of no live pod and puts in place what live pods have lost. It must be given every
-	// pod that is set up, or being set up, and those that only keep their addresses.
-	Reconcile(ctx context.Context, live []*Pod) error
+	// pod that is set up, or being set up, and those that only keep their addresses. A record of the network that is gone is
+	// made anew; lost are the pods, by their IDs, whose network is gone with it, and why.
+	Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error)
 	// SetPodCIDR takes the range that the cluster gives to the node: one prefix, or one of each family with a comma
 	// between. The bridge uses it from when no pod has an address of another; a CNI plugin that asks for the ipRanges
 	// capability is offered it for new pods.

@@ -2,9 +2,11 @@ package network
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -137,18 +139,30 @@ func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod
 	if err := p.bridge.Detach(ctx, pod.ID); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	cidrs := p.cidrs
-	p.mu.Unlock()
-	got, err := p.cni.Add(ctx, network.Network, cni.Attachment{
-		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, NetNS: pod.NetNS, Ports: pod.Ports,
-		Annotations: pod.Annotations, CgroupParent: pod.CgroupParent, DNS: pod.DNS, CIDRs: cidrs,
-		Before: pod.before(),
-	})
+	got, err := p.cni.Add(ctx, network.Network, p.attachment(pod))
 	if err != nil {
 		return nil, err
 	}
 	return &Result{IPs: got.IPs, Interface: cni.Interface, CNI: got.Raw}, nil
+}
+
+// attachment is a pod as CNI sees it.
+func (p *provider) attachment(pod *Pod) cni.Attachment {
+	p.mu.Lock()
+	cidrs := p.cidrs
+	p.mu.Unlock()
+	return cni.Attachment{
+		ID: pod.ID, Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, NetNS: pod.NetNS, Ports: pod.Ports,
+		Annotations: pod.Annotations, CgroupParent: pod.CgroupParent, DNS: pod.DNS, CIDRs: cidrs,
+		Before: pod.before(),
+	}
+}
+
+// endpoint is a pod as the bridge sees it.
+func endpoint(pod *Pod) bridge.Endpoint {
+	return bridge.Endpoint{
+		ID: pod.ID, Pod: pod.Namespace + "/" + pod.Name, NetNS: pod.NetNS, Ports: pod.Ports, Addresses: pod.before(),
+	}
 }
 
 func (p *provider) setupBridge(ctx context.Context, pod *Pod) (*Result, error) {
@@ -161,9 +175,7 @@ func (p *provider) setupBridge(ctx context.Context, pod *Pod) (*Result, error) {
 				"does: %w", key, errdefs.ErrNotImplemented)
 		}
 	}
-	addrs, err := p.bridge.Attach(ctx, bridge.Endpoint{
-		ID: pod.ID, Pod: pod.Namespace + "/" + pod.Name, NetNS: pod.NetNS, Ports: pod.Ports,
-	})
+	addrs, err := p.bridge.Attach(ctx, endpoint(pod))
 	if err != nil {
 		return nil, err
 	}
@@ -200,15 +212,46 @@ func (p *provider) Status(ctx context.Context) Status {
 	return Status{Ready: true, Message: broken}
 }
 
-func (p *provider) Reconcile(ctx context.Context, live []*Pod) error {
-	paths, alive := map[string]string{}, map[string]bool{}
+func (p *provider) Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error) {
+	ends, alive := map[string]bridge.Endpoint{}, map[string]bool{}
+	lost = map[string]error{}
 	for _, pod := range live {
-		paths[pod.ID], alive[pod.ID] = pod.NetNS, true
-		if pod.NetNS != "" && !p.bridge.Has(pod.ID) && !p.cni.Has(pod.ID) {
-			p.log.Warn("the pod has no network on record", "pod", pod.Namespace+"/"+pod.Name)
+		alive[pod.ID] = true
+		switch {
+		case p.bridge.Has(pod.ID):
+			ends[pod.ID] = endpoint(pod)
+		case p.byCNI(pod):
+			network, _, err := p.choose()
+			if err != nil {
+				p.log.Warn("choose the network of pods", "error", err)
+			}
+			var result json.RawMessage
+			if pod.Before != nil {
+				result = pod.Before.CNI
+			}
+			if err := p.cni.Restore(network.Network, p.attachment(pod), result); err != nil {
+				lost[pod.ID] = err
+			}
+		default:
+			ends[pod.ID] = endpoint(pod)
 		}
 	}
-	return errors.Join(p.bridge.Reconcile(ctx, paths), p.cni.Reconcile(ctx, alive))
+	lostEnds, err := p.bridge.Reconcile(ctx, ends)
+	maps.Copy(lost, lostEnds)
+	return lost, errors.Join(err, p.cni.Reconcile(ctx, alive))
+}
+
+// byCNI tells whether plugins have joined a pod that is not on the bridge's record. Where no record is left, what they answered or the
+// bridge's interface tells, or else what a new pod would get.
+func (p *provider) byCNI(pod *Pod) bool {
+	switch {
+	case p.cni.Has(pod.ID), p.cni.Cached(pod.ID), pod.Before != nil && pod.Before.CNI != nil:
+		return true
+	case p.bridge.HasInterface(pod.ID):
+		return false
+	}
+	network, _, err := p.choose()
+	return err == nil && network.Network != nil
 }
 
 func (p *provider) SetPodCIDR(ctx context.Context, cidr string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -81,24 +82,51 @@ func (m *Manager) reconcile(ctx context.Context) error {
 		}
 		switch r.Phase {
 		case SandboxReady:
-			live = append(live, m.networkPod(&r))
+			live = append(live, m.joinedPod(&r))
 		case SandboxCreating, SandboxRemoving: // it is being removed, and its network stays while its containers live
 			if m.runsSomething(s) {
-				live = append(live, m.networkPod(&r))
+				live = append(live, m.joinedPod(&r))
 			}
 		case SandboxBroken: // StartSandbox gives it its address back
-			pod := m.networkPod(&r)
+			pod := m.joinedPod(&r)
 			pod.NetNS = ""
 			live = append(live, pod)
 		}
 	}
-	if err := m.cfg.Network.Reconcile(ctx, live); err != nil {
-		m.log.Error("compare the network with the pods", "error", err) // Status says so, too
-	}
+	m.reconcileNetwork(ctx, live)
 	if err := m.cfg.Images.Collect(ctx); err != nil {
 		m.log.Error("collect image layers that nobody needs", "error", err)
 	}
 	return nil
+}
+
+// reconcileNetwork compares the network with the pods. One whose network is lost is not ready any more.
+func (m *Manager) reconcileNetwork(ctx context.Context, live []*network.Pod) {
+	lost, err := m.cfg.Network.Reconcile(ctx, live)
+	if err != nil {
+		m.log.Error("compare the network with the pods", "error", err) // Status says so, too
+	}
+	for id, why := range lost {
+		m.log.Error("the network of a pod is lost", "pod_id", id, "error", why)
+		if s := m.pod[id]; s.record().Phase == SandboxReady {
+			m.clean("record that a pod is broken", id, m.breakSandbox(s, "network"))
+		}
+	}
+}
+
+// joinedPod is a pod with the network that it has by its record.
+func (m *Manager) joinedPod(r *SandboxRecord) *network.Pod {
+	pod := m.networkPod(r)
+	if len(r.IPs) == 0 {
+		return pod
+	}
+	pod.Before = &network.Result{Interface: r.Interface, CNI: r.Network}
+	for _, text := range r.IPs {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			pod.Before.IPs = append(pod.Before.IPs, ip)
+		}
+	}
+	return pod
 }
 
 func (m *Manager) clean(what, id string, err error) {

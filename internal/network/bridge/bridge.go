@@ -68,8 +68,9 @@ type Bridge struct {
 	entering int             // endpoints that are being attached and may have no record yet
 	pools    []*pool         // IPv4 first as configured; empty: not chosen
 	node     []netip.Prefix
-	idle     time.Time // since when there is no endpoint
-	problem  error     // why the fabric is not in place
+	former   []netip.Prefix // the range of an earlier process's endpoints
+	idle     time.Time      // since when there is no endpoint
+	problem  error          // why the fabric is not in place
 	closed   bool
 	noIPv6   sync.Once
 }
@@ -112,41 +113,66 @@ func (b *Bridge) load(dir string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := readFile(filepath.Join(b.cfg.StateDir, nodeFile), &b.node); err != nil {
+	if err := b.loadNode(); err != nil {
 		return err
 	}
-	if CheckCIDRs(b.node) != nil {
-		b.node = nil
-	}
 	var n network
-	known, err := readFile(filepath.Join(b.cfg.StateDir, networkFile), &n)
+	known, spoilt, err := readFile(filepath.Join(b.cfg.StateDir, networkFile), &n)
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 || !known || CheckCIDRs(n.CIDRs) != nil {
-		n.CIDRs = nil
-	}
-	if len(n.CIDRs) > 0 {
-		if want := b.wantedCIDRs(); len(want) > 0 && !slices.Equal(want, n.CIDRs) {
-			b.log.Warn("pods live in another range than is configured; it changes when none is left",
-				"range", cidrText(n.CIDRs), "configured", cidrText(want))
-		}
-		if err := b.setPools(n.CIDRs); err != nil {
-			return err
-		}
+	if spoilt != nil {
+		b.log.Warn("the record of the pods' range is spoilt", "error", spoilt)
 	}
 	slices.SortFunc(records, func(a, c *record) int { return a.Created.Compare(c.Created) })
 	for _, r := range records {
 		b.records[r.ID] = r
-		for _, addr := range r.Addresses {
-			for _, p := range b.pools {
-				if p.claim(r.ID, addr) {
-					p.store.last = addr
-				}
-			}
+	}
+	if known && spoilt == nil && CheckCIDRs(n.CIDRs) == nil {
+		b.former = n.CIDRs
+	}
+	if len(records) == 0 || len(b.former) == 0 {
+		return nil
+	}
+	if want := b.wantedCIDRs(); len(want) > 0 && !slices.Equal(want, b.former) {
+		b.log.Warn("pods live in another range than is configured; it changes when none is left",
+			"range", cidrText(b.former), "configured", cidrText(want))
+	}
+	return b.setPools(b.former)
+}
+
+// loadNode reads what SetCIDRs was last given, from the second file where the first is spoilt or gone.
+func (b *Bridge) loadNode() error {
+	for _, name := range []string{nodeFile, nodeSpare} {
+		var n network
+		path := filepath.Join(b.cfg.StateDir, name)
+		found, spoilt, err := readFile(path, &n)
+		if err != nil {
+			return err
+		}
+		if found && spoilt != nil { // an earlier version of berthd wrote a list
+			_, spoilt, err = readFile(path, &n.CIDRs)
+		}
+		if err != nil {
+			return err
+		}
+		if spoilt == nil {
+			spoilt = CheckCIDRs(n.CIDRs)
+		}
+		if spoilt != nil {
+			b.log.Warn("a record of the node's range is spoilt", "file", path, "error", spoilt)
+		} else if len(n.CIDRs) > 0 {
+			b.node = n.CIDRs
+			return b.saveNode(n.CIDRs)
 		}
 	}
 	return nil
+}
+
+// saveNode writes both records of the node's range.
+func (b *Bridge) saveNode(cidrs []netip.Prefix) error {
+	n := network{CIDRs: cidrs}
+	return errors.Join(writeFile(filepath.Join(b.cfg.StateDir, nodeFile), n), writeFile(filepath.Join(b.cfg.StateDir, nodeSpare), n))
 }
 
 // wantedCIDRs are those of the configuration, else those that the node was told. None: to be chosen.
@@ -157,6 +183,7 @@ func (b *Bridge) wantedCIDRs() []netip.Prefix {
 	return b.node
 }
 
+// setPools decides where addresses come from. Those of the records are taken.
 func (b *Bridge) setPools(cidrs []netip.Prefix) error {
 	var pools []*pool
 	for _, c := range cidrs {
@@ -167,7 +194,27 @@ func (b *Bridge) setPools(cidrs []netip.Prefix) error {
 		pools = append(pools, p)
 	}
 	b.pools = pools
+	records := slices.SortedFunc(maps.Values(b.records), func(a, c *record) int { return a.Created.Compare(c.Created) })
+	for _, r := range records {
+		b.claim(r)
+	}
 	return nil
+}
+
+// claim takes a record's addresses, and returns those that are not to be had. mu is held, or nobody else has the bridge yet.
+func (b *Bridge) claim(r *record) (others []netip.Addr) {
+	for _, addr := range r.Addresses {
+		if !slices.ContainsFunc(b.pools, func(p *pool) bool {
+			ok := p.claim(r.ID, addr)
+			if ok {
+				p.store.last = addr
+			}
+			return ok
+		}) {
+			others = append(others, addr)
+		}
+	}
+	return others
 }
 
 // Attach joins an endpoint to the bridge, all or nothing, and returns its addresses, in the order of the ranges. An
@@ -605,7 +652,7 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 		return fmt.Errorf("pod CIDR %s: %d pods have addresses of %s: %w", cidrText(cidrs), users, cidrText(now),
 			errdefs.ErrFailedPrecondition)
 	}
-	if err := writeFile(filepath.Join(b.cfg.StateDir, nodeFile), cidrs); err != nil {
+	if err := b.saveNode(cidrs); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -322,7 +322,7 @@ func TestAKillInTheMiddleOfADetachLosesNothing(t *testing.T) {
 			t.Errorf("interface %s has no record (%v)", name, err)
 		}
 	}
-	testhost.Check(t, b.Reconcile(ctx, nil))
+	testhost.Check(t, reconcile(b, nil))
 	nothingLeft(t, b.cfg)
 }
 
@@ -428,7 +428,7 @@ func TestARestartKeepsPodsAndTheirAddresses(t *testing.T) {
 	if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
 		t.Fatalf("while the daemon is away: %q, %v", name, err)
 	}
-	testhost.Check(t, next.Reconcile(ctx, map[string]string{"p": p.NetNS}))
+	testhost.Check(t, reconcile(next, map[string]Endpoint{"p": p.Endpoint}))
 	if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
 		t.Fatalf("after the restart: %q, %v", name, err)
 	}
@@ -448,7 +448,7 @@ func TestARestartKeepsPodsAndTheirAddresses(t *testing.T) {
 	if err != nil || again[0] != p.addrs[0] || again[1] != p.addrs[1] {
 		t.Errorf("%v, %v; want %v", again, err, p.addrs)
 	}
-	testhost.Check(t, next.Reconcile(ctx, nil))
+	testhost.Check(t, reconcile(next, nil))
 	b.mu.Lock()
 	b.records = map[string]*record{}
 	b.mu.Unlock()
@@ -470,7 +470,7 @@ func TestLeftoversOfACrashGo(t *testing.T) {
 	testhost.Unpin(p.NetNS)
 
 	next := crash(t, b)
-	testhost.Check(t, next.Reconcile(ctx, nil))
+	testhost.Check(t, reconcile(next, nil))
 	testhost.Check(t, next.Close())
 	nothingLeft(t, b.cfg)
 	b.mu.Lock()
@@ -483,7 +483,7 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	b := open(t, Config{Name: "brfix", StateDir: t.TempDir()})
 	p := attach(t, b, "p", tcp(8080, 80))
 	testhost.Serve(t, p.NetNS, "tcp", ":80", "p")
-	live := map[string]string{"p": p.NetNS}
+	live := map[string]Endpoint{"p": p.Endpoint}
 	answers := func(when string) {
 		t.Helper()
 		if name, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err != nil || name != "p" {
@@ -501,7 +501,7 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	if _, _, err := testhost.Ask(t, out, "tcp", "198.51.100.1:8080"); err == nil {
 		t.Fatal("the ruleset was not flushed")
 	}
-	testhost.Check(t, b.Reconcile(ctx, live))
+	testhost.Check(t, reconcile(b, live))
 	answers("after nft flush ruleset")
 
 	flush()
@@ -518,7 +518,7 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	testhost.Check(t, b.Detach(ctx, q.ID))
 
 	testhost.Check(t, removeLink(vethName("brfix", "p")))
-	testhost.Check(t, b.Reconcile(ctx, live))
+	testhost.Check(t, reconcile(b, live))
 	answers("after the veth was deleted")
 
 	flush()
@@ -636,7 +636,7 @@ func TestAnInterfaceThatIsNotOursIsLeftAlone(t *testing.T) {
 	if !errdefs.IsFailedPrecondition(err) || b.Health() == nil {
 		t.Errorf("got %v, health %v", err, b.Health())
 	}
-	testhost.Check(t, b.Reconcile(ctx, nil))
+	testhost.Check(t, reconcile(b, nil))
 	testhost.Check(t, b.Close())
 	if _, err := netlink.LinkByName("brforeign"); err != nil {
 		t.Error(err)

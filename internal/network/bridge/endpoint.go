@@ -17,6 +17,9 @@ type Endpoint struct {
 	Pod   string // namespace/name, for messages
 	NetNS string // path of the pinned network namespace
 	Ports []model.PortMapping
+	// Addresses are those that the caller knows it to have. They count where the bridge has lost its record, and the kernel does not
+	// say others.
+	Addresses []netip.Addr
 }
 
 // hostPort is one key of the table's maps: packets of a protocol to a port of an address go to a port of the pod.

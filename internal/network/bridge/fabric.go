@@ -392,10 +392,16 @@ func (b *Bridge) repair(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Reconcile removes what is of no live endpoint, and puts in place again what live ones have lost. live maps IDs to the
-// paths of network namespaces; one that is not there (after a reboot) means that the endpoint only keeps its addresses.
-// It must name every endpoint that is attached, or being attached, when it is called.
-func (b *Bridge) Reconcile(ctx context.Context, live map[string]string) error {
+// Reconcile removes what is of no live endpoint, and puts in place again what live ones have lost, records too. live has the endpoints by
+// their IDs; a network namespace that is not there (after a reboot) means that the endpoint only keeps its addresses.
+// It must name every endpoint that is attached, or being attached, when it is called. lost are those whose records are gone
+// and cannot be made anew: they have no network any more.
+func (b *Bridge) Reconcile(ctx context.Context, live map[string]Endpoint) (lost map[string]error, err error) {
+	lost = b.rebuild(live)
+	return lost, b.reconcile(ctx, live)
+}
+
+func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error {
 	b.mu.Lock()
 	var dead, alive []*record
 	for id, r := range b.records {
@@ -415,7 +421,7 @@ func (b *Bridge) Reconcile(ctx context.Context, live map[string]string) error {
 	if _, err := b.awaitLeaving(ctx, math.MaxInt); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	if err := b.removeStrays(); err != nil {
+	if err := errors.Join(b.removeStrays(), b.removeSpoilt()); err != nil {
 		errs = append(errs, err)
 	}
 	if len(alive) == 0 {
@@ -433,7 +439,7 @@ func (b *Bridge) Reconcile(ctx context.Context, live map[string]string) error {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, r := range alive {
-		if err := b.restore(ctx, r, live[r.ID]); err != nil {
+		if err := b.restore(ctx, r, live[r.ID].NetNS); err != nil {
 			errs = append(errs, fmt.Errorf("pod %s (%s): %w", r.Pod, r.ID, err))
 		}
 	}

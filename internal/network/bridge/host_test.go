@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -25,13 +26,22 @@ func open(t testing.TB, cfg Config) *Bridge {
 	b, err := Open(cfg)
 	testhost.Check(t, err)
 	t.Cleanup(func() {
-		if err := b.Reconcile(context.Background(), nil); err != nil {
+		if err := reconcile(b, nil); err != nil {
 			t.Error(err)
 		}
 		b.Close()
 		nothingLeft(t, cfg)
 	})
 	return b
+}
+
+// reconcile is Reconcile where no endpoint is lost.
+func reconcile(b *Bridge, live map[string]Endpoint) error {
+	lost, err := b.Reconcile(context.Background(), live)
+	for id, why := range lost {
+		err = errors.Join(err, fmt.Errorf("%s is lost: %w", id, why))
+	}
+	return err
 }
 
 func nothingLeft(t testing.TB, cfg Config) {

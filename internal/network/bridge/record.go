@@ -3,6 +3,7 @@ package bridge
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"berth/internal/model"
+	"berth/internal/state"
 )
 
 // record is an endpoint on disk. It is written before anything of the endpoint is in the kernel.
@@ -39,14 +41,18 @@ type network struct {
 const (
 	endpointsDir = "endpoints"
 	networkFile  = "network.json"
-	nodeFile     = "node-cidrs.json" // what the node was told with SetCIDRs, which outlives the bridge
+	// What the node was told with SetCIDRs, which outlives the bridge; twice, since nothing else tells it again soon.
+	nodeFile, nodeSpare = "node-cidrs.json", "node-cidrs.json.spare"
 )
 
-// writeFile puts a file in place whole. It does not sync: a record that a power failure takes away names kernel objects
-// that the same failure took away. A file that is new is written where it is, without a rename: one
-// that a crash cut off says that nothing had been made yet, and is passed over.
+// writeFile puts a file in place whole, with the seal of a record. It does not sync: a record that a power failure takes away names
+// kernel objects that the same failure took away. A file that is new is written where it is, without a rename: one that a crash cut
+// off says that nothing had been made yet.
 func writeFile(path string, v any) error {
 	data, err := json.Marshal(v)
+	if err == nil {
+		data, err = state.Seal(data)
+	}
 	if err != nil {
 		return err
 	}
@@ -68,17 +74,23 @@ func writeFile(path string, v any) error {
 	return nil
 }
 
-// readFile tells whether there is a file that could be read. One that does not parse counts as absent: whoever reads it
-// goes on from what the kernel says.
-func readFile(path string, v any) (bool, error) {
+// readFile reads a file. found is false where there is none. One that is not as it was written is told as spoilt: whoever reads it goes
+// on from what the kernel says. The error is of the disk, or a *state.FormatError.
+func readFile(path string, v any) (found bool, spoilt, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
+		return false, nil, nil
 	}
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
-	return json.Unmarshal(data, v) == nil, nil
+	var newer *state.FormatError
+	if err := state.Unseal(path, data); errors.As(err, &newer) {
+		return false, nil, err
+	} else if err != nil {
+		return true, err, nil
+	}
+	return true, json.Unmarshal(data, v), nil
 }
 
 func removeFile(path string) error {
@@ -92,7 +104,7 @@ func (b *Bridge) recordPath(id string) string {
 	return filepath.Join(b.cfg.StateDir, endpointsDir, id+".json")
 }
 
-// loadRecords reads all records, and removes files that are none.
+// loadRecords reads all records, and removes files that are none. A record that is spoilt stays: Reconcile makes it anew, or removes it.
 func loadRecords(dir string, log *slog.Logger) ([]*record, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -101,27 +113,39 @@ func loadRecords(dir string, log *slog.Logger) ([]*record, error) {
 	var all []*record
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		r := new(record)
-		ok := false
-		if id, isRecord := strings.CutSuffix(e.Name(), ".json"); isRecord {
-			if ok, err = readFile(path, r); err != nil {
-				return nil, err
-			}
-			ok = ok && r.ID == id && len(r.Addresses) > 0 && r.Link != "" && ValidatePorts(r.Ports) == nil
-		}
-		if ok {
-			r.hostPorts, err = hostPorts(r.Ports, r.Addresses)
-			ok = err == nil
-		}
-		if !ok {
-			log.Warn("removing a broken record of the pod network", "file", path)
+		id, isRecord := strings.CutSuffix(e.Name(), ".json")
+		if !isRecord { // what a crash has left of a write
 			if err := removeFile(path); err != nil {
 				return nil, err
 			}
+			continue
+		}
+		r := new(record)
+		_, spoilt, err := readFile(path, r)
+		if err != nil {
+			return nil, err
+		}
+		if spoilt == nil {
+			spoilt = r.check(id)
+		}
+		if spoilt != nil {
+			log.Warn("a record of the pod network is spoilt", "pod_id", id, "error", spoilt)
 			continue
 		}
 		r.open = true // as far as is known; Reconcile makes it so
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// check says what is wrong with a record that was read for an ID, and expands its ports.
+func (r *record) check(id string) error {
+	if r.ID != id || len(r.Addresses) == 0 || r.Link == "" {
+		return fmt.Errorf("it is of %q, with the addresses %v and the interface %q", r.ID, r.Addresses, r.Link)
+	}
+	err := ValidatePorts(r.Ports)
+	if err == nil {
+		r.hostPorts, err = hostPorts(r.Ports, r.Addresses)
+	}
+	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/namespace"
 	"berth/internal/network/keylock"
+	"berth/internal/state"
 
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
@@ -92,19 +93,22 @@ func Open(cfg Config) (*Networks, error) {
 	}
 	for _, e := range entries {
 		path := filepath.Join(cfg.StateDir, e.Name())
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		r := new(record)
-		// A record is put in place whole. What is not whole is from before any plugin ran.
-		if json.Unmarshal(data, r) != nil || r.ID+".json" != e.Name() {
+		id, isRecord := strings.CutSuffix(e.Name(), ".json")
+		if !isRecord { // what a crash has left of a write
 			if err := os.Remove(path); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		n.records[r.ID] = r
+		r, spoilt, err := readRecord(path, id)
+		if err != nil {
+			return nil, err
+		}
+		if spoilt != nil { // Restore makes it anew where its pod lives, and Reconcile removes it otherwise
+			cfg.Logger.Warn("a record of the pod network is spoilt", "pod_id", id, "error", spoilt)
+			continue
+		}
+		n.records[id] = r
 	}
 	if cfg.ConfDir != "" {
 		n.follow = follow(cfg.ConfDir)
@@ -195,6 +199,9 @@ func loopbackUp() error {
 
 func (n *Networks) write(r *record) error {
 	data, err := json.Marshal(r)
+	if err == nil {
+		data, err = state.Seal(data)
+	}
 	if err != nil {
 		return err
 	}
@@ -288,6 +295,7 @@ func (n *Networks) Reconcile(ctx context.Context, live map[string]bool) error {
 	for _, id := range dead {
 		errs = append(errs, n.Del(ctx, id))
 	}
+	errs = append(errs, n.removeSpoilt())
 	list := n.Selected().Network
 	if list == nil {
 		return errors.Join(errs...)
