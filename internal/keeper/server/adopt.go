@@ -25,10 +25,11 @@ const adoptGrace = 10 * time.Second
 
 // inherit goes on with the table that a dead keeper of this directory has left.
 func (s *Server) inherit() error {
-	rows, err := s.load()
+	rows, lost, err := s.load()
 	if err != nil {
 		return err
 	}
+	s.lost = lost
 	for _, r := range rows {
 		c := s.newContainer(*r)
 		if r.Held {
@@ -36,9 +37,10 @@ func (s *Server) inherit() error {
 			if c.row.Held = false; !s.runtime(r).begun(c) {
 				c.row.State = keeper.StateStarting
 			}
-			if err := s.save(&c.row); err != nil {
-				c.log.Error("save row of the table", "error", err)
-			}
+		}
+		// In both files again, whichever was spoilt or had not been written.
+		if err := s.save(&c.row); err != nil {
+			c.log.Error("save row of the table", "error", err)
 		}
 		if c.row.State == keeper.StateStarting {
 			s.abort(c)
@@ -381,6 +383,19 @@ func (s *Server) isSettled() bool {
 	return s.settled
 }
 
+// endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told of it.
+func (s *Server) endLost(id string) {
+	if _, err := s.get(id); err == nil {
+		return
+	}
+	s.log.Error("a container whose row is lost is ended", "container", id)
+	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+	defer cancel()
+	if err := s.deleteUnknown(ctx, id); err != nil {
+		s.log.Error("end a container whose row is lost", "container", id, "error", err)
+	}
+}
+
 // settle ends the time in which things are handed back: what nobody kept is lost.
 func (s *Server) settle() {
 	if s.begin() != nil {
@@ -393,7 +408,12 @@ func (s *Server) settle() {
 		return
 	}
 	s.settled = true
+	lost := s.lost
+	s.lost = nil
 	s.mu.Unlock()
+	for _, id := range lost {
+		s.watching.Go(func() { s.endLost(id) })
+	}
 	for _, c := range s.all() {
 		c.mu.Lock()
 		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan && !c.ending

@@ -505,8 +505,15 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 			}
 			return os.RemoveAll(dir)
 		}
-		if err != nil {
-			return fmt.Errorf("load container %s: %w", c.id, err)
+		if err != nil { // the file is spoilt, and the row says what there is
+			c.log.Error("libcontainer's state is unreadable; its cgroups are removed without it", "error", err)
+			c.mu.Lock()
+			kept := maps.Clone(c.row.Cgroups)
+			c.mu.Unlock()
+			if err := errors.Join(r.destroyCgroup(c), killAll(kept), cgroups.RemovePaths(kept)); err != nil {
+				return err
+			}
+			return os.RemoveAll(dir)
 		}
 	}
 	if err := lib.Destroy(); err != nil {

@@ -4,14 +4,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/keeper"
+	"berth/internal/state"
 )
 
 // row is a container as it is written to disk and given into custody: what another keeper needs to go on.
@@ -129,51 +132,105 @@ func checkID(kind, id string) error {
 	return nil
 }
 
-func (s *Server) rowPath(id string) string { return filepath.Join(s.cfg.Dir, rowsDir, id+".json") }
+func (s *Server) rowPath(id string) string { return filepath.Join(s.cfg.Dir, rowsDir, id+rowSuffix) }
 
-// save writes a row, whole or not at all. It does not sync: the table does not outlive a boot.
+// A row has two files, which say the same unless the keeper is killed between them: the first is the newer one then.
+const rowSuffix, rowSpareSuffix = ".json", ".json.spare"
+
+// save writes a row into both of its files, with the seal of a record. The first is written whole or not at all. It does not sync: the
+// table does not outlive a boot.
 func (s *Server) save(r *row) error {
 	b, err := json.Marshal(r)
+	if err == nil {
+		b, err = state.Seal(b)
+	}
 	if err != nil {
 		return err
 	}
-	if err := writeWhole(s.rowPath(r.ID), b); err != nil {
+	path := s.rowPath(r.ID)
+	if err = writeWhole(path, b); err == nil {
+		err = os.WriteFile(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, b, 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("save container %s: %w", r.ID, err)
 	}
 	return nil
 }
 
+// forget removes a row. The first file goes last: a second one alone is a row whose first file was lost.
 func (s *Server) forget(id string) error {
-	if err := os.Remove(s.rowPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	path := s.rowPath(id)
+	for _, p := range []string{strings.TrimSuffix(path, rowSuffix) + rowSpareSuffix, path} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
 
-// load reads all rows. One that does not parse is reported and left out.
-func (s *Server) load() ([]*row, error) {
+// load reads all rows. lost are the containers whose rows are spoilt, in both files. A row that a newer keeper has written is an error, a
+// *state.FormatError, and nothing is changed then.
+func (s *Server) load() (rows []*row, lost []string, err error) {
 	dir := filepath.Join(s.cfg.Dir, rowsDir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var rows []*row
+	var strays []string
+	ids := map[string]bool{}
 	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), ".json")
+		id, ok := strings.CutSuffix(e.Name(), rowSpareSuffix)
+		if !ok {
+			id, ok = strings.CutSuffix(e.Name(), rowSuffix)
+		}
 		if !ok || strings.HasPrefix(id, ".") {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
+			strays = append(strays, filepath.Join(dir, e.Name()))
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		r := &row{}
-		if err == nil {
-			err = json.Unmarshal(b, r)
-		}
-		if err != nil || r.ID != id {
-			s.log.Error("row of the table is unreadable", "container", id, "error", err)
-			continue
-		}
-		rows = append(rows, r)
+		ids[id] = true
 	}
-	return rows, nil
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		path := s.rowPath(id)
+		r, err := readRow(path, id)
+		var newer *state.FormatError
+		if err != nil && !errors.As(err, &newer) {
+			spare, spareErr := readRow(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, id)
+			if spareErr == nil {
+				s.log.Warn("a row of the table is spoilt, and its second file was read", "container", id, "error", err)
+			}
+			r, err = spare, errors.Join(err, spareErr)
+			if spareErr == nil {
+				err = nil
+			}
+		}
+		switch {
+		case errors.As(err, &newer):
+			return nil, nil, err
+		case err != nil:
+			s.log.Error("row of the table is unreadable", "container", id, "error", err)
+			lost = append(lost, id)
+		default:
+			rows = append(rows, r)
+		}
+	}
+	for _, path := range strays {
+		_ = os.Remove(path)
+	}
+	return rows, lost, nil
+}
+
+// readRow reads one file of a row. One without a seal is of a keeper from before there were seals.
+func readRow(path, id string) (*row, error) {
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = state.Unseal(path, b)
+	}
+	r := &row{}
+	if err == nil {
+		err = json.Unmarshal(b, r)
+	}
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("%s is the row of %q", path, r.ID)
+	}
+	return r, err
 }

@@ -66,6 +66,7 @@ type Server struct {
 	subs       map[string]*subscriber
 	files      map[string]*delivery
 	left       map[string]leftClient // clients that were attached to containers which are off the table, by attach ID
+	lost       []string              // containers whose rows are spoilt, until settle
 	bare       bool                  // the table was not there when this keeper came; set before it serves
 	settled    bool                  // the time to hand containers back is over
 	upgrading  bool                  // nothing new may begin

@@ -332,10 +332,13 @@ func NewMark(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY, 0)
 }
 
-// Begun says whether the program has begun, or is about to, whose first process has this mark.
+// Begun says whether the program has begun, or is about to, whose first process has this mark. A mark that says neither is an error.
 func Begun(path string) (bool, error) {
 	b, err := os.ReadFile(path)
-	return string(b) == C.STAGE_BEGUN, err
+	if err == nil && string(b) != C.STAGE_BEGUN && string(b) != C.STAGE_WAITS {
+		err = fmt.Errorf("the mark %s is spoilt: it says %q", path, b)
+	}
+	return err == nil && string(b) == C.STAGE_BEGUN, err
 }
 
 // Is says whether a process is a stage still, and not the program yet.
