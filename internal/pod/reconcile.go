@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
+	"berth/internal/cgroup"
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/network"
@@ -258,25 +260,30 @@ func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container
 		}
 	case ContainerStarting, ContainerRunning:
 		row, known := m.startDecided(ctx, c.id, row)
+		lived, ended := false, true
+		if known && row == nil {
+			lived, ended = m.endUnlisted(removals, c)
+		}
 		switch {
 		case !known:
 			// The keeper does not say: as it was, until it does.
-		case row == nil && r.Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
+		case !ended:
+			m.later("end what the keeper does not know", c.id, func(ctx context.Context) error {
+				if _, ended := m.endUnlisted(ctx, c); !ended {
+					return errors.New("its processes live")
+				}
+				m.finishLost(c)
+				m.releaseEnded(ctx, c)
+				return nil
+			})
+		case row == nil && !lived && r.Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
 			// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
 			m.clean("record that a start was cut off", c.id, m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerCreated }))
 			if err := m.remountRootfs(ctx, c, mounted); err != nil {
 				m.clean("mount the root file system of a created container", c.id, err)
 			}
 		case row == nil:
-			reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-			if m.lostNamespace(c.sandbox) != "" {
-				reason, message = model.ReasonRebooted, "the node went down while the container ran"
-			}
-			m.finish(c, func(r *ContainerRecord) {
-				r.ExitCode = 255
-				r.Reason, r.Message = reason, message
-				r.FinishedAt = time.Now()
-			})
+			m.finishLost(c)
 			m.releaseEnded(removals, c)
 		case row.State == keeper.StateExited:
 			m.adoptExit(removals, c, *row)
@@ -297,6 +304,58 @@ func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container
 	case ContainerExited:
 		c.ended()
 		m.releaseEnded(removals, c)
+	}
+}
+
+// finishLost tells a container as ended whose end nobody knows.
+func (m *Manager) finishLost(c *container) {
+	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
+	if m.lostNamespace(c.sandbox) != "" {
+		reason, message = model.ReasonRebooted, "the node went down while the container ran"
+	}
+	m.finish(c, func(r *ContainerRecord) {
+		r.ExitCode = 255
+		r.Reason, r.Message = reason, message
+		r.FinishedAt = time.Now()
+	})
+}
+
+// unlistedPatience is how long what the keeper does not know may take to end once it is killed.
+const unlistedPatience = 2 * time.Second
+
+// endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or read
+// its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
+func (m *Manager) endUnlisted(ctx context.Context, c *container) (lived, ended bool) {
+	r := c.record()
+	host, err := cgroup.Host()
+	if err != nil || r.Cgroup == "" {
+		m.clean("look for processes of a container", c.id, err)
+		return false, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		pids, err := host.Processes(r.Cgroup)
+		if err != nil {
+			m.clean("look for processes of a container", c.id, err)
+			return lived, false
+		}
+		if len(pids) == 0 {
+			return lived, true
+		}
+		if !lived {
+			m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it", "container_id", c.id, "pids", pids)
+			m.clean("end a container that the keeper does not know", c.id, m.cfg.Keeper.Delete(ctx, c.id))
+		}
+		lived = true
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		select {
+		case <-ctx.Done():
+			return lived, false
+		case <-time.After(wait):
+		}
 	}
 }
 

@@ -754,6 +754,7 @@ func (r *inProcess) removeState(ctx context.Context, c *container) error {
 		if err := killAll(st.CgroupPaths); err != nil {
 			return err
 		}
+		thaw(st.CgroupPaths)
 		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
 			c.log.Warn("kill", "error", err)
 		}
