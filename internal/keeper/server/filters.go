@@ -7,11 +7,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -21,11 +25,12 @@ import (
 	"berth/internal/state"
 )
 
-// filters are the compiled seccomp profiles of this node's containers. Each is kept in two files, for at least as long as a
-// container has it: <key>.bpf, and <key>.json for the libcontainer that must confine a further process of the container.
+// filters are the compiled seccomp profiles of this node's containers. Each is kept in files, for at least as long as a
+// container has it: <key>.bpf, and the profile for the libcontainer that must confine a further process of the container, twice.
 type filters struct {
 	dir     string
 	used    func() map[string]bool // keys that containers have
+	log     *slog.Logger
 	flights singleflight.Group
 
 	mu     sync.Mutex
@@ -87,7 +92,13 @@ func (f *filters) compile(ctx context.Context, key string, p *specs.LinuxSeccomp
 	}
 	b, err := json.Marshal(profile)
 	if err == nil {
-		err = errors.Join(writeWhole(f.path(key, profileSuffix), b), writeWhole(f.path(key, programSuffix), compiled.Bytes()))
+		b, err = state.Seal(b)
+	}
+	if err == nil {
+		err = writeWhole(f.path(key, programSuffix), compiled.Bytes())
+		for _, suffix := range profileFiles {
+			err = errors.Join(err, writeWhole(f.path(key, suffix), b))
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("keep compiled seccomp profile: %w", err)
@@ -96,10 +107,10 @@ func (f *filters) compile(ctx context.Context, key string, p *specs.LinuxSeccomp
 	return compiled, nil
 }
 
-const (
-	profileSuffix = ".json"
-	programSuffix = ".bpf"
-)
+const programSuffix = ".bpf"
+
+// profileFiles end the names of the two files that a profile is in.
+var profileFiles = [2]string{".json", ".json.spare"}
 
 func (f *filters) path(key, suffix string) string { return filepath.Join(f.dir, key+suffix) }
 
@@ -112,8 +123,14 @@ func (f *filters) keep(key string, compiled *filter.Filter) {
 	f.cached[key] = compiled
 }
 
-// load finds the filter of a container that runs.
-func (f *filters) load(key string) (*filter.Filter, error) {
+// filterSum is the checksum of a filter's file.
+func filterSum(b []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that is spoilt is
+// compiled again: a further process of the container has the same filter as the first, or does not begin.
+func (f *filters) load(key, sum string) (*filter.Filter, error) {
 	f.mu.Lock()
 	compiled := f.cached[key]
 	f.mu.Unlock()
@@ -121,24 +138,74 @@ func (f *filters) load(key string) (*filter.Filter, error) {
 		return compiled, nil
 	}
 	b, err := os.ReadFile(f.path(key, programSuffix))
-	if err != nil {
-		return nil, err
+	if err == nil && sum != "" && filterSum(b) != sum {
+		err = errSpoiltFilter
 	}
-	if compiled, err = filter.Parse(b); err != nil {
-		return nil, err
+	if err == nil {
+		compiled, err = filter.Parse(b)
+	}
+	if err != nil {
+		if compiled, err = f.again(key, sum, err); err != nil {
+			return nil, err
+		}
+	} else if _, err := f.profile(key); err != nil {
+		f.log.Warn("the profile of a seccomp filter is lost; the filter is there", "key", key, "error", err)
 	}
 	f.keep(key, compiled)
 	return compiled, nil
 }
 
-// profile is what a filter was made of.
-func (f *filters) profile(key string) (*configs.Seccomp, error) {
-	b, err := os.ReadFile(f.path(key, profileSuffix))
+var errSpoiltFilter = errors.New("the compiled seccomp profile is not as it was written")
+
+// again compiles a profile of which the filter cannot be read, for the given reason.
+func (f *filters) again(key, sum string, reason error) (*filter.Filter, error) {
+	profile, err := f.profile(key)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(reason, err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), compileWait)
+	defer cancel()
+	compiled, err := filter.Compile(ctx, profile)
+	if err != nil {
+		return nil, errors.Join(reason, err)
+	}
+	if sum != "" && filterSum(compiled.Bytes()) != sum {
+		return nil, fmt.Errorf("%w, and compiled anew it is another: %w", reason, errdefs.ErrFailedPrecondition)
+	}
+	return compiled, writeWhole(f.path(key, programSuffix), compiled.Bytes())
+}
+
+// compileWait bounds the compilation of a filter that was spoilt.
+const compileWait = 10 * time.Second
+
+// profile is what a filter was made of, from either of its files. The other is written again where it is not the same.
+func (f *filters) profile(key string) (*configs.Seccomp, error) {
 	p := &configs.Seccomp{}
-	return p, json.Unmarshal(b, p)
+	var found [len(profileFiles)][]byte
+	var errs []error
+	for i, suffix := range profileFiles {
+		path := f.path(key, suffix)
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = state.Unseal(path, b)
+		}
+		if err == nil {
+			err = json.Unmarshal(b, p)
+		}
+		if errs = append(errs, err); err == nil {
+			found[i] = b
+		}
+	}
+	for i, b := range found {
+		if b == nil {
+			continue
+		}
+		if err := errs[1-i]; err != nil {
+			_ = writeWhole(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
+		}
+		return p, nil
+	}
+	return nil, fmt.Errorf("seccomp profile: %w", errors.Join(errs...))
 }
 
 // sweep removes the files of profiles that no container has, when there are more than some of them.

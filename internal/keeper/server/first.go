@@ -40,7 +40,7 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 		if filter == nil {
 			return nil, nil, "the container's seccomp profile cannot be compiled beforehand", nil
 		}
-		proc.Filter, join.Filter = filter, key
+		proc.Filter, join.Filter, join.FilterSum = filter, key, filterSum(filter.Bytes())
 	}
 	return proc, limits, "", nil
 }

@@ -35,6 +35,8 @@ type joinable struct {
 	Label      string            `json:"label,omitempty"` // of SELinux
 	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
 	Filter string `json:"filter,omitempty"`
+	// FilterSum is the CRC-32C of that filter's file; empty: an earlier version wrote none down.
+	FilterSum string `json:"filterSum,omitempty"`
 	// Staged: libcontainer's own state lacks what the last stage did in its place.
 	Staged bool `json:"staged,omitempty"`
 	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
@@ -161,7 +163,7 @@ func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled 
 		return true, err
 	}
 	if j.Filter != "" {
-		if p.Filter, err = r.s.filters.load(j.Filter); err != nil {
+		if p.Filter, err = r.s.filters.load(j.Filter, j.FilterSum); err != nil {
 			c.log.Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
 			return false, nil
 		}

@@ -67,7 +67,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
 	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
 	config.AppArmorProfile, config.ProcessLabel, p.Label = "", "", ""
-	join.Filter, join.Staged = key, true
+	join.Filter, join.FilterSum, join.Staged = key, filterSum(filter.Bytes()), true
 	return last, nil
 }
 

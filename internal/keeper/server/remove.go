@@ -43,10 +43,33 @@ func (s *Server) delete(ctx context.Context, id string) error {
 		case <-c.exited:
 		case <-time.After(tick):
 		case <-ctx.Done():
-			return fmt.Errorf("container %s does not end: %w", id, context.DeadlineExceeded)
+			return fmt.Errorf("container %s does not end%s: %w", id, c.sleeper(), context.DeadlineExceeded)
 		}
 	}
 	return s.clean(ctx, c)
+}
+
+// sleeper says which process of the container waits for something beyond a kill: a file system that does not answer, mostly.
+func (c *container) sleeper() string {
+	c.mu.Lock()
+	paths := c.row.Cgroups
+	c.mu.Unlock()
+	if len(paths) == 0 {
+		if m, err := (&inProcess{s: c.s}).cgroup(c); err == nil && m != nil {
+			paths = keepPaths(m.GetPaths())
+		}
+	}
+	dir := members(paths)
+	if dir == "" {
+		return ""
+	}
+	pids, _ := cgroups.GetAllPids(dir)
+	for _, pid := range pids {
+		if f := status(pid); len(f) > 0 && f[0] == "D" {
+			return fmt.Sprintf(": process %d waits uninterruptibly, for a file system that does not answer or a device", pid)
+		}
+	}
+	return ""
 }
 
 // killOnce kills what there is of the container now. Ended means that its start has failed or its first process died. Where

@@ -120,7 +120,7 @@ func New(cfg Config) (*Server, error) {
 		containers: map[string]*container{}, sessions: map[string]*session{},
 		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, stop: make(chan struct{}),
 	}
-	s.filters.dir, s.filters.used = filepath.Join(cfg.Dir, filterDir), s.usedFilters
+	s.filters.dir, s.filters.used, s.filters.log = filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log
 	if err := stage.Supported(); err != nil {
 		s.noSetups = err.Error()
 		s.log.Warn("containers start more slowly", "error", err)
