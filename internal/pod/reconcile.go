@@ -215,19 +215,16 @@ func (m *Manager) keeperRows(ctx context.Context) (map[string]*keeper.Status, er
 	return rows, nil
 }
 
-// startWait is how long a start that is under way at the keeper may take until it is ended.
-const startWait = 20 * time.Second
+// startWait is how long a start of berthd waits for the start of a container that is under way at the keeper, and hungStart how long that
+// may take until it is ended.
+const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
-// startDecided is a container's row once the keeper starts it no more: nil if there is none. A start that takes too long is ended. It is
-// false where the keeper does not tell.
-func (m *Manager) startDecided(ctx context.Context, id string, row *keeper.Status) (_ *keeper.Status, known bool) {
-	for deadline := time.Now().Add(startWait); row != nil && row.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			if err := m.cfg.Keeper.Delete(ctx, id); err != nil {
-				m.clean("end a start that was cut off", id, err)
-				return nil, false
-			}
-			return nil, true
+// startDecided is a container's row once the keeper starts it no more: nil if there is none. It is false where the keeper does not tell, or
+// goes on with the start for longer than that.
+func (m *Manager) startDecided(ctx context.Context, id string, row *keeper.Status, wait time.Duration) (_ *keeper.Status, known bool) {
+	for deadline := time.Now().Add(wait); row != nil && row.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) || ctx.Err() != nil {
+			return nil, false
 		}
 		var err error
 		if row, err = m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
@@ -238,6 +235,41 @@ func (m *Manager) startDecided(ctx context.Context, id string, row *keeper.Statu
 		}
 	}
 	return row, true
+}
+
+// awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes too long is ended.
+func (m *Manager) awaitStart(c *container) {
+	m.later("decide a start that was under way", c.id, func(ctx context.Context) error {
+		row, known := m.startDecided(ctx, c.id, &keeper.Status{State: keeper.StateStarting}, hungStart)
+		if !known {
+			if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
+				return fmt.Errorf("end a start that takes too long: %w", err)
+			}
+		}
+		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+			return err
+		}
+		defer c.op.sem.Release(exclusive)
+		m.mu.RLock()
+		gone := m.ctr[c.id] != c
+		m.mu.RUnlock()
+		if gone || c.record().Phase != ContainerStarting && c.record().Phase != ContainerRunning {
+			return nil // it was removed, or its end was told
+		}
+		points, err := rootfs.Mounts(m.containers.Dir, m.statePods())
+		if err != nil {
+			return err
+		}
+		mounted := make(map[string]bool, len(points))
+		for _, p := range points {
+			mounted[p] = true
+		}
+		over, err := m.adoptStarted(ctx, c, row, mounted)
+		if over {
+			err = m.releaseContainer(ctx, c)
+		}
+		return err
+	})
 }
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
@@ -259,47 +291,10 @@ func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container
 			m.clean("mount the root file system of a created container", c.id, err)
 		}
 	case ContainerStarting, ContainerRunning:
-		row, known := m.startDecided(ctx, c.id, row)
-		lived, ended := false, true
-		if known && row == nil {
-			lived, ended = m.endUnlisted(removals, c)
-		}
-		switch {
-		case !known:
-			// The keeper does not say: as it was, until it does.
-		case !ended:
-			m.later("end what the keeper does not know", c.id, func(ctx context.Context) error {
-				if _, ended := m.endUnlisted(ctx, c); !ended {
-					return errors.New("its processes live")
-				}
-				m.finishLost(c)
-				m.releaseEnded(ctx, c)
-				return nil
-			})
-		case row == nil && !lived && r.Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
-			// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
-			m.clean("record that a start was cut off", c.id, m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerCreated }))
-			if err := m.remountRootfs(ctx, c, mounted); err != nil {
-				m.clean("mount the root file system of a created container", c.id, err)
-			}
-		case row == nil:
-			m.finishLost(c)
-			m.releaseEnded(removals, c)
-		case row.State == keeper.StateExited:
-			m.adoptExit(removals, c, *row)
-		default:
-			err := m.setContainer(c, func(r *ContainerRecord) {
-				r.Phase = ContainerRunning
-				r.PID = row.PID
-				r.StartedAt = row.StartedAt
-				r.Setup = row.Setup
-			})
-			m.clean("record that a container runs", c.id, err)
-			m.reconcilePause(removals, c)
-			if r.LogPath != "" {
-				c.log = logFile(r.LogPath)
-				m.logs[c.log] = c.id
-			}
+		if decided, known := m.startDecided(removals, c.id, row, startWait); known {
+			m.adoptDecided(removals, c, decided, mounted)
+		} else {
+			m.awaitStart(c) // as it was, until the keeper says
 		}
 	case ContainerExited:
 		c.ended()
@@ -357,6 +352,77 @@ func (m *Manager) endUnlisted(ctx context.Context, c *container) (lived, ended b
 		case <-time.After(wait):
 		}
 	}
+}
+
+// adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
+func (m *Manager) adoptDecided(removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
+	over, err := m.adoptStarted(removals, c, row, mounted)
+	if over {
+		m.releaseEnded(removals, c)
+	}
+	if err == nil {
+		return
+	}
+	m.log.Error("end what the keeper does not know: it is tried again", "container_id", c.id, "error", err)
+	m.later("end what the keeper does not know", c.id, func(ctx context.Context) error {
+		if _, ended := m.endUnlisted(ctx, c); !ended {
+			return errLives
+		}
+		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+			return err
+		}
+		defer c.op.sem.Release(exclusive)
+		if p := c.record().Phase; p != ContainerStarting && p != ContainerRunning {
+			return nil // it was removed meanwhile
+		}
+		m.finishLost(c)
+		return m.releaseContainer(ctx, c)
+	})
+}
+
+var errLives = errors.New("processes of the container live")
+
+// adoptStarted brings the record of a container that was started in line with its row (nil: the keeper has none). over: it has ended, and
+// what it held is to be released. The error is that its processes live, and nobody knows them.
+func (m *Manager) adoptStarted(ctx context.Context, c *container, row *keeper.Status, mounted map[string]bool) (over bool, err error) {
+	if row == nil {
+		return m.adoptUnlisted(ctx, c, mounted)
+	}
+	if row.State == keeper.StateExited {
+		m.adoptExit(ctx, c, *row)
+		return false, nil
+	}
+	err = m.setContainer(c, func(r *ContainerRecord) {
+		r.Phase = ContainerRunning
+		r.PID = row.PID
+		r.StartedAt = row.StartedAt
+		r.Setup = row.Setup
+	})
+	m.clean("record that a container runs", c.id, err)
+	m.reconcilePause(ctx, c)
+	if path := c.record().LogPath; path != "" {
+		file := logFile(path)
+		m.mu.Lock()
+		m.logs[file], c.log = c.id, file
+		m.mu.Unlock()
+	}
+	return false, nil
+}
+
+// adoptUnlisted is adoptStarted where the keeper has no row.
+func (m *Manager) adoptUnlisted(ctx context.Context, c *container, mounted map[string]bool) (over bool, err error) {
+	lived, ended := m.endUnlisted(ctx, c)
+	switch {
+	case !ended:
+		return false, errLives
+	case !lived && c.record().Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
+		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
+		m.clean("record that a start was cut off", c.id, m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerCreated }))
+		m.clean("mount the root file system of a created container", c.id, m.remountRootfs(ctx, c, mounted))
+		return false, nil
+	}
+	m.finishLost(c)
+	return true, nil
 }
 
 // remountRootfs makes sure that a container that was created and not started has its root file system.

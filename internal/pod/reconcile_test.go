@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -44,7 +45,7 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}
-			row, known := m.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting})
+			row, known := m.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
 			if known == c.unknown {
 				t.Errorf("known: %v", known)
 			}
