@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childName makes this process's own binary a child that resolves one path.
+// childName makes this process's own binary a child that does one thing with one path.
 const childName = "berth-hostpath"
 
 const (
@@ -25,22 +25,45 @@ const (
 	maxStuck = 32
 )
 
+// The acts of a child, each with a path and further arguments.
+const (
+	actResolve = "resolve"
+	actNode    = "node"
+	actBelow   = "below"
+	actRelabel = "relabel"
+)
+
 // Before the process does anything else. It has one path to look at, and no more.
 func init() {
-	if len(os.Args) != 2 || os.Args[0] != childName {
+	if len(os.Args) < 3 || os.Args[0] != childName {
 		return
 	}
 	var a answer
-	r, err := wait(os.Args[1])
+	result, err := act(os.Args[1], os.Args[2], os.Args[3:])
+	if err == nil {
+		a.Result, err = json.Marshal(result)
+	}
 	if err != nil {
 		a.Error, a.Missing = err.Error(), errors.Is(err, fs.ErrNotExist)
-	} else {
-		a.Resolved = r
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(a); err != nil {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+func act(what, path string, more []string) (any, error) {
+	switch {
+	case what == actResolve:
+		return wait(path)
+	case what == actNode:
+		return nodeAt(path)
+	case what == actBelow:
+		return devicesBelow(path)
+	case what == actRelabel && len(more) == 2:
+		return nil, relabel(path, more[0], more[1] == "shared")
+	}
+	return nil, fmt.Errorf("a child is asked for %q", what)
 }
 
 // stuck are the paths that children wait for, which ask has given up.
@@ -50,14 +73,16 @@ var stuck struct {
 	count int
 }
 
-func ask(path string) (Resolved, error) {
+// ask has a child do something with a path. alive is asked whenever the file system has had another span of patience, and says whether it
+// answers somebody else meanwhile; nil: it has to answer within the first.
+func ask(what, path string, result any, alive func() bool, more ...string) error {
 	stuck.Lock()
 	busy, count := stuck.paths[path] > 0, stuck.count
 	stuck.Unlock()
 	if busy || count >= maxStuck {
-		return Resolved{}, unanswered(path)
+		return unanswered(path)
 	}
-	cmd := exec.Command("/proc/self/exe", path)
+	cmd := exec.Command("/proc/self/exe", append([]string{what, path}, more...)...)
 	cmd.Args[0] = childName
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -75,10 +100,13 @@ func ask(path string) (Resolved, error) {
 		}
 		done <- err
 	}()
-	select {
-	case err := <-done:
-		return parse(path, out.Bytes(), err)
-	case <-time.After(patience):
+	for waiting := true; waiting; {
+		select {
+		case err := <-done:
+			return parse(path, out.Bytes(), result, err)
+		case <-time.After(patience):
+			waiting = alive != nil && alive()
+		}
 	}
 	give(path, 1)
 	select {
@@ -90,7 +118,7 @@ func ask(path string) (Resolved, error) {
 		<-done
 		give(path, -1)
 	}()
-	return Resolved{}, unanswered(path)
+	return unanswered(path)
 }
 
 // give notes that a child more, or less, waits for a path.
@@ -106,13 +134,26 @@ func give(path string, n int) {
 	}
 }
 
-func parse(path string, out []byte, err error) (Resolved, error) {
+func parse(path string, out []byte, result any, err error) error {
 	var a answer
 	if err == nil {
 		err = json.Unmarshal(out, &a)
 	}
 	if err != nil {
-		return Resolved{}, fmt.Errorf("look at %s: %w", path, err)
+		return fmt.Errorf("look at %s: %w", path, err)
 	}
-	return a.result()
+	switch {
+	case a.Missing:
+		return fmt.Errorf("%s: %w", a.Error, fs.ErrNotExist)
+	case a.Error != "":
+		return errors.New(a.Error)
+	}
+	return json.Unmarshal(a.Result, result)
+}
+
+// answer is what the child says.
+type answer struct {
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   string          `json:"error,omitempty"`
+	Missing bool            `json:"missing,omitempty"`
 }

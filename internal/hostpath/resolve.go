@@ -1,9 +1,7 @@
 package hostpath
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -39,16 +37,23 @@ func Resolve(path string) (Resolved, error) {
 	if r, ok := known(path); ok {
 		return r, nil
 	}
-	return ask(path)
+	var r Resolved
+	err := ask(actResolve, path, &r, nil)
+	return r, err
 }
 
 const resolveCached = 0x20 // RESOLVE_CACHED of linux/openat2.h
 
+// openKnown opens what the kernel has in its cache, with O_PATH and further flags.
+func openKnown(path string, flags uint64) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: resolveCached}
+	return unix.Openat2(unix.AT_FDCWD, path, &how)
+}
+
 // known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12). Of a network file system
 // that is nothing: each step is checked with the server.
 func known(path string) (r Resolved, ok bool) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveCached}
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
+	fd, err := openKnown(path, 0)
 	if err != nil {
 		return r, false
 	}
@@ -71,23 +76,6 @@ func wait(path string) (r Resolved, err error) {
 		return r, err
 	}
 	return r, r.look(unix.AT_FDCWD, r.Path, 0)
-}
-
-// answer is what the child says.
-type answer struct {
-	Resolved
-	Error   string `json:"error,omitempty"`
-	Missing bool   `json:"missing,omitempty"`
-}
-
-func (a *answer) result() (Resolved, error) {
-	switch {
-	case a.Missing:
-		return Resolved{}, fmt.Errorf("%s: %w", a.Error, fs.ErrNotExist)
-	case a.Error != "":
-		return Resolved{}, errors.New(a.Error)
-	}
-	return a.Resolved, nil
 }
 
 func unanswered(path string) error {

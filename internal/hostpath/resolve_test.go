@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,7 +40,7 @@ func TestLinksAreFollowed(t *testing.T) {
 		dir + "/absolute":             {Path: file, Mount: st.Mnt_id},
 		dir + "//d/":                  {Path: dir + "/d", Mount: st.Mnt_id, Dir: true},
 	} {
-		for name, resolve := range map[string]func(string) (Resolved, error){"at once": Resolve, "by a child": ask} {
+		for name, resolve := range map[string]func(string) (Resolved, error){"at once": Resolve, "by a child": askResolved} {
 			if got, err := resolve(path); err != nil || got != want {
 				t.Errorf("%s, %s: %+v, %v; want %+v", path, name, got, err, want)
 			}
@@ -58,6 +59,11 @@ func TestLinksAreFollowed(t *testing.T) {
 	}
 }
 
+func askResolved(path string) (r Resolved, err error) {
+	err = ask(actResolve, path, &r, nil)
+	return r, err
+}
+
 // A file system that does not answer holds up a child, and no thread of this process. Seen to fail with EvalSymlinks in place of Resolve: the
 // test itself could not be killed.
 func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
@@ -67,14 +73,28 @@ func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 		t.Fatalf("as long as it answers: %+v, %v", r, err)
 	}
 	f.Mute()
+	var looks sync.WaitGroup
+	looks.Go(func() {
+		began := time.Now()
+		if _, err := Resolve(path); !errors.Is(err, errdefs.ErrUnavailable) || !strings.Contains(err.Error(), path) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(began); took < patience {
+			t.Errorf("given up after %v", took)
+		}
+	})
+	for name, look := range map[string]func(string) error{
+		"stat":    func(p string) error { _, err := Stat(p); return err },
+		"devices": func(p string) error { _, err := DevicesBelow(p); return err },
+	} {
+		looks.Go(func() {
+			if err := look(filepath.Join(f.Dir, name)); !errors.Is(err, errdefs.ErrUnavailable) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	looks.Wait()
 	began := time.Now()
-	if _, err := Resolve(path); !errors.Is(err, errdefs.ErrUnavailable) || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v", err)
-	}
-	if took := time.Since(began); took < patience {
-		t.Errorf("given up after %v", took)
-	}
-	began = time.Now()
 	if _, err := Resolve(path); !errors.Is(err, errdefs.ErrUnavailable) {
 		t.Errorf("again: %v", err)
 	}
@@ -102,5 +122,38 @@ func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d children still wait", count)
 		}
+	}
+}
+
+// What a child says of devices is what stat(2) says, and what is none is passed over.
+func TestDevices(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "d", "null")
+	if err := unix.Mknod(path, unix.S_IFCHR|0o640, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skip(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	want := Node{Path: path, Mode: st.Mode, Major: 1, Minor: 3}
+	found, err := DevicesBelow(dir)
+	if err != nil || len(found) != 1 || found[0] != want {
+		t.Errorf("%+v, %v; want %+v", found, err, want)
+	}
+	if n, err := Stat(path); err != nil || n != want {
+		t.Errorf("%+v, %v", n, err)
+	}
+	if n, err := Stat(filepath.Join(dir, "file")); err != nil || n.IsDevice() {
+		t.Errorf("a plain file: %+v, %v", n, err)
+	}
+	if _, err := Stat(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is not there: %v", err)
 	}
 }

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
+	"berth/internal/hostpath"
 	"berth/internal/model"
 )
 
@@ -132,21 +134,25 @@ func (h *Host) hasBlockFile(v1, v2 string) bool {
 }
 
 func blockDevice(field, path string) (major, minor int64, err error) {
-	var st unix.Stat_t
 	if !filepath.IsAbs(path) {
 		return 0, 0, invalid("resources: %s: %q is not an absolute path", field, path)
 	}
-	if err := unix.Stat(path, &st); err != nil {
-		err = &os.PathError{Op: "stat", Path: path, Err: err}
-		if errors.Is(err, fs.ErrNotExist) {
-			return 0, 0, invalid("resources: %s: %v", field, err)
-		}
-		return 0, 0, unable("resources: %s: %v", field, err)
+	resolved, err := hostpath.Resolve(path)
+	var n hostpath.Node
+	if err == nil {
+		n, err = hostpath.Stat(resolved.Path)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, 0, invalid("resources: %s: %v", field, err)
+	case errdefs.IsUnavailable(err):
+		return 0, 0, fmt.Errorf("resources: %s: %w", field, err)
+	case err != nil:
+		return 0, 0, unable("resources: %s: %v", field, err)
+	case n.Mode&unix.S_IFMT != unix.S_IFBLK:
 		return 0, 0, invalid("resources: %s: %s is no block device", field, path)
 	}
-	return int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)), nil
+	return int64(n.Major), int64(n.Minor), nil
 }
 
 // mergeBlockIO is stored limits with an update laid over, device by device. Neither is written to.

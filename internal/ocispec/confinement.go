@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/hostpath"
 	"berth/internal/model"
 )
 
@@ -168,7 +169,7 @@ func (l Label) Apply(path string, shared bool) error {
 	if l.Mount == "" {
 		return nil
 	}
-	if err := label.Relabel(path, l.Mount, shared); err != nil && !errors.Is(err, unix.ENOTSUP) {
+	if err := hostpath.Relabel(path, l.Mount, shared); err != nil {
 		return fmt.Errorf("SELinux label of %s: %w", path, err)
 	}
 	return nil

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/hostpath"
 	"berth/internal/model"
 )
 
@@ -26,7 +28,7 @@ func (b *builder) devices() error {
 	}
 	rules := []specs.LinuxDeviceCgroup{{Allow: false, Access: allAccess}}
 	if b.security.Privileged && !b.in.Handler.PrivilegedWithoutHostDevices {
-		found, err := devicesBelow("/dev", "/dev")
+		found, err := ownDevicesBelow("/dev", "/dev")
 		if err != nil {
 			return fmt.Errorf("devices of the host: %w", err)
 		}
@@ -72,30 +74,26 @@ func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
 	if !path.IsAbs(at) {
 		return nil, "", invalid("container path %q is not absolute", at)
 	}
-	host, err := filepath.EvalSymlinks(d.HostPath)
+	host, err := hostpath.Resolve(d.HostPath)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, "", invalid("it does not exist")
 	}
 	if err != nil {
-		return nil, "", unable("%v", err)
+		return nil, "", unread(err)
 	}
-	info, err := os.Lstat(host)
-	if err != nil {
-		return nil, "", unable("%v", err)
-	}
-	if info.IsDir() {
+	if host.Dir {
 		found, err := devicesBelow(host, path.Clean(at))
 		if err != nil {
-			return nil, "", unable("%v", err)
+			return nil, "", unread(err)
 		}
 		if len(found) == 0 {
 			return nil, "", invalid("it is a directory without devices")
 		}
 		return found, access, nil
 	}
-	one, ok, err := deviceNode(host, path.Clean(at))
+	one, ok, err := deviceNode(host.Path, path.Clean(at))
 	if err != nil {
-		return nil, "", unable("%v", err)
+		return nil, "", unread(err)
 	}
 	if !ok {
 		return nil, "", invalid("it is neither a device nor a directory of devices")
@@ -106,7 +104,33 @@ func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
 // apart are directories below /dev that a container has of its own, and what other programs keep there.
 var apart = []string{"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"}
 
-func devicesBelow(host, at string) ([]specs.LinuxDevice, error) {
+// unread is the error of a host path of a device: that of a file system that does not answer keeps its kind.
+func unread(err error) error {
+	if errdefs.IsUnavailable(err) {
+		return err
+	}
+	return unable("%v", err)
+}
+
+// devicesBelow are the devices of a directory. What is on the file system of the host's own /dev is looked at here, at once.
+func devicesBelow(dir hostpath.Resolved, at string) ([]specs.LinuxDevice, error) {
+	dev, err := hostpath.Resolve("/dev")
+	if err == nil && dev.Mount == dir.Mount && within(dir.Path, dev.Path) {
+		return ownDevicesBelow(dir.Path, at)
+	}
+	nodes, err := hostpath.DevicesBelow(dir.Path)
+	var found []specs.LinuxDevice
+	for _, n := range nodes {
+		if one, ok := deviceOf(&n, path.Join(at, strings.TrimPrefix(n.Path, dir.Path))); ok {
+			found = append(found, one)
+		}
+	}
+	return found, err
+}
+
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+func ownDevicesBelow(host, at string) ([]specs.LinuxDevice, error) {
 	var found []specs.LinuxDevice
 	err := filepath.WalkDir(host, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -134,24 +158,30 @@ func devicesBelow(host, at string) ([]specs.LinuxDevice, error) {
 	return found, err
 }
 
-func deviceNode(host, at string) (specs.LinuxDevice, bool, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(host, &st); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return specs.LinuxDevice{}, false, nil
-		}
-		return specs.LinuxDevice{}, false, &fs.PathError{Op: "stat", Path: host, Err: err}
+// deviceNode is the device at a path of the host; ok is false where there is none.
+func deviceNode(host, at string) (d specs.LinuxDevice, ok bool, err error) {
+	n, err := hostpath.Stat(host)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, false, nil
 	}
-	d := specs.LinuxDevice{Path: at, Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}
-	switch st.Mode & unix.S_IFMT {
+	if err != nil {
+		return d, false, err
+	}
+	d, ok = deviceOf(&n, at)
+	return d, ok, nil
+}
+
+func deviceOf(n *hostpath.Node, at string) (d specs.LinuxDevice, ok bool) {
+	d = specs.LinuxDevice{Path: at, Major: int64(n.Major), Minor: int64(n.Minor)}
+	switch n.Mode & unix.S_IFMT {
 	case unix.S_IFBLK:
 		d.Type = "b"
 	case unix.S_IFCHR:
 		d.Type = "c"
 	default:
-		return d, false, nil
+		return d, false
 	}
-	mode, uid, gid := fs.FileMode(st.Mode&0o777), st.Uid, st.Gid
+	mode, uid, gid := fs.FileMode(n.Mode&0o777), n.UID, n.GID
 	d.FileMode, d.UID, d.GID = &mode, &uid, &gid
-	return d, true, nil
+	return d, true
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +27,24 @@ func TestAFileSystemThatHangsHoldsUpNothingElse(t *testing.T) {
 	whole := p.Run(hanging) // as long as it answers
 	fs.Mute()
 
-	_, err := p.TryCreate(hanging)
-	nodetest.WantCode(t, err, codes.Unavailable)
-	if err == nil || !strings.Contains(err.Error(), "does not answer") {
-		t.Errorf("error %v", err)
+	second := nodetest.RunPod(t, n)
+	refused := map[string]chan error{"a mount": make(chan error, 1), "a device": make(chan error, 1)}
+	go func() {
+		_, err := p.TryCreate(hanging)
+		refused["a mount"] <- err
+	}()
+	go func() {
+		_, err := second.TryCreate(func(c *cri.ContainerConfig) {
+			c.Devices = append(c.Devices, &cri.Device{HostPath: fs.Dir + "/device", ContainerPath: "/dev/d", Permissions: "r"})
+		})
+		refused["a device"] <- err
+	}()
+	for what, result := range refused {
+		err := <-result
+		nodetest.WantCode(t, err, codes.Unavailable)
+		if err == nil || !strings.Contains(err.Error(), "does not answer") {
+			t.Errorf("%s: error %v", what, err)
+		}
 	}
 	creating := make(chan error, 1)
 	go func() {
@@ -56,4 +71,82 @@ func TestAFileSystemThatHangsHoldsUpNothingElse(t *testing.T) {
 	nodetest.RunPod(t, n).Run()
 	// What hangs ends when the file system does.
 	fs.End()
+}
+
+// A start that hangs on a file system that does not answer costs its own pod: calls on others go on, a berthd that is killed meanwhile is
+// there again within seconds, and stop and removal of the pod end in time with a code that says why. Once the file system has answered, or is
+// gone, all of it can be removed. Seen to fail where the start of berthd waits for that of the container: it was back after 32 s.
+func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	other := nodetest.RunPod(t, n).Run()
+	p := nodetest.RunPod(t, n)
+	fs := mutetest.Mount(t, t.TempDir())
+	c := p.Create(func(c *cri.ContainerConfig) {
+		c.Mounts = append(c.Mounts, &cri.Mount{HostPath: fs.Dir + "/volume", ContainerPath: "/v"})
+	})
+	fs.Mute()
+	starting := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+		starting <- err
+	}()
+	nodetest.Eventually(t, 30*time.Second, "the start hangs", func() error { return recordSays(n.Root, c.ID, `"starting"`) })
+	time.Sleep(time.Second)
+	select {
+	case err := <-starting:
+		t.Fatalf("the start has ended: %v", err)
+	default:
+	}
+	if out := other.Sh("echo well"); out != "well" {
+		t.Errorf("another container says %q", out)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatalf("berthd does not die: %v", err)
+	}
+	<-starting
+	began := time.Now()
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatalf("berthd does not come back: %v", err)
+	}
+	if took := time.Since(began); took > node.Patience(15*time.Second) {
+		t.Errorf("berthd was back after %v", took)
+	}
+	if out := other.Sh("echo well"); out != "well" {
+		t.Errorf("after the kill another container says %q", out)
+	}
+	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_CREATED {
+		t.Errorf("a container whose program has not begun is %v", s.State)
+	}
+	bounded := func(what string, call func(context.Context) error) error {
+		t.Helper()
+		limit := node.Patience(time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
+		defer cancel()
+		began := time.Now()
+		err := call(ctx)
+		if took := time.Since(began); took > limit {
+			t.Errorf("%s took %v: %v", what, took, err)
+		}
+		return err
+	}
+	err := bounded("stop", func(ctx context.Context) error {
+		_, err := n.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.ID})
+		return err
+	})
+	if err != nil { // nothing of it runs that could be stopped
+		t.Errorf("stop: %v", err)
+	}
+	err = bounded("removal", func(ctx context.Context) error {
+		_, err := n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.ID})
+		return err
+	})
+	nodetest.WantCode(t, err, codes.DeadlineExceeded)
+	if err == nil || !strings.Contains(err.Error(), "waits uninterruptibly") {
+		t.Errorf("removal: %v", err)
+	}
+	nodetest.RunPod(t, n).Run().Remove()
+	fs.End()
+	nothingLeft(t, n)
 }
