@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
@@ -254,6 +255,64 @@ func TestKeepersKilledInARowDuringAStart(t *testing.T) {
 		}
 		if times := ran(); times != 1 {
 			t.Errorf("%s: the program ran %d times", at, times)
+		}
+		n.delete(id)
+	}
+}
+
+// podInit starts the init of a pod that shares its PID namespace, and returns how containers join that.
+func (n *node) podInit() (join func(*keeper.RunRequest)) {
+	n.Helper()
+	if race {
+		n.Skip("the pod's init is a static program")
+	}
+	req := n.request("init", "ignored")
+	req.Reaper, req.LogPath = true, ""
+	req.Spec.Root = &specs.Root{Path: n.TempDir()}
+	req.Spec.Mounts = nil
+	path := fmt.Sprintf("/proc/%d/ns/pid", n.run(req).PID)
+	return func(r *keeper.RunRequest) {
+		for i := range r.Spec.Linux.Namespaces {
+			if r.Spec.Linux.Namespaces[i].Type == specs.PIDNamespace {
+				r.Spec.Linux.Namespaces[i].Path = path
+			}
+		}
+	}
+}
+
+// A keeper that is killed during the start of a container whose stage others see, in a shared PID namespace. The stage has no mark of its own, and the
+// keeper's tells. Seen to fail without that: in 17 of 400 rounds a container was told as exited whose program had never run.
+func TestKeeperKilledDuringAStartInASharedPIDNamespace(t *testing.T) {
+	n := start(t)
+	join := n.podInit()
+	rounds := 12
+	if os.Getenv("BERTH_LONG") != "" {
+		rounds = 400
+	}
+	for i := range rounds {
+		id := fmt.Sprint("c", i)
+		req := n.request(id, "sh", "-c", "echo >>/tmp/"+id+"; exit 7")
+		join(req)
+		pid := n.pid()
+		after := time.Duration(rand.IntN(20000)) * time.Microsecond
+		killed := make(chan error, 1)
+		go func() {
+			time.Sleep(after)
+			killed <- unix.Kill(pid, unix.SIGKILL)
+		}()
+		_, err := n.client.Run(n.ctx(), req)
+		if kerr := <-killed; kerr != nil {
+			t.Fatal(kerr)
+		}
+		n.until("another keeper answers", func() bool { return n.pid() != pid })
+		at := fmt.Sprintf("round %d, killed after %v", i, after)
+		if err != nil {
+			t.Errorf("%s: %v", at, err)
+		} else if st := n.ended(id); st.ExitCode != 7 && !(st.ExitCode == 255 && st.Lost) {
+			t.Errorf("%s: %+v", at, st)
+		}
+		if b, _ := os.ReadFile(filepath.Join(n.root, "tmp", id)); len(b) != 1 {
+			t.Errorf("%s: the program ran %d times", at, len(b))
 		}
 		n.delete(id)
 	}

@@ -46,7 +46,8 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 }
 
 // markFile, in the directory of a container's state, is where its stage says that the program is about to begin. A stage that others in
-// its PID namespace see has none: they could take its descriptor, which is of a file of the host.
+// its PID namespace see has no descriptor of it: they could take that, which is of a file of the host. There the keeper says so, before it
+// lets the stage go on.
 const markFile = "begun"
 
 // first starts a container by a stage. While the stage sets itself up, this process gives the container into custody.
@@ -79,11 +80,13 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 		return err
 	}
 	setup.Limits = limits
-	if !setup.Seen() {
-		if setup.Mark, err = stage.NewMark(filepath.Join(dir, markFile)); err != nil {
-			return err
-		}
-		defer setup.Mark.Close()
+	mark, err := stage.NewMark(filepath.Join(dir, markFile))
+	if err != nil {
+		return err
+	}
+	defer mark.Close()
+	if join.Seen = setup.Seen(); !join.Seen {
+		setup.Mark = mark
 	}
 	var console consoleSocket
 	if proc.Terminal {
@@ -151,6 +154,11 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 		}
 		if err := custody(); err != nil {
 			return err
+		}
+	}
+	if join.Seen {
+		if err := stage.Begin(mark); err != nil {
+			return fmt.Errorf("mark that the program begins: %w", err)
 		}
 	}
 	if err := f.Run(); err != nil {

@@ -208,6 +208,13 @@ func (r *inProcess) begun(c *container) bool {
 	dir := filepath.Join(r.s.stateRoot(), c.id)
 	mark := filepath.Join(dir, markFile)
 	if begun, err := stage.Begun(mark); err == nil {
+		seen := c.row.Join != nil && c.row.Join.Seen
+		switch {
+		case !begun && seen:
+			return false // the keeper was killed before it let the stage go on, which ends by itself
+		case begun && seen:
+			return c.waitingBegan() // it may have been killed between the two
+		}
 		return begun || c.stageBegins(mark)
 	}
 	if c.row.Setup.Engine != keeper.EngineStage {

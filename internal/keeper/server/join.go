@@ -41,6 +41,8 @@ type joinable struct {
 	Staged bool `json:"staged,omitempty"`
 	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
 	OwnProcesses bool `json:"ownProcesses,omitempty"`
+	// Seen: others in its PID namespace saw the stage of its first process, for which the keeper kept the mark.
+	Seen bool `json:"seen,omitempty"`
 	// Whole: a stage has set all of it up. Nothing of it is libcontainer's alone to remove.
 	Whole bool `json:"whole,omitempty"`
 }

@@ -332,6 +332,13 @@ func NewMark(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY, 0)
 }
 
+// Begin lets a mark say that the program is about to begin. A keeper calls it in place of a stage that has no descriptor of the mark, right
+// before it lets that go on.
+func Begin(mark *os.File) error {
+	_, err := mark.WriteAt([]byte(C.STAGE_BEGUN), 0)
+	return err
+}
+
 // Begun says whether the program has begun, or is about to, whose first process has this mark. A mark that says neither is an error.
 func Begun(path string) (bool, error) {
 	b, err := os.ReadFile(path)
