@@ -120,3 +120,59 @@ func TestARowThatIsLost(t *testing.T) {
 		})
 	}
 }
+
+// The compiled seccomp profile of a container that runs is spoilt, or the profile itself, one after the other and together: an exec has the
+// profile that it had before, or does not begin. Seen to fail without the checksum in the row, where an exec began with another filter.
+func TestASpoiltFilterConfinesNoLess(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "sleep", "1000")
+	req.Spec.Linux.Seccomp = profile()
+	n.run(req)
+	file := func(pattern string) string {
+		found, err := filepath.Glob(filepath.Join(n.dir, "filters", pattern))
+		if err != nil || len(found) != 1 {
+			t.Fatalf("%s: %v, %v", pattern, found, err)
+		}
+		return found[0]
+	}
+	program, one, other := file("*.bpf"), file("*.json"), file("*.json.spare")
+	whole, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := func() (string, error) {
+		out, exit := n.exec("a", 0, "grep", "Seccomp:", "/proc/self/status")
+		if exit.ExitCode != 0 {
+			return out, errors.New("it failed")
+		}
+		return out, nil
+	}
+	for kind, damage := range spoil {
+		for _, path := range []string{program, one, other} {
+			t.Run(kind+" "+filepath.Ext(path), func(t *testing.T) {
+				pid := n.pid()
+				n.client.Close()
+				n.end(pid, unix.SIGKILL)
+				if err := errors.Join(os.WriteFile(program, whole, 0o600), damage(path)); err != nil {
+					t.Fatal(err)
+				}
+				n.client = n.connect()
+				if out, err := exec(); err != nil || out != "Seccomp:\t2\n" {
+					t.Errorf("an exec says %q, %v", out, err)
+				}
+			})
+		}
+	}
+	pid := n.pid()
+	n.client.Close()
+	n.end(pid, unix.SIGKILL)
+	for _, path := range []string{program, one, other} {
+		if err := spoil["flipped"](path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.client = n.connect()
+	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "unknown", Process: n.process("true")}); err == nil {
+		t.Error("an exec begins with a filter that nobody knows")
+	}
+}

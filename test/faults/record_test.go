@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -208,6 +209,69 @@ func TestWhatHasNoRecordIsEndedAndSaidSo(t *testing.T) {
 	}
 	if err := os.RemoveAll(filepath.Join(n.Root, "spoilt")); err != nil {
 		t.Fatal(err)
+	}
+	nothingLeft(t, n)
+}
+
+// TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives: berthd and the keeper are killed, and with them all custody. One file of a row is
+// spoilt: the container runs on. Both are: what runs of it is ended, with an error in the log, before it is told as ended with 255; one whose
+// end berthd knew keeps its code. It was seen to fail without endUnlisted, where the process ran on under a container that was told as ended.
+func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	p := nodetest.RunPod(t, n)
+	kept, lost, ended := p.Run(), p.Run(), p.Run(nodetest.Sh("exit 7"))
+	ended.WaitExit()
+	pids := map[*nodetest.Container]int{}
+	for _, c := range []*nodetest.Container{kept, lost} {
+		pid, err := n.ContainerPID(c.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids[c] = pid
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.KillKeeper(); err != nil {
+		t.Fatal(err)
+	}
+	row := func(c *nodetest.Container) string { return filepath.Join(n.State, "keeper", "rows", c.ID+".json") }
+	flip(t, row(kept), 0.5)
+	flip(t, row(lost), 0.5)
+	flip(t, row(lost)+".spare", 0.5)
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s := kept.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("one with a whole row is %v: %s", s.State, s.Message)
+	}
+	if err := syscall.Kill(pids[kept], 0); err != nil {
+		t.Errorf("its process: %v", err)
+	}
+	if got := kept.Sh("echo well"); got != "well" {
+		t.Errorf("an exec in it says %q", got)
+	}
+	if s := lost.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 255 {
+		t.Errorf("one without a row is %v with %d", s.State, s.ExitCode)
+	}
+	if pid, err := n.ContainerPID(lost.ID); err == nil {
+		t.Errorf("it is told as ended, and process %d runs", pid)
+	}
+	// Whichever of the two came to it first.
+	told := ""
+	for _, path := range []string{n.DaemonLog, filepath.Join(n.State, "keeper", "keeper.log")} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told += string(data)
+	}
+	if !strings.Contains(told, "end what runs of a container that the keeper does not know") &&
+		!strings.Contains(told, "a container whose row is lost is ended") {
+		t.Errorf("no log says what was ended:\n%s", n.LogTail())
+	}
+	if s := ended.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 7 {
+		t.Errorf("one that had ended is %v with %d", s.State, s.ExitCode)
 	}
 	nothingLeft(t, n)
 }

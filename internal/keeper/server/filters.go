@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -129,7 +128,7 @@ func filterSum(b []byte) string {
 }
 
 // load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that is spoilt is
-// compiled again: a further process of the container has the same filter as the first, or does not begin.
+// compiled again: a further process of the container has a filter of the same profile as the first, or does not begin.
 func (f *filters) load(key, sum string) (*filter.Filter, error) {
 	f.mu.Lock()
 	compiled := f.cached[key]
@@ -145,7 +144,7 @@ func (f *filters) load(key, sum string) (*filter.Filter, error) {
 		compiled, err = filter.Parse(b)
 	}
 	if err != nil {
-		if compiled, err = f.again(key, sum, err); err != nil {
+		if compiled, err = f.again(key, err); err != nil {
 			return nil, err
 		}
 	} else if _, err := f.profile(key); err != nil {
@@ -157,8 +156,9 @@ func (f *filters) load(key, sum string) (*filter.Filter, error) {
 
 var errSpoiltFilter = errors.New("the compiled seccomp profile is not as it was written")
 
-// again compiles a profile of which the filter cannot be read, for the given reason.
-func (f *filters) again(key, sum string, reason error) (*filter.Filter, error) {
+// again compiles a profile of which the filter cannot be read, for the given reason. The compiler's output is not the same each time, so it is
+// not written in the place of one of which rows have the checksum.
+func (f *filters) again(key string, reason error) (*filter.Filter, error) {
 	profile, err := f.profile(key)
 	if err != nil {
 		return nil, errors.Join(reason, err)
@@ -169,10 +169,8 @@ func (f *filters) again(key, sum string, reason error) (*filter.Filter, error) {
 	if err != nil {
 		return nil, errors.Join(reason, err)
 	}
-	if sum != "" && filterSum(compiled.Bytes()) != sum {
-		return nil, fmt.Errorf("%w, and compiled anew it is another: %w", reason, errdefs.ErrFailedPrecondition)
-	}
-	return compiled, writeWhole(f.path(key, programSuffix), compiled.Bytes())
+	f.log.Warn("a compiled seccomp profile was spoilt or gone, and is compiled again", "key", key, "error", reason)
+	return compiled, nil
 }
 
 // compileWait bounds the compilation of a filter that was spoilt.
