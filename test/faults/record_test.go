@@ -216,7 +216,7 @@ func TestWhatHasNoRecordIsEndedAndSaidSo(t *testing.T) {
 
 // TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives: berthd and the keeper are killed, and with them all custody. One file of a row is
 // spoilt: the container runs on. Both are: what runs of it is ended, with an error in the log, before it is told as ended with 255; one whose
-// end berthd knew keeps its code. It was seen to fail without endUnlisted, where the process ran on under a container that was told as ended.
+// end berthd knew keeps its code. It was seen to fail with neither endLost nor endUnlisted, where nothing said what was ended.
 func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
