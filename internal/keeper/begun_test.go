@@ -280,8 +280,8 @@ func (n *node) podInit() (join func(*keeper.RunRequest)) {
 	}
 }
 
-// A keeper that is killed during the start of a container whose stage others see, in a shared PID namespace. The stage has no mark of its own, and the
-// keeper's tells. Seen to fail without that: in 17 of 400 rounds a container was told as exited whose program had never run.
+// A keeper that is killed during the start of a container whose stage others see, in a shared PID namespace. The stage has no mark of its
+// own, and the keeper's tells. Seen to fail without that: in 17 of 400 rounds a container was told as exited whose program had never run.
 func TestKeeperKilledDuringAStartInASharedPIDNamespace(t *testing.T) {
 	n := start(t)
 	join := n.podInit()

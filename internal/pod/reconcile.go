@@ -318,8 +318,8 @@ func (m *Manager) finishLost(c *container) {
 // unlistedPatience is how long what the keeper does not know may take to end once it is killed.
 const unlistedPatience = 2 * time.Second
 
-// endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or read
-// its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
+// endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or
+// read its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
 func (m *Manager) endUnlisted(ctx context.Context, c *container) (lived, ended bool) {
 	r := c.record()
 	host, err := cgroup.Host()
