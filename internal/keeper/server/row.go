@@ -149,12 +149,23 @@ func (s *Server) save(r *row) error {
 	}
 	path := s.rowPath(r.ID)
 	if err = writeWhole(path, b); err == nil {
-		err = os.WriteFile(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, b, 0o600)
+		err = saveSpare(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, b)
 	}
 	if err != nil {
 		return fmt.Errorf("save container %s: %w", r.ID, err)
 	}
 	return nil
+}
+
+// saveSpare writes a row's second file. On a full disk there is none: one that is older than the first would tell of a start that is over.
+func saveSpare(path string, b []byte) error {
+	err := state.Overwrite(path, b)
+	if state.Full(err) {
+		if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	return err
 }
 
 // forget removes a row. The first file goes last: a second one alone is a row whose first file was lost.
