@@ -55,6 +55,22 @@ func balanced(t *testing.T, b *Backlogs) {
 	}
 }
 
+// taken waits until nothing waits for the disk, which may be slow: whoever has too much waiting for it is cut off, too.
+func taken(t *testing.T, b *Backlogs) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Microsecond) {
+		b.mu.Lock()
+		waiting := b.waiting
+		b.mu.Unlock()
+		if waiting == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes wait for the disk", waiting)
+		}
+	}
+}
+
 // TestAHundredClientsThatDoNotReadShareOneLimit: they never take more than that of the disk, whichever container they are attached to;
 // one that has had its part is cut off and told why. It was seen to fail without the total.
 func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
@@ -75,6 +91,7 @@ func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 	for range 2 * total / (logs * clients) / piece * 3 {
 		for _, l := range all {
 			l.feed(Stdout, what)
+			taken(t, b)
 		}
 		sum := int64(0)
 		for _, l := range all {
