@@ -92,6 +92,15 @@ bench: test-deps build ## measure Berth beside a peer over their sockets (root);
 	@packaging/packages.sh containerd
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/bench $(BENCH_FLAGS)
 
+# For example -for 8h, or -seed N -rounds 1 -run TestX.
+FAULTS_FLAGS ?=
+
+.PHONY: faults
+faults: test-deps build ## kill, flood, fill and spoil for ten minutes, and count what is lost (root); FAULTS_FLAGS are passed on
+	$(GO) test -c -tags $(TAGS) -o bin/faults.test ./test/faults
+	$(GOBUILD) -o bin/rounds ./test/faults/rounds
+	BERTH_BIN=$(CURDIR)/bin bin/rounds $(FAULTS_FLAGS) bin/faults.test
+
 .PHONY: bench-kernel
 bench-kernel: test-deps ## what the kernel alone needs for the parts of a pod's life (root)
 	@mkdir -p bin

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -211,7 +212,10 @@ func nothingLeft(t *testing.T, n *node.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := count(t)
+	c.add(tally.Leaked, int64(left.Count()))
 	if left.Count() > 0 {
 		t.Errorf("left behind:\n%s", left)
 	}
+	c.after(t, n)
 }

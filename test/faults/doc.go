@@ -6,5 +6,7 @@
 // A disk is full at each step of a life, on three file systems, and on six with BERTH_LONG=1. The power of a disk is cut, BERTH_POWER
 // times on ext4 and on xfs (2).
 //
+// Each test is a scenario that counts what it looks at (count): `make faults` runs them for hours, in larger sizes, and prints a table.
+//
 // BERTH_KILLS says how often the daemon is killed (100), and BERTH_FAULT_SEED repeats a run.
 package faults
