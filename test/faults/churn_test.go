@@ -13,7 +13,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/faults/tally"
 	"berth/test/node"
@@ -43,39 +42,62 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewSource(seed))
 }
 
-// churn is pods that come and go, a few at a time, while something else fails.
+// churn is pods that come and go while something else fails. Each counts what it was promised: that its program runs once, ends with its own
+// code and has all its lines in the log; that an exec or attach which is answered for has all its bytes; and that a pull stays.
 type churn struct {
+	trap
 	n      *node.Node
+	counts *counts
+	dir    string // of the host: each program writes a line to a file of its own there
+	images []churnImage
 	ctx    context.Context
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
-	pods   atomic.Int64 // that lived their whole life
-	mu     sync.Mutex   // guards errors
+	serial atomic.Int64
+	lives  atomic.Int64 // that came to their end
+	kills  atomic.Int64
+	mu     sync.Mutex // guards errors
 	errors []error
 	// orphans says that keepers are killed: what ends meanwhile has no exit code where the kernel keeps none.
 	orphans atomic.Bool
 }
 
+// startChurn has a third of the workers run programs that end by themselves, a third use programs that are stopped, and a third pull.
 func startChurn(t *testing.T, n *node.Node, workers int) *churn {
 	t.Helper()
 	nodetest.Pull(t, n, node.Busybox)
-	c := &churn{n: n}
+	c := &churn{n: n, counts: count(t), dir: t.TempDir(), images: pushImages(t, n, (workers+2)/3)}
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	lives := []func(worker int) error{c.brief, c.served, c.pulls}
 	for i := range workers {
-		c.wg.Add(1)
-		go func() {
-			defer c.wg.Done()
+		c.wg.Go(func() {
 			for c.ctx.Err() == nil {
-				if err := c.pod(i); err != nil {
-					c.mu.Lock()
-					c.errors = append(c.errors, err)
-					c.mu.Unlock()
+				err := lives[i%len(lives)](i)
+				switch {
+				case err == nil:
+					c.lives.Add(1)
+				case away(err): // of a call that nobody makes again
+					time.Sleep(20 * time.Millisecond)
+				default:
+					c.failed(err)
 					time.Sleep(50 * time.Millisecond)
 				}
 			}
-		}()
+		})
 	}
 	return c
+}
+
+func (c *churn) failed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.errors = append(c.errors, err)
+}
+
+// wrong counts something that was not as promised, and is the error that says so.
+func (c *churn) wrong(column tally.Column, n int64, format string, args ...any) error {
+	c.counts.add(column, n)
+	return fmt.Errorf(format, args...)
 }
 
 // finish lets the pods that are on their way end, and reports what went wrong beyond the kills.
@@ -83,12 +105,12 @@ func (c *churn) finish(t *testing.T) {
 	t.Helper()
 	c.stop()
 	c.wg.Wait()
-	t.Logf("%d pods lived their whole life", c.pods.Load())
-	if c.pods.Load() == 0 {
+	t.Logf("%d lives of pods came to their end", c.lives.Load())
+	if c.lives.Load() == 0 {
 		t.Error("no pod lived its whole life")
 	}
 	for i, err := range c.errors {
-		if i == 5 {
+		if i == 10 {
 			t.Errorf("and %d more", len(c.errors)-i)
 			break
 		}
@@ -100,6 +122,14 @@ func (c *churn) finish(t *testing.T) {
 func away(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.Canceled
+}
+
+// once makes a call that a kill may be timed to.
+func (c *churn) once(kind call, make func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(2*time.Minute))
+	defer cancel()
+	defer c.pass(kind)()
+	return make(ctx)
 }
 
 // again makes a call until it is answered.
@@ -121,83 +151,12 @@ func again(what string, call func(context.Context) error) error {
 	}
 }
 
-// pod is one life. Nothing that the node has acknowledged may be lost; a call that the kill cut off may have happened or not.
-func (c *churn) pod(worker int) error {
-	runtime := c.n.Runtime
-	config := nodetest.PodConfig(c.n)
-	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
-	defer cancel()
-	pod, err := runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
-	if away(err) {
-		time.Sleep(20 * time.Millisecond)
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("run pod: %w", err)
-	}
-	id := pod.PodSandboxId
-	if err := again("status of a pod that runs", func(ctx context.Context) error {
-		_, err := runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id})
-		return err
-	}); err != nil {
-		return err
-	}
-	code := int32(worker + 3)
-	container, err := runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
-		PodSandboxId: id, SandboxConfig: config,
-		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "c"}, Image: &cri.ImageSpec{Image: node.Busybox},
-			Command: []string{"sh", "-c", fmt.Sprintf("echo begin; sleep 0.1; echo end; exit %d", code)}, LogPath: "c.log",
-			Linux: &cri.LinuxContainerConfig{},
-		},
+// again is the same for a call that a kill may be timed to.
+func (c *churn) again(kind call, make func(context.Context) error) error {
+	return again(string(kind), func(ctx context.Context) error {
+		defer c.pass(kind)()
+		return make(ctx)
 	})
-	if err == nil {
-		_, err = runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container.ContainerId})
-	}
-	if err != nil && !away(err) {
-		return fmt.Errorf("create and start: %w", err)
-	}
-	started := err == nil
-	if started {
-		var s *cri.ContainerStatus
-		for deadline := time.Now().Add(node.Patience(time.Minute)); ; {
-			if err := again("status of a container that runs", func(ctx context.Context) error {
-				r, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container.ContainerId})
-				s = r.GetStatus()
-				return err
-			}); err != nil {
-				return err
-			}
-			if s.State == cri.ContainerState_CONTAINER_EXITED {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("container %s is %v after a minute, and should have ended after 0.1 s", s.Id, s.State)
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		if s.ExitCode != code && !(c.orphans.Load() && node.OrphanEnded(s, code)) {
-			return fmt.Errorf("container %s ended with %d (%s: %s), want %d", s.Id, s.ExitCode, s.Reason, s.Message, code)
-		}
-	}
-	if worker%2 == 0 {
-		if err := again("stop pod", func(ctx context.Context) error {
-			_, err := runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	if err := again("remove pod", func(ctx context.Context) error {
-		_, err := runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id})
-		return err
-	}); err != nil {
-		return err
-	}
-	if started {
-		c.pods.Add(1)
-	}
-	return nil
 }
 
 // nothingLeft removes every pod and counts what is left of them.

@@ -54,6 +54,8 @@ type Options struct {
 	Tables string
 	// Args are further flags of berthd.
 	Args []string
+	// Prepare does what has to be done before the daemon is started for the first time. Nil: nothing.
+	Prepare func(*Node) error
 	// Registry serves the node's images. Nil: one of the node's own with the standard images, closed by Stop.
 	Registry *registrytest.Registry
 	// Binaries is the directory of the programs. Empty: Binaries().
@@ -135,6 +137,11 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
 	}, o.Args...)
 	n.programs = binaries
+	if o.Prepare != nil {
+		if err := o.Prepare(n); err != nil {
+			return nil, errors.Join(err, n.Stop())
+		}
+	}
 	n.command = func() *exec.Cmd { return exec.Command(filepath.Join(n.programs, "berthd"), args...) }
 	if err := n.Restart(ctx); err != nil {
 		return nil, errors.Join(err, n.Stop())
