@@ -348,7 +348,8 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 }
 
 // Detach cuts off an attached client. Where the container's input was for one client only (RunRequest.StdinOnce) and
-// this one had brought it, the container reads its end. ErrResourceExhausted tells why the keeper had cut it off before.
+// this one had brought it, the container reads its end. ErrResourceExhausted tells why the keeper had cut it off before; ErrNotFound that
+// the keeper does not know the client: the one that had copied the output for it is gone.
 func (c *Client) Detach(ctx context.Context, containerID, attachID string) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Detach(ctx, &api.AttachID{ContainerId: containerID, AttachId: attachID})

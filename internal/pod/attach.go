@@ -15,7 +15,7 @@ import (
 
 // Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes, or ctx
 // ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper has cut it off
-// gets ErrResourceExhausted.
+// gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets ErrUnavailable.
 func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
 	c, err := m.findContainer(id)
 	if err != nil {
@@ -79,10 +79,13 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		detach, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
 		detachErr := m.cfg.Keeper.Detach(detach, c.id, req.AttachID)
+		replaced := errors.Is(detachErr, errdefs.ErrNotFound) || errors.Is(detachErr, errdefs.ErrUnavailable)
 		switch {
-		case detachErr == nil, errors.Is(detachErr, errdefs.ErrNotFound):
+		case detachErr == nil:
 		case errors.Is(detachErr, errdefs.ErrResourceExhausted) && err == nil:
 			err = attachErr(detachErr)
+		case replaced && err == nil && len(starts) > 0: // the output ended with that keeper, and not with the container
+			err = attachErr(fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable))
 		default:
 			m.log.Debug("detach", "container", shortID(c.id), "error", detachErr)
 		}

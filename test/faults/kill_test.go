@@ -76,7 +76,7 @@ func (w *witness) lines(t *testing.T) int {
 		t.Fatal(err)
 	}
 	log := string(data[:bytes.LastIndexByte(data, '\n')+1]) // the last may be being written
-	n := strings.Count(log, "\n")
+	n := strings.Count(log, "\n") - strings.Count(log, " stdout P ")
 	if wrong, first := missing(log, n); wrong > 0 {
 		count(t).add(tally.LinesWrong, wrong)
 		t.Fatalf("%d lines are lost, doubled or in pieces: %s", wrong, first)

@@ -37,6 +37,8 @@ type program struct {
 	id   string // of the container
 	log  string
 	code int32 // it ends with
+	// told is how its start was answered, and what a kill has cut off before.
+	told string
 }
 
 // pod runs a pod. What a kill has cut off is not known to this client, and is removed with all pods in the end.
@@ -106,7 +108,9 @@ func (l *life) create(image, script string, code int32, edits ...nodetest.Contai
 	p.log = filepath.Join(l.config.LogDirectory, p.name+".log")
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: p.name}, Image: &cri.ImageSpec{Image: image},
-		Command: []string{"sh", "-c", write + script}, LogPath: p.name + ".log", Linux: &cri.LinuxContainerConfig{},
+		Command: []string{"sh", "-c", write + script}, LogPath: p.name + ".log",
+		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}}, // as kubelets ask for
 		Mounts: []*cri.Mount{{HostPath: l.dir, ContainerPath: "/count"}},
 	}
 	for _, edit := range edits {
@@ -128,6 +132,7 @@ func (p *program) start() error {
 			return err
 		})
 		if err == nil {
+			p.told += "started"
 			return nil
 		}
 		if !away(err) {
@@ -137,6 +142,7 @@ func (p *program) start() error {
 		if statusErr != nil {
 			return statusErr
 		}
+		p.told += fmt.Sprintf("%v, then it is %v; ", err, s.State)
 		if s.State != cri.ContainerState_CONTAINER_CREATED {
 			return nil
 		}
@@ -173,7 +179,8 @@ func (p *program) end(lines int) error {
 	c := p.l.churn
 	c.counts.add(tally.Exits, 1)
 	if n := c.ran(p.name); n != 1 {
-		return c.wrong(tally.ProgramsWrong, 1, "the program of container %s (ended with %d, %s: %s) has run %d times", p.id, s.ExitCode, s.Reason, s.Message, n)
+		return c.wrong(tally.ProgramsWrong, 1, "the program of container %s (start: %s; ended with %d, %s: %s) has run %d times",
+			p.id, p.told, s.ExitCode, s.Reason, s.Message, n)
 	}
 	switch {
 	case s.ExitCode == p.code:
@@ -200,7 +207,9 @@ func (p *program) logged(lines int) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return c.wrong(tally.LinesWrong, wrong, "the log of container %s: %d of %d lines are lost, doubled or in pieces: %s", p.id, wrong, lines, first)
+			s, _ := p.status()
+			return c.wrong(tally.LinesWrong, wrong, "the log of container %s (start: %s; now %v, %d, has run %d times): %d of %d lines are lost, "+
+				"doubled or in pieces: %s", p.id, p.told, s.GetState(), s.GetExitCode(), c.ran(p.name), wrong, lines, first)
 		}
 	}
 }
@@ -208,9 +217,16 @@ func (p *program) logged(lines int) error {
 // missing counts the lines of a log that are not the next of the numbers 1 to last, and says where that begins.
 func missing(log string, last int) (wrong int64, first string) {
 	next := 1
+	begun := ""
 	for line := range strings.Lines(log) {
 		_, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " stdout ")
-		number, err := strconv.Atoi(strings.TrimPrefix(text, "F line "))
+		if part, ok := strings.CutPrefix(text, "P "); ok { // the rest comes in the next record
+			begun += part
+			continue
+		}
+		text = begun + strings.TrimPrefix(text, "F ")
+		begun = ""
+		number, err := strconv.Atoi(strings.TrimPrefix(text, "line "))
 		if err == nil && number == next {
 			next++
 			continue

@@ -395,10 +395,11 @@ func (s *Server) takeLeft(attachID string) *logpump.Log {
 }
 
 // detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end. The
-// error is ErrResourceExhausted and tells why the client had been cut off before.
+// error is ErrResourceExhausted and tells why the client had been cut off before, or ErrNotFound: this keeper has never known it.
 func (c *container) detach(id string) error {
 	c.mu.Lock()
 	_, brought := c.owners[id]
+	_, known := c.clients[id]
 	delete(c.owners, id)
 	delete(c.clients, id)
 	once := c.row.StdinOnce && !c.row.Terminal
@@ -410,6 +411,9 @@ func (c *container) detach(id string) error {
 	}
 	if brought && once {
 		c.closeStdin()
+	}
+	if !known {
+		return fmt.Errorf("client %s is not attached: %w", id, errdefs.ErrNotFound)
 	}
 	return detached(lost)
 }
