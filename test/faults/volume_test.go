@@ -17,6 +17,7 @@ import (
 	"berth/internal/quota"
 	"berth/internal/quota/quotatest"
 	"berth/internal/registrytest"
+	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -84,6 +85,7 @@ func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) 
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
 		}
+		count(t).add(tally.Rounds, 1)
 		<-done // before the daemon is back: what the client does next is no part of this
 		if err := n.Restart(nodetest.Context(t)); err != nil {
 			t.Fatal(err)
@@ -166,6 +168,7 @@ func TestKillingTheDaemonWhileItFillsAnImagesVolumesLeavesNothing(t *testing.T) 
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
 		}
+		count(t).add(tally.Rounds, 1)
 		<-done
 		if err := n.Restart(nodetest.Context(t)); err != nil {
 			t.Fatal(err)
@@ -206,6 +209,7 @@ func TestKillingTheDaemonLeavesNoDiskQuota(t *testing.T) {
 				if err := n.Kill(); err != nil {
 					t.Fatal(err)
 				}
+				count(t).add(tally.Rounds, 1)
 				<-done
 				if err := n.Restart(nodetest.Context(t)); err != nil {
 					t.Fatal(err)
