@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -144,7 +145,8 @@ func newExec(c *container, r execRow) *process {
 }
 
 // forgetExecs drops execs that have long ended, and names them. The caller holds c.mu. It looks through all of them once in a while,
-// and when there are too many it drops a quarter at once: an exec does not wait for a look at a thousand.
+// and when there are too many it drops a quarter at once: an exec does not wait for a look at a thousand. Those whose end was asked for
+// go first, since their end counts as long past; the others are about to be asked for.
 func (c *container) forgetExecs() (ids []string) {
 	limit, now := maxExecsKept, time.Now()
 	switch {
@@ -154,14 +156,22 @@ func (c *container) forgetExecs() (ids []string) {
 		return nil
 	}
 	c.forgot = now
-	for id, p := range c.execs {
+	var ended []*process
+	for _, p := range c.execs {
 		select {
 		case <-p.done:
-			if now.Sub(p.endedAt) > execKnown || len(c.execs) > limit {
-				delete(c.execs, id)
-				ids = append(ids, id)
-			}
+			ended = append(ended, p)
 		default:
+		}
+	}
+	over := len(c.execs) - limit
+	if over > 0 {
+		slices.SortFunc(ended, func(a, b *process) int { return a.endedAt.Compare(b.endedAt) })
+	}
+	for i, p := range ended {
+		if i < over || now.Sub(p.endedAt) > execKnown {
+			delete(c.execs, p.row.ExecID)
+			ids = append(ids, p.row.ExecID)
 		}
 	}
 	return ids
