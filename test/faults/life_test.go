@@ -28,6 +28,7 @@ type life struct {
 	*churn
 	id     string
 	config *cri.PodSandboxConfig
+	pids   *cri.NamespaceOption // of the pod and its containers
 }
 
 // program is a container of a churn, or an exec in one, that has a file of its own on the host, to which it writes a line when it runs.
@@ -43,7 +44,11 @@ type program struct {
 
 // pod runs a pod. What a kill has cut off is not known to this client, and is removed with all pods in the end.
 func (c *churn) pod() (*life, error) {
-	l := &life{churn: c, config: nodetest.PodConfig(c.n)}
+	l := &life{churn: c, config: nodetest.PodConfig(c.n), pids: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}
+	if c.serial.Add(1)%3 == 0 { // others of the pod see its stages, which have no mark then
+		l.pids.Pid = cri.NamespaceMode_POD
+	}
+	l.config.Linux.SecurityContext.NamespaceOptions = l.pids
 	err := c.once(callRunPod, func(ctx context.Context) error {
 		made, err := c.n.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: l.config})
 		l.id = made.GetPodSandboxId()
@@ -109,8 +114,7 @@ func (l *life) create(image, script string, code int32, edits ...nodetest.Contai
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: p.name}, Image: &cri.ImageSpec{Image: image},
 		Command: []string{"sh", "-c", write + script}, LogPath: p.name + ".log",
-		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
-			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}}, // as kubelets ask for
+		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: l.pids}},
 		Mounts: []*cri.Mount{{HostPath: l.dir, ContainerPath: "/count"}},
 	}
 	for _, edit := range edits {
