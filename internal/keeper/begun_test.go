@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -217,6 +218,27 @@ func (n *node) listening(except int) int {
 	return int(cred.Pid)
 }
 
+// untilForked waits until a process of a container is in the PID namespace that the container shares, or for a second.
+func (n *node) untilForked(id string) {
+	levels := func(pid string) int {
+		status, _ := os.ReadFile("/proc/" + pid + "/status")
+		_, rest, _ := strings.Cut(string(status), "\nNSpid:")
+		line, _, _ := strings.Cut(rest, "\n")
+		return len(strings.Fields(line))
+	}
+	own := levels("self")
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		for _, dir := range cgroupDirs(n.cgroup + "/" + id) {
+			procs, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			for pid := range strings.FieldsSeq(string(procs)) {
+				if levels(pid) > own {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Keepers that are killed in a row during a start: its program runs once, or, where the call fails, once at most. So it is where others of
 // the pod see the stage, which has no mark then: seen to fail with a stage that ends when its keeper has gone ("the program ran 0 times").
 func TestKeepersKilledInARowDuringAStart(t *testing.T) {
@@ -244,7 +266,11 @@ func TestKeepersKilledInARowDuringAStart(t *testing.T) {
 		after, then := time.Duration(rand.IntN(15000))*time.Microsecond, time.Duration(rand.IntN(10000))*time.Microsecond
 		killed := make(chan int, 1)
 		go func() {
-			time.Sleep(after)
+			if i%4 == 1 {
+				n.untilForked(id)
+			} else {
+				time.Sleep(after)
+			}
 			_ = unix.Kill(first, unix.SIGKILL)
 			second := 0
 			n.until("another keeper listens", func() bool { second = n.listening(first); return second != 0 })
