@@ -77,6 +77,20 @@ func (c *connection) require(feature, what string) error {
 		c.keeper.GetVersion(), c.keeper.GetPid(), what, errdefs.ErrFailedPrecondition)
 }
 
+// newConnection takes both sockets over.
+func newConnection(rpc net.Conn, fds *wire.Conn) *connection {
+	c := &connection{fds: fds, closed: make(chan struct{}), received: make(chan struct{})}
+	made := make(chan struct{})
+	closed := func() {
+		<-made // a keeper that is killed just now may end the client before NewClient has returned it
+		c.close()
+	}
+	c.rpc = ttrpc.NewClient(rpc, ttrpc.WithOnClose(func() { go closed() }))
+	c.api = api.NewKeeperClient(c.rpc)
+	close(made)
+	return c
+}
+
 // lastWait bounds how long a connection that ends may take to bring what the keeper has sent. A dead keeper's is there
 // at once.
 const lastWait = 2 * time.Second
@@ -258,9 +272,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &connection{fds: fds, closed: make(chan struct{}), received: make(chan struct{})}
-	conn.rpc = ttrpc.NewClient(rpc, ttrpc.WithOnClose(func() { go conn.close() }))
-	conn.api = api.NewKeeperClient(conn.rpc)
+	conn := newConnection(rpc, fds)
 
 	c.mu.Lock()
 	same := c.generation == welcome.Generation
