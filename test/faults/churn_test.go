@@ -42,8 +42,8 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewSource(seed))
 }
 
-// churn is pods that come and go while something else fails. Each counts what it was promised: that its program runs once, ends with its own
-// code and has all its lines in the log; that an exec or attach which is answered for has all its bytes; and that a pull stays.
+// churn is pods that come and go while something else fails. Each counts what it was promised: that its program runs once, ends with its
+// own code and has all its lines in the log; that an exec or attach which is answered for has all its bytes; and that a pull stays.
 type churn struct {
 	trap
 	n      *node.Node

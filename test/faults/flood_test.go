@@ -30,14 +30,14 @@ func (d *deaf) Write(p []byte) (int, error) {
 }
 
 // Containers that write as fast as they can have all of it in their logs, whoever is attached and does not read; other calls are answered
-// meanwhile; and a client that was cut off is told so. Seen to fail with a log of one line less.
+// meanwhile; and a client that was cut off is told so. Seen to fail with queues of clients that drop what does not fit.
 func TestFloodsWithClientsThatDoNotRead(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)
 	p := nodetest.RunPod(t, n)
 	w := newWitness(t, p)
 	c.before(t, n)
-	floods, lines := size(3, 10), size(60_000, 300_000)
+	floods, lines := size(3, 10), size(400_000, 1_000_000) // more than sockets and queues hold in memory
 	var want strings.Builder
 	for i := range lines {
 		fmt.Fprintln(&want, i+1)
@@ -111,7 +111,8 @@ func TestFloodsWithClientsThatDoNotRead(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// 10,000 execs run once each, and give all that they write. Memory and descriptors are what they were. Seen to fail with one exec made twice.
+// 10,000 execs run once each, and give all that they write. Seen to fail where the ends of execs are forgotten before they are asked for:
+// 2 of 10,000 were not found.
 func TestThousandsOfExecs(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)

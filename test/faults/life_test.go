@@ -541,7 +541,8 @@ func (c *churn) pulls(worker int) error {
 		if err = p.start(); err == nil {
 			err = p.end(0)
 		}
-		if s, statusErr := p.status(); statusErr == nil && s.State == cri.ContainerState_CONTAINER_EXITED && s.ExitCode == 1 && s.Reason == "Error" {
+		s, statusErr := p.status()
+		if statusErr == nil && s.State == cri.ContainerState_CONTAINER_EXITED && s.ExitCode == 1 && s.Reason == "Error" {
 			err = c.wrong(tally.PullsWrong, 1, "the pull of %s was acknowledged, and its files are not those of the image", image.ref)
 		}
 	}

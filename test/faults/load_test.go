@@ -19,7 +19,7 @@ import (
 )
 
 // A fork bomb has the processes that its limit gives, and no others: execs in another container are answered, berthd and the keeper are
-// killed and come back, and it is stopped and removed. Seen to fail, by the count, without the limit.
+// killed and come back, and it is stopped and removed.
 func TestAForkBombHurtsItselfAlone(t *testing.T) {
 	const limit = 100
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("pids_limit = %d\n", limit)})
@@ -88,7 +88,7 @@ func TestAForkBombHurtsItselfAlone(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// A program that the kernel ends for want of memory is told as such, each time. Seen to fail with another limit than it needs.
+// A program that the kernel ends for want of memory is told as such, each time. Seen to fail with kills that the keeper does not count.
 func TestOOMKillsAreTold(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)
@@ -116,7 +116,7 @@ func TestOOMKillsAreTold(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// Many pods that are run, started and removed at once are all there, and all gone. Seen to fail with one of them started twice.
+// Many pods that are run, started and removed at once are all there, and all gone.
 func TestManyPodsAtOnce(t *testing.T) {
 	pods := size(20, 300)
 	n := nodetest.Start(t, node.Options{Pods: pods})
@@ -212,7 +212,7 @@ func freeze(t *testing.T, n *node.Node, id string) {
 }
 
 // A container that is frozen from outside costs the calls that name it, and those end in time; also under another berthd and another
-// keeper. Seen to fail, as a stop that does not return, where the keeper does not thaw what it kills.
+// keeper.
 func TestAFrozenContainerHurtsItselfAlone(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)

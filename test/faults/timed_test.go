@@ -24,27 +24,27 @@ type victims struct {
 
 func TestKillsOfTheDaemonAreNotNoticed(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
-	killed(t, n, victims{daemon: true}, int(number(t, "BERTH_KILLS", int64(size(20, 40)))))
+	killed(t, n, victims{daemon: true}, int(number(t, "BERTH_KILLS", int64(size(8, 40)))))
 }
 
 func TestDoubleKillsOfTheDaemonAreNotNoticed(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
-	killed(t, n, victims{daemon: true, twice: true}, int(number(t, "BERTH_KILLS", int64(size(5, 40)))))
+	killed(t, n, victims{daemon: true, twice: true}, int(number(t, "BERTH_KILLS", int64(size(3, 40)))))
 }
 
 func TestKillsOfTheKeeperAreNotNoticed(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
-	killed(t, n, victims{keeper: true}, int(number(t, "BERTH_KILLS", int64(size(10, 40)))))
+	killed(t, n, victims{keeper: true}, int(number(t, "BERTH_KILLS", int64(size(8, 40)))))
 }
 
 func TestDoubleKillsOfTheKeeperAreNotNoticed(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
-	killed(t, n, victims{keeper: true, twice: true}, int(number(t, "BERTH_KILLS", int64(size(5, 40)))))
+	killed(t, n, victims{keeper: true, twice: true}, int(number(t, "BERTH_KILLS", int64(size(3, 40)))))
 }
 
 // With the store of a service manager nothing is lost, as with the units of systemd.
 func TestKillsOfBothAreNotNoticed(t *testing.T) {
-	killed(t, startManaged(t), victims{daemon: true, keeper: true}, int(number(t, "BERTH_KILLS", int64(size(5, 40)))))
+	killed(t, startManaged(t), victims{daemon: true, keeper: true}, int(number(t, "BERTH_KILLS", int64(size(4, 40)))))
 }
 
 func TestDoubleKillsOfBothAreNotNoticed(t *testing.T) {
