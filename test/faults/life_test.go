@@ -114,7 +114,7 @@ func (l *life) create(image, script string, code int32, edits ...nodetest.Contai
 	config := &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: p.name}, Image: &cri.ImageSpec{Image: image},
 		Command: []string{"sh", "-c", write + script}, LogPath: p.name + ".log",
-		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: l.pids}},
+		Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: l.pids}},
 		Mounts: []*cri.Mount{{HostPath: l.dir, ContainerPath: "/count"}},
 	}
 	for _, edit := range edits {

@@ -5,13 +5,15 @@ import (
 	"testing"
 	"time"
 
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
 	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
 // TestFormatsChangeUnderChurn: a berthd that writes records of another format takes a node over while pods come and go, the older one
-// refuses it and is followed by the newer one, and when all pods are gone the older one serves again. Seen to fail with versions not
+// refuses it and is followed by the newer one, and when all pods and images are gone the older one serves again. Seen to fail with versions not
 // compared, where the older one serves pods that it does not understand.
 func TestFormatsChangeUnderChurn(t *testing.T) {
 	future := futureDaemon(t)
@@ -63,10 +65,24 @@ func TestFormatsChangeUnderChurn(t *testing.T) {
 		pods.finish(t)
 		w.check(t)
 		nothingLeft(t, n)
+		removeImages(t, n)
 		if err := change(ours); err != nil {
-			t.Fatalf("without pods the older berthd does not serve again: %v", err)
+			t.Fatalf("without pods and images the older berthd does not serve again: %v", err)
 		}
 		c.add(tally.Rounds, 1)
 	}
 	nothingLeft(t, n)
+}
+
+func removeImages(t *testing.T, n *node.Node) {
+	t.Helper()
+	list, err := n.Images.ListImages(nodetest.Context(t), &cri.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range list.Images {
+		if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: image.Id}}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
