@@ -62,16 +62,6 @@ func (r *Row) Add(column Column, n int64) {
 	}
 }
 
-// Wrong says whether anything was not as promised.
-func (r *Row) Wrong() bool {
-	for _, column := range []Column{Failed, ProgramsWrong, ExitsWrong, LinesWrong, BytesWrong, PullsWrong, Leaked} {
-		if r.Counts[column] != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Append writes a row at the end of a file, in one write, so that processes can share it.
 func (r *Row) Append(path string) error {
 	line, err := json.Marshal(r)
