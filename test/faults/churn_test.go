@@ -60,6 +60,8 @@ type churn struct {
 	errors []error
 	// orphans says that keepers are killed: what ends meanwhile has no exit code where the kernel keeps none.
 	orphans atomic.Bool
+	// lossy says that both are killed and nobody keeps descriptors: a line that is missing does not come later.
+	lossy atomic.Bool
 }
 
 // startChurn has a third of the workers run programs that end by themselves, a third use programs that are stopped, and a third pull.

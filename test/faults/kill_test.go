@@ -227,6 +227,8 @@ func TestKillingBothLeavesNothing(t *testing.T) {
 	}
 	for range 8 {
 		brief := startChurn(t, n, 2)
+		brief.orphans.Store(true)
+		brief.lossy.Store(true)
 		time.Sleep(time.Duration(200+r.Intn(500)) * time.Millisecond)
 		brief.stop()
 		count(t).add(tally.Rounds, 1)

@@ -202,7 +202,11 @@ func (p *program) logged(lines int) error {
 	c.counts.add(tally.Lines, int64(lines))
 	var wrong int64
 	var first string
-	for deadline := time.Now().Add(node.Patience(30 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
+	wait := 30 * time.Second
+	if c.lossy.Load() {
+		wait = time.Second
+	}
+	for deadline := time.Now().Add(node.Patience(wait)); ; time.Sleep(50 * time.Millisecond) {
 		data, err := os.ReadFile(p.log)
 		if err != nil {
 			return err
