@@ -240,7 +240,7 @@ func (n *node) untilForked(id string) {
 }
 
 // Keepers that are killed in a row during a start: its program runs once, or, where the call fails, once at most. So it is where others of
-// the pod see the stage, which has no mark then: seen to fail with a stage that ends when its keeper has gone ("the program ran 0 times").
+// the pod see the stage: seen to fail where one that had ended counted as begun ("the program ran 0 times").
 func TestKeepersKilledInARowDuringAStart(t *testing.T) {
 	n := start(t)
 	pod := n.run(n.request("pod", "sleep", "1000"))

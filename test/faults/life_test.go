@@ -45,7 +45,7 @@ type program struct {
 // pod runs a pod. What a kill has cut off is not known to this client, and is removed with all pods in the end.
 func (c *churn) pod() (*life, error) {
 	l := &life{churn: c, config: nodetest.PodConfig(c.n), pids: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}
-	if c.serial.Add(1)%3 == 0 { // others of the pod see its stages, which have no mark then
+	if c.serial.Add(1)%3 == 0 { // others of the pod see its stages
 		l.pids.Pid = cri.NamespaceMode_POD
 	}
 	l.config.Linux.SecurityContext.NamespaceOptions = l.pids

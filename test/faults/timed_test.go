@@ -15,8 +15,8 @@ import (
 )
 
 // victims are who is killed, at a random moment within a call of some kind, among pods that come and go. The tests that kill keepers were
-// seen to fail with Detach's ErrNotFound passed over (an attach succeeded, with 0 of 18,893 bytes), and with stages that end when their
-// keeper has gone (a container had exited with 121, and its program ran 0 times).
+// seen to fail with Detach's ErrNotFound passed over (an attach succeeded, with 0 of 18,893 bytes), and, in a shared PID namespace, where
+// a stage that had ended counted as begun (a container had exited with 121, and its program ran 0 times).
 type victims struct {
 	daemon, keeper bool
 	twice          bool // the successor is killed, too, as it comes up or a little later

@@ -28,9 +28,7 @@
 // with it as it likes. So a stage enters as the last thing that it does, by a fork: what the container sees is a process with the
 // container's root, mounts, network, user and capabilities from its first moment on, and with its seccomp filter too, where that
 // allows the few calls that are left (afterFork). That holds for execs, and for containers that share their pod's PID namespace.
-// A procfs of a namespace that the stage has not entered yet is opened by a process that has given up all else (proc.c). Such a first
-// process has no mark, which would be a descriptor of a file of the host. One that loses its keeper waits for half a minute, so that the
-// next keeper finds it and knows that the program has not begun.
+// A procfs of a namespace that the stage has not entered yet is opened by a process that has given up all else (proc.c).
 //
 // # User namespaces
 //
