@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -100,7 +99,6 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		Label:     label,
 		Resources: cfg.Resources,
 		Ignored:   ignored,
-		CreatedAt: time.Now(),
 	}
 	if re != nil {
 		re.Dir = filepath.Join(m.containers.Path(id), restoreDir)
@@ -111,6 +109,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	m.mu.Lock()
 	if err = m.nameContainer(c); err == nil {
 		cfg = c.rec.Config
+		c.rec.CreatedAt = m.containerCreated(s, cfg.Metadata.Name)
 		c.publish()
 		m.ctr[c.id] = c
 	}

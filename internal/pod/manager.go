@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -129,11 +130,13 @@ type Manager struct {
 	quotas     *quota.Ledger
 	cgroups    cgroupUse
 
-	mu    sync.RWMutex // guards the maps, not what they point to
+	mu    sync.RWMutex // guards the maps, not what they point to, and lastCreated
 	pod   map[string]*sandbox
 	ctr   map[string]*container
 	names map[string]string // sandboxName or containerName to ID
 	logs  map[string]string // log paths of containers that run, to ID
+	// lastCreated is the latest creation time of any pod or container.
+	lastCreated time.Time
 
 	events hub
 

@@ -161,6 +161,7 @@ func (m *Manager) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 		s.publish()
 		m.cgroups.enter(m.podCgroupDir(s.rec.CgroupParent), &s.rec)
 		m.pod[id] = s
+		m.noteCreated(s.rec.CreatedAt)
 		m.names[sandboxName(s.rec.Config.Metadata)] = id
 	}
 	return broken, m.noteSpared("pod", spared), nil
@@ -198,6 +199,7 @@ func (m *Manager) loadContainers() ([]state.Broken, sparedRecords, error) {
 		}
 		c.publish()
 		m.ctr[id] = c
+		m.noteCreated(c.rec.CreatedAt)
 		m.names[containerName(c.rec.SandboxID, c.rec.Config.Metadata)] = id
 	}
 	return broken, m.noteSpared("container", spared), nil

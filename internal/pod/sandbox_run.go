@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -40,11 +39,10 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		cfg = &pod
 	}
 	s.rec = SandboxRecord{
-		ID:        s.id,
-		Config:    cfg,
-		Handler:   handler,
-		Phase:     SandboxCreating,
-		CreatedAt: time.Now(),
+		ID:      s.id,
+		Config:  cfg,
+		Handler: handler,
+		Phase:   SandboxCreating,
 	}
 	if err := m.placeCgroup(&s.rec); err != nil {
 		return "", err
@@ -61,6 +59,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	m.mu.Lock()
 	if err = m.nameSandbox(s); err == nil {
 		cfg = s.rec.Config
+		s.rec.CreatedAt = m.sandboxCreated(cfg.Metadata)
 		s.publish()
 		m.pod[s.id] = s
 	}
