@@ -371,8 +371,8 @@ const stageWait = 2 * time.Second
 
 // arm sets the timer of an exec that has a deadline.
 func (p *process) arm() {
-	if !p.row.Deadline.IsZero() {
-		p.timer = time.AfterFunc(time.Until(p.row.Deadline), func() { p.kill(true) })
+	if left, limited := p.row.left(); limited {
+		p.timer = time.AfterFunc(left, func() { p.kill(true) })
 	}
 }
 

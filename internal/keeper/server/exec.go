@@ -209,7 +209,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 		l.subDir, l.sub = subCgroup(r.Cgroups, "berth-exec-"+p.row.ExecID)
 		c.mu.Lock()
 		p.row.Cgroup = l.subDir
-		p.row.Deadline = time.Now().Add(timeout)
+		p.row.Ends, p.row.Deadline = monotonic()+timeout, time.Now().Add(timeout)
 		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
 		c.mu.Unlock()
 	}

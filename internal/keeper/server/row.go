@@ -103,7 +103,9 @@ type execRow struct {
 	Began bool   `json:"began,omitempty"`
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"`
-	// Deadline is when all of it is killed; zero: never.
+	// Ends is when all of it is killed, by monotonic; 0: never, or an earlier version of the keeper has started it.
+	Ends time.Duration `json:"ends,omitempty"`
+	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read where these wrote it.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Cgroup holds all of it, where it has one of its own.
 	Cgroup   string `json:"cgroup,omitempty"`
@@ -111,6 +113,14 @@ type execRow struct {
 	Exited   bool   `json:"exited,omitempty"`
 	ExitCode int    `json:"exitCode,omitempty"`
 	TimedOut bool   `json:"timedOut,omitempty"`
+}
+
+// left is how long an exec may go on, which is not positive where its time is over. It is false for one that has no end.
+func (r *execRow) left() (time.Duration, bool) {
+	if r.Ends != 0 {
+		return r.Ends - monotonic(), true
+	}
+	return time.Until(r.Deadline), !r.Deadline.IsZero()
 }
 
 // kept is what a packet that gives something into custody holds.

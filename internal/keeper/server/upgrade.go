@@ -59,8 +59,11 @@ type savedContainer struct {
 }
 
 type savedExec struct {
-	Row     execRow   `json:"row"`
-	Pidfd   int       `json:"pidfd"`
+	Row   execRow `json:"row"`
+	Pidfd int     `json:"pidfd"`
+	// EndedAgo is how long it has been over; 0: it is not, or an earlier version of the keeper has saved this.
+	EndedAgo time.Duration `json:"endedAgo,omitempty"`
+	// EndedAt is for earlier versions.
 	EndedAt time.Time `json:"endedAt,omitzero"`
 }
 
@@ -279,6 +282,9 @@ func (c *container) freeze() (savedContainer, []int, error) {
 	}
 	for _, p := range c.execs {
 		se := savedExec{Row: p.row, Pidfd: -1, EndedAt: p.endedAt}
+		if !p.endedAt.IsZero() {
+			se.EndedAgo = time.Since(p.endedAt)
+		}
 		if p.proc != nil {
 			if err := p.proc.Control(func(fd int) { se.Pidfd = fd }); err != nil {
 				return sc, nil, err
@@ -512,7 +518,9 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 func (s *Server) restoreExec(c *container, se *savedExec) {
 	p := newExec(c, se.Row)
 	close(p.started)
-	p.endedAt = se.EndedAt
+	if !se.EndedAt.IsZero() {
+		p.endedAt = time.Now().Add(-se.EndedAgo) // the wall clock may have been set since
+	}
 	c.execs[se.Row.ExecID] = p
 	if se.Row.Exited || se.Pidfd < 0 {
 		close(p.done)

@@ -1,0 +1,31 @@
+package server
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// TestAnExecEndsByAClockThatNobodySets: the row of an exec, as the next keeper reads it, where the wall clock was set forth or back by a
+// day meanwhile, and where a keeper from before wrote only that clock's time. Seen to fail with the wall clock's time alone.
+func TestAnExecEndsByAClockThatNobodySets(t *testing.T) {
+	const timeout = time.Hour
+	for name, c := range map[string]struct {
+		row     execRow
+		limited bool
+	}{
+		"set forth":          {row: execRow{Ends: monotonic() + timeout, Deadline: time.Now().Add(timeout - 24*time.Hour)}, limited: true},
+		"set back":           {row: execRow{Ends: monotonic() + timeout, Deadline: time.Now().Add(timeout + 24*time.Hour)}, limited: true},
+		"of a keeper before": {row: execRow{Deadline: time.Now().Add(timeout)}, limited: true},
+		"without an end":     {},
+	} {
+		var r execRow
+		if err := json.Unmarshal(mustJSON(&c.row), &r); err != nil {
+			t.Fatal(err)
+		}
+		left, limited := r.left()
+		if limited != c.limited || limited && (left > timeout || left < timeout-time.Minute) {
+			t.Errorf("%s: %v is left, %v", name, left, limited)
+		}
+	}
+}
