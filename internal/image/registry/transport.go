@@ -80,7 +80,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		cancel()
 		resp.Body.Close()
 		return nil, &statusError{status: resp.Status, method: req.Method, path: req.URL.Path,
-			retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+			retryAfter: retryAfter(resp.Header, time.Now())}
 	case code == http.StatusForbidden && req.Method == http.MethodHead:
 		// The library would ask once more, by GET, for a text beside the status.
 		cancel()
@@ -126,15 +126,21 @@ func (r *Repository) guard(t *http.Transport) *http.Transport {
 	return t
 }
 
-// retryAfter reads the header, in seconds or as a date (RFC 9110, 10.2.3). 0: none.
-func retryAfter(value string, now time.Time) time.Duration {
+// retryAfter reads the header of that name, in seconds or as a date (RFC 9110, 10.2.3). 0: none. A date is by the registry's clock, which
+// the answer tells, too: the node's may be wrong.
+func retryAfter(header http.Header, now time.Time) time.Duration {
+	value := header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil && seconds > 0 {
 		return time.Duration(min(seconds, 1<<20)) * time.Second
 	}
-	if at, err := http.ParseTime(value); err == nil && at.After(now) {
-		return at.Sub(now)
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
 	}
-	return 0
+	if date, err := http.ParseTime(header.Get("Date")); err == nil {
+		now = date
+	}
+	return max(0, at.Sub(now))
 }
 
 // minProgress is how many bytes a connection brings within the stall time, at the least.
