@@ -197,7 +197,7 @@ func (s *session) environment() []string {
 		node.EnvBinaries + "=" + filepath.Join(wire.Share, "bin"),
 		node.EnvCgroupDriver + "=" + s.driver,
 		node.EnvPatience + "=" + strconv.Itoa(s.patience),
-		"BERTH_VM=1",
+		"BERTH_VM=1", "BERTH_TEST_SETS_CLOCK=1",
 	}
 }
 
