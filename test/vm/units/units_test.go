@@ -1,6 +1,7 @@
 package units
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/tools/remotecommand"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -108,7 +110,7 @@ func changed(t *testing.T, n *node.Node, service, before string) {
 	})
 }
 
-// lives says that a container that counts is the same as before, goes on counting without a gap, and takes execs.
+// lives says that a container that counts is the same as before, goes on counting without a gap, and takes execs and clients.
 func lives(t *testing.T, c *nodetest.Container, started int64, pid int) {
 	t.Helper()
 	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING || s.StartedAt != started {
@@ -124,21 +126,91 @@ func lives(t *testing.T, c *nodetest.Container, started int64, pid int) {
 		}
 		return nil
 	})
-	last := 0
-	for line := range strings.Lines(c.Stdout()) {
-		number, err := strconv.Atoi(strings.TrimSpace(line))
-		if err != nil || number <= last {
-			t.Fatalf("%q follows %d in the log", line, last)
-		}
-		last = number
-	}
 	if got := c.Sh("echo here"); got != "here" {
 		t.Errorf("exec says %q", got)
 	}
+	last := counted(t, c.Stdout(), 0)
+	attached(t, c, last)
+}
+
+// counted says that each line is a number and follows the one before, the first one last where that is not negative. It returns the last
+// number of all.
+func counted(t *testing.T, lines string, last int) int {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		if !strings.HasSuffix(line, "\n") {
+			break // more of it comes
+		}
+		number, err := strconv.Atoi(strings.TrimSpace(line))
+		if err != nil || last >= 0 && number != last+1 {
+			t.Fatalf("%q follows %d", line, last)
+		}
+		last = number
+	}
+	return last
+}
+
+// attached says that a client sees the numbers go on after the given one.
+func attached(t *testing.T, c *nodetest.Container, after int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(nodetest.Context(t))
+	defer cancel()
+	r, err := c.Pod.Node.Runtime.Attach(ctx, &cri.AttachRequest{ContainerId: c.ID, Stdout: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out nodetest.Buffer
+	over := make(chan error, 1)
+	go func() {
+		_, err := nodetest.Stream(ctx, nodetest.SPDY, r.Url, remotecommand.StreamOptions{Stdout: &out})
+		over <- err
+	}()
+	nodetest.Eventually(t, 20*time.Second, "a client that is attached sees more", func() error {
+		select {
+		case err := <-over:
+			t.Fatalf("a client that is attached is cut off: %v", err)
+		default:
+		}
+		if got := out.String(); strings.Count(got, "\n") < 3 {
+			return fmt.Errorf("it sees %q", got)
+		}
+		return nil
+	})
+	got := out.String()
+	first, err := strconv.Atoi(strings.TrimSpace(strings.SplitAfter(got, "\n")[0]))
+	if err != nil || first < after {
+		t.Errorf("it sees %q, and the log had come to %d before", got, after)
+	}
+	counted(t, got, -1)
 }
 
 const count = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done"
 
+// killed kills the processes of services at one moment, and waits until systemd has started others.
+func killed(t *testing.T, n *node.Node, services ...string) {
+	t.Helper()
+	var pids []int
+	for _, service := range services {
+		pid, err := strconv.Atoi(property(t, service, "MainPID"))
+		if err != nil || pid == 0 {
+			t.Fatalf("%s is process %d: %v", service, pid, err)
+		}
+		pids = append(pids, pid)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, service := range services {
+		changed(t, n, service, strconv.Itoa(pids[i]))
+	}
+}
+
+// TestPodsOutliveTheServices: kills of berthd, of the keeper and of both at one moment, by systemd and without it, a reload, a restart and
+// a stop cost a container that runs neither a line nor its execs and clients. What both have lost comes back from systemd's store.
+//
+// Seen to fail with keep of keeper/server/fdstore.go storing nothing: both killed at one moment.
 func TestPodsOutliveTheServices(t *testing.T) {
 	n := installed(t)
 	config, err := n.Runtime.RuntimeConfig(nodetest.Context(t), &cri.RuntimeConfigRequest{})
@@ -167,11 +239,32 @@ func TestPodsOutliveTheServices(t *testing.T) {
 		lives(t, c, started, pid)
 	}
 	kill("berthd")
+	// An exec goes on while the keeper is another.
+	done := make(chan string, 1)
+	go func() {
+		r, err := c.Exec(600, "sh", "-c", "touch /runs; until test -e /go; do sleep 0.05; done; echo done")
+		done <- fmt.Sprintf("%s%v", r.GetStdout(), err)
+	}()
+	nodetest.Eventually(t, 20*time.Second, "an exec runs", func() error {
+		r, err := c.Exec(60, "ls", "/runs")
+		if err == nil && r.ExitCode != 0 {
+			err = fmt.Errorf("%s", r.Stderr)
+		}
+		return err
+	})
 	kill("berth-keeper")
+	c.Sh("touch /go")
+	if got := <-done; got != "done\n<nil>" {
+		t.Errorf("an exec over a kill of the keeper says %q", got)
+	}
 	if stored := property(t, "berth-keeper", "NFileDescriptorStore"); stored == "0" || stored == "" {
 		t.Errorf("systemd keeps %q descriptors", stored)
 	}
 	kill("berthd", "berth-keeper") // what is left of pipes and pidfds is in systemd's store
+	for range 3 {
+		killed(t, n, "berthd", "berth-keeper")
+		lives(t, c, started, pid)
+	}
 
 	keeper := property(t, "berth-keeper", "MainPID")
 	must(t, "systemctl", "reload", "berth-keeper")
@@ -192,6 +285,48 @@ func TestPodsOutliveTheServices(t *testing.T) {
 	if s := ends.WaitExit(); s.ExitCode != 7 {
 		t.Errorf("a new container ends with %d: %s", s.ExitCode, s.Reason)
 	}
+	p.Remove()
+	nothingLeft(t)
+}
+
+// TestAFullStoreIsSaid: systemd says so in the unit's journal when it keeps no more descriptors, and a kill of the keeper still costs
+// nothing, since berthd has them all.
+//
+// Seen to fail with the unit's own FileDescriptorStoreMax, which three descriptors do not fill.
+func TestAFullStoreIsSaid(t *testing.T) {
+	n := installed(t)
+	const dir = "/etc/systemd/system/berth-keeper.service.d"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "full.conf"), []byte("[Service]\nFileDescriptorStoreMax=3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	must(t, "systemctl", "daemon-reload")
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh(count))
+	c.WaitLog("3")
+	pid, err := n.ContainerPID(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 20*time.Second, "the journal says that the store is full", func() error {
+		if said := must(t, "journalctl", "--no-pager", "-b", "-u", "berth-keeper"); !strings.Contains(said, "FileDescriptorStoreMax=3") {
+			return fmt.Errorf("it says:\n%s", said)
+		}
+		return nil
+	})
+	if stored := property(t, "berth-keeper", "NFileDescriptorStore"); stored != "3" {
+		t.Errorf("systemd keeps %s descriptors", stored)
+	}
+	started := c.Status().StartedAt
+	killed(t, n, "berth-keeper")
+	lives(t, c, started, pid)
 	p.Remove()
 	nothingLeft(t)
 }
