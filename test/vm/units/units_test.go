@@ -2,10 +2,12 @@ package units
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -46,6 +48,9 @@ func installed(t *testing.T) *node.Node {
 	must(t, "make", "-C", root, "install")
 	t.Cleanup(func() {
 		must(t, "systemctl", "disable", "--now", "berthd", "berth-keeper")
+		if _, err := os.Lstat("/sys/fs/cgroup/berth.slice"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("without berthd its slice is still there: %v", err)
+		}
 		must(t, "make", "-C", root, "uninstall")
 		must(t, "systemctl", "daemon-reload")
 		for _, dir := range []string{"/etc/berth", "/var/lib/berth", "/run/berth"} {
@@ -331,16 +336,21 @@ func TestAFullStoreIsSaid(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft says that systemd and the kernel know of no pod.
+// nothingLeft says that systemd and the kernel know of no pod. The node's own slice, with berthd's claim in it, is there while berthd is.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	nodetest.Eventually(t, 20*time.Second, "nothing is left", func() error {
-		units := must(t, "systemctl", "list-units", "--all", "--plain", "--no-legend", "berth*.slice", "berth*.scope")
+		units := must(t, "systemctl", "list-units", "--all", "--plain", "--no-legend", "berth?*.slice", "berth*.scope")
 		if units != "" {
 			return fmt.Errorf("systemd has these units:\n%s", units)
 		}
-		if found, err := filepath.Glob("/sys/fs/cgroup/berth*"); err != nil || len(found) > 0 {
-			return fmt.Errorf("there are cgroups: %v (%v)", found, err)
+		for pattern, want := range map[string]string{
+			"/sys/fs/cgroup/berth*":                     "/sys/fs/cgroup/berth.slice",
+			"/sys/fs/cgroup/berth.slice/*/cgroup.procs": "/sys/fs/cgroup/berth.slice/berthd.lock/cgroup.procs",
+		} {
+			if found, err := filepath.Glob(pattern); err != nil || !slices.Equal(found, []string{want}) {
+				return fmt.Errorf("there are cgroups: %v (%v)", found, err)
+			}
 		}
 		if stored := property(t, "berth-keeper", "NFileDescriptorStore"); stored != "0" {
 			return fmt.Errorf("systemd keeps %s descriptors", stored)
