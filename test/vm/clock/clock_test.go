@@ -80,9 +80,6 @@ func end(t *testing.T, what string, done chan outcome) outcome {
 // TestTheClockIsSetForthAndBack by an hour, by a day, and to before 2020, while pods start and stop, execs run and reach their timeouts,
 // images are pulled slowly or not at all for a while, the keeper is killed and berthd is: nothing hangs, nothing ends before its time, all
 // is found again as it was, and clients are told times by which they can tell the older from the newer.
-//
-// Seen to fail with ends of execs kept by the wall clock (execRow.left in keeper/server/row.go), and with attempts that are created when
-// the clock says so (createdAfter in pod/order.go).
 func TestTheClockIsSetForthAndBack(t *testing.T) {
 	settable(t)
 	n := nodetest.Start(t, node.Options{Tables: "[image]\ntimeout = \"5s\"\n"})

@@ -214,8 +214,6 @@ func killed(t *testing.T, n *node.Node, services ...string) {
 
 // TestPodsOutliveTheServices: kills of berthd, of the keeper and of both at one moment, by systemd and without it, a reload, a restart and
 // a stop cost a container that runs neither a line nor its execs and clients. What both have lost comes back from systemd's store.
-//
-// Seen to fail with keep of keeper/server/fdstore.go storing nothing: both killed at one moment.
 func TestPodsOutliveTheServices(t *testing.T) {
 	n := installed(t)
 	config, err := n.Runtime.RuntimeConfig(nodetest.Context(t), &cri.RuntimeConfigRequest{})
@@ -296,8 +294,6 @@ func TestPodsOutliveTheServices(t *testing.T) {
 
 // TestAFullStoreIsSaid: systemd says so in the unit's journal when it keeps no more descriptors, and a kill of the keeper still costs
 // nothing, since berthd has them all.
-//
-// Seen to fail with the unit's own FileDescriptorStoreMax, which three descriptors do not fill.
 func TestAFullStoreIsSaid(t *testing.T) {
 	n := installed(t)
 	const dir = "/etc/systemd/system/berth-keeper.service.d"
