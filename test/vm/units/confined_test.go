@@ -32,7 +32,8 @@ func TestUnitsAreNoMoreExposedThanIsSaid(t *testing.T) {
 
 // TestUnitsTakeNothingFromContainers: what systemd takes from berthd and the keeper is not missing in what they start.
 //
-// Seen to fail with CapabilityBoundingSet=~CAP_SYS_TIME, NoNewPrivileges, SystemCallFilter=~@clock or PrivateTmp in the keeper's unit.
+// Seen to fail with CapabilityBoundingSet=~CAP_SYS_TIME, NoNewPrivileges, SystemCallFilter=~@clock, PrivateTmp or LimitCORE=0 in the keeper's
+// unit, and without CapabilityBoundingSet in berthd's.
 func TestUnitsTakeNothingFromContainers(t *testing.T) {
 	n := installed(t)
 	field := func(pid, name string) string {
