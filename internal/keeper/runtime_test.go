@@ -225,6 +225,11 @@ func TestTheHostsNullDeviceIsNotGivenAway(t *testing.T) {
 			req := use(n.request(name, "sleep", "1000"))
 			edit(req.Spec)
 			pid := n.run(req).PID
+			// crun says that it has started a moment before its process is the program, and cannot join a user namespace until then.
+			n.until(name+" is the program", func() bool {
+				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				return err == nil && string(line) == "sleep\x001000\x00"
+			})
 			p := *req.Spec.Process
 			p.Args, p.Terminal = []string{"sleep", "1000"}, false
 			res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: name, ExecID: "x", Process: &p})
