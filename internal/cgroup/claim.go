@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -101,19 +102,31 @@ func (h *Hierarchies) Claim(ctx context.Context, cgroup string, systemd bool, ow
 	return c, nil
 }
 
-// claimTries bounds how often the cgroup of a claim may go, with its last owner, while the next one takes it.
-const claimTries = 100
+// claimPatience bounds how long the cgroup of a claim may go, again and again, with its last owner while the next one takes it.
+const claimPatience = 10 * time.Second
 
 func (c *Claim) take(ctx context.Context, owner Owner) error {
-	for try := 0; ; try++ {
+	began := time.Now()
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
 		err := c.tryTake(ctx, owner)
-		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) || try == claimTries {
+		if !vanished(err) || time.Since(began) > claimPatience {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// tryTake is one try to make the cgroup of the claim and to lock it. ErrNotExist, or ENODEV from a file in it: it went meanwhile.
+// vanished tells whether the cgroup of a claim went during a try: a directory that was there is not, or was there when it was to be made and
+// is not when it is looked at, or a file in it has no device any more.
+func vanished(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENODEV)
+}
+
+// tryTake is one try to make the cgroup of the claim and to lock it.
 func (c *Claim) tryTake(ctx context.Context, owner Owner) error {
 	if err := c.make(ctx); err != nil {
 		return err

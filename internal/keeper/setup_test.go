@@ -112,9 +112,7 @@ func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 			t.Errorf("a stage was executed %d times", got)
 		}
 	}
-	for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
-		_ = os.Chmod(d, 0o755)
-	}
+	n.reachable()
 	container("plain", func(*keeper.RunRequest) {})
 	container("unconfined", func(r *keeper.RunRequest) { r.Spec.Linux.Seccomp = nil })
 	container("terminal", func(r *keeper.RunRequest) { r.Spec.Process.Terminal = true })
@@ -171,9 +169,7 @@ func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 func TestTheReasonWhyLibcontainerSetsAContainerUpIsTold(t *testing.T) {
 	n := start(t)
 	n.setup = keeper.SetupStage
-	for d := n.root; d != "/" && d != "/tmp"; d = filepath.Dir(d) {
-		_ = os.Chmod(d, 0o755)
-	}
+	n.reachable()
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
 	for want, tt := range map[string]struct {
 		edit       func(*specs.Spec)
