@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/test/node"
 )
 
 func main() {
@@ -29,6 +31,10 @@ func main() {
 	if flag.NArg() == 0 {
 		flag.Usage()
 		os.Exit(2)
+	}
+	if err := node.PutBack(); err != nil {
+		fmt.Fprintln(os.Stderr, "machine: put back what killed tests have changed:", err)
+		os.Exit(1)
 	}
 	r := &run{wait: *wait, pause: time.Second, verbose: *verbose, out: os.Stderr}
 	code, err := r.run(flag.Args())

@@ -81,6 +81,17 @@ func note(to io.Writer) error {
 	return json.NewEncoder(to).Encode(host)
 }
 
+// PutBack undoes what nodes of killed processes have changed of the machine, if no node is running, so that nobody takes it for how the
+// machine was.
+func PutBack() error { return machine.settle() }
+
+func (c *claims) settle() error {
+	if err := c.claim(); err != nil {
+		return err
+	}
+	return c.release()
+}
+
 // release is called when a node has stopped.
 func (c *claims) release() error {
 	c.mu.Lock()

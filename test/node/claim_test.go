@@ -74,6 +74,17 @@ func TestTheLastNodePutsTheMachineBack(t *testing.T) {
 		must(after.claim())
 		must(after.release())
 		expect("after the next process", "0", false)
+
+		killed.held = 0
+		must(killed.claim())
+		set("1")
+		must(killed.lock.Close())
+		must(a.claim())
+		must(after.settle())
+		expect("after a kill, while another process has a node", "1", true)
+		must(a.lock.Close())
+		must(after.settle())
+		expect("after all were killed", "0", false)
 	}()
 	<-done
 }
