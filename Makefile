@@ -1,7 +1,7 @@
 # Builds, tests and installs Berth. `make help` lists what there is.
 
 # What the build needs, and what the tests run, as packages of Debian.
-BUILD_PACKAGES = gcc libc6-dev libseccomp-dev pkg-config
+BUILD_PACKAGES = gcc libc6-dev libseccomp-dev musl-tools pkg-config
 TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 nftables procps runc xfsprogs
 # What analyzes the C.
 LINT_PACKAGES  = cppcheck
@@ -108,7 +108,7 @@ bench-kernel: test-deps ## what the kernel alone needs for the parts of a pod's 
 	bin/bench-kernel
 
 .PHONY: bench-compare
-bench-compare: test-deps build ## measure this tree and BASE=revision in turns (root); TURNS of each
+bench-compare: test-deps build ## measure this tree and BASE=revision, a pod of each in turn (root); TURNS of ten pods each
 	@test -n "$(BASE)" || { echo "say what to compare with: make bench-compare BASE=main"; exit 1; }
 	BERTH_BIN=$(CURDIR)/bin test/bench/compare.sh "$(BASE)" "$(TURNS)"
 

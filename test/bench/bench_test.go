@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/test/node"
 )
 
 func TestQuantilesAreSamples(t *testing.T) {
@@ -72,8 +74,12 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
+	binaries, err := node.Binaries(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r, err := run(ctx, &options{
-		berth: true, rounds: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100, pullMiB: 2, pulls: 1,
+		berth: true, base: binaries, rounds: 1, turns: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100, pullMiB: 2, pulls: 1,
 		crowd: 3, cni: true, settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
 	})
 	if err != nil {
@@ -86,6 +92,9 @@ func TestEveryRowIsMeasured(t *testing.T) {
 		} else if math.IsNaN(f.P50) || f.P50 <= 0 && row.Key != rowIdle.Key && row.Key != rowPSSPod.Key {
 			t.Errorf("%s is %v", row.Title, f.P50)
 		}
+	}
+	if base := r.Results[1]; base.Name != "base" || len(base.Figures[rowExec.Key].Samples) != 1 || base.Processes["berthd"] != 1 {
+		t.Errorf("beside it: %+v", base)
 	}
 	if r.Results[0].Processes["berthd"] != 1 || r.Results[0].Processes["berth-keeper"] != 1 || len(r.Results[0].Processes) != 2 {
 		t.Errorf("the runtime's own processes: %v", r.Results[0].Processes)

@@ -1,5 +1,7 @@
 #!/bin/sh
-# Measures two revisions in turns, by this tree's benchmark, and prints how they differ and by how much samples spread.
+# Measures two revisions in one run of this tree's benchmark, a pod of the one after a pod of the other, and prints how they differ and by
+# how much samples spread. What the machine does meanwhile falls on both. Runs of some seconds in turns are not fine enough: by them the
+# same two revisions differed by -1 % one time and by +7 % another, and benchstat called it significant.
 #   compare.sh BASE [TURNS]
 set -eu
 base=$1
@@ -17,15 +19,8 @@ git -C "$top" worktree add --quiet --detach "$tree" "$base"
 make -C "$tree" build >/dev/null
 cd "$top"
 go build -tags seccomp -o "$work/bench" ./test/bench
-turn=1
-while [ "$turn" -le "$turns" ]; do
-	echo "turn $turn of $turns" >&2
-	for side in base this; do
-		bin=$top/bin
-		[ "$side" = this ] || bin=$tree/bin
-		BERTH_BIN=$bin "$work/bench" -rounds 2 -pods 0 -burst 20 -log 0 -pull 0 -span 1s -samples "$work/$side" \
-			>"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
-	done
-	turn=$((turn + 1))
-done
+"$work/bench" -base "$tree/bin" -rounds $((turns * 10)) -lives 1 -pods 0 -burst 20 -turns $((turns * 3)) -span 500ms -log 0 -pull 0 \
+	-samples "$work/samples" >"$work/out" 2>&1 || { cat "$work/out" >&2; exit 1; }
+grep '^Benchmark/berth/' "$work/samples" >"$work/this"
+sed -n 's,^Benchmark/base/,Benchmark/berth/,p' "$work/samples" >"$work/base"
 go tool benchstat "base=$work/base" "this=$work/this"

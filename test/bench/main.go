@@ -21,10 +21,12 @@ import (
 type options struct {
 	addresses  addresses
 	berth      bool
+	base       string
 	containerd bool
 	config     string
 	image      string
 	rounds     int
+	turns      int
 	lives      int
 	execs      int
 	pods       int
@@ -62,10 +64,12 @@ func main() {
 	var o options
 	flag.Var(&o.addresses, "address", "a runtime that runs already, as `NAME=unix:///path`; may be repeated")
 	flag.BoolVar(&o.berth, "berth", true, "start a private Berth")
+	flag.StringVar(&o.base, "base", "", "start one more private Berth, with the programs of this `directory`: a peer named base")
 	flag.BoolVar(&o.containerd, "containerd", false, "start a private containerd (Debian: containerd, runc, containernetworking-plugins)")
 	flag.StringVar(&o.config, "config", "", "further lines of the private Berth's config.toml, before its tables")
 	flag.StringVar(&o.image, "image", "", "the busybox image that peers of -address use; empty: one from a registry on loopback")
-	flag.IntVar(&o.rounds, "rounds", 10, "turns that each peer gets")
+	flag.IntVar(&o.rounds, "rounds", 10, "turns that each peer gets with pods one after another")
+	flag.IntVar(&o.turns, "turns", 3, "turns that it gets with several in flight, and with the log")
 	flag.IntVar(&o.lives, "lives", 3, "pods started, probed and removed one after another in a turn")
 	flag.IntVar(&o.execs, "execs", 5, "exec probes in each of these pods")
 	flag.IntVar(&o.pods, "pods", 100, "pods that are there when memory, idle CPU and lists are measured; 0: leave those rows out")
@@ -110,7 +114,7 @@ func main() {
 
 // run starts the peers, measures them and ends them.
 func run(ctx context.Context, o *options) (r *report, err error) {
-	for name, value := range map[string]int{"rounds": o.rounds, "lives": o.lives, "execs": o.execs} {
+	for name, value := range map[string]int{"rounds": o.rounds, "turns": o.turns, "lives": o.lives, "execs": o.execs} {
 		if value < 1 {
 			return nil, fmt.Errorf("-%s must be at least 1", name)
 		}
@@ -198,11 +202,11 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 	}); err != nil {
 		return err
 	}
-	if err := turns(3, "probes with 8 in flight", func(p *peer) error { return p.probes(ctx, 8, o.span, r.of(p)) }); err != nil {
+	if err := turns(o.turns, "probes with 8 in flight", func(p *peer) error { return p.probes(ctx, 8, o.span, r.of(p)) }); err != nil {
 		return err
 	}
 	if o.burst > 0 {
-		if err := turns(3, "pods with 10 in flight", func(p *peer) error { return p.burst(ctx, 10, o.burst, r.of(p)) }); err != nil {
+		if err := turns(o.turns, "pods with 10 in flight", func(p *peer) error { return p.burst(ctx, 10, o.burst, r.of(p)) }); err != nil {
 			return err
 		}
 	}
@@ -211,7 +215,7 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 		if err != nil {
 			return err
 		}
-		if err := turns(3, "log", func(p *peer) error { return p.logs(ctx, lines, r.of(p)) }); err != nil {
+		if err := turns(o.turns, "log", func(p *peer) error { return p.logs(ctx, lines, r.of(p)) }); err != nil {
 			return err
 		}
 	}

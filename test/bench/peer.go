@@ -58,6 +58,14 @@ func startPeers(ctx context.Context, o *options, dir string, registry *registryt
 			return peers, err
 		}
 	}
+	if o.base != "" {
+		if err := private("base", func(ctx context.Context, n node.Options) (*node.Node, error) {
+			n.Binaries = o.base
+			return node.Start(ctx, n)
+		}); err != nil {
+			return peers, err
+		}
+	}
 	if o.berth && o.cni {
 		o := *o
 		if err := private(cniPeer, func(ctx context.Context, n node.Options) (*node.Node, error) {
