@@ -5,11 +5,15 @@ import (
 	"bytes"
 	"debug/buildinfo"
 	"debug/elf"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"berth/test/node"
 )
@@ -86,13 +90,76 @@ func TestProgramsAreHardened(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, flag := range append(compiler, "-fPIE") {
-				// Macros are not recorded: main.c does not compile without this one.
+				// Macros are not recorded: main.c does not compile without what stands for this one.
 				if !strings.HasPrefix(flag, "-D") && !strings.Contains(string(switches), flag) {
 					t.Errorf("the small program was compiled without %s: %q", flag, switches)
 				}
 			}
 		})
 	}
+}
+
+// TestTheSmallProgramSealsItself runs it as the init of a pod: the library that it is linked with leaves what has been relocated as it
+// is. Seen to fail without the call in main.c.
+func TestTheSmallProgramSealsItself(t *testing.T) {
+	dir, err := node.Binaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper, err := os.ReadFile(filepath.Join(dir, "berth-keeper"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := inside(t, keeper)
+	f := check(t, data)
+	path := filepath.Join(t.TempDir(), "small")
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path)
+	cmd.Args = []string{"/berth-init"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	waiting := func() bool {
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		return err == nil && string(name) == "berth-init\n"
+	}
+	for deadline := time.Now().Add(time.Minute); !waiting(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not run")
+		}
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_GNU_RELRO })
+	if i < 0 {
+		t.Fatal("nothing of it is to be sealed")
+	}
+	var base, at uint64
+	for line := range strings.Lines(string(maps)) {
+		var from, to uint64
+		var rights string
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &rights); err != nil {
+			t.Fatal(line, err)
+		}
+		if base == 0 && strings.HasSuffix(line, path+"\n") {
+			base, at = from, from+f.Progs[i].Vaddr
+		}
+		if base != 0 && from <= at && at < to {
+			if rights != "r--p" {
+				t.Errorf("what has been relocated is %s", rights)
+			}
+			return
+		}
+	}
+	t.Errorf("nothing is at %#x:\n%s", at, maps)
 }
 
 // inside is the small program that the keeper has inside.

@@ -14,6 +14,7 @@ files=$(git ls-files -co --exclude-standard '*.c' | grep -v /testdata/)
 for file in $files; do
 	more=
 	case $file in
+	internal/keeper/*) more="$conversions -DBERTH_PROGRAM -include internal/keeper/program/c/bounds.h" ;;
 	test/*) ;; # installed nowhere
 	internal/*) more=$conversions ;;
 	esac
@@ -22,4 +23,4 @@ for file in $files; do
 done
 # shellcheck disable=SC2086
 cppcheck --quiet --std=c11 --inline-suppr --error-exitcode=1 $files --enable=warning,performance,portability \
-	-D"__$(uname -m)__" -D_FORTIFY_SOURCE=2 -D__OPTIMIZE__ -D__SSP_STRONG__ -D__PIE__ -D__CET__
+	-D"__$(uname -m)__" -DBERTH_BOUNDS_H -D__OPTIMIZE__ -D__SSP_STRONG__ -D__PIE__ -D__CET__

@@ -11,8 +11,13 @@ static void reap(void)
 		;
 }
 
-/* glibc calls constructors with the arguments of main, in static programs too. */
-__attribute__((constructor)) static void berth_podinit(int argc, char **argv)
+void berth_podinit(int argc, char **argv);
+
+/* In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments of main. */
+#ifndef BERTH_PROGRAM
+__attribute__((constructor))
+#endif
+void berth_podinit(int argc, char **argv)
 {
 	sigset_t set;
 	int sig;

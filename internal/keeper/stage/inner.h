@@ -30,6 +30,8 @@ static inline const char *stage_text(uint64_t offset)
 }
 
 /* stage.c */
+/* stage_main, if these are the arguments of a stage. */
+void berth_stage(int argc, char **argv);
 /* All of it: descriptors are where stage.h says. It does not return. */
 void stage_main(void);
 /* The user namespace whose descriptor this is, with all rights in it. */

@@ -7,6 +7,7 @@
 #include <linux/magic.h>
 #include <linux/mount.h>
 #include <linux/openat2.h>
+#include <linux/stat.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -196,7 +197,7 @@ static int reach_parent(const char *path, const char **name)
 
 static int look(int fd, struct statx *x)
 {
-	return statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_INO | STATX_TYPE | STATX_MODE | STATX_MNT_ID, x);
+	return (int)syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_INO | STATX_TYPE | STATX_MODE | STATX_MNT_ID, x);
 }
 
 static int is_proc(int fd)

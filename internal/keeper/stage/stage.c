@@ -910,8 +910,11 @@ void stage_main(void)
 	run();
 }
 
-/* glibc calls constructors with the arguments of main, in static programs too. */
-__attribute__((constructor)) static void berth_stage(int argc, char **argv)
+/* In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments of main. */
+#ifndef BERTH_PROGRAM
+__attribute__((constructor))
+#endif
+void berth_stage(int argc, char **argv)
 {
 	/* libcontainer names what it executes by its path. */
 	if (argc < 1 || argc > 2 || argv == NULL || argv[argc - 1] == NULL || strcmp(argv[argc - 1], STAGE_NAME) != 0)
