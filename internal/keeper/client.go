@@ -133,11 +133,11 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 
 // warnOfFewDescriptors says how many containers the limit of this process lets it keep, if those are fewer than a node has.
 func warnOfFewDescriptors(log *slog.Logger) {
-	const perContainer, node = 8, 1000
+	const node = 1000
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < perContainer*node {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && wire.Containers(limit.Cur) < node {
 		log.Warn("RLIMIT_NOFILE is low: what would begin beyond it is refused", "descriptors", limit.Cur,
-			"containers", (limit.Cur-min(limit.Cur, wire.RoomForContainer))/perContainer)
+			"containers", wire.Containers(limit.Cur))
 	}
 }
 

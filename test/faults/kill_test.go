@@ -32,11 +32,16 @@ type witness struct {
 
 func newWitness(t *testing.T, p *nodetest.Pod, edits ...nodetest.ContainerEdit) *witness {
 	t.Helper()
-	c := p.Run(append(edits, nodetest.Sh(counter))...)
+	return witnessOf(t, p.Run(append(edits, nodetest.Sh(counter))...))
+}
+
+// witnessOf takes a container that runs the counter.
+func witnessOf(t *testing.T, c *nodetest.Container) *witness {
+	t.Helper()
 	c.WaitLog("line 1")
 	w := &witness{Container: c, started: c.Status().StartedAt}
 	var err error
-	if w.pid, err = p.Node.ContainerPID(c.ID); err != nil {
+	if w.pid, err = c.Pod.Node.ContainerPID(c.ID); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -137,14 +137,28 @@ func confine(role *wire.Role, a *wire.Arguments) error {
 		{unix.RLIMIT_NPROC, maxThreads}, {unix.RLIMIT_FSIZE, a.FileSize}, {unix.RLIMIT_DATA, a.Memory + overhead},
 		{unix.RLIMIT_AS, a.Memory + addressSpace},
 	} {
-		if err := unix.Setrlimit(limit.resource, &unix.Rlimit{Cur: limit.value, Max: limit.value}); err != nil {
-			return os.NewSyscallError(fmt.Sprintf("setrlimit(%d)", limit.resource), err)
+		if err := lower(limit.resource, limit.value); err != nil {
+			return err
 		}
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", err)
 	}
 	return load(filter(role.Filesystem))
+}
+
+// lower sets a resource limit of this process. A limit of berthd's that is lower already stays: without CAP_SYS_RESOURCE no process may
+// raise it.
+func lower(resource int, value uint64) error {
+	var now unix.Rlimit
+	if err := unix.Getrlimit(resource, &now); err != nil {
+		return os.NewSyscallError(fmt.Sprintf("getrlimit(%d)", resource), err)
+	}
+	value = min(value, now.Max)
+	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
+		return os.NewSyscallError(fmt.Sprintf("setrlimit(%d)", resource), err)
+	}
+	return nil
 }
 
 // answer tells the jail how it went.

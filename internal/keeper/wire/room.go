@@ -22,7 +22,7 @@ func Room(wanted int) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return os.NewSyscallError("getrlimit", err)
 	}
-	left := uint64(wanted) * min(limit.Cur, 1024) / 1024
+	left := free(wanted, limit.Cur)
 	open, err := openDescriptors()
 	if err != nil {
 		return err
@@ -33,6 +33,12 @@ func Room(wanted int) error {
 	}
 	return nil
 }
+
+func free(wanted int, limit uint64) uint64 { return uint64(wanted) * min(limit, 1024) / 1024 }
+
+// Containers is how many a process with this limit can keep. Each has up to eight descriptors, and so has the init of a pod whose
+// containers share a PID namespace.
+func Containers(limit uint64) uint64 { return (limit - free(RoomForContainer, limit)) / 8 }
 
 // openDescriptors counts this process's. Linux says it as the size of a directory since 6.2; before that the lowest free one is
 // taken, which is exact as long as nothing below the highest one has been closed.
