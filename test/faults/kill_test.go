@@ -153,6 +153,21 @@ func TestTheDaemonEndsOnSIGTERMAndContainersLiveOn(t *testing.T) {
 	nothingLeft(t, n)
 }
 
+// killBoth kills the keeper and then berthd, which starts both again, and returns how long no call was answered.
+func (w *witness) killBoth(t *testing.T, n *node.Node) time.Duration {
+	t.Helper()
+	began := time.Now()
+	w.killKeeper(t, n)
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	answers(t, n, w)
+	return time.Since(began)
+}
+
 // killKeeper ends when berthd has another one.
 func (w *witness) killKeeper(t *testing.T, n *node.Node) {
 	t.Helper()

@@ -59,16 +59,7 @@ func TestAForkBombHurtsItselfAlone(t *testing.T) {
 				t.Errorf("the bomb has %d processes, and may have %d", n, limit)
 			}
 		}
-		began := time.Now()
-		w.killKeeper(t, n)
-		if err := n.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Restart(nodetest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
-		answers(t, n, w)
-		c.answered(time.Since(began))
+		c.answered(w.killBoth(t, n))
 		bomb.Stop(0)
 		c.add(tally.Exits, 1)
 		if s := bomb.WaitExit(); !node.OrphanEnded(s, 137) {
@@ -224,16 +215,7 @@ func TestAFrozenContainerHurtsItselfAlone(t *testing.T) {
 		freeze(t, n, stuck.ID)
 		_, err := stuck.Exec(1, "true")
 		nodetest.WantCode(t, err, codes.FailedPrecondition, codes.DeadlineExceeded) // it is taken for paused
-		began := time.Now()
-		w.killKeeper(t, n)
-		if err := n.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Restart(nodetest.Context(t)); err != nil {
-			t.Fatal(err)
-		}
-		answers(t, n, w)
-		c.answered(time.Since(began))
+		c.answered(w.killBoth(t, n))
 		_, err = stuck.Exec(1, "true")
 		nodetest.WantCode(t, err, codes.FailedPrecondition, codes.DeadlineExceeded) // it is taken for paused
 		ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
