@@ -292,6 +292,48 @@ func TestPodsOutliveTheServices(t *testing.T) {
 	nothingLeft(t)
 }
 
+// TestTheServicesAreStartedHoweverOftenTheyEnd: five starts in ten seconds are what systemd allows by default. Seen to fail without
+// StartLimitIntervalSec in the units.
+func TestTheServicesAreStartedHoweverOftenTheyEnd(t *testing.T) {
+	n := installed(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh(count))
+	c.WaitLog("3")
+	pid, err := n.ContainerPID(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := c.Status().StartedAt
+	for _, service := range []string{"berth-keeper", "berthd"} {
+		before := "0"
+		for kill := range 8 {
+			nodetest.Eventually(t, 30*time.Second, fmt.Sprintf("%s is started after %d kills", service, kill), func() error {
+				main := property(t, service, "MainPID")
+				if main == before || main == "0" {
+					return fmt.Errorf("it is %s", property(t, service, "ActiveState"))
+				}
+				before = main
+				return nil
+			})
+			id, err := strconv.Atoi(before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(id, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		changed(t, n, service, before)
+		// In a slow machine eight starts may take more than ten seconds.
+		if limit := property(t, service, "StartLimitIntervalUSec"); limit != "0" {
+			t.Errorf("%s is not started again after too many starts within %s", service, limit)
+		}
+	}
+	lives(t, c, started, pid)
+	p.Remove()
+	nothingLeft(t)
+}
+
 // TestAFullStoreIsSaid: systemd says so in the unit's journal when it keeps no more descriptors, and a kill of the keeper still costs
 // nothing, since berthd has them all.
 func TestAFullStoreIsSaid(t *testing.T) {
