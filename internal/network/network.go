@@ -46,10 +46,13 @@ type Provider interface {
 	// the pod's ID only.
 	Teardown(ctx context.Context, pod *Pod) error
 	Status(ctx context.Context) Status
-	// Reconcile removes all that is of no live pod and puts in place what live pods have lost. It must be given every
+	// Reconcile removes what is of no live pod and puts in place what live pods have lost, but for what plugins hold. It must be given every
 	// pod that is set up, or being set up, and those that only keep their addresses. A record of the network that is gone is
 	// made anew; lost are the pods, by their IDs, whose network is gone with it, and why.
 	Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error)
+	// Collect has plugins give back what they hold for pods that Reconcile was not given. It takes as long as they do, which
+	// may need the cluster's API server, and is called again where it fails. Pods may be set up meanwhile. One call at a time.
+	Collect(ctx context.Context) error
 	// SetPodCIDR takes the range that the cluster gives to the node: one prefix, or one of each family with a comma
 	// between. The bridge uses it from when no pod has an address of another; a CNI plugin that asks for the ipRanges
 	// capability is offered it for new pods.

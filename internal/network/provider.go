@@ -238,8 +238,10 @@ func (p *provider) Reconcile(ctx context.Context, live []*Pod) (lost map[string]
 	}
 	lostEnds, err := p.bridge.Reconcile(ctx, ends)
 	maps.Copy(lost, lostEnds)
-	return lost, errors.Join(err, p.cni.Reconcile(ctx, alive))
+	return lost, errors.Join(err, p.cni.Reconcile(alive))
 }
+
+func (p *provider) Collect(ctx context.Context) error { return p.cni.Collect(ctx) }
 
 // byCNI tells whether plugins have joined a pod that is not on the bridge's record. Where no record is left, what they answered or the
 // bridge's interface tells, or else what a new pod would get.

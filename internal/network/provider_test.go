@@ -80,9 +80,10 @@ func (n *node) open() {
 	n.Provider = p
 }
 
-// reconcile is Reconcile where no pod is lost.
+// reconcile is Reconcile where no pod is lost, and Collect.
 func (n *node) reconcile(live ...*Pod) error {
 	lost, err := n.Reconcile(ctx, live)
+	err = errors.Join(err, n.Collect(ctx))
 	for id, why := range lost {
 		err = errors.Join(err, fmt.Errorf("%s is lost: %w", id, why))
 	}
@@ -398,6 +399,93 @@ esac; exit 0`)
 	testhost.Check(t, n.reconcile(keep))
 	if got := n.commands(); got != "DEL gone, GC" {
 		t.Errorf("commands: %s", got)
+	}
+	testhost.Check(t, n.Teardown(ctx, keep))
+}
+
+// A plugin's GC is told of the pods that are being set up too, and those that come later wait for it. Seen to fail without the wait: the plugin
+// takes the address of a pod that it was not told of.
+func TestPodsThatComeWhilePluginsCollectAreKept(t *testing.T) {
+	n := newNode(t)
+	// It holds a file for each pod, and collects those that it is not told of, at its leisure.
+	n.script("slow", `case $CNI_COMMAND in
+ADD) touch `+n.bin+`/held.$CNI_CONTAINERID; echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+DEL) rm -f `+n.bin+`/held.$CNI_CONTAINERID;;
+GC) touch `+n.bin+`/collects; sleep 0.5; for f in `+n.bin+`/held.*; do case $conf in *'"containerID":"'${f##*/held.}'"'*) ;; *) rm $f;; esac; done;;
+esac; exit 0`)
+	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "slow", "plugins": [{"type": "slow"}]}`)
+	before, stray := n.pod("before"), filepath.Join(n.bin, "held.stray")
+	n.setup(before)
+	testhost.Check(t, os.WriteFile(stray, nil, 0o600))
+	if _, err := n.Reconcile(ctx, []*Pod{before}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- n.Collect(ctx) }()
+	testhost.Eventually(t, "the plugin collects", func() error {
+		_, err := os.Stat(filepath.Join(n.bin, "collects"))
+		return err
+	})
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if _, err := n.Setup(short, n.pod("hurried")); !errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "collect") {
+		t.Errorf("a pod that cannot wait: %v", err)
+	}
+	meanwhile := n.pod("meanwhile")
+	n.setup(meanwhile)
+	testhost.Check(t, <-done)
+	for _, p := range []*Pod{before, meanwhile} {
+		if _, err := os.Stat(filepath.Join(n.bin, "held."+p.ID)); err != nil {
+			t.Error(err)
+		}
+		testhost.Check(t, n.Teardown(ctx, p))
+	}
+	if _, err := os.Stat(stray); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what is of no pod is left: %v", err)
+	}
+}
+
+// A plugin that hangs keeps nobody: the pods that are gone are tried again, all at once, and its GC is not.
+func TestAPluginThatHangsIsNotWaitedForAtAStart(t *testing.T) {
+	n := newNode(t)
+	hangs := filepath.Join(n.bin, "hangs")
+	n.script("hang", `case $CNI_COMMAND in
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+*) [ ! -e `+hangs+` ] || sleep 60;;
+esac; exit 0`)
+	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "hang", "plugins": [{"type": "hang"}]}`)
+	keep := n.pod("keep")
+	n.setup(keep)
+	for i := range 5 {
+		n.setup(n.pod(fmt.Sprint("gone", i)))
+	}
+	testhost.Check(t, n.Close())
+	n.open()
+	testhost.Check(t, os.WriteFile(hangs, nil, 0o600))
+	began := time.Now()
+	if _, err := n.Reconcile(ctx, []*Pod{keep}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	n.commands()
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := n.Collect(short); !errdefs.IsDeadlineExceeded(err) {
+		t.Errorf("a plugin that hangs: %v", err)
+	}
+	if got := strings.Count(n.commands(), "DEL gone"); got != 5 {
+		t.Errorf("%d of 5 pods were tried", got)
+	}
+	testhost.Check(t, os.Remove(hangs))
+	testhost.Check(t, n.Collect(ctx))
+	if got := n.commands(); strings.Count(got, "DEL gone") != 5 || strings.Count(got, "GC") != 1 {
+		t.Errorf("commands: %s", got)
+	}
+	testhost.Check(t, n.Collect(ctx))
+	if got := n.commands(); got != "" {
+		t.Errorf("commands when all is done: %s", got)
 	}
 	testhost.Check(t, n.Teardown(ctx, keep))
 }

@@ -114,6 +114,17 @@ func (m *Manager) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 			m.clean("record that a pod is broken", id, m.breakSandbox(s, "network"))
 		}
 	}
+	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
+	m.unfinished = append(m.unfinished, func() {
+		ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
+		err := m.cfg.Network.Collect(ctx)
+		cancel()
+		if err != nil {
+			const what = "collect what the network holds for pods that are gone"
+			m.log.Error(what+": it is tried again", "error", err)
+			m.repeat(what, "", m.cfg.Network.Collect)
+		}
+	})
 }
 
 // joinedPod is a pod with the network that it has by its record.

@@ -237,22 +237,25 @@ func (m *Manager) attempt(ctx context.Context, what, id string, do func(context.
 
 // later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are followed.
 func (m *Manager) later(what, id string, do func(context.Context) error) {
-	m.unfinished = append(m.unfinished, func() {
-		for wait := firstRetry; m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
-			ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
-			err := do(ctx)
-			cancel()
-			if err == nil {
-				m.log.Info("done: "+what, "id", shortID(id))
-				return
-			}
-			m.log.Warn(what, "id", shortID(id), "error", err)
-			select {
-			case <-m.ctx.Done():
-			case <-time.After(wait):
-			}
+	m.unfinished = append(m.unfinished, func() { m.repeat(what, id, do) })
+}
+
+// repeat does something again and again, until it succeeds or the manager is closed.
+func (m *Manager) repeat(what, id string, do func(context.Context) error) {
+	for wait := firstRetry; m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
+		ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
+		err := do(ctx)
+		cancel()
+		if err == nil {
+			m.log.Info("done: "+what, "id", shortID(id))
+			return
 		}
-	})
+		m.log.Warn(what, "id", shortID(id), "error", err)
+		select {
+		case <-m.ctx.Done():
+		case <-time.After(wait):
+		}
+	}
 }
 
 // finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.

@@ -2,6 +2,8 @@ package faults
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -148,5 +150,70 @@ func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 	}
 	nodetest.RunPod(t, n).Run().Remove()
 	fs.End()
+	nothingLeft(t, n)
+}
+
+// A CNI plugin that waits for the cluster's API server, as some do, must not keep the API server's own pod from running: after a reboot
+// berthd serves pods of the node's network at once.
+//
+// Seen to fail where berthd had plugins collect what is of no pod before it served: it was not there within a minute.
+func TestANodeServesThoughItsCNIPluginHangs(t *testing.T) {
+	plugins := t.TempDir()
+	hangs, held := filepath.Join(plugins, "hangs"), filepath.Join(plugins, "held.")
+	script := "#!/bin/sh\nconf=$(cat)\ncase $CNI_COMMAND in VERSION)\n" +
+		`echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}'; exit 0;; esac` + "\n" +
+		"while [ -e " + hangs + " ]; do sleep 0.1; done\ncase $CNI_COMMAND in\nADD) : >" + held + "$CNI_CONTAINERID\n" +
+		`echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;` +
+		"\nDEL) rm -f " + held + "$CNI_CONTAINERID;;\nesac\nexit 0\n"
+	if err := os.WriteFile(filepath.Join(plugins, "waits"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{Args: []string{"--cni-bin-dirs", plugins}, Prepare: func(n *node.Node) error {
+		return os.WriteFile(filepath.Join(n.CNIConfDir, "10-waits.conflist"),
+			[]byte(`{"cniVersion": "1.1.0", "name": "waits", "plugins": [{"type": "waits"}]}`), 0o644)
+	}})
+	pods := func() int {
+		all, err := filepath.Glob(held + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	gone := nodetest.RunPod(t, n)
+	gone.Run()
+	if pods() != 1 {
+		t.Fatalf("the plugin has %d pods", pods())
+	}
+	if err := os.WriteFile(hangs, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Launch(); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, time.Minute, "berthd serves", func() error {
+		_, err := n.Runtime.Version(nodetest.Context(t), &cri.VersionRequest{})
+		return err
+	})
+	server := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+	})
+	if out := server.Run().Sh("echo serves"); out != "serves" {
+		t.Errorf("a container says %q", out)
+	}
+	if pods() != 1 {
+		t.Errorf("the plugin has %d pods, and does not answer", pods())
+	}
+	if err := os.Remove(hangs); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.RunPod(t, n).Remove()
+	gone.Remove()
+	server.Remove()
+	if pods() != 0 {
+		t.Errorf("the plugin has %d pods at the end", pods())
+	}
 	nothingLeft(t, n)
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,6 +43,10 @@ const (
 	// statusTimeout and statusAge bound what asking the plugins for their status costs.
 	statusTimeout = 5 * time.Second
 	statusAge     = 10 * time.Second
+	// gcTimeout bounds how long new pods wait while plugins collect.
+	gcTimeout = 10 * time.Second
+	// takenOutAtOnce is how many pods that are gone are taken out of their networks at a time.
+	takenOutAtOnce = 8
 	// brokenAge is how long a broken file is left alone: what it lacks, a plugin say, may come without a change of it.
 	brokenAge = 2 * time.Second
 )
@@ -57,6 +64,11 @@ type Networks struct {
 	loaded   time.Time
 	changed  time.Time // the directory's own time then
 	records  map[string]*record
+	dead     []string        // on record, and gone: Collect takes them out
+	joining  map[string]bool // pods that Add is about to record
+	gc       chan struct{}   // closed when the plugins have collected; nil: they do not
+
+	collected bool // by the plugins, or they did not answer; Collect's own
 
 	statusMu sync.Mutex // one question at a time
 	status   error
@@ -85,7 +97,7 @@ func Open(cfg Config) (*Networks, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, err
 	}
-	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}}
+	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, joining: map[string]bool{}}
 	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger})
 	entries, err := os.ReadDir(cfg.StateDir)
 	if err != nil {
@@ -151,6 +163,11 @@ func (n *Networks) path(id string) string { return filepath.Join(n.cfg.StateDir,
 // Add joins a pod to a network. If that fails, it is taken out of it again.
 func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a Attachment) (*Result, error) {
 	defer n.ids.Lock(a.ID)()
+	joined, err := n.join(ctx, a.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer joined()
 	// One that is still on record may be joined to another network, or half joined.
 	if err := n.del(ctx, a.ID); err != nil {
 		return nil, err
@@ -184,6 +201,30 @@ func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a At
 		n.log.Error("what is left of a failed network set-up goes at the next try", "pod", r.Pod, "error", failed)
 	}
 	return nil, err
+}
+
+// join waits until plugins do not collect, and keeps the pod from being collected by those that do so next: they are told of all pods that
+// are on record, or about to be.
+func (n *Networks) join(ctx context.Context, id string) (joined func(), err error) {
+	for {
+		n.mu.Lock()
+		gc := n.gc
+		if gc == nil {
+			n.joining[id] = true
+			n.mu.Unlock()
+			return func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				delete(n.joining, id)
+			}, nil
+		}
+		n.mu.Unlock()
+		select {
+		case <-gc:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("CNI plugins collect what is of no pod: %w", context.Cause(ctx))
+		}
+	}
 }
 
 func loopbackUp() error {
@@ -281,35 +322,79 @@ func (n *Networks) Has(id string) bool {
 	return n.records[id] != nil
 }
 
-// Reconcile takes out pods that do not live, and has the plugins collect what they hold for pods they should not know.
-func (n *Networks) Reconcile(ctx context.Context, live map[string]bool) error {
-	var dead []string
+// Reconcile notes which pods do not live. It calls no plugin: Collect does.
+func (n *Networks) Reconcile(live map[string]bool) error {
 	n.mu.Lock()
 	for id := range n.records {
 		if !live[id] {
-			dead = append(dead, id)
+			n.dead = append(n.dead, id)
 		}
 	}
 	n.mu.Unlock()
-	var errs []error
-	for _, id := range dead {
-		errs = append(errs, n.Del(ctx, id))
+	return n.removeSpoilt()
+}
+
+// Collect takes the pods that are gone out of their networks, and has the plugins of the node's network collect what they hold for pods
+// that they should not know. It may take as long as plugins do, and is called again until it succeeds.
+func (n *Networks) Collect(ctx context.Context) error {
+	n.mu.Lock()
+	dead := slices.Clone(n.dead)
+	n.mu.Unlock()
+	errs := make([]error, len(dead))
+	var g errgroup.Group
+	g.SetLimit(takenOutAtOnce)
+	for i, id := range dead {
+		g.Go(func() error {
+			errs[i] = n.Del(ctx, id)
+			return nil
+		})
 	}
-	errs = append(errs, n.removeSpoilt())
+	_ = g.Wait()
+	n.mu.Lock()
+	n.dead = slices.DeleteFunc(n.dead, func(id string) bool {
+		i := slices.Index(dead, id)
+		return i >= 0 && errs[i] == nil
+	})
+	n.mu.Unlock()
+	return errors.Join(append(errs, n.collect(ctx))...)
+}
+
+// collect calls the plugins' GC. New pods wait for it: where it does not end in time, it is not tried again before the next start.
+func (n *Networks) collect(ctx context.Context) error {
 	list := n.Selected().Network
-	if list == nil {
-		return errors.Join(errs...)
+	if list == nil || n.collected {
+		return nil
 	}
+	short, cancel := context.WithTimeout(ctx, gcTimeout)
+	defer cancel()
+	err := n.tellKnown(short, list)
+	n.collected = err == nil || short.Err() != nil && ctx.Err() == nil
+	if err != nil {
+		return fmt.Errorf("CNI network %s: collect what is left: %w", list.Name, err)
+	}
+	return nil
+}
+
+func (n *Networks) tellKnown(ctx context.Context, list *libcni.NetworkConfigList) error {
+	gc := make(chan struct{})
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	n.mu.Lock()
+	n.gc = gc
+	known := maps.Clone(n.joining)
 	for id := range n.records {
-		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: Interface})
+		known[id] = true
 	}
 	n.mu.Unlock()
-	if err := n.lib.GCNetworkList(ctx, list, args); err != nil {
-		errs = append(errs, fmt.Errorf("CNI network %s: collect what is left: %w", list.Name, err))
+	defer func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.gc = nil
+		close(gc)
+	}()
+	for id := range known {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: Interface})
 	}
-	return errors.Join(errs...)
+	return n.lib.GCNetworkList(ctx, list, args)
 }
 
 // Status asks the plugins of a network whether they can join pods (STATUS of CNI 1.1). The answer is kept for a while.
