@@ -88,7 +88,13 @@ func running(t *testing.T) *Subject {
 	}
 	t.Cleanup(sampler.Close)
 	began := time.Now()
-	r := sampler.Details(t.Context(), []stats.Target{{ID: "c", Cgroup: name, Layer: layer, PID: cmd.Process.Pid, Network: true}})[0]
+	target := []stats.Target{{ID: "c", Cgroup: name, Layer: layer, PID: cmd.Process.Pid, Network: true}}
+	r := sampler.Details(t.Context(), target)[0]
+	// A reading does not wait long for the first figure of a layer, which may come with a later one where the machine is busy.
+	for deadline := time.Now().Add(time.Minute); (r.Layer == nil || r.Layer.UsedBytes == 0) && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+		r = sampler.Details(t.Context(), target)[0]
+	}
 	disk, err := stats.StatFilesystem(layer)
 	if err != nil {
 		t.Fatal(err)
