@@ -39,7 +39,7 @@ func Serve(server *grpc.Server, listener net.Listener, address string, gid int, 
 			return err
 		case <-tick.C:
 		}
-		if own.Stands() {
+		if own.Closed() || own.Stands() { // a server that stops waits for calls that are under way
 			continue
 		}
 		next, err := Listen(address, gid)

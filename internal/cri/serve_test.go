@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -90,5 +91,45 @@ func TestARemovedSocketIsPutBack(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket stays behind: %v", err)
+	}
+}
+
+// A server that stops has closed its socket, and waits for a call: nobody has removed it from outside. Seen to fail where it was put back
+// each two seconds until the call had ended.
+func TestTheSocketOfAServerThatStopsIsGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "berthd.sock")
+	listener, err := Listen(path, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	called, end := make(chan struct{}), make(chan struct{})
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		close(called)
+		<-end
+		return nil
+	}))
+	var said bytes.Buffer
+	served := make(chan error, 1)
+	go func() { served <- Serve(server, listener, path, -1, slog.New(slog.NewTextHandler(&said, nil))) }()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() { _ = conn.Invoke(context.Background(), "/none/none", &emptypb.Empty{}, &emptypb.Empty{}) }()
+	<-called
+	stopped := make(chan struct{})
+	go func() {
+		server.GracefulStop()
+		close(stopped)
+	}()
+	time.Sleep(2*socketCheck + time.Second)
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is there: %v", err)
+	}
+	close(end)
+	<-stopped
+	if err := <-served; err != nil || said.Len() > 0 {
+		t.Errorf("the end: %v; it says %s", err, said.String())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -109,6 +110,7 @@ type Listener struct {
 	path  string
 	own   fs.FileInfo
 	close sync.Once
+	ended atomic.Bool
 }
 
 // Addr is the path that the socket is reached by.
@@ -120,9 +122,13 @@ func (s *Listener) Stands() bool {
 	return err == nil && os.SameFile(now, s.own)
 }
 
+// Closed tells whether Close was called.
+func (s *Listener) Closed() bool { return s.ended.Load() }
+
 // Close ends the listener and removes its socket.
 func (s *Listener) Close() error {
 	s.close.Do(func() {
+		s.ended.Store(true)
 		if s.Stands() {
 			os.Remove(s.path)
 		}
