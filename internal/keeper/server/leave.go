@@ -21,7 +21,9 @@ import (
 const CustodianFlag = "custodian"
 
 const (
-	appointWait = 5 * time.Second // for a custodian to have everything
+	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a node
+	// that is far too busy a program takes many seconds to begin.
+	appointWait = time.Minute     // for a custodian to have everything
 	leaveWait   = 5 * time.Second // for what is under way
 
 	custodianLook = 10 * time.Millisecond

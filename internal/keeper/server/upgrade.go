@@ -31,7 +31,7 @@ const (
 	StateFormat   = 1
 	upgradeWait   = 30 * time.Second // for what is under way
 	shutdownWait  = 2 * time.Second  // for the answers to reach their clients
-	checkProgWait = 10 * time.Second
+	checkProgWait = time.Minute      // for the new program to say what state it understands
 )
 
 type savedServer struct {

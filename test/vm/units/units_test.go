@@ -48,9 +48,12 @@ func installed(t *testing.T) *node.Node {
 	must(t, "make", "-C", root, "install")
 	t.Cleanup(func() {
 		must(t, "systemctl", "disable", "--now", "berthd", "berth-keeper")
-		if _, err := os.Lstat("/sys/fs/cgroup/berth.slice"); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("without berthd its slice is still there: %v", err)
-		}
+		nodetest.Eventually(t, 20*time.Second, "berthd's slice goes with it", func() error {
+			if _, err := os.Lstat("/sys/fs/cgroup/berth.slice"); !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("it is still there: %v", err)
+			}
+			return nil
+		})
 		must(t, "make", "-C", root, "uninstall")
 		must(t, "systemctl", "daemon-reload")
 		for _, dir := range []string{"/etc/berth", "/var/lib/berth", "/run/berth"} {
