@@ -1,0 +1,154 @@
+package record
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
+	"berth/internal/model"
+	"berth/internal/ocispec"
+	"berth/internal/pod/steps"
+	"berth/internal/state"
+)
+
+// Container is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json.
+type Container struct {
+	ID        string                 `json:"id"`
+	SandboxID string                 `json:"sandboxID"`
+	Config    *model.ContainerConfig `json:"config"` // immutable: statuses share it
+	Phase     ContainerPhase         `json:"phase"`
+	ImageID   string                 `json:"imageID"`
+	ImageRef  string                 `json:"imageRef"`
+	// VolumeImages are the IDs of the images that are volumes of the container.
+	VolumeImages []string `json:"volumeImages,omitempty"`
+	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container has a volume of
+	// its own, in a directory that is named by its place here.
+	Volumes      []string `json:"volumes,omitempty"`
+	ImageVolumes []string `json:"imageVolumes,omitempty"`
+	// QuotaID is the project ID of the root file system, where the client has asked for one.
+	QuotaID string `json:"quotaID,omitempty"`
+
+	LogPath string        `json:"logPath,omitempty"`
+	Cgroup  string        `json:"cgroup"`
+	Label   ocispec.Label `json:"label,omitzero"` // of SELinux
+
+	User       model.User       `json:"user"`
+	StopSignal syscall.Signal   `json:"stopSignal"`
+	Resources  *model.Resources `json:"resources,omitempty"` // as created and updated
+	Process    *specs.Process   `json:"process,omitempty"`   // what an exec inherits
+
+	CreatedAt  time.Time         `json:"createdAt"`
+	StartedAt  time.Time         `json:"startedAt,omitzero"`
+	FinishedAt time.Time         `json:"finishedAt,omitzero"`
+	ExitCode   int32             `json:"exitCode,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+	Message    string            `json:"message,omitempty"`
+	PID        int               `json:"pid,omitempty"`
+	Setup      keeper.Setup      `json:"setup,omitzero"`    // what has set it up; zero: it has not been started
+	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
+	Paused     bool              `json:"paused,omitempty"`  // its client wants it frozen; written before it is
+	Timings    []steps.Timing    `json:"timings,omitempty"`
+
+	// Restored is set for a container that was created from a checkpoint.
+	Restored *Restored `json:"restored,omitempty"`
+	// CheckpointTemp is a file outside of the container's directory in which an archive of it is being written.
+	CheckpointTemp string `json:"checkpointTemp,omitempty"`
+}
+
+// Restored says what a container was made from.
+type Restored struct {
+	// Dir has the checkpoint in the layout of an archive, until the container starts.
+	Dir string `json:"dir,omitempty"`
+	// Source is the archive, or the image that is a checkpoint; CheckpointImage is that image's ID.
+	Source          string `json:"source"`
+	CheckpointImage string `json:"checkpointImage,omitempty"`
+	// Container is the ID of the container that was written down, Image the image that it had.
+	Container string    `json:"container"`
+	Image     string    `json:"image"`
+	At        time.Time `json:"at,omitzero"`
+}
+
+// Containers and ContainerEntry are the table of containers and a container in it.
+type (
+	Containers     = Table[Container, model.ContainerStatus]
+	ContainerEntry = Entry[Container, model.ContainerStatus]
+)
+
+// NewContainers is the empty table of the containers whose records are below dir.
+func NewContainers(dir string, log *slog.Logger) *Containers {
+	return &Containers{
+		files: state.Records{Dir: dir, File: "container.json"},
+		log:   log,
+		kind: kind[Container, model.ContainerStatus]{
+			noun: "container", key: "container_id",
+			check: func(id string, r *Container) error {
+				if r.ID != id || r.Config == nil {
+					return fmt.Errorf("the record is of %q", r.ID)
+				}
+				return nil
+			},
+			change: func(from, to *Container) error {
+				return checkPhase(containerNext, "container "+ShortID(from.ID), from.Phase, to.Phase)
+			},
+			phase:  func(r *Container) string { return string(r.Phase) },
+			lasts:  func(r *Container) bool { return r.Phase.lasts() },
+			status: containerStatus,
+		},
+	}
+}
+
+func containerStatus(of *Container) *model.ContainerStatus {
+	r := *of // a copy: what the status points to must not change
+	state := model.ContainerUnknown
+	switch r.Phase {
+	case ContainerCreated, ContainerStarting:
+		state = model.ContainerCreated
+	case ContainerRunning:
+		state = model.ContainerRunning
+		if r.Paused {
+			state, r.Reason = model.ContainerPaused, model.ReasonPaused
+		}
+	case ContainerExited, ContainerRemoving:
+		state = model.ContainerExited
+	}
+	return &model.ContainerStatus{
+		ID:         r.ID,
+		SandboxID:  r.SandboxID,
+		Config:     r.Config,
+		State:      state,
+		CreatedAt:  r.CreatedAt,
+		StartedAt:  r.StartedAt,
+		FinishedAt: r.FinishedAt,
+		ExitCode:   r.ExitCode,
+		Reason:     r.Reason,
+		Message:    r.Message,
+		ImageID:    r.ImageID,
+		ImageRef:   r.ImageRef,
+		LogPath:    r.LogPath,
+		Resources:  r.Resources,
+		User:       &r.User,
+		StopSignal: r.StopSignal,
+		PID:        r.PID,
+		Volumes:    r.Volumes,
+		QuotaID:    r.QuotaID,
+		Env:        environment(r.Process),
+	}
+}
+
+// environment is what a process was given.
+func environment(p *specs.Process) []model.EnvVar {
+	if p == nil {
+		return nil
+	}
+	out := make([]model.EnvVar, 0, len(p.Env))
+	for _, entry := range p.Env {
+		key, value, _ := strings.Cut(entry, "=")
+		out = append(out, model.EnvVar{Key: key, Value: value})
+	}
+	return out
+}

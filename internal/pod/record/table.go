@@ -1,0 +1,201 @@
+package record
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/state"
+)
+
+// Table makes and loads the records R of one kind of object, of which clients are told S. The entries that it returns are
+// the caller's to keep. Its methods may be called concurrently.
+type Table[R, S any] struct {
+	files state.Records
+	kind  kind[R, S]
+	log   *slog.Logger
+}
+
+// kind is what a Table has to know of its records.
+type kind[R, S any] struct {
+	noun, key string                      // how log lines name an object, and the key of its ID
+	check     func(id string, r *R) error // refuses a record that is not the object's, or is not whole
+	change    func(from, to *R) error     // refuses an illegal change of phase
+	phase     func(*R) string             // the phase, to see that it has changed
+	lasts     func(*R) bool               // whether the object may stay in its phase
+	status    func(*R) *S                 // what clients are told; it shares nothing with the record that changes
+}
+
+// Dir is the directory in which each object has one, named by its ID.
+func (t *Table[R, S]) Dir() string { return t.files.Dir }
+
+// Path is the directory of one object. Its record is in it, and so is what else the object keeps on disk.
+func (t *Table[R, S]) Path(id string) string { return t.files.Path(id) }
+
+// SaveFile replaces a file in an object's directory by the JSON of v, as a whole. A full disk is
+// errdefs.ErrResourceExhausted.
+func (t *Table[R, S]) SaveFile(id, name string, v any) error {
+	return NoSpace(t.files.SaveFile(id, name, v))
+}
+
+// LoadFile reads what SaveFile wrote.
+func (t *Table[R, S]) LoadFile(id, name string, v any) error { return t.files.LoadFile(id, name, v) }
+
+// New is an entry whose record is in memory alone until its first Update.
+func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
+	e := &Entry[R, S]{table: t, id: id, rec: r}
+	e.publish()
+	return e
+}
+
+// Load reads all records, by ID. Those that cannot be read, or are not of the object whose directory they are in, are
+// broken; those that were read from their second file are spared, see state.Records. A record that a newer version of Berth
+// has written is an error, and nothing may be changed then.
+func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken, spared []state.Spared, err error) {
+	loaded := map[string]*R{}
+	broken, spared, err = t.files.Load(func(id string) any {
+		r := new(R)
+		loaded[id] = r
+		return r
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, b := range broken {
+		delete(loaded, b.ID)
+	}
+	entries = make(map[string]*Entry[R, S], len(loaded))
+	for id, r := range maps.All(loaded) {
+		if err := t.kind.check(id, r); err != nil {
+			broken = append(broken, state.Broken{ID: id, Err: err})
+			continue
+		}
+		entries[id] = t.New(id, *r)
+	}
+	return entries, broken, spared, nil
+}
+
+// Entry is the record of one object, and the status that clients are told. Its methods may be called concurrently; a caller
+// that decides by what it has read holds the object's lock from the reading to the Update.
+type Entry[R, S any] struct {
+	table *Table[R, S]
+	id    string
+
+	mu  sync.Mutex // guards rec
+	rec R
+
+	// current is replaced, never changed, so that no reader of it waits for a disk.
+	current atomic.Pointer[S]
+}
+
+// Record is a copy of the record. What it points to is shared, and not to be written to.
+func (e *Entry[R, S]) Record() R {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rec
+}
+
+// Status is what clients are told of the object. It is shared, and not to be written to.
+func (e *Entry[R, S]) Status() *S { return e.current.Load() }
+
+// publish needs e.mu, or an entry that nobody else has.
+func (e *Entry[R, S]) publish() { e.current.Store(e.table.kind.status(&e.rec)) }
+
+// Mode says how an Update is kept.
+type Mode int
+
+const (
+	// Save writes the record to disk, and then has it in memory. When the disk refuses, nothing is changed.
+	Save Mode = iota
+	// Happened is Save for what is true already. When the disk refuses, that is logged, and memory has the change: a full
+	// disk must keep nobody from stopping and removing. The next start of berthd learns the truth from the kernel and the
+	// keeper.
+	Happened
+	// Draft changes the record in memory alone, and the status not at all; the next Save writes it. It is for fields of an
+	// object that is being made, and never changes the phase: a crash before that Save removes the object by what is on
+	// disk.
+	Draft
+	// Repair is for the start of berthd, for a record whose last change is lost. It may change any phase to any other, and
+	// memory has it whatever the disk says. Both files of the record are written.
+	Repair
+)
+
+// Update changes the record by a function, which is called once, with the entry locked, and must not block. It changes a
+// copy: what the record points to is replaced, and never written to.
+//
+// A phase that cannot follow the current one is errdefs.ErrFailedPrecondition, and a full disk
+// errdefs.ErrResourceExhausted; the record is as it was then.
+func (e *Entry[R, S]) Update(mode Mode, change func(*R)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := e.rec
+	change(&next)
+	if err := e.check(mode, &next); err != nil {
+		return err
+	}
+	var err error
+	if mode != Draft {
+		err = e.write(mode, &next)
+	}
+	if err != nil && mode == Save {
+		return err
+	}
+	e.rec = next
+	if mode != Draft {
+		e.publish()
+	}
+	if err != nil && mode == Happened {
+		e.table.log.Error("record what a "+e.table.kind.noun+" has become", e.table.kind.key, e.id, "error", err)
+		return nil
+	}
+	return err
+}
+
+// check refuses a change that the mode does not allow.
+func (e *Entry[R, S]) check(mode Mode, next *R) error {
+	k := &e.table.kind
+	if err := k.check(e.id, next); err != nil {
+		return fmt.Errorf("update of the record of %s %s: %w", k.noun, ShortID(e.id), err)
+	}
+	if mode == Draft && k.phase(next) != k.phase(&e.rec) {
+		return fmt.Errorf("the phase of %s %s is not one to be kept in memory alone: %w", k.noun, ShortID(e.id),
+			errdefs.ErrFailedPrecondition)
+	}
+	if mode == Repair {
+		return nil
+	}
+	return k.change(&e.rec, next)
+}
+
+// write saves a record, to both of its files where it begins a phase that lasts.
+func (e *Entry[R, S]) write(mode Mode, next *R) error {
+	k, files := &e.table.kind, e.table.files
+	save := files.Save
+	if mode == Repair || k.phase(next) != k.phase(&e.rec) && k.lasts(next) {
+		save = files.SaveTwice
+	}
+	return NoSpace(save(e.id, next))
+}
+
+// Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one until the
+// next change. It tells whether that was necessary. A record whose phase does not last has one file that counts, and is left alone.
+func (e *Entry[R, S]) Mend() (mended bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.table.kind.lasts(&e.rec) || e.table.files.Doubled(e.id) {
+		return false, nil
+	}
+	return true, e.table.files.SaveTwice(e.id, &e.rec)
+}
+
+// NoSpace gives a full disk the code that clients act on, errdefs.ErrResourceExhausted. Other errors are returned as they are.
+func NoSpace(err error) error {
+	if state.Full(err) && !errdefs.IsResourceExhausted(err) {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
+	}
+	return err
+}
