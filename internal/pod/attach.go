@@ -11,21 +11,23 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/keeper"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes, or ctx
 // ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper has cut it off
 // gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets ErrUnavailable.
 func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
-	r := c.record()
-	if r.Phase != ContainerRunning {
-		return fmt.Errorf("attach to container %s: it is %s: %w", shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	r := c.Record()
+	if r.Phase != record.ContainerRunning {
+		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
-	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", shortID(c.id), err) }
+	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.id), err) }
 
 	var input *keeper.Input
 	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
@@ -35,7 +37,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		defer input.File.Close()
 	}
 	req := &keeper.AttachRequest{
-		ContainerID: c.id, AttachID: newID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
+		ContainerID: c.id, AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
 		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.attachDir(),
 	}
 	var ours []*os.File
@@ -76,7 +78,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		return attachErr(err)
 	}
 	defer func() {
-		detach, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		detach, cancel := steps.Undoing(ctx)
 		defer cancel()
 		detachErr := m.cfg.Keeper.Detach(detach, c.id, req.AttachID)
 		replaced := errors.Is(detachErr, errdefs.ErrNotFound) || errors.Is(detachErr, errdefs.ErrUnavailable)
@@ -87,7 +89,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		case replaced && err == nil && len(starts) > 0: // the output ended with that keeper, and not with the container
 			err = attachErr(fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable))
 		default:
-			m.log.Debug("detach", "container", shortID(c.id), "error", detachErr)
+			m.log.Debug("detach", "container", record.ShortID(c.id), "error", detachErr)
 		}
 	}()
 	for _, start := range starts {
@@ -142,11 +144,11 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.
-func (m *Manager) closeStdinOnce(ctx context.Context, c *container, r *ContainerRecord) {
+func (m *Manager) closeStdinOnce(ctx context.Context, c *container, r *record.Container) {
 	if !r.Config.StdinOnce || r.Config.TTY {
 		return
 	}
 	if err := m.cfg.Keeper.CloseStdin(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		m.log.Debug("close the input of a container", "container", shortID(c.id), "error", err)
+		m.log.Debug("close the input of a container", "container", record.ShortID(c.id), "error", err)
 	}
 }

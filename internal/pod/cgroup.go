@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/cgroup"
+	"berth/internal/pod/record"
 	"berth/internal/state"
 )
 
@@ -20,12 +21,18 @@ import (
 // no pod arrives in one, and nobody else waits.
 type cgroupUse struct {
 	mu    sync.Mutex
-	below map[string]int // how many pods live in a cgroup or below it
-	owned map[string]int // how many pods it came with: their OwnedCgroup
+	below map[string]int  // how many pods live in a cgroup or below it
+	owned map[string]int  // how many pods it came with: their OwnedCgroup
+	pods  map[string]bool // the IDs of the pods that are counted
+}
+
+func newCgroupUse() cgroupUse {
+	return cgroupUse{below: map[string]int{}, owned: map[string]int{}, pods: map[string]bool{}}
 }
 
 // enter counts a pod in, and makes it a co-owner of the topmost cgroup on its way that came with another.
-func (u *cgroupUse) enter(dir string, r *SandboxRecord) {
+func (u *cgroupUse) enter(dir string, r *record.Sandbox) {
+	u.pods[r.ID] = true
 	for p := dir; p != "/"; p = path.Dir(p) {
 		u.below[p]++
 		if u.owned[p] > 0 && (r.OwnedCgroup == "" || within(r.OwnedCgroup, p)) {
@@ -37,12 +44,13 @@ func (u *cgroupUse) enter(dir string, r *SandboxRecord) {
 	}
 }
 
-func (u *cgroupUse) leave(dir string, r *SandboxRecord) {
+func (u *cgroupUse) leave(dir string, r *record.Sandbox) {
 	less := func(counts map[string]int, key string) {
 		if counts[key]--; counts[key] <= 0 {
 			delete(counts, key)
 		}
 	}
+	delete(u.pods, r.ID)
 	for p := dir; p != "/"; p = path.Dir(p) {
 		less(u.below, p)
 	}
@@ -53,7 +61,7 @@ func (u *cgroupUse) leave(dir string, r *SandboxRecord) {
 
 // placeCgroup decides where a pod's cgroups go. A pod that names no parent gets one of its own below the node's root, which is this
 // berthd's alone (cgroup.Claim). Without an error leaveCgroup has to follow.
-func (m *Manager) placeCgroup(r *SandboxRecord) error {
+func (m *Manager) placeCgroup(r *record.Sandbox) error {
 	parent := r.Config.CgroupParent
 	own := parent == "" || r.Config.OwnCgroup
 	if parent == "" {
@@ -115,7 +123,7 @@ func (m *Manager) cgroupPath(parent, id string) string {
 func (m *Manager) cgroupDir(parent, id string) string {
 	dir, err := cgroup.Path(m.cgroupPath(parent, id), m.cfg.SystemdCgroup)
 	if err != nil { // placeCgroup has checked the parent
-		m.log.Error("the cgroup of a container", "container", shortID(id), "error", err)
+		m.log.Error("the cgroup of a container", "container", record.ShortID(id), "error", err)
 	}
 	return dir
 }
@@ -150,16 +158,14 @@ type leftCgroups struct {
 
 // leaveCgroup ends a pod's use of its cgroups, and removes those that came with it, as far as no other pod lives below them, later
 // if it cannot do so now. It comes before the end of the pod's record, and may be called again.
-func (m *Manager) leaveCgroup(s *sandbox) {
-	r := s.record()
+func (m *Manager) leaveCgroup(r *record.Sandbox) {
 	left := leftCgroups{PodID: r.ID, Dir: m.podCgroupDir(r.CgroupParent), Top: r.OwnedCgroup}
 	m.cgroups.mu.Lock()
 	defer m.cgroups.mu.Unlock()
-	if s.left {
+	if !m.cgroups.pods[r.ID] {
 		return
 	}
-	s.left = true
-	m.cgroups.leave(left.Dir, &r)
+	m.cgroups.leave(left.Dir, r)
 	if left.Top == "" {
 		return
 	}
@@ -251,7 +257,7 @@ func (m *Manager) removeContainerCgroup(ctx context.Context, dir string) error {
 // forgetCgroups drops the record of cgroups that are removed.
 func (m *Manager) forgetCgroups(podID string) {
 	if err := os.RemoveAll(m.left.Path(podID)); err != nil {
-		m.log.Error("remove the record of a removed cgroup", "pod", shortID(podID), "error", err)
+		m.log.Error("remove the record of a removed cgroup", "pod", record.ShortID(podID), "error", err)
 	}
 }
 

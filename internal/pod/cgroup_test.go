@@ -14,6 +14,7 @@ import (
 
 	"berth/internal/cgroup"
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/state"
 )
 
@@ -24,7 +25,7 @@ func cgroupManager(t *testing.T, root string) *Manager {
 	m := &Manager{
 		log: slog.New(slog.DiscardHandler), ctx: ctx, cfg: Config{CgroupRoot: root},
 		left:    state.Records{Dir: filepath.Join(t.TempDir(), "cgroups"), File: "left.json"},
-		cgroups: cgroupUse{below: map[string]int{}, owned: map[string]int{}},
+		cgroups: newCgroupUse(),
 	}
 	t.Cleanup(func() {
 		cancel()
@@ -46,13 +47,13 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	place := func(id, parent string) *sandbox {
-		s := &sandbox{id: id, rec: SandboxRecord{ID: id, Config: &model.SandboxConfig{CgroupParent: parent}}}
-		if err := m.placeCgroup(&s.rec); err != nil {
+	place := func(id, parent string) *record.Sandbox {
+		r := &record.Sandbox{ID: id, Config: &model.SandboxConfig{CgroupParent: parent}}
+		if err := m.placeCgroup(r); err != nil {
 			t.Fatal(err)
 		}
-		make(s.rec.CgroupParent)
-		return s
+		make(r.CgroupParent)
+		return r
 	}
 	there := func(cgroup string, want bool) {
 		t.Helper()
@@ -70,13 +71,13 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	two := place("two", root+"/before/slice/two")
 	same := place("same", root+"/before/slice/two")
 	alone := place("alone", root+"/before")
-	for _, s := range []*sandbox{one, two, same} {
-		if s.rec.OwnedCgroup != root+"/before/slice" {
-			t.Errorf("pod %s owns %q", s.id, s.rec.OwnedCgroup)
+	for _, s := range []*record.Sandbox{one, two, same} {
+		if s.OwnedCgroup != root+"/before/slice" {
+			t.Errorf("pod %s owns %q", s.ID, s.OwnedCgroup)
 		}
 	}
-	if alone.rec.OwnedCgroup != "" {
-		t.Errorf("a pod owns %q, which was there", alone.rec.OwnedCgroup)
+	if alone.OwnedCgroup != "" {
+		t.Errorf("a pod owns %q, which was there", alone.OwnedCgroup)
 	}
 	m.leaveCgroup(one)
 	there(root+"/before/slice/one", false)
@@ -113,21 +114,20 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := cgroupManager(t, root+"/one"), cgroupManager(t, root+"/two")
-	place := func(m *Manager, config model.SandboxConfig) *sandbox {
-		s := &sandbox{id: newID(), rec: SandboxRecord{Config: &config}}
-		s.rec.ID = s.id
-		if err := m.placeCgroup(&s.rec); err != nil {
+	place := func(m *Manager, config model.SandboxConfig) *record.Sandbox {
+		s := &record.Sandbox{ID: record.NewID(), Config: &config}
+		if err := m.placeCgroup(s); err != nil {
 			t.Fatal(err)
 		}
-		if err := host.Create(s.rec.CgroupParent); err != nil {
+		if err := host.Create(s.CgroupParent); err != nil {
 			t.Fatal(err)
 		}
 		return s
 	}
-	there := func(s *sandbox) {
+	there := func(s *record.Sandbox) {
 		t.Helper()
-		if !host.Exists(s.rec.CgroupParent) {
-			t.Errorf("%s is gone", s.rec.CgroupParent)
+		if !host.Exists(s.CgroupParent) {
+			t.Errorf("%s is gone", s.CgroupParent)
 		}
 	}
 	parent := root + "/kubepods/burstable"
@@ -136,20 +136,20 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	inside := place(two, model.SandboxConfig{CgroupParent: parent + "/pod1/of-the-other"})
 	own := place(two, model.SandboxConfig{CgroupParent: parent, OwnCgroup: true})
 	plain, plainOfTwo := place(one, model.SandboxConfig{}), place(two, model.SandboxConfig{})
-	for _, s := range []*sandbox{first, plain} {
+	for _, s := range []*record.Sandbox{first, plain} {
 		one.leaveCgroup(s)
 	}
-	for _, s := range []*sandbox{below, inside, own, plainOfTwo} {
+	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
 		there(s)
 	}
-	if host.Exists(plain.rec.CgroupParent) {
-		t.Errorf("%s of a pod that is gone is there", plain.rec.CgroupParent)
+	if host.Exists(plain.CgroupParent) {
+		t.Errorf("%s of a pod that is gone is there", plain.CgroupParent)
 	}
 	// What was left is on record: another berthd with this root finishes it, once it can be.
-	if entries, err := os.ReadDir(one.left.Dir); err != nil || len(entries) != 1 || entries[0].Name() != first.id {
+	if entries, err := os.ReadDir(one.left.Dir); err != nil || len(entries) != 1 || entries[0].Name() != first.ID {
 		t.Errorf("on record are %v (%v)", entries, err)
 	}
-	for _, s := range []*sandbox{below, inside, own, plainOfTwo} {
+	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
 		two.leaveCgroup(s)
 	}
 	again := cgroupManager(t, root+"/one")
@@ -177,7 +177,7 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 		}
 	})
 	m := cgroupManager(t, root)
-	theirs, torn, gone := newID(), newID(), newID()
+	theirs, torn, gone := record.NewID(), record.NewID(), record.NewID()
 	for _, id := range []string{theirs, torn, gone} {
 		if err := host.Create(path.Join(root, id, "container")); err != nil {
 			t.Fatal(err)
@@ -215,8 +215,7 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 	}
 	root := fmt.Sprintf("/berth-pod-test-busy-%d", os.Getpid())
 	m := cgroupManager(t, root)
-	s := &sandbox{id: newID(), rec: SandboxRecord{Config: &model.SandboxConfig{}}}
-	s.rec.ID = s.id
+	s := &record.Sandbox{ID: record.NewID(), Config: &model.SandboxConfig{}}
 	if err := host.Create(root); err != nil {
 		t.Fatal(err)
 	}
@@ -225,10 +224,10 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := m.placeCgroup(&s.rec); err != nil {
+	if err := m.placeCgroup(s); err != nil {
 		t.Fatal(err)
 	}
-	if err := host.Create(s.rec.CgroupParent); err != nil {
+	if err := host.Create(s.CgroupParent); err != nil {
 		t.Fatal(err)
 	}
 	sleep := exec.Command("sleep", "3600")
@@ -240,19 +239,19 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 		_ = sleep.Wait()
 	}
 	defer end()
-	for _, dir := range host.Dirs(s.rec.CgroupParent) {
+	for _, dir := range host.Dirs(s.CgroupParent) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), fmt.Append(nil, sleep.Process.Pid), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.leaveCgroup(s)
-	if _, err := os.Stat(filepath.Join(m.left.Path(s.id), "left.json")); err != nil || !host.Exists(s.rec.CgroupParent) {
-		t.Fatalf("a cgroup with a process in it is there: %v, and on record: %v", host.Exists(s.rec.CgroupParent), err)
+	if _, err := os.Stat(filepath.Join(m.left.Path(s.ID), "left.json")); err != nil || !host.Exists(s.CgroupParent) {
+		t.Fatalf("a cgroup with a process in it is there: %v, and on record: %v", host.Exists(s.CgroupParent), err)
 	}
 	end()
-	for deadline := time.Now().Add(time.Minute); host.Exists(s.rec.CgroupParent) || m.recorded(s.id); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); host.Exists(s.CgroupParent) || m.recorded(s.ID); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the cgroup is there: %v, on record: %v", host.Exists(s.rec.CgroupParent), m.recorded(s.id))
+			t.Fatalf("the cgroup is there: %v, on record: %v", host.Exists(s.CgroupParent), m.recorded(s.ID))
 		}
 	}
 }
@@ -277,12 +276,11 @@ func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
 		}
 	})
 	m := cgroupManager(t, "/berth-pod-test-unused")
-	s := &sandbox{id: newID(), rec: SandboxRecord{Config: &model.SandboxConfig{CgroupParent: root + "/burstable/pod1"}}}
-	s.rec.ID = s.id
-	if err := m.placeCgroup(&s.rec); err != nil {
+	s := &record.Sandbox{ID: record.NewID(), Config: &model.SandboxConfig{CgroupParent: root + "/burstable/pod1"}}
+	if err := m.placeCgroup(s); err != nil {
 		t.Fatal(err)
 	}
-	own, theirs := m.cgroupDir(s.rec.CgroupParent, newID()), root+"/besteffort"
+	own, theirs := m.cgroupDir(s.CgroupParent, record.NewID()), root+"/besteffort"
 	for _, dir := range []string{own + "/exec", theirs} {
 		if err := host.Create(dir); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,8 @@ import (
 
 	"berth/internal/checkpoint"
 	"berth/internal/keeper"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
 )
 
@@ -26,11 +28,11 @@ const checkpointTimeout = 10 * time.Minute
 // an archive at an absolute path of the node. The container stands still meanwhile and then goes on. Nothing is at the path
 // until the archive is whole. Timeout 0 is ten minutes.
 func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, timeout time.Duration) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("checkpoint of container %s", shortID(c.id))
+	what := fmt.Sprintf("checkpoint of container %s", record.ShortID(c.id))
 	if err := checkLocation(location); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -39,24 +41,25 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("%s: another operation holds it: %w", what, err)
+	release, err := c.op.Exclusive(ctx, what)
+	if err != nil {
+		return err
 	}
-	defer c.op.sem.Release(exclusive)
+	defer release()
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	c.setCut(cut)
 	defer c.setCut(nil)
-	r, pod := c.record(), c.sandbox.record()
+	r, pod := c.Record(), c.sandbox.Record()
 	switch {
-	case r.Phase != ContainerRunning:
+	case r.Phase != record.ContainerRunning:
 		return fmt.Errorf("%s: it is %s, not running: %w", what, r.Phase, errdefs.ErrFailedPrecondition)
 	case userNamespace(pod.Config) != nil:
 		return fmt.Errorf("%s: its pod has a user namespace, and CRIU does not join one: %w", what, errdefs.ErrFailedPrecondition)
 	}
 	// The intent: the archive is written beside its place, and that may be on another file system than all else here.
-	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+newID()[:16])
-	if err := m.setContainer(c, func(r *ContainerRecord) { r.CheckpointTemp = temp }); err != nil {
+	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+record.NewID()[:16])
+	if err := c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = temp }); err != nil {
 		return err
 	}
 	err = m.archive(ctx, c, &r, temp)
@@ -66,13 +69,13 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 		}
 	}
 	if cerr := m.cleanCheckpoint(c); cerr != nil {
-		m.log.Error("remove what is left of a checkpoint", "container", shortID(c.id), "error", cerr)
+		m.log.Error("remove what is left of a checkpoint", "container", record.ShortID(c.id), "error", cerr)
 	}
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errCut) {
 			err = cause
 		}
-		return fmt.Errorf("%s: %w", what, noSpace(err))
+		return fmt.Errorf("%s: %w", what, record.NoSpace(err))
 	}
 	return nil
 }
@@ -116,7 +119,7 @@ func checkLocation(location string) error {
 }
 
 // archive puts a checkpoint together and writes its archive to a file.
-func (m *Manager) archive(ctx context.Context, c *container, r *ContainerRecord, file string) error {
+func (m *Manager) archive(ctx context.Context, c *container, r *record.Container, file string) error {
 	dir := filepath.Join(m.containers.Path(c.id), checkpointDir)
 	begin := time.Now()
 	deadline, _ := ctx.Deadline()
@@ -128,12 +131,12 @@ func (m *Manager) archive(ctx context.Context, c *container, r *ContainerRecord,
 	}
 	// What is on disk has to be what the processes have in mind, so they stand still until it is copied.
 	deleted, err := m.copyFiles(ctx, c, r, dir)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	end, cancel := steps.Undoing(ctx)
 	defer cancel()
 	if err = errors.Join(err, goOn(end)); err != nil {
 		return err
 	}
-	m.log.Info("a container was written down", "container", shortID(c.id), "stood_still", time.Since(begin))
+	m.log.Info("a container was written down", "container", record.ShortID(c.id), "stood_still", time.Since(begin))
 	if err := m.describe(c, r, dir, deleted); err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func (m *Manager) archive(ctx context.Context, c *container, r *ContainerRecord,
 	return errors.Join(checkpoint.Write(ctx, f, dir), f.Close())
 }
 
-func (m *Manager) copyFiles(ctx context.Context, c *container, r *ContainerRecord, dir string) (deleted []string, err error) {
+func (m *Manager) copyFiles(ctx context.Context, c *container, r *record.Container, dir string) (deleted []string, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, checkpoint.DiffFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
@@ -160,7 +163,7 @@ func (m *Manager) copyFiles(ctx context.Context, c *container, r *ContainerRecor
 }
 
 // describe writes who the container is.
-func (m *Manager) describe(c *container, r *ContainerRecord, dir string, deleted []string) error {
+func (m *Manager) describe(c *container, r *record.Container, dir string, deleted []string) error {
 	spec, err := m.spec(c)
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func (m *Manager) describe(c *container, r *ContainerRecord, dir string, deleted
 
 // cleanCheckpoint removes what a checkpoint leaves beside its archive. It is idempotent.
 func (m *Manager) cleanCheckpoint(c *container) error {
-	r := c.record()
+	r := c.Record()
 	if r.CheckpointTemp == "" {
 		return nil
 	}
@@ -190,5 +193,5 @@ func (m *Manager) cleanCheckpoint(c *container) error {
 	if err != nil {
 		return err
 	}
-	return m.setContainer(c, func(r *ContainerRecord) { r.CheckpointTemp = "" })
+	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = "" })
 }

@@ -13,6 +13,10 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/ocispec"
+	"berth/internal/pod/operation"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
+	"berth/internal/quota"
 	"berth/internal/rootfs"
 )
 
@@ -20,229 +24,327 @@ import (
 const specFile = "spec.json"
 
 // CreateContainer prepares a container in a pod: its root file system and its specification. It returns the container's ID.
+// What it makes, and how that is undone when it fails, is in creation.steps.
 //
 // A sandbox that is not ready is errdefs.ErrFailedPrecondition, an image that is not on the node errdefs.ErrNotFound, a
 // name in use errdefs.ErrAlreadyExists.
 func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *model.ContainerConfig) (string, error) {
-	s, err := m.findSandbox(sandboxID)
+	s, err := m.index.sandbox(sandboxID)
 	if err != nil {
 		return "", err
 	}
-	if err := s.op.sem.Acquire(ctx, 1); err != nil {
-		return "", fmt.Errorf("create container in pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	release, err := s.op.Shared(ctx, "create container in pod sandbox "+record.ShortID(s.id), "it")
+	if err != nil {
+		return "", err
 	}
-	defer s.op.sem.Release(1)
-	pod := s.record()
-	if m.gone(s) {
+	defer release()
+	if m.index.gone(s) {
 		return "", fmt.Errorf("pod sandbox %q: %w", sandboxID, errdefs.ErrNotFound)
 	}
-	if pod.Phase != SandboxReady {
-		return "", fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, shortID(s.id), errSandboxNotReady)
+	cr := &creation{m: m, sandbox: s, pod: s.Record(), id: record.NewID(), cfg: cfg}
+	if err := cr.check(); err != nil {
+		return "", err
+	}
+	log := m.log.With("container", cfg.Metadata.Name, "id", record.ShortID(cr.id))
+	defer cr.unlock()
+	if _, err := steps.Run(ctx, log, cr.steps(), cr.finish); err != nil {
+		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, record.NoSpace(err))
+	}
+	for _, w := range cr.out.Warnings {
+		log.Warn(w)
+	}
+	m.tell(s, cr.id, model.EventCreated)
+	return cr.id, nil
+}
+
+// creation is a container that is being created. Its fields are filled by its steps, in their order.
+type creation struct {
+	m       *Manager
+	sandbox *sandbox
+	pod     record.Sandbox // as it is while the container is created, which keeps it from changing
+	id      string
+
+	cfg     *model.ContainerConfig // as it was asked for; check and register make copies
+	handler Handler
+	ignored map[string]string // annotations
+	logPath string
+	quotaID quota.ID
+	label   ocispec.Label
+
+	img       *model.Image
+	restoring *restoring // nil: the container is not made from a checkpoint
+
+	container *container
+	release   func() // lets others have the container; nil: it is not registered
+
+	layers *image.Layers
+	root   string // where its root file system is mounted
+	limits *quotas
+	mounts []model.Mount
+	images map[string]string // the host directories of image mounts, by container path
+	edits  []model.Edits     // what its devices add to it
+	out    *ocispec.Output
+}
+
+// check refuses what needs no resource to be refused.
+func (cr *creation) check() (err error) {
+	cfg, pod := cr.cfg, &cr.pod
+	if pod.Phase != record.SandboxReady {
+		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), errSandboxNotReady)
 	}
 	if cfg.Security.Privileged && !pod.Config.Security.Privileged {
-		return "", fmt.Errorf("create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
-			cfg.Metadata.Name, shortID(s.id), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
+			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
-	handler, err := m.handler(pod.Handler)
-	if err != nil {
-		return "", err
+	if cr.handler, err = cr.m.handler(pod.Handler); err != nil {
+		return err
 	}
-	cfg, ignored, err := annotation.Apply(cfg, pod.Config, handler.AllowedAnnotations)
-	if err != nil {
-		return "", fmt.Errorf("create container: %w", err)
+	if cfg, cr.ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
+		return fmt.Errorf("create container: %w", err)
 	}
-	for key, why := range ignored {
-		m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", shortID(s.id), "annotation", key, "reason", why)
+	for key, why := range cr.ignored {
+		cr.m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", record.ShortID(pod.ID), "annotation", key,
+			"reason", why)
 	}
-	id := newID()
-	img, re, err := m.checkpointOf(ctx, cfg, id)
-	if err == nil && re != nil {
-		err = m.restorable(re, &pod, handler)
-	}
-	if err != nil {
-		m.cfg.Images.Release(id)
-		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
-	}
-	logPath, err := logPath(pod.Config.LogDirectory, cfg.LogPath)
-	if err != nil {
-		m.cfg.Images.Release(id)
-		return "", err
+	if cr.logPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
+		return err
 	}
 	if err := checkVolumes(cfg); err != nil {
-		m.cfg.Images.Release(id)
-		return "", err
+		return err
 	}
-	quotaID, err := checkQuotas(cfg)
-	if err != nil {
-		m.cfg.Images.Release(id)
-		return "", err
+	if cr.quotaID, err = checkQuotas(cfg); err != nil {
+		return err
 	}
+	if cr.label, err = pod.Label.Of(cfg.Security.SELinux); err != nil {
+		return err
+	}
+	cr.cfg = withPodPID(cfg, pod.Config)
+	return nil
+}
 
-	label, err := pod.Label.Of(cfg.Security.SELinux)
-	if err != nil {
-		m.cfg.Images.Release(id)
-		return "", err
+// steps are the parts of a creation. steps.Run undoes them.
+func (cr *creation) steps() []steps.Step {
+	m := cr.m
+	return []steps.Step{
+		{Do: cr.findImage, Undo: cr.releaseImages},
+		{Do: cr.register, Undo: cr.forget},
+		{Name: "write the container's record", Do: cr.writeRecord},
+		{Name: "hold the image's layers", Do: cr.holdLayers, Undo: cr.releaseImages},
+		{Name: "unpack the checkpoint", Do: cr.unpackCheckpoint},
+		{
+			Name: "mount the root file system", Do: cr.mountRoot,
+			Undo: func(context.Context) error { return m.unmountRoot(&cr.pod, cr.id) },
+		},
+		{
+			Name: "take disk quotas", Do: cr.takeQuotas,
+			Undo: func(context.Context) error { m.quotas.Release(cr.id); return nil },
+		},
+		{
+			Name: "fill the volumes", Do: cr.fillVolumes,
+			Undo: func(context.Context) error { m.volumes.Release(cr.id); return nil },
+		},
+		{
+			Name: "mount the images of volumes", Do: cr.mountImages,
+			Undo: func(context.Context) error { return m.unmountImages(cr.id, cr.cfg) },
+		},
+		{
+			Name: "allocate devices", Do: cr.allocateDevices,
+			Undo: func(context.Context) error { m.cancelDevices(cr.container); return nil },
+		},
+		{Name: "build the specification", Do: cr.buildSpec},
 	}
+}
 
-	cfg = withPodPID(cfg, pod.Config)
-	c := newContainer(id, s)
-	c.rec = ContainerRecord{
-		ID:        c.id,
-		SandboxID: s.id,
-		Config:    cfg,
-		Phase:     ContainerCreating,
-		ImageID:   img.ID,
-		ImageRef:  imageRef(img),
-		Volumes:   declaredVolumes(img),
-		LogPath:   logPath,
-		Cgroup:    m.cgroupDir(pod.CgroupParent, c.id),
-		Label:     label,
-		Resources: cfg.Resources,
-		Ignored:   ignored,
+// findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer it holds.
+func (cr *creation) findImage(ctx context.Context) (err error) {
+	if cr.img, cr.restoring, err = cr.m.checkpointOf(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
+		return err
 	}
-	if re != nil {
-		re.Dir = filepath.Join(m.containers.Path(id), restoreDir)
-		c.rec.Restored = &re.Restored
-	}
-	_ = c.op.sem.Acquire(ctx, exclusive) // nobody else has it
-	defer c.op.sem.Release(exclusive)
-	m.mu.Lock()
-	if err = m.nameContainer(c); err == nil {
-		cfg = c.rec.Config
-		c.rec.CreatedAt = m.containerCreated(s, cfg.Metadata.Name)
-		c.publish()
-		m.ctr[c.id] = c
-	}
-	m.mu.Unlock()
-	if err != nil {
-		m.cfg.Images.Release(id)
-		return "", err
-	}
+	return cr.m.restorable(cr.restoring, &cr.pod, cr.handler)
+}
 
-	var (
-		layers *image.Layers
-		root   string
-		out    *ocispec.Output
-		// images are the host directories of image mounts, by container path.
-		images map[string]string
-		mounts []model.Mount
-		limits *quotas
-		edits  []model.Edits
-	)
-	dir := m.containers.Path(c.id)
-	timings, undone, err := runSteps(ctx, m.log.With("container", cfg.Metadata.Name, "id", shortID(c.id)), []step{
-		{
-			name: "write the container's record",
-			do:   func(context.Context) error { return m.setContainer(c, func(*ContainerRecord) {}) },
-		},
-		{
-			name: "hold the image's layers",
-			do:   func(context.Context) (err error) { layers, err = m.cfg.Images.Hold(img.ID, c.id); return err },
-			undo: func(context.Context) error { m.cfg.Images.Release(c.id); return nil },
-		},
-		{
-			name: "unpack the checkpoint",
-			do: func(ctx context.Context) error {
-				if re == nil {
-					return nil
-				}
-				return m.unpackCheckpoint(ctx, c, re)
-			},
-		},
-		{
-			name: "mount the root file system",
-			do: func(ctx context.Context) (err error) {
-				o := m.rootfsOptions(&pod, label, dir, layers)
-				o.At = m.rootPath(&pod, c.id)
-				root, err = rootfs.Mount(ctx, o)
-				return err
-			},
-			undo: func(context.Context) error { return m.unmountRoot(&pod, c.id) },
-		},
-		{
-			name: "take disk quotas",
-			do: func(ctx context.Context) (err error) {
-				own, err := imageVolumes(c.rec.Volumes, root, cfg)
-				if err != nil {
-					return err
-				}
-				c.mu.Lock()
-				c.rec.ImageVolumes = own
-				c.mu.Unlock()
-				limits, err = m.takeQuotas(ctx, c, quotaID, handler.DiskQuota)
-				return err
-			},
-			undo: func(context.Context) error { m.quotas.Release(c.id); return nil },
-		},
-		{
-			name: "fill the volumes",
-			do: func(ctx context.Context) (err error) {
-				if mounts, err = m.fillVolumes(ctx, c, &pod, layers, root, limits.prepare(m)); err != nil {
-					return err
-				}
-				return limits.mark(ctx, m)
-			},
-			undo: func(context.Context) error { m.volumes.Release(c.id); return nil },
-		},
-		{
-			name: "mount the images of volumes",
-			do:   func(ctx context.Context) (err error) { images, err = m.mountImages(ctx, c, &pod); return err },
-			undo: func(context.Context) error { return m.unmountImages(c.id, cfg) },
-		},
-		{
-			name: "allocate devices",
-			do:   func(ctx context.Context) (err error) { edits, err = m.allocateDevices(ctx, c, &pod); return err },
-			undo: func(context.Context) error { m.cancelDevices(c); return nil },
-		},
-		{
-			name: "build the specification",
-			do: func(ctx context.Context) (err error) {
-				built := cfg
-				if re != nil {
-					built = re.asWritten(cfg)
-				}
-				out, err = m.buildSpec(ctx, c, built, &pod, img, root, mounts, images, edits, handler)
-				if err == nil && re != nil {
-					err = re.fit(cfg, out)
-				}
-				if err != nil {
-					return err
-				}
-				return m.containers.SaveFile(c.id, specFile, out.Spec)
-			},
-		},
-	})
-	if err == nil {
-		process := *out.Spec.Process
-		err = m.setContainer(c, func(r *ContainerRecord) {
-			r.Phase = ContainerCreated
-			r.User = out.User
-			r.StopSignal = out.StopSignal
-			r.Process = &process
-			r.Timings = timings
-		})
-		undone = err == nil
+// releaseImages lets go of all images that the container holds.
+func (cr *creation) releaseImages(context.Context) error {
+	cr.m.cfg.Images.Release(cr.id)
+	return nil
+}
+
+// register gives the container its name and makes it known, locked until the creation has ended.
+func (cr *creation) register(context.Context) error {
+	m := cr.m
+	r := record.Container{
+		ID:        cr.id,
+		SandboxID: cr.sandbox.id,
+		Config:    cr.cfg,
+		Phase:     record.ContainerCreating,
+		ImageID:   cr.img.ID,
+		ImageRef:  imageRef(cr.img),
+		Volumes:   declaredVolumes(cr.img),
+		LogPath:   cr.logPath,
+		Cgroup:    m.cgroupDir(cr.pod.CgroupParent, cr.id),
+		Label:     cr.label,
+		Resources: cr.cfg.Resources,
+		Ignored:   cr.ignored,
 	}
+	if cr.restoring != nil {
+		cr.restoring.Dir = filepath.Join(m.containers.Path(cr.id), restoreDir)
+		r.Restored = &cr.restoring.Restored
+	}
+	op, release := operation.Taken()
+	c, err := m.index.addContainer(m.containers, r, cr.sandbox, op)
 	if err != nil {
-		m.cancelDevices(c) // where it is the record that could not be written, no step has been undone
-		if !undone {
-			clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-			defer cancel()
-			if rmErr := m.releaseContainer(clean, c); rmErr != nil {
-				m.log.Error("remove a container that failed to be created", "id", shortID(c.id), "error", rmErr)
-			}
+		return err
+	}
+	cr.container, cr.release, cr.cfg = c, release, c.Record().Config
+	return nil
+}
+
+// unlock ends the creation's hold on the container, be it created or forgotten.
+func (cr *creation) unlock() {
+	if cr.release != nil {
+		cr.release()
+	}
+}
+
+// forget drops a container of which all later steps are undone. A mount that could not be undone is tried once more.
+func (cr *creation) forget(context.Context) error {
+	if cr.container == nil {
+		return nil // its name was taken
+	}
+	err := cr.m.unmountContainer(cr.container)
+	cr.m.forgetContainer(cr.container)
+	return err
+}
+
+func (cr *creation) writeRecord(context.Context) error {
+	return cr.container.Update(record.Save, func(*record.Container) {})
+}
+
+func (cr *creation) holdLayers(context.Context) (err error) {
+	cr.layers, err = cr.m.cfg.Images.Hold(cr.img.ID, cr.id)
+	return err
+}
+
+func (cr *creation) unpackCheckpoint(ctx context.Context) error {
+	if cr.restoring == nil {
+		return nil
+	}
+	return cr.m.unpackCheckpoint(ctx, cr.container, cr.restoring)
+}
+
+func (cr *creation) mountRoot(ctx context.Context) (err error) {
+	o := cr.m.rootfsOptions(&cr.pod, cr.label, cr.m.containers.Path(cr.id), cr.layers)
+	o.At = cr.m.rootPath(&cr.pod, cr.id)
+	cr.root, err = cr.m.cfg.Rootfs.Mount(ctx, o)
+	return err
+}
+
+// takeQuotas decides which declared volumes the container has of its own, and takes the quotas of all that it writes to.
+func (cr *creation) takeQuotas(ctx context.Context) error {
+	own, err := imageVolumes(declaredVolumes(cr.img), cr.root, cr.cfg)
+	if err != nil {
+		return err
+	}
+	if err := cr.container.Update(record.Draft, func(r *record.Container) { r.ImageVolumes = own }); err != nil {
+		return err
+	}
+	cr.limits, err = cr.m.takeQuotas(ctx, cr.container, cr.quotaID, cr.handler.DiskQuota)
+	return err
+}
+
+func (cr *creation) fillVolumes(ctx context.Context) (err error) {
+	m := cr.m
+	cr.mounts, err = m.fillVolumes(ctx, cr.container, &cr.pod, cr.layers, cr.root, cr.limits.prepare(m))
+	if err != nil {
+		return err
+	}
+	return cr.limits.mark(ctx, m)
+}
+
+func (cr *creation) mountImages(ctx context.Context) (err error) {
+	cr.images, err = cr.m.mountImages(ctx, cr.container, &cr.pod)
+	return err
+}
+
+func (cr *creation) allocateDevices(ctx context.Context) (err error) {
+	cr.edits, err = cr.m.allocateDevices(ctx, cr.container, &cr.pod)
+	return err
+}
+
+// buildSpec builds the specification and writes it beside the record.
+func (cr *creation) buildSpec(ctx context.Context) error {
+	built := *cr.cfg
+	if cr.restoring != nil {
+		built = *cr.restoring.asWritten(cr.cfg)
+	}
+	built.Mounts = cr.mounts
+	in, err := cr.specInput(&built)
+	if err != nil {
+		return err
+	}
+	if cr.out, err = ocispec.Build(ctx, *in); err != nil {
+		return err
+	}
+	if cr.restoring != nil {
+		if err := cr.restoring.fit(cr.cfg, cr.out); err != nil {
+			return err
 		}
-		m.forgetContainer(c)
-		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, noSpace(err))
 	}
-	for _, w := range out.Warnings {
-		m.log.Warn(w, "container", cfg.Metadata.Name, "id", shortID(c.id))
+	return cr.m.containers.SaveFile(cr.id, specFile, cr.out.Spec)
+}
+
+// specInput is what the specification is built from.
+func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error) {
+	m, pod := cr.m, &cr.pod
+	ns := m.namespacePaths(pod)
+	var err error
+	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
+		return nil, err
+	}
+	shm := "/dev/shm"
+	if ownShm(pod.Config) {
+		shm = m.shmPath(pod)
+	}
+	return &ocispec.Input{
+		SandboxID:   pod.ID,
+		ContainerID: cr.id,
+		Sandbox:     pod.Config,
+		Container:   cfg,
+		Image:       cr.img.Config,
+		ImageName:   cfg.Image.Image,
+		Rootfs:      cr.root,
+		Namespaces:  ns,
+		CgroupsPath: m.cgroupPath(pod.CgroupParent, cr.id),
+		Files: ocispec.PodFiles{
+			Hosts:      m.podFile(pod.ID, hostsFile),
+			ResolvConf: m.podFile(pod.ID, resolvFile),
+			Hostname:   m.podFile(pod.ID, hostnameFile),
+			Shm:        shm,
+		},
+		ImageMounts: cr.images,
+		Edits:       cr.edits,
+		Label:       cr.label,
+		Handler:     cr.handler.Spec,
+	}, nil
+}
+
+// finish records that the container is created.
+func (cr *creation) finish(timings []steps.Timing) error {
+	c, process := cr.container, *cr.out.Spec.Process
+	err := c.Update(record.Save, func(r *record.Container) {
+		r.Phase = record.ContainerCreated
+		r.User = cr.out.User
+		r.StopSignal = cr.out.StopSignal
+		r.Process = &process
+		r.Timings = timings
+	})
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
-	c.spec = out.Spec
-	c.mu.Unlock()
-	m.tell(s, c.id, model.EventCreated)
-	return c.id, nil
+	defer c.mu.Unlock()
+	c.spec = cr.out.Spec
+	return nil
 }
 
 // imageRef is what a status reports as the reference of an image: a digest that a registry knows it by, else its ID.
@@ -268,44 +370,8 @@ func logPath(dir, rel string) (string, error) {
 	return path, nil
 }
 
-func (m *Manager) buildSpec(ctx context.Context, c *container, cfg *model.ContainerConfig, pod *SandboxRecord, img *model.Image,
-	root string, mounts []model.Mount, images map[string]string, edits []model.Edits, h Handler) (*ocispec.Output, error) {
-	mounted := *cfg
-	mounted.Mounts = mounts
-	ns := m.namespacePaths(pod)
-	var err error
-	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
-		return nil, err
-	}
-	shm := "/dev/shm"
-	if ownShm(pod.Config) {
-		shm = m.shmPath(pod)
-	}
-	return ocispec.Build(ctx, ocispec.Input{
-		SandboxID:   pod.ID,
-		ContainerID: c.id,
-		Sandbox:     pod.Config,
-		Container:   &mounted,
-		Image:       img.Config,
-		ImageName:   cfg.Image.Image,
-		Rootfs:      root,
-		Namespaces:  ns,
-		CgroupsPath: m.cgroupPath(pod.CgroupParent, c.id),
-		Files: ocispec.PodFiles{
-			Hosts:      m.podFile(pod.ID, hostsFile),
-			ResolvConf: m.podFile(pod.ID, resolvFile),
-			Hostname:   m.podFile(pod.ID, hostnameFile),
-			Shm:        shm,
-		},
-		ImageMounts: images,
-		Edits:       edits,
-		Label:       c.record().Label,
-		Handler:     h.Spec,
-	})
-}
-
 // rootfsOptions is a root file system for a container of a pod.
-func (m *Manager) rootfsOptions(pod *SandboxRecord, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
+func (m *Manager) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
 	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
 	if user := userNamespace(pod.Config); user != nil {
 		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, m.namespaces(pod.ID).Path(namespace.User)
@@ -326,23 +392,23 @@ func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.Con
 }
 
 // pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
-func (m *Manager) pidNamespace(pod *SandboxRecord, cfg *model.ContainerConfig) (string, error) {
+func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) (string, error) {
 	const field = "config.linux.security_context.namespace_options.target_id"
 	options := cfg.Security.Namespaces
 	switch options.PID {
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
-		target, err := m.findContainer(options.TargetID)
+		target, err := m.index.container(options.TargetID)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", field, err)
 		}
-		r := target.record()
+		r := target.Record()
 		if r.SandboxID != pod.ID {
-			return "", fmt.Errorf("%s: container %s is in another pod: %w", field, shortID(target.id), errdefs.ErrInvalidArgument)
+			return "", fmt.Errorf("%s: container %s is in another pod: %w", field, record.ShortID(target.id), errdefs.ErrInvalidArgument)
 		}
-		if r.Phase != ContainerRunning {
-			return "", fmt.Errorf("%s: container %s does not run: %w", field, shortID(target.id), errdefs.ErrFailedPrecondition)
+		if r.Phase != record.ContainerRunning {
+			return "", fmt.Errorf("%s: container %s does not run: %w", field, record.ShortID(target.id), errdefs.ErrFailedPrecondition)
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}

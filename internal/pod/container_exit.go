@@ -6,6 +6,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/model"
+	"berth/internal/pod/record"
 )
 
 // logPatience is how long the end of a container waits for the last of its output to be in its log. A process outside
@@ -32,10 +33,7 @@ func (m *Manager) keeperEvent(e keeper.Event) {
 	if e.Gone || e.Status.State != keeper.StateExited {
 		return
 	}
-	m.mu.RLock()
-	c, s := m.ctr[e.Status.ID], m.pod[e.Status.ID]
-	m.mu.RUnlock()
-	switch {
+	switch s, c := m.index.byID(e.Status.ID); {
 	case c != nil:
 		m.background.Go(func() { m.containerExited(c, e.Status) })
 	case s != nil:
@@ -52,22 +50,23 @@ func (m *Manager) containerExited(c *container, st keeper.Status) {
 		case <-m.ctx.Done():
 			return
 		case <-time.After(logPatience):
-			m.log.Warn("a container has ended, but something still holds its output open", "container", shortID(c.id))
+			m.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.id))
 		}
 	}
 	// A start that is on its way records its own end first.
-	if c.op.sem.Acquire(m.ctx, exclusive) != nil {
+	release, err := c.hold(m.ctx, "record the end of")
+	if err != nil {
 		return
 	}
-	defer c.op.sem.Release(exclusive)
+	defer release()
 	m.adoptExit(m.ctx, c, st)
 }
 
 // adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds c.op.
 func (m *Manager) adoptExit(ctx context.Context, c *container, st keeper.Status) {
-	r := c.record()
-	if r.Phase == ContainerStarting || r.Phase == ContainerRunning {
-		m.finish(c, func(r *ContainerRecord) {
+	r := c.Record()
+	if r.Phase == record.ContainerStarting || r.Phase == record.ContainerRunning {
+		m.finish(c, func(r *record.Container) {
 			if r.StartedAt.IsZero() {
 				r.StartedAt = st.StartedAt
 			}
@@ -77,11 +76,11 @@ func (m *Manager) adoptExit(ctx context.Context, c *container, st keeper.Status)
 		})
 	}
 	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
-		m.log.Warn("the keeper did not forget a container that has ended", "container", shortID(c.id), "error", err)
+		m.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.id), "error", err)
 	}
-	if c.record().Phase == ContainerExited {
+	if c.Record().Phase == record.ContainerExited {
 		if err := m.unmountContainer(c); err != nil {
-			m.log.Warn("unmount what a container that has ended had mounted", "container", shortID(c.id), "error", err)
+			m.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.id), "error", err)
 		}
 	}
 }
@@ -99,9 +98,9 @@ func reasonOf(st keeper.Status) (reason, message string) {
 }
 
 // finish makes a container exited.
-func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
-	set := func(r *ContainerRecord) {
-		r.Phase = ContainerExited
+func (m *Manager) finish(c *container, change func(*record.Container)) {
+	set := func(r *record.Container) {
+		r.Phase = record.ContainerExited
 		r.PID = 0
 		r.Paused = false
 		change(r)
@@ -109,26 +108,27 @@ func (m *Manager) finish(c *container, change func(*ContainerRecord)) {
 			r.FinishedAt = time.Now()
 		}
 	}
-	if err := m.noteContainer(c, set); err != nil {
+	if err := c.Update(record.Happened, set); err != nil {
 		m.log.Error("record the end of a container", "container_id", c.id, "error", err)
 	}
-	m.freeLog(c)
+	m.logs.release(c.id)
 	m.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
 	c.ended()
 }
 
 // reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
 func (m *Manager) reaperExited(s *sandbox, st keeper.Status) {
-	if s.op.sem.Acquire(m.ctx, exclusive) != nil {
+	release, err := s.hold(m.ctx, "record the end of")
+	if err != nil {
 		return
 	}
-	defer s.op.sem.Release(exclusive)
+	defer release()
 	// It may have been of an earlier life of the pod.
-	if r := s.record(); r.Phase != SandboxReady || r.ReaperPID != st.PID {
+	if r := s.Record(); r.Phase != record.SandboxReady || r.ReaperPID != st.PID {
 		return
 	}
 	if err := m.breakSandbox(s, lostInit); err != nil {
-		m.log.Error("record that a pod is broken", "pod", shortID(s.id), "error", err)
+		m.log.Error("record that a pod is broken", "pod", record.ShortID(s.id), "error", err)
 		return
 	}
 	m.tell(s, s.id, model.EventStopped)

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"berth/internal/model"
-	"berth/internal/rootfs"
+	"berth/internal/pod/record"
 )
 
 // imageDir is where the image of a container's mount is mounted, by the mount's place among all of them.
@@ -18,9 +19,9 @@ func (m *Manager) imageDir(id string, i int) string {
 
 // mountImages mounts the images that are volumes of a container, read-only, and returns where, by container path. Their
 // layers are held with those of the container's own image.
-func (m *Manager) mountImages(ctx context.Context, c *container, pod *SandboxRecord) (map[string]string, error) {
+func (m *Manager) mountImages(ctx context.Context, c *container, pod *record.Sandbox) (map[string]string, error) {
 	var at map[string]string
-	for i, mount := range c.rec.Config.Mounts {
+	for i, mount := range c.Record().Config.Mounts {
 		if mount.Image == nil {
 			continue
 		}
@@ -32,12 +33,15 @@ func (m *Manager) mountImages(ctx context.Context, c *container, pod *SandboxRec
 		if err != nil {
 			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
 		}
-		c.mu.Lock()
-		c.rec.VolumeImages = append(c.rec.VolumeImages[:len(c.rec.VolumeImages):len(c.rec.VolumeImages)], img.ID)
-		c.mu.Unlock()
-		o := m.rootfsOptions(pod, c.record().Label, m.imageDir(c.id, i), layers)
+		err = c.Update(record.Draft, func(r *record.Container) {
+			r.VolumeImages = append(slices.Clip(r.VolumeImages), img.ID)
+		})
+		if err != nil {
+			return nil, err
+		}
+		o := m.rootfsOptions(pod, c.Record().Label, m.imageDir(c.id, i), layers)
 		o.Readonly = true
-		path, err := rootfs.Mount(ctx, o)
+		path, err := m.cfg.Rootfs.Mount(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
 		}
@@ -54,7 +58,7 @@ func (m *Manager) unmountImages(id string, cfg *model.ContainerConfig) error {
 	var errs []error
 	for i, mount := range cfg.Mounts {
 		if mount.Image != nil {
-			errs = append(errs, rootfs.Unmount(m.imageDir(id, i)))
+			errs = append(errs, m.cfg.Rootfs.Unmount(m.imageDir(id, i)))
 		}
 	}
 	return errors.Join(errs...)
@@ -62,6 +66,6 @@ func (m *Manager) unmountImages(id string, cfg *model.ContainerConfig) error {
 
 // unmountContainer unmounts all file systems of a container that are its own. It is idempotent.
 func (m *Manager) unmountContainer(c *container) error {
-	pod := c.sandbox.record()
-	return errors.Join(m.unmountImages(c.id, c.record().Config), rootfs.Unmount(m.plainDir(c.id)), m.unmountRoot(&pod, c.id))
+	pod := c.sandbox.Record()
+	return errors.Join(m.unmountImages(c.id, c.Record().Config), m.cfg.Rootfs.Unmount(m.plainDir(c.id)), m.unmountRoot(&pod, c.id))
 }

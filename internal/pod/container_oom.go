@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
 )
 
 // updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
@@ -23,10 +24,10 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 	}
 	score := max(int(wanted), host.MinOOMScoreAdj)
 	if score != int(wanted) {
-		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container", shortID(c.id), "wanted", wanted, "given", score)
+		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container", record.ShortID(c.id), "wanted", wanted, "given", score)
 	}
-	r := c.record()
-	if r.Phase == ContainerRunning {
+	r := c.Record()
+	if r.Phase == record.ContainerRunning {
 		for range 2 { // a process that was forked meanwhile has the old one
 			pids, err := host.Cgroups.Processes(r.Cgroup)
 			if err != nil {
@@ -46,7 +47,7 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 		next := *spec
 		next.Process = withOOMScore(spec.Process, score)
 		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
-			return noSpace(err)
+			return record.NoSpace(err)
 		}
 		c.mu.Lock()
 		c.spec = &next
@@ -55,7 +56,7 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 	if r.Process == nil {
 		return nil
 	}
-	return m.setContainer(c, func(r *ContainerRecord) { r.Process = withOOMScore(r.Process, score) })
+	return c.Update(record.Save, func(r *record.Container) { r.Process = withOOMScore(r.Process, score) })
 }
 
 func withOOMScore(p *specs.Process, score int) *specs.Process {

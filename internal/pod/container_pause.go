@@ -6,6 +6,9 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // errPaused is why a call that needs the processes of a container to run cannot be answered.
@@ -15,14 +18,14 @@ var errPaused = fmt.Errorf("it is paused: %w", errdefs.ErrFailedPrecondition)
 func (m *Manager) PauseContainer(ctx context.Context, id string) error {
 	return m.whileRunning(ctx, "pause", id, func(c *container) error {
 		// The record first: a container that is frozen and that no record calls paused would stay so for ever.
-		if err := m.setContainer(c, func(r *ContainerRecord) { r.Paused = true }); err != nil {
+		if err := c.Update(record.Save, func(r *record.Container) { r.Paused = true }); err != nil {
 			return err
 		}
 		err := m.cfg.Keeper.Pause(ctx, c.id)
 		if err == nil {
 			return nil
 		}
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		clean, cancel := steps.Undoing(ctx)
 		defer cancel()
 		return errors.Join(err, m.resume(clean, c))
 	})
@@ -38,35 +41,36 @@ func (m *Manager) resume(ctx context.Context, c *container) error {
 	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
 		return err
 	}
-	return m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
+	return c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 }
 
 func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*container) error) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("%s container %s: another operation holds it: %w", act, shortID(c.id), err)
+	release, err := c.hold(ctx, act)
+	if err != nil {
+		return err
 	}
-	defer c.op.sem.Release(exclusive)
-	if r := c.record(); r.Phase != ContainerRunning {
-		return fmt.Errorf("%s container %s: it is %s: %w", act, shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	defer release()
+	if r := c.Record(); r.Phase != record.ContainerRunning {
+		return fmt.Errorf("%s container %s: it is %s: %w", act, record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if err := do(c); err != nil {
-		return fmt.Errorf("%s container %s: %w", act, shortID(c.id), err)
+		return fmt.Errorf("%s container %s: %w", act, record.ShortID(c.id), err)
 	}
 	return nil
 }
 
 // reconcilePause makes a running container's record say of its pause what the kernel says.
 func (m *Manager) reconcilePause(ctx context.Context, c *container) {
-	if !c.record().Paused {
+	if !c.Record().Paused {
 		return // what is frozen has a record that was written before
 	}
 	st, err := m.cfg.Keeper.Status(ctx, c.id)
 	if err == nil && !st.Paused {
-		err = m.setContainer(c, func(r *ContainerRecord) { r.Paused = false })
+		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 	}
 	m.clean("find out whether a container is paused", c.id, err)
 }

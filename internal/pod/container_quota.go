@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/hostpath"
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
 )
@@ -33,7 +34,7 @@ func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 
 // quotaMounts are a container's mounts as far as disk quotas care.
 func (m *Manager) quotaMounts(c *container) ([]quota.Mount, error) {
-	r := c.record()
+	r := c.Record()
 	var mounts []quota.Mount
 	for i, p := range r.ImageVolumes {
 		mounts = append(mounts, quota.Mount{Path: p, Source: m.imageVolumeDir(c.id, i), Dir: true})
@@ -81,7 +82,7 @@ type quotas struct {
 // takeQuotas gives a container the disk quotas that it asks for, and its handler's. Nothing is marked yet.
 func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, rootSize uint64) (*quotas, error) {
 	q := &quotas{byPath: map[string]uint32{}, byDir: map[string]uint32{}}
-	cfg := c.rec.Config
+	cfg := c.Record().Config
 	var sizes map[string]string
 	if cfg.Resources != nil {
 		sizes = cfg.Resources.DiskQuota
@@ -110,9 +111,10 @@ func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, roo
 			q.byDir[dir] = grant.ID
 		}
 		if g.ID != (quota.ID{}) {
-			c.mu.Lock()
-			c.rec.QuotaID = strconv.FormatUint(uint64(grant.ID), 10)
-			c.mu.Unlock()
+			err := c.Update(record.Draft, func(r *record.Container) { r.QuotaID = strconv.FormatUint(uint64(grant.ID), 10) })
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
 	return q, nil

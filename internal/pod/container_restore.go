@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -20,28 +19,16 @@ import (
 	"berth/internal/checkpoint"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
 
 // restoreDir is where an archive is unpacked to until its container starts, in the container's directory.
 const restoreDir = "restore"
 
-// Restored says what a container was made from.
-type Restored struct {
-	// Dir has the checkpoint in the layout of an archive, until the container starts.
-	Dir string `json:"dir,omitempty"`
-	// Source is the archive, or the image that is a checkpoint; CheckpointImage is that image's ID.
-	Source          string `json:"source"`
-	CheckpointImage string `json:"checkpointImage,omitempty"`
-	// Container is the ID of the container that was written down, Image the image that it had.
-	Container string    `json:"container"`
-	Image     string    `json:"image"`
-	At        time.Time `json:"at,omitzero"`
-}
-
 // restoring is a container that is being created from a checkpoint.
 type restoring struct {
-	Restored
+	record.Restored
 	layer string // of an image: the directory that has it
 	info  *checkpoint.Info
 }
@@ -51,7 +38,7 @@ type restoring struct {
 func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
 	const field = "config.image.image"
 	name := cfg.Image.Image
-	re := &restoring{Restored: Restored{Source: name}}
+	re := &restoring{Restored: record.Restored{Source: name}}
 	var err error
 	if filepath.IsAbs(name) {
 		re.info, err = checkpoint.ReadArchive(ctx, m.cfg.Jail, filepath.Clean(name))
@@ -94,7 +81,7 @@ func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, 
 }
 
 // restorable tells whether a pod can have a container from a checkpoint.
-func (m *Manager) restorable(re *restoring, pod *SandboxRecord, handler Handler) error {
+func (m *Manager) restorable(re *restoring, pod *record.Sandbox, handler Handler) error {
 	switch {
 	case handler.RuntimePath != "":
 		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
@@ -134,7 +121,7 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 	if err != nil {
 		return err
 	}
-	pod := c.sandbox.record()
+	pod := c.sandbox.Record()
 	name, err := hostname(pod.Config)
 	if err != nil {
 		return err
@@ -301,7 +288,7 @@ func moreCapabilities(spec, old *specs.Spec) []string {
 }
 
 // goOnWithLog lets the log of a restored container begin with that of the one that was written down.
-func (m *Manager) goOnWithLog(r *ContainerRecord) error {
+func (m *Manager) goOnWithLog(r *record.Container) error {
 	if r.LogPath == "" {
 		return nil
 	}
@@ -318,7 +305,7 @@ func (m *Manager) goOnWithLog(r *ContainerRecord) error {
 // dropCheckpoint ends the need for a checkpoint whose container runs, or will not.
 func (m *Manager) dropCheckpoint(c *container) {
 	if err := os.RemoveAll(filepath.Join(m.containers.Path(c.id), restoreDir)); err != nil {
-		m.log.Error("remove a checkpoint that is no longer needed", "container", shortID(c.id), "error", err)
+		m.log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(c.id), "error", err)
 	}
 }
 

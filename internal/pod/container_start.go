@@ -4,42 +4,47 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/trace"
 
 	"berth/internal/checkpoint"
 	"berth/internal/keeper"
 	"berth/internal/model"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // StartContainer starts a created container and returns when its own program runs. A program that cannot be started
 // leaves the container exited, with the exit code that a shell would give (127 not found, 126 not executable, else 128).
 func (m *Manager) StartContainer(ctx context.Context, id string) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
 	s := c.sandbox
-	if err := s.op.sem.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("start container %s: another operation holds its pod: %w", shortID(c.id), err)
+	releasePod, err := c.holdPod(ctx, "start")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(1)
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("start container %s: another operation holds it: %w", shortID(c.id), err)
+	defer releasePod()
+	release, err := c.hold(ctx, "start")
+	if err != nil {
+		return err
 	}
-	defer c.op.sem.Release(exclusive)
+	defer release()
 
-	r, pod := c.record(), s.record()
+	r, pod := c.Record(), s.Record()
 	name := r.Config.Metadata.Name
-	if r.Phase != ContainerCreated {
-		return fmt.Errorf("start container %s (%s): it is %s: %w", name, shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	if r.Phase != record.ContainerCreated {
+		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
-	if pod.Phase != SandboxReady {
-		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), errSandboxNotReady)
+	if pod.Phase != record.SandboxReady {
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), errSandboxNotReady)
 	}
 	handler, err := m.handler(pod.Handler)
 	if err != nil {
@@ -47,14 +52,14 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	}
 	spec, err := m.spec(c)
 	if err != nil {
-		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	spec.Root.Path = m.rootPath(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
-	if err := m.claimLog(c, r.LogPath); err != nil {
+	if err := m.logs.claim(c.id, r.LogPath); err != nil {
 		return err
 	}
-	if err := m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerStarting }); err != nil {
-		m.freeLog(c)
+	if err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
+		m.logs.release(c.id)
 		return err
 	}
 	begin := time.Now()
@@ -62,13 +67,13 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
 		if err := m.goOnWithLog(&r); err != nil {
-			m.log.Warn("the log of a restored container does not begin with the old one's", "container", shortID(c.id), "error", err)
+			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.id), "error", err)
 		}
 		defer m.dropCheckpoint(c)
 	}
 	if err := m.prepareDevices(ctx, c); err != nil {
 		m.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	request := &keeper.RunRequest{
 		ID:            c.id,
@@ -90,15 +95,15 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	result, err := m.cfg.Keeper.Run(ctx, request)
 	if err != nil {
 		m.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, shortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	tracePhases(ctx, result.Phases)
-	timings := []Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
+	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
 	for _, p := range result.Phases {
-		timings = append(timings, Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
+		timings = append(timings, steps.Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
 	}
-	err = m.setContainer(c, func(r *ContainerRecord) {
-		r.Phase = ContainerRunning
+	err = c.Update(record.Save, func(r *record.Container) {
+		r.Phase = record.ContainerRunning
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
 		r.Setup = result.Setup
@@ -121,6 +126,20 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	return nil
 }
 
+// tracer makes spans for whoever has set a provider; until then they are nothing.
+var tracer = otel.Tracer("berth/internal/pod")
+
+// tracePhases makes spans of what the keeper says it did.
+func tracePhases(ctx context.Context, phases []keeper.Phase) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return
+	}
+	for _, p := range phases {
+		_, span := tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begin))
+		span.End(trace.WithTimestamp(p.Begin.Add(p.Took)))
+	}
+}
+
 // spec is a container's specification, from memory when it was just created, else from disk.
 func (m *Manager) spec(c *container) (*specs.Spec, error) {
 	c.mu.Lock()
@@ -135,56 +154,20 @@ func (m *Manager) spec(c *container) (*specs.Spec, error) {
 
 // startFailed ends a container whose start went wrong.
 func (m *Manager) startFailed(ctx context.Context, c *container, cause error) {
-	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	clean, cancel := steps.Undoing(ctx)
 	defer cancel()
 	if err := m.cfg.Keeper.Delete(clean, c.id); err != nil {
-		m.log.Error("remove what is left of a failed start", "container", shortID(c.id), "error", err)
+		m.log.Error("remove what is left of a failed start", "container", record.ShortID(c.id), "error", err)
 	}
 	code := int32(128)
 	var start *keeper.StartError
 	if errors.As(cause, &start) && start.ExitCode != 0 {
 		code = int32(start.ExitCode)
 	}
-	m.finish(c, func(r *ContainerRecord) {
+	m.finish(c, func(r *record.Container) {
 		r.ExitCode = code
 		r.Reason = model.ReasonStartError
 		r.Message = cause.Error()
 		r.FinishedAt = time.Now()
 	})
-}
-
-// claimLog makes the directory of a container's log and sees to it that no two running containers write one file.
-func (m *Manager) claimLog(c *container, path string) error {
-	if path == "" {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return noSpace(fmt.Errorf("directory of the log of container %s: %w", shortID(c.id), err))
-	}
-	file := logFile(path)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if other, taken := m.logs[file]; taken && other != c.id {
-		return fmt.Errorf("start container %s: container %s writes the log %s: %w",
-			shortID(c.id), shortID(other), path, errdefs.ErrFailedPrecondition)
-	}
-	m.logs[file], c.log = c.id, file
-	return nil
-}
-
-// logFile is a log's path without links: two paths may lead to one directory. The file itself is not opened through a link.
-func logFile(path string) string {
-	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
-		return path
-	}
-	return filepath.Join(dir, filepath.Base(path))
-}
-
-func (m *Manager) freeLog(c *container) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.logs[c.log] == c.id {
-		delete(m.logs, c.log)
-	}
 }

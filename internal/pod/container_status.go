@@ -10,32 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
 
 // ContainerStatus is the state of one container.
 func (m *Manager) ContainerStatus(_ context.Context, id string) (*model.ContainerStatus, error) {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return nil, err
 	}
-	return c.status.Load(), nil
+	return c.Status(), nil
 }
 
 // ContainerInfo is what helps a person to understand a container, as JSON values by name.
 func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string, error) {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return nil, err
 	}
-	r, pod := c.record(), c.sandbox.record()
+	r, pod := c.Record(), c.sandbox.Record()
 	spec := &specs.Spec{}
 	err = m.containers.LoadFile(c.id, specFile, spec)
 	info := map[string]any{
 		"sandboxID":      r.SandboxID,
 		"pid":            r.PID,
 		"phase":          r.Phase,
-		"removing":       r.Phase == ContainerRemoving,
+		"removing":       r.Phase == record.ContainerRemoving,
 		"cgroup":         r.Cgroup,
 		"directory":      m.containers.Path(c.id),
 		"rootfs":         m.rootPath(&pod, c.id),
@@ -67,19 +68,19 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 
 // ListContainers returns the containers that a filter selects, newest first.
 func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]*model.ContainerStatus, error) {
-	m.mu.RLock()
-	list := make([]*model.ContainerStatus, 0, len(m.ctr))
-	for id, c := range m.ctr {
+	m.index.mu.RLock()
+	list := make([]*model.ContainerStatus, 0, len(m.index.containers))
+	for id, c := range m.index.containers {
 		if !strings.HasPrefix(id, f.ID) || !strings.HasPrefix(c.sandbox.id, f.SandboxID) {
 			continue
 		}
-		st := c.status.Load()
+		st := c.Status()
 		if len(f.States) > 0 && !slices.Contains(f.States, st.State) || !matchLabels(st.Config.Labels, f.Labels) {
 			continue
 		}
 		list = append(list, st)
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *model.ContainerStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return list, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 )
 
 // thawAfter is how long a killed container may take to end before it is taken for frozen.
@@ -18,7 +19,7 @@ const thawAfter = 500 * time.Millisecond
 // StopContainer ends a container: its stop signal first, SIGKILL when timeout has passed (at once for 0). It is
 // idempotent; a container that does not exist is stopped.
 func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Duration) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
@@ -28,12 +29,13 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	c.cutCheckpoint()
 	// A start that is on its way ends first; then nothing is held, so that a second caller can shorten the patience of
 	// a first.
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("stop container %s: another operation holds it: %w", shortID(c.id), err)
+	release, err := c.hold(ctx, "stop")
+	if err != nil {
+		return err
 	}
-	r := c.record()
-	c.op.sem.Release(exclusive)
-	if r.Phase != ContainerRunning {
+	r := c.Record()
+	release()
+	if r.Phase != record.ContainerRunning {
 		return nil
 	}
 	if timeout > 0 {
@@ -42,10 +44,10 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 			sig = syscall.SIGTERM
 		}
 		if err := m.cfg.Keeper.Signal(ctx, c.id, sig, false); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-			return fmt.Errorf("send %v to container %s: %w", sig, shortID(c.id), err)
+			return fmt.Errorf("send %v to container %s: %w", sig, record.ShortID(c.id), err)
 		}
 		if err := m.letEnd(ctx, c); err != nil {
-			return fmt.Errorf("stop container %s: %w", shortID(c.id), err)
+			return fmt.Errorf("stop container %s: %w", record.ShortID(c.id), err)
 		}
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
@@ -53,7 +55,7 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 		case <-c.exited:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("stop container %s: %w", shortID(c.id), ctx.Err())
+			return fmt.Errorf("stop container %s: %w", record.ShortID(c.id), ctx.Err())
 		case <-timer.C:
 		}
 	}
@@ -62,15 +64,15 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 
 // kill ends all processes of a container and waits until it has exited.
 func (m *Manager) kill(ctx context.Context, c *container) error {
-	if c.record().Phase != ContainerRunning {
+	if c.Record().Phase != record.ContainerRunning {
 		return nil
 	}
 	c.cutCheckpoint()
 	if err := m.cfg.Keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		return fmt.Errorf("kill container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("kill container %s: %w", record.ShortID(c.id), err)
 	}
 	if err := m.letEnd(ctx, c); err != nil {
-		m.log.Debug("thaw a killed container", "container", shortID(c.id), "error", err)
+		m.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
 	}
 	thaw := time.NewTimer(thawAfter)
 	defer thaw.Stop()
@@ -79,10 +81,10 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 		case <-c.exited:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("container %s was killed and has not ended: %w", shortID(c.id), ctx.Err())
+			return fmt.Errorf("container %s was killed and has not ended: %w", record.ShortID(c.id), ctx.Err())
 		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
 			if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
-				m.log.Debug("thaw a killed container", "container", shortID(c.id), "error", err)
+				m.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
 			}
 		}
 	}
@@ -90,28 +92,29 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 
 // letEnd lets a paused container take the signal that it was sent.
 func (m *Manager) letEnd(ctx context.Context, c *container) error {
-	if !c.record().Paused {
+	if !c.Record().Paused {
 		return nil
 	}
 	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		return fmt.Errorf("let it go on: %w", err)
 	}
-	return m.noteContainer(c, func(r *ContainerRecord) { r.Paused = false })
+	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
 }
 
 // RemoveContainer removes a container, running or not. It is idempotent.
 func (m *Manager) RemoveContainer(ctx context.Context, id string) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.sandbox.op.sem.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("remove container %s: another operation holds its pod: %w", shortID(c.id), err)
+	releasePod, err := c.holdPod(ctx, "remove")
+	if err != nil {
+		return err
 	}
-	defer c.sandbox.op.sem.Release(1)
+	defer releasePod()
 	return m.removeContainer(ctx, c)
 }
 
@@ -120,21 +123,19 @@ func (m *Manager) removeContainer(ctx context.Context, c *container) error {
 	if err := m.kill(ctx, c); err != nil {
 		return err
 	}
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("remove container %s: another operation holds it: %w", shortID(c.id), err)
+	release, err := c.hold(ctx, "remove")
+	if err != nil {
+		return err
 	}
-	defer c.op.sem.Release(exclusive)
-	m.mu.RLock()
-	gone := m.ctr[c.id] != c
-	m.mu.RUnlock()
-	if gone {
+	defer release()
+	if m.index.goneContainer(c) {
 		return nil
 	}
-	if err := m.noteContainer(c, func(r *ContainerRecord) { r.Phase = ContainerRemoving }); err != nil {
+	if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerRemoving }); err != nil {
 		return err
 	}
 	if err := m.dropContainer(ctx, c); err != nil {
-		return fmt.Errorf("remove container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("remove container %s: %w", record.ShortID(c.id), err)
 	}
 	m.tell(c.sandbox, c.id, model.EventDeleted)
 	return nil
@@ -158,7 +159,7 @@ func (m *Manager) releaseContainer(ctx context.Context, c *container) error {
 	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
 		return err
 	}
-	if err := m.removeContainerCgroup(ctx, c.record().Cgroup); err != nil {
+	if err := m.removeContainerCgroup(ctx, c.Record().Cgroup); err != nil {
 		return err
 	}
 	return m.unmountContainer(c)
@@ -167,22 +168,14 @@ func (m *Manager) releaseContainer(ctx context.Context, c *container) error {
 // forgetContainer drops a container of which nothing but its directory is left.
 func (m *Manager) forgetContainer(c *container) {
 	if err := m.discard(m.containers.Path(c.id)); err != nil {
-		m.log.Error("remove a container's directory", "container", shortID(c.id), "error", err)
+		m.log.Error("remove a container's directory", "container", record.ShortID(c.id), "error", err)
 	}
 	m.cfg.Images.Release(c.id)
 	m.volumes.Release(c.id)
 	m.quotas.Release(c.id)
 	m.freeDevices(c)
 	c.ended()
-	r := c.record()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.ctr, c.id)
+	m.index.forgetContainer(c)
 	m.sampler.Forget(c.id)
-	if name := containerName(r.SandboxID, r.Config.Metadata); m.names[name] == c.id {
-		delete(m.names, name)
-	}
-	if m.logs[c.log] == c.id {
-		delete(m.logs, c.log)
-	}
+	m.logs.release(c.id)
 }

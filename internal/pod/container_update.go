@@ -11,24 +11,26 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
 )
 
 // UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they were.
 // What the kernel refuses changes nothing.
 func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources, annotations map[string]string) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
 	if update == nil {
-		return fmt.Errorf("update container %s: linux resources are not set: %w", shortID(c.id), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.id), errdefs.ErrInvalidArgument)
 	}
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("update container %s: another operation holds it: %w", shortID(c.id), err)
+	release, err := c.hold(ctx, "update")
+	if err != nil {
+		return err
 	}
-	defer c.op.sem.Release(exclusive)
-	r := c.record()
-	pod := c.sandbox.record()
+	defer release()
+	r := c.Record()
+	pod := c.sandbox.Record()
 	handler, err := m.handler(pod.Handler)
 	if err != nil {
 		return err
@@ -37,28 +39,28 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	if err != nil {
 		return err
 	}
-	if r.Phase != ContainerRunning && r.Phase != ContainerCreated {
-		return fmt.Errorf("update container %s: it is %s: %w", shortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+	if r.Phase != record.ContainerRunning && r.Phase != record.ContainerCreated {
+		return fmt.Errorf("update container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	merged := ocispec.MergeResources(r.Resources, update)
 	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
 	if err != nil {
-		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 	}
 	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
-		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 	}
 	if err := m.updateOOMScore(c, update.OOMScoreAdj, host); err != nil {
-		return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 	}
 	if len(update.DiskQuota) > 0 {
 		if err := m.updateQuotas(ctx, c, update.DiskQuota); err != nil {
-			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 		}
 	}
-	if r.Phase == ContainerRunning {
+	if r.Phase == record.ContainerRunning {
 		if err := m.cfg.Keeper.Update(ctx, c.id, resources); err != nil {
-			return fmt.Errorf("update container %s: %w", shortID(c.id), err)
+			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 		}
 	} else {
 		spec, err := m.spec(c)
@@ -71,17 +73,17 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		linux.Resources = resources
 		next.Linux = &linux
 		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
-			return noSpace(err)
+			return record.NoSpace(err)
 		}
 		c.mu.Lock()
 		c.spec = &next
 		c.mu.Unlock()
 	}
-	return m.setContainer(c, func(r *ContainerRecord) { r.Resources = merged })
+	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
 }
 
 // updateUlimits changes the limits of a created container's processes. Those of a running container are each process's own.
-func (m *Manager) updateUlimits(c *container, phase ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
+func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
 	if len(update) == 0 {
 		return nil
 	}
@@ -96,39 +98,39 @@ func (m *Manager) updateUlimits(c *container, phase ContainerPhase, update, merg
 	if slices.Equal(limits, spec.Process.Rlimits) {
 		return nil
 	}
-	if phase == ContainerRunning {
+	if phase == record.ContainerRunning {
 		return fmt.Errorf("ulimits: they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
 	}
 	next, process := *spec, *spec.Process
 	process.Rlimits = limits
 	next.Process = &process
 	if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
-		return noSpace(err)
+		return record.NoSpace(err)
 	}
 	c.mu.Lock()
 	c.spec = &next
 	c.mu.Unlock()
-	return m.setContainer(c, func(r *ContainerRecord) { r.Process = &process })
+	return c.Update(record.Save, func(r *record.Container) { r.Process = &process })
 }
 
 // ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved away.
 func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return err
 	}
-	r := c.record()
-	if r.Phase != ContainerRunning {
-		return fmt.Errorf("reopen the log of container %s: %w: %w", shortID(c.id), errNotRunning, errdefs.ErrFailedPrecondition)
+	r := c.Record()
+	if r.Phase != record.ContainerRunning {
+		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.id), errNotRunning, errdefs.ErrFailedPrecondition)
 	}
 	if r.LogPath == "" {
-		return fmt.Errorf("reopen the log of container %s: it has no log: %w", shortID(c.id), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.id), errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
-		return noSpace(err)
+		return record.NoSpace(err)
 	}
 	if err := m.cfg.Keeper.ReopenLog(ctx, c.id); err != nil {
-		return fmt.Errorf("reopen the log of container %s: %w", shortID(c.id), err)
+		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.id), err)
 	}
 	return nil
 }

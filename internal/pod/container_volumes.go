@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/image"
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/volume"
 )
@@ -119,7 +120,7 @@ func content(root, p string) (*os.File, error) {
 
 // fillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system; prepare is
 // called with each new volume while it is empty. It returns the container's mounts with the directories of all volumes in them.
-func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRecord, layers *image.Layers, root string,
+func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *record.Sandbox, layers *image.Layers, root string,
 	prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
 	fill := func(p string, root func(context.Context) (string, error)) volume.Fill {
 		return volume.Fill{
@@ -133,7 +134,7 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRec
 			Prepare: func(dir string) error { return prepare(ctx, path.Clean(p), dir) },
 		}
 	}
-	r := c.record()
+	r := c.Record()
 	user := userNamespace(pod.Config)
 	if len(r.ImageVolumes) > 0 {
 		if err := os.Mkdir(filepath.Join(m.containers.Path(c.id), volumesDir), 0o700); err != nil {
@@ -158,11 +159,11 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *SandboxRec
 		}
 		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
 		isMounted = true
-		return rootfs.Mount(ctx, rootfs.Options{Dir: m.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
+		return m.cfg.Rootfs.Mount(ctx, rootfs.Options{Dir: m.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
 	}
 	defer func() {
 		if isMounted {
-			err = errors.Join(err, rootfs.Unmount(m.plainDir(c.id)))
+			err = errors.Join(err, m.cfg.Rootfs.Unmount(m.plainDir(c.id)))
 		}
 	}()
 	for i, mount := range r.Config.Mounts {

@@ -9,6 +9,7 @@ import (
 	"berth/internal/device"
 	"berth/internal/device/manager"
 	"berth/internal/model"
+	"berth/internal/pod/record"
 )
 
 // checkDevices refuses a pod that asks for devices in words that nobody understands, or on a node that has no manager.
@@ -25,7 +26,7 @@ func (m *Manager) checkDevices(cfg *model.SandboxConfig) error {
 }
 
 // allocateDevices gives a container what its pod asks for it.
-func (m *Manager) allocateDevices(ctx context.Context, c *container, pod *SandboxRecord) ([]model.Edits, error) {
+func (m *Manager) allocateDevices(ctx context.Context, c *container, pod *record.Sandbox) ([]model.Edits, error) {
 	if m.cfg.Devices == nil {
 		return nil, m.checkDevices(pod.Config) // it may have been switched off under a pod
 	}
@@ -38,11 +39,11 @@ func (m *Manager) allocateDevices(ctx context.Context, c *container, pod *Sandbo
 		Namespace:   pod.Config.Metadata.Namespace,
 		Pod:         pod.Config.Metadata.Name,
 		ContainerID: c.id,
-		Container:   c.rec.Config.Metadata.Name,
+		Container:   c.Record().Config.Metadata.Name,
 		Asks:        asks,
 	}
-	for _, other := range m.containersOf(pod.ID) {
-		if other.status.Load().State == model.ContainerExited {
+	for _, other := range m.index.containersOf(pod.ID) {
+		if other.Status().State == model.ContainerExited {
 			req.Ended = append(req.Ended, other.id)
 		}
 	}
@@ -80,7 +81,7 @@ func (m *Manager) reconcileDevices() {
 		return
 	}
 	m.cfg.Devices.Reconcile(
-		func(id string) bool { return m.pod[id] != nil },
-		func(id string) bool { return m.ctr[id] != nil },
+		func(id string) bool { return m.index.pods[id] != nil },
+		func(id string) bool { return m.index.containers[id] != nil },
 	)
 }

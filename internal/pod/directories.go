@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 )
@@ -27,7 +28,7 @@ const (
 // makeDirs makes the directories that all pods have in common, and takes from those that are there what an earlier version of
 // Berth let others do.
 func (m *Manager) makeDirs() error {
-	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.trashDir()} {
+	for _, dir := range []string{m.pods.Dir(), m.containers.Dir(), m.trashDir()} {
 		if err := state.MakeDir(dir, 0o700); err != nil {
 			return err
 		}
@@ -78,7 +79,7 @@ func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods")
 func (m *Manager) statePod(id string) string { return filepath.Join(m.statePods(), id) }
 
 // makeStatePod makes the directory of a pod below Config.State, or corrects the mode of the one that is there.
-func (m *Manager) makeStatePod(r *SandboxRecord) error {
+func (m *Manager) makeStatePod(r *record.Sandbox) error {
 	dir := m.statePod(r.ID)
 	user := userNamespace(r.Config)
 	if user == nil {
@@ -95,7 +96,7 @@ func (m *Manager) makeStatePod(r *SandboxRecord) error {
 }
 
 // rootPath is where the root file system of a container is mounted.
-func (m *Manager) rootPath(pod *SandboxRecord, id string) string {
+func (m *Manager) rootPath(pod *record.Sandbox, id string) string {
 	if userNamespace(pod.Config) == nil {
 		return rootfs.Path(m.containers.Path(id))
 	}
@@ -103,9 +104,9 @@ func (m *Manager) rootPath(pod *SandboxRecord, id string) string {
 }
 
 // unmountRoot unmounts the root file system of a container. It is idempotent.
-func (m *Manager) unmountRoot(pod *SandboxRecord, id string) error {
+func (m *Manager) unmountRoot(pod *record.Sandbox, id string) error {
 	at := m.rootPath(pod, id)
-	if err := rootfs.Unmount(m.containers.Path(id), at); err != nil {
+	if err := m.cfg.Rootfs.Unmount(m.containers.Path(id), at); err != nil {
 		return err
 	}
 	if userNamespace(pod.Config) == nil {

@@ -79,7 +79,7 @@ func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
 }
 
 // tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's own ID
-// for an event of the sandbox. The caller does not hold m.mu.
+// for an event of the sandbox. The caller does not hold m.index.mu.
 func (m *Manager) tell(s *sandbox, containerID string, what model.ContainerEventType) {
 	m.events.publish(func() model.ContainerEvent {
 		e := model.ContainerEvent{
@@ -87,30 +87,18 @@ func (m *Manager) tell(s *sandbox, containerID string, what model.ContainerEvent
 			SandboxID:   s.id,
 			Type:        what,
 			At:          time.Now(),
-			Sandbox:     s.status.Load(),
+			Sandbox:     s.Status(),
 		}
 		// A kubelet forgets the whole pod once it hears that a sandbox of it is gone. It must not while another attempt
 		// lives, so that it is not told then whose the sandbox was.
-		if what == model.EventDeleted && containerID == s.id && m.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
+		if what == model.EventDeleted && containerID == s.id && m.index.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
 			e.Sandbox = nil
 		}
-		for _, c := range m.containersOf(s.id) {
-			if st := c.status.Load(); st != nil {
+		for _, c := range m.index.containersOf(s.id) {
+			if st := c.Status(); st != nil {
 				e.Containers = append(e.Containers, st)
 			}
 		}
 		return e
 	})
-}
-
-// hasSandboxOf tells whether any sandbox belongs to the pod with a UID.
-func (m *Manager) hasSandboxOf(uid string) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	for _, s := range m.pod {
-		if s.status.Load().Config.Metadata.UID == uid {
-			return true
-		}
-	}
-	return false
 }

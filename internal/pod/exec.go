@@ -16,6 +16,8 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // maxSyncOutput is how much of each stream ExecSync keeps; the rest is read and dropped, as the CRI asks.
@@ -34,7 +36,7 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout
 	}
 	if exit.TimedOut {
 		return nil, nil, 0, fmt.Errorf("command %q in container %s timed out after %v: %w",
-			cmd, shortID(id), timeout, context.DeadlineExceeded)
+			cmd, record.ShortID(id), timeout, context.DeadlineExceeded)
 	}
 	return out.buf.Bytes(), errOut.buf.Bytes(), exit.ExitCode, nil
 }
@@ -60,25 +62,23 @@ func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, e
 }
 
 func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout time.Duration) (*keeper.ExecExit, error) {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return nil, err
 	}
 	if len(opts.Cmd) == 0 {
-		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", shortID(c.id), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", record.ShortID(c.id), errdefs.ErrInvalidArgument)
 	}
-	c.mu.Lock()
-	phase, paused, template := c.rec.Phase, c.rec.Paused, c.rec.Process
-	c.mu.Unlock()
-	if phase != ContainerRunning {
-		return nil, fmt.Errorf("exec in container %s: it is %s: %w", shortID(c.id), phase, errdefs.ErrFailedPrecondition)
+	r := c.Record()
+	if r.Phase != record.ContainerRunning {
+		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
-	if paused {
-		return nil, fmt.Errorf("exec in container %s: %w", shortID(c.id), errPaused)
+	if r.Paused {
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), errPaused)
 	}
-	process := ocispec.Exec(&specs.Spec{Process: template}, opts.Cmd, opts.TTY)
+	process := ocispec.Exec(&specs.Spec{Process: r.Process}, opts.Cmd, opts.TTY)
 
-	req := &keeper.ExecRequest{ContainerID: c.id, ExecID: newID()[:32], Process: process, Timeout: timeout}
+	req := &keeper.ExecRequest{ContainerID: c.id, ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
 	var (
 		io     streams
 		copies sync.WaitGroup
@@ -94,7 +94,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	result, err := m.cfg.Keeper.Exec(ctx, req)
 	io.closeTheirs()
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", shortID(c.id), err)
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), err)
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	if opts.TTY {
@@ -114,20 +114,20 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		exit, err = &keeper.ExecExit{TimedOut: true}, nil
 	}
 	if err != nil {
-		kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		kill, cancel := steps.Undoing(ctx)
 		defer cancel()
 		if killErr := m.cfg.Keeper.KillExec(kill, c.id, req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
-			m.log.Warn("kill an exec that nobody waits for", "container", shortID(c.id), "error", killErr)
+			m.log.Warn("kill an exec that nobody waits for", "container", record.ShortID(c.id), "error", killErr)
 		}
 		// The keeper's client keeps a descriptor of it until it is told of its end.
 		m.background.Go(func() {
-			wait, cancel := context.WithTimeout(m.ctx, undoTimeout)
+			wait, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
 			defer cancel()
 			_, _ = m.cfg.Keeper.WaitExec(wait, c.id, req.ExecID)
 		})
 		close(done)
 		io.drain()
-		return nil, fmt.Errorf("exec in container %s: %w", shortID(c.id), err)
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), err)
 	}
 	close(done)
 	io.drain()

@@ -1,8 +1,6 @@
 package pod
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"strings"
 
@@ -10,21 +8,6 @@ import (
 
 	"berth/internal/model"
 )
-
-// newID is 64 hexadecimal digits, as kubelets and cAdvisor expect of a runtime.
-func newID() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails, by its contract
-	return hex.EncodeToString(b[:])
-}
-
-// shortID is how messages name a pod or container.
-func shortID(id string) string {
-	if len(id) > 12 {
-		return id[:12]
-	}
-	return id
-}
 
 // sandboxName is what is unique among sandboxes. No name holds a NUL, as all may hold underscores: a_b of c is not a of b_c.
 func sandboxName(m model.SandboxMetadata) string {

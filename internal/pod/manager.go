@@ -7,10 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -23,6 +21,7 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -63,6 +62,22 @@ type Images interface {
 	UnpackTar(ctx context.Context, dir string, r io.Reader) error
 	Collect(context.Context) error
 }
+
+// Rootfs is what the domain asks of whoever mounts root file systems.
+type Rootfs interface {
+	// Mount mounts a root file system and returns where.
+	Mount(context.Context, rootfs.Options) (string, error)
+	// Unmount unmounts what Mount has mounted for a directory, there and at further mount points. It is idempotent.
+	Unmount(dir string, at ...string) error
+}
+
+// overlays is the Rootfs of a node: package rootfs.
+type overlays struct{}
+
+func (overlays) Mount(ctx context.Context, o rootfs.Options) (string, error) {
+	return rootfs.Mount(ctx, o)
+}
+func (overlays) Unmount(dir string, at ...string) error { return rootfs.Unmount(dir, at...) }
 
 // Devices is what the domain asks of the node's device manager.
 type Devices interface {
@@ -107,6 +122,7 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
+	Rootfs        Rootfs     // nil: package rootfs
 	Devices       Devices    // nil: the node has no device manager
 	CRIU          string     // the program; empty: the one in PATH
 	RestoreImages bool       // containers are created from images that are checkpoints
@@ -122,21 +138,15 @@ type Config struct {
 type Manager struct {
 	cfg        Config
 	log        *slog.Logger
-	pods       state.Records
-	containers state.Records
+	pods       *record.Sandboxes
+	containers *record.Containers
+	index      *index
+	logs       *logs
 	sampler    *stats.Sampler
 	left       state.Records // leftCgroups, by pod
 	volumes    *volume.Store
 	quotas     *quota.Ledger
 	cgroups    cgroupUse
-
-	mu    sync.RWMutex // guards the maps, not what they point to, and lastCreated
-	pod   map[string]*sandbox
-	ctr   map[string]*container
-	names map[string]string // sandboxName or containerName to ID
-	logs  map[string]string // log paths of containers that run, to ID
-	// lastCreated is the latest creation time of any pod or container.
-	lastCreated time.Time
 
 	events hub
 
@@ -151,29 +161,31 @@ type Manager struct {
 // New reads the records, compares them with the kernel and the keeper, adopts what lives, removes what does not, and follows
 // the keeper's events from then on. The caller holds the lock of Config.Root.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
+	if cfg.Rootfs == nil {
+		cfg.Rootfs = overlays{}
+	}
 	m := &Manager{
 		cfg:        cfg,
 		log:        cfg.Log,
-		pods:       state.Records{Dir: filepath.Join(cfg.Root, "pods"), File: "pod.json"},
-		containers: state.Records{Dir: filepath.Join(cfg.Root, "containers"), File: "container.json"},
+		containers: record.NewContainers(filepath.Join(cfg.Root, "containers"), cfg.Log),
+		index:      newIndex(),
+		logs:       newLogs(),
 		left:       state.Records{Dir: filepath.Join(cfg.Root, "cgroups"), File: "left.json"},
-		pod:        map[string]*sandbox{},
-		ctr:        map[string]*container{},
-		names:      map[string]string{},
-		logs:       map[string]string{},
-		cgroups:    cgroupUse{below: map[string]int{}, owned: map[string]int{}},
+		cgroups:    newCgroupUse(),
 	}
+	netns := func(id string) string { return m.namespaces(id).Path(namespace.Network) }
+	m.pods = record.NewSandboxes(filepath.Join(cfg.Root, "pods"), netns, cfg.Log)
 	m.trashed = make(chan struct{}, 1)
 	m.events.init()
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := m.makeDirs(); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{m.pods.Dir, m.containers.Dir, m.statePods()} {
+	for _, dir := range []string{m.pods.Dir(), m.containers.Dir(), m.statePods()} {
 		state.Spread(dir)
 	}
 	var err error
-	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir, Logger: cfg.Log}); err != nil {
+	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir(), Logger: cfg.Log}); err != nil {
 		return nil, err
 	}
 	if m.quotas, err = quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log); err != nil {
@@ -187,7 +199,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		if h.DiskQuota == 0 {
 			continue
 		}
-		if err := quota.Check(m.containers.Dir); err != nil {
+		if err := quota.Check(m.containers.Dir()); err != nil {
 			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept", "handler", name, "error", err)
 		}
 	}
@@ -230,135 +242,6 @@ func (m *Manager) handler(name string) (Handler, error) {
 		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
 	}
 	return h, nil
-}
-
-func (m *Manager) findSandbox(id string) (*sandbox, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return resolve("pod sandbox", m.pod, id)
-}
-
-func (m *Manager) findContainer(id string) (*container, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return resolve("container", m.ctr, id)
-}
-
-// containersOf returns the containers of a sandbox, in no order.
-func (m *Manager) containersOf(sandboxID string) []*container {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	var list []*container
-	for _, c := range m.ctr {
-		if c.sandbox.id == sandboxID {
-			list = append(list, c)
-		}
-	}
-	return list
-}
-
-func (m *Manager) newSandbox(id string) *sandbox {
-	return &sandbox{id: id, netns: m.namespaces(id).Path(namespace.Network), op: newOpLock()}
-}
-
-// reserve takes a name for an ID, or says which ID has it.
-func (m *Manager) reserve(kind, name, id string) error {
-	if other, taken := m.names[name]; taken && other != id {
-		return fmt.Errorf("%s name %s is taken by %s: %w", kind, strings.ReplaceAll(name, "\x00", "_"), shortID(other), errdefs.ErrAlreadyExists)
-	}
-	m.names[name] = id
-	return nil
-}
-
-// setSandbox changes a sandbox's record on disk and in memory, in that order. When the disk refuses, nothing is changed.
-func (m *Manager) setSandbox(s *sandbox, change func(*SandboxRecord)) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	next := s.rec
-	change(&next)
-	if err := checkPhase(sandboxNext, "pod sandbox "+s.id, s.rec.Phase, next.Phase); err != nil {
-		return err
-	}
-	save := m.pods.Save
-	if next.Phase != s.rec.Phase && next.Phase.settled() {
-		save = m.pods.SaveTwice
-	}
-	if err := save(s.id, &next); err != nil {
-		return noSpace(err)
-	}
-	s.rec = next
-	s.publish()
-	return nil
-}
-
-// setContainer does for a container what setSandbox does for a sandbox.
-func (m *Manager) setContainer(c *container, change func(*ContainerRecord)) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	next := c.rec
-	change(&next)
-	if err := checkPhase(containerNext, "container "+c.id, c.rec.Phase, next.Phase); err != nil {
-		return err
-	}
-	save := m.containers.Save
-	if next.Phase != c.rec.Phase && next.Phase.settled() {
-		save = m.containers.SaveTwice
-	}
-	if err := save(c.id, &next); err != nil {
-		return noSpace(err)
-	}
-	c.rec = next
-	c.publish()
-	return nil
-}
-
-// noteSandbox is setSandbox for what is true already. Where it cannot be recorded, since the disk is full or gone, memory has it:
-// nobody can be kept from stopping and removing by that. The next start of berthd learns from the kernel that the pod is not ready.
-func (m *Manager) noteSandbox(s *sandbox, change func(*SandboxRecord)) error {
-	err := m.setSandbox(s, change)
-	if err == nil || errdefs.IsFailedPrecondition(err) {
-		return err
-	}
-	m.log.Error("record what a pod has become", "pod_id", s.id, "error", err)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.rec)
-	s.publish()
-	return nil
-}
-
-// noteContainer does for a container what noteSandbox does for a sandbox. Of its end the keeper and the kernel tell again.
-func (m *Manager) noteContainer(c *container, change func(*ContainerRecord)) error {
-	err := m.setContainer(c, change)
-	if err == nil || errdefs.IsFailedPrecondition(err) {
-		return err
-	}
-	m.log.Error("record what a container has become", "container_id", c.id, "error", err)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	change(&c.rec)
-	c.publish()
-	return nil
-}
-
-func (s *sandbox) record() SandboxRecord {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rec
-}
-
-func (c *container) record() ContainerRecord {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.rec
-}
-
-// noSpace gives a full disk the code that clients act on.
-func noSpace(err error) error {
-	if state.Full(err) && !errdefs.IsResourceExhausted(err) {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }
 
 func toJSON(v any) string {

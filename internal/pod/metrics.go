@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/stats"
 	"berth/internal/stats/cadvisor"
 )
@@ -19,19 +20,19 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 	var sandboxes []*sandbox
 	var containers []*container
 	place := map[string]int{}
-	m.mu.RLock()
-	for id, s := range m.pod {
-		if s.status.Load().State == model.SandboxReady {
+	m.index.mu.RLock()
+	for id, s := range m.index.pods {
+		if s.Status().State == model.SandboxReady {
 			place[id] = len(sandboxes)
 			sandboxes = append(sandboxes, s)
 		}
 	}
-	for _, c := range m.ctr {
-		if _, ready := place[c.sandbox.id]; ready && c.record().Phase == ContainerRunning {
+	for _, c := range m.index.containers {
+		if _, ready := place[c.sandbox.id]; ready && c.Record().Phase == record.ContainerRunning {
 			containers = append(containers, c)
 		}
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 
 	targets := make([]stats.Target, 0, len(sandboxes)+len(containers))
 	for _, s := range sandboxes {
@@ -39,7 +40,7 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 	}
 	for _, c := range containers {
 		t := m.containerTarget(c)
-		t.PID = c.status.Load().PID
+		t.PID = c.Status().PID
 		targets = append(targets, t)
 	}
 	readings := m.sampler.Details(ctx, targets)
@@ -47,7 +48,7 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 
 	out := make([]model.SandboxMetrics, len(sandboxes))
 	for i, s := range sandboxes {
-		r := s.record()
+		r := s.Record()
 		out[i] = model.SandboxMetrics{SandboxID: s.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:    targets[i].Cgroup,
 			Pod:       r.Config.Metadata.Name,
@@ -60,13 +61,13 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 		})}
 	}
 	// All writable layers are on one file system. Without it, its figures are missing and all others are there.
-	disk, err := stats.StatFilesystem(m.containers.Dir)
+	disk, err := stats.StatFilesystem(m.containers.Dir())
 	if err != nil {
 		m.log.Warn("metrics of the writable layers", "error", err)
 	}
 	for i, c := range containers {
-		st, reading := c.status.Load(), readings[len(sandboxes)+i]
-		pod := c.sandbox.status.Load().Config.Metadata
+		st, reading := c.Status(), readings[len(sandboxes)+i]
+		pod := c.sandbox.Status().Config.Metadata
 		to := &out[place[c.sandbox.id]]
 		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:     targets[len(sandboxes)+i].Cgroup,

@@ -6,54 +6,55 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 )
 
 // nameSandbox takes the name of a new pod. A client that named it without metadata gets the first attempt that is free, and
-// no second pod of that name until the first one has stopped. The caller holds m.mu.
-func (m *Manager) nameSandbox(s *sandbox) error {
-	cfg := s.rec.Config
+// no second pod of that name until the first one has stopped. The caller holds x.mu.
+func (x *index) nameSandbox(r *record.Sandbox) error {
+	cfg := r.Config
 	if cfg.Name != "" {
-		for id, other := range m.pod {
-			if other.status.Load().Config.Name != cfg.Name {
+		for id, other := range x.pods {
+			if other.Status().Config.Name != cfg.Name {
 				continue
 			}
-			if phase := other.record().Phase; phase != SandboxStopped && phase != SandboxRemoving {
+			if phase := other.Record().Phase; phase != record.SandboxStopped && phase != record.SandboxRemoving {
 				return fmt.Errorf("pod sandbox name %q is taken by %s: %w", cfg.Name, id, errdefs.ErrAlreadyExists)
 			}
 		}
 		named := *cfg
-		named.Metadata.Attempt = m.freeAttempt(func(n uint32) string {
+		named.Metadata.Attempt = x.freeAttempt(func(n uint32) string {
 			meta := cfg.Metadata
 			meta.Attempt = n
 			return sandboxName(meta)
 		})
-		s.rec.Config, cfg = &named, &named
+		r.Config, cfg = &named, &named
 	}
-	return m.reserve("pod sandbox", sandboxName(cfg.Metadata), s.id)
+	return x.reserve("pod sandbox", sandboxName(cfg.Metadata), r.ID)
 }
 
 // nameContainer does for a container of a pod what nameSandbox does for a pod; its name is free again once it has ended.
-func (m *Manager) nameContainer(c *container) error {
-	cfg, pod := c.rec.Config, c.rec.SandboxID
+func (x *index) nameContainer(r *record.Container) error {
+	cfg, pod := r.Config, r.SandboxID
 	if cfg.Name != "" {
-		for id, other := range m.ctr {
-			st := other.status.Load()
+		for id, other := range x.containers {
+			st := other.Status()
 			if st.SandboxID == pod && st.Config.Named() == cfg.Name && st.State != model.ContainerExited {
 				return fmt.Errorf("container name %q is taken by %s: %w", cfg.Name, id, errdefs.ErrAlreadyExists)
 			}
 		}
 		named := *cfg
-		named.Metadata.Attempt = m.freeAttempt(func(n uint32) string {
+		named.Metadata.Attempt = x.freeAttempt(func(n uint32) string {
 			return containerName(pod, model.ContainerMetadata{Name: cfg.Metadata.Name, Attempt: n})
 		})
-		c.rec.Config, cfg = &named, &named
+		r.Config, cfg = &named, &named
 	}
-	return m.reserve("container", containerName(pod, cfg.Metadata), c.id)
+	return x.reserve("container", containerName(pod, cfg.Metadata), r.ID)
 }
 
 // freeAttempt is the first attempt whose name nobody has.
-func (m *Manager) freeAttempt(name func(attempt uint32) string) (n uint32) {
-	for m.names[name(n)] != "" {
+func (x *index) freeAttempt(name func(attempt uint32) string) (n uint32) {
+	for x.names[name(n)] != "" {
 		n++
 	}
 	return n

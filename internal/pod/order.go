@@ -11,24 +11,24 @@ import (
 // that runs would pass for the old one, and the kubelet would make it anew under a name that is taken. So an attempt is created after those
 // before it, if only by a nanosecond.
 
-// sandboxCreated is the creation time of a new pod. The caller holds m.mu.
-func (m *Manager) sandboxCreated(of model.SandboxMetadata) time.Time {
-	return m.createdAfter(time.Now(), func(pass func(time.Time)) {
-		for _, other := range m.pod {
-			if st := other.status.Load(); sameSandbox(st.Config.Metadata, of) {
+// sandboxCreated is the creation time of a new pod. The caller holds x.mu.
+func (x *index) sandboxCreated(of model.SandboxMetadata) time.Time {
+	return x.createdAfter(time.Now(), func(pass func(time.Time)) {
+		for _, other := range x.pods {
+			if st := other.Status(); sameSandbox(st.Config.Metadata, of) {
 				pass(st.CreatedAt)
 			}
 		}
 	})
 }
 
-// containerCreated is that of a new container of the pod s. The caller holds m.mu.
-func (m *Manager) containerCreated(s *sandbox, name string) time.Time {
-	of := s.status.Load().Config.Metadata
-	return m.createdAfter(time.Now(), func(pass func(time.Time)) {
-		for _, other := range m.ctr {
-			st := other.status.Load()
-			if st.Config.Metadata.Name == name && sameSandbox(other.sandbox.status.Load().Config.Metadata, of) {
+// containerCreated is that of a new container of the pod s. The caller holds x.mu.
+func (x *index) containerCreated(s *sandbox, name string) time.Time {
+	of := s.Status().Config.Metadata
+	return x.createdAfter(time.Now(), func(pass func(time.Time)) {
+		for _, other := range x.containers {
+			st := other.Status()
+			if st.Config.Metadata.Name == name && sameSandbox(other.sandbox.Status().Config.Metadata, of) {
 				pass(st.CreatedAt)
 			}
 		}
@@ -44,22 +44,22 @@ func sameSandbox(a, b model.SandboxMetadata) bool {
 // createdAfter is now, or, where the clock was set back, after the times that earlier passes on. Only then are all pods or containers
 // looked through. The time has no reading of the monotonic clock, as none has that was read from a record: two that have one are compared
 // by that alone, and the order would be another before a restart of berthd and after it.
-func (m *Manager) createdAfter(now time.Time, earlier func(pass func(time.Time))) time.Time {
+func (x *index) createdAfter(now time.Time, earlier func(pass func(time.Time))) time.Time {
 	at := now.Round(0)
-	if !at.After(m.lastCreated) {
+	if !at.After(x.lastCreated) {
 		earlier(func(other time.Time) {
 			if !at.After(other) {
 				at = other.Add(time.Nanosecond)
 			}
 		})
 	}
-	m.noteCreated(at)
+	x.noteCreated(at)
 	return at
 }
 
-// noteCreated keeps the latest creation time of all. The caller holds m.mu, or is New.
-func (m *Manager) noteCreated(at time.Time) {
-	if at.After(m.lastCreated) {
-		m.lastCreated = at
+// noteCreated keeps the latest creation time of all. The caller holds x.mu, or is New.
+func (x *index) noteCreated(at time.Time) {
+	if at.After(x.lastCreated) {
+		x.lastCreated = at
 	}
 }

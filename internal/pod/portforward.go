@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/namespace"
+	"berth/internal/pod/record"
 )
 
 // dialTimeout bounds the connection to a port of a pod: both ends are on this machine.
@@ -19,19 +20,19 @@ const dialTimeout = 10 * time.Second
 
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error {
-	s, err := m.findSandbox(sandboxID)
+	s, err := m.index.sandbox(sandboxID)
 	if err != nil {
 		return err
 	}
-	r := s.record()
-	if r.Phase != SandboxReady {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, shortID(s.id), errSandboxNotReady)
+	r := s.Record()
+	if r.Phase != record.SandboxReady {
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.id), errSandboxNotReady)
 	}
 	if port < 1 || port > 65535 {
 		return fmt.Errorf("forward port %d: %w", port, errdefs.ErrInvalidArgument)
 	}
 	var path string
-	if !nodeNetwork(r.Config) {
+	if !r.NodeNetwork() {
 		path = m.namespaces(s.id).Path(namespace.Network)
 	}
 	var target net.Conn
@@ -49,7 +50,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return errors.Join(errs...)
 	})
 	if err != nil {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, shortID(s.id), err, errdefs.ErrUnavailable)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.id), err, errdefs.ErrUnavailable)
 	}
 	defer target.Close()
 	stop := context.AfterFunc(ctx, func() { target.Close() })
@@ -71,7 +72,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	}
 	<-toPod
 	if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, shortID(s.id), err)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.id), err)
 	}
 	return ctx.Err()
 }

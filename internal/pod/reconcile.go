@@ -17,6 +17,8 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 )
@@ -36,7 +38,7 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	points, err := rootfs.Mounts(m.containers.Dir, m.statePods())
+	points, err := rootfs.Mounts(m.containers.Dir(), m.statePods())
 	if err != nil {
 		return err
 	}
@@ -49,10 +51,10 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	for _, c := range m.ctr {
+	for _, c := range m.index.containers {
 		m.reconcileContainer(ctx, removals, c, rows[c.id], mounted)
 	}
-	for _, s := range m.pod {
+	for _, s := range m.index.pods {
 		m.reconcileSandbox(removals, s, rows[s.id])
 	}
 	var nobodys []lost
@@ -66,30 +68,30 @@ func (m *Manager) reconcile(ctx context.Context) error {
 	}
 	// What the keeper runs and no record knows was started by nobody that can be told of it.
 	for id, row := range rows {
-		if m.ctr[id] == nil && m.pod[id] == nil {
+		if m.index.containers[id] == nil && m.index.pods[id] == nil {
 			nobodys = append(nobodys, lost{id: id, why: errNoRecord, row: row})
 		}
 	}
 	m.endLost(removals, nobodys)
-	m.quotas.Reconcile(func(id string) bool { return m.ctr[id] != nil })
+	m.quotas.Reconcile(func(id string) bool { return m.index.containers[id] != nil })
 	m.reconcileDevices()
 	m.removeStrayState(points)
 	m.reconcileCgroups(brokenPods)
 
 	var live []*network.Pod
-	for _, s := range m.pod {
-		r := s.record()
-		if nodeNetwork(r.Config) {
+	for _, s := range m.index.pods {
+		r := s.Record()
+		if r.NodeNetwork() {
 			continue
 		}
 		switch r.Phase {
-		case SandboxReady:
+		case record.SandboxReady:
 			live = append(live, m.joinedPod(&r))
-		case SandboxCreating, SandboxRemoving: // it is being removed, and its network stays while its containers live
+		case record.SandboxCreating, record.SandboxRemoving: // it is being removed, and its network stays while its containers live
 			if m.runsSomething(s) {
 				live = append(live, m.joinedPod(&r))
 			}
-		case SandboxBroken: // StartSandbox gives it its address back
+		case record.SandboxBroken: // StartSandbox gives it its address back
 			pod := m.joinedPod(&r)
 			pod.NetNS = ""
 			live = append(live, pod)
@@ -110,13 +112,13 @@ func (m *Manager) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	}
 	for id, why := range lost {
 		m.log.Error("the network of a pod is lost", "pod_id", id, "error", why)
-		if s := m.pod[id]; s.record().Phase == SandboxReady {
+		if s := m.index.pods[id]; s.Record().Phase == record.SandboxReady {
 			m.clean("record that a pod is broken", id, m.breakSandbox(s, "network"))
 		}
 	}
 	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
 	m.unfinished = append(m.unfinished, func() {
-		ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
+		ctx, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
 		err := m.cfg.Network.Collect(ctx)
 		cancel()
 		if err != nil {
@@ -128,7 +130,7 @@ func (m *Manager) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 }
 
 // joinedPod is a pod with the network that it has by its record.
-func (m *Manager) joinedPod(r *SandboxRecord) *network.Pod {
+func (m *Manager) joinedPod(r *record.Sandbox) *network.Pod {
 	pod := m.networkPod(r)
 	if len(r.IPs) == 0 {
 		return pod
@@ -144,74 +146,53 @@ func (m *Manager) joinedPod(r *SandboxRecord) *network.Pod {
 
 func (m *Manager) clean(what, id string, err error) {
 	if err != nil {
-		m.log.Error(what, "id", shortID(id), "error", err)
+		m.log.Error(what, "id", record.ShortID(id), "error", err)
 	}
 }
 
 var errNoRecord = errors.New("there is no record")
 
 func (m *Manager) loadSandboxes() ([]state.Broken, sparedRecords, error) {
-	loaded := map[string]*sandbox{}
-	broken, spared, err := m.pods.Load(func(id string) any {
-		s := m.newSandbox(id)
-		loaded[id] = s
-		return &s.rec
-	})
+	loaded, broken, spared, err := m.pods.Load()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, b := range broken {
-		delete(loaded, b.ID)
-	}
-	for id, s := range loaded {
-		if s.rec.ID != id || s.rec.Config == nil {
-			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("the record is of %q", s.rec.ID)})
-			continue
-		}
-		m.clean("reserve the SELinux label of a pod", id, s.rec.Label.Reserve())
-		s.publish()
-		m.cgroups.enter(m.podCgroupDir(s.rec.CgroupParent), &s.rec)
-		m.pod[id] = s
-		m.noteCreated(s.rec.CreatedAt)
-		m.names[sandboxName(s.rec.Config.Metadata)] = id
+	for id, entry := range loaded {
+		s := newSandbox(id, entry)
+		r := s.Record()
+		m.clean("reserve the SELinux label of a pod", id, r.Label.Reserve())
+		m.cgroups.enter(m.podCgroupDir(r.CgroupParent), &r)
+		m.clean("note the cgroup that a pod owns", id, s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup }))
+		m.index.adoptSandbox(s)
 	}
 	return broken, m.noteSpared("pod", spared), nil
 }
 
 func (m *Manager) loadContainers() ([]state.Broken, sparedRecords, error) {
-	loaded := map[string]*container{}
-	broken, spared, err := m.containers.Load(func(id string) any {
-		c := newContainer(id, nil)
-		loaded[id] = c
-		return &c.rec
-	})
+	loaded, broken, spared, err := m.containers.Load()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, b := range broken {
-		delete(loaded, b.ID)
-	}
-	for id, c := range loaded {
-		if c.sandbox = m.pod[c.rec.SandboxID]; c.sandbox == nil || c.rec.ID != id || c.rec.Config == nil {
-			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", c.rec.SandboxID)})
+	for id, entry := range loaded {
+		r := entry.Record()
+		s, _ := m.index.byID(r.SandboxID)
+		if s == nil {
+			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", r.SandboxID)})
 			continue
 		}
-		if _, err := m.cfg.Images.Hold(c.rec.ImageID, id); err != nil {
-			m.log.Warn("hold the image of a container", "container", shortID(id), "image", c.rec.ImageID, "error", err)
+		if _, err := m.cfg.Images.Hold(r.ImageID, id); err != nil {
+			m.log.Warn("hold the image of a container", "container", record.ShortID(id), "image", r.ImageID, "error", err)
 		}
-		for _, volume := range c.rec.VolumeImages {
+		for _, volume := range r.VolumeImages {
 			_, err := m.cfg.Images.Hold(volume, id)
 			m.clean("hold the image of a volume", id, err)
 		}
-		for _, mount := range c.rec.Config.Mounts {
-			if mount.Volume != "" && c.rec.Phase != ContainerCreating {
+		for _, mount := range r.Config.Mounts {
+			if mount.Volume != "" && r.Phase != record.ContainerCreating {
 				m.clean("hold the volume of a container", id, m.volumes.Hold(mount.Volume, id))
 			}
 		}
-		c.publish()
-		m.ctr[id] = c
-		m.noteCreated(c.rec.CreatedAt)
-		m.names[containerName(c.rec.SandboxID, c.rec.Config.Metadata)] = id
+		m.index.adoptContainer(newContainer(id, entry, s))
 	}
 	return broken, m.noteSpared("container", spared), nil
 }
@@ -259,17 +240,15 @@ func (m *Manager) awaitStart(c *container) {
 				return fmt.Errorf("end a start that takes too long: %w", err)
 			}
 		}
-		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		release, err := c.hold(ctx, "release")
+		if err != nil {
 			return err
 		}
-		defer c.op.sem.Release(exclusive)
-		m.mu.RLock()
-		gone := m.ctr[c.id] != c
-		m.mu.RUnlock()
-		if gone || c.record().Phase != ContainerStarting && c.record().Phase != ContainerRunning {
+		defer release()
+		if m.index.goneContainer(c) || c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
-		points, err := rootfs.Mounts(m.containers.Dir, m.statePods())
+		points, err := rootfs.Mounts(m.containers.Dir(), m.statePods())
 		if err != nil {
 			return err
 		}
@@ -287,29 +266,29 @@ func (m *Manager) awaitStart(c *container) {
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
 func (m *Manager) reconcileContainer(ctx, removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
-	r := c.record()
+	r := c.Record()
 	if r.CheckpointTemp != "" {
 		m.clean("let a container go on after a checkpoint that was cut off", c.id, m.cfg.Keeper.EndCheckpoint(removals, c.id))
 		m.clean("remove what is left of a checkpoint", c.id, m.cleanCheckpoint(c))
 	}
-	if r.Restored != nil && r.Phase != ContainerCreated && r.Phase != ContainerStarting {
+	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
 		m.dropCheckpoint(c)
 	}
 	switch r.Phase {
-	case ContainerCreating, ContainerRemoving:
+	case record.ContainerCreating, record.ContainerRemoving:
 		m.attempt(removals, "finish the removal of a container", c.id, func(ctx context.Context) error { return m.finishContainer(ctx, c) })
-	case ContainerCreated:
+	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
 		if err := m.remountRootfs(ctx, c, mounted); err != nil {
 			m.clean("mount the root file system of a created container", c.id, err)
 		}
-	case ContainerStarting, ContainerRunning:
+	case record.ContainerStarting, record.ContainerRunning:
 		if decided, known := m.startDecided(removals, c.id, row, startWait); known {
 			m.adoptDecided(removals, c, decided, mounted)
 		} else {
 			m.awaitStart(c) // as it was, until the keeper says
 		}
-	case ContainerExited:
+	case record.ContainerExited:
 		c.ended()
 		m.releaseEnded(removals, c)
 	}
@@ -321,7 +300,7 @@ func (m *Manager) finishLost(c *container) {
 	if m.lostNamespace(c.sandbox) != "" {
 		reason, message = model.ReasonRebooted, "the node went down while the container ran"
 	}
-	m.finish(c, func(r *ContainerRecord) {
+	m.finish(c, func(r *record.Container) {
 		r.ExitCode = 255
 		r.Reason, r.Message = reason, message
 		r.FinishedAt = time.Now()
@@ -334,7 +313,7 @@ const unlistedPatience = 2 * time.Second
 // endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or
 // read its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
 func (m *Manager) endUnlisted(ctx context.Context, c *container) (lived, ended bool) {
-	r := c.record()
+	r := c.Record()
 	host, err := cgroup.Host()
 	if err != nil || r.Cgroup == "" {
 		m.clean("look for processes of a container", c.id, err)
@@ -381,11 +360,12 @@ func (m *Manager) adoptDecided(removals context.Context, c *container, row *keep
 		if _, ended := m.endUnlisted(ctx, c); !ended {
 			return errLives
 		}
-		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		release, err := c.hold(ctx, "release")
+		if err != nil {
 			return err
 		}
-		defer c.op.sem.Release(exclusive)
-		if p := c.record().Phase; p != ContainerStarting && p != ContainerRunning {
+		defer release()
+		if p := c.Record().Phase; p != record.ContainerStarting && p != record.ContainerRunning {
 			return nil // it was removed meanwhile
 		}
 		m.finishLost(c)
@@ -405,20 +385,15 @@ func (m *Manager) adoptStarted(ctx context.Context, c *container, row *keeper.St
 		m.adoptExit(ctx, c, *row)
 		return false, nil
 	}
-	err = m.setContainer(c, func(r *ContainerRecord) {
-		r.Phase = ContainerRunning
+	err = c.Update(record.Save, func(r *record.Container) {
+		r.Phase = record.ContainerRunning
 		r.PID = row.PID
 		r.StartedAt = row.StartedAt
 		r.Setup = row.Setup
 	})
 	m.clean("record that a container runs", c.id, err)
 	m.reconcilePause(ctx, c)
-	if path := c.record().LogPath; path != "" {
-		file := logFile(path)
-		m.mu.Lock()
-		m.logs[file], c.log = c.id, file
-		m.mu.Unlock()
-	}
+	m.logs.adopt(c.id, c.Record().LogPath)
 	return false, nil
 }
 
@@ -428,9 +403,9 @@ func (m *Manager) adoptUnlisted(ctx context.Context, c *container, mounted map[s
 	switch {
 	case !ended:
 		return false, errLives
-	case !lived && c.record().Phase == ContainerStarting && m.lostNamespace(c.sandbox) == "":
+	case !lived && c.Record().Phase == record.ContainerStarting && m.lostNamespace(c.sandbox) == "":
 		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
-		m.clean("record that a start was cut off", c.id, m.setContainer(c, func(r *ContainerRecord) { r.Phase = ContainerCreated }))
+		m.clean("record that a start was cut off", c.id, c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
 		m.clean("mount the root file system of a created container", c.id, m.remountRootfs(ctx, c, mounted))
 		return false, nil
 	}
@@ -440,31 +415,31 @@ func (m *Manager) adoptUnlisted(ctx context.Context, c *container, mounted map[s
 
 // remountRootfs makes sure that a container that was created and not started has its root file system.
 func (m *Manager) remountRootfs(ctx context.Context, c *container, mounted map[string]bool) error {
-	pod := c.sandbox.record()
+	r, pod := c.Record(), c.sandbox.Record()
 	at := m.rootPath(&pod, c.id)
 	if mounted[at] {
 		return nil
 	}
-	layers, err := m.cfg.Images.Hold(c.rec.ImageID, c.id)
+	layers, err := m.cfg.Images.Hold(r.ImageID, c.id)
 	if err != nil {
 		return err
 	}
-	o := m.rootfsOptions(&pod, c.rec.Label, m.containers.Path(c.id), layers)
+	o := m.rootfsOptions(&pod, r.Label, m.containers.Path(c.id), layers)
 	o.At = at
-	if _, err = rootfs.Mount(ctx, o); err != nil {
+	if _, err = m.cfg.Rootfs.Mount(ctx, o); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	c.rec.VolumeImages = nil
-	c.mu.Unlock()
+	if err := c.Update(record.Draft, func(r *record.Container) { r.VolumeImages = nil }); err != nil {
+		return err
+	}
 	_, err = m.mountImages(ctx, c, &pod)
 	return err
 }
 
 func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
-	r := s.record()
+	r := s.Record()
 	switch r.Phase {
-	case SandboxCreating, SandboxRemoving:
+	case record.SandboxCreating, record.SandboxRemoving:
 		const what = "finish the removal of a pod"
 		finish := func(ctx context.Context) error { return m.finishSandbox(ctx, s) }
 		if m.runsSomething(s) {
@@ -473,7 +448,7 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 			return
 		}
 		m.attempt(ctx, what, s.id, finish)
-	case SandboxReady:
+	case record.SandboxReady:
 		lost := m.lostNamespace(s)
 		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
 			lost = lostInit
@@ -484,7 +459,7 @@ func (m *Manager) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.
 		}
 		m.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, m.makeStatePod(&r))
 		m.clean("make the files of a pod that an earlier version of Berth has made", s.id, m.adoptFiles(s))
-	case SandboxStopped:
+	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
 }
@@ -497,8 +472,8 @@ func (m *Manager) removeStrayState(points []string) {
 		return
 	}
 	for _, e := range entries {
-		if id := e.Name(); m.pod[id] == nil {
-			err := errors.Join(m.namespaces(id).Remove(), m.unmountFiles(id), unmountBelow(m.statePod(id), points))
+		if id := e.Name(); m.index.pods[id] == nil {
+			err := errors.Join(m.namespaces(id).Remove(), m.unmountFiles(id), m.unmountBelow(m.statePod(id), points))
 			if err == nil {
 				err = rootfs.Remove(m.ctx, m.statePod(id))
 			}
@@ -509,21 +484,21 @@ func (m *Manager) removeStrayState(points []string) {
 
 // unmountLost unmounts what a container had mounted of which there is no record: not even of its pod.
 func (m *Manager) unmountLost(id string, points []string) error {
-	err := unmountBelow(m.containers.Path(id), points)
+	err := m.unmountBelow(m.containers.Path(id), points)
 	for _, p := range points {
 		if path.Base(p) == id && path.Base(path.Dir(p)) == rootsDir {
-			err = errors.Join(err, unmountBelow(p, points), os.Remove(p))
+			err = errors.Join(err, m.unmountBelow(p, points), os.Remove(p))
 		}
 	}
 	return err
 }
 
 // unmountBelow unmounts those of the given mount points that are at or in dir.
-func unmountBelow(dir string, points []string) error {
+func (m *Manager) unmountBelow(dir string, points []string) error {
 	var errs []error
 	for _, p := range points {
 		if within(p, dir) {
-			errs = append(errs, rootfs.Unmount(filepath.Dir(p), p))
+			errs = append(errs, m.cfg.Rootfs.Unmount(filepath.Dir(p), p))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
 
@@ -50,7 +51,7 @@ func (m *Manager) podFile(id, name string) string {
 // ownShm tells whether a pod has an IPC namespace and a /dev/shm of its own, not the node's.
 func ownShm(cfg *model.SandboxConfig) bool { return cfg.Security.Namespaces.IPC != model.NamespaceNode }
 
-func (m *Manager) shmPath(r *SandboxRecord) string {
+func (m *Manager) shmPath(r *record.Sandbox) string {
 	if !r.SharedTmpfs {
 		return m.earlierShm(r.ID)
 	}
@@ -62,19 +63,17 @@ func (m *Manager) earlierShm(id string) string { return filepath.Join(m.statePod
 
 // makeFiles makes a pod's tmpfs with all that is on it.
 func (m *Manager) makeFiles(s *sandbox) error {
-	if err := m.mountFiles(&s.rec, ownShm(s.rec.Config)); err != nil {
+	r := s.Record()
+	if err := m.mountFiles(&r, ownShm(r.Config)); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rec.SharedTmpfs = true
-	return nil
+	return s.Update(record.Draft, func(r *record.Sandbox) { r.SharedTmpfs = true })
 }
 
 // adoptFiles makes the files of a pod that an earlier version of Berth has made anew, on a tmpfs: that version kept them on the disk,
 // where nothing bounds them. Containers that run keep the old ones.
 func (m *Manager) adoptFiles(s *sandbox) error {
-	r := s.record()
+	r := s.Record()
 	if r.SharedTmpfs {
 		return nil
 	}
@@ -87,7 +86,7 @@ func (m *Manager) adoptFiles(s *sandbox) error {
 	return m.mountFiles(&r, false)
 }
 
-func (m *Manager) mountFiles(r *SandboxRecord, shm bool) error {
+func (m *Manager) mountFiles(r *record.Sandbox, shm bool) error {
 	content, err := podFileContent(r)
 	if err != nil {
 		return err
@@ -165,7 +164,7 @@ func hostname(cfg *model.SandboxConfig) (string, error) {
 }
 
 // podFileContent is what podFiles begin with, in their order.
-func podFileContent(r *SandboxRecord) ([][]byte, error) {
+func podFileContent(r *record.Sandbox) ([][]byte, error) {
 	name, err := hostname(r.Config)
 	if err != nil {
 		return nil, err
@@ -175,7 +174,7 @@ func podFileContent(r *SandboxRecord) ([][]byte, error) {
 		return nil, err
 	}
 	hosts := []byte(hostsFor(name, r.IPs))
-	if nodeNetwork(r.Config) {
+	if r.NodeNetwork() {
 		if node, err := os.ReadFile("/etc/hosts"); err == nil {
 			hosts = node
 		}

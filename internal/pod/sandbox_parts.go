@@ -7,6 +7,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/record"
 )
 
 // lostInit is the part that a pod has lost when its init has ended.
@@ -19,13 +20,13 @@ const lookAtNamespaces = 5 * time.Second
 // lostNamespace is a namespace that a pod's record promises and that is not there, such as "net namespace"; empty: all are there. After
 // a reboot they are not.
 func (m *Manager) lostNamespace(s *sandbox) string {
-	r, set := s.record(), m.namespaces(s.id)
+	r, set := s.Record(), m.namespaces(s.id)
 	for _, part := range []struct {
 		kind     namespace.Kind
 		promised bool
 	}{
-		{namespace.Network, !nodeNetwork(r.Config)},
-		{namespace.UTS, !nodeNetwork(r.Config)},
+		{namespace.Network, !r.NodeNetwork()},
+		{namespace.UTS, !r.NodeNetwork()},
 		{namespace.IPC, ownShm(r.Config)},
 		{namespace.User, userNamespace(r.Config) != nil},
 		{namespace.PID, r.Config.Security.Namespaces.PID == model.NamespacePod},
@@ -41,15 +42,15 @@ func reaperLives(row *keeper.Status) bool { return row != nil && row.State != ke
 
 // breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds s.op.
 func (m *Manager) breakSandbox(s *sandbox, lost string) error {
-	metadata := s.record().Config.Metadata
-	m.log.Warn("a pod is not ready: a part of it is gone", "pod_id", shortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
-	return m.noteSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxBroken; r.ReaperPID = 0 })
+	metadata := s.Record().Config.Metadata
+	m.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
+	return s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxBroken; r.ReaperPID = 0 })
 }
 
 // checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
 func (m *Manager) checkParts(ctx context.Context, s *sandbox) error {
-	r := s.record()
-	if r.Phase != SandboxReady {
+	r := s.Record()
+	if r.Phase != record.SandboxReady {
 		return nil
 	}
 	lost := m.lostNamespace(s)
@@ -78,14 +79,14 @@ func (m *Manager) watchNamespaces() {
 			return
 		case <-tick.C:
 		}
-		m.mu.RLock()
-		ready := make([]*sandbox, 0, len(m.pod))
-		for _, s := range m.pod {
-			if s.status.Load().State == model.SandboxReady {
+		m.index.mu.RLock()
+		ready := make([]*sandbox, 0, len(m.index.pods))
+		for _, s := range m.index.pods {
+			if s.Status().State == model.SandboxReady {
 				ready = append(ready, s)
 			}
 		}
-		m.mu.RUnlock()
+		m.index.mu.RUnlock()
 		for _, s := range ready {
 			m.checkNamespaces(s)
 		}
@@ -95,16 +96,20 @@ func (m *Manager) watchNamespaces() {
 // checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
 // by one is looked at another time.
 func (m *Manager) checkNamespaces(s *sandbox) {
-	if m.lostNamespace(s) == "" || !s.op.sem.TryAcquire(1) {
+	if m.lostNamespace(s) == "" {
 		return
 	}
-	defer s.op.sem.Release(1)
+	release := s.op.TryShared()
+	if release == nil {
+		return
+	}
+	defer release()
 	lost := m.lostNamespace(s)
-	if lost == "" || s.record().Phase != SandboxReady || m.gone(s) {
+	if lost == "" || s.Record().Phase != record.SandboxReady || m.index.gone(s) {
 		return
 	}
 	if err := m.breakSandbox(s, lost); err != nil {
-		m.log.Error("record that a pod is broken", "pod_id", shortID(s.id), "error", err)
+		m.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.id), "error", err)
 		return
 	}
 	m.tell(s, s.id, model.EventStopped)

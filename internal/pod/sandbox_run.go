@@ -13,6 +13,9 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/operation"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
 )
 
@@ -32,94 +35,86 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err := m.checkDevices(cfg); err != nil {
 		return "", err
 	}
-	s := m.newSandbox(newID())
 	if cfg.Security.Namespaces.PID == "" {
 		pod := *cfg
 		pod.Security.Namespaces.PID = model.NamespacePod
 		cfg = &pod
 	}
-	s.rec = SandboxRecord{
-		ID:      s.id,
+	r := record.Sandbox{
+		ID:      record.NewID(),
 		Config:  cfg,
 		Handler: handler,
-		Phase:   SandboxCreating,
+		Phase:   record.SandboxCreating,
 	}
-	if err := m.placeCgroup(&s.rec); err != nil {
+	if err := m.placeCgroup(&r); err != nil {
 		return "", err
 	}
 	label, err := ocispec.NewLabel(cfg.Security.SELinux)
 	if err != nil {
-		m.leaveCgroup(s)
+		m.leaveCgroup(&r)
 		return "", err
 	}
-	s.rec.Label = label
-	_ = s.op.sem.Acquire(ctx, exclusive) // nobody else has it
-	defer s.op.sem.Release(exclusive)
-
-	m.mu.Lock()
-	if err = m.nameSandbox(s); err == nil {
-		cfg = s.rec.Config
-		s.rec.CreatedAt = m.sandboxCreated(cfg.Metadata)
-		s.publish()
-		m.pod[s.id] = s
-	}
-	m.mu.Unlock()
+	r.Label = label
+	op, release := operation.Taken()
+	defer release()
+	s, err := m.index.addSandbox(m.pods, r, op)
 	if err != nil {
 		label.Release()
-		m.leaveCgroup(s)
+		m.leaveCgroup(&r)
 		return "", err
 	}
-	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", shortID(s.id))
+	cfg = s.Record().Config
+	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", record.ShortID(s.id))
 
-	timings, undone, err := runSteps(ctx, log, append([]step{
+	undone, err := steps.Run(ctx, log, append([]steps.Step{
 		{
-			name: "write the pod's record",
-			do:   func(context.Context) error { return m.setSandbox(s, func(*SandboxRecord) {}) },
+			Name: "write the pod's record",
+			Do:   func(context.Context) error { return s.Update(record.Save, func(*record.Sandbox) {}) },
 		},
 		{
-			name: "limit the pod's cgroup",
-			do:   func(context.Context) error { return m.limitPod(&s.rec) },
+			Name: "limit the pod's cgroup",
+			Do:   func(context.Context) error { return m.limitPod(new(s.Record())) },
 		},
-	}, m.buildSandbox(s, nil)...))
-	if err == nil {
-		err = m.setSandbox(s, func(r *SandboxRecord) {
-			r.Phase = SandboxReady
-			r.Timings = timings
-		})
-		undone = false
-	}
+	}, m.buildSandbox(s, nil)...), s.ready)
 	if err != nil {
-		// What the undo has left, or a record that could not be written, goes the way of a removal, which is done again at
-		// the next start of berthd if it fails now.
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
+		clean, cancel := steps.Undoing(ctx)
 		defer cancel()
 		if undone {
 			m.forgetSandbox(s)
 		} else if rmErr := m.removeSandboxLocked(clean, s); rmErr != nil {
 			log.Error("remove a pod that failed to start", "error", rmErr)
 		}
-		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, noSpace(err))
+		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, record.NoSpace(err))
 	}
 	m.tell(s, s.id, model.EventCreated)
 	m.tell(s, s.id, model.EventStarted)
-	log.Debug("pod runs", "ips", s.rec.IPs)
+	log.Debug("pod runs", "ips", s.Record().IPs)
 	return s.id, nil
+}
+
+// ready records that a pod's parts are made.
+func (s *sandbox) ready(timings []steps.Timing) error {
+	return s.Update(record.Save, func(r *record.Sandbox) {
+		r.Phase = record.SandboxReady
+		r.Timings = timings
+	})
 }
 
 // buildSandbox are the steps that make a pod's parts: its namespaces, network, files and init. A pod that had a network
 // before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
 // next try.
-func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []step {
-	return []step{
+func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []steps.Step {
+	return []steps.Step{
 		{
-			name: "make the pod's namespaces",
-			do:   func(context.Context) error { return m.makeNamespaces(s) },
-			undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
+			Name: "make the pod's namespaces",
+			Do:   func(context.Context) error { return m.makeNamespaces(s) },
+			Undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
 		},
 		{
-			name: "set up the pod's network",
-			do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s, before) },
-			undo: func(ctx context.Context) error {
+			Name: "set up the pod's network",
+			Do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s, before) },
+			Undo: func(ctx context.Context) error {
 				if before != nil {
 					return nil
 				}
@@ -127,14 +122,14 @@ func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []step {
 			},
 		},
 		{
-			name: "make the pod's files and shared memory",
-			do:   func(context.Context) error { return m.makeFiles(s) },
-			undo: func(context.Context) error { return m.unmountFiles(s.id) },
+			Name: "make the pod's files and shared memory",
+			Do:   func(context.Context) error { return m.makeFiles(s) },
+			Undo: func(context.Context) error { return m.unmountFiles(s.id) },
 		},
 		{
-			name: "start the pod's init",
-			do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
-			undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
+			Name: "start the pod's init",
+			Do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
+			Undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
 		},
 	}
 }
@@ -175,8 +170,9 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 }
 
 func (m *Manager) makeNamespaces(s *sandbox) error {
-	cfg := s.rec.Config
-	if err := m.makeStatePod(&s.rec); err != nil {
+	r := s.Record()
+	cfg := r.Config
+	if err := m.makeStatePod(&r); err != nil {
 		return err
 	}
 	o := namespace.Options{Sysctls: cfg.Sysctls}
@@ -197,7 +193,7 @@ func (m *Manager) makeNamespaces(s *sandbox) error {
 }
 
 // networkPod is a pod as its network sees it.
-func (m *Manager) networkPod(r *SandboxRecord) *network.Pod {
+func (m *Manager) networkPod(r *record.Sandbox) *network.Pod {
 	return &network.Pod{
 		ID:           r.ID,
 		Name:         r.Config.Metadata.Name,
@@ -213,30 +209,30 @@ func (m *Manager) networkPod(r *SandboxRecord) *network.Pod {
 }
 
 func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox, before *network.Result) error {
-	if nodeNetwork(s.rec.Config) {
+	r := s.Record()
+	if r.NodeNetwork() {
 		return nil
 	}
-	pod := m.networkPod(&s.rec)
+	pod := m.networkPod(&r)
 	pod.Before = before
 	result, err := m.cfg.Network.Setup(ctx, pod)
 	if err != nil {
 		return err
 	}
 	// The record is written with the pod's next phase; until then the network's own records know the address.
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rec.IPs = nil // a slice of its own: statuses share the old one
-	for _, ip := range result.IPs {
-		s.rec.IPs = append(s.rec.IPs, ip.String())
-	}
-	s.rec.Interface = result.Interface
-	s.rec.Network = result.CNI
-	return nil
+	return s.Update(record.Draft, func(r *record.Sandbox) {
+		r.IPs = nil // a slice of its own: statuses share the old one
+		for _, ip := range result.IPs {
+			r.IPs = append(r.IPs, ip.String())
+		}
+		r.Interface = result.Interface
+		r.Network = result.CNI
+	})
 }
 
 func (m *Manager) tearDownNetwork(ctx context.Context, s *sandbox) error {
-	r := s.record()
-	if nodeNetwork(r.Config) {
+	r := s.Record()
+	if r.NodeNetwork() {
 		return nil
 	}
 	return m.cfg.Network.Teardown(ctx, m.networkPod(&r))
@@ -244,7 +240,8 @@ func (m *Manager) tearDownNetwork(ctx context.Context, s *sandbox) error {
 
 // startReaper gives a pod whose containers share a PID namespace the init that such a namespace needs.
 func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
-	if s.rec.Config.Security.Namespaces.PID != model.NamespacePod {
+	r := s.Record()
+	if r.Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
 	root := m.reaperRoot(s.id)
@@ -257,20 +254,20 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if err := os.WriteFile(filepath.Join(root, keeper.ReaperProgram), nil, 0o755); err != nil {
 		return err
 	}
-	if err := s.rec.Label.Apply(root, false); err != nil {
+	if err := r.Label.Apply(root, false); err != nil {
 		return err
 	}
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{
 		SandboxID:   s.id,
 		Rootfs:      root,
-		Namespaces:  m.namespacePaths(&s.rec),
-		CgroupsPath: m.cgroupPath(s.rec.CgroupParent, s.id),
-		Label:       s.rec.Label,
+		Namespaces:  m.namespacePaths(&r),
+		CgroupsPath: m.cgroupPath(r.CgroupParent, s.id),
+		Label:       r.Label,
 	})
 	if err != nil {
 		return err
 	}
-	handler, err := m.handler(s.rec.Handler)
+	handler, err := m.handler(r.Handler)
 	if err != nil {
 		return err
 	}
@@ -286,16 +283,17 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.rec.ReaperPID, s.rec.ReaperSetup = result.PID, result.Setup
-	s.mu.Unlock()
+	err = s.Update(record.Draft, func(r *record.Sandbox) { r.ReaperPID, r.ReaperSetup = result.PID, result.Setup })
+	if err != nil {
+		return err
+	}
 	return m.namespaces(s.id).PinProcess(namespace.PID, result.PID)
 }
 
 func (m *Manager) reaperRoot(id string) string { return filepath.Join(m.statePod(id), initDir) }
 
 func (m *Manager) stopReaper(ctx context.Context, s *sandbox) error {
-	if s.record().Config.Security.Namespaces.PID != model.NamespacePod {
+	if s.Record().Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
 	if err := m.cfg.Keeper.Delete(ctx, s.id); err != nil {
@@ -305,10 +303,10 @@ func (m *Manager) stopReaper(ctx context.Context, s *sandbox) error {
 }
 
 // namespacePaths are the pins of a pod's shared namespaces; empty where it lives in the node's.
-func (m *Manager) namespacePaths(r *SandboxRecord) ocispec.Namespaces {
+func (m *Manager) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
 	set := m.namespaces(r.ID)
 	var n ocispec.Namespaces
-	if !nodeNetwork(r.Config) {
+	if !r.NodeNetwork() {
 		n.Network = set.Path(namespace.Network)
 		n.UTS = set.Path(namespace.UTS)
 	}
@@ -323,25 +321,20 @@ func (m *Manager) namespacePaths(r *SandboxRecord) ocispec.Namespaces {
 
 // forgetSandbox drops a sandbox of which nothing but the record is left.
 func (m *Manager) forgetSandbox(s *sandbox) {
-	m.leaveCgroup(s) // while the record says what is to be removed
+	r := s.Record()
+	m.leaveCgroup(&r) // while the record says what is to be removed
 	if err := m.discard(m.pods.Path(s.id)); err != nil {
-		m.log.Error("remove a pod's directory", "id", shortID(s.id), "error", err)
+		m.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
 	}
 	if err := rootfs.Remove(context.Background(), m.statePod(s.id)); err != nil {
-		m.log.Error("remove a pod's state directory", "id", shortID(s.id), "error", err)
+		m.log.Error("remove a pod's state directory", "id", record.ShortID(s.id), "error", err)
 	}
 	if m.cfg.Devices != nil {
 		m.cfg.Devices.FreePod(s.id)
 	}
-	r := s.record()
 	r.Label.Release()
-	m.mu.Lock()
-	delete(m.pod, s.id)
+	m.index.forgetSandbox(s)
 	m.sampler.Forget(s.id)
-	if name := sandboxName(r.Config.Metadata); m.names[name] == s.id {
-		delete(m.names, name)
-	}
-	m.mu.Unlock()
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

@@ -10,6 +10,8 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 )
 
 // StartSandbox brings back a sandbox that stopped by accident, its namespaces or its init gone: with its ID, its
@@ -17,76 +19,72 @@ import (
 // sandbox that is ready, or was stopped on purpose, is errdefs.ErrFailedPrecondition. When it fails, the sandbox is as
 // before, and can be started again.
 func (m *Manager) StartSandbox(ctx context.Context, id string) error {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if err != nil {
 		return err
 	}
-	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("start pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	release, err := s.hold(ctx, "start")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(exclusive)
-	if m.gone(s) {
+	defer release()
+	if m.index.gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	if err := m.checkParts(ctx, s); err != nil {
 		return err
 	}
-	switch phase := s.record().Phase; phase {
-	case SandboxBroken:
-	case SandboxReady:
-		return fmt.Errorf("start pod sandbox %s: it runs: %w", shortID(s.id), errdefs.ErrFailedPrecondition)
-	case SandboxStopped:
-		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", shortID(s.id), errdefs.ErrFailedPrecondition)
+	switch phase := s.Record().Phase; phase {
+	case record.SandboxBroken:
+	case record.SandboxReady:
+		return fmt.Errorf("start pod sandbox %s: it runs: %w", record.ShortID(s.id), errdefs.ErrFailedPrecondition)
+	case record.SandboxStopped:
+		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.id), errdefs.ErrFailedPrecondition)
 	default:
-		return fmt.Errorf("start pod sandbox %s: it is %s: %w", shortID(s.id), phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it is %s: %w", record.ShortID(s.id), phase, errdefs.ErrFailedPrecondition)
 	}
 	return m.startBroken(ctx, s)
 }
 
 func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
-	old := s.record()
+	old := s.Record()
 	before, err := networkBefore(&old)
 	if err != nil {
 		return err
 	}
 	// What runs in parts that are lost can neither be reached nor come along.
 	if err := m.killContainers(ctx, s); err != nil {
-		return fmt.Errorf("start pod sandbox %s: %w", shortID(s.id), err)
+		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
 	if err := errors.Join(m.stopReaper(ctx, s), m.namespaces(s.id).Remove(), m.unmountFiles(s.id)); err != nil {
-		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", shortID(s.id), err)
+		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.id), err)
 	}
-	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", shortID(s.id))
-	timings, _, err := runSteps(ctx, log, append([]step{{
-		name: "limit the pod's cgroup",
-		do:   func(context.Context) error { return m.limitPod(&s.rec) },
-	}}, m.buildSandbox(s, before)...))
-	if err == nil {
-		err = m.setSandbox(s, func(r *SandboxRecord) {
-			r.Phase = SandboxReady
-			r.Timings = timings
-		})
-	}
+	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))
+	_, err = steps.Run(ctx, log, append([]steps.Step{{
+		Name: "limit the pod's cgroup",
+		Do:   func(context.Context) error { return m.limitPod(&old) },
+	}}, m.buildSandbox(s, before)...), s.ready)
 	if err != nil {
-		s.mu.Lock()
-		s.rec.IPs, s.rec.Interface, s.rec.Network, s.rec.ReaperPID = old.IPs, old.Interface, old.Network, 0
-		s.mu.Unlock()
-		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, noSpace(err))
+		back := s.Update(record.Draft, func(r *record.Sandbox) {
+			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0
+		})
+		err = errors.Join(err, back)
+		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, record.NoSpace(err))
 	}
 	m.tell(s, s.id, model.EventStarted)
 	return nil
 }
 
 // networkBefore is the network that a pod had; nil: the node's.
-func networkBefore(r *SandboxRecord) (*network.Result, error) {
-	if nodeNetwork(r.Config) {
+func networkBefore(r *record.Sandbox) (*network.Result, error) {
+	if r.NodeNetwork() {
 		return nil, nil
 	}
 	before := &network.Result{Interface: r.Interface, CNI: r.Network}
 	for _, text := range r.IPs {
 		addr, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, fmt.Errorf("record of pod sandbox %s: %w", shortID(r.ID), err)
+			return nil, fmt.Errorf("record of pod sandbox %s: %w", record.ShortID(r.ID), err)
 		}
 		before.IPs = append(before.IPs, addr)
 	}

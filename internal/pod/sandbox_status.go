@@ -7,24 +7,25 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/record"
 )
 
 // SandboxStatus is the state of one pod.
 func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxStatus, error) {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if err != nil {
 		return nil, err
 	}
-	return s.status.Load(), nil
+	return s.Status(), nil
 }
 
 // SandboxInfo is what helps a person to understand a pod, as JSON values by name.
 func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, error) {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if err != nil {
 		return nil, err
 	}
-	r := s.record()
+	r := s.Record()
 	namespaces := map[string]string{}
 	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
 		if m.namespaces(s.id).Pinned(k) {
@@ -53,9 +54,9 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	return info, nil
 }
 
-func (m *Manager) networkInfo(r *SandboxRecord) map[string]any {
+func (m *Manager) networkInfo(r *record.Sandbox) map[string]any {
 	return map[string]any{
-		"ofTheNode": nodeNetwork(r.Config),
+		"ofTheNode": r.NodeNetwork(),
 		"interface": r.Interface,
 		"ips":       r.IPs,
 		"ports":     r.Config.PortMappings,
@@ -64,7 +65,7 @@ func (m *Manager) networkInfo(r *SandboxRecord) map[string]any {
 }
 
 // podMounts are the files and directories on the host that every container of a pod has.
-func (m *Manager) podMounts(r *SandboxRecord) map[string]string {
+func (m *Manager) podMounts(r *record.Sandbox) map[string]string {
 	mounts := map[string]string{
 		"/etc/hosts":       m.podFile(r.ID, hostsFile),
 		"/etc/resolv.conf": m.podFile(r.ID, resolvFile),
@@ -78,19 +79,19 @@ func (m *Manager) podMounts(r *SandboxRecord) map[string]string {
 
 // ListSandboxes returns the sandboxes that a filter selects, newest first.
 func (m *Manager) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*model.SandboxStatus, error) {
-	m.mu.RLock()
-	list := make([]*model.SandboxStatus, 0, len(m.pod))
-	for id, s := range m.pod {
+	m.index.mu.RLock()
+	list := make([]*model.SandboxStatus, 0, len(m.index.pods))
+	for id, s := range m.index.pods {
 		if !strings.HasPrefix(id, f.ID) {
 			continue
 		}
-		st := s.status.Load()
+		st := s.Status()
 		if f.State != "" && st.State != f.State || !matchLabels(st.Config.Labels, f.Labels) {
 			continue
 		}
 		list = append(list, st)
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *model.SandboxStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return list, nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 )
@@ -18,33 +19,34 @@ import (
 // StopSandbox ends what runs in a pod at once and gives back its address, its host ports and its namespaces. It is
 // idempotent; a pod that does not exist is stopped.
 func (m *Manager) StopSandbox(ctx context.Context, id string) error {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("stop pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	release, err := s.hold(ctx, "stop")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(exclusive)
+	defer release()
 	return m.stopSandboxLocked(ctx, s)
 }
 
 func (m *Manager) stopSandboxLocked(ctx context.Context, s *sandbox) error {
-	phase := s.record().Phase
-	if phase == SandboxStopped {
+	phase := s.Record().Phase
+	if phase == record.SandboxStopped {
 		return nil
 	}
 	if err := m.releaseSandbox(ctx, s); err != nil {
-		return fmt.Errorf("stop pod sandbox %s: %w", shortID(s.id), err)
+		return fmt.Errorf("stop pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
-	if phase == SandboxCreating || phase == SandboxRemoving {
+	if phase == record.SandboxCreating || phase == record.SandboxRemoving {
 		return nil
 	}
-	err := m.noteSandbox(s, func(r *SandboxRecord) {
-		r.Phase = SandboxStopped
+	err := s.Update(record.Happened, func(r *record.Sandbox) {
+		r.Phase = record.SandboxStopped
 		r.IPs, r.Network, r.ReaperPID = nil, nil, 0
 	})
 	if err != nil {
@@ -71,7 +73,7 @@ func (m *Manager) releaseSandbox(ctx context.Context, s *sandbox) error {
 // killContainers ends all containers of a pod, side by side.
 func (m *Manager) killContainers(ctx context.Context, s *sandbox) error {
 	var g errgroup.Group
-	for _, c := range m.containersOf(s.id) {
+	for _, c := range m.index.containersOf(s.id) {
 		g.Go(func() error { return m.kill(ctx, c) })
 	}
 	return g.Wait()
@@ -79,27 +81,22 @@ func (m *Manager) killContainers(ctx context.Context, s *sandbox) error {
 
 // RemoveSandbox removes a pod with all its containers, running ones included. It is idempotent.
 func (m *Manager) RemoveSandbox(ctx context.Context, id string) error {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("remove pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	release, err := s.hold(ctx, "remove")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(exclusive)
-	if m.gone(s) {
+	defer release()
+	if m.index.gone(s) {
 		return nil // another removal was first
 	}
 	return m.removeSandboxLocked(ctx, s)
-}
-
-func (m *Manager) gone(s *sandbox) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.pod[s.id] != s
 }
 
 func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
@@ -107,17 +104,17 @@ func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start.
-	if err := m.noteSandbox(s, func(r *SandboxRecord) { r.Phase = SandboxRemoving }); err != nil {
+	if err := s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxRemoving }); err != nil {
 		return err
 	}
-	for _, c := range m.containersOf(s.id) {
+	for _, c := range m.index.containersOf(s.id) {
 		if err := m.removeContainer(ctx, c); err != nil {
-			return fmt.Errorf("remove pod sandbox %s: %w", shortID(s.id), err)
+			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
 		}
 	}
-	m.leaveCgroup(s)
+	m.leaveCgroup(new(s.Record()))
 	if err := m.discard(m.pods.Path(s.id)); err != nil {
-		return fmt.Errorf("remove pod sandbox %s: %w", shortID(s.id), err)
+		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
 	m.forgetSandbox(s)
 	m.tell(s, s.id, model.EventDeleted)
@@ -127,7 +124,7 @@ func (m *Manager) removeSandboxLocked(ctx context.Context, s *sandbox) error {
 // discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On a disk that has
 // no room for a further name in the trash it is removed where it is.
 func (m *Manager) discard(dir string) error {
-	err := os.Rename(dir, m.trashDir()+"/"+newID())
+	err := os.Rename(dir, m.trashDir()+"/"+record.NewID())
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/record"
 )
 
 // UpdateSandboxResources changes the limits of a whole pod: its overhead and what its containers have together. What is nil
@@ -17,20 +18,21 @@ import (
 // Who made the pod's cgroup keeps its limits. A kubelet makes it before the pod runs, and writes to it itself right after
 // this call: Berth remembers and reports then, and writes where the cgroup is its own.
 func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhead, resources *model.Resources) error {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if err != nil {
 		return err
 	}
-	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("update pod sandbox %s: another operation holds it: %w", shortID(s.id), err)
+	release, err := s.hold(ctx, "update")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(exclusive)
-	if m.gone(s) {
+	defer release()
+	if m.index.gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
-	old := s.record()
-	if old.Phase != SandboxReady {
-		return fmt.Errorf("update pod sandbox %s: %w", shortID(s.id), errSandboxNotReady)
+	old := s.Record()
+	if old.Phase != record.SandboxReady {
+		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.id), errSandboxNotReady)
 	}
 	next := old
 	config := *old.Config // statuses share the old one
@@ -43,21 +45,21 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 	next.Config = &config
 	if err := m.limitPod(&next); err != nil {
 		if back := m.limitPod(&old); back != nil {
-			m.log.Error("limits of a pod after an update that failed", "pod", shortID(s.id), "error", back)
+			m.log.Error("limits of a pod after an update that failed", "pod", record.ShortID(s.id), "error", back)
 		}
-		return fmt.Errorf("update pod sandbox %s: %w", shortID(s.id), err)
+		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
-	return m.setSandbox(s, func(r *SandboxRecord) { r.Config = &config })
+	return s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
 }
 
 // ownsCgroup tells whether a pod's cgroup came with it, so that nobody else sets its limits.
-func (m *Manager) ownsCgroup(r *SandboxRecord) bool {
+func (m *Manager) ownsCgroup(r *record.Sandbox) bool {
 	return r.OwnedCgroup != "" && within(m.podCgroupDir(r.CgroupParent), r.OwnedCgroup)
 }
 
 // limitPod sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
 // told to share one share its limits too: those of the last one hold.
-func (m *Manager) limitPod(r *SandboxRecord) error {
+func (m *Manager) limitPod(r *record.Sandbox) error {
 	for _, limits := range []*model.Resources{r.Config.Overhead, r.Config.Resources} {
 		if err := checkPodLimits(limits); err != nil {
 			return err

@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,19 +14,13 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
 	"berth/internal/state"
 )
 
-// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the same, see
-// settled. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what the
+// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what the
 // keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is told as lost.
-
-// settled tells whether a phase lasts. The record of one that does is written to both of its files.
-func (p SandboxPhase) settled() bool { return p != SandboxCreating && p != SandboxRemoving }
-
-func (p ContainerPhase) settled() bool {
-	return p != ContainerCreating && p != ContainerStarting && p != ContainerRemoving
-}
 
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool
@@ -45,66 +38,67 @@ func (m *Manager) noteSpared(kind string, list []state.Spared) sparedRecords {
 // adoptSpared makes records that were read from their second files fit what lives, and writes them again.
 func (m *Manager) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
 	for id, older := range pods {
-		s := m.pod[id]
+		s := m.index.pods[id]
 		if s == nil {
 			continue // it is told as broken
 		}
-		if older {
-			m.adoptOlderSandbox(s, rows[id])
-		}
-		s.publish()
-		m.clean("write the record of a pod again", id, m.pods.SaveTwice(id, &s.rec))
+		m.clean("write the record of a pod again", id, s.Update(record.Repair, func(r *record.Sandbox) {
+			if older {
+				m.adoptOlderSandbox(r, rows[id])
+			}
+		}))
 	}
 	for id, older := range containers {
-		c := m.ctr[id]
+		c := m.index.containers[id]
 		if c == nil {
 			continue
 		}
-		if older {
-			m.adoptOlderContainer(c, rows[id])
-		}
-		c.publish()
-		m.clean("write the record of a container again", id, m.containers.SaveTwice(id, &c.rec))
+		m.clean("write the record of a container again", id, c.Update(record.Repair, func(r *record.Container) {
+			if older {
+				m.adoptOlderContainer(r, rows[id])
+			}
+		}))
 	}
 }
 
 // mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the next change.
 func (m *Manager) mendSeconds() {
-	for id, s := range m.pod {
-		if s.rec.Phase.settled() && !m.pods.Doubled(id) {
+	for id, s := range m.index.pods {
+		mended, err := s.Mend()
+		if mended {
 			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
-			m.clean("write the record of a pod again", id, m.pods.SaveTwice(id, &s.rec))
 		}
+		m.clean("write the record of a pod again", id, err)
 	}
-	for id, c := range m.ctr {
-		if c.rec.Phase.settled() && !m.containers.Doubled(id) {
+	for id, c := range m.index.containers {
+		mended, err := c.Mend()
+		if mended {
 			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
-			m.clean("write the record of a container again", id, m.containers.SaveTwice(id, &c.rec))
 		}
+		m.clean("write the record of a container again", id, err)
 	}
 }
 
 // adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was followed by a ready
 // pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal, once it has begun, is finished.
-func (m *Manager) adoptOlderSandbox(s *sandbox, row *keeper.Status) {
-	r := &s.rec
+func (m *Manager) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 	if reaperLives(row) {
 		r.ReaperPID, r.ReaperSetup = row.PID, row.Setup
 	}
-	if r.Phase != SandboxCreating {
+	if r.Phase != record.SandboxCreating {
 		return
 	}
-	r.Phase = SandboxReady
-	if _, err := os.Lstat(filepath.Join(m.filesPath(s.id), shmDir)); err == nil || !ownShm(r.Config) {
+	r.Phase = record.SandboxReady
+	if _, err := os.Lstat(filepath.Join(m.filesPath(r.ID), shmDir)); err == nil || !ownShm(r.Config) {
 		r.SharedTmpfs = true
 	}
-	set := m.namespaces(s.id)
-	if nodeNetwork(r.Config) || !set.Pinned(namespace.Network) {
+	set := m.namespaces(r.ID)
+	if r.NodeNetwork() || !set.Pinned(namespace.Network) {
 		return
 	}
 	found, err := network.Addresses(set.Path(namespace.Network))
 	if err != nil {
-		m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", s.id, "error", err)
+		m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", r.ID, "error", err)
 		return
 	}
 	r.IPs, r.Interface = nil, found.Interface
@@ -113,14 +107,14 @@ func (m *Manager) adoptOlderSandbox(s *sandbox, row *keeper.Status) {
 	}
 }
 
-func (m *Manager) adoptOlderContainer(c *container, row *keeper.Status) {
-	r := &c.rec
-	if r.Phase == ContainerRemoving || r.Phase == ContainerExited && row == nil {
+// adoptOlderContainer does for a container what adoptOlderSandbox does for a pod.
+func (m *Manager) adoptOlderContainer(r *record.Container, row *keeper.Status) {
+	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && row == nil {
 		return
 	}
 	if r.Process == nil {
 		var spec specs.Spec
-		if err := m.containers.LoadFile(c.id, specFile, &spec); err == nil && spec.Process != nil {
+		if err := m.containers.LoadFile(r.ID, specFile, &spec); err == nil && spec.Process != nil {
 			r.Process = spec.Process
 			r.User = model.User{UID: int64(spec.Process.User.UID), GID: int64(spec.Process.User.GID)}
 			for _, gid := range spec.Process.User.AdditionalGids {
@@ -130,14 +124,14 @@ func (m *Manager) adoptOlderContainer(c *container, row *keeper.Status) {
 	}
 	switch {
 	case row != nil:
-		r.Phase = ContainerRunning
+		r.Phase = record.ContainerRunning
 		r.PID, r.StartedAt, r.Setup = row.PID, row.StartedAt, row.Setup
 		r.Paused = true // reconcilePause asks
-	case r.Phase == ContainerCreating && r.Process != nil:
-		r.Phase = ContainerCreated // the specification is what is made last
-	case r.Phase == ContainerCreated:
+	case r.Phase == record.ContainerCreating && r.Process != nil:
+		r.Phase = record.ContainerCreated // the specification is what is made last
+	case r.Phase == record.ContainerCreated:
 		// A start comes after it, and its end may: reconcileContainer says that nobody knows it.
-		r.Phase = ContainerStarting
+		r.Phase = record.ContainerStarting
 	}
 }
 
@@ -230,7 +224,7 @@ func (m *Manager) attempt(ctx context.Context, what, id string, do func(context.
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
 	if err := do(ctx); err != nil {
-		m.log.Error(what+": it is tried again", "id", shortID(id), "error", err)
+		m.log.Error(what+": it is tried again", "id", record.ShortID(id), "error", err)
 		m.later(what, id, do)
 	}
 }
@@ -243,14 +237,14 @@ func (m *Manager) later(what, id string, do func(context.Context) error) {
 // repeat does something again and again, until it succeeds or the manager is closed.
 func (m *Manager) repeat(what, id string, do func(context.Context) error) {
 	for wait := firstRetry; m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
-		ctx, cancel := context.WithTimeout(m.ctx, undoTimeout)
+		ctx, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
 		err := do(ctx)
 		cancel()
 		if err == nil {
-			m.log.Info("done: "+what, "id", shortID(id))
+			m.log.Info("done: "+what, "id", record.ShortID(id))
 			return
 		}
-		m.log.Warn(what, "id", shortID(id), "error", err)
+		m.log.Warn(what, "id", record.ShortID(id), "error", err)
 		select {
 		case <-m.ctx.Done():
 		case <-time.After(wait):
@@ -260,18 +254,17 @@ func (m *Manager) repeat(what, id string, do func(context.Context) error) {
 
 // finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
 func (m *Manager) finishContainer(ctx context.Context, c *container) error {
-	if err := c.sandbox.op.sem.Acquire(ctx, 1); err != nil {
+	releasePod, err := c.holdPod(ctx, "remove")
+	if err != nil {
 		return err
 	}
-	defer c.sandbox.op.sem.Release(1)
-	if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+	defer releasePod()
+	release, err := c.hold(ctx, "release")
+	if err != nil {
 		return err
 	}
-	defer c.op.sem.Release(exclusive)
-	m.mu.RLock()
-	gone := m.ctr[c.id] != c
-	m.mu.RUnlock()
-	if gone {
+	defer release()
+	if m.index.goneContainer(c) {
 		return nil
 	}
 	return m.dropContainer(ctx, c)
@@ -280,11 +273,12 @@ func (m *Manager) finishContainer(ctx context.Context, c *container) error {
 // releaseEnded gives back what a container that has ended held.
 func (m *Manager) releaseEnded(ctx context.Context, c *container) {
 	m.attempt(ctx, "release a container that has ended", c.id, func(ctx context.Context) error {
-		if err := c.op.sem.Acquire(ctx, exclusive); err != nil {
+		release, err := c.hold(ctx, "release")
+		if err != nil {
 			return err
 		}
-		defer c.op.sem.Release(exclusive)
-		if c.record().Phase != ContainerExited {
+		defer release()
+		if c.Record().Phase != record.ContainerExited {
 			return nil // its removal gives back the same
 		}
 		return m.releaseContainer(ctx, c)
@@ -293,11 +287,12 @@ func (m *Manager) releaseEnded(ctx context.Context, c *container) {
 
 // finishSandbox does for a pod what finishContainer does for a container.
 func (m *Manager) finishSandbox(ctx context.Context, s *sandbox) error {
-	if err := s.op.sem.Acquire(ctx, exclusive); err != nil {
-		return fmt.Errorf("another operation holds it: %w", err)
+	release, err := s.hold(ctx, "remove")
+	if err != nil {
+		return err
 	}
-	defer s.op.sem.Release(exclusive)
-	if m.gone(s) {
+	defer release()
+	if m.index.gone(s) {
 		return nil
 	}
 	return m.removeSandboxLocked(ctx, s)
@@ -305,8 +300,8 @@ func (m *Manager) finishSandbox(ctx context.Context, s *sandbox) error {
 
 // runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
 func (m *Manager) runsSomething(s *sandbox) bool {
-	for _, c := range m.containersOf(s.id) {
-		if c.record().Phase == ContainerRunning {
+	for _, c := range m.index.containersOf(s.id) {
+		if c.Record().Phase == record.ContainerRunning {
 			return true
 		}
 	}

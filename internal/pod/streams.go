@@ -1,6 +1,8 @@
 package pod
 
-import "io"
+import (
+	"io"
+)
 
 // TermSize is the size of a terminal in characters.
 type TermSize struct {

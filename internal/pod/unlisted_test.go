@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"berth/internal/cgroup"
+	"berth/internal/pod/record"
 )
 
 // forgetfulKeeper knows no container.
@@ -57,8 +58,8 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 	}
 	k := &forgetfulKeeper{}
 	m := &Manager{cfg: Config{Keeper: k}, log: slog.New(slog.DiscardHandler)}
-	c := newContainer("a", nil)
-	c.rec.Cgroup = name
+	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
+	c := newContainer("a", containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
 	if lived, over := m.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
 		t.Errorf("lived %v, ended %v, the keeper was asked to delete %v", lived, over, k.deleted)
 	}

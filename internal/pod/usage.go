@@ -6,23 +6,23 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/stats"
 )
 
 func (m *Manager) containerTarget(c *container) stats.Target {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	r := c.Record()
 	t := stats.Target{ID: c.id, Layer: rootfs.Upper(m.containers.Path(c.id))}
-	if c.rec.Phase == ContainerRunning {
-		t.Cgroup = c.rec.Cgroup
+	if r.Phase == record.ContainerRunning {
+		t.Cgroup = r.Cgroup
 	}
 	return t
 }
 
 // ContainerUsage reads what one container uses.
 func (m *Manager) ContainerUsage(ctx context.Context, id string) (*model.ContainerUsage, error) {
-	c, err := m.findContainer(id)
+	c, err := m.index.container(id)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (m *Manager) containerUsage(ctx context.Context, list []*container) []*mode
 	usage := m.sampler.Containers(ctx, targets)
 	m.forgetGone(targets)
 	for i, c := range list {
-		usage[i].Container = c.status.Load()
+		usage[i].Container = c.Status()
 	}
 	return usage
 }
@@ -52,24 +52,24 @@ func (m *Manager) ListContainerUsage(ctx context.Context, f model.ContainerFilte
 		return nil, err
 	}
 	list := make([]*container, 0, len(selected))
-	m.mu.RLock()
+	m.index.mu.RLock()
 	for _, st := range selected {
-		if c := m.ctr[st.ID]; c != nil {
+		if c := m.index.containers[st.ID]; c != nil {
 			list = append(list, c)
 		}
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 	return m.containerUsage(ctx, list), nil
 }
 
 // SandboxUsage reads what one pod and its containers use.
 func (m *Manager) SandboxUsage(ctx context.Context, id string) (*model.SandboxUsage, error) {
-	s, err := m.findSandbox(id)
+	s, err := m.index.sandbox(id)
 	if err != nil {
 		return nil, err
 	}
-	if st := s.status.Load(); st.State != model.SandboxReady {
-		return nil, fmt.Errorf("stats of pod sandbox %s: %w", shortID(s.id), errSandboxNotReady)
+	if st := s.Status(); st.State != model.SandboxReady {
+		return nil, fmt.Errorf("stats of pod sandbox %s: %w", record.ShortID(s.id), errSandboxNotReady)
 	}
 	return m.sandboxUsage(ctx, []*sandbox{s})[0], nil
 }
@@ -84,31 +84,31 @@ func (m *Manager) ListSandboxUsage(ctx context.Context, f model.SandboxFilter) (
 		return nil, err
 	}
 	list := make([]*sandbox, 0, len(selected))
-	m.mu.RLock()
+	m.index.mu.RLock()
 	for _, st := range selected {
-		if s := m.pod[st.ID]; s != nil {
+		if s := m.index.pods[st.ID]; s != nil {
 			list = append(list, s)
 		}
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 	return m.sandboxUsage(ctx, list), nil
 }
 
 // forgetGone drops what the sampler remembers of pods and containers that were removed while they were read.
 func (m *Manager) forgetGone(targets []stats.Target) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.index.mu.RLock()
+	defer m.index.mu.RUnlock()
 	for _, t := range targets {
-		if m.pod[t.ID] == nil && m.ctr[t.ID] == nil {
+		if m.index.pods[t.ID] == nil && m.index.containers[t.ID] == nil {
 			m.sampler.Forget(t.ID)
 		}
 	}
 }
 
 func (m *Manager) sandboxTarget(s *sandbox) stats.Target {
-	r := s.record()
+	r := s.Record()
 	t := stats.Target{ID: s.id, Cgroup: m.podCgroupDir(r.CgroupParent)}
-	if !nodeNetwork(r.Config) {
+	if !r.NodeNetwork() {
 		t.NetNS = m.namespaces(s.id).Path(namespace.Network)
 		t.Network = true
 	}
@@ -125,16 +125,16 @@ func (m *Manager) sandboxUsage(ctx context.Context, list []*sandbox) []*model.Sa
 	usage := m.sampler.Sandboxes(ctx, targets)
 	m.forgetGone(targets)
 	for i, s := range list {
-		usage[i].Sandbox = s.status.Load()
+		usage[i].Sandbox = s.Status()
 	}
 	var running []*container
-	m.mu.RLock()
-	for _, c := range m.ctr {
-		if _, wanted := place[c.sandbox.id]; wanted && c.record().Phase == ContainerRunning {
+	m.index.mu.RLock()
+	for _, c := range m.index.containers {
+		if _, wanted := place[c.sandbox.id]; wanted && c.Record().Phase == record.ContainerRunning {
 			running = append(running, c)
 		}
 	}
-	m.mu.RUnlock()
+	m.index.mu.RUnlock()
 	for i, u := range m.containerUsage(ctx, running) {
 		pod := usage[place[running[i].sandbox.id]]
 		pod.Containers = append(pod.Containers, u)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"berth/internal/model"
+	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/volume"
 )
@@ -40,15 +41,15 @@ func (m *Manager) RemoveVolume(ctx context.Context, name string) error {
 
 // containerNames says which containers IDs are of, as messages name them.
 func (m *Manager) containerNames(ids []string) []string {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
+	m.index.mu.RLock()
+	defer m.index.mu.RUnlock()
 	names := make([]string, len(ids))
 	for i, id := range ids {
-		names[i] = shortID(id)
-		if c := m.ctr[id]; c != nil {
-			st := c.status.Load()
-			pod := c.sandbox.status.Load()
-			names[i] = fmt.Sprintf("%s (%s) of pod %s/%s", st.Config.Metadata.Name, shortID(id), pod.Config.Metadata.Namespace,
+		names[i] = record.ShortID(id)
+		if c := m.index.containers[id]; c != nil {
+			st := c.Status()
+			pod := c.sandbox.Status()
+			names[i] = fmt.Sprintf("%s (%s) of pod %s/%s", st.Config.Metadata.Name, record.ShortID(id), pod.Config.Metadata.Namespace,
 				pod.Config.Metadata.Name)
 		}
 	}
