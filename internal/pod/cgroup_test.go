@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,20 +19,16 @@ import (
 	"berth/internal/state"
 )
 
-// cgroupManager is a Manager as far as cgroups go.
-func cgroupManager(t *testing.T, root string) *Manager {
+// testCgroups are those of a node with a root of its own.
+func testCgroups(t *testing.T, root string) *cgroups {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	m := &Manager{
-		log: slog.New(slog.DiscardHandler), ctx: ctx, cfg: Config{CgroupRoot: root},
-		left:    state.Records{Dir: filepath.Join(t.TempDir(), "cgroups"), File: "left.json"},
-		cgroups: newCgroupUse(),
-	}
+	var background sync.WaitGroup
 	t.Cleanup(func() {
 		cancel()
-		m.background.Wait()
+		background.Wait()
 	})
-	return m
+	return newCgroups(ctx, &Config{Root: t.TempDir(), CgroupRoot: root, Log: slog.New(slog.DiscardHandler)}, &background)
 }
 
 // A cgroup that came with a pod goes with the last pod that lives below it, and one that was there before stays.
@@ -41,7 +38,7 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-pod-test-%d", os.Getpid())
-	m := cgroupManager(t, root)
+	g := testCgroups(t, root)
 	make := func(cgroup string) {
 		if err := host.Create(cgroup); err != nil {
 			t.Fatal(err)
@@ -49,7 +46,7 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	}
 	place := func(id, parent string) *record.Sandbox {
 		r := &record.Sandbox{ID: id, Config: &model.SandboxConfig{CgroupParent: parent}}
-		if err := m.placeCgroup(r); err != nil {
+		if err := g.place(r); err != nil {
 			t.Fatal(err)
 		}
 		make(r.CgroupParent)
@@ -79,20 +76,20 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	if alone.OwnedCgroup != "" {
 		t.Errorf("a pod owns %q, which was there", alone.OwnedCgroup)
 	}
-	m.leaveCgroup(one)
+	g.leave(one)
 	there(root+"/before/slice/one", false)
 	there(root+"/before/slice", true)
-	m.leaveCgroup(two)
+	g.leave(two)
 	there(root+"/before/slice/two", true)
 	for range 2 { // what is called again counts once
-		m.leaveCgroup(alone)
+		g.leave(alone)
 	}
 	there(root+"/before/slice", true)
-	m.leaveCgroup(same)
+	g.leave(same)
 	there(root+"/before/slice", false)
 	there(root+"/before", true)
-	if len(m.cgroups.below)+len(m.cgroups.owned) != 0 {
-		t.Errorf("still counted: %v, %v", m.cgroups.below, m.cgroups.owned)
+	if len(g.use.below)+len(g.use.owned) != 0 {
+		t.Errorf("still counted: %v, %v", g.use.below, g.use.owned)
 	}
 }
 
@@ -113,10 +110,10 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	if err := host.Create(root); err != nil {
 		t.Fatal(err)
 	}
-	one, two := cgroupManager(t, root+"/one"), cgroupManager(t, root+"/two")
-	place := func(m *Manager, config model.SandboxConfig) *record.Sandbox {
+	one, two := testCgroups(t, root+"/one"), testCgroups(t, root+"/two")
+	place := func(g *cgroups, config model.SandboxConfig) *record.Sandbox {
 		s := &record.Sandbox{ID: record.NewID(), Config: &config}
-		if err := m.placeCgroup(s); err != nil {
+		if err := g.place(s); err != nil {
 			t.Fatal(err)
 		}
 		if err := host.Create(s.CgroupParent); err != nil {
@@ -137,7 +134,7 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	own := place(two, model.SandboxConfig{CgroupParent: parent, OwnCgroup: true})
 	plain, plainOfTwo := place(one, model.SandboxConfig{}), place(two, model.SandboxConfig{})
 	for _, s := range []*record.Sandbox{first, plain} {
-		one.leaveCgroup(s)
+		one.leave(s)
 	}
 	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
 		there(s)
@@ -150,11 +147,11 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 		t.Errorf("on record are %v (%v)", entries, err)
 	}
 	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
-		two.leaveCgroup(s)
+		two.leave(s)
 	}
-	again := cgroupManager(t, root+"/one")
+	again := testCgroups(t, root+"/one")
 	again.left = one.left
-	again.reconcileCgroups(nil)
+	again.reconcile(nil)
 	if host.Exists(root + "/kubepods") {
 		t.Error("what came with the first pod is there after the last")
 	}
@@ -176,7 +173,7 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	m := cgroupManager(t, root)
+	g := testCgroups(t, root)
 	theirs, torn, gone := record.NewID(), record.NewID(), record.NewID()
 	for _, id := range []string{theirs, torn, gone} {
 		if err := host.Create(path.Join(root, id, "container")); err != nil {
@@ -184,25 +181,25 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 		}
 	}
 	dir := path.Join(root, gone)
-	if err := m.left.Save(gone, leftCgroups{PodID: gone, Dir: dir, Top: dir}); err != nil {
+	if err := g.left.Save(gone, leftCgroups{PodID: gone, Dir: dir, Top: dir}); err != nil {
 		t.Fatal(err)
 	}
 	// A record that was torn, and one that somebody has copied.
 	for id, data := range map[string]string{strings.Repeat("a", 64): "{", strings.Repeat("b", 64): fmt.Sprintf(`{"podID":%q,"dir":"%s/%s","top":"%s"}`, theirs, root, theirs, root)} {
-		if err := os.MkdirAll(m.left.Path(id), 0o700); err != nil {
+		if err := os.MkdirAll(g.left.Path(id), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(m.left.Path(id), "left.json"), []byte(data), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(g.left.Path(id), "left.json"), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m.reconcileCgroups([]state.Broken{{ID: torn}})
+	g.reconcile([]state.Broken{{ID: torn}})
 	for id, want := range map[string]bool{theirs: true, torn: false, gone: false} {
 		if got := host.Exists(path.Join(root, id)); got != want {
 			t.Errorf("%s is there: %v", id, got)
 		}
 	}
-	if entries, _ := os.ReadDir(m.left.Dir); len(entries) > 0 {
+	if entries, _ := os.ReadDir(g.left.Dir); len(entries) > 0 {
 		t.Errorf("on record are still %v", entries)
 	}
 }
@@ -214,7 +211,7 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := fmt.Sprintf("/berth-pod-test-busy-%d", os.Getpid())
-	m := cgroupManager(t, root)
+	g := testCgroups(t, root)
 	s := &record.Sandbox{ID: record.NewID(), Config: &model.SandboxConfig{}}
 	if err := host.Create(root); err != nil {
 		t.Fatal(err)
@@ -224,7 +221,7 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := m.placeCgroup(s); err != nil {
+	if err := g.place(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.Create(s.CgroupParent); err != nil {
@@ -244,21 +241,21 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.leaveCgroup(s)
-	if _, err := os.Stat(filepath.Join(m.left.Path(s.ID), "left.json")); err != nil || !host.Exists(s.CgroupParent) {
+	g.leave(s)
+	if _, err := os.Stat(filepath.Join(g.left.Path(s.ID), "left.json")); err != nil || !host.Exists(s.CgroupParent) {
 		t.Fatalf("a cgroup with a process in it is there: %v, and on record: %v", host.Exists(s.CgroupParent), err)
 	}
 	end()
-	for deadline := time.Now().Add(time.Minute); host.Exists(s.CgroupParent) || m.recorded(s.ID); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); host.Exists(s.CgroupParent) || g.recorded(s.ID); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the cgroup is there: %v, on record: %v", host.Exists(s.CgroupParent), m.recorded(s.ID))
+			t.Fatalf("the cgroup is there: %v, on record: %v", host.Exists(s.CgroupParent), g.recorded(s.ID))
 		}
 	}
 }
 
 // recorded tells whether a pod's cgroups are to be removed.
-func (m *Manager) recorded(id string) bool {
-	_, err := os.Stat(m.left.Path(id))
+func (g *cgroups) recorded(id string) bool {
+	_, err := os.Stat(g.left.Path(id))
 	return err == nil
 }
 
@@ -275,24 +272,24 @@ func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	m := cgroupManager(t, "/berth-pod-test-unused")
+	g := testCgroups(t, "/berth-pod-test-unused")
 	s := &record.Sandbox{ID: record.NewID(), Config: &model.SandboxConfig{CgroupParent: root + "/burstable/pod1"}}
-	if err := m.placeCgroup(s); err != nil {
+	if err := g.place(s); err != nil {
 		t.Fatal(err)
 	}
-	own, theirs := m.cgroupDir(s.CgroupParent, record.NewID()), root+"/besteffort"
+	own, theirs := g.dir(s.CgroupParent, record.NewID()), root+"/besteffort"
 	for _, dir := range []string{own + "/exec", theirs} {
 		if err := host.Create(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := m.removeContainerCgroup(t.Context(), own); err != nil {
+	if err := g.removeContainer(t.Context(), own); err != nil {
 		t.Error(err)
 	}
-	if err := m.removeContainerCgroup(t.Context(), own); err != nil {
+	if err := g.removeContainer(t.Context(), own); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	m.leaveCgroup(s)
+	g.leave(s)
 	if host.Exists(root+"/burstable") || !host.Exists(theirs) {
 		t.Errorf("the pod's cgroups are there: %v, and those of others: %v", host.Exists(root+"/burstable"), host.Exists(theirs))
 	}

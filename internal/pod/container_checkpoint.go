@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,6 +24,13 @@ const checkpointDir = "checkpoint"
 
 // checkpointTimeout is that of a checkpoint whose caller gives none.
 const checkpointTimeout = 10 * time.Minute
+
+// checkpoints makes and reads checkpoints of containers.
+type checkpoints struct {
+	containers *record.Containers
+	cfg        *Config
+	log        *slog.Logger
+}
 
 // CheckpointContainer writes a running container down, with its memory and what it has written to its root file system, as
 // an archive at an absolute path of the node. The container stands still meanwhile and then goes on. Nothing is at the path
@@ -62,13 +70,13 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	if err := c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = temp }); err != nil {
 		return err
 	}
-	err = m.archive(ctx, c, &r, temp)
+	err = m.checkpoints.archive(ctx, c, &r, temp)
 	if err == nil {
 		if err = os.Rename(temp, location); err != nil {
 			err = fmt.Errorf("location: %w", err)
 		}
 	}
-	if cerr := m.cleanCheckpoint(c); cerr != nil {
+	if cerr := m.checkpoints.cleanCheckpoint(c); cerr != nil {
 		m.log.Error("remove what is left of a checkpoint", "container", record.ShortID(c.id), "error", cerr)
 	}
 	if err != nil {
@@ -119,25 +127,25 @@ func checkLocation(location string) error {
 }
 
 // archive puts a checkpoint together and writes its archive to a file.
-func (m *Manager) archive(ctx context.Context, c *container, r *record.Container, file string) error {
-	dir := filepath.Join(m.containers.Path(c.id), checkpointDir)
+func (k *checkpoints) archive(ctx context.Context, c *container, r *record.Container, file string) error {
+	dir := filepath.Join(k.containers.Path(c.id), checkpointDir)
 	begin := time.Now()
 	deadline, _ := ctx.Deadline()
-	goOn, err := m.cfg.Keeper.Checkpoint(ctx, &keeper.CheckpointRequest{
-		ID: c.id, Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline), CRIU: m.cfg.CRIU,
+	goOn, err := k.cfg.Keeper.Checkpoint(ctx, &keeper.CheckpointRequest{
+		ID: c.id, Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline), CRIU: k.cfg.CRIU,
 	})
 	if err != nil {
 		return err
 	}
 	// What is on disk has to be what the processes have in mind, so they stand still until it is copied.
-	deleted, err := m.copyFiles(ctx, c, r, dir)
+	deleted, err := k.copyFiles(ctx, c, r, dir)
 	end, cancel := steps.Undoing(ctx)
 	defer cancel()
 	if err = errors.Join(err, goOn(end)); err != nil {
 		return err
 	}
-	m.log.Info("a container was written down", "container", record.ShortID(c.id), "stood_still", time.Since(begin))
-	if err := m.describe(c, r, dir, deleted); err != nil {
+	k.log.Info("a container was written down", "container", record.ShortID(c.id), "stood_still", time.Since(begin))
+	if err := k.describe(c, r, dir, deleted); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -147,12 +155,12 @@ func (m *Manager) archive(ctx context.Context, c *container, r *record.Container
 	return errors.Join(checkpoint.Write(ctx, f, dir), f.Close())
 }
 
-func (m *Manager) copyFiles(ctx context.Context, c *container, r *record.Container, dir string) (deleted []string, err error) {
+func (k *checkpoints) copyFiles(ctx context.Context, c *container, r *record.Container, dir string) (deleted []string, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, checkpoint.DiffFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	deleted, err = rootfs.WriteDiff(ctx, f, m.containers.Path(c.id))
+	deleted, err = rootfs.WriteDiff(ctx, f, k.containers.Path(c.id))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
@@ -163,8 +171,8 @@ func (m *Manager) copyFiles(ctx context.Context, c *container, r *record.Contain
 }
 
 // describe writes who the container is.
-func (m *Manager) describe(c *container, r *record.Container, dir string, deleted []string) error {
-	spec, err := m.spec(c)
+func (k *checkpoints) describe(c *container, r *record.Container, dir string, deleted []string) error {
+	spec, err := c.loadSpec()
 	if err != nil {
 		return err
 	}
@@ -181,12 +189,12 @@ func (m *Manager) describe(c *container, r *record.Container, dir string, delete
 }
 
 // cleanCheckpoint removes what a checkpoint leaves beside its archive. It is idempotent.
-func (m *Manager) cleanCheckpoint(c *container) error {
+func (k *checkpoints) cleanCheckpoint(c *container) error {
 	r := c.Record()
 	if r.CheckpointTemp == "" {
 		return nil
 	}
-	err := os.RemoveAll(filepath.Join(m.containers.Path(c.id), checkpointDir))
+	err := os.RemoveAll(filepath.Join(k.containers.Path(c.id), checkpointDir))
 	if rerr := os.Remove(r.CheckpointTemp); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 		err = errors.Join(err, rerr)
 	}

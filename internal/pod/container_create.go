@@ -53,7 +53,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	for _, w := range cr.out.Warnings {
 		log.Warn(w)
 	}
-	m.tell(s, cr.id, model.EventCreated)
+	m.events.tell(s, cr.id, model.EventCreated)
 	return cr.id, nil
 }
 
@@ -96,7 +96,7 @@ func (cr *creation) check() (err error) {
 		return fmt.Errorf("create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
 			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
-	if cr.handler, err = cr.m.handler(pod.Handler); err != nil {
+	if cr.handler, err = cr.m.handlers.get(pod.Handler); err != nil {
 		return err
 	}
 	if cfg, cr.ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
@@ -133,23 +133,23 @@ func (cr *creation) steps() []steps.Step {
 		{Name: "unpack the checkpoint", Do: cr.unpackCheckpoint},
 		{
 			Name: "mount the root file system", Do: cr.mountRoot,
-			Undo: func(context.Context) error { return m.unmountRoot(&cr.pod, cr.id) },
+			Undo: func(context.Context) error { return m.storage.unmountRoot(&cr.pod, cr.id) },
 		},
 		{
 			Name: "take disk quotas", Do: cr.takeQuotas,
-			Undo: func(context.Context) error { m.quotas.Release(cr.id); return nil },
+			Undo: func(context.Context) error { m.storage.quotas.Release(cr.id); return nil },
 		},
 		{
 			Name: "fill the volumes", Do: cr.fillVolumes,
-			Undo: func(context.Context) error { m.volumes.Release(cr.id); return nil },
+			Undo: func(context.Context) error { m.storage.volumes.Release(cr.id); return nil },
 		},
 		{
 			Name: "mount the images of volumes", Do: cr.mountImages,
-			Undo: func(context.Context) error { return m.unmountImages(cr.id, cr.cfg) },
+			Undo: func(context.Context) error { return m.storage.unmountImages(cr.id, cr.cfg) },
 		},
 		{
 			Name: "allocate devices", Do: cr.allocateDevices,
-			Undo: func(context.Context) error { m.cancelDevices(cr.container); return nil },
+			Undo: func(context.Context) error { m.devices.cancel(cr.container); return nil },
 		},
 		{Name: "build the specification", Do: cr.buildSpec},
 	}
@@ -157,7 +157,7 @@ func (cr *creation) steps() []steps.Step {
 
 // findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer it holds.
 func (cr *creation) findImage(ctx context.Context) (err error) {
-	if cr.img, cr.restoring, err = cr.m.checkpointOf(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
+	if cr.img, cr.restoring, err = cr.m.checkpoints.checkpointOf(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
 		return err
 	}
 	return cr.m.restorable(cr.restoring, &cr.pod, cr.handler)
@@ -181,7 +181,7 @@ func (cr *creation) register(context.Context) error {
 		ImageRef:  imageRef(cr.img),
 		Volumes:   declaredVolumes(cr.img),
 		LogPath:   cr.logPath,
-		Cgroup:    m.cgroupDir(cr.pod.CgroupParent, cr.id),
+		Cgroup:    m.cgroups.dir(cr.pod.CgroupParent, cr.id),
 		Label:     cr.label,
 		Resources: cr.cfg.Resources,
 		Ignored:   cr.ignored,
@@ -211,8 +211,8 @@ func (cr *creation) forget(context.Context) error {
 	if cr.container == nil {
 		return nil // its name was taken
 	}
-	err := cr.m.unmountContainer(cr.container)
-	cr.m.forgetContainer(cr.container)
+	err := cr.m.storage.unmountContainer(cr.container)
+	cr.m.teardown.forgetContainer(cr.container)
 	return err
 }
 
@@ -229,12 +229,12 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 	if cr.restoring == nil {
 		return nil
 	}
-	return cr.m.unpackCheckpoint(ctx, cr.container, cr.restoring)
+	return cr.m.checkpoints.unpackCheckpoint(ctx, cr.container, cr.restoring)
 }
 
 func (cr *creation) mountRoot(ctx context.Context) (err error) {
-	o := cr.m.rootfsOptions(&cr.pod, cr.label, cr.m.containers.Path(cr.id), cr.layers)
-	o.At = cr.m.rootPath(&cr.pod, cr.id)
+	o := cr.m.storage.rootfsOptions(&cr.pod, cr.label, cr.m.containers.Path(cr.id), cr.layers)
+	o.At = cr.m.dirs.rootPath(&cr.pod, cr.id)
 	cr.root, err = cr.m.cfg.Rootfs.Mount(ctx, o)
 	return err
 }
@@ -248,26 +248,26 @@ func (cr *creation) takeQuotas(ctx context.Context) error {
 	if err := cr.container.Update(record.Draft, func(r *record.Container) { r.ImageVolumes = own }); err != nil {
 		return err
 	}
-	cr.limits, err = cr.m.takeQuotas(ctx, cr.container, cr.quotaID, cr.handler.DiskQuota)
+	cr.limits, err = cr.m.storage.takeQuotas(ctx, cr.container, cr.quotaID, cr.handler.DiskQuota)
 	return err
 }
 
 func (cr *creation) fillVolumes(ctx context.Context) (err error) {
 	m := cr.m
-	cr.mounts, err = m.fillVolumes(ctx, cr.container, &cr.pod, cr.layers, cr.root, cr.limits.prepare(m))
+	cr.mounts, err = m.storage.fillVolumes(ctx, cr.container, &cr.pod, cr.layers, cr.root, cr.limits.prepare(m.storage.quotas))
 	if err != nil {
 		return err
 	}
-	return cr.limits.mark(ctx, m)
+	return cr.limits.mark(ctx, m.storage.quotas)
 }
 
 func (cr *creation) mountImages(ctx context.Context) (err error) {
-	cr.images, err = cr.m.mountImages(ctx, cr.container, &cr.pod)
+	cr.images, err = cr.m.storage.mountImages(ctx, cr.container, &cr.pod)
 	return err
 }
 
 func (cr *creation) allocateDevices(ctx context.Context) (err error) {
-	cr.edits, err = cr.m.allocateDevices(ctx, cr.container, &cr.pod)
+	cr.edits, err = cr.m.devices.allocate(ctx, cr.container, &cr.pod)
 	return err
 }
 
@@ -290,20 +290,20 @@ func (cr *creation) buildSpec(ctx context.Context) error {
 			return err
 		}
 	}
-	return cr.m.containers.SaveFile(cr.id, specFile, cr.out.Spec)
+	return cr.container.SaveFile(specFile, cr.out.Spec)
 }
 
 // specInput is what the specification is built from.
 func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error) {
 	m, pod := cr.m, &cr.pod
-	ns := m.namespacePaths(pod)
+	ns := m.dirs.namespacePaths(pod)
 	var err error
 	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
 		return nil, err
 	}
 	shm := "/dev/shm"
 	if ownShm(pod.Config) {
-		shm = m.shmPath(pod)
+		shm = m.dirs.shmPath(pod)
 	}
 	return &ocispec.Input{
 		SandboxID:   pod.ID,
@@ -314,11 +314,11 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		ImageName:   cfg.Image.Image,
 		Rootfs:      cr.root,
 		Namespaces:  ns,
-		CgroupsPath: m.cgroupPath(pod.CgroupParent, cr.id),
+		CgroupsPath: m.cgroups.path(pod.CgroupParent, cr.id),
 		Files: ocispec.PodFiles{
-			Hosts:      m.podFile(pod.ID, hostsFile),
-			ResolvConf: m.podFile(pod.ID, resolvFile),
-			Hostname:   m.podFile(pod.ID, hostnameFile),
+			Hosts:      m.dirs.podFile(pod.ID, hostsFile),
+			ResolvConf: m.dirs.podFile(pod.ID, resolvFile),
+			Hostname:   m.dirs.podFile(pod.ID, hostnameFile),
 			Shm:        shm,
 		},
 		ImageMounts: cr.images,
@@ -371,10 +371,10 @@ func logPath(dir, rel string) (string, error) {
 }
 
 // rootfsOptions is a root file system for a container of a pod.
-func (m *Manager) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
+func (st *storage) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
 	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
 	if user := userNamespace(pod.Config); user != nil {
-		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, m.namespaces(pod.ID).Path(namespace.User)
+		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.dirs.namespaces(pod.ID).Path(namespace.User)
 	}
 	return o
 }
@@ -412,7 +412,7 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}
-	if set := m.namespaces(pod.ID); set.Pinned(namespace.PID) {
+	if set := m.dirs.namespaces(pod.ID); set.Pinned(namespace.PID) {
 		return set.Path(namespace.PID), nil
 	}
 	// The pod was run with a PID namespace for each container.

@@ -2,6 +2,8 @@ package pod
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"time"
 
 	"berth/internal/keeper"
@@ -13,60 +15,72 @@ import (
 // the container that holds the pipe open must not keep the container from ending.
 const logPatience = 2 * time.Second
 
+// watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and lost namespaces.
+type watch struct {
+	keeper     Keeper
+	index      *index
+	dirs       *layout
+	events     *events
+	teardown   *teardown
+	ctx        context.Context // ends with the Manager
+	background *sync.WaitGroup // of the Manager, which waits for it
+	log        *slog.Logger
+}
+
 // watchKeeper follows the keeper until the manager is closed.
-func (m *Manager) watchKeeper() {
-	for m.ctx.Err() == nil {
-		err := m.cfg.Keeper.Watch(m.ctx, m.keeperEvent)
-		if m.ctx.Err() != nil {
+func (w *watch) watchKeeper() {
+	for w.ctx.Err() == nil {
+		err := w.keeper.Watch(w.ctx, w.keeperEvent)
+		if w.ctx.Err() != nil {
 			return
 		}
-		m.log.Warn("the keeper's events stopped; following them again", "error", err)
+		w.log.Warn("the keeper's events stopped; following them again", "error", err)
 		select {
-		case <-m.ctx.Done():
+		case <-w.ctx.Done():
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
 // keeperEvent must not block: it is called for all containers in turn.
-func (m *Manager) keeperEvent(e keeper.Event) {
+func (w *watch) keeperEvent(e keeper.Event) {
 	if e.Gone || e.Status.State != keeper.StateExited {
 		return
 	}
-	switch s, c := m.index.byID(e.Status.ID); {
+	switch s, c := w.index.byID(e.Status.ID); {
 	case c != nil:
-		m.background.Go(func() { m.containerExited(c, e.Status) })
+		w.background.Go(func() { w.containerExited(c, e.Status) })
 	case s != nil:
-		m.background.Go(func() { m.reaperExited(s, e.Status) })
+		w.background.Go(func() { w.reaperExited(s, e.Status) })
 	}
 }
 
 // containerExited takes over how a container ended. The event comes twice, before and after the log is complete.
-func (m *Manager) containerExited(c *container, st keeper.Status) {
+func (w *watch) containerExited(c *container, st keeper.Status) {
 	if !st.LogDone {
 		select {
 		case <-c.exited: // the second event did it
 			return
-		case <-m.ctx.Done():
+		case <-w.ctx.Done():
 			return
 		case <-time.After(logPatience):
-			m.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.id))
+			w.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.id))
 		}
 	}
 	// A start that is on its way records its own end first.
-	release, err := c.hold(m.ctx, "record the end of")
+	release, err := c.hold(w.ctx, "record the end of")
 	if err != nil {
 		return
 	}
 	defer release()
-	m.adoptExit(m.ctx, c, st)
+	w.teardown.adoptExit(w.ctx, c, st)
 }
 
 // adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds c.op.
-func (m *Manager) adoptExit(ctx context.Context, c *container, st keeper.Status) {
+func (td *teardown) adoptExit(ctx context.Context, c *container, st keeper.Status) {
 	r := c.Record()
 	if r.Phase == record.ContainerStarting || r.Phase == record.ContainerRunning {
-		m.finish(c, func(r *record.Container) {
+		td.finish(c, func(r *record.Container) {
 			if r.StartedAt.IsZero() {
 				r.StartedAt = st.StartedAt
 			}
@@ -75,12 +89,12 @@ func (m *Manager) adoptExit(ctx context.Context, c *container, st keeper.Status)
 			r.Reason, r.Message = reasonOf(st)
 		})
 	}
-	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
-		m.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.id), "error", err)
+	if err := td.keeper.Delete(ctx, c.id); err != nil {
+		td.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.id), "error", err)
 	}
 	if c.Record().Phase == record.ContainerExited {
-		if err := m.unmountContainer(c); err != nil {
-			m.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.id), "error", err)
+		if err := td.storage.unmountContainer(c); err != nil {
+			td.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.id), "error", err)
 		}
 	}
 }
@@ -98,7 +112,7 @@ func reasonOf(st keeper.Status) (reason, message string) {
 }
 
 // finish makes a container exited.
-func (m *Manager) finish(c *container, change func(*record.Container)) {
+func (td *teardown) finish(c *container, change func(*record.Container)) {
 	set := func(r *record.Container) {
 		r.Phase = record.ContainerExited
 		r.PID = 0
@@ -109,16 +123,16 @@ func (m *Manager) finish(c *container, change func(*record.Container)) {
 		}
 	}
 	if err := c.Update(record.Happened, set); err != nil {
-		m.log.Error("record the end of a container", "container_id", c.id, "error", err)
+		td.log.Error("record the end of a container", "container_id", c.id, "error", err)
 	}
-	m.logs.release(c.id)
-	m.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
+	td.logs.release(c.id)
+	td.events.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
 	c.ended()
 }
 
 // reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
-func (m *Manager) reaperExited(s *sandbox, st keeper.Status) {
-	release, err := s.hold(m.ctx, "record the end of")
+func (w *watch) reaperExited(s *sandbox, st keeper.Status) {
+	release, err := s.hold(w.ctx, "record the end of")
 	if err != nil {
 		return
 	}
@@ -127,9 +141,9 @@ func (m *Manager) reaperExited(s *sandbox, st keeper.Status) {
 	if r := s.Record(); r.Phase != record.SandboxReady || r.ReaperPID != st.PID {
 		return
 	}
-	if err := m.breakSandbox(s, lostInit); err != nil {
-		m.log.Error("record that a pod is broken", "pod", record.ShortID(s.id), "error", err)
+	if err := w.breakSandbox(s, lostInit); err != nil {
+		w.log.Error("record that a pod is broken", "pod", record.ShortID(s.id), "error", err)
 		return
 	}
-	m.tell(s, s.id, model.EventStopped)
+	w.events.tell(s, s.id, model.EventStopped)
 }

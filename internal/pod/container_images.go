@@ -10,26 +10,38 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/pod/record"
+	"berth/internal/quota"
+	"berth/internal/volume"
 )
 
+// storage is the file systems of containers: their roots, volumes and disk quotas. Its methods may be called concurrently.
+type storage struct {
+	dirs    *layout
+	index   *index
+	images  Images
+	rootfs  Rootfs
+	quotas  *quota.Ledger
+	volumes *volume.Store
+}
+
 // imageDir is where the image of a container's mount is mounted, by the mount's place among all of them.
-func (m *Manager) imageDir(id string, i int) string {
-	return filepath.Join(m.containers.Path(id), "image-"+strconv.Itoa(i))
+func (l *layout) imageDir(id string, i int) string {
+	return filepath.Join(l.container(id), "image-"+strconv.Itoa(i))
 }
 
 // mountImages mounts the images that are volumes of a container, read-only, and returns where, by container path. Their
 // layers are held with those of the container's own image.
-func (m *Manager) mountImages(ctx context.Context, c *container, pod *record.Sandbox) (map[string]string, error) {
+func (st *storage) mountImages(ctx context.Context, c *container, pod *record.Sandbox) (map[string]string, error) {
 	var at map[string]string
 	for i, mount := range c.Record().Config.Mounts {
 		if mount.Image == nil {
 			continue
 		}
-		img, err := m.cfg.Images.Get(ctx, mount.Image.Image)
+		img, err := st.images.Get(ctx, mount.Image.Image)
 		if err != nil {
 			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
 		}
-		layers, err := m.cfg.Images.Hold(img.ID, c.id)
+		layers, err := st.images.Hold(img.ID, c.id)
 		if err != nil {
 			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
 		}
@@ -39,9 +51,9 @@ func (m *Manager) mountImages(ctx context.Context, c *container, pod *record.San
 		if err != nil {
 			return nil, err
 		}
-		o := m.rootfsOptions(pod, c.Record().Label, m.imageDir(c.id, i), layers)
+		o := st.rootfsOptions(pod, c.Record().Label, st.dirs.imageDir(c.id, i), layers)
 		o.Readonly = true
-		path, err := m.cfg.Rootfs.Mount(ctx, o)
+		path, err := st.rootfs.Mount(ctx, o)
 		if err != nil {
 			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
 		}
@@ -54,18 +66,18 @@ func (m *Manager) mountImages(ctx context.Context, c *container, pod *record.San
 }
 
 // unmountImages is idempotent.
-func (m *Manager) unmountImages(id string, cfg *model.ContainerConfig) error {
+func (st *storage) unmountImages(id string, cfg *model.ContainerConfig) error {
 	var errs []error
 	for i, mount := range cfg.Mounts {
 		if mount.Image != nil {
-			errs = append(errs, m.cfg.Rootfs.Unmount(m.imageDir(id, i)))
+			errs = append(errs, st.rootfs.Unmount(st.dirs.imageDir(id, i)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // unmountContainer unmounts all file systems of a container that are its own. It is idempotent.
-func (m *Manager) unmountContainer(c *container) error {
+func (st *storage) unmountContainer(c *container) error {
 	pod := c.sandbox.Record()
-	return errors.Join(m.unmountImages(c.id, c.Record().Config), m.cfg.Rootfs.Unmount(m.plainDir(c.id)), m.unmountRoot(&pod, c.id))
+	return errors.Join(st.unmountImages(c.id, c.Record().Config), st.rootfs.Unmount(st.dirs.plainDir(c.id)), st.unmountRoot(&pod, c.id))
 }

@@ -40,13 +40,13 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 			}
 		}
 	} else {
-		spec, err := m.spec(c)
+		spec, err := c.loadSpec()
 		if err != nil {
 			return err
 		}
 		next := *spec
 		next.Process = withOOMScore(spec.Process, score)
-		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+		if err := c.SaveFile(specFile, &next); err != nil {
 			return record.NoSpace(err)
 		}
 		c.mu.Lock()

@@ -27,18 +27,18 @@ func (m *Manager) PauseContainer(ctx context.Context, id string) error {
 		}
 		clean, cancel := steps.Undoing(ctx)
 		defer cancel()
-		return errors.Join(err, m.resume(clean, c))
+		return errors.Join(err, m.teardown.resume(clean, c))
 	})
 }
 
 // UnpauseContainer lets the processes of a paused container go on. One that is not paused is left alone.
 func (m *Manager) UnpauseContainer(ctx context.Context, id string) error {
-	return m.whileRunning(ctx, "unpause", id, func(c *container) error { return m.resume(ctx, c) })
+	return m.whileRunning(ctx, "unpause", id, func(c *container) error { return m.teardown.resume(ctx, c) })
 }
 
 // resume needs c.op.
-func (m *Manager) resume(ctx context.Context, c *container) error {
-	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
+func (td *teardown) resume(ctx context.Context, c *container) error {
+	if err := td.keeper.Resume(ctx, c.id); err != nil {
 		return err
 	}
 	return c.Update(record.Save, func(r *record.Container) { r.Paused = false })
@@ -64,13 +64,13 @@ func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*con
 }
 
 // reconcilePause makes a running container's record say of its pause what the kernel says.
-func (m *Manager) reconcilePause(ctx context.Context, c *container) {
+func (rc *recovery) reconcilePause(ctx context.Context, c *container) {
 	if !c.Record().Paused {
 		return // what is frozen has a record that was written before
 	}
-	st, err := m.cfg.Keeper.Status(ctx, c.id)
+	st, err := rc.m.cfg.Keeper.Status(ctx, c.id)
 	if err == nil && !st.Paused {
 		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 	}
-	m.clean("find out whether a container is paused", c.id, err)
+	rc.clean("find out whether a container is paused", c.id, err)
 }

@@ -33,17 +33,17 @@ func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 }
 
 // quotaMounts are a container's mounts as far as disk quotas care.
-func (m *Manager) quotaMounts(c *container) ([]quota.Mount, error) {
+func (st *storage) quotaMounts(c *container) ([]quota.Mount, error) {
 	r := c.Record()
 	var mounts []quota.Mount
 	for i, p := range r.ImageVolumes {
-		mounts = append(mounts, quota.Mount{Path: p, Source: m.imageVolumeDir(c.id, i), Dir: true})
+		mounts = append(mounts, quota.Mount{Path: p, Source: st.dirs.imageVolumeDir(c.id, i), Dir: true})
 	}
 	for i, mount := range r.Config.Mounts {
 		q := quota.Mount{Path: path.Clean(mount.ContainerPath), ReadOnly: mount.Readonly || mount.Image != nil, Dir: true}
 		switch {
 		case mount.Volume != "":
-			q.Source = m.volumes.Path(mount.Volume)
+			q.Source = st.volumes.Path(mount.Volume)
 		case mount.Image == nil:
 			source, err := hostpath.Resolve(mount.HostPath)
 			if err != nil {
@@ -60,11 +60,11 @@ func (m *Manager) quotaMounts(c *container) ([]quota.Mount, error) {
 }
 
 // quotaDirs are the directories of a group of container paths. That of the root file system are its writable layer's.
-func (m *Manager) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) []string {
+func (st *storage) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) []string {
 	var dirs []string
 	for _, p := range g.Paths {
 		if p == quota.Root {
-			dirs = append(dirs, rootfs.WritableDirs(m.containers.Path(c.id))...)
+			dirs = append(dirs, rootfs.WritableDirs(st.dirs.container(c.id))...)
 			continue
 		}
 		at := slices.IndexFunc(mounts, func(q quota.Mount) bool { return q.Path == p })
@@ -80,7 +80,7 @@ type quotas struct {
 }
 
 // takeQuotas gives a container the disk quotas that it asks for, and its handler's. Nothing is marked yet.
-func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, rootSize uint64) (*quotas, error) {
+func (st *storage) takeQuotas(ctx context.Context, c *container, id quota.ID, rootSize uint64) (*quotas, error) {
 	q := &quotas{byPath: map[string]uint32{}, byDir: map[string]uint32{}}
 	cfg := c.Record().Config
 	var sizes map[string]string
@@ -90,7 +90,7 @@ func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, roo
 	var mounts []quota.Mount
 	if len(sizes) > 0 {
 		var err error
-		if mounts, err = m.quotaMounts(c); err != nil {
+		if mounts, err = st.quotaMounts(c); err != nil {
 			return nil, err
 		}
 	}
@@ -99,10 +99,10 @@ func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, roo
 		return nil, fmt.Errorf("config.linux.resources.disk_quota: %w", err)
 	}
 	for _, g := range groups {
-		dirs := m.quotaDirs(c, g, mounts)
-		grant, err := m.quotas.Take(ctx, c.id, quota.Want{ID: g.ID, Limit: g.Limit, Dirs: dirs})
+		dirs := st.quotaDirs(c, g, mounts)
+		grant, err := st.quotas.Take(ctx, c.id, quota.Want{ID: g.ID, Limit: g.Limit, Dirs: dirs})
 		if err != nil {
-			return nil, fmt.Errorf("disk quota of %q: %w", g.Paths, m.nameHolders(err))
+			return nil, fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
 		}
 		for _, p := range g.Paths {
 			q.byPath[p] = grant.ID
@@ -121,19 +121,19 @@ func (m *Manager) takeQuotas(ctx context.Context, c *container, id quota.ID, roo
 }
 
 // prepare marks a new volume, so that all that it is filled with bears its ID from the beginning.
-func (q *quotas) prepare(m *Manager) func(ctx context.Context, at, dir string) error {
+func (q *quotas) prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir string) error {
 	return func(ctx context.Context, at, dir string) error {
 		if id, limited := q.byPath[at]; limited {
-			return m.quotas.Mark(ctx, id, dir)
+			return ledger.Mark(ctx, id, dir)
 		}
 		return nil
 	}
 }
 
 // mark marks what was there before.
-func (q *quotas) mark(ctx context.Context, m *Manager) error {
+func (q *quotas) mark(ctx context.Context, ledger *quota.Ledger) error {
 	for _, dir := range slices.Sorted(maps.Keys(q.byDir)) {
-		if err := m.quotas.Mark(ctx, q.byDir[dir], dir); err != nil {
+		if err := ledger.Mark(ctx, q.byDir[dir], dir); err != nil {
 			return err
 		}
 	}
@@ -141,8 +141,8 @@ func (q *quotas) mark(ctx context.Context, m *Manager) error {
 }
 
 // updateQuotas changes limits of a container that exists, and adds those for what has none yet.
-func (m *Manager) updateQuotas(ctx context.Context, c *container, sizes map[string]string) error {
-	mounts, err := m.quotaMounts(c)
+func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[string]string) error {
+	mounts, err := st.quotaMounts(c)
 	if err != nil {
 		return err
 	}
@@ -151,13 +151,13 @@ func (m *Manager) updateQuotas(ctx context.Context, c *container, sizes map[stri
 		return fmt.Errorf("linux.disk_quota: %w", err)
 	}
 	held := map[string]uint32{}
-	for _, grant := range m.quotas.Held(c.id) {
+	for _, grant := range st.quotas.Held(c.id) {
 		for _, dir := range grant.Holders[c.id] {
 			held[dir] = grant.ID
 		}
 	}
 	for _, g := range groups {
-		dirs := m.quotaDirs(c, g, mounts)
+		dirs := st.quotaDirs(c, g, mounts)
 		for _, dir := range dirs {
 			if held[dir] != held[dirs[0]] {
 				return fmt.Errorf("linux.disk_quota: %q share a limit that they have not shared so far: %w", g.Paths,
@@ -165,26 +165,26 @@ func (m *Manager) updateQuotas(ctx context.Context, c *container, sizes map[stri
 			}
 		}
 		if held[dirs[0]] != 0 {
-			_, err = m.quotas.Resize(c.id, dirs[0], g.Limit)
+			_, err = st.quotas.Resize(c.id, dirs[0], g.Limit)
 		} else {
 			var grant *quota.Grant
-			if grant, err = m.quotas.Take(ctx, c.id, quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
-				err = m.quotas.Mark(ctx, grant.ID, dirs...)
+			if grant, err = st.quotas.Take(ctx, c.id, quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
+				err = st.quotas.Mark(ctx, grant.ID, dirs...)
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("disk quota of %q: %w", g.Paths, m.nameHolders(err))
+			return fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
 		}
 	}
 	return nil
 }
 
 // nameHolders names the containers in an error that knows them by their IDs.
-func (m *Manager) nameHolders(err error) error {
+func (st *storage) nameHolders(err error) error {
 	var held *quota.HeldError
 	if errors.As(err, &held) {
 		named := *held
-		named.Holders = m.containerNames(held.Holders)
+		named.Holders = st.containerNames(held.Holders)
 		return &named
 	}
 	return err

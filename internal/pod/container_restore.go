@@ -35,24 +35,24 @@ type restoring struct {
 
 // checkpointOf finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
 // made from one. It returns the image of the container's root file system, and the checkpoint, nil if there is none.
-func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
+func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
 	const field = "config.image.image"
 	name := cfg.Image.Image
 	re := &restoring{Restored: record.Restored{Source: name}}
 	var err error
 	if filepath.IsAbs(name) {
-		re.info, err = checkpoint.ReadArchive(ctx, m.cfg.Jail, filepath.Clean(name))
+		re.info, err = checkpoint.ReadArchive(ctx, k.cfg.Jail, filepath.Clean(name))
 	} else {
 		var img *model.Image
-		if img, err = m.cfg.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
+		if img, err = k.cfg.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
 			return img, nil, err
 		}
-		if !m.cfg.RestoreImages {
+		if !k.cfg.RestoreImages {
 			return nil, nil, fmt.Errorf("%s: %s is a checkpoint, and those in images are not restored on this node, since CRIU does "+
 				"as root what they say (checkpoint.restore_images): %w", field, name, errdefs.ErrFailedPrecondition)
 		}
 		re.CheckpointImage = img.ID
-		re.layer, re.info, err = m.checkpointLayer(img, holder)
+		re.layer, re.info, err = k.checkpointLayer(img, holder)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", field, err)
@@ -63,7 +63,7 @@ func (m *Manager) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, 
 		if name == "" || slices.Contains(tried, name) {
 			continue
 		}
-		img, err := m.cfg.Images.Get(ctx, name)
+		img, err := k.cfg.Images.Get(ctx, name)
 		if err == nil {
 			re.Image = img.ID
 			if len(img.RepoTags) > 0 {
@@ -94,8 +94,8 @@ func (m *Manager) restorable(re *restoring, pod *record.Sandbox, handler Handler
 }
 
 // checkpointLayer finds the layer of an image that is a checkpoint, and holds it.
-func (m *Manager) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
-	layers, err := m.cfg.Images.Hold(img.ID, holder)
+func (k *checkpoints) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
+	layers, err := k.cfg.Images.Hold(img.ID, holder)
 	if err != nil {
 		return "", nil, err
 	}
@@ -111,10 +111,10 @@ func (m *Manager) checkpointLayer(img *model.Image, holder string) (string, *che
 
 // unpackCheckpoint puts a checkpoint into a container's directory: CRIU's images, and the writable layer, before the root file
 // system is mounted.
-func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restoring) error {
+func (k *checkpoints) unpackCheckpoint(ctx context.Context, c *container, re *restoring) error {
 	var err error
 	if re.CheckpointImage == "" {
-		err = checkpoint.Unpack(ctx, m.cfg.Jail, filepath.Clean(re.Source), re.Dir, m.cfg.CheckpointBytes)
+		err = checkpoint.Unpack(ctx, k.cfg.Jail, filepath.Clean(re.Source), re.Dir, k.cfg.CheckpointBytes)
 	} else {
 		err = checkpoint.Link(re.layer, re.Dir)
 	}
@@ -129,7 +129,7 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 	if err := checkpoint.SetHostname(re.Dir, name); err != nil {
 		return err
 	}
-	upper := rootfs.Upper(m.containers.Path(c.id))
+	upper := rootfs.Upper(k.containers.Path(c.id))
 	if err := os.MkdirAll(upper, 0o755); err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (m *Manager) unpackCheckpoint(ctx context.Context, c *container, re *restor
 		return err
 	default:
 		defer diff.Close()
-		if err := m.cfg.Images.UnpackTar(ctx, upper, diff); err != nil {
+		if err := k.cfg.Images.UnpackTar(ctx, upper, diff); err != nil {
 			return fmt.Errorf("%s: %w", checkpoint.DiffFile, err)
 		}
 	}
@@ -303,9 +303,9 @@ func (m *Manager) goOnWithLog(r *record.Container) error {
 }
 
 // dropCheckpoint ends the need for a checkpoint whose container runs, or will not.
-func (m *Manager) dropCheckpoint(c *container) {
-	if err := os.RemoveAll(filepath.Join(m.containers.Path(c.id), restoreDir)); err != nil {
-		m.log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(c.id), "error", err)
+func (k *checkpoints) dropCheckpoint(c *container) {
+	if err := os.RemoveAll(filepath.Join(k.containers.Path(c.id), restoreDir)); err != nil {
+		k.log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(c.id), "error", err)
 	}
 }
 

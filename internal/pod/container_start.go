@@ -46,15 +46,15 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if pod.Phase != record.SandboxReady {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), errSandboxNotReady)
 	}
-	handler, err := m.handler(pod.Handler)
+	handler, err := m.handlers.get(pod.Handler)
 	if err != nil {
 		return err
 	}
-	spec, err := m.spec(c)
+	spec, err := c.loadSpec()
 	if err != nil {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
-	spec.Root.Path = m.rootPath(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
+	spec.Root.Path = m.dirs.rootPath(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
 	if err := m.logs.claim(c.id, r.LogPath); err != nil {
 		return err
 	}
@@ -69,10 +69,10 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		if err := m.goOnWithLog(&r); err != nil {
 			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.id), "error", err)
 		}
-		defer m.dropCheckpoint(c)
+		defer m.checkpoints.dropCheckpoint(c)
 	}
-	if err := m.prepareDevices(ctx, c); err != nil {
-		m.startFailed(ctx, c, err)
+	if err := m.devices.prepare(ctx, c); err != nil {
+		m.teardown.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	request := &keeper.RunRequest{
@@ -94,7 +94,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	}
 	result, err := m.cfg.Keeper.Run(ctx, request)
 	if err != nil {
-		m.startFailed(ctx, c, err)
+		m.teardown.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	tracePhases(ctx, result.Phases)
@@ -116,13 +116,13 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	})
 	if err != nil {
 		// A container that no record calls running must not run.
-		m.startFailed(ctx, c, err)
+		m.teardown.startFailed(ctx, c, err)
 		return err
 	}
 	c.mu.Lock()
 	c.spec = nil
 	c.mu.Unlock()
-	m.tell(s, c.id, model.EventStarted)
+	m.events.tell(s, c.id, model.EventStarted)
 	return nil
 }
 
@@ -140,8 +140,8 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 	}
 }
 
-// spec is a container's specification, from memory when it was just created, else from disk.
-func (m *Manager) spec(c *container) (*specs.Spec, error) {
+// loadSpec is a container's specification, from memory when it was just created, else from disk.
+func (c *container) loadSpec() (*specs.Spec, error) {
 	c.mu.Lock()
 	spec := c.spec
 	c.mu.Unlock()
@@ -149,22 +149,22 @@ func (m *Manager) spec(c *container) (*specs.Spec, error) {
 		return spec, nil
 	}
 	spec = &specs.Spec{}
-	return spec, m.containers.LoadFile(c.id, specFile, spec)
+	return spec, c.LoadFile(specFile, spec)
 }
 
 // startFailed ends a container whose start went wrong.
-func (m *Manager) startFailed(ctx context.Context, c *container, cause error) {
+func (td *teardown) startFailed(ctx context.Context, c *container, cause error) {
 	clean, cancel := steps.Undoing(ctx)
 	defer cancel()
-	if err := m.cfg.Keeper.Delete(clean, c.id); err != nil {
-		m.log.Error("remove what is left of a failed start", "container", record.ShortID(c.id), "error", err)
+	if err := td.keeper.Delete(clean, c.id); err != nil {
+		td.log.Error("remove what is left of a failed start", "container", record.ShortID(c.id), "error", err)
 	}
 	code := int32(128)
 	var start *keeper.StartError
 	if errors.As(cause, &start) && start.ExitCode != 0 {
 		code = int32(start.ExitCode)
 	}
-	m.finish(c, func(r *record.Container) {
+	td.finish(c, func(r *record.Container) {
 		r.ExitCode = code
 		r.Reason = model.ReasonStartError
 		r.Message = cause.Error()

@@ -31,7 +31,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 	}
 	r, pod := c.Record(), c.sandbox.Record()
 	spec := &specs.Spec{}
-	err = m.containers.LoadFile(c.id, specFile, spec)
+	err = c.LoadFile(specFile, spec)
 	info := map[string]any{
 		"sandboxID":      r.SandboxID,
 		"pid":            r.PID,
@@ -39,7 +39,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"removing":       r.Phase == record.ContainerRemoving,
 		"cgroup":         r.Cgroup,
 		"directory":      m.containers.Path(c.id),
-		"rootfs":         m.rootPath(&pod, c.id),
+		"rootfs":         m.dirs.rootPath(&pod, c.id),
 		"writableLayer":  rootfs.Upper(m.containers.Path(c.id)),
 		"logPath":        r.LogPath,
 		"user":           r.User,
@@ -47,7 +47,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"ignored":        r.Ignored,
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
-		"diskQuotas":     m.quotas.Held(c.id),
+		"diskQuotas":     m.storage.quotas.Held(c.id),
 		"runtimeHandler": pod.Handler,
 		"setup":          r.Setup,
 		"timings":        r.Timings,

@@ -46,7 +46,7 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 		if err := m.cfg.Keeper.Signal(ctx, c.id, sig, false); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 			return fmt.Errorf("send %v to container %s: %w", sig, record.ShortID(c.id), err)
 		}
-		if err := m.letEnd(ctx, c); err != nil {
+		if err := m.teardown.letEnd(ctx, c); err != nil {
 			return fmt.Errorf("stop container %s: %w", record.ShortID(c.id), err)
 		}
 		timer := time.NewTimer(timeout)
@@ -59,20 +59,20 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 		case <-timer.C:
 		}
 	}
-	return m.kill(ctx, c)
+	return m.teardown.kill(ctx, c)
 }
 
 // kill ends all processes of a container and waits until it has exited.
-func (m *Manager) kill(ctx context.Context, c *container) error {
+func (td *teardown) kill(ctx context.Context, c *container) error {
 	if c.Record().Phase != record.ContainerRunning {
 		return nil
 	}
 	c.cutCheckpoint()
-	if err := m.cfg.Keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+	if err := td.keeper.Signal(ctx, c.id, syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
 		return fmt.Errorf("kill container %s: %w", record.ShortID(c.id), err)
 	}
-	if err := m.letEnd(ctx, c); err != nil {
-		m.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
+	if err := td.letEnd(ctx, c); err != nil {
+		td.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
 	}
 	thaw := time.NewTimer(thawAfter)
 	defer thaw.Stop()
@@ -83,19 +83,19 @@ func (m *Manager) kill(ctx context.Context, c *container) error {
 		case <-ctx.Done():
 			return fmt.Errorf("container %s was killed and has not ended: %w", record.ShortID(c.id), ctx.Err())
 		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
-			if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil {
-				m.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
+			if err := td.keeper.Resume(ctx, c.id); err != nil {
+				td.log.Debug("thaw a killed container", "container", record.ShortID(c.id), "error", err)
 			}
 		}
 	}
 }
 
 // letEnd lets a paused container take the signal that it was sent.
-func (m *Manager) letEnd(ctx context.Context, c *container) error {
+func (td *teardown) letEnd(ctx context.Context, c *container) error {
 	if !c.Record().Paused {
 		return nil
 	}
-	if err := m.cfg.Keeper.Resume(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
+	if err := td.keeper.Resume(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		return fmt.Errorf("let it go on: %w", err)
 	}
 	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
@@ -115,12 +115,12 @@ func (m *Manager) RemoveContainer(ctx context.Context, id string) error {
 		return err
 	}
 	defer releasePod()
-	return m.removeContainer(ctx, c)
+	return m.teardown.removeContainer(ctx, c)
 }
 
 // removeContainer needs the pod's op, shared or exclusive.
-func (m *Manager) removeContainer(ctx context.Context, c *container) error {
-	if err := m.kill(ctx, c); err != nil {
+func (td *teardown) removeContainer(ctx context.Context, c *container) error {
+	if err := td.kill(ctx, c); err != nil {
 		return err
 	}
 	release, err := c.hold(ctx, "remove")
@@ -128,54 +128,54 @@ func (m *Manager) removeContainer(ctx context.Context, c *container) error {
 		return err
 	}
 	defer release()
-	if m.index.goneContainer(c) {
+	if td.index.goneContainer(c) {
 		return nil
 	}
 	if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerRemoving }); err != nil {
 		return err
 	}
-	if err := m.dropContainer(ctx, c); err != nil {
+	if err := td.dropContainer(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", record.ShortID(c.id), err)
 	}
-	m.tell(c.sandbox, c.id, model.EventDeleted)
+	td.events.tell(c.sandbox, c.id, model.EventDeleted)
 	return nil
 }
 
 // dropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next start of
 // berthd finishes it. The caller holds c.op.
-func (m *Manager) dropContainer(ctx context.Context, c *container) error {
-	if err := m.releaseContainer(ctx, c); err != nil {
+func (td *teardown) dropContainer(ctx context.Context, c *container) error {
+	if err := td.releaseContainer(ctx, c); err != nil {
 		return err
 	}
-	if err := m.discard(m.containers.Path(c.id)); err != nil {
+	if err := td.trash.discard(td.containers.Path(c.id)); err != nil {
 		return err
 	}
-	m.forgetContainer(c)
+	td.forgetContainer(c)
 	return nil
 }
 
 // releaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds c.op.
-func (m *Manager) releaseContainer(ctx context.Context, c *container) error {
-	if err := m.cfg.Keeper.Delete(ctx, c.id); err != nil {
+func (td *teardown) releaseContainer(ctx context.Context, c *container) error {
+	if err := td.keeper.Delete(ctx, c.id); err != nil {
 		return err
 	}
-	if err := m.removeContainerCgroup(ctx, c.Record().Cgroup); err != nil {
+	if err := td.cgroups.removeContainer(ctx, c.Record().Cgroup); err != nil {
 		return err
 	}
-	return m.unmountContainer(c)
+	return td.storage.unmountContainer(c)
 }
 
 // forgetContainer drops a container of which nothing but its directory is left.
-func (m *Manager) forgetContainer(c *container) {
-	if err := m.discard(m.containers.Path(c.id)); err != nil {
-		m.log.Error("remove a container's directory", "container", record.ShortID(c.id), "error", err)
+func (td *teardown) forgetContainer(c *container) {
+	if err := td.trash.discard(td.containers.Path(c.id)); err != nil {
+		td.log.Error("remove a container's directory", "container", record.ShortID(c.id), "error", err)
 	}
-	m.cfg.Images.Release(c.id)
-	m.volumes.Release(c.id)
-	m.quotas.Release(c.id)
-	m.freeDevices(c)
+	td.storage.images.Release(c.id)
+	td.storage.volumes.Release(c.id)
+	td.storage.quotas.Release(c.id)
+	td.devices.free(c)
 	c.ended()
-	m.index.forgetContainer(c)
-	m.sampler.Forget(c.id)
-	m.logs.release(c.id)
+	td.index.forgetContainer(c)
+	td.sampler.Forget(c.id)
+	td.logs.release(c.id)
 }

@@ -31,7 +31,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	defer release()
 	r := c.Record()
 	pod := c.sandbox.Record()
-	handler, err := m.handler(pod.Handler)
+	handler, err := m.handlers.get(pod.Handler)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 	}
 	if len(update.DiskQuota) > 0 {
-		if err := m.updateQuotas(ctx, c, update.DiskQuota); err != nil {
+		if err := m.storage.updateQuotas(ctx, c, update.DiskQuota); err != nil {
 			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 		}
 	}
@@ -63,7 +63,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 		}
 	} else {
-		spec, err := m.spec(c)
+		spec, err := c.loadSpec()
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		resources.Devices, resources.Network = linux.Resources.Devices, linux.Resources.Network
 		linux.Resources = resources
 		next.Linux = &linux
-		if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+		if err := c.SaveFile(specFile, &next); err != nil {
 			return record.NoSpace(err)
 		}
 		c.mu.Lock()
@@ -91,7 +91,7 @@ func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, updat
 	if err != nil {
 		return err
 	}
-	spec, err := m.spec(c)
+	spec, err := c.loadSpec()
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, updat
 	next, process := *spec, *spec.Process
 	process.Rlimits = limits
 	next.Process = &process
-	if err := m.containers.SaveFile(c.id, specFile, &next); err != nil {
+	if err := c.SaveFile(specFile, &next); err != nil {
 		return record.NoSpace(err)
 	}
 	c.mu.Lock()

@@ -31,8 +31,8 @@ const (
 )
 
 // imageVolumeDir is the directory of the volume that a container's image declares, by its place in ImageVolumes.
-func (m *Manager) imageVolumeDir(id string, i int) string {
-	return filepath.Join(m.containers.Path(id), volumesDir, strconv.Itoa(i))
+func (l *layout) imageVolumeDir(id string, i int) string {
+	return filepath.Join(l.container(id), volumesDir, strconv.Itoa(i))
 }
 
 // checkVolumes refuses mounts that name a volume and cannot be meant.
@@ -120,7 +120,7 @@ func content(root, p string) (*os.File, error) {
 
 // fillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system; prepare is
 // called with each new volume while it is empty. It returns the container's mounts with the directories of all volumes in them.
-func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *record.Sandbox, layers *image.Layers, root string,
+func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sandbox, layers *image.Layers, root string,
 	prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
 	fill := func(p string, root func(context.Context) (string, error)) volume.Fill {
 		return volume.Fill{
@@ -137,13 +137,13 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *record.San
 	r := c.Record()
 	user := userNamespace(pod.Config)
 	if len(r.ImageVolumes) > 0 {
-		if err := os.Mkdir(filepath.Join(m.containers.Path(c.id), volumesDir), 0o700); err != nil {
+		if err := os.Mkdir(filepath.Join(st.dirs.container(c.id), volumesDir), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	for i, p := range r.ImageVolumes {
 		// The root file system shows owners as the pod's user namespace has them, and so will the volume.
-		dir, f := m.imageVolumeDir(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
+		dir, f := st.dirs.imageVolumeDir(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
 		if user != nil {
 			f.UID, f.GID = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
 		}
@@ -159,16 +159,16 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *record.San
 		}
 		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
 		isMounted = true
-		return m.cfg.Rootfs.Mount(ctx, rootfs.Options{Dir: m.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
+		return st.rootfs.Mount(ctx, rootfs.Options{Dir: st.dirs.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
 	}
 	defer func() {
 		if isMounted {
-			err = errors.Join(err, m.cfg.Rootfs.Unmount(m.plainDir(c.id)))
+			err = errors.Join(err, st.rootfs.Unmount(st.dirs.plainDir(c.id)))
 		}
 	}()
 	for i, mount := range r.Config.Mounts {
 		if mount.Volume != "" {
-			mount.HostPath, err = m.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))
+			mount.HostPath, err = st.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))
 			if err != nil {
 				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
 			}
@@ -182,4 +182,4 @@ func (m *Manager) fillVolumes(ctx context.Context, c *container, pod *record.San
 	return mounts, nil
 }
 
-func (m *Manager) plainDir(id string) string { return filepath.Join(m.containers.Path(id), plainDir) }
+func (l *layout) plainDir(id string) string { return filepath.Join(l.container(id), plainDir) }

@@ -2,10 +2,12 @@ package pod
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 
 	"berth/internal/model"
+	"berth/internal/namespace"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -25,29 +27,49 @@ const (
 	rootsDir      = "rootfs" // mount points of root file systems of a pod with a user namespace, by container
 )
 
+// layout is where things of pods and containers are in the file system.
+type layout struct {
+	root  string // Config.Root
+	state string // Config.State
+}
+
+func (l *layout) pods() string       { return filepath.Join(l.root, "pods") }
+func (l *layout) containers() string { return filepath.Join(l.root, "containers") }
+func (l *layout) trash() string      { return filepath.Join(l.root, "trash") }
+
+// netns is where the network namespace of a pod is pinned, if it has one.
+func (l *layout) netns(id string) string { return l.namespaces(id).Path(namespace.Network) }
+
+func (l *layout) namespaces(id string) namespace.Set {
+	return namespace.Set{Dir: filepath.Join(l.statePod(id), namespacesDir)}
+}
+
+// container is the directory of a container, in which its record is.
+func (l *layout) container(id string) string { return filepath.Join(l.containers(), id) }
+
 // makeDirs makes the directories that all pods have in common, and takes from those that are there what an earlier version of
 // Berth let others do.
-func (m *Manager) makeDirs() error {
-	for _, dir := range []string{m.pods.Dir(), m.containers.Dir(), m.trashDir()} {
+func (l *layout) makeDirs(log *slog.Logger) error {
+	for _, dir := range []string{l.pods(), l.containers(), l.trash()} {
 		if err := state.MakeDir(dir, 0o700); err != nil {
 			return err
 		}
 		if err := state.HideEntries(dir); err != nil {
-			m.log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
+			log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
 		}
 	}
-	if err := state.MakeDir(m.attachDir(), 0o700); err != nil {
+	if err := state.MakeDir(l.attachDir(), 0o700); err != nil {
 		return err
 	}
 	// The keeper's files in it have no names. A name is left where it was killed between the making of a file and that. The directory
 	// stays, since a disk that is full has no room for another.
-	if err := emptyDir(m.attachDir()); err != nil {
+	if err := emptyDir(l.attachDir()); err != nil {
 		return err
 	}
-	if err := passable(m.cfg.State); err != nil {
+	if err := passable(l.state); err != nil {
 		return err
 	}
-	return state.MakeDir(m.statePods(), 0o711)
+	return state.MakeDir(l.statePods(), 0o711)
 }
 
 func emptyDir(dir string) error {
@@ -71,16 +93,16 @@ func passable(dir string) error {
 }
 
 // attachDir is where the keeper keeps what attached clients do not take.
-func (m *Manager) attachDir() string { return filepath.Join(m.cfg.Root, "attach") }
+func (l *layout) attachDir() string { return filepath.Join(l.root, "attach") }
 
-func (m *Manager) statePods() string { return filepath.Join(m.cfg.State, "pods") }
+func (l *layout) statePods() string { return filepath.Join(l.state, "pods") }
 
 // statePod is where a pod keeps what a reboot may lose.
-func (m *Manager) statePod(id string) string { return filepath.Join(m.statePods(), id) }
+func (l *layout) statePod(id string) string { return filepath.Join(l.statePods(), id) }
 
 // makeStatePod makes the directory of a pod below Config.State, or corrects the mode of the one that is there.
-func (m *Manager) makeStatePod(r *record.Sandbox) error {
-	dir := m.statePod(r.ID)
+func (l *layout) makeStatePod(r *record.Sandbox) error {
+	dir := l.statePod(r.ID)
 	user := userNamespace(r.Config)
 	if user == nil {
 		return state.MakeDir(dir, 0o700)
@@ -96,17 +118,17 @@ func (m *Manager) makeStatePod(r *record.Sandbox) error {
 }
 
 // rootPath is where the root file system of a container is mounted.
-func (m *Manager) rootPath(pod *record.Sandbox, id string) string {
+func (l *layout) rootPath(pod *record.Sandbox, id string) string {
 	if userNamespace(pod.Config) == nil {
-		return rootfs.Path(m.containers.Path(id))
+		return rootfs.Path(l.container(id))
 	}
-	return filepath.Join(m.statePod(pod.ID), rootsDir, id)
+	return filepath.Join(l.statePod(pod.ID), rootsDir, id)
 }
 
 // unmountRoot unmounts the root file system of a container. It is idempotent.
-func (m *Manager) unmountRoot(pod *record.Sandbox, id string) error {
-	at := m.rootPath(pod, id)
-	if err := m.cfg.Rootfs.Unmount(m.containers.Path(id), at); err != nil {
+func (st *storage) unmountRoot(pod *record.Sandbox, id string) error {
+	at := st.dirs.rootPath(pod, id)
+	if err := st.rootfs.Unmount(st.dirs.container(id), at); err != nil {
 		return err
 	}
 	if userNamespace(pod.Config) == nil {

@@ -70,6 +70,18 @@ func (h *hub) publish(make func() model.ContainerEvent) {
 	}
 }
 
+// events tells subscribers what happens to the pods of an index.
+type events struct {
+	hub
+	index *index
+}
+
+func newEvents(x *index) *events {
+	ev := &events{index: x}
+	ev.init()
+	return ev
+}
+
 // Subscribe follows what happens to pods and containers until ctx ends; the channel is closed then, and also when the
 // subscriber is too far behind.
 func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
@@ -80,8 +92,8 @@ func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
 
 // tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's own ID
 // for an event of the sandbox. The caller does not hold m.index.mu.
-func (m *Manager) tell(s *sandbox, containerID string, what model.ContainerEventType) {
-	m.events.publish(func() model.ContainerEvent {
+func (ev *events) tell(s *sandbox, containerID string, what model.ContainerEventType) {
+	ev.publish(func() model.ContainerEvent {
 		e := model.ContainerEvent{
 			ContainerID: containerID,
 			SandboxID:   s.id,
@@ -91,10 +103,10 @@ func (m *Manager) tell(s *sandbox, containerID string, what model.ContainerEvent
 		}
 		// A kubelet forgets the whole pod once it hears that a sandbox of it is gone. It must not while another attempt
 		// lives, so that it is not told then whose the sandbox was.
-		if what == model.EventDeleted && containerID == s.id && m.index.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
+		if what == model.EventDeleted && containerID == s.id && ev.index.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
 			e.Sandbox = nil
 		}
-		for _, c := range m.index.containersOf(s.id) {
+		for _, c := range ev.index.containersOf(s.id) {
 			if st := c.Status(); st != nil {
 				e.Containers = append(e.Containers, st)
 			}

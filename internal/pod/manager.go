@@ -18,7 +18,6 @@ import (
 	"berth/internal/jail"
 	"berth/internal/keeper"
 	"berth/internal/model"
-	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
@@ -134,25 +133,29 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Manager runs the node's pods. Its methods may be called concurrently.
+// Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They may be
+// called concurrently. What the calls work with is owned by the types below.
 type Manager struct {
-	cfg        Config
-	log        *slog.Logger
+	cfg      Config
+	log      *slog.Logger
+	handlers handlers
+
 	pods       *record.Sandboxes
 	containers *record.Containers
 	index      *index
 	logs       *logs
-	sampler    *stats.Sampler
-	left       state.Records // leftCgroups, by pod
-	volumes    *volume.Store
-	quotas     *quota.Ledger
-	cgroups    cgroupUse
+	events     *events
 
-	events hub
+	dirs        *layout
+	cgroups     *cgroups
+	parts       *sandboxParts
+	storage     *storage
+	devices     *devices
+	checkpoints *checkpoints
+	readings    *readings
+	teardown    *teardown
+	watch       *watch
 
-	unfinished []func() // what New has found and not brought to its end; see later
-
-	trashed    chan struct{} // something is in the trash
 	background sync.WaitGroup
 	stop       context.CancelFunc
 	ctx        context.Context // ends with Close
@@ -161,37 +164,7 @@ type Manager struct {
 // New reads the records, compares them with the kernel and the keeper, adopts what lives, removes what does not, and follows
 // the keeper's events from then on. The caller holds the lock of Config.Root.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
-	if cfg.Rootfs == nil {
-		cfg.Rootfs = overlays{}
-	}
-	m := &Manager{
-		cfg:        cfg,
-		log:        cfg.Log,
-		containers: record.NewContainers(filepath.Join(cfg.Root, "containers"), cfg.Log),
-		index:      newIndex(),
-		logs:       newLogs(),
-		left:       state.Records{Dir: filepath.Join(cfg.Root, "cgroups"), File: "left.json"},
-		cgroups:    newCgroupUse(),
-	}
-	netns := func(id string) string { return m.namespaces(id).Path(namespace.Network) }
-	m.pods = record.NewSandboxes(filepath.Join(cfg.Root, "pods"), netns, cfg.Log)
-	m.trashed = make(chan struct{}, 1)
-	m.events.init()
-	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := m.makeDirs(); err != nil {
-		return nil, err
-	}
-	for _, dir := range []string{m.pods.Dir(), m.containers.Dir(), m.statePods()} {
-		state.Spread(dir)
-	}
-	var err error
-	if m.sampler, err = stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: m.containers.Dir(), Logger: cfg.Log}); err != nil {
-		return nil, err
-	}
-	if m.quotas, err = quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log); err != nil {
-		return nil, err
-	}
-	m.volumes, err = volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: m.discard, Log: cfg.Log})
+	m, err := newManager(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -203,17 +176,73 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept", "handler", name, "error", err)
 		}
 	}
-	if err := m.reconcile(ctx); err != nil {
+	r := &recovery{m: m}
+	if err := r.reconcile(ctx); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
 	}
-	m.background.Go(m.watchKeeper)
-	m.background.Go(m.watchNamespaces)
-	m.background.Go(m.emptyTrash)
-	for _, work := range m.unfinished {
+	m.background.Go(m.watch.watchKeeper)
+	m.background.Go(m.watch.watchNamespaces)
+	m.background.Go(m.teardown.trash.empty)
+	for _, work := range r.unfinished {
 		m.background.Go(work)
 	}
-	m.unfinished = nil
+	return m, nil
+}
+
+// newManager makes a Manager that knows no pod yet, and the directories and stores that it works with.
+func newManager(ctx context.Context, cfg Config) (*Manager, error) {
+	if cfg.Rootfs == nil {
+		cfg.Rootfs = overlays{}
+	}
+	dirs := &layout{root: cfg.Root, state: cfg.State}
+	if err := dirs.makeDirs(cfg.Log); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{dirs.pods(), dirs.containers(), dirs.statePods()} {
+		state.Spread(dir)
+	}
+	m := &Manager{
+		cfg:        cfg,
+		log:        cfg.Log,
+		handlers:   handlers{byName: cfg.Handlers, standard: cfg.Default},
+		pods:       record.NewSandboxes(dirs.pods(), dirs.netns, cfg.Log),
+		containers: record.NewContainers(dirs.containers(), cfg.Log),
+		index:      newIndex(),
+		logs:       newLogs(),
+		dirs:       dirs,
+	}
+	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	m.events = newEvents(m.index)
+	trash := newTrash(m.ctx, dirs.trash(), cfg.Log)
+	m.cgroups = newCgroups(m.ctx, &cfg, &m.background)
+	m.devices = &devices{manager: cfg.Devices, index: m.index}
+	m.parts = &sandboxParts{
+		dirs: dirs, cgroups: m.cgroups, handlers: m.handlers, keeper: cfg.Keeper, network: cfg.Network, systemd: cfg.SystemdCgroup,
+	}
+	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.containers(), Logger: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	m.readings = &readings{sampler: sampler, index: m.index, dirs: dirs, cgroups: m.cgroups}
+	quotas, err := quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: trash.discard, Log: cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	m.storage = &storage{dirs: dirs, index: m.index, images: cfg.Images, rootfs: cfg.Rootfs, quotas: quotas, volumes: volumes}
+	m.checkpoints = &checkpoints{containers: m.containers, cfg: &m.cfg, log: cfg.Log}
+	m.teardown = &teardown{
+		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs, events: m.events, dirs: dirs,
+		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices, sampler: sampler, log: cfg.Log,
+	}
+	m.watch = &watch{
+		keeper: cfg.Keeper, index: m.index, dirs: dirs, events: m.events, teardown: m.teardown,
+		ctx: m.ctx, background: &m.background, log: cfg.Log,
+	}
 	return m, nil
 }
 
@@ -221,27 +250,28 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 func (m *Manager) Close() error {
 	m.stop()
 	m.background.Wait()
-	m.quotas.Close()
+	m.storage.quotas.Close()
 	m.events.close()
-	m.sampler.Close()
+	m.readings.sampler.Close()
 	return nil
 }
 
-func (m *Manager) trashDir() string { return filepath.Join(m.cfg.Root, "trash") }
-
-func (m *Manager) namespaces(id string) namespace.Set {
-	return namespace.Set{Dir: filepath.Join(m.statePod(id), namespacesDir)}
+// handlers are the node's runtime handlers.
+type handlers struct {
+	byName   map[string]Handler
+	standard string // of requests that name none
 }
 
-func (m *Manager) handler(name string) (Handler, error) {
+// get finds a runtime handler; one that is not configured is errdefs.ErrNotFound.
+func (h handlers) get(name string) (Handler, error) {
 	if name == "" {
-		name = m.cfg.Default
+		name = h.standard
 	}
-	h, ok := m.cfg.Handlers[name]
+	found, ok := h.byName[name]
 	if !ok {
 		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
 	}
-	return h, nil
+	return found, nil
 }
 
 func toJSON(v any) string {

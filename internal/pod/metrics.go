@@ -36,15 +36,15 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 
 	targets := make([]stats.Target, 0, len(sandboxes)+len(containers))
 	for _, s := range sandboxes {
-		targets = append(targets, m.sandboxTarget(s))
+		targets = append(targets, m.readings.sandboxTarget(s))
 	}
 	for _, c := range containers {
-		t := m.containerTarget(c)
+		t := m.readings.containerTarget(c)
 		t.PID = c.Status().PID
 		targets = append(targets, t)
 	}
-	readings := m.sampler.Details(ctx, targets)
-	m.forgetGone(targets)
+	readings := m.readings.sampler.Details(ctx, targets)
+	m.readings.forgetGone(targets)
 
 	out := make([]model.SandboxMetrics, len(sandboxes))
 	for i, s := range sandboxes {

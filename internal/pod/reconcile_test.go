@@ -44,8 +44,8 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 		{name: "the keeper does not tell", answers: []any{errors.New("broken")}, unknown: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}
-			row, known := m.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
+			rc := &recovery{m: &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}}
+			row, known := rc.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
 			if known == c.unknown {
 				t.Errorf("known: %v", known)
 			}

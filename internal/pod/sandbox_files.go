@@ -42,29 +42,29 @@ const (
 	shmDir = "shm"
 )
 
-func (m *Manager) filesPath(id string) string { return filepath.Join(m.statePod(id), filesDir) }
+func (l *layout) filesPath(id string) string { return filepath.Join(l.statePod(id), filesDir) }
 
-func (m *Manager) podFile(id, name string) string {
-	return filepath.Join(m.filesPath(id), etcDir, name)
+func (l *layout) podFile(id, name string) string {
+	return filepath.Join(l.filesPath(id), etcDir, name)
 }
 
 // ownShm tells whether a pod has an IPC namespace and a /dev/shm of its own, not the node's.
 func ownShm(cfg *model.SandboxConfig) bool { return cfg.Security.Namespaces.IPC != model.NamespaceNode }
 
-func (m *Manager) shmPath(r *record.Sandbox) string {
+func (l *layout) shmPath(r *record.Sandbox) string {
 	if !r.SharedTmpfs {
-		return m.earlierShm(r.ID)
+		return l.earlierShm(r.ID)
 	}
-	return filepath.Join(m.filesPath(r.ID), shmDir)
+	return filepath.Join(l.filesPath(r.ID), shmDir)
 }
 
 // earlierShm is where an earlier version of Berth mounted a tmpfs for /dev/shm alone.
-func (m *Manager) earlierShm(id string) string { return filepath.Join(m.statePod(id), shmDir) }
+func (l *layout) earlierShm(id string) string { return filepath.Join(l.statePod(id), shmDir) }
 
 // makeFiles makes a pod's tmpfs with all that is on it.
-func (m *Manager) makeFiles(s *sandbox) error {
+func (p *sandboxParts) makeFiles(s *sandbox) error {
 	r := s.Record()
-	if err := m.mountFiles(&r, ownShm(r.Config)); err != nil {
+	if err := p.mountFiles(&r, ownShm(r.Config)); err != nil {
 		return err
 	}
 	return s.Update(record.Draft, func(r *record.Sandbox) { r.SharedTmpfs = true })
@@ -72,21 +72,21 @@ func (m *Manager) makeFiles(s *sandbox) error {
 
 // adoptFiles makes the files of a pod that an earlier version of Berth has made anew, on a tmpfs: that version kept them on the disk,
 // where nothing bounds them. Containers that run keep the old ones.
-func (m *Manager) adoptFiles(s *sandbox) error {
+func (p *sandboxParts) adoptFiles(s *sandbox) error {
 	r := s.Record()
 	if r.SharedTmpfs {
 		return nil
 	}
-	if _, err := os.Lstat(m.podFile(s.id, podFiles[len(podFiles)-1])); err == nil {
+	if _, err := os.Lstat(p.dirs.podFile(s.id, podFiles[len(podFiles)-1])); err == nil {
 		return nil // this has been done already
 	}
-	if err := unmountTmpfs(m.filesPath(s.id)); err != nil {
+	if err := unmountTmpfs(p.dirs.filesPath(s.id)); err != nil {
 		return err
 	}
-	return m.mountFiles(&r, false)
+	return p.mountFiles(&r, false)
 }
 
-func (m *Manager) mountFiles(r *record.Sandbox, shm bool) error {
+func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 	content, err := podFileContent(r)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (m *Manager) mountFiles(r *record.Sandbox, shm bool) error {
 			size += len(data)
 		}
 	}
-	path := m.filesPath(r.ID)
+	path := p.dirs.filesPath(r.ID)
 	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
@@ -131,7 +131,7 @@ func (m *Manager) mountFiles(r *record.Sandbox, shm bool) error {
 		return err
 	}
 	for i, name := range podFiles {
-		file := m.podFile(r.ID, name)
+		file := p.dirs.podFile(r.ID, name)
 		if err := made(file, os.WriteFile(file, content[i], 0o644)); err != nil {
 			return fmt.Errorf("the pod's %s: %w", name, err)
 		}
@@ -140,8 +140,8 @@ func (m *Manager) mountFiles(r *record.Sandbox, shm bool) error {
 }
 
 // unmountFiles takes a pod's tmpfs away. It is idempotent.
-func (m *Manager) unmountFiles(id string) error {
-	return errors.Join(unmountTmpfs(m.filesPath(id)), unmountTmpfs(m.earlierShm(id)))
+func (p *sandboxParts) unmountFiles(id string) error {
+	return errors.Join(unmountTmpfs(p.dirs.filesPath(id)), unmountTmpfs(p.dirs.earlierShm(id)))
 }
 
 func unmountTmpfs(path string) error {

@@ -19,8 +19,8 @@ const lookAtNamespaces = 5 * time.Second
 
 // lostNamespace is a namespace that a pod's record promises and that is not there, such as "net namespace"; empty: all are there. After
 // a reboot they are not.
-func (m *Manager) lostNamespace(s *sandbox) string {
-	r, set := s.Record(), m.namespaces(s.id)
+func (l *layout) lostNamespace(s *sandbox) string {
+	r, set := s.Record(), l.namespaces(s.id)
 	for _, part := range []struct {
 		kind     namespace.Kind
 		promised bool
@@ -41,21 +41,21 @@ func (m *Manager) lostNamespace(s *sandbox) string {
 func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
 
 // breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds s.op.
-func (m *Manager) breakSandbox(s *sandbox, lost string) error {
+func (w *watch) breakSandbox(s *sandbox, lost string) error {
 	metadata := s.Record().Config.Metadata
-	m.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
+	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
 	return s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxBroken; r.ReaperPID = 0 })
 }
 
 // checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
-func (m *Manager) checkParts(ctx context.Context, s *sandbox) error {
+func (w *watch) checkParts(ctx context.Context, s *sandbox) error {
 	r := s.Record()
 	if r.Phase != record.SandboxReady {
 		return nil
 	}
-	lost := m.lostNamespace(s)
+	lost := w.dirs.lostNamespace(s)
 	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
-		rows, err := m.keeperRows(ctx)
+		rows, err := keeperRows(ctx, w.keeper)
 		if err != nil {
 			return err
 		}
@@ -66,37 +66,37 @@ func (m *Manager) checkParts(ctx context.Context, s *sandbox) error {
 	if lost == "" {
 		return nil
 	}
-	return m.breakSandbox(s, lost)
+	return w.breakSandbox(s, lost)
 }
 
 // watchNamespaces marks ready pods whose namespaces somebody has taken away. No call waits for it.
-func (m *Manager) watchNamespaces() {
+func (w *watch) watchNamespaces() {
 	tick := time.NewTicker(lookAtNamespaces)
 	defer tick.Stop()
 	for {
 		select {
-		case <-m.ctx.Done():
+		case <-w.ctx.Done():
 			return
 		case <-tick.C:
 		}
-		m.index.mu.RLock()
-		ready := make([]*sandbox, 0, len(m.index.pods))
-		for _, s := range m.index.pods {
+		w.index.mu.RLock()
+		ready := make([]*sandbox, 0, len(w.index.pods))
+		for _, s := range w.index.pods {
 			if s.Status().State == model.SandboxReady {
 				ready = append(ready, s)
 			}
 		}
-		m.index.mu.RUnlock()
+		w.index.mu.RUnlock()
 		for _, s := range ready {
-			m.checkNamespaces(s)
+			w.checkNamespaces(s)
 		}
 	}
 }
 
 // checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
 // by one is looked at another time.
-func (m *Manager) checkNamespaces(s *sandbox) {
-	if m.lostNamespace(s) == "" {
+func (w *watch) checkNamespaces(s *sandbox) {
+	if w.dirs.lostNamespace(s) == "" {
 		return
 	}
 	release := s.op.TryShared()
@@ -104,13 +104,13 @@ func (m *Manager) checkNamespaces(s *sandbox) {
 		return
 	}
 	defer release()
-	lost := m.lostNamespace(s)
-	if lost == "" || s.Record().Phase != record.SandboxReady || m.index.gone(s) {
+	lost := w.dirs.lostNamespace(s)
+	if lost == "" || s.Record().Phase != record.SandboxReady || w.index.gone(s) {
 		return
 	}
-	if err := m.breakSandbox(s, lost); err != nil {
-		m.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.id), "error", err)
+	if err := w.breakSandbox(s, lost); err != nil {
+		w.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.id), "error", err)
 		return
 	}
-	m.tell(s, s.id, model.EventStopped)
+	w.events.tell(s, s.id, model.EventStopped)
 }

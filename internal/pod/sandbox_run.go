@@ -23,7 +23,7 @@ import (
 //
 // A name in use is errdefs.ErrAlreadyExists, an unknown handler errdefs.ErrNotFound.
 func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (string, error) {
-	if _, err := m.handler(handler); err != nil {
+	if _, err := m.handlers.get(handler); err != nil {
 		return "", err
 	}
 	if err := m.checkUserNamespace(cfg, handler); err != nil {
@@ -32,7 +32,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
 		return "", fmt.Errorf("config.linux.sysctls: %w", err)
 	}
-	if err := m.checkDevices(cfg); err != nil {
+	if err := m.devices.check(cfg); err != nil {
 		return "", err
 	}
 	if cfg.Security.Namespaces.PID == "" {
@@ -46,12 +46,12 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		Handler: handler,
 		Phase:   record.SandboxCreating,
 	}
-	if err := m.placeCgroup(&r); err != nil {
+	if err := m.cgroups.place(&r); err != nil {
 		return "", err
 	}
 	label, err := ocispec.NewLabel(cfg.Security.SELinux)
 	if err != nil {
-		m.leaveCgroup(&r)
+		m.cgroups.leave(&r)
 		return "", err
 	}
 	r.Label = label
@@ -60,7 +60,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	s, err := m.index.addSandbox(m.pods, r, op)
 	if err != nil {
 		label.Release()
-		m.leaveCgroup(&r)
+		m.cgroups.leave(&r)
 		return "", err
 	}
 	cfg = s.Record().Config
@@ -73,22 +73,22 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		},
 		{
 			Name: "limit the pod's cgroup",
-			Do:   func(context.Context) error { return m.limitPod(new(s.Record())) },
+			Do:   func(context.Context) error { return m.cgroups.limitPod(new(s.Record())) },
 		},
-	}, m.buildSandbox(s, nil)...), s.ready)
+	}, m.parts.steps(s, nil)...), s.ready)
 	if err != nil {
 		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
 		clean, cancel := steps.Undoing(ctx)
 		defer cancel()
 		if undone {
-			m.forgetSandbox(s)
-		} else if rmErr := m.removeSandboxLocked(clean, s); rmErr != nil {
+			m.teardown.forgetSandbox(s)
+		} else if rmErr := m.teardown.removeSandbox(clean, s); rmErr != nil {
 			log.Error("remove a pod that failed to start", "error", rmErr)
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, record.NoSpace(err))
 	}
-	m.tell(s, s.id, model.EventCreated)
-	m.tell(s, s.id, model.EventStarted)
+	m.events.tell(s, s.id, model.EventCreated)
+	m.events.tell(s, s.id, model.EventStarted)
 	log.Debug("pod runs", "ips", s.Record().IPs)
 	return s.id, nil
 }
@@ -101,35 +101,45 @@ func (s *sandbox) ready(timings []steps.Timing) error {
 	})
 }
 
-// buildSandbox are the steps that make a pod's parts: its namespaces, network, files and init. A pod that had a network
+// sandboxParts makes and removes the parts of pods: namespaces, network, files, init. The caller holds the pod's lock.
+type sandboxParts struct {
+	dirs     *layout
+	cgroups  *cgroups
+	handlers handlers
+	keeper   Keeper
+	network  network.Provider
+	systemd  bool
+}
+
+// steps are those that make a pod's parts: its namespaces, network, files and init. A pod that had a network
 // before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
 // next try.
-func (m *Manager) buildSandbox(s *sandbox, before *network.Result) []steps.Step {
+func (p *sandboxParts) steps(s *sandbox, before *network.Result) []steps.Step {
 	return []steps.Step{
 		{
 			Name: "make the pod's namespaces",
-			Do:   func(context.Context) error { return m.makeNamespaces(s) },
-			Undo: func(context.Context) error { return m.namespaces(s.id).Remove() },
+			Do:   func(context.Context) error { return p.makeNamespaces(s) },
+			Undo: func(context.Context) error { return p.dirs.namespaces(s.id).Remove() },
 		},
 		{
 			Name: "set up the pod's network",
-			Do:   func(ctx context.Context) error { return m.setUpNetwork(ctx, s, before) },
+			Do:   func(ctx context.Context) error { return p.setUpNetwork(ctx, s, before) },
 			Undo: func(ctx context.Context) error {
 				if before != nil {
 					return nil
 				}
-				return m.tearDownNetwork(ctx, s)
+				return p.tearDownNetwork(ctx, s)
 			},
 		},
 		{
 			Name: "make the pod's files and shared memory",
-			Do:   func(context.Context) error { return m.makeFiles(s) },
-			Undo: func(context.Context) error { return m.unmountFiles(s.id) },
+			Do:   func(context.Context) error { return p.makeFiles(s) },
+			Undo: func(context.Context) error { return p.unmountFiles(s.id) },
 		},
 		{
 			Name: "start the pod's init",
-			Do:   func(ctx context.Context) error { return m.startReaper(ctx, s) },
-			Undo: func(ctx context.Context) error { return m.stopReaper(ctx, s) },
+			Do:   func(ctx context.Context) error { return p.startReaper(ctx, s) },
+			Undo: func(ctx context.Context) error { return p.stopReaper(ctx, s) },
 		},
 	}
 }
@@ -156,7 +166,7 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 	if err := ocispec.CheckUserNamespace(user); err != nil {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	h, err := m.handler(handler)
+	h, err := m.handlers.get(handler)
 	if err != nil {
 		return err
 	}
@@ -169,10 +179,10 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 	return nil
 }
 
-func (m *Manager) makeNamespaces(s *sandbox) error {
+func (p *sandboxParts) makeNamespaces(s *sandbox) error {
 	r := s.Record()
 	cfg := r.Config
-	if err := m.makeStatePod(&r); err != nil {
+	if err := p.dirs.makeStatePod(&r); err != nil {
 		return err
 	}
 	o := namespace.Options{Sysctls: cfg.Sysctls}
@@ -189,17 +199,17 @@ func (m *Manager) makeNamespaces(s *sandbox) error {
 	} else if len(o.Kinds) == 0 {
 		return nil
 	}
-	return m.namespaces(s.id).Create(o)
+	return p.dirs.namespaces(s.id).Create(o)
 }
 
 // networkPod is a pod as its network sees it.
-func (m *Manager) networkPod(r *record.Sandbox) *network.Pod {
+func (p *sandboxParts) networkPod(r *record.Sandbox) *network.Pod {
 	return &network.Pod{
 		ID:           r.ID,
 		Name:         r.Config.Metadata.Name,
 		Namespace:    r.Config.Metadata.Namespace,
 		UID:          r.Config.Metadata.UID,
-		NetNS:        m.namespaces(r.ID).Path(namespace.Network),
+		NetNS:        p.dirs.namespaces(r.ID).Path(namespace.Network),
 		Ports:        r.Config.PortMappings,
 		Labels:       r.Config.Labels,
 		Annotations:  r.Config.Annotations,
@@ -208,14 +218,14 @@ func (m *Manager) networkPod(r *record.Sandbox) *network.Pod {
 	}
 }
 
-func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox, before *network.Result) error {
+func (p *sandboxParts) setUpNetwork(ctx context.Context, s *sandbox, before *network.Result) error {
 	r := s.Record()
 	if r.NodeNetwork() {
 		return nil
 	}
-	pod := m.networkPod(&r)
+	pod := p.networkPod(&r)
 	pod.Before = before
-	result, err := m.cfg.Network.Setup(ctx, pod)
+	result, err := p.network.Setup(ctx, pod)
 	if err != nil {
 		return err
 	}
@@ -230,21 +240,21 @@ func (m *Manager) setUpNetwork(ctx context.Context, s *sandbox, before *network.
 	})
 }
 
-func (m *Manager) tearDownNetwork(ctx context.Context, s *sandbox) error {
+func (p *sandboxParts) tearDownNetwork(ctx context.Context, s *sandbox) error {
 	r := s.Record()
 	if r.NodeNetwork() {
 		return nil
 	}
-	return m.cfg.Network.Teardown(ctx, m.networkPod(&r))
+	return p.network.Teardown(ctx, p.networkPod(&r))
 }
 
 // startReaper gives a pod whose containers share a PID namespace the init that such a namespace needs.
-func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
+func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 	r := s.Record()
 	if r.Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
-	root := m.reaperRoot(s.id)
+	root := p.dirs.reaperRoot(s.id)
 	// In a user namespace nobody but the node could make these.
 	for _, dir := range []string{"proc", "dev"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -260,23 +270,23 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{
 		SandboxID:   s.id,
 		Rootfs:      root,
-		Namespaces:  m.namespacePaths(&r),
-		CgroupsPath: m.cgroupPath(r.CgroupParent, s.id),
+		Namespaces:  p.dirs.namespacePaths(&r),
+		CgroupsPath: p.cgroups.path(r.CgroupParent, s.id),
 		Label:       r.Label,
 	})
 	if err != nil {
 		return err
 	}
-	handler, err := m.handler(r.Handler)
+	handler, err := p.handlers.get(r.Handler)
 	if err != nil {
 		return err
 	}
-	result, err := m.cfg.Keeper.Run(ctx, &keeper.RunRequest{
+	result, err := p.keeper.Run(ctx, &keeper.RunRequest{
 		ID:            s.id,
 		PodID:         s.id,
 		Name:          "init",
 		Spec:          spec,
-		SystemdCgroup: m.cfg.SystemdCgroup,
+		SystemdCgroup: p.systemd,
 		Setup:         handler.Setup,
 		Reaper:        true,
 	})
@@ -287,24 +297,24 @@ func (m *Manager) startReaper(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	return m.namespaces(s.id).PinProcess(namespace.PID, result.PID)
+	return p.dirs.namespaces(s.id).PinProcess(namespace.PID, result.PID)
 }
 
-func (m *Manager) reaperRoot(id string) string { return filepath.Join(m.statePod(id), initDir) }
+func (l *layout) reaperRoot(id string) string { return filepath.Join(l.statePod(id), initDir) }
 
-func (m *Manager) stopReaper(ctx context.Context, s *sandbox) error {
+func (p *sandboxParts) stopReaper(ctx context.Context, s *sandbox) error {
 	if s.Record().Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
-	if err := m.cfg.Keeper.Delete(ctx, s.id); err != nil {
+	if err := p.keeper.Delete(ctx, s.id); err != nil {
 		return err
 	}
-	return os.RemoveAll(m.reaperRoot(s.id))
+	return os.RemoveAll(p.dirs.reaperRoot(s.id))
 }
 
 // namespacePaths are the pins of a pod's shared namespaces; empty where it lives in the node's.
-func (m *Manager) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
-	set := m.namespaces(r.ID)
+func (l *layout) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
+	set := l.namespaces(r.ID)
 	var n ocispec.Namespaces
 	if !r.NodeNetwork() {
 		n.Network = set.Path(namespace.Network)
@@ -320,21 +330,19 @@ func (m *Manager) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
 }
 
 // forgetSandbox drops a sandbox of which nothing but the record is left.
-func (m *Manager) forgetSandbox(s *sandbox) {
+func (td *teardown) forgetSandbox(s *sandbox) {
 	r := s.Record()
-	m.leaveCgroup(&r) // while the record says what is to be removed
-	if err := m.discard(m.pods.Path(s.id)); err != nil {
-		m.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
+	td.cgroups.leave(&r) // while the record says what is to be removed
+	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
+		td.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
 	}
-	if err := rootfs.Remove(context.Background(), m.statePod(s.id)); err != nil {
-		m.log.Error("remove a pod's state directory", "id", record.ShortID(s.id), "error", err)
+	if err := rootfs.Remove(context.Background(), td.dirs.statePod(s.id)); err != nil {
+		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.id), "error", err)
 	}
-	if m.cfg.Devices != nil {
-		m.cfg.Devices.FreePod(s.id)
-	}
+	td.devices.freePod(s.id)
 	r.Label.Release()
-	m.index.forgetSandbox(s)
-	m.sampler.Forget(s.id)
+	td.index.forgetSandbox(s)
+	td.sampler.Forget(s.id)
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

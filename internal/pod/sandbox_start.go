@@ -31,7 +31,7 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	if m.index.gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
-	if err := m.checkParts(ctx, s); err != nil {
+	if err := m.watch.checkParts(ctx, s); err != nil {
 		return err
 	}
 	switch phase := s.Record().Phase; phase {
@@ -53,17 +53,17 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 		return err
 	}
 	// What runs in parts that are lost can neither be reached nor come along.
-	if err := m.killContainers(ctx, s); err != nil {
+	if err := m.teardown.killContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
-	if err := errors.Join(m.stopReaper(ctx, s), m.namespaces(s.id).Remove(), m.unmountFiles(s.id)); err != nil {
+	if err := errors.Join(m.parts.stopReaper(ctx, s), m.dirs.namespaces(s.id).Remove(), m.parts.unmountFiles(s.id)); err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.id), err)
 	}
 	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
-		Do:   func(context.Context) error { return m.limitPod(&old) },
-	}}, m.buildSandbox(s, before)...), s.ready)
+		Do:   func(context.Context) error { return m.cgroups.limitPod(&old) },
+	}}, m.parts.steps(s, before)...), s.ready)
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0
@@ -71,7 +71,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 		err = errors.Join(err, back)
 		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, record.NoSpace(err))
 	}
-	m.tell(s, s.id, model.EventStarted)
+	m.events.tell(s, s.id, model.EventStarted)
 	return nil
 }
 

@@ -28,8 +28,8 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	r := s.Record()
 	namespaces := map[string]string{}
 	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
-		if m.namespaces(s.id).Pinned(k) {
-			namespaces[string(k)] = m.namespaces(s.id).Path(k)
+		if m.dirs.namespaces(s.id).Pinned(k) {
+			namespaces[string(k)] = m.dirs.namespaces(s.id).Path(k)
 		}
 	}
 	info := map[string]string{"info": toJSON(map[string]any{
@@ -38,16 +38,16 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"phase":          r.Phase,
 		"runtimeHandler": r.Handler,
 		"cgroupParent":   r.CgroupParent,
-		"cgroup":         m.podCgroupDir(r.CgroupParent),
-		"ownsCgroup":     m.ownsCgroup(&r),
+		"cgroup":         m.cgroups.podDir(r.CgroupParent),
+		"ownsCgroup":     m.cgroups.owns(&r),
 		"limits":         podResources(r.Config),
 		"namespaces":     namespaces,
 		"ips":            r.IPs,
 		"interface":      r.Interface,
 		"network":        m.networkInfo(&r),
-		"mounts":         m.podMounts(&r),
+		"mounts":         m.dirs.podMounts(&r),
 		"directory":      m.pods.Path(s.id),
-		"stateDirectory": m.statePod(s.id),
+		"stateDirectory": m.dirs.statePod(s.id),
 		"timings":        r.Timings,
 		"config":         r.Config,
 	})}
@@ -65,14 +65,14 @@ func (m *Manager) networkInfo(r *record.Sandbox) map[string]any {
 }
 
 // podMounts are the files and directories on the host that every container of a pod has.
-func (m *Manager) podMounts(r *record.Sandbox) map[string]string {
+func (l *layout) podMounts(r *record.Sandbox) map[string]string {
 	mounts := map[string]string{
-		"/etc/hosts":       m.podFile(r.ID, hostsFile),
-		"/etc/resolv.conf": m.podFile(r.ID, resolvFile),
-		"/etc/hostname":    m.podFile(r.ID, hostnameFile),
+		"/etc/hosts":       l.podFile(r.ID, hostsFile),
+		"/etc/resolv.conf": l.podFile(r.ID, resolvFile),
+		"/etc/hostname":    l.podFile(r.ID, hostnameFile),
 	}
 	if ownShm(r.Config) {
-		mounts["/dev/shm"] = m.shmPath(r)
+		mounts["/dev/shm"] = l.shmPath(r)
 	}
 	return mounts
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
@@ -43,54 +42,13 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 		config.Resources = ocispec.MergeResources(config.Resources, resources)
 	}
 	next.Config = &config
-	if err := m.limitPod(&next); err != nil {
-		if back := m.limitPod(&old); back != nil {
+	if err := m.cgroups.limitPod(&next); err != nil {
+		if back := m.cgroups.limitPod(&old); back != nil {
 			m.log.Error("limits of a pod after an update that failed", "pod", record.ShortID(s.id), "error", back)
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
 	return s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
-}
-
-// ownsCgroup tells whether a pod's cgroup came with it, so that nobody else sets its limits.
-func (m *Manager) ownsCgroup(r *record.Sandbox) bool {
-	return r.OwnedCgroup != "" && within(m.podCgroupDir(r.CgroupParent), r.OwnedCgroup)
-}
-
-// limitPod sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
-// told to share one share its limits too: those of the last one hold.
-func (m *Manager) limitPod(r *record.Sandbox) error {
-	for _, limits := range []*model.Resources{r.Config.Overhead, r.Config.Resources} {
-		if err := checkPodLimits(limits); err != nil {
-			return err
-		}
-	}
-	limits := podResources(r.Config)
-	if limits == nil {
-		return nil
-	}
-	if !m.ownsCgroup(r) {
-		return nil
-	}
-	host, err := ocispec.Detect()
-	if err != nil {
-		return err
-	}
-	resources, err := ocispec.Resources(limits, 0, host)
-	if err != nil {
-		return fmt.Errorf("limits of the whole pod: %w", err)
-	}
-	cgroups, err := cgroup.Host()
-	if err != nil {
-		return err
-	}
-	if m.cfg.SystemdCgroup {
-		return cgroups.LimitSlice(m.podCgroupDir(r.CgroupParent), resources)
-	}
-	if err := cgroups.Create(r.CgroupParent); err != nil {
-		return err
-	}
-	return cgroups.Limit(r.CgroupParent, resources)
 }
 
 // checkPodLimits refuses limits that only containers have.

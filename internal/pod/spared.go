@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,63 +26,63 @@ import (
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool
 
-func (m *Manager) noteSpared(kind string, list []state.Spared) sparedRecords {
+func noteSpared(log *slog.Logger, kind string, list []state.Spared) sparedRecords {
 	out := sparedRecords{}
 	for _, s := range list {
 		out[s.ID] = s.Older
 		const event = "the newest version of a record is spoilt, and its second file was read"
-		m.log.Warn(event, kind+"_id", s.ID, "lost_last_change", s.Older, "error", s.Err)
+		log.Warn(event, kind+"_id", s.ID, "lost_last_change", s.Older, "error", s.Err)
 	}
 	return out
 }
 
 // adoptSpared makes records that were read from their second files fit what lives, and writes them again.
-func (m *Manager) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
+func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
 	for id, older := range pods {
-		s := m.index.pods[id]
+		s := rc.m.index.pods[id]
 		if s == nil {
 			continue // it is told as broken
 		}
-		m.clean("write the record of a pod again", id, s.Update(record.Repair, func(r *record.Sandbox) {
+		rc.clean("write the record of a pod again", id, s.Update(record.Repair, func(r *record.Sandbox) {
 			if older {
-				m.adoptOlderSandbox(r, rows[id])
+				rc.adoptOlderSandbox(r, rows[id])
 			}
 		}))
 	}
 	for id, older := range containers {
-		c := m.index.containers[id]
+		c := rc.m.index.containers[id]
 		if c == nil {
 			continue
 		}
-		m.clean("write the record of a container again", id, c.Update(record.Repair, func(r *record.Container) {
+		rc.clean("write the record of a container again", id, c.Update(record.Repair, func(r *record.Container) {
 			if older {
-				m.adoptOlderContainer(r, rows[id])
+				rc.adoptOlderContainer(c, r, rows[id])
 			}
 		}))
 	}
 }
 
 // mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the next change.
-func (m *Manager) mendSeconds() {
-	for id, s := range m.index.pods {
+func (rc *recovery) mendSeconds() {
+	for id, s := range rc.m.index.pods {
 		mended, err := s.Mend()
 		if mended {
-			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
+			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
 		}
-		m.clean("write the record of a pod again", id, err)
+		rc.clean("write the record of a pod again", id, err)
 	}
-	for id, c := range m.index.containers {
+	for id, c := range rc.m.index.containers {
 		mended, err := c.Mend()
 		if mended {
-			m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
+			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
 		}
-		m.clean("write the record of a container again", id, err)
+		rc.clean("write the record of a container again", id, err)
 	}
 }
 
 // adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was followed by a ready
 // pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal, once it has begun, is finished.
-func (m *Manager) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
+func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 	if reaperLives(row) {
 		r.ReaperPID, r.ReaperSetup = row.PID, row.Setup
 	}
@@ -89,16 +90,16 @@ func (m *Manager) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 		return
 	}
 	r.Phase = record.SandboxReady
-	if _, err := os.Lstat(filepath.Join(m.filesPath(r.ID), shmDir)); err == nil || !ownShm(r.Config) {
+	if _, err := os.Lstat(filepath.Join(rc.m.dirs.filesPath(r.ID), shmDir)); err == nil || !ownShm(r.Config) {
 		r.SharedTmpfs = true
 	}
-	set := m.namespaces(r.ID)
+	set := rc.m.dirs.namespaces(r.ID)
 	if r.NodeNetwork() || !set.Pinned(namespace.Network) {
 		return
 	}
 	found, err := network.Addresses(set.Path(namespace.Network))
 	if err != nil {
-		m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", r.ID, "error", err)
+		rc.m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", r.ID, "error", err)
 		return
 	}
 	r.IPs, r.Interface = nil, found.Interface
@@ -108,13 +109,13 @@ func (m *Manager) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 }
 
 // adoptOlderContainer does for a container what adoptOlderSandbox does for a pod.
-func (m *Manager) adoptOlderContainer(r *record.Container, row *keeper.Status) {
+func (rc *recovery) adoptOlderContainer(c *container, r *record.Container, row *keeper.Status) {
 	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && row == nil {
 		return
 	}
 	if r.Process == nil {
 		var spec specs.Spec
-		if err := m.containers.LoadFile(r.ID, specFile, &spec); err == nil && spec.Process != nil {
+		if err := c.LoadFile(specFile, &spec); err == nil && spec.Process != nil {
 			r.Process = spec.Process
 			r.User = model.User{UID: int64(spec.Process.User.UID), GID: int64(spec.Process.User.GID)}
 			for _, gid := range spec.Process.User.AdditionalGids {
@@ -148,56 +149,56 @@ type lost struct {
 }
 
 // endLost ends what no record tells of. What does not end soon is ended in the background.
-func (m *Manager) endLost(ctx context.Context, all []lost) {
+func (rc *recovery) endLost(ctx context.Context, all []lost) {
 	var g errgroup.Group
 	errs := make([]error, len(all))
 	for i, l := range all {
-		log := m.log.With("container_id", l.id)
+		log := rc.m.log.With("container_id", l.id)
 		switch {
 		case l.pod:
-			log = m.log.With("pod_id", l.id)
+			log = rc.m.log.With("pod_id", l.id)
 		case l.row != nil:
 			log = log.With("pod_id", l.row.PodID)
 		}
 		if l.row != nil && l.row.State != keeper.StateExited {
 			log.Error("end what runs without a record: no version of it can be read, and nobody could be told of it",
-				"pid", l.row.PID, "kept", m.keptSpoilt(&l), "error", l.why)
+				"pid", l.row.PID, "kept", rc.keptSpoilt(&l), "error", l.why)
 		} else {
 			log.Warn("remove what has no record", "error", l.why)
 		}
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 			defer cancel()
-			errs[i] = m.cfg.Keeper.Delete(ctx, l.id)
+			errs[i] = rc.m.cfg.Keeper.Delete(ctx, l.id)
 			return nil
 		})
 	}
 	_ = g.Wait()
 	for i, l := range all {
 		if errs[i] != nil {
-			m.log.Error("what has no record does not end: it is tried again", "id", l.id, "error", errs[i])
-			m.later("end what has no record", l.id, func(ctx context.Context) error {
-				return errors.Join(m.cfg.Keeper.Delete(ctx, l.id), m.putAway(&l))
+			rc.m.log.Error("what has no record does not end: it is tried again", "id", l.id, "error", errs[i])
+			rc.later("end what has no record", l.id, func(ctx context.Context) error {
+				return errors.Join(rc.m.cfg.Keeper.Delete(ctx, l.id), rc.putAway(&l))
 			})
 			continue
 		}
-		m.clean("remove what has no record", l.id, m.putAway(&l))
+		rc.clean("remove what has no record", l.id, rc.putAway(&l))
 	}
 }
 
 // putAway takes the directory of what has ended out of the way.
-func (m *Manager) putAway(l *lost) error {
+func (rc *recovery) putAway(l *lost) error {
 	if l.dir == "" {
 		return nil
 	}
 	if !l.pod {
-		if err := m.unmountLost(l.id, l.points); err != nil {
+		if err := rc.m.storage.unmountLost(l.id, l.points); err != nil {
 			return err
 		}
 	}
-	kept := m.keptSpoilt(l)
+	kept := rc.keptSpoilt(l)
 	if kept == "" {
-		return m.discard(l.dir)
+		return rc.m.teardown.trash.discard(l.dir)
 	}
 	if err := state.MakeDir(filepath.Dir(kept), 0o700); err != nil {
 		return err
@@ -209,51 +210,51 @@ func (m *Manager) putAway(l *lost) error {
 }
 
 // keptSpoilt is where the directory of something that was ended is kept; empty: it is not, since nothing ran.
-func (m *Manager) keptSpoilt(l *lost) string {
+func (rc *recovery) keptSpoilt(l *lost) string {
 	if l.dir == "" || l.row == nil || l.row.State == keeper.StateExited {
 		return ""
 	}
-	return filepath.Join(m.cfg.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
+	return filepath.Join(rc.m.cfg.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
 }
 
 // How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd serves.
 const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
 
 // attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
-func (m *Manager) attempt(ctx context.Context, what, id string, do func(context.Context) error) {
+func (rc *recovery) attempt(ctx context.Context, what, id string, do func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
 	if err := do(ctx); err != nil {
-		m.log.Error(what+": it is tried again", "id", record.ShortID(id), "error", err)
-		m.later(what, id, do)
+		rc.m.log.Error(what+": it is tried again", "id", record.ShortID(id), "error", err)
+		rc.later(what, id, do)
 	}
 }
 
 // later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are followed.
-func (m *Manager) later(what, id string, do func(context.Context) error) {
-	m.unfinished = append(m.unfinished, func() { m.repeat(what, id, do) })
+func (rc *recovery) later(what, id string, do func(context.Context) error) {
+	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, id, do) })
 }
 
 // repeat does something again and again, until it succeeds or the manager is closed.
-func (m *Manager) repeat(what, id string, do func(context.Context) error) {
-	for wait := firstRetry; m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
-		ctx, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
+func (rc *recovery) repeat(what, id string, do func(context.Context) error) {
+	for wait := firstRetry; rc.m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
+		ctx, cancel := context.WithTimeout(rc.m.ctx, steps.UndoTimeout)
 		err := do(ctx)
 		cancel()
 		if err == nil {
-			m.log.Info("done: "+what, "id", record.ShortID(id))
+			rc.m.log.Info("done: "+what, "id", record.ShortID(id))
 			return
 		}
-		m.log.Warn(what, "id", record.ShortID(id), "error", err)
+		rc.m.log.Warn(what, "id", record.ShortID(id), "error", err)
 		select {
-		case <-m.ctx.Done():
+		case <-rc.m.ctx.Done():
 		case <-time.After(wait):
 		}
 	}
 }
 
 // finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
-func (m *Manager) finishContainer(ctx context.Context, c *container) error {
+func (rc *recovery) finishContainer(ctx context.Context, c *container) error {
 	releasePod, err := c.holdPod(ctx, "remove")
 	if err != nil {
 		return err
@@ -264,15 +265,15 @@ func (m *Manager) finishContainer(ctx context.Context, c *container) error {
 		return err
 	}
 	defer release()
-	if m.index.goneContainer(c) {
+	if rc.m.index.goneContainer(c) {
 		return nil
 	}
-	return m.dropContainer(ctx, c)
+	return rc.m.teardown.dropContainer(ctx, c)
 }
 
 // releaseEnded gives back what a container that has ended held.
-func (m *Manager) releaseEnded(ctx context.Context, c *container) {
-	m.attempt(ctx, "release a container that has ended", c.id, func(ctx context.Context) error {
+func (rc *recovery) releaseEnded(ctx context.Context, c *container) {
+	rc.attempt(ctx, "release a container that has ended", c.id, func(ctx context.Context) error {
 		release, err := c.hold(ctx, "release")
 		if err != nil {
 			return err
@@ -281,26 +282,26 @@ func (m *Manager) releaseEnded(ctx context.Context, c *container) {
 		if c.Record().Phase != record.ContainerExited {
 			return nil // its removal gives back the same
 		}
-		return m.releaseContainer(ctx, c)
+		return rc.m.teardown.releaseContainer(ctx, c)
 	})
 }
 
 // finishSandbox does for a pod what finishContainer does for a container.
-func (m *Manager) finishSandbox(ctx context.Context, s *sandbox) error {
+func (rc *recovery) finishSandbox(ctx context.Context, s *sandbox) error {
 	release, err := s.hold(ctx, "remove")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if m.index.gone(s) {
+	if rc.m.index.gone(s) {
 		return nil
 	}
-	return m.removeSandboxLocked(ctx, s)
+	return rc.m.teardown.removeSandbox(ctx, s)
 }
 
 // runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
-func (m *Manager) runsSomething(s *sandbox) bool {
-	for _, c := range m.index.containersOf(s.id) {
+func (rc *recovery) runsSomething(s *sandbox) bool {
+	for _, c := range rc.m.index.containersOf(s.id) {
 		if c.Record().Phase == record.ContainerRunning {
 			return true
 		}

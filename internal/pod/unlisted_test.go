@@ -57,16 +57,16 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 		}
 	}
 	k := &forgetfulKeeper{}
-	m := &Manager{cfg: Config{Keeper: k}, log: slog.New(slog.DiscardHandler)}
+	rc := &recovery{m: &Manager{cfg: Config{Keeper: k}, log: slog.New(slog.DiscardHandler)}}
 	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
 	c := newContainer("a", containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
-	if lived, over := m.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
+	if lived, over := rc.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
 		t.Errorf("lived %v, ended %v, the keeper was asked to delete %v", lived, over, k.deleted)
 	}
 	if pids, err := host.Processes(name); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v, %v", pids, err)
 	}
-	if lived, over := m.endUnlisted(t.Context(), c); lived || !over {
+	if lived, over := rc.endUnlisted(t.Context(), c); lived || !over {
 		t.Errorf("when nothing runs any more: lived %v, ended %v", lived, over)
 	}
 }

@@ -11,9 +11,17 @@ import (
 	"berth/internal/stats"
 )
 
-func (m *Manager) containerTarget(c *container) stats.Target {
+// readings reads what pods and containers use. Its methods may be called concurrently.
+type readings struct {
+	sampler *stats.Sampler
+	index   *index
+	dirs    *layout
+	cgroups *cgroups
+}
+
+func (rd *readings) containerTarget(c *container) stats.Target {
 	r := c.Record()
-	t := stats.Target{ID: c.id, Layer: rootfs.Upper(m.containers.Path(c.id))}
+	t := stats.Target{ID: c.id, Layer: rootfs.Upper(rd.dirs.container(c.id))}
 	if r.Phase == record.ContainerRunning {
 		t.Cgroup = r.Cgroup
 	}
@@ -26,16 +34,16 @@ func (m *Manager) ContainerUsage(ctx context.Context, id string) (*model.Contain
 	if err != nil {
 		return nil, err
 	}
-	return m.containerUsage(ctx, []*container{c})[0], nil
+	return m.readings.containerUsage(ctx, []*container{c})[0], nil
 }
 
-func (m *Manager) containerUsage(ctx context.Context, list []*container) []*model.ContainerUsage {
+func (rd *readings) containerUsage(ctx context.Context, list []*container) []*model.ContainerUsage {
 	targets := make([]stats.Target, len(list))
 	for i, c := range list {
-		targets[i] = m.containerTarget(c)
+		targets[i] = rd.containerTarget(c)
 	}
-	usage := m.sampler.Containers(ctx, targets)
-	m.forgetGone(targets)
+	usage := rd.sampler.Containers(ctx, targets)
+	rd.forgetGone(targets)
 	for i, c := range list {
 		usage[i].Container = c.Status()
 	}
@@ -59,7 +67,7 @@ func (m *Manager) ListContainerUsage(ctx context.Context, f model.ContainerFilte
 		}
 	}
 	m.index.mu.RUnlock()
-	return m.containerUsage(ctx, list), nil
+	return m.readings.containerUsage(ctx, list), nil
 }
 
 // SandboxUsage reads what one pod and its containers use.
@@ -71,7 +79,7 @@ func (m *Manager) SandboxUsage(ctx context.Context, id string) (*model.SandboxUs
 	if st := s.Status(); st.State != model.SandboxReady {
 		return nil, fmt.Errorf("stats of pod sandbox %s: %w", record.ShortID(s.id), errSandboxNotReady)
 	}
-	return m.sandboxUsage(ctx, []*sandbox{s})[0], nil
+	return m.readings.sandboxUsage(ctx, []*sandbox{s})[0], nil
 }
 
 // ListSandboxUsage reads what the ready pods use that a filter selects.
@@ -91,51 +99,51 @@ func (m *Manager) ListSandboxUsage(ctx context.Context, f model.SandboxFilter) (
 		}
 	}
 	m.index.mu.RUnlock()
-	return m.sandboxUsage(ctx, list), nil
+	return m.readings.sandboxUsage(ctx, list), nil
 }
 
 // forgetGone drops what the sampler remembers of pods and containers that were removed while they were read.
-func (m *Manager) forgetGone(targets []stats.Target) {
-	m.index.mu.RLock()
-	defer m.index.mu.RUnlock()
+func (rd *readings) forgetGone(targets []stats.Target) {
+	rd.index.mu.RLock()
+	defer rd.index.mu.RUnlock()
 	for _, t := range targets {
-		if m.index.pods[t.ID] == nil && m.index.containers[t.ID] == nil {
-			m.sampler.Forget(t.ID)
+		if rd.index.pods[t.ID] == nil && rd.index.containers[t.ID] == nil {
+			rd.sampler.Forget(t.ID)
 		}
 	}
 }
 
-func (m *Manager) sandboxTarget(s *sandbox) stats.Target {
+func (rd *readings) sandboxTarget(s *sandbox) stats.Target {
 	r := s.Record()
-	t := stats.Target{ID: s.id, Cgroup: m.podCgroupDir(r.CgroupParent)}
+	t := stats.Target{ID: s.id, Cgroup: rd.cgroups.podDir(r.CgroupParent)}
 	if !r.NodeNetwork() {
-		t.NetNS = m.namespaces(s.id).Path(namespace.Network)
+		t.NetNS = rd.dirs.namespaces(s.id).Path(namespace.Network)
 		t.Network = true
 	}
 	return t
 }
 
-func (m *Manager) sandboxUsage(ctx context.Context, list []*sandbox) []*model.SandboxUsage {
+func (rd *readings) sandboxUsage(ctx context.Context, list []*sandbox) []*model.SandboxUsage {
 	targets := make([]stats.Target, len(list))
 	place := make(map[string]int, len(list))
 	for i, s := range list {
-		targets[i] = m.sandboxTarget(s)
+		targets[i] = rd.sandboxTarget(s)
 		place[s.id] = i
 	}
-	usage := m.sampler.Sandboxes(ctx, targets)
-	m.forgetGone(targets)
+	usage := rd.sampler.Sandboxes(ctx, targets)
+	rd.forgetGone(targets)
 	for i, s := range list {
 		usage[i].Sandbox = s.Status()
 	}
 	var running []*container
-	m.index.mu.RLock()
-	for _, c := range m.index.containers {
+	rd.index.mu.RLock()
+	for _, c := range rd.index.containers {
 		if _, wanted := place[c.sandbox.id]; wanted && c.Record().Phase == record.ContainerRunning {
 			running = append(running, c)
 		}
 	}
-	m.index.mu.RUnlock()
-	for i, u := range m.containerUsage(ctx, running) {
+	rd.index.mu.RUnlock()
+	for i, u := range rd.containerUsage(ctx, running) {
 		pod := usage[place[running[i].sandbox.id]]
 		pod.Containers = append(pod.Containers, u)
 	}

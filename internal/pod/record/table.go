@@ -36,15 +36,6 @@ func (t *Table[R, S]) Dir() string { return t.files.Dir }
 // Path is the directory of one object. Its record is in it, and so is what else the object keeps on disk.
 func (t *Table[R, S]) Path(id string) string { return t.files.Path(id) }
 
-// SaveFile replaces a file in an object's directory by the JSON of v, as a whole. A full disk is
-// errdefs.ErrResourceExhausted.
-func (t *Table[R, S]) SaveFile(id, name string, v any) error {
-	return NoSpace(t.files.SaveFile(id, name, v))
-}
-
-// LoadFile reads what SaveFile wrote.
-func (t *Table[R, S]) LoadFile(id, name string, v any) error { return t.files.LoadFile(id, name, v) }
-
 // New is an entry whose record is in memory alone until its first Update.
 func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
 	e := &Entry[R, S]{table: t, id: id, rec: r}
@@ -91,6 +82,19 @@ type Entry[R, S any] struct {
 	// current is replaced, never changed, so that no reader of it waits for a disk.
 	current atomic.Pointer[S]
 }
+
+// SaveFile replaces a file in the object's directory by the JSON of v, as a whole. A full disk is errdefs.ErrResourceExhausted.
+func (e *Entry[R, S]) SaveFile(name string, v any) error {
+	return NoSpace(e.table.files.SaveFile(e.id, name, v))
+}
+
+// LoadFile reads what SaveFile wrote.
+func (e *Entry[R, S]) LoadFile(name string, v any) error {
+	return e.table.files.LoadFile(e.id, name, v)
+}
+
+// Dir is the object's directory.
+func (e *Entry[R, S]) Dir() string { return e.table.Path(e.id) }
 
 // Record is a copy of the record. What it points to is shared, and not to be written to.
 func (e *Entry[R, S]) Record() R {

@@ -1,0 +1,27 @@
+package pod
+
+import (
+	"log/slog"
+
+	"berth/internal/pod/record"
+	"berth/internal/stats"
+)
+
+// teardown ends and removes containers and pods, for the calls that do so, for the keeper's events and for the start of berthd.
+// Its methods may be called concurrently where they do not say which lock the caller holds.
+type teardown struct {
+	keeper     Keeper
+	pods       *record.Sandboxes
+	containers *record.Containers
+	index      *index
+	logs       *logs
+	events     *events
+	dirs       *layout
+	trash      *trash
+	cgroups    *cgroups
+	parts      *sandboxParts
+	storage    *storage
+	devices    *devices
+	sampler    *stats.Sampler
+	log        *slog.Logger
+}
