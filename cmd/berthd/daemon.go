@@ -22,6 +22,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/cri/berthv1"
+	"berth/internal/cri/request"
 	criv1 "berth/internal/cri/v1"
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
@@ -204,7 +205,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		}
 	}
 
-	server, err := cri.NewServer(cri.ServerConfig{Log: log, Metrics: registerer})
+	server, err := cri.NewServer(cri.ServerConfig{Log: log, Metrics: registerer, Names: fieldNames()})
 	if err != nil {
 		return err
 	}
@@ -254,6 +255,15 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	log.Info("berthd ends; pods live on")
 	stop(server, time.Duration(cfg.ShutdownTimeout))
 	return nil
+}
+
+// fieldNames are what each API calls fields of the model in its errors, by gRPC service.
+func fieldNames() map[string]request.Names {
+	return map[string]request.Names{
+		criv1.Service:       criv1.FieldNames(),
+		v1alpha2.Service:    v1alpha2.FieldNames(),
+		criv1alpha1.Service: criv1alpha1.FieldNames(),
+	}
 }
 
 // deviceManager is what device plugins register with; nil where the configuration has none.

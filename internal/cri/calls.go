@@ -6,17 +6,21 @@ import (
 	"log/slog"
 	"path"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/cri/request"
 )
 
 // calls is the interceptor around every call.
 type calls struct {
 	log     *slog.Logger
 	metrics *metrics
+	names   map[string]request.Names // by gRPC service
 }
 
 func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -46,9 +50,20 @@ func (c *calls) protect(ctx context.Context, method string, handler func() (any,
 		}
 	}()
 	if resp, err = handler(); err != nil {
-		return nil, Status(err)
+		return nil, c.named(method, err)
 	}
 	return resp, nil
+}
+
+// named is the status of an error, which names a field as the API does whose method it is.
+func (c *calls) named(method string, err error) error {
+	st := status.Convert(Status(err))
+	service := strings.TrimPrefix(path.Dir(method), "/")
+	text := c.names[service].Text(st.Message(), err)
+	if text == st.Message() {
+		return st.Err()
+	}
+	return status.Error(st.Code(), text)
 }
 
 func (c *calls) done(ctx context.Context, method string, req any, start time.Time, err error) {

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"berth/internal/cri/request"
 )
 
 const (
@@ -20,11 +22,14 @@ const (
 type ServerConfig struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer // nil: calls are not measured
+	// Names are what the APIs call fields of the model, by gRPC service: errors name the fields so. A service without them
+	// names the fields as the model does.
+	Names map[string]request.Names
 }
 
 // NewServer returns a gRPC server without services: doors register themselves on it.
 func NewServer(cfg ServerConfig) (*grpc.Server, error) {
-	calls := &calls{log: cfg.Log}
+	calls := &calls{log: cfg.Log, names: cfg.Names}
 	if cfg.Log == nil {
 		calls.log = slog.New(slog.DiscardHandler)
 	}

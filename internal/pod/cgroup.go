@@ -95,15 +95,15 @@ func (g *cgroups) place(r *record.Sandbox) error {
 	case g.systemd:
 		parent = path.Base(parent) // kubelets give the full path of a slice
 		if _, err := cgroup.Slice(parent); err != nil || !slice {
-			return fmt.Errorf("config.linux.cgroup_parent %q is no slice, and this node's cgroup driver is systemd: %w",
-				r.Config.CgroupParent, errdefs.ErrInvalidArgument)
+			return model.FieldSandboxCgroupParent.Wrong(fmt.Errorf("%q is no slice, and this node's cgroup driver is systemd: %w",
+				r.Config.CgroupParent, errdefs.ErrInvalidArgument))
 		}
 		if own {
 			parent = podSlice(parent, r.ID)
 		}
 	case slice:
-		return fmt.Errorf("config.linux.cgroup_parent %q is a systemd slice, and this node's cgroup driver is cgroupfs: %w",
-			parent, errdefs.ErrInvalidArgument)
+		return model.FieldSandboxCgroupParent.Wrong(fmt.Errorf("%q is a systemd slice, and this node's cgroup driver is cgroupfs: %w",
+			parent, errdefs.ErrInvalidArgument))
 	default:
 		parent = path.Clean("/" + parent)
 		if own {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
 )
 
 // Condition is a part of the node's health, as the CRI reports it.
@@ -47,8 +49,8 @@ func (m *Manager) SetPodCIDR(ctx context.Context, cidr string) error {
 	}
 	n, ok := m.cfg.Network.(podCIDRSetter)
 	if !ok {
-		return fmt.Errorf("runtime_config.network_config.pod_cidr %q: this node's network takes no address range: %w",
-			cidr, errdefs.ErrFailedPrecondition)
+		return model.FieldNodePodCIDR.Wrong(fmt.Errorf("%q: this node's network takes no address range: %w",
+			cidr, errdefs.ErrFailedPrecondition))
 	}
 	return n.SetPodCIDR(ctx, cidr)
 }

@@ -361,11 +361,11 @@ func logPath(dir, rel string) (string, error) {
 		return "", nil
 	}
 	if !filepath.IsAbs(dir) {
-		return "", fmt.Errorf("sandbox_config.log_directory %q is not absolute: %w", dir, errdefs.ErrInvalidArgument)
+		return "", model.FieldSandboxLogDirectory.Wrong(fmt.Errorf("%q is not absolute: %w", dir, errdefs.ErrInvalidArgument))
 	}
 	path := filepath.Join(dir, rel)
 	if !strings.HasPrefix(path, filepath.Clean(dir)+"/") {
-		return "", fmt.Errorf("config.log_path %q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument)
+		return "", model.FieldContainerLogPath.Wrong(fmt.Errorf("%q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument))
 	}
 	return path, nil
 }
@@ -393,7 +393,7 @@ func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.Con
 
 // pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
 func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) (string, error) {
-	const field = "config.linux.security_context.namespace_options.target_id"
+	const field = model.FieldContainerPIDTarget
 	options := cfg.Security.Namespaces
 	switch options.PID {
 	case model.NamespaceNode, model.NamespaceContainer:
@@ -401,14 +401,14 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 	case model.NamespaceTarget:
 		target, err := m.index.container(options.TargetID)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", field, err)
+			return "", field.Wrong(err)
 		}
 		r := target.Record()
 		if r.SandboxID != pod.ID {
-			return "", fmt.Errorf("%s: container %s is in another pod: %w", field, record.ShortID(target.id), errdefs.ErrInvalidArgument)
+			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.id), errdefs.ErrInvalidArgument))
 		}
 		if r.Phase != record.ContainerRunning {
-			return "", fmt.Errorf("%s: container %s does not run: %w", field, record.ShortID(target.id), errdefs.ErrFailedPrecondition)
+			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.id), errdefs.ErrFailedPrecondition))
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}

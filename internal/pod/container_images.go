@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -39,11 +38,11 @@ func (st *storage) mountImages(ctx context.Context, c *container, pod *record.Sa
 		}
 		img, err := st.images.Get(ctx, mount.Image.Image)
 		if err != nil {
-			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
+			return nil, (mountField(i) + ".image").Wrong(err)
 		}
 		layers, err := st.images.Hold(img.ID, c.id)
 		if err != nil {
-			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
+			return nil, (mountField(i) + ".image").Wrong(err)
 		}
 		err = c.Update(record.Draft, func(r *record.Container) {
 			r.VolumeImages = append(slices.Clip(r.VolumeImages), img.ID)
@@ -55,7 +54,7 @@ func (st *storage) mountImages(ctx context.Context, c *container, pod *record.Sa
 		o.Readonly = true
 		path, err := st.rootfs.Mount(ctx, o)
 		if err != nil {
-			return nil, fmt.Errorf("config.mounts[%d].image: %w", i, err)
+			return nil, (mountField(i) + ".image").Wrong(err)
 		}
 		if at == nil {
 			at = map[string]string{}

@@ -22,12 +22,12 @@ import (
 func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 	if cfg.Resources != nil {
 		if err := quota.CheckSizes(cfg.Resources.DiskQuota); err != nil {
-			return quota.ID{}, fmt.Errorf("config.linux.resources.disk_quota: %w", err)
+			return quota.ID{}, model.FieldContainerDiskQuota.Wrong(err)
 		}
 	}
 	id, err := quota.ParseID(cfg.QuotaID)
 	if err != nil {
-		return quota.ID{}, fmt.Errorf("config.quota_id: %w", err)
+		return quota.ID{}, model.FieldContainerQuotaID.Wrong(err)
 	}
 	return id, nil
 }
@@ -50,7 +50,7 @@ func (st *storage) quotaMounts(c *container) ([]quota.Mount, error) {
 				if !errdefs.IsUnavailable(err) {
 					err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 				}
-				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
+				return nil, mountField(i).Wrong(err)
 			}
 			q.Source, q.Dir = source.Path, source.Dir
 		}
@@ -96,7 +96,7 @@ func (st *storage) takeQuotas(ctx context.Context, c *container, id quota.ID, ro
 	}
 	groups, err := quota.Plan(sizes, id, rootSize, mounts)
 	if err != nil {
-		return nil, fmt.Errorf("config.linux.resources.disk_quota: %w", err)
+		return nil, model.FieldContainerDiskQuota.Wrong(err)
 	}
 	for _, g := range groups {
 		dirs := st.quotaDirs(c, g, mounts)
@@ -148,7 +148,7 @@ func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[str
 	}
 	groups, err := quota.Plan(sizes, quota.ID{}, 0, mounts)
 	if err != nil {
-		return fmt.Errorf("linux.disk_quota: %w", err)
+		return model.FieldUpdateDiskQuota.Wrong(err)
 	}
 	held := map[string]uint32{}
 	for _, grant := range st.quotas.Held(c.id) {
@@ -160,8 +160,8 @@ func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[str
 		dirs := st.quotaDirs(c, g, mounts)
 		for _, dir := range dirs {
 			if held[dir] != held[dirs[0]] {
-				return fmt.Errorf("linux.disk_quota: %q share a limit that they have not shared so far: %w", g.Paths,
-					errdefs.ErrFailedPrecondition)
+				return model.FieldUpdateDiskQuota.Wrong(fmt.Errorf("%q share a limit that they have not shared so far: %w", g.Paths,
+					errdefs.ErrFailedPrecondition))
 			}
 		}
 		if held[dirs[0]] != 0 {

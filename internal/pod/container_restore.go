@@ -36,7 +36,7 @@ type restoring struct {
 // checkpointOf finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
 // made from one. It returns the image of the container's root file system, and the checkpoint, nil if there is none.
 func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
-	const field = "config.image.image"
+	const field = model.FieldContainerImage
 	name := cfg.Image.Image
 	re := &restoring{Restored: record.Restored{Source: name}}
 	var err error
@@ -48,14 +48,14 @@ func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConf
 			return img, nil, err
 		}
 		if !k.cfg.RestoreImages {
-			return nil, nil, fmt.Errorf("%s: %s is a checkpoint, and those in images are not restored on this node, since CRIU does "+
-				"as root what they say (checkpoint.restore_images): %w", field, name, errdefs.ErrFailedPrecondition)
+			return nil, nil, field.Wrong(fmt.Errorf("%s is a checkpoint, and those in images are not restored on this node, since CRIU "+
+				"does as root what they say (checkpoint.restore_images): %w", name, errdefs.ErrFailedPrecondition))
 		}
 		re.CheckpointImage = img.ID
 		re.layer, re.info, err = k.checkpointLayer(img, holder)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", field, err)
+		return nil, nil, field.Wrong(err)
 	}
 	re.Container = re.info.Config.ID
 	var tried []string
@@ -76,8 +76,8 @@ func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConf
 		}
 		tried = append(tried, name)
 	}
-	return nil, nil, fmt.Errorf("%s: the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
-		field, name, strings.Join(tried, " or "), errdefs.ErrNotFound)
+	return nil, nil, field.Wrong(fmt.Errorf("the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
+		name, strings.Join(tried, " or "), errdefs.ErrNotFound))
 }
 
 // restorable tells whether a pod can have a container from a checkpoint.

@@ -42,14 +42,19 @@ func checkVolumes(cfg *model.ContainerConfig) error {
 			continue
 		}
 		if err := volume.CheckName(mount.Volume); err != nil {
-			return fmt.Errorf("config.mounts[%d]: %w", i, err)
+			return mountField(i).Wrong(err)
 		}
 		if mount.HostPath != "" || mount.Image != nil {
-			return fmt.Errorf("config.mounts[%d]: volume %s, host path and image exclude one another: %w", i, mount.Volume,
-				errdefs.ErrInvalidArgument)
+			return mountField(i).Wrong(fmt.Errorf("volume %s, host path and image exclude one another: %w", mount.Volume,
+				errdefs.ErrInvalidArgument))
 		}
 	}
 	return nil
+}
+
+// mountField names a container's mount in errors, by its place.
+func mountField(i int) model.Field {
+	return model.FieldContainerMounts + model.Field("["+strconv.Itoa(i)+"]")
 }
 
 // declaredVolumes are the container paths that an image declares as volumes, sorted.
@@ -170,7 +175,7 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 		if mount.Volume != "" {
 			mount.HostPath, err = st.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))
 			if err != nil {
-				return nil, fmt.Errorf("config.mounts[%d]: %w", i, err)
+				return nil, mountField(i).Wrong(err)
 			}
 			mount.SELinuxRelabel = true
 			if user != nil && len(mount.UIDMappings) == 0 && len(mount.GIDMappings) == 0 {

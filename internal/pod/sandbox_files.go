@@ -205,7 +205,7 @@ func resolvConf(dns *model.DNS) ([]byte, error) {
 	for _, list := range [][]string{dns.Servers, dns.Searches, dns.Options} {
 		for _, v := range list {
 			if strings.ContainsAny(v, "\n\r\x00") {
-				return nil, fmt.Errorf("dns_config: %q holds a line break: %w", v, errdefs.ErrInvalidArgument)
+				return nil, model.FieldSandboxDNS.Wrong(fmt.Errorf("%q holds a line break: %w", v, errdefs.ErrInvalidArgument))
 			}
 		}
 	}

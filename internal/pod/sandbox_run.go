@@ -30,7 +30,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		return "", err
 	}
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
-		return "", fmt.Errorf("config.linux.sysctls: %w", err)
+		return "", model.FieldSandboxSysctls.Wrong(err)
 	}
 	if err := m.devices.check(cfg); err != nil {
 		return "", err
@@ -158,23 +158,23 @@ func userNamespace(cfg *model.SandboxConfig) *model.UserNamespace {
 }
 
 func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) error {
-	const field = "config.linux.security_context.namespace_options.userns_options"
+	const field = model.FieldSandboxUserNamespace
 	user := userNamespace(cfg)
 	if user == nil {
 		return nil
 	}
 	if err := ocispec.CheckUserNamespace(user); err != nil {
-		return fmt.Errorf("%s: %w", field, err)
+		return field.Wrong(err)
 	}
 	h, err := m.handlers.get(handler)
 	if err != nil {
 		return err
 	}
 	if !h.UserNamespaces {
-		return fmt.Errorf("%s: runtime handler %q cannot map the owners of mounts: %w", field, h.Name, errdefs.ErrFailedPrecondition)
+		return field.Wrong(fmt.Errorf("runtime handler %q cannot map the owners of mounts: %w", h.Name, errdefs.ErrFailedPrecondition))
 	}
 	if cfg.Security.Privileged {
-		return fmt.Errorf("%s: a privileged pod cannot have a user namespace: %w", field, errdefs.ErrInvalidArgument)
+		return field.Wrong(fmt.Errorf("a privileged pod cannot have a user namespace: %w", errdefs.ErrInvalidArgument))
 	}
 	return nil
 }

@@ -20,8 +20,9 @@ import (
 	"berth/internal/state"
 )
 
-// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what the
-// keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is told as lost.
+// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the
+// same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what
+// the keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is told as lost.
 
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool

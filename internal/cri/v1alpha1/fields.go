@@ -1,0 +1,25 @@
+package v1alpha1
+
+import (
+	"maps"
+
+	api "berth/api/runtime/v1alpha1"
+	"berth/internal/cri/request"
+	"berth/internal/model"
+)
+
+// fieldNames are what v1alpha1 calls the fields of the model.
+var fieldNames = request.Names{
+	model.FieldSandboxCgroupParent: "config.linux.cgroup_parent",
+	model.FieldSandboxDNS:          "config.dns_options",
+	model.FieldSandboxLogDirectory: "sandbox_config.log_directory",
+	model.FieldContainerImage:      "config.image.image",
+	model.FieldContainerLogPath:    "config.log_path",
+	model.FieldContainerMounts:     "config.mounts",
+}
+
+// FieldNames are what the API calls fields of the model, for errors; it is the caller's to change.
+func FieldNames() request.Names { return maps.Clone(fieldNames) }
+
+// Service is the gRPC service whose errors have these names.
+var Service = api.RuntimeService_ServiceDesc.ServiceName
