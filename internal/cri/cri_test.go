@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"berth/internal/keeper"
 	"berth/internal/unixsocket"
 )
 
@@ -184,7 +183,6 @@ func TestEveryErrorHasACode(t *testing.T) {
 		{errdefs.ErrUnknown, codes.Internal},
 		{fmt.Errorf("%w: %w", syscall.ENOSPC, errdefs.ErrResourceExhausted), codes.ResourceExhausted},
 		{status.Error(codes.Unavailable, "the keeper"), codes.Unavailable},
-		{&keeper.StartError{ExitCode: 127, Message: "no such program"}, codes.FailedPrecondition},
 	} {
 		if got := status.Code(Status(wrapped(tc.err))); got != tc.want {
 			t.Errorf("%v: %v, want %v", tc.err, got, tc.want)

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"berth/internal/keeper"
 )
 
 // ExitError is a command of a call that streams, which ended with another code than 0.
@@ -46,11 +44,6 @@ func (e *ExitError) status() error {
 func Status(err error) error {
 	if err == nil {
 		return nil
-	}
-	// It wraps NotFound where the program is not in the image, which a client would take for the container being gone.
-	var start *keeper.StartError
-	if errors.As(err, &start) {
-		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	var exit *ExitError
 	if errors.As(err, &exit) {

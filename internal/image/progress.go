@@ -6,25 +6,22 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/model"
 )
 
-// Phase is what happens to a layer in a pull.
-type Phase string
+// What is told of a pull is of the model, since APIs tell it on.
+type (
+	Phase    = model.PullPhase
+	Progress = model.PullProgress
+)
 
 const (
-	PhaseWaiting Phase = "waiting"
-	PhaseLoading Phase = "loading" // downloaded, verified and unpacked as one stream
-	PhasePresent Phase = "present" // it was here
-	PhaseDone    Phase = "done"
+	PhaseWaiting = model.PullWaiting
+	PhaseLoading = model.PullLoading
+	PhasePresent = model.PullPresent
+	PhaseDone    = model.PullDone
 )
-
-// Progress is how far a layer is. Bytes are those of the packed layer.
-type Progress struct {
-	Layer string // its digest
-	Phase Phase
-	Done  int64
-	Total int64
-}
 
 // bar is the progress of one layer. Several pulls may look at one job.
 type bar struct {

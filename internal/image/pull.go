@@ -25,14 +25,7 @@ import (
 )
 
 // PullRequest asks for an image from its registry.
-type PullRequest struct {
-	Ref  string      // any name that docker takes
-	Auth *model.Auth // nil: none
-	// Progress, if not nil, is told of each layer, about ten times a second, from one goroutine.
-	Progress func(Progress)
-	// SpecAnnotations are kept with the image and told of it; they change nothing. Empty: those that it has stay.
-	SpecAnnotations map[string]string
-}
+type PullRequest = model.PullRequest
 
 // maxAnnotations bounds SpecAnnotations, names and values together: what Kubernetes allows an object. An image's record is in memory,
 // and in each list of images.

@@ -18,9 +18,6 @@ import (
 	"berth/internal/model"
 )
 
-// The kernel's bounds of a weight of block I/O, in the words of cgroup v1.
-const MinBlockWeight, MaxBlockWeight = 10, 1000
-
 // blockIO checks limits and weights of block I/O and finds their devices.
 func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 	out := &specs.LinuxBlockIO{}
@@ -76,8 +73,8 @@ func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 }
 
 func checkWeight(field string, weight uint16, h *Host) error {
-	if weight < MinBlockWeight || weight > MaxBlockWeight {
-		return invalid("resources: %s %d is not in %d to %d", field, weight, MinBlockWeight, MaxBlockWeight)
+	if weight < model.MinBlockWeight || weight > model.MaxBlockWeight {
+		return invalid("resources: %s %d is not in %d to %d", field, weight, model.MinBlockWeight, model.MaxBlockWeight)
 	}
 	names := []string{"blkio.weight", "blkio.bfq.weight"}
 	switch perDevice, v2 := field == "blkio_weight_device", h.Cgroups.Version == cgroup.V2; {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"strconv"
 	"strings"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
@@ -36,38 +35,6 @@ const (
 	fieldList  = 3 // of group: its members, with commas between
 )
 
-// ImageUser reads USER of an image, user[:group]: its user is a number or a name, and nil and empty where the image names
-// none.
-func ImageUser(spec string) (uid *int64, name string, err error) {
-	text, _, _ := strings.Cut(spec, ":")
-	id, numeric, err := parseSubject("user", text)
-	if err != nil || !numeric {
-		return nil, text, err
-	}
-	return &id, "", nil
-}
-
-// parseSubject tells a number from a name. What looks like a number and is no ID, such as -1 and 4294967296, is refused.
-func parseSubject(what, text string) (id int64, numeric bool, err error) {
-	if _, err := strconv.ParseInt(text, 10, 64); err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, false, nil
-	}
-	id, ok := parseID(text)
-	if !ok {
-		return 0, false, invalid("%s %.64q is not a number from 0 to %d", what, text, MaxID)
-	}
-	return id, true, nil
-}
-
-// parseID takes nothing but digits.
-func parseID(text string) (int64, bool) {
-	if strings.Trim(text, "0123456789") != "" {
-		return 0, false
-	}
-	id, err := strconv.ParseInt(text, 10, 64)
-	return id, err == nil && id <= MaxID
-}
-
 // lookUp resolves a user in a root file system: its IDs, the groups that list it, and its home.
 func lookUp(root, spec string) (model.User, string, error) {
 	passwd, err := readDatabase(root, passwdFile)
@@ -89,7 +56,7 @@ func findUser(passwd, group, spec string) (model.User, string, error) {
 		user = "0"
 	}
 	who, home := model.User{}, "/"
-	uid, numeric, err := parseSubject("user", user)
+	uid, numeric, err := model.ParseSubject("user", user)
 	if err != nil {
 		return model.User{}, "", err
 	}
@@ -126,7 +93,7 @@ func findUser(passwd, group, spec string) (model.User, string, error) {
 }
 
 func findGroup(group, name string) (int64, error) {
-	gid, numeric, err := parseSubject("group", name)
+	gid, numeric, err := model.ParseSubject("group", name)
 	if err != nil || numeric {
 		return gid, err
 	}
@@ -166,7 +133,7 @@ func find(file, content, name string, id int64, numeric bool) (databaseEntry, bo
 			if entry.fields[fieldName] == name {
 				return entry, true
 			}
-		} else if n, ok := parseID(entry.fields[fieldID]); ok && n == id {
+		} else if n, ok := model.ParseID(entry.fields[fieldID]); ok && n == id {
 			return entry, true
 		}
 	}
@@ -182,7 +149,7 @@ type databaseEntry struct {
 
 // id is a user's or a group's number. No number at all is refused too: it would have to be guessed, and the guess be root.
 func (e *databaseEntry) id(what string, field int) (int64, error) {
-	id, ok := parseID(e.fields[field])
+	id, ok := model.ParseID(e.fields[field])
 	if ok {
 		return id, nil
 	}

@@ -67,7 +67,7 @@ func TestUsersThatAreNoneAreRefused(t *testing.T) {
 		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
 			t.Errorf("user %q: %v", user, err)
 		}
-		if uid, _, err := ImageUser(user); !strings.Contains(user, ":") && (uid != nil || !errors.Is(err, errdefs.ErrInvalidArgument)) {
+		if uid, _, err := model.ImageUser(user); !strings.Contains(user, ":") && (uid != nil || !errors.Is(err, errdefs.ErrInvalidArgument)) {
 			t.Errorf("the image's user %q is told as %v, %v", user, uid, err)
 		}
 	}
@@ -154,7 +154,7 @@ func FuzzPasswd(f *testing.F) {
 		}
 		var known strings.Builder
 		for entry := range entries(passwdFile, passwd) {
-			if _, ok := parseID(entry.fields[fieldID]); ok {
+			if _, ok := model.ParseID(entry.fields[fieldID]); ok {
 				fmt.Fprintln(&known, strings.Join(entry.fields[:], ":")+":shell")
 			}
 		}
@@ -196,7 +196,7 @@ func FuzzGroup(f *testing.F) {
 			if member == "" || !slices.Contains(strings.Split(entry.fields[fieldList], ","), member) {
 				continue
 			}
-			gid, ok := parseID(entry.fields[fieldID])
+			gid, ok := model.ParseID(entry.fields[fieldID])
 			if err == nil && (!ok || lines >= len(list) || list[lines] != gid) {
 				t.Fatalf("line %d is %q, and the groups are %v", entry.line, entry.fields, list)
 			}

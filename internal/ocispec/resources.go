@@ -103,15 +103,12 @@ func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResour
 	return out, nil
 }
 
-// MaxSwappiness is how readily the kernel swaps, at most.
-const MaxSwappiness = 100
-
 // checkV1Memory is about limits that cgroup v2 does not have.
 func checkV1Memory(r *model.Resources, h *Host) error {
 	if s := r.MemorySwappiness; s != nil {
 		switch {
-		case *s < 0 || *s > MaxSwappiness:
-			return invalid("resources: memory_swappiness %d is not in 0 to %d", *s, MaxSwappiness)
+		case *s < 0 || *s > model.MaxSwappiness:
+			return invalid("resources: memory_swappiness %d is not in 0 to %d", *s, model.MaxSwappiness)
 		case h.Cgroups.Version == cgroup.V2:
 			return unable("resources: memory_swappiness: this host uses cgroup v2, which has no swappiness of a cgroup")
 		case !h.Cgroups.Has("memory"):

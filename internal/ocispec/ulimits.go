@@ -11,21 +11,6 @@ import (
 	"berth/internal/model"
 )
 
-// CheckUlimit says what is wrong with a limit, whatever the host (ErrInvalidArgument).
-func CheckUlimit(u model.Ulimit) error {
-	limit := rlimitOf(u)
-	if _, known := rlimits[limit.Type]; !known || u.Name != strings.ToLower(u.Name) {
-		return invalid("%q is no limit such as nofile", u.Name)
-	}
-	if u.Hard < -1 || u.Soft < -1 {
-		return invalid("%s: %d to %d is negative, and not -1", u.Name, u.Soft, u.Hard)
-	}
-	if limit.Soft > limit.Hard {
-		return invalid("%s: the soft limit %d is above the hard one, %d", u.Name, u.Soft, u.Hard)
-	}
-	return nil
-}
-
 func rlimitOf(u model.Ulimit) specs.POSIXRlimit {
 	// -1 becomes the kernel's RLIM_INFINITY.
 	return specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(u.Name), Hard: uint64(u.Hard), Soft: uint64(u.Soft)}
@@ -49,7 +34,7 @@ func Ulimits(asked []model.Ulimit, handler []specs.POSIXRlimit, h *Host) (out []
 		out = append(out, limit)
 	}
 	for i, u := range asked {
-		if err := CheckUlimit(u); err != nil {
+		if err := model.CheckUlimit(u); err != nil {
 			return nil, nil, fmt.Errorf("resources: ulimits[%d]: %w", i, err)
 		}
 		limit := rlimitOf(u)

@@ -1,7 +1,6 @@
 package ocispec
 
 import (
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,7 @@ const (
 	// MaxID is the largest user or group ID that a container's process gets: what Kubernetes allows, and other runtimes
 	// take. Numbers above it are refused wherever they come from, since some programs keep IDs in 31 bits, and the kernel
 	// reads the largest of 32 bits as "no change".
-	MaxID = math.MaxInt32
+	MaxID = model.MaxID
 	// maxGroups is how many supplementary groups a process can have (NGROUPS_MAX).
 	maxGroups = 65536
 )

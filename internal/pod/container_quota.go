@@ -25,7 +25,7 @@ func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 			return quota.ID{}, model.FieldContainerDiskQuota.Wrong(err)
 		}
 	}
-	id, err := quota.ParseID(cfg.QuotaID)
+	id, err := model.ParseQuotaID(cfg.QuotaID)
 	if err != nil {
 		return quota.ID{}, model.FieldContainerQuotaID.Wrong(err)
 	}

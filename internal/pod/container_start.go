@@ -95,7 +95,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	result, err := m.cfg.Keeper.Run(ctx, request)
 	if err != nil {
 		m.teardown.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), notStarted(err))
 	}
 	tracePhases(ctx, result.Phases)
 	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
@@ -170,4 +170,20 @@ func (td *teardown) startFailed(ctx context.Context, c *container, cause error) 
 		r.Message = cause.Error()
 		r.FinishedAt = time.Now()
 	})
+}
+
+// programError is why a program could not be started. The keeper's error is errdefs.ErrNotFound where the program is not in the
+// image, which a client would take for the container being gone. This one is errdefs.ErrFailedPrecondition and nothing else.
+type programError struct{ text string }
+
+func (e *programError) Error() string { return e.text }
+func (e *programError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// notStarted is what clients are told of a start that the keeper has refused.
+func notStarted(err error) error {
+	var start *keeper.StartError
+	if errors.As(err, &start) {
+		return &programError{err.Error()}
+	}
+	return err
 }

@@ -94,7 +94,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	result, err := m.cfg.Keeper.Exec(ctx, req)
 	io.closeTheirs()
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), err)
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), notStarted(err))
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	if opts.TTY {

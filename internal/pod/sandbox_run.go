@@ -291,7 +291,7 @@ func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 		Reaper:        true,
 	})
 	if err != nil {
-		return err
+		return notStarted(err)
 	}
 	err = s.Update(record.Draft, func(r *record.Sandbox) { r.ReaperPID, r.ReaperSetup = result.PID, result.Setup })
 	if err != nil {

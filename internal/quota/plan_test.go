@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
 )
 
 func TestSizes(t *testing.T) {
@@ -27,12 +29,12 @@ func TestIDs(t *testing.T) {
 	for text, want := range map[string]ID{
 		"": {}, "0": {}, "-1": {Any: true}, "16777216": {Number: 16777216}, "4294967294": {Number: 4294967294},
 	} {
-		if got, err := ParseID(text); err != nil || got != want {
+		if got, err := model.ParseQuotaID(text); err != nil || got != want {
 			t.Errorf("%q is %v, %v", text, got, err)
 		}
 	}
 	for _, bad := range []string{"1", "16777215", "-2", "4294967295", "4294967296", "x", "1e9", " 0"} {
-		if got, err := ParseID(bad); !errdefs.IsInvalidArgument(err) {
+		if got, err := model.ParseQuotaID(bad); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%q is %v, %v", bad, got, err)
 		}
 	}

@@ -10,14 +10,13 @@ import (
 	"google.golang.org/grpc"
 
 	api "berth/api/berth/v1"
-	"berth/internal/image"
 	"berth/internal/model"
 )
 
 // Images is the image store as this door uses it.
 type Images interface {
 	// Pull calls Progress of the request from one goroutine at a time, and not after it has returned.
-	Pull(ctx context.Context, req image.PullRequest) (*model.Image, error)
+	Pull(ctx context.Context, req model.PullRequest) (*model.Image, error)
 }
 
 type service struct {
@@ -41,7 +40,7 @@ func (s *service) Pull(req *api.PullRequest, stream grpc.ServerStreamingServer[a
 		}
 		sent <- err
 	}()
-	img, err := s.images.Pull(ctx, image.PullRequest{Ref: req.GetImage(), Auth: auth(req.GetAuth()), Progress: news.add})
+	img, err := s.images.Pull(ctx, model.PullRequest{Ref: req.GetImage(), Auth: auth(req.GetAuth()), Progress: news.add})
 	news.close()
 	sendErr := <-sent
 	switch {
@@ -66,17 +65,17 @@ func auth(a *api.Auth) *model.Auth {
 // news holds the latest state of each layer until the stream takes it.
 type news struct {
 	mu     sync.Mutex
-	latest map[string]image.Progress
+	latest map[string]model.PullProgress
 	order  []string // layers with something untold, in the order of their first event
 	wake   chan struct{}
 	closed bool
 }
 
 func newNews() *news {
-	return &news{latest: map[string]image.Progress{}, wake: make(chan struct{}, 1)}
+	return &news{latest: map[string]model.PullProgress{}, wake: make(chan struct{}, 1)}
 }
 
-func (n *news) add(p image.Progress) {
+func (n *news) add(p model.PullProgress) {
 	n.mu.Lock()
 	if _, waits := n.latest[p.Layer]; !waits {
 		n.order = append(n.order, p.Layer)
@@ -101,7 +100,7 @@ func (n *news) signal() {
 }
 
 // take returns what is untold, and whether more may come.
-func (n *news) take() (events []image.Progress, more bool) {
+func (n *news) take() (events []model.PullProgress, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, layer := range n.order {
@@ -130,9 +129,9 @@ func (n *news) send(stream grpc.ServerStreamingServer[api.PullEvent]) error {
 	}
 }
 
-var phases = map[image.Phase]api.Phase{
-	image.PhaseWaiting: api.Phase_PHASE_WAITING,
-	image.PhaseLoading: api.Phase_PHASE_DOWNLOADING,
-	image.PhasePresent: api.Phase_PHASE_EXISTS,
-	image.PhaseDone:    api.Phase_PHASE_DONE,
+var phases = map[model.PullPhase]api.Phase{
+	model.PullWaiting: api.Phase_PHASE_WAITING,
+	model.PullLoading: api.Phase_PHASE_DOWNLOADING,
+	model.PullPresent: api.Phase_PHASE_EXISTS,
+	model.PullDone:    api.Phase_PHASE_DONE,
 }

@@ -11,7 +11,7 @@ import (
 
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
-	"berth/internal/ocispec"
+	"berth/internal/model"
 )
 
 const (
@@ -95,8 +95,8 @@ func (c *Check) Keys(p Path, m map[string]string) {
 
 // Subject checks a user or group ID.
 func (c *Check) Subject(p Path, id int64) {
-	if id < 0 || id > ocispec.MaxID {
-		c.Fail(p, "%d is not in 0..%d", id, ocispec.MaxID)
+	if id < 0 || id > model.MaxID {
+		c.Fail(p, "%d is not in 0..%d", id, model.MaxID)
 	}
 }
 

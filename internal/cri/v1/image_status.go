@@ -8,7 +8,6 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/model"
-	"berth/internal/ocispec"
 )
 
 func (s *imageService) ImageStatus(ctx context.Context, req *api.ImageStatusRequest) (*api.ImageStatusResponse, error) {
@@ -62,7 +61,7 @@ func fromImage(d Dialect, img *model.Image) *api.Image {
 // and is told as neither. What is no user at all is told as a name: clients refuse it where they want somebody else than
 // root, and a container of the image is not created.
 func imageUser(user string) (*api.Int64Value, string) {
-	uid, name, err := ocispec.ImageUser(user)
+	uid, name, err := model.ImageUser(user)
 	if err != nil || uid == nil {
 		return nil, name
 	}

@@ -12,7 +12,6 @@ import (
 	"berth/internal/cri/request"
 	criv1 "berth/internal/cri/v1"
 	"berth/internal/model"
-	"berth/internal/quota"
 )
 
 // Values that PouchContainer adds to enums of Kubernetes.
@@ -57,7 +56,7 @@ func (dialect) ReadContainer(c *request.Check, p request.Path, in *api.Container
 	if n := ext.NetPriority; n < 0 || n > maxPriority {
 		c.Fail(p.Field("net_priority"), "%d is not in 0..%d", n, int64(maxPriority))
 	}
-	if _, err := quota.ParseID(ext.QuotaId); err != nil {
+	if _, err := model.ParseQuotaID(ext.QuotaId); err != nil {
 		c.Fail(p.Field("quota_id"), "%v", err)
 	}
 	out.NetPriority, out.QuotaID = ext.NetPriority, ext.QuotaId

@@ -10,7 +10,6 @@ import (
 	"berth/api/pouch"
 	"berth/internal/cri/request"
 	"berth/internal/model"
-	"berth/internal/ocispec"
 )
 
 // maxPriority is what the kernel keeps a priority in.
@@ -22,8 +21,8 @@ func (dialect) ReadResources(c *request.Check, p request.Path, in *api.LinuxCont
 	out.KernelMemory = atLeast(c, p.Field("kernel_memory"), ext.KernelMemory, -1)
 	out.MemoryReservation = atLeast(c, p.Field("memory_reservation"), ext.MemoryReservation, -1)
 	if s := ext.MemorySwappiness; s != nil {
-		if s.Value < 0 || s.Value > ocispec.MaxSwappiness {
-			c.Fail(p.Field("memory_swappiness"), "%d is not in 0..%d", s.Value, ocispec.MaxSwappiness)
+		if s.Value < 0 || s.Value > model.MaxSwappiness {
+			c.Fail(p.Field("memory_swappiness"), "%d is not in 0..%d", s.Value, model.MaxSwappiness)
 		}
 		value := s.Value
 		out.MemorySwappiness = &value
@@ -32,7 +31,7 @@ func (dialect) ReadResources(c *request.Check, p request.Path, in *api.LinuxCont
 	for i, u := range ext.Ulimits {
 		at := "ulimits[" + strconv.Itoa(i) + "]"
 		limit := model.Ulimit{Name: u.GetName(), Hard: u.GetHard(), Soft: u.GetSoft()}
-		if err := ocispec.CheckUlimit(limit); err != nil {
+		if err := model.CheckUlimit(limit); err != nil {
 			c.Fail(p.Field(at), "%v", err)
 		} else if seen[limit.Name] {
 			c.Fail(p.Field(at+".name"), "%s has a limit already", limit.Name)
@@ -53,8 +52,8 @@ func atLeast(c *request.Check, p request.Path, v, low int64) int64 {
 func readBlockIO(c *request.Check, p request.Path, ext *pouch.LinuxContainerResources) *model.BlockIO {
 	out := &model.BlockIO{}
 	weight := func(field string, w uint32) uint16 {
-		if w < ocispec.MinBlockWeight || w > ocispec.MaxBlockWeight {
-			c.Fail(p.Field(field), "%d is not in %d..%d", w, ocispec.MinBlockWeight, ocispec.MaxBlockWeight)
+		if w < model.MinBlockWeight || w > model.MaxBlockWeight {
+			c.Fail(p.Field(field), "%d is not in %d..%d", w, model.MinBlockWeight, model.MaxBlockWeight)
 		}
 		return uint16(w)
 	}
