@@ -75,10 +75,31 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.teardown.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
+	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, handler, restore))
+	if err != nil {
+		m.teardown.startFailed(ctx, c, err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), notStarted(err))
+	}
+	tracePhases(ctx, result.Phases)
+	err = c.recordStart(result, begin)
+	if err != nil {
+		// A container that no record calls running must not run.
+		m.teardown.startFailed(ctx, c, err)
+		return err
+	}
+	c.mu.Lock()
+	c.spec = nil
+	c.mu.Unlock()
+	m.events.tell(s, c.id, model.EventStarted)
+	return nil
+}
+
+// runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it is empty.
+func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Handler, restore string) *keeper.RunRequest {
 	request := &keeper.RunRequest{
-		ID:            c.id,
-		PodID:         s.id,
-		Name:          name,
+		ID:            r.ID,
+		PodID:         r.SandboxID,
+		Name:          r.Config.Metadata.Name,
 		Spec:          spec,
 		RuntimePath:   handler.RuntimePath,
 		RuntimeRoot:   handler.RuntimeRoot,
@@ -92,17 +113,16 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if handler.RuntimePath == "" {
 		request.Setup = handler.Setup
 	}
-	result, err := m.cfg.Keeper.Run(ctx, request)
-	if err != nil {
-		m.teardown.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), notStarted(err))
-	}
-	tracePhases(ctx, result.Phases)
+	return request
+}
+
+// recordStart records that the container runs, as the keeper says, and how long the parts of its start took since begin.
+func (c *container) recordStart(result *keeper.RunResult, begin time.Time) error {
 	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
 	for _, p := range result.Phases {
 		timings = append(timings, steps.Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
 	}
-	err = c.Update(record.Save, func(r *record.Container) {
+	return c.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerRunning
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt
@@ -114,16 +134,6 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 			r.Restored = &restored
 		}
 	})
-	if err != nil {
-		// A container that no record calls running must not run.
-		m.teardown.startFailed(ctx, c, err)
-		return err
-	}
-	c.mu.Lock()
-	c.spec = nil
-	c.mu.Unlock()
-	m.events.tell(s, c.id, model.EventStarted)
-	return nil
 }
 
 // tracer makes spans for whoever has set a provider; until then they are nothing.

@@ -2,5 +2,11 @@
 // resource that it speaks of is made; it compares the records with the kernel and the keeper at every start of berthd;
 // and it runs the steps of a start, a stop and a removal, each with its undo.
 //
-// It knows nothing of gRPC. A door translates its requests into package model and calls a Manager.
+// A Manager has a method for each call of the CRI, in the file that is named after the call: CreateContainer is in
+// container_create.go. What calls have in common is owned by types of their own: records (package record), the order of
+// operations on one object (package operation), steps and their undo (package steps), the index of names, the cgroups,
+// the parts of a pod, the file systems of containers, the teardown, the watch of events, and the recovery at the start.
+//
+// The package knows nothing of gRPC and of no API's names. An API translates its requests into package model and calls a
+// Manager; errors name fields of the model (model.FieldError).
 package pod
