@@ -1,7 +1,8 @@
 package model
 
-// Field is the path of a field in what a client says of a pod (sandbox), a container or an update, by the names that fields have in
-// JSON, as in "container.mounts[2].image". Each API has its own name of it: see package request of the APIs.
+// Field is the path of a field in what a client says of a pod (sandbox), a container or an update, by the names that
+// fields have in JSON, as in "container.mounts[2].image". Each API has its own name of it: see package request of the
+// APIs.
 type Field string
 
 // The fields that the domain finds fault with.

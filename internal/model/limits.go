@@ -11,7 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// MaxID is the largest user or group ID that a container's process gets: what Kubernetes allows, and other runtimes refuse above.
+// MaxID is the largest user or group ID that a container's process gets: what Kubernetes allows, and other runtimes
+// refuse above.
 const MaxID = math.MaxInt32
 
 // MaxSwappiness is how readily the kernel swaps, at most.
@@ -41,8 +42,8 @@ func CheckUlimit(u Ulimit) error {
 	return nil
 }
 
-// ImageUser reads USER of an image, user[:group]: its user is a number or a name, and nil and empty where the image names
-// none.
+// ImageUser reads USER of an image, user[:group]: its user is a number or a name, and nil and empty where the image
+// names none.
 func ImageUser(spec string) (uid *int64, name string, err error) {
 	text, _, _ := strings.Cut(spec, ":")
 	id, numeric, err := ParseSubject("user", text)
@@ -52,8 +53,8 @@ func ImageUser(spec string) (uid *int64, name string, err error) {
 	return &id, "", nil
 }
 
-// ParseSubject tells the number of a user or a group from its name; what is "user" or "group", for the error. What looks like a
-// number and is no ID, such as -1 and 4294967296, is errdefs.ErrInvalidArgument.
+// ParseSubject tells the number of a user or a group from its name; what is "user" or "group", for the error. What
+// looks like a number and is no ID, such as -1 and 4294967296, is errdefs.ErrInvalidArgument.
 func ParseSubject(what, text string) (id int64, numeric bool, err error) {
 	if _, err := strconv.ParseInt(text, 10, 64); err != nil && !errors.Is(err, strconv.ErrRange) {
 		return 0, false, nil

@@ -15,9 +15,10 @@ import (
 	"berth/internal/pod/steps"
 )
 
-// Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes, or ctx
-// ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper has cut it off
-// gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets ErrUnavailable.
+// Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes,
+// or ctx ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper
+// has cut it off gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets
+// ErrUnavailable.
 func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
 	c, err := m.index.container(id)
 	if err != nil {
@@ -28,7 +29,6 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.id), err) }
-
 	var input *keeper.Input
 	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
 		if input, err = m.cfg.Keeper.Input(c.id); err != nil {
@@ -40,61 +40,27 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		ContainerID: c.id, AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
 		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.attachDir(),
 	}
-	var ours []*os.File
-	closeAll := func(files []*os.File) {
-		for _, f := range files {
-			f.Close()
-		}
-	}
-	var (
-		copies sync.WaitGroup
-		theirs []*os.File
-		starts []func()
-	)
-	defer func() { closeAll(ours) }()
-	output := func(dst io.Writer) (*os.File, error) {
-		pr, pw, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		ours, theirs = append(ours, pr), append(theirs, pw)
-		starts = append(starts, func() { copies.Go(func() { _, _ = io.Copy(dst, pr) }) })
-		return pw, nil
-	}
-	if opts.Stdout != nil {
-		if req.Stdout, err = output(opts.Stdout); err != nil {
-			return attachErr(err)
-		}
-	}
-	if opts.Stderr != nil && !r.Config.TTY {
-		if req.Stderr, err = output(opts.Stderr); err != nil {
-			closeAll(theirs)
-			return attachErr(err)
-		}
+	var out outputs
+	defer out.close()
+	if err := out.request(req, &opts, r.Config.TTY); err != nil {
+		return attachErr(err)
 	}
 	err = m.cfg.Keeper.Attach(ctx, req)
-	closeAll(theirs)
+	out.closeTheirs()
 	if err != nil {
 		return attachErr(err)
 	}
 	defer func() {
-		detach, cancel := steps.Undoing(ctx)
-		defer cancel()
-		detachErr := m.cfg.Keeper.Detach(detach, c.id, req.AttachID)
-		replaced := errors.Is(detachErr, errdefs.ErrNotFound) || errors.Is(detachErr, errdefs.ErrUnavailable)
+		detachErr := m.detach(ctx, c, req.AttachID, len(out.ours) > 0)
 		switch {
 		case detachErr == nil:
-		case errors.Is(detachErr, errdefs.ErrResourceExhausted) && err == nil:
+		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
 			err = attachErr(detachErr)
-		case replaced && err == nil && len(starts) > 0: // the output ended with that keeper, and not with the container
-			err = attachErr(fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable))
 		default:
 			m.log.Debug("detach", "container", record.ShortID(c.id), "error", detachErr)
 		}
 	}()
-	for _, start := range starts {
-		start()
-	}
+	out.start()
 	done := make(chan struct{})
 	defer close(done)
 	if input != nil && input.Terminal {
@@ -115,32 +81,116 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 			}
 		}()
 	}
-	outputDone := make(chan struct{})
-	go func() { copies.Wait(); close(outputDone) }()
 	// Whoever wants output stays for all of it; whoever brings input alone stays until that ends.
 	var stdinEnded, outputEnded <-chan struct{}
-	if len(starts) > 0 {
-		outputEnded = outputDone
+	if len(out.ours) > 0 {
+		outputEnded = out.ended()
 	} else {
 		stdinEnded = inputDone
 	}
+	if err := c.awaitAttached(ctx, outputEnded, stdinEnded); err != nil {
+		if r.Config.StdinOnce && opts.Stdin != nil {
+			m.closeStdinOnce(context.WithoutCancel(ctx), c, &r)
+		}
+		return attachErr(err)
+	}
+	return nil
+}
+
+// awaitAttached waits until the client's output or input has ended, of which the other channel is nil, or the
+// container has, with the rest of what it wrote. The error is that ctx has ended first.
+func (c *container) awaitAttached(ctx context.Context, outputEnded, stdinEnded <-chan struct{}) error {
 	select {
 	case <-outputEnded:
 	case <-stdinEnded:
 	case <-c.exited:
-		if outputEnded != nil {
-			select {
-			case <-outputEnded: // the rest of what it wrote
-			case <-ctx.Done():
-			}
+		if outputEnded == nil {
+			return nil
+		}
+		select {
+		case <-outputEnded:
+		case <-ctx.Done():
 		}
 	case <-ctx.Done():
-		if r.Config.StdinOnce && opts.Stdin != nil {
-			m.closeStdinOnce(context.WithoutCancel(ctx), c, &r)
-		}
-		return attachErr(ctx.Err())
+		return ctx.Err()
 	}
 	return nil
+}
+
+// detach ends an attachment. The error is errdefs.ErrResourceExhausted where the client was cut off, and
+// errdefs.ErrUnavailable where it had output and the keeper that copied that has ended; others are of no concern to a
+// client.
+func (m *Manager) detach(ctx context.Context, c *container, attachID string, output bool) error {
+	ctx, cancel := steps.Undoing(ctx)
+	defer cancel()
+	err := m.cfg.Keeper.Detach(ctx, c.id, attachID)
+	switch replaced := errdefs.IsNotFound(err) || errdefs.IsUnavailable(err); {
+	case !replaced:
+		return err
+	case !output:
+		return fmt.Errorf("the keeper has ended: %v", err)
+	}
+	// The output ended with that keeper, and not with the container.
+	return fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable)
+}
+
+// outputs are the pipes by which an attached client gets a container's output.
+type outputs struct {
+	ours, theirs []*os.File // the ends that are read here, and those that the keeper gets
+	to           []io.Writer
+	copies       sync.WaitGroup
+}
+
+// request opens the pipes that a client wants. A terminal has one output for both streams.
+func (o *outputs) request(req *keeper.AttachRequest, opts *AttachOptions, terminal bool) (err error) {
+	if req.Stdout, err = o.open(opts.Stdout); err != nil || terminal {
+		return err
+	}
+	req.Stderr, err = o.open(opts.Stderr)
+	return err
+}
+
+// open makes a pipe whose content goes to dst once start is called, and returns the keeper's end. Nobody wants what
+// goes to nil: it gets no pipe.
+func (o *outputs) open(dst io.Writer) (*os.File, error) {
+	if dst == nil {
+		return nil, nil
+	}
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	o.ours, o.theirs, o.to = append(o.ours, pr), append(o.theirs, pw), append(o.to, dst)
+	return pw, nil
+}
+
+// start copies in the background, until the keeper or close closes the pipes.
+func (o *outputs) start() {
+	for i, pr := range o.ours {
+		o.copies.Go(func() { _, _ = io.Copy(o.to[i], pr) })
+	}
+}
+
+// ended is closed once all that the keeper has written is copied.
+func (o *outputs) ended() <-chan struct{} {
+	all := make(chan struct{})
+	go func() { o.copies.Wait(); close(all) }()
+	return all
+}
+
+// closeTheirs closes the keeper's ends, which it has by then.
+func (o *outputs) closeTheirs() {
+	for _, f := range o.theirs {
+		f.Close()
+	}
+	o.theirs = nil
+}
+
+func (o *outputs) close() {
+	o.closeTheirs()
+	for _, f := range o.ours {
+		f.Close()
+	}
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.

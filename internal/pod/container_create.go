@@ -23,8 +23,8 @@ import (
 // specFile is a container's specification, beside its record.
 const specFile = "spec.json"
 
-// CreateContainer prepares a container in a pod: its root file system and its specification. It returns the container's ID.
-// What it makes, and how that is undone when it fails, is in creation.steps.
+// CreateContainer prepares a container in a pod: its root file system and its specification. It returns the
+// container's ID. What it makes, and how that is undone when it fails, is in creation.steps.
 //
 // A sandbox that is not ready is errdefs.ErrFailedPrecondition, an image that is not on the node errdefs.ErrNotFound, a
 // name in use errdefs.ErrAlreadyExists.
@@ -66,10 +66,8 @@ type creation struct {
 
 	cfg     *model.ContainerConfig // as it was asked for; check and register make copies
 	handler Handler
-	ignored map[string]string // annotations
-	logPath string
+	rec     record.Container // what check knows of the record; register makes it whole
 	quotaID quota.ID
-	label   ocispec.Label
 
 	img       *model.Image
 	restoring *restoring // nil: the container is not made from a checkpoint
@@ -99,14 +97,14 @@ func (cr *creation) check() (err error) {
 	if cr.handler, err = cr.m.handlers.get(pod.Handler); err != nil {
 		return err
 	}
-	if cfg, cr.ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
+	if cfg, cr.rec.Ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
 		return fmt.Errorf("create container: %w", err)
 	}
-	for key, why := range cr.ignored {
+	for key, why := range cr.rec.Ignored {
 		cr.m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", record.ShortID(pod.ID), "annotation", key,
 			"reason", why)
 	}
-	if cr.logPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
+	if cr.rec.LogPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
 		return err
 	}
 	if err := checkVolumes(cfg); err != nil {
@@ -115,7 +113,7 @@ func (cr *creation) check() (err error) {
 	if cr.quotaID, err = checkQuotas(cfg); err != nil {
 		return err
 	}
-	if cr.label, err = pod.Label.Of(cfg.Security.SELinux); err != nil {
+	if cr.rec.Label, err = pod.Label.Of(cfg.Security.SELinux); err != nil {
 		return err
 	}
 	cr.cfg = withPodPID(cfg, pod.Config)
@@ -155,7 +153,8 @@ func (cr *creation) steps() []steps.Step {
 	}
 }
 
-// findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer it holds.
+// findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer
+// it holds.
 func (cr *creation) findImage(ctx context.Context) (err error) {
 	if cr.img, cr.restoring, err = cr.m.checkpoints.checkpointOf(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
 		return err
@@ -172,20 +171,11 @@ func (cr *creation) releaseImages(context.Context) error {
 // register gives the container its name and makes it known, locked until the creation has ended.
 func (cr *creation) register(context.Context) error {
 	m := cr.m
-	r := record.Container{
-		ID:        cr.id,
-		SandboxID: cr.sandbox.id,
-		Config:    cr.cfg,
-		Phase:     record.ContainerCreating,
-		ImageID:   cr.img.ID,
-		ImageRef:  imageRef(cr.img),
-		Volumes:   declaredVolumes(cr.img),
-		LogPath:   cr.logPath,
-		Cgroup:    m.cgroups.dir(cr.pod.CgroupParent, cr.id),
-		Label:     cr.label,
-		Resources: cr.cfg.Resources,
-		Ignored:   cr.ignored,
-	}
+	r := cr.rec
+	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.id, record.ContainerCreating
+	r.Config, r.Resources = cr.cfg, cr.cfg.Resources
+	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), declaredVolumes(cr.img)
+	r.Cgroup = m.cgroups.dir(cr.pod.CgroupParent, cr.id)
 	if cr.restoring != nil {
 		cr.restoring.Dir = filepath.Join(m.containers.Path(cr.id), restoreDir)
 		r.Restored = &cr.restoring.Restored
@@ -233,13 +223,14 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 }
 
 func (cr *creation) mountRoot(ctx context.Context) (err error) {
-	o := cr.m.storage.rootfsOptions(&cr.pod, cr.label, cr.m.containers.Path(cr.id), cr.layers)
+	o := cr.m.storage.rootfsOptions(&cr.pod, cr.rec.Label, cr.m.containers.Path(cr.id), cr.layers)
 	o.At = cr.m.dirs.rootPath(&cr.pod, cr.id)
 	cr.root, err = cr.m.cfg.Rootfs.Mount(ctx, o)
 	return err
 }
 
-// takeQuotas decides which declared volumes the container has of its own, and takes the quotas of all that it writes to.
+// takeQuotas decides which declared volumes the container has of its own, and takes the quotas of all that it writes
+// to.
 func (cr *creation) takeQuotas(ctx context.Context) error {
 	own, err := imageVolumes(declaredVolumes(cr.img), cr.root, cr.cfg)
 	if err != nil {
@@ -323,7 +314,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		},
 		ImageMounts: cr.images,
 		Edits:       cr.edits,
-		Label:       cr.label,
+		Label:       cr.rec.Label,
 		Handler:     cr.handler.Spec,
 	}, nil
 }
@@ -379,8 +370,8 @@ func (st *storage) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir s
 	return o
 }
 
-// withPodPID is a container's configuration with the PID mode of its pod where it names none, or the pod's while that lives in
-// the node's.
+// withPodPID is a container's configuration with the PID mode of its pod where it names none, or the pod's while that
+// lives in the node's.
 func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.ContainerConfig {
 	mode := pod.Security.Namespaces.PID
 	if own := cfg.Security.Namespaces.PID; own != "" && (own != model.NamespacePod || mode != model.NamespaceNode) {

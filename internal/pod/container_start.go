@@ -20,7 +20,8 @@ import (
 )
 
 // StartContainer starts a created container and returns when its own program runs. A program that cannot be started
-// leaves the container exited, with the exit code that a shell would give (127 not found, 126 not executable, else 128).
+// leaves the container exited, with the exit code that a shell would give (127 not found, 126 not executable, else
+// 128).
 func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	c, err := m.index.container(id)
 	if err != nil {
@@ -94,7 +95,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	return nil
 }
 
-// runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it is empty.
+// runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it
+// is empty.
 func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Handler, restore string) *keeper.RunRequest {
 	request := &keeper.RunRequest{
 		ID:            r.ID,
@@ -116,7 +118,8 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Hand
 	return request
 }
 
-// recordStart records that the container runs, as the keeper says, and how long the parts of its start took since begin.
+// recordStart records that the container runs, as the keeper says, and how long the parts of its start took since
+// begin.
 func (c *container) recordStart(result *keeper.RunResult, begin time.Time) error {
 	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
 	for _, p := range result.Phases {
@@ -182,8 +185,9 @@ func (td *teardown) startFailed(ctx context.Context, c *container, cause error) 
 	})
 }
 
-// programError is why a program could not be started. The keeper's error is errdefs.ErrNotFound where the program is not in the
-// image, which a client would take for the container being gone. This one is errdefs.ErrFailedPrecondition and nothing else.
+// programError is why a program could not be started. The keeper's error is errdefs.ErrNotFound where the program is
+// not in the image, which a client would take for the container being gone. This one is errdefs.ErrFailedPrecondition
+// and nothing else.
 type programError struct{ text string }
 
 func (e *programError) Error() string { return e.text }

@@ -12,8 +12,8 @@ import (
 	"berth/internal/pod/record"
 )
 
-// index is which pods and containers there are, and which names they have taken. Its methods may be called concurrently;
-// those in name.go and order.go need the lock.
+// index is which pods and containers there are, and which names they have taken. Its methods may be called
+// concurrently; those in name.go and order.go need the lock.
 type index struct {
 	mu         sync.RWMutex // guards what is below, not what the maps point to
 	pods       map[string]*sandbox
@@ -87,8 +87,8 @@ func (x *index) hasSandboxOf(uid string) bool {
 	return false
 }
 
-// addSandbox gives a new pod its name and its creation time, and makes it known, under a lock that the caller holds. A name
-// that is taken is errdefs.ErrAlreadyExists.
+// addSandbox gives a new pod its name and its creation time, and makes it known, under a lock that the caller holds.
+// A name that is taken is errdefs.ErrAlreadyExists.
 func (x *index) addSandbox(table *record.Sandboxes, r record.Sandbox, op operation.Lock) (*sandbox, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

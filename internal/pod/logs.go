@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod/record"
 )
 
-// logs is which container writes which log file, so that no two that run write one. Its methods may be called concurrently.
+// logs is which container writes which log file, so that no two that run write one. Its methods may be called
+// concurrently.
 type logs struct {
 	mu      sync.Mutex
 	writers map[string]string // logFile to container ID
@@ -20,8 +21,8 @@ type logs struct {
 
 func newLogs() *logs { return &logs{writers: map[string]string{}, files: map[string]string{}} }
 
-// claim makes the directory of a container's log, and keeps the log from others until release. An empty path is no log. A
-// log that another container writes is errdefs.ErrFailedPrecondition.
+// claim makes the directory of a container's log, and keeps the log from others until release. An empty path is no
+// log. A log that another container writes is errdefs.ErrFailedPrecondition.
 func (l *logs) claim(id, path string) error {
 	if path == "" {
 		return nil
@@ -61,7 +62,8 @@ func (l *logs) release(id string) {
 	delete(l.files, id)
 }
 
-// logFile is a log's path without links: two paths may lead to one directory. The file itself is not opened through a link.
+// logFile is a log's path without links: two paths may lead to one directory. The file itself is not opened through a
+// link.
 func logFile(path string) string {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {

@@ -133,8 +133,8 @@ type Config struct {
 	Log             *slog.Logger
 }
 
-// Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They may be
-// called concurrently. What the calls work with is owned by the types below.
+// Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They
+// may be called concurrently. What the calls work with is owned by the types below.
 type Manager struct {
 	cfg      Config
 	log      *slog.Logger
@@ -161,8 +161,8 @@ type Manager struct {
 	ctx        context.Context // ends with Close
 }
 
-// New reads the records, compares them with the kernel and the keeper, adopts what lives, removes what does not, and follows
-// the keeper's events from then on. The caller holds the lock of Config.Root.
+// New reads the records, compares them with the kernel and the keeper, adopts what lives, removes what does not, and
+// follows the keeper's events from then on. The caller holds the lock of Config.Root.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
 	m, err := newManager(ctx, cfg)
 	if err != nil {

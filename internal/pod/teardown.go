@@ -7,8 +7,8 @@ import (
 	"berth/internal/stats"
 )
 
-// teardown ends and removes containers and pods, for the calls that do so, for the keeper's events and for the start of berthd.
-// Its methods may be called concurrently where they do not say which lock the caller holds.
+// teardown ends and removes containers and pods, for the calls that do so, for the keeper's events and for the start
+// of berthd. Its methods may be called concurrently where they do not say which lock the caller holds.
 type teardown struct {
 	keeper     Keeper
 	pods       *record.Sandboxes

@@ -13,8 +13,8 @@ import (
 	"berth/internal/state"
 )
 
-// trash is where directories are put that are to be removed, on the file system that they are on. Its methods may be called
-// concurrently.
+// trash is where directories are put that are to be removed, on the file system that they are on. Its methods may be
+// called concurrently.
 type trash struct {
 	dir    string
 	ctx    context.Context // ends with the Manager
@@ -27,8 +27,8 @@ func newTrash(ctx context.Context, dir string, log *slog.Logger) *trash {
 	return &trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log}
 }
 
-// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On a disk that has
-// no room for a further name in the trash it is removed where it is.
+// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On
+// a disk that has no room for a further name in the trash it is removed where it is.
 func (t *trash) discard(dir string) error {
 	err := os.Rename(dir, filepath.Join(t.dir, record.NewID()))
 	if errors.Is(err, os.ErrNotExist) {
@@ -47,7 +47,8 @@ func (t *trash) discard(dir string) error {
 	return nil
 }
 
-// removeInPlace removes the directory of a pod, a container or a volume, its records first: what a crash leaves of it is nobody's then.
+// removeInPlace removes the directory of a pod, a container or a volume, its records first: what a crash leaves of it
+// is nobody's then.
 func (t *trash) removeInPlace(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

@@ -7,7 +7,8 @@ import (
 	"berth/internal/model"
 )
 
-// FieldNames are what the API calls fields of the model, for errors: v1's names, and PouchContainer's for what v1 has no field for.
+// FieldNames are what the API calls fields of the model, for errors: v1's names, and PouchContainer's for what v1 has
+// no field for.
 func FieldNames() request.Names {
 	names := criv1.FieldNames()
 	names[model.FieldContainerDiskQuota] = "config.linux.resources.disk_quota"

@@ -11,8 +11,8 @@ import (
 // all is the weight of an operation that shuts out all others.
 const all = 1 << 30
 
-// Lock orders the operations on one object. Waiting for it honours the caller's deadline, so that one stuck operation does
-// not pile up calls that nobody waits for any more. Those who wait are served in the order in which they came.
+// Lock orders the operations on one object. Waiting for it honours the caller's deadline, so that one stuck operation
+// does not pile up calls that nobody waits for any more. Those who wait are served in the order in which they came.
 //
 // A container's operations share the lock of its pod, and take it before the container's own.
 type Lock struct{ sem *semaphore.Weighted }
@@ -27,14 +27,14 @@ func Taken() (l Lock, release func()) {
 	return l, func() { l.sem.Release(all) }
 }
 
-// Exclusive waits until no other operation holds the object. release is to be called once. The error is that ctx has ended
-// first; act says what was to be done, as in "stop container 0123456789ab".
+// Exclusive waits until no other operation holds the object. release is to be called once. The error is that ctx has
+// ended first; act says what was to be done, as in "stop container 0123456789ab".
 func (l Lock) Exclusive(ctx context.Context, act string) (release func(), err error) {
 	return l.hold(ctx, all, act, "it")
 }
 
-// Shared waits until no operation holds the object alone. object is what act calls it: "it", or "its pod" where act is of a
-// container.
+// Shared waits until no operation holds the object alone. object is what act calls it: "it", or "its pod" where act
+// is of a container.
 func (l Lock) Shared(ctx context.Context, act, object string) (release func(), err error) {
 	return l.hold(ctx, 1, act, object)
 }

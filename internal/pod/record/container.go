@@ -26,8 +26,8 @@ type Container struct {
 	ImageRef  string                 `json:"imageRef"`
 	// VolumeImages are the IDs of the images that are volumes of the container.
 	VolumeImages []string `json:"volumeImages,omitempty"`
-	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container has a volume of
-	// its own, in a directory that is named by its place here.
+	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container
+	// has a volume of its own, in a directory that is named by its place here.
 	Volumes      []string `json:"volumes,omitempty"`
 	ImageVolumes []string `json:"imageVolumes,omitempty"`
 	// QuotaID is the project ID of the root file system, where the client has asked for one.

@@ -25,8 +25,8 @@ type Sandbox struct {
 	// OwnedCgroup is the topmost cgroup on the way to CgroupParent that was not there before; it goes with the pod.
 	OwnedCgroup string `json:"ownedCgroup,omitempty"`
 
-	// SharedTmpfs says that the pod's files and its shared memory are on one tmpfs. It is false for a pod that an earlier
-	// version of Berth has made.
+	// SharedTmpfs says that the pod's files and its shared memory are on one tmpfs. It is false for a pod that an
+	// earlier version of Berth has made.
 	SharedTmpfs bool `json:"sharedTmpfs,omitempty"`
 
 	IPs       []string        `json:"ips,omitempty"`
@@ -50,7 +50,8 @@ type (
 	SandboxEntry = Entry[Sandbox, model.SandboxStatus]
 )
 
-// NewSandboxes is the empty table of the pods whose records are below dir. netns is where a pod's network namespace is pinned.
+// NewSandboxes is the empty table of the pods whose records are below dir. netns is where a pod's network namespace
+// is pinned.
 func NewSandboxes(dir string, netns func(id string) string, log *slog.Logger) *Sandboxes {
 	return &Sandboxes{
 		files: state.Records{Dir: dir, File: "pod.json"},

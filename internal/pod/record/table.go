@@ -12,8 +12,8 @@ import (
 	"berth/internal/state"
 )
 
-// Table makes and loads the records R of one kind of object, of which clients are told S. The entries that it returns are
-// the caller's to keep. Its methods may be called concurrently.
+// Table makes and loads the records R of one kind of object, of which clients are told S. The entries that it returns
+// are the caller's to keep. Its methods may be called concurrently.
 type Table[R, S any] struct {
 	files state.Records
 	kind  kind[R, S]
@@ -44,8 +44,8 @@ func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
 }
 
 // Load reads all records, by ID. Those that cannot be read, or are not of the object whose directory they are in, are
-// broken; those that were read from their second file are spared, see state.Records. A record that a newer version of Berth
-// has written is an error, and nothing may be changed then.
+// broken; those that were read from their second file are spared, see state.Records. A record that a newer version of
+// Berth has written is an error, and nothing may be changed then.
 func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken, spared []state.Spared, err error) {
 	loaded := map[string]*R{}
 	broken, spared, err = t.files.Load(func(id string) any {
@@ -70,8 +70,8 @@ func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Br
 	return entries, broken, spared, nil
 }
 
-// Entry is the record of one object, and the status that clients are told. Its methods may be called concurrently; a caller
-// that decides by what it has read holds the object's lock from the reading to the Update.
+// Entry is the record of one object, and the status that clients are told. Its methods may be called concurrently; a
+// caller that decides by what it has read holds the object's lock from the reading to the Update.
 type Entry[R, S any] struct {
 	table *Table[R, S]
 	id    string
@@ -83,7 +83,8 @@ type Entry[R, S any] struct {
 	current atomic.Pointer[S]
 }
 
-// SaveFile replaces a file in the object's directory by the JSON of v, as a whole. A full disk is errdefs.ErrResourceExhausted.
+// SaveFile replaces a file in the object's directory by the JSON of v, as a whole. A full disk is
+// errdefs.ErrResourceExhausted.
 func (e *Entry[R, S]) SaveFile(name string, v any) error {
 	return NoSpace(e.table.files.SaveFile(e.id, name, v))
 }
@@ -115,21 +116,21 @@ type Mode int
 const (
 	// Save writes the record to disk, and then has it in memory. When the disk refuses, nothing is changed.
 	Save Mode = iota
-	// Happened is Save for what is true already. When the disk refuses, that is logged, and memory has the change: a full
-	// disk must keep nobody from stopping and removing. The next start of berthd learns the truth from the kernel and the
-	// keeper.
+	// Happened is Save for what is true already. When the disk refuses, that is logged, and memory has the change: a
+	// full disk must keep nobody from stopping and removing. The next start of berthd learns the truth from the
+	// kernel and the keeper.
 	Happened
-	// Draft changes the record in memory alone, and the status not at all; the next Save writes it. It is for fields of an
-	// object that is being made, and never changes the phase: a crash before that Save removes the object by what is on
-	// disk.
+	// Draft changes the record in memory alone, and the status not at all; the next Save writes it. It is for fields
+	// of an object that is being made, and never changes the phase: a crash before that Save removes the object by
+	// what is on disk.
 	Draft
-	// Repair is for the start of berthd, for a record whose last change is lost. It may change any phase to any other, and
-	// memory has it whatever the disk says. Both files of the record are written.
+	// Repair is for the start of berthd, for a record whose last change is lost. It may change any phase to any
+	// other, and memory has it whatever the disk says. Both files of the record are written.
 	Repair
 )
 
-// Update changes the record by a function, which is called once, with the entry locked, and must not block. It changes a
-// copy: what the record points to is replaced, and never written to.
+// Update changes the record by a function, which is called once, with the entry locked, and must not block. It
+// changes a copy: what the record points to is replaced, and never written to.
 //
 // A phase that cannot follow the current one is errdefs.ErrFailedPrecondition, and a full disk
 // errdefs.ErrResourceExhausted; the record is as it was then.
@@ -185,8 +186,9 @@ func (e *Entry[R, S]) write(mode Mode, next *R) error {
 	return NoSpace(save(e.id, next))
 }
 
-// Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one until the
-// next change. It tells whether that was necessary. A record whose phase does not last has one file that counts, and is left alone.
+// Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one
+// until the next change. It tells whether that was necessary. A record whose phase does not last has one file that
+// counts, and is left alone.
 func (e *Entry[R, S]) Mend() (mended bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,7 +198,8 @@ func (e *Entry[R, S]) Mend() (mended bool, err error) {
 	return true, e.table.files.SaveTwice(e.id, &e.rec)
 }
 
-// NoSpace gives a full disk the code that clients act on, errdefs.ErrResourceExhausted. Other errors are returned as they are.
+// NoSpace gives a full disk the code that clients act on, errdefs.ErrResourceExhausted. Other errors are returned as
+// they are.
 func NoSpace(err error) error {
 	if state.Full(err) && !errdefs.IsResourceExhausted(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)

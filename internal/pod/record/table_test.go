@@ -33,8 +33,8 @@ func onDisk(t *testing.T, table *Containers, id string) Container {
 	return loaded[id].Record()
 }
 
-// refuseWrites makes each write of an object's record fail, as a disk does that is gone: its directory is a file. It works for
-// root, too. The returned function undoes it.
+// refuseWrites makes each write of an object's record fail, as a disk does that is gone: its directory is a file. It
+// works for root, too. The returned function undoes it.
 func refuseWrites(t *testing.T, table *Containers, id string) (undo func()) {
 	t.Helper()
 	dir, aside := table.Path(id), table.Path(id)+".aside"

@@ -13,12 +13,12 @@ import (
 // tracer makes spans for whoever has set a provider; until then they are nothing.
 var tracer = otel.Tracer("berth/internal/pod")
 
-// UndoTimeout bounds the undo of what has failed. What is not undone by then stays on record, and is removed by the next
-// removal or the next start of berthd.
+// UndoTimeout bounds the undo of what has failed. What is not undone by then stays on record, and is removed by the
+// next removal or the next start of berthd.
 const UndoTimeout = 30 * time.Second
 
-// Undoing is the context of an undo: the client of a call may have gone, and what was made goes all the same. It ends after
-// UndoTimeout, or with the returned function, which has to be called.
+// Undoing is the context of an undo: the client of a call may have gone, and what was made goes all the same. It ends
+// after UndoTimeout, or with the returned function, which has to be called.
 func Undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), UndoTimeout)
 }
@@ -27,8 +27,8 @@ func Undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 //
 // Undo must be idempotent and right after any part of Do, since it also runs for the step that failed.
 type Step struct {
-	// Name is what the step does, as in "mount the root file system": it is in errors, timings and traces. A step without a
-	// name is bookkeeping: it has no timing, and its error stands for itself.
+	// Name is what the step does, as in "mount the root file system": it is in errors, timings and traces. A step
+	// without a name is bookkeeping: it has no timing, and its error stands for itself.
 	Name string
 	Do   func(context.Context) error
 	Undo func(context.Context) error
@@ -42,9 +42,9 @@ type Timing struct {
 	Took  time.Duration `json:"took"`
 }
 
-// Run runs steps in order, and then finish with how long each of them took. When a step or finish fails, or ctx ends before a
-// step, the steps that have begun are undone in reverse order; the error names the step. undone is false when something could
-// not be undone, which is logged.
+// Run runs steps in order, and then finish with how long each of them took. When a step or finish fails, or ctx ends
+// before a step, the steps that have begun are undone in reverse order; the error names the step. undone is false
+// when something could not be undone, which is logged.
 func Run(ctx context.Context, log *slog.Logger, list []Step, finish func([]Timing) error) (undone bool, err error) {
 	timings := make([]Timing, 0, len(list))
 	for i := range list {
