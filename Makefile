@@ -40,7 +40,7 @@ build: build-deps ## the four programs, in bin/
 demo: build ## run the main job before your eyes (root)
 	CGO_ENABLED=0 $(GOBUILD) -ldflags '-s -w' -o bin/demo-web ./test/demo/web
 	$(GOBUILD) -o bin/demo ./test/demo
-	bin/demo -bin bin -web bin/demo-web -manifest examples/hello.yaml
+	bin/demo -bin bin -web bin/demo-web -manifest test/demo/hello.yaml
 
 .PHONY: test
 test: test-deps build ## all tests, which must leave the machine as it was, then lint (root)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -128,6 +129,9 @@ func decodeOne(document []byte, options Options) (*Pod, error) {
 	for _, field := range unsupported {
 		pod.Warnings = append(pod.Warnings, field+" is not supported and ignored")
 	}
+	if options.IgnoreUnsupported {
+		pod.Warnings = append(pod.Warnings, dropVolumes(&pod.Spec)...)
+	}
 	if err := setDefaults(pod.Pod); err != nil {
 		return nil, err
 	}
@@ -135,6 +139,26 @@ func decodeOne(document []byte, options Options) (*Pod, error) {
 		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
 	return pod, nil
+}
+
+// dropVolumes removes the volumes whose source Berth does not support, and their mounts, and returns a warning for each mount.
+// Every pod of a cluster has such a volume: the token of its service account. A volume without any source stays, as an error.
+func dropVolumes(spec *corev1.PodSpec) (warnings []string) {
+	dropped := map[string]bool{}
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
+		supported := v.HostPath != nil || v.EmptyDir != nil || v.VolumeSource == (corev1.VolumeSource{})
+		dropped[v.Name] = dropped[v.Name] || !supported
+		return !supported
+	})
+	for c := range containers(spec) {
+		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			if dropped[m.Name] {
+				warnings = append(warnings, fmt.Sprintf("container %s: nothing is mounted on %s", c.Name, m.MountPath))
+			}
+			return dropped[m.Name]
+		})
+	}
+	return warnings
 }
 
 // UnsupportedError names the fields of a manifest that Berth does not support.

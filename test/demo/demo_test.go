@@ -33,7 +33,7 @@ func TestTheDemoWorks(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the web server: %v\n%s", err, out)
 	}
-	d := &demo{binaries: binaries, web: web, manifest: filepath.Join("..", "..", "examples", "hello.yaml"), began: time.Now()}
+	d := &demo{binaries: binaries, web: web, manifest: "hello.yaml", began: time.Now()}
 	if err := d.run(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 func main() {
 	binaries := flag.String("bin", "bin", "directory of berthd, berth-keeper, berth-unpack and berth")
 	web := flag.String("web", "", "the demo's static web server, built")
-	manifest := flag.String("manifest", "examples/hello.yaml", "the pod to run")
+	manifest := flag.String("manifest", "test/demo/hello.yaml", "the pod to run")
 	flag.Parse()
 	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
