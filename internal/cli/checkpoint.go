@@ -24,7 +24,7 @@ meanwhile and goes on then. A manifest that names the archive's path as a contai
 from there.
 
 The runtime writes the file, on its own machine. It needs criu.`,
-		Example: "  berth checkpoint web/server -o /var/tmp/server.tar",
+		Example: "  berth checkpoint hello/web -o /var/tmp/web.tar",
 		Args: arguments(func(cmd *cobra.Command, args []string) error {
 			switch {
 			case file == "":

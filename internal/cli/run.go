@@ -55,8 +55,9 @@ and rm look after them.
 
 Each container runs once: nothing restarts it. Fields that are not supported (probes, volumes of other kinds than hostPath
 and emptyDir, ...) are refused by their paths, unless --ignore-unsupported is given.`,
-		Example: "  berth run examples/hello.yaml\n  berth run -d --name web2 web.yaml\n  kubectl get pod web -o yaml | berth run --ignore-unsupported -",
-		Args:    arguments(cobra.ExactArgs(1)),
+		Example: "  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
+			"  kubectl get pod web -o yaml | berth run --ignore-unsupported -",
+		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.format.Structured() && !o.detach {
 				return &usageError{errors.New("-o is for pods that are left running: give -d"), cmd.CommandPath()}
