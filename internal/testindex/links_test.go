@@ -1,0 +1,67 @@
+package testindex
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	fenced  = regexp.MustCompile("(?ms)^```.*?^```$")
+	// removed is what a heading loses on its way to an anchor, as GitHub makes them.
+	removed = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// Links in the documents lead to files that exist and to headings that those files have. Links to other sites are not followed. Below internal are parts
+// from which pages are made, whose links are right in the page.
+func TestLinksOfTheDocumentsResolve(t *testing.T) {
+	const root = "../.."
+	anchors := map[string]map[string]bool{}
+	pages := map[string]string{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "vendor" || d.Name() == "internal"):
+			return fs.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		pages[path] = fenced.ReplaceAllString(string(text), "")
+		anchors[path] = map[string]bool{}
+		for _, m := range heading.FindAllStringSubmatch(pages[path], -1) {
+			title := link.ReplaceAllString(m[1], "]")
+			anchors[path][strings.ReplaceAll(removed.ReplaceAllString(strings.ToLower(title), ""), " ", "-")] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page, text := range pages {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(m[1], "#")
+			target := page
+			if file != "" {
+				target = filepath.Join(filepath.Dir(page), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", page, m[1])
+			} else if anchor != "" && anchors[target] != nil && !anchors[target][anchor] {
+				t.Errorf("%s: the link %s names no heading of that page", page, m[1])
+			}
+		}
+	}
+}
