@@ -14,6 +14,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 const v1Mounts = `31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -76,6 +78,7 @@ func TestPathsOfBothDrivers(t *testing.T) {
 }
 
 func TestACgroupLivesInAllHierarchies(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, err := Host()
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +146,7 @@ func TestACgroupLivesInAllHierarchies(t *testing.T) {
 
 // TestAUnifiedCgroupHandsControllersDown runs on the v2 hierarchy that stands beside v1 ones.
 func TestAUnifiedCgroupHandsControllersDown(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := Host()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 // helperEnv makes this test's program one that claims a cgroup, says so, and holds it until its standard input ends.
@@ -120,6 +122,7 @@ const everyNamespace = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLON
 // TestASecondClaimIsRefusedAndNamesTheFirst: from whatever namespaces it comes; and it has the cgroup when the first has given it back.
 // It was seen to fail without the lock.
 func TestASecondClaimIsRefusedAndNamesTheFirst(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
 	c := claim(t, h, root)
 	for name, flags := range map[string]uintptr{"the same namespaces": 0, "namespaces of its own": everyNamespace} {
@@ -153,6 +156,7 @@ func TestASecondClaimIsRefusedAndNamesTheFirst(t *testing.T) {
 
 // TestThreeNodesOfOneMachineHaveACgroupEach: each in namespaces of its own.
 func TestThreeNodesOfOneMachineHaveACgroupEach(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	_, root := testRoot(t)
 	var all []*claimant
 	for i := range 3 {
@@ -171,6 +175,7 @@ func TestThreeNodesOfOneMachineHaveACgroupEach(t *testing.T) {
 
 // TestAKilledOwnersClaimIsGone: at once, though what it left is there.
 func TestAKilledOwnersClaimIsGone(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
 	first := claims(t, root, everyNamespace)
 	if first.said != "claimed" {
@@ -190,6 +195,7 @@ func TestAKilledOwnersClaimIsGone(t *testing.T) {
 // next start has it. Without pods, or where the mark of an owner is lost, anybody has it. It was seen to fail without the look at
 // the mark, and with a mark that goes with its owner.
 func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	for how, end := range map[string]func(*claimant) error{
 		"killed": func(c *claimant) error {
 			err := c.cmd.Process.Kill()
@@ -246,6 +252,7 @@ func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
 // TestAClaimAboveOrBelowIsRefused, but not one beside, one on the root of all, nor one in a pod's cgroup, where it is that pod's affair.
 // It was seen to fail without the look at what is above and below.
 func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
 	refused := func(cgroup, other string) {
 		t.Helper()
@@ -283,6 +290,7 @@ func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
 
 // TestAClaimLeavesWhatIsInItsCgroup: pods live on when it is given back, and what they have is theirs.
 func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
 	c := claim(t, h, root)
 	if err := h.Create(root + "/pod"); err != nil {
@@ -311,6 +319,7 @@ func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
 // TestNobodyButRootCanHoldAClaim: whoever can open a file can lock it, and a user of the node must not keep a berthd from starting. It
 // was seen to fail with a directory of mode 0755.
 func TestNobodyButRootCanHoldAClaim(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
 	c := claim(t, h, root)
 	defer release(t, c)
@@ -336,6 +345,7 @@ func TestNobodyButRootCanHoldAClaim(t *testing.T) {
 
 // TestOneOfManyHasTheClaim: claimants that come, go and are killed never have it at the same time, and the last leaves nothing.
 func TestOneOfManyHasTheClaim(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	_, root := testRoot(t)
 	deadline := time.Now().Add(5 * time.Second)
 	holding := filepath.Join(t.TempDir(), "holding")

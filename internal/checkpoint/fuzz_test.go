@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/checkpoint/archive"
 )
 
@@ -25,6 +26,7 @@ import (
 // the file system changes. An archive is either the bytes as they are, or made of three entries, so that not every mutation
 // ends at a checksum.
 func FuzzArchive(f *testing.F) {
+	asroot.Need(f, "chown")
 	var good bytes.Buffer
 	if err := Write(f.Context(), &good, made(f)); err != nil {
 		f.Fatal(err)

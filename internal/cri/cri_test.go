@@ -21,10 +21,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"berth/internal/asroot"
 	"berth/internal/unixsocket"
 )
 
 func TestASocketIsForRootAndItsGroup(t *testing.T) {
+	asroot.Need(t, "chown")
 	path := filepath.Join(t.TempDir(), "a", "s.sock")
 	l, err := Listen("unix://"+path, 12345)
 	if err != nil {

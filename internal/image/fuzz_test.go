@@ -20,6 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/asroot"
 	"berth/internal/image/unpack"
 	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
@@ -100,6 +101,7 @@ func layoutSeed(t testing.TB, layers ...[]byte) []byte {
 // FuzzImport imports archives of any content and packing. Whatever becomes of them, the store is as it was once their images
 // are removed.
 func FuzzImport(f *testing.F) {
+	asroot.Need(f, "chown")
 	one := mustTar(f, rt.Dir("a", 0o700), rt.Symlink("l", "a"), rt.File("a/f", 0o644, "f"))
 	two := mustTar(f, rt.File("l/g", 0o644, "g"), rt.File("a/h", 0o644, "h"), rt.Whiteout("a/f"))
 	linked := mustTar(f, rt.Symlink("manifest.json", "x"), rt.Hardlink("x", "y"), rt.Symlink("y", "manifest.json"), rt.File("index.json", 0o644, "{}"))

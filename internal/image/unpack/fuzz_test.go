@@ -14,11 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	rt "berth/internal/registrytest"
+
+	"berth/internal/asroot"
 )
 
 // FuzzLayer unpacks anything: nothing may appear or change outside of the root (applyIn looks), nothing may panic, and what is
 // said of a layer must be so.
 func FuzzLayer(f *testing.F) {
+	asroot.Need(f, "chown")
 	seed := func(entries ...rt.Entry) {
 		data, err := rt.Tar(entries...)
 		if err != nil {

@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	rt "berth/internal/registrytest"
+
+	"berth/internal/asroot"
 )
 
 // apply unpacks entries into a directory, beside which stands a file that nothing may touch.
@@ -105,6 +107,7 @@ func xattr(root, name, key string) string {
 }
 
 func TestEveryAttributeSurvives(t *testing.T) {
+	asroot.Need(t, "chown")
 	long := strings.Repeat("long/", 60) + strings.Repeat("n", 200)
 	capability := "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	odd := rt.File("odd \n\xff name", 0o600, "odd")
@@ -172,6 +175,7 @@ func TestEveryAttributeSurvives(t *testing.T) {
 }
 
 func TestWhiteoutsAreOverlays(t *testing.T) {
+	asroot.Need(t, "chown")
 	root, res := must(t,
 		rt.Dir("a", 0o755), rt.Whiteout("a/gone"), rt.Opaque("b"), rt.File("b/new", 0o644, "new"),
 		// In one layer, what hides and what is new may come in any order; the new stays.
@@ -208,6 +212,7 @@ func TestWhiteoutsAreOverlays(t *testing.T) {
 }
 
 func TestLaterEntriesReplaceEarlierOnes(t *testing.T) {
+	asroot.Need(t, "chown")
 	root, _ := must(t,
 		rt.File("a", 0o644, "first and long"), rt.File("a", 0o600, "second"),
 		rt.Symlink("b", "a"), rt.File("b", 0o644, "b"),
@@ -227,6 +232,7 @@ func TestLaterEntriesReplaceEarlierOnes(t *testing.T) {
 }
 
 func TestPathsStayInside(t *testing.T) {
+	asroot.Need(t, "chown")
 	for name, c := range map[string]struct {
 		entries []rt.Entry
 		inside  string // where it lands; empty: it is refused
@@ -290,6 +296,7 @@ func TestPathsStayInside(t *testing.T) {
 }
 
 func TestTimesOfDirectoriesStay(t *testing.T) {
+	asroot.Need(t, "chown")
 	root, _ := must(t, rt.Dir("a", 0o755), rt.Dir("a/b", 0o755), rt.File("a/b/c", 0o644, "c"), rt.File("a/d", 0o644, "d"))
 	for _, d := range []string{"a", "a/b"} {
 		if st := stat(t, root, d); st.Mtim.Sec != rt.Epoch.Unix() {
@@ -360,6 +367,7 @@ func TestAHoleBeyondReasonIsRefused(t *testing.T) {
 }
 
 func TestManyEntriesTakeLittle(t *testing.T) {
+	asroot.Need(t, "chown")
 	var entries []rt.Entry
 	for i := range 10000 {
 		entries = append(entries, rt.File(fmt.Sprintf("d%d/e%d/f%d", i%50, i%7, i), 0o644, ""))
@@ -390,6 +398,7 @@ func TestWhatIsNoTarIsRefused(t *testing.T) {
 }
 
 func TestAFullDiskIsResourceExhausted(t *testing.T) {
+	asroot.Need(t, "chown")
 	dir := t.TempDir()
 	if err := unix.Mount("berth-test", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/dirtree"
 	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
@@ -382,6 +383,7 @@ func randomScript(random *rand.Rand) []byte {
 
 // FuzzVariant stacks two or three layers that were made to collide.
 func FuzzVariant(f *testing.F) {
+	asroot.Need(f, "chown")
 	random := rand.New(rand.NewPCG(1, 2))
 	for range seeds {
 		f.Add(randomScript(random))

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
 	rt "berth/internal/registrytest"
@@ -20,6 +21,7 @@ import (
 
 // TestLayersStackAsTheyWereUnpackedOneOnAnother compares what the kernel shows with the model, for what images do.
 func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
+	asroot.Need(t, "chown")
 	merged := []rt.Entry{rt.Dir("usr", 0o755), rt.Dir("usr/lib", 0o751).Owned(1, 1), rt.Symlink("lib", "usr/lib"),
 		rt.File("usr/lib/old", 0o644, "old"), rt.Symlink("abs", "/usr/lib/sub"), rt.Symlink("later", "new/dir"), rt.Symlink("top", "/")}
 	for name, layers := range map[string][][]rt.Entry{
@@ -51,6 +53,7 @@ func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
 // TestWhatCannotBeMeantIsRefused: each error names the path. It was seen to fail without the check for files below, without that for
 // directories that were used directly, and without the one of links once the variant is made.
 func TestWhatCannotBeMeantIsRefused(t *testing.T) {
+	asroot.Need(t, "chown")
 	for name, c := range map[string]struct {
 		below, layer []rt.Entry
 		path         string
@@ -89,6 +92,7 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 }
 
 func TestALayerWithoutNeedGetsNoVariant(t *testing.T) {
+	asroot.Need(t, "chown")
 	top := t.TempDir()
 	layers := [][]rt.Entry{{rt.Dir("a", 0o755), rt.Dir("b", 0o700)}, {rt.File("a/f", 0o644, ""), rt.Dir("b", 0o711), rt.File("c/f", 0o644, "")}}
 	if err := check(t, top, layers); err != nil {
@@ -100,6 +104,7 @@ func TestALayerWithoutNeedGetsNoVariant(t *testing.T) {
 }
 
 func TestAVariantHasTheTimesAndTheFilesOfTheLayer(t *testing.T) {
+	asroot.Need(t, "chown")
 	top := t.TempDir()
 	_, err := stacked(t, top, [][]rt.Entry{
 		{rt.Dir("a", 0o700), rt.Dir("b", 0o700).Xattr("user.k", "v")},
@@ -264,6 +269,7 @@ func TestAListThatIsNoneIsRefused(t *testing.T) {
 // TestAPlacementThatIsNoneIsRefused: it may come from a process that the layers below have taken over. Seen to fail with each of the
 // tests in nodes taken out: a place is made elsewhere, or nothing is said.
 func TestAPlacementThatIsNoneIsRefused(t *testing.T) {
+	asroot.Need(t, "chown")
 	top := t.TempDir()
 	home := filepath.Join(top, "home")
 	if err := os.MkdirAll(filepath.Join(home, "fs/a"), 0o755); err != nil {
