@@ -42,12 +42,30 @@ demo: build ## run the main job before your eyes (root)
 	$(GOBUILD) -o bin/demo ./test/demo
 	bin/demo -bin bin -web bin/demo-web -manifest test/demo/hello.yaml
 
+# What `make unit` tests, and further flags of its go test.
+UNIT_PACKAGES ?= ./cmd/... ./internal/...
+UNIT_FLAGS    ?=
+
+.PHONY: unit
+unit: ## tests that need neither root nor packages, with the race detector where there is a C compiler
+	@command -v $(GO) >/dev/null || { echo "Go is missing: version 1.26 or newer, from https://go.dev/dl/"; exit 1; }
+	@[ "$$(id -u)" != 0 ] || echo "You are root, so the tests that need root, and packages, run too, and take longer."
+	@race=-race; command -v "$${CC:-gcc}" >/dev/null || { race=; export CGO_ENABLED=0; \
+		echo "There is no C compiler: the tests run without the race detector."; }; \
+		set -x; $(GO) test $$race -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
+
 .PHONY: test
-test: test-deps build ## all tests, which must leave the machine as it was, then lint (root)
+test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
 	$(GOBUILD) -o bin/machine ./test/machine
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
 		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
 	$(MAKE) lint
+
+.PHONY: announce
+announce:
+	@echo "make test runs all tests of this tree as root, with real namespaces, mounts, cgroups and network interfaces: the packages' own,"
+	@echo "then suites on private nodes below $${TMPDIR:-/tmp} (test/life takes 7 minutes, test/faults 5), a comparison of the machine with what"
+	@echo "it was before, and make lint. On two cores at rest it takes about half an hour. Without root: make unit. One test: CONTRIBUTING.md."
 
 .PHONY: ci
 ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
