@@ -120,8 +120,8 @@ func (c *Claim) take(ctx context.Context, owner Owner) error {
 	}
 }
 
-// vanished tells whether the cgroup of a claim went during a try: a directory that was there is not, or was there when it was to be made and
-// is not when it is looked at, or a file in it has no device any more.
+// vanished tells whether the cgroup of a claim went during a try: a directory that was there is not, or was there when
+// it was to be made and is not when it is looked at, or a file in it has no device any more.
 func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.Is(err, unix.ENODEV)
 }

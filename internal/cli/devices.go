@@ -119,7 +119,9 @@ func (a *app) deviceRows(ctx context.Context, resources []string) (rows []device
 				one := row
 				one.ID, one.Healthy, one.NUMANodes = d.GetId(), d.GetHealthy(), slices.Clone(d.GetNumaNodes())
 				for _, h := range d.GetHolders() {
-					one.Holders = append(one.Holders, deviceHolder{h.GetPodSandboxId(), h.GetNamespace(), h.GetPod(), h.GetContainer(), h.GetContainerId()})
+					one.Holders = append(one.Holders, deviceHolder{
+						h.GetPodSandboxId(), h.GetNamespace(), h.GetPod(), h.GetContainer(), h.GetContainerId(),
+					})
 				}
 				rows = append(rows, one)
 			}

@@ -51,8 +51,8 @@ func nodeAt(path string) (Node, error) {
 	return n, n.fill(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// DevicesBelow are the devices in a directory and in those below it, with errors as Stat has them. A child looks, whatever is in the kernel's
-// cache: it takes some milliseconds.
+// DevicesBelow are the devices in a directory and in those below it, with errors as Stat has them. A child looks,
+// whatever is in the kernel's cache: it takes some milliseconds.
 func DevicesBelow(dir string) ([]Node, error) {
 	var found []Node
 	err := ask(actBelow, dir, &found, answers(dir))
@@ -82,8 +82,8 @@ func devicesBelow(dir string) (found []Node, err error) {
 	return found, err
 }
 
-// answers asks a file system whose answer takes longer, by a second child, whether it answers at all. One that takes from a cache of its own
-// does so as long as that lasts, which is a minute for NFS.
+// answers asks a file system whose answer takes longer, by a second child, whether it answers at all. One that takes
+// from a cache of its own does so as long as that lasts, which is a minute for NFS.
 func answers(path string) func() bool {
 	return func() bool {
 		var r Resolved

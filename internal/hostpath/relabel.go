@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Relabel gives a file, or a directory with all that is in it, a label of SELinux; without its categories where it is shared. It takes as long
-// as the tree is large. The error wraps errdefs.ErrUnavailable where the file system does not answer any more.
+// Relabel gives a file, or a directory with all that is in it, a label of SELinux; without its categories where it is
+// shared. It takes as long as the tree is large. The error wraps errdefs.ErrUnavailable where the file system does not
+// answer any more.
 func Relabel(path, fileLabel string, shared bool) error {
 	how := "private"
 	if shared {

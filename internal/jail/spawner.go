@@ -25,7 +25,8 @@ type spawner struct {
 	spoilt error
 }
 
-// newSpawner makes a thread that starts a program, in a mount namespace whose root shows nothing but the program. dir is an existing directory.
+// newSpawner makes a thread that starts a program, in a mount namespace whose root shows nothing but the program. dir
+// is an existing directory.
 func newSpawner(program *os.File, dir string) (*spawner, error) {
 	// The program's mount is taken from the namespace that it is in.
 	tree, err := openTree(program)
@@ -154,7 +155,8 @@ func attach(tree *os.File, at string, flags uintptr) error {
 	return nil
 }
 
-// keepDir is where a second mount of a directory is, for what is kept of it. Only one child's at a time is there, and only of one directory.
+// keepDir is where a second mount of a directory is, for what is kept of it. Only one child's at a time is there, and
+// only of one directory.
 const keepDir = "/keep"
 
 // keep makes a name in a directory one that stays: what is a mount point, anywhere in a process's namespace, it can neither move nor

@@ -4,6 +4,6 @@
 // are joined to the domain's.
 //
 // The protocols are those of k8s.io/cri-streaming. Two that clients use and that package does not serve are added here:
-// v5.channel.k8s.io over WebSocket, whose clients can end their input (with v4, which differs in that alone), and SPDY tunnelled through WebSocket, which is how
-// newer clients forward ports.
+// v5.channel.k8s.io over WebSocket, whose clients can end their input (with v4, which differs in that alone), and SPDY
+// tunnelled through WebSocket, which is how newer clients forward ports.
 package stream

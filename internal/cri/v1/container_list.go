@@ -34,7 +34,8 @@ func (s *runtimeService) StreamContainers(req *api.StreamContainersRequest,
 	if err != nil {
 		return err
 	}
-	return sendAll(list, func(st *model.ContainerStatus) *api.Container { return fromContainer(s.dialect, st) }, func(batch []*api.Container) error {
+	convert := func(st *model.ContainerStatus) *api.Container { return fromContainer(s.dialect, st) }
+	return sendAll(list, convert, func(batch []*api.Container) error {
 		return out.Send(&api.StreamContainersResponse{Containers: batch})
 	})
 }

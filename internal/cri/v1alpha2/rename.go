@@ -19,7 +19,9 @@ func renamed(desc grpc.ServiceDesc, name string) grpc.ServiceDesc {
 			if around == nil {
 				return m.Handler(srv, ctx, decode, nil)
 			}
-			return m.Handler(srv, ctx, decode, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			return m.Handler(srv, ctx, decode, func(
+				ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+			) (any, error) {
 				told := *info
 				told.FullMethod = "/" + name + "/" + path.Base(info.FullMethod)
 				return around(ctx, req, &told, handler)

@@ -42,7 +42,9 @@ func readEdits(resource string, in *pluginapi.ContainerAllocateResponse) (model.
 		if strings.Trim(d.GetPermissions(), "rwm") != "" {
 			return bad("devices[%d].permissions %q, which are not made of r, w and m", i, d.GetPermissions())
 		}
-		out.Devices = append(out.Devices, model.Device{HostPath: d.GetHostPath(), ContainerPath: d.GetContainerPath(), Permissions: d.GetPermissions()})
+		out.Devices = append(out.Devices, model.Device{
+			HostPath: d.GetHostPath(), ContainerPath: d.GetContainerPath(), Permissions: d.GetPermissions(),
+		})
 	}
 	for i, d := range in.GetCdiDevices() {
 		if _, _, _, err := parser.ParseQualifiedName(d.GetName()); err != nil {

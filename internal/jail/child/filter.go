@@ -36,7 +36,8 @@ var filesystemCalls = append([]uint32{
 
 // threadFlags are those with which Go's runtime makes a thread on all architectures. Without CLONE_THREAD it would be a process,
 // without CLONE_VM one with memory of its own.
-const threadFlags = archThreadFlags | unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
+const threadFlags = archThreadFlags | unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
+	unix.CLONE_SYSVSEM | unix.CLONE_THREAD
 
 // argument is a test of the low word of an argument, whose high word must be 0.
 type argument struct {

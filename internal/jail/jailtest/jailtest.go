@@ -29,7 +29,8 @@ func Jail(t testing.TB) *jail.Jail {
 	return j
 }
 
-// New builds a package, with flags of the build, as the program of a jail's children. The file is gone when New returns: the jail has it open.
+// New builds a package, with flags of the build, as the program of a jail's children. The file is gone when New
+// returns: the jail has it open.
 func New(program string, flags ...string) (j *jail.Jail, err error) {
 	dir, err := os.MkdirTemp("", "berth-jail-")
 	if err != nil {
