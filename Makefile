@@ -93,12 +93,14 @@ fuzz-go: build-deps ## every Go fuzzer for FUZZ_GO_SECONDS each; by default all 
 	GO=$(GO) FUZZ_GO_SECONDS=$(FUZZ_GO_SECONDS) test/fuzz.sh -tags $(TAGS)
 
 .PHONY: lint
-lint: build-deps ## gofmt, go vet, staticcheck, analyzers of the C, govulncheck
+lint: build-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the C, govulncheck
 	@packaging/packages.sh $(LINT_PACKAGES)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs gofmt -l); \
 		if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) tool staticcheck -tags $(TAGS) ./...
+	@# Of a module of its own, since its dependencies would change versions of the product's. The first time it is built, which takes minutes.
+	lint=$$($(GO) -C tools/lint tool -n golangci-lint) && "$$lint" run ./...
 	packaging/lint-c.sh
 	GO='$(GO)' packaging/vulncheck.sh
 

@@ -169,7 +169,9 @@ func (p *peer) start(ctx context.Context, edit func(*cri.ContainerConfig)) (*pod
 		edit(config)
 	}
 	began = time.Now()
-	container, err := p.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: made.id, Config: config, SandboxConfig: made.config})
+	container, err := p.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId: made.id, Config: config, SandboxConfig: made.config,
+	})
 	t.create = time.Since(began)
 	if err != nil {
 		return made, t, err

@@ -8,5 +8,6 @@
 //
 // Each test is a scenario that counts what it looks at (count): `make faults` runs them for hours, in larger sizes, and prints a table.
 //
-// BERTH_KILLS says how often a scenario of timed kills does so (3 to 8, and 40 where counts are written), and BERTH_FAULT_SEED repeats a run.
+// BERTH_KILLS says how often a scenario of timed kills does so (3 to 8, and 40 where counts are written), and BERTH_FAULT_SEED repeats
+// a run.
 package faults
