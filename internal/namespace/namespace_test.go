@@ -8,10 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/model"
 )
 
 func TestASetOutlivesTheThreadThatMadeIt(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
 	err := s.Create(Options{
 		Kinds:    []Kind{Network, IPC, UTS},
@@ -63,6 +65,7 @@ func TestASetOutlivesTheThreadThatMadeIt(t *testing.T) {
 }
 
 func TestAFailedCreateLeavesNothing(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
 	err := s.Create(Options{Kinds: []Kind{Network}, Sysctls: map[string]string{"net.no.such": "1"}})
 	if err == nil || !strings.Contains(err.Error(), "net.no.such") {
@@ -74,6 +77,7 @@ func TestAFailedCreateLeavesNothing(t *testing.T) {
 }
 
 func TestPinnedSeesThroughAPlainFile(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: t.TempDir()}
 	if err := os.WriteFile(s.Path(IPC), nil, 0o444); err != nil {
 		t.Fatal(err)
@@ -107,6 +111,7 @@ func TestSysctlPath(t *testing.T) {
 }
 
 func TestAUserNamespaceOwnsTheOthers(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	s := Set{Dir: filepath.Join(t.TempDir(), "ns")}
 	ids := []model.IDMapping{{ContainerID: 0, HostID: 200000, Length: 65536}}
 	err := s.Create(Options{

@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/model"
 )
@@ -338,6 +339,7 @@ func TestMountsReplaceOursAndParentsComeFirst(t *testing.T) {
 }
 
 func TestPropagationNeedsASharedMount(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	dir := t.TempDir()
 	must(t, unix.Mount("test", dir, "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
@@ -470,6 +472,7 @@ func TestPrivilegedIsUnconfined(t *testing.T) {
 }
 
 func TestDevicesComeWithTheirRules(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	in := input(t)
 	dir := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(dir, "sub"), 0o755))

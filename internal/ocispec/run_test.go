@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/console"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/keeper/null"
 	"berth/internal/model"
@@ -140,6 +141,7 @@ func exitCode(t *testing.T, err error) int {
 }
 
 func TestSpecsRun(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	for _, c := range []struct {
 		name   string
 		script string
@@ -250,6 +252,7 @@ func TestSpecsRun(t *testing.T) {
 }
 
 func TestTheReapersSpecRuns(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	in := runnable(t, "")
 	dir := t.TempDir()
 	reachable(t, dir)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/pod/record"
@@ -33,6 +34,7 @@ func testCgroups(t *testing.T, root string) *cgroups {
 
 // A cgroup that came with a pod goes with the last pod that lives below it, and one that was there before stays.
 func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -97,6 +99,7 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 // first pod came with) leave each other's alone, empty as they may be, and what is left goes with the last of them. It was seen to fail
 // with cgroups removed with all that is in them.
 func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -163,6 +166,7 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 // TestOnlyWhatIsOnRecordIsRemovedAtTheStart: cgroups below the node's root that bear the IDs of pods of another node stay, and that of a pod
 // whose record cannot be read goes. It was seen to fail with all removed that look like a pod's.
 func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -206,6 +210,7 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 
 // TestABusyCgroupIsOnRecordUntilItIsRemoved: a berthd that is killed meanwhile leaves that to the next one.
 func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -262,6 +267,7 @@ func (g *cgroups) recorded(id string) bool {
 // TestACgroupThatAContainerHasLeftIsRemovedWithIt: the cgroups of others beside it are not. It was seen to fail without its removal by
 // berthd: the pod's cgroup stayed for good then.
 func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 // diffOf writes down the writable layer of a container directory and returns a line for each entry of the tar.
@@ -47,6 +49,7 @@ func diffOf(t *testing.T, dir string) (entries map[string]string, deleted []stri
 }
 
 func TestADiffHasAllThatWasWritten(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	dir := t.TempDir()
 	upper := Upper(dir)
 	must(t, os.MkdirAll(filepath.Join(upper, "d/sub"), 0o755))

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/model"
 )
 
@@ -48,6 +49,7 @@ func mount(t testing.TB, o Options) string {
 }
 
 func TestLayersAreStackedAndWritesStayApart(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	for _, n := range []int{0, 1, 2, 60, 200} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			lowers := layers(t, n)
@@ -83,6 +85,7 @@ func TestLayersAreStackedAndWritesStayApart(t *testing.T) {
 }
 
 func TestOldKernelsMountThroughOptions(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	base := t.TempDir()
 	for _, n := range []int{1, 60, 150} {
 		o := Options{Dir: filepath.Join(base, fmt.Sprint(n)), Lowers: layers(t, n)}
@@ -104,6 +107,7 @@ func TestOldKernelsMountThroughOptions(t *testing.T) {
 }
 
 func TestTheRootHasTheImagesModeAndTheMountIsPrivate(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	shared := t.TempDir()
 	must(t, unix.Mount("test", shared, "tmpfs", 0, ""))
 	t.Cleanup(func() { must(t, unix.Unmount(shared, unix.MNT_DETACH)) })
@@ -127,6 +131,7 @@ func TestTheRootHasTheImagesModeAndTheMountIsPrivate(t *testing.T) {
 }
 
 func TestAReadOnlyRootTakesNoWrites(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	for _, n := range []int{0, 1, 3} {
 		dir := filepath.Join(t.TempDir(), "ctr")
 		path := mount(t, Options{Dir: dir, Lowers: layers(t, n), Readonly: true})
@@ -140,6 +145,7 @@ func TestAReadOnlyRootTakesNoWrites(t *testing.T) {
 }
 
 func TestOwnersAreMappedIntoAUserNamespace(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	lowers := layers(t, 3)
 	must(t, os.Chown(filepath.Join(lowers[2], "layer2"), 7, 8))
 	mapping := []model.IDMapping{{HostID: 300000, Length: 65536}}
@@ -164,6 +170,7 @@ func TestOwnersAreMappedIntoAUserNamespace(t *testing.T) {
 }
 
 func TestMountReplacesWhatACrashLeft(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	o := Options{Dir: filepath.Join(t.TempDir(), "ctr"), Lowers: layers(t, 2)}
 	mount(t, o)
 	path, err := Mount(t.Context(), o)
@@ -184,6 +191,7 @@ func TestMountReplacesWhatACrashLeft(t *testing.T) {
 }
 
 func TestABusyMountGoesAway(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	dir := filepath.Join(t.TempDir(), "ctr")
 	path := mount(t, Options{Dir: dir, Lowers: layers(t, 1)})
 	f, err := os.Create(filepath.Join(path, "open"))
@@ -196,6 +204,7 @@ func TestABusyMountGoesAway(t *testing.T) {
 }
 
 func TestMountSaysWhichLayerIsWrong(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	dir := filepath.Join(t.TempDir(), "ctr")
 	lowers := append(layers(t, 2), "/no/such/layer")
 	_, err := Mount(t.Context(), Options{Dir: dir, Lowers: lowers})
@@ -253,6 +262,7 @@ func TestRemoveCopesWithWhatContainersLeave(t *testing.T) {
 }
 
 func TestRemoveNeverCrossesAMount(t *testing.T) {
+	asroot.Need(t, "namespaces and mounts")
 	dir := filepath.Join(t.TempDir(), "ctr")
 	foreign := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(foreign, "precious"), nil, 0o600))

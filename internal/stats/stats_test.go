@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -80,6 +81,7 @@ func eventually(t testing.TB, what string, f func() bool) {
 }
 
 func TestARunningCgroupIsRead(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h := hierarchies(t)
 	path := group(t, "read")
 	limit := map[cgroup.Version]string{cgroup.V1: "memory.limit_in_bytes", cgroup.V2: "memory.max"}[h.Version]
@@ -108,6 +110,7 @@ func TestARunningCgroupIsRead(t *testing.T) {
 }
 
 func TestOOMKillsAreCounted(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	h := hierarchies(t)
 	path := group(t, "oom")
 	limit := map[cgroup.Version]string{cgroup.V1: "memory.limit_in_bytes", cgroup.V2: "memory.max"}[h.Version]
@@ -125,6 +128,7 @@ func TestOOMKillsAreCounted(t *testing.T) {
 
 // TestAUnifiedCgroupIsRead makes files as a v2 kernel does, and reads a real cgroup of the v2 hierarchy where one is.
 func TestAUnifiedCgroupIsRead(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"cpu.stat":            "usage_usec 2500\nuser_usec 2000\nsystem_usec 500\n",
@@ -202,6 +206,7 @@ func FuzzParsers(f *testing.F) {
 }
 
 func TestInterfacesOfAPod(t *testing.T) {
+	asroot.Need(t, "cgroups")
 	set := namespace.Set{Dir: filepath.Join(t.TempDir(), "ns")}
 	must(t, set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network}}))
 	t.Cleanup(func() { must(t, set.Remove()) })

@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 func open(t *testing.T, dir string) *Store {
@@ -58,6 +60,7 @@ func use(t *testing.T, s *Store, name, user string, f Fill) string {
 }
 
 func TestNamesAreChecked(t *testing.T) {
+	asroot.Need(t, "chown")
 	s := open(t, t.TempDir())
 	for _, good := range []string{"a", "A-1_b.c", strings.Repeat("x", 128)} {
 		use(t, s, good, "c", Fill{})
@@ -167,6 +170,7 @@ func describe(t *testing.T, root string) map[string]string {
 }
 
 func TestAVolumeIsFilledWhileItIsEmpty(t *testing.T) {
+	asroot.Need(t, "chown")
 	s := open(t, t.TempDir())
 	one, two, none := t.TempDir(), t.TempDir(), t.TempDir()
 	write(t, filepath.Join(one, "f"), "one")
@@ -192,6 +196,7 @@ func TestAVolumeIsFilledWhileItIsEmpty(t *testing.T) {
 }
 
 func TestAVolumeInUseIsNotRemoved(t *testing.T) {
+	asroot.Need(t, "chown")
 	dir := t.TempDir()
 	s := open(t, dir)
 	use(t, s, "v", "one", Fill{})
@@ -222,6 +227,7 @@ func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 }
 
 func TestAVolumeThatCannotBeFilledIsNotThere(t *testing.T) {
+	asroot.Need(t, "chown")
 	dir := t.TempDir()
 	s := open(t, dir)
 	refused := errors.New("refused")
@@ -251,6 +257,7 @@ func TestAVolumeThatCannotBeFilledIsNotThere(t *testing.T) {
 }
 
 func TestOpenFinishesWhatACrashHasLeft(t *testing.T) {
+	asroot.Need(t, "chown")
 	dir := t.TempDir()
 	s := open(t, dir)
 	source := t.TempDir()
@@ -288,6 +295,7 @@ func TestOpenFinishesWhatACrashHasLeft(t *testing.T) {
 }
 
 func TestManyContainersMakeOneVolume(t *testing.T) {
+	asroot.Need(t, "chown")
 	s := open(t, t.TempDir())
 	source := t.TempDir()
 	for i := range 50 {
