@@ -172,7 +172,7 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
 	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
 		$(DESTDIR)$(unitdir)/berth-device-plugin.service
-	install -m 0644 LICENSE README.md CHANGELOG.md SECURITY.md docs/*.md docs/*.svg $(DESTDIR)$(docdir)/
+	install -m 0644 LICENSE README.md CHANGELOG.md RELEASES.md SECURITY.md docs/*.md docs/*.svg $(DESTDIR)$(docdir)/
 	install -m 0644 docs/adr/*.md $(DESTDIR)$(docdir)/adr/
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
 	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
