@@ -13,6 +13,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/disk"
 )
 
 // ExitError is a command of a call that streams, which ended with another code than 0.
@@ -60,8 +62,7 @@ func Status(err error) error {
 // kernelCode classifies what the domain passed on as the kernel said it.
 func kernelCode(err error) codes.Code {
 	switch {
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE),
-		errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
+	case disk.Full(err), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOMEM):
 		return codes.ResourceExhausted
 	case errdefs.IsDeadlineExceeded(err), errors.Is(err, syscall.ETIMEDOUT):
 		return codes.DeadlineExceeded

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/compression"
+	"berth/internal/disk"
 	"berth/internal/image/archive"
 	"berth/internal/image/unpack"
 	"berth/internal/jail"
@@ -31,7 +32,7 @@ import (
 func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
 	list, err := s.importArchive(ctx, r)
 	if err != nil {
-		return nil, brief(fmt.Errorf("import archive: %w", diskError(err)))
+		return nil, brief(fmt.Errorf("import archive: %w", disk.Exhausted(err)))
 	}
 	return list, nil
 }

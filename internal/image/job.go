@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/disk"
 )
 
 // job loads one layer for all pulls that need it. It goes on while one of them waits.
@@ -101,7 +103,7 @@ func (s *Store) run(ctx context.Context, j *job) {
 	n := s.newDir()
 	rec, err := s.load1(ctx, j, n)
 	if err != nil {
-		err = fmt.Errorf("layer %s: %w", j.desc.Digest, diskError(err))
+		err = fmt.Errorf("layer %s: %w", j.desc.Digest, disk.Exhausted(err))
 		if e := s.removeDir(n); e != nil {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}

@@ -20,6 +20,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/model"
 )
@@ -420,7 +421,7 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.rawConfig))
 	})
 	if err != nil {
-		return nil, fmt.Errorf("record image: %w", diskError(err))
+		return nil, fmt.Errorf("record image: %w", disk.Exhausted(err))
 	}
 	for _, c := range changed {
 		s.keepLater(c.ID)

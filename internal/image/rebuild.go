@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -314,7 +315,7 @@ func (s *Store) rebuild(quiet bool) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("make images.db anew: %w", diskError(err))
+		return fmt.Errorf("make images.db anew: %w", disk.Exhausted(err))
 	}
 	if !quiet || images > 0 {
 		s.log.Warn("the images' database has been made anew", "images", images, "layers", len(layers), "all_found", !lost)

@@ -15,8 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/image/unpack"
 	"berth/internal/model"
 	"berth/internal/state"
@@ -116,7 +116,7 @@ func openRecords(path string) (*bolt.DB, error) {
 		return nil, fmt.Errorf("%s is in use by another process: %w", path, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, diskError(err))
+		return nil, fmt.Errorf("open %s: %w", path, disk.Exhausted(err))
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
 		for _, b := range [][]byte{bucketImages, bucketLayers, bucketBlobs} {
@@ -128,7 +128,7 @@ func openRecords(path string) (*bolt.DB, error) {
 	})
 	if err != nil {
 		db.Close()
-		return nil, fmt.Errorf("open %s: %w", path, diskError(err))
+		return nil, fmt.Errorf("open %s: %w", path, disk.Exhausted(err))
 	}
 	return db, nil
 }
@@ -244,11 +244,7 @@ func writeLayerRecord(dir string, rec *layerFile) error {
 	if data, err = state.Seal(data); err != nil {
 		return err
 	}
-	next := filepath.Join(dir, "layer.next")
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, filepath.Join(dir, layerFileName))
+	return disk.WriteFile(filepath.Join(dir, layerFileName), data, 0o600)
 }
 
 func readLayerRecord(dir string) (*layerFile, error) {
@@ -271,12 +267,4 @@ func readLayerRecord(dir string) (*layerFile, error) {
 func bootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(data)), err
-}
-
-func diskError(err error) error {
-	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-	if full && !errors.Is(err, errdefs.ErrResourceExhausted) { // unpacking says it by itself
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/jail"
 	"berth/internal/model"
@@ -128,7 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	// Layers hold other people's setuid programs: nobody but root may reach them.
 	if err := os.MkdirAll(filepath.Join(cfg.Root, "layers", emptyLayer, layerFS), 0o700); err != nil {
-		return nil, fmt.Errorf("image store: %w", diskError(err))
+		return nil, fmt.Errorf("image store: %w", disk.Exhausted(err))
 	}
 	if err := os.Chmod(filepath.Join(cfg.Root, "layers", emptyLayer, layerFS), 0o755); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
@@ -357,7 +358,7 @@ func (s *Store) Remove(_ context.Context, refOrID string) error {
 	if err = errors.Join(err, s.removeDirs(unused)); err == nil || r == nil && errdefs.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("remove image %s: %w", refOrID, diskError(err))
+	return fmt.Errorf("remove image %s: %w", refOrID, disk.Exhausted(err))
 }
 
 // remove takes an image out of the records. The directories of the layers that it returns are to be removed.
@@ -387,7 +388,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	} else {
 		err = s.forget(r, unused)
 	}
-	if state.Full(err) { // even the room that keepRoom has taken is used up
+	if disk.Full(err) { // even the room that keepRoom has taken is used up
 		const event = "a removed image is still in the database, and is there again after a restart if all of its layers are"
 		s.log.Warn(event, "image", r.ID, "error", err)
 		err = nil

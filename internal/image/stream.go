@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/compression"
+	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/image/unpack"
 	"berth/internal/jail"
@@ -196,7 +197,7 @@ func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
 	if _, err = u.run(packed, &verified{}, func() {}); packed.err != nil {
 		err = packed.err
 	}
-	return diskError(err)
+	return disk.Exhausted(err)
 }
 
 // unpack verifies, decompresses and unpacks a packed layer.

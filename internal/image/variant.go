@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/disk"
 	"berth/internal/image/unpack"
 	"berth/internal/image/variant"
 	"berth/internal/jail"
@@ -46,7 +47,7 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 		chain := identity.ChainID(append([]digest.Digest(nil), diffIDs[:i+1]...))
 		v, err := s.variant(ctx, l, chainKey+chain.String(), layers[:i], &left)
 		if err != nil {
-			return fmt.Errorf("layer %s: %w", l.DiffID, diskError(err))
+			return fmt.Errorf("layer %s: %w", l.DiffID, disk.Exhausted(err))
 		}
 		if v == nil {
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/model"
 )
 
@@ -88,7 +89,7 @@ func Mount(ctx context.Context, o Options) (string, error) {
 		return "", err
 	}
 	if err := o.makeDirs(); err != nil {
-		return "", fmt.Errorf("root file system: %w", noSpace(err))
+		return "", fmt.Errorf("root file system: %w", disk.Exhausted(err))
 	}
 	target := o.At
 	if target == "" {
@@ -119,7 +120,7 @@ func Mount(ctx context.Context, o Options) (string, error) {
 		err = o.mountByOptions(lowers, target)
 	}
 	if err != nil {
-		return "", fmt.Errorf("mount root file system %s of %d layers: %w", target, len(o.Lowers), noSpace(err))
+		return "", fmt.Errorf("mount root file system %s of %d layers: %w", target, len(o.Lowers), disk.Exhausted(err))
 	}
 	return target, nil
 }
@@ -208,13 +209,6 @@ func (o Options) dressRoot() error {
 		return err
 	}
 	return os.Chmod(upper, mode)
-}
-
-func noSpace(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }
 
 var errNoMountAPI = errors.New("no fsopen here")

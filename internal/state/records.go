@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/disk"
 )
 
 // Records is a directory with one directory for each object, named by its ID, in which the record stands beside
@@ -93,7 +95,7 @@ func (r Records) write(id, name string, data []byte) error {
 			whole, err = fill(next, data, false)
 		}
 	}
-	if Full(err) && replaceInPlace(path, next, data) == nil {
+	if disk.Full(err) && replaceInPlace(path, next, data) == nil {
 		return nil
 	}
 	if err == nil {
@@ -110,17 +112,17 @@ func (r Records) write(id, name string, data []byte) error {
 	return nil
 }
 
-// Full tells whether an error says that a disk, or a quota, is full.
-func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+// Full is disk.Full, under the name that older callers use.
+func Full(err error) bool { return disk.Full(err) }
 
-// fill makes a sealed record all that a file holds, with slack if there is room for it. See overwrite for whole.
+// fill makes a sealed record all that a file holds, with slack if there is room for it. See disk.Overwrite for whole.
 func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
 	for _, spaces := range []int{slack, 0} {
 		var sealed []byte
 		if sealed, err = seal(data, isCopy, spaces); err != nil {
 			return true, err
 		}
-		if whole, err = overwrite(path, sealed); !whole || !Full(err) {
+		if whole, err = disk.Overwrite(path, sealed); !whole || !disk.Full(err) {
 			break
 		}
 	}
@@ -147,61 +149,10 @@ func replaceInPlace(path, second string, data []byte) error {
 	return err
 }
 
-// Overwrite makes data all that a file holds, in place, in room that the file has or finds. Where there is none, it is as it was.
+// Overwrite is disk.Overwrite for callers that do not ask whether a file that could not be written is as it was.
 func Overwrite(path string, data []byte) error {
-	_, err := overwrite(path, data)
+	_, err := disk.Overwrite(path, data)
 	return err
-}
-
-// overwrite makes data all that a file holds. The file may be there, and may be cut off by a crash. What is longer than before is written
-// first: whole says that a file that the disk has no room for is as it was.
-func overwrite(path string, data []byte) (whole bool, err error) {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return true, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil {
-		whole, err = replace(fd, st.Size, data)
-	}
-	if closed := unix.Close(fd); err == nil {
-		err = closed
-	}
-	if err != nil {
-		if st.Size == 0 {
-			_ = os.Remove(path) // it was made for this, or held nothing
-		}
-		return whole, &os.PathError{Op: "write", Path: path, Err: err}
-	}
-	return true, nil
-}
-
-// replace writes data in place of what an open file holds.
-func replace(fd int, size int64, data []byte) (whole bool, err error) {
-	old := min(size, int64(len(data)))
-	if _, err = pwrite(fd, data[old:], old); err != nil {
-		return unix.Ftruncate(fd, size) == nil, err
-	}
-	n, err := pwrite(fd, data[:old], 0)
-	if err != nil {
-		return n == 0 && unix.Ftruncate(fd, size) == nil, err
-	}
-	if size > int64(len(data)) {
-		err = unix.Ftruncate(fd, int64(len(data)))
-	}
-	return false, err
-}
-
-// pwrite writes all of data at an offset, or tells how much of it.
-func pwrite(fd int, data []byte, at int64) (done int, err error) {
-	for done < len(data) {
-		n, err := unix.Pwrite(fd, data[done:], at+int64(done))
-		if err != nil && err != unix.EINTR {
-			return done, err
-		}
-		done += max(n, 0)
-	}
-	return done, nil
 }
 
 // exchange puts next in the place of path, and path in that of next if it is there and the file system can do that.

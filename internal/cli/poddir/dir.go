@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/disk"
 )
 
 // Dir is the directory of one pod. One without a path is of a pod that can have none here.
@@ -32,12 +34,7 @@ func (d *Dir) make(record Record) error {
 	if err != nil {
 		return err
 	}
-	// Renamed into its place: a record is whole or not there.
-	temporary := filepath.Join(d.Path, "."+recordFile)
-	if err := os.WriteFile(temporary, append(data, '\n'), 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, filepath.Join(d.Path, recordFile)); err != nil {
+	if err := disk.WriteFile(filepath.Join(d.Path, recordFile), append(data, '\n'), 0o600); err != nil {
 		return err
 	}
 	return os.Mkdir(d.Logs(), 0o750)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/disk"
 )
 
 const (
@@ -636,11 +637,8 @@ func readError(err error) error {
 }
 
 func diskError(err error) error {
-	switch {
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	case errors.Is(err, unix.ENAMETOOLONG):
+	if errors.Is(err, unix.ENAMETOOLONG) {
 		return invalid("%v", err)
 	}
-	return err
+	return disk.Exhausted(err)
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/dirtree"
+	"berth/internal/disk"
 	"berth/internal/fileattr"
 	"berth/internal/image/unpack"
 	"berth/internal/sparse"
@@ -57,7 +57,7 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 	defer m.out.Close()
 	defer m.in.Close()
 	if err := m.make(); err != nil {
-		return nil, diskError(err)
+		return nil, disk.Exhausted(err)
 	}
 	return &m.result, nil
 }
@@ -363,12 +363,4 @@ func (m *maker) dressOne(d *outDir) error {
 		return errors.Join(unix.Fchown(to, 0, 0), unix.Fchmod(to, 0o755))
 	}
 	return look.apply(m.xattrs, to)
-}
-
-// diskError says that a disk is full.
-func diskError(err error) error {
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/state"
 )
@@ -58,11 +59,7 @@ func writeFile(path string, v any) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		tmp := path + ".tmp"
-		if err := os.WriteFile(tmp, data, 0o600); err != nil {
-			return err
-		}
-		return os.Rename(tmp, path)
+		return disk.WriteFile(path, data, 0o600)
 	}
 	if err != nil {
 		return err

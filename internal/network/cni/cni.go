@@ -15,10 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/namespace"
-	"berth/internal/network/keylock"
-	"berth/internal/state"
-
 	"github.com/containerd/errdefs"
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -26,6 +22,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/disk"
+	"berth/internal/namespace"
+	"berth/internal/network/keylock"
+	"berth/internal/state"
 )
 
 // Config says where things are.
@@ -246,11 +247,7 @@ func (n *Networks) write(r *record) error {
 	if err != nil {
 		return err
 	}
-	tmp := n.path(r.ID) + ".tmp"
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, n.path(r.ID)); err != nil {
+	if err := disk.WriteFile(n.path(r.ID), data, 0o600); err != nil {
 		return err
 	}
 	n.mu.Lock()

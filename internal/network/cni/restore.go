@@ -13,6 +13,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -144,8 +145,7 @@ func (n *Networks) restoreCache(r *record, result json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	tmp := path + ".tmp"
-	return errors.Join(os.WriteFile(tmp, data, 0o600), os.Rename(tmp, path))
+	return disk.WriteFile(path, data, 0o600)
 }
 
 // sameResult tells whether two results say the same, whatever versions of CNI they are in: that of a pod's record is in a newer one.
