@@ -15,6 +15,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"berth/internal/disk"
+	"berth/internal/image/pages"
 	"berth/internal/state"
 )
 
@@ -145,7 +146,7 @@ func (s *Store) openChecked() (err error) {
 	_, statErr := os.Lstat(path)
 	lastLost, why := false, statErr
 	if statErr == nil {
-		lastLost, why = checkPages(path)
+		lastLost, why = pages.Check(path)
 	}
 	if why == nil {
 		if s.db, err = openRecords(path); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"berth/internal/image/pages"
 	rt "berth/internal/registrytest"
 )
 
@@ -224,7 +225,7 @@ func TestPagesAreCheckedAsBboltHasThem(t *testing.T) {
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if lost, err := checkPages(path); err != nil || lost {
+		if lost, err := pages.Check(path); err != nil || lost {
 			t.Fatalf("%v, %v", lost, err)
 		}
 	}
@@ -249,7 +250,7 @@ func BenchmarkCheck(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := checkPages(path); err != nil {
+		if _, err := pages.Check(path); err != nil {
 			b.Fatal(err)
 		}
 	}

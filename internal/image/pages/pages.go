@@ -1,4 +1,5 @@
-package image
+// Package pages checks the file of a bbolt database before bbolt opens it.
+package pages
 
 import (
 	"bytes"
@@ -39,22 +40,22 @@ type meta struct {
 	tx                   uint64
 }
 
-type pages struct {
+type file struct {
 	data []byte
 	meta
 	seen []bool // by page: it is in use, or free
 }
 
-// checkPages checks that bbolt can read and change a file. lastLost: the last change that was made to it is lost, as after a power failure.
-func checkPages(path string) (lastLost bool, err error) {
+// Check checks that bbolt can read and change a file. lastLost: the last change that was made to it is lost, as after a power failure.
+func Check(path string) (lastLost bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return false, err
 	}
-	return checkPagesOf(data)
+	return check(data)
 }
 
-func checkPagesOf(data []byte) (lastLost bool, err error) {
+func check(data []byte) (lastLost bool, err error) {
 	first, firstErr := readMeta(data, 0)
 	size := first.pageSize
 	if firstErr != nil {
@@ -75,7 +76,7 @@ func checkPagesOf(data []byte) (lastLost bool, err error) {
 	if m.high < 4 || m.high > uint64(len(data))/uint64(m.pageSize) {
 		return false, fmt.Errorf("it has %d pages, and should have %d", uint64(len(data))/uint64(m.pageSize), m.high)
 	}
-	p := &pages{data: data, meta: m, seen: make([]bool, m.high)}
+	p := &file{data: data, meta: m, seen: make([]bool, m.high)}
 	p.seen[0], p.seen[1] = true, true
 	if err := p.tree(m.root, nil, nil, 0); err != nil {
 		return false, err
@@ -115,7 +116,7 @@ func readMeta(page []byte, n uint64) (m meta, err error) {
 }
 
 // page is a page of a number, with those that it goes on in, which nothing else may use.
-func (p *pages) page(n uint64) (b []byte, flags, count uint16, err error) {
+func (p *file) page(n uint64) (b []byte, flags, count uint16, err error) {
 	if n < 2 || n >= p.high {
 		return nil, 0, 0, fmt.Errorf("page %d is none of %d", n, p.high)
 	}
@@ -139,7 +140,7 @@ func (p *pages) page(n uint64) (b []byte, flags, count uint16, err error) {
 const maxDepth = 64
 
 // tree checks the pages below one. Their keys are at least low, and less than high where that is not nil.
-func (p *pages) tree(n uint64, low, high []byte, depth int) error {
+func (p *file) tree(n uint64, low, high []byte, depth int) error {
 	b, flags, count, err := p.page(n)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (p *pages) tree(n uint64, low, high []byte, depth int) error {
 	return nil
 }
 
-func (p *pages) node(b []byte, flags, count uint16, low, high []byte, depth int) error {
+func (p *file) node(b []byte, flags, count uint16, low, high []byte, depth int) error {
 	if depth > maxDepth {
 		return errors.New("the tree has no end")
 	}
@@ -214,7 +215,7 @@ func (p *pages) node(b []byte, flags, count uint16, low, high []byte, depth int)
 	return nil
 }
 
-func (p *pages) bucket(value []byte, depth int) error {
+func (p *file) bucket(value []byte, depth int) error {
 	if len(value) < bucketHeader {
 		return errors.New("it is too short")
 	}
@@ -229,7 +230,7 @@ func (p *pages) bucket(value []byte, depth int) error {
 }
 
 // free checks the list of free pages.
-func (p *pages) free() error {
+func (p *file) free() error {
 	b, flags, count, err := p.page(p.freelist)
 	if err != nil {
 		return fmt.Errorf("the list of free pages: %w", err)
