@@ -332,7 +332,7 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, e
 			return a.blob(ctx, d)
 		}
 		src := &source{target: desc.Digest}
-		if err := s.describe(ctx, src, desc, read); err != nil {
+		if err := s.describer.describe(ctx, src, desc, read); err != nil {
 			return nil, err
 		}
 		if sources, err = named(sources, src, m.RepoTags); err != nil {
@@ -386,7 +386,7 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, e
 	var sources []*source
 	for _, desc := range index.Manifests {
 		src := &source{target: desc.Digest}
-		if err := s.describe(ctx, src, desc, a.blob); err != nil {
+		if err := s.describer.describe(ctx, src, desc, a.blob); err != nil {
 			if errdefs.IsNotFound(err) && len(index.Manifests) > 1 {
 				continue // for another platform
 			}
@@ -404,7 +404,7 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, e
 		}
 	}
 	if len(sources) == 0 {
-		return nil, fmt.Errorf("no image in it is for %s: %w", s.platformName(), errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no image in it is for %s: %w", s.describer.name, errdefs.ErrNotFound)
 	}
 	return sources, nil
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
@@ -56,19 +55,19 @@ const emptyLayer = "0"
 // Store is a node's images. Its methods are safe for concurrent use, and those that only read never wait for a disk or
 // a network.
 type Store struct {
-	cfg      Config
-	root     string
-	log      *slog.Logger
-	client   *registry.Client
-	platform platforms.MatchComparer
-	boot     string
-	db       *bolt.DB        // see view and update
-	lock     *os.File        // of the root, while the store is open
-	files    state.Records   // an imageFile for each image; guarded by commit
-	ctx      context.Context // of work that outlives a call
-	cancel   context.CancelCauseFunc
-	work     sync.WaitGroup
-	syncs    chan struct{} // a sync of the disk is wanted
+	cfg       Config
+	root      string
+	log       *slog.Logger
+	client    *registry.Client
+	describer *describer
+	boot      string
+	db        *bolt.DB        // see view and update
+	lock      *os.File        // of the root, while the store is open
+	files     state.Records   // an imageFile for each image; guarded by commit
+	ctx       context.Context // of work that outlives a call
+	cancel    context.CancelCauseFunc
+	work      sync.WaitGroup
+	syncs     chan struct{} // a sync of the disk is wanted
 
 	commit  sync.Mutex // held while records change on disk; taken before mu
 	roomFor int64      // the size of the database for which there is room on the disk; guarded by commit
@@ -115,13 +114,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger = slog.Default()
 	}
 	cfg.Limits = cfg.Limits.withDefaults()
-	platform := platforms.Default()
-	if cfg.Platform != "" {
-		p, err := platforms.Parse(cfg.Platform)
-		if err != nil {
-			return nil, fmt.Errorf("image store: platform %q: %w: %w", cfg.Platform, err, errdefs.ErrInvalidArgument)
-		}
-		platform = platforms.Only(p)
+	platform, name, err := parsePlatform(cfg.Platform)
+	if err != nil {
+		return nil, fmt.Errorf("image store: platform %q: %w: %w", cfg.Platform, err, errdefs.ErrInvalidArgument)
 	}
 	boot, err := bootID()
 	if err != nil {
@@ -139,7 +134,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger.Warn("layers of images have a label that containers may not read", "error", err)
 	}
 	s := &Store{
-		cfg: cfg, root: cfg.Root, log: cfg.Logger, platform: platform, boot: boot,
+		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot,
+		describer: &describer{limits: &cfg.Limits, platform: platform, name: name},
 		client: registry.NewClient(registry.Config{
 			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
 		}),
