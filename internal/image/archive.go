@@ -38,7 +38,7 @@ func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 }
 
 func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
-	a, err := s.spool(ctx, r)
+	a, err := s.unpacker.spool(ctx, s.root, r)
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +102,9 @@ const (
 	maxNames = 1000
 )
 
-// spool copies an archive to a file without a name, and notes where its parts are.
-func (s *Store) spool(ctx context.Context, r io.Reader) (*archiveFile, error) {
-	file, err := os.CreateTemp(s.root, "import-")
+// spool copies an archive to a file without a name, on the disk of a directory, and notes where its parts are.
+func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archiveFile, error) {
+	file, err := os.CreateTemp(dir, "import-")
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +113,9 @@ func (s *Store) spool(ctx context.Context, r io.Reader) (*archiveFile, error) {
 		return nil, err
 	}
 	a := &archiveFile{
-		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, digests: map[part]digest.Digest{}, limits: &s.cfg.Limits,
+		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, digests: map[part]digest.Digest{}, limits: p.limits,
 	}
-	if err := s.readArchive(ctx, a, r); err != nil {
+	if err := p.readArchive(ctx, a, r); err != nil {
 		file.Close()
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (s *Store) spool(ctx context.Context, r io.Reader) (*archiveFile, error) {
 }
 
 // readArchive has a child read an archive. It returns once the child has ended and a read of r that was under way has too.
-func (s *Store) readArchive(ctx context.Context, a *archiveFile, r io.Reader) error {
+func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader) error {
 	limits := archive.Limits{Bytes: a.limits.Bytes, BytesKey: keyBytes, Names: a.limits.Layer.PathMemory}
 	in, err := ring.New(ring.ToPeer)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Store) readArchive(ctx context.Context, a *archiveFile, r io.Reader) er
 	}
 	packed := in.Writer()
 	defer packed.Close()
-	c, err := s.cfg.Jail.Start(ctx, jail.Spec{
+	c, err := p.jail.Start(ctx, jail.Spec{
 		Role: archive.Role, Task: limits, Memory: compression.Memory + limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
 		In: []*ring.Pair{in}, Files: []*os.File{a.file},
 	})
@@ -141,7 +141,7 @@ func (s *Store) readArchive(ctx context.Context, a *archiveFile, r io.Reader) er
 	stream := &fed{Reader: r}
 	stream.reading.Store(true)
 	watched := &stalling{child: c, what: archive.Role.Name, moved: stream.n.Load, owes: func() bool { return !stream.reading.Load() }}
-	watch := newStall(s.patience, watched)
+	watch := newStall(p.patience, watched)
 	ended := make(chan error, 1)
 	go func() { ended <- feed(packed, stream) }()
 	var index archive.Index
@@ -168,10 +168,10 @@ func (s *Store) readArchive(ctx context.Context, a *archiveFile, r io.Reader) er
 	}
 	for _, listed := range index.Parts {
 		name := string(listed.Name)
-		p := part{offset: listed.Offset, size: listed.Size, link: string(listed.Link)}
-		a.parts[name] = p
-		if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && p.link == "" && strings.HasPrefix(name, "blobs/") {
-			a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = p
+		entry := part{offset: listed.Offset, size: listed.Size, link: string(listed.Link)}
+		a.parts[name] = entry
+		if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && entry.link == "" && strings.HasPrefix(name, "blobs/") {
+			a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = entry
 		}
 	}
 	return nil

@@ -166,7 +166,7 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 		if err := makeLayerRoot(fs); err != nil {
 			return nil, err
 		}
-		rec, hosts, err := s.attempt(ctx, j, fs, bad)
+		rec, hosts, err := s.unpacker.attempt(ctx, j, fs, bad)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
 			return rec, writeLayerRecord(dir, rec)
@@ -189,39 +189,6 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 			return nil, err
 		}
 	}
-}
-
-// attempt loads a layer once, from hosts other than those in bad. It returns the hosts that the layer came from, none if it was not
-// found anywhere.
-func (s *Store) attempt(ctx context.Context, j *job, fs string, bad map[string]bool) (*layerFile, []string, error) {
-	loading, stop := context.WithCancel(ctx)
-	defer stop()
-	type started struct {
-		*unpacking
-		err error
-	}
-	ready := make(chan started, 1)
-	go func() {
-		u, err := s.startUnpacking(loading, fs)
-		ready <- started{u, err}
-	}()
-	src, err := j.fetch(loading, j.desc, bad)
-	if err == nil {
-		defer src.Close()
-	}
-	u := <-ready
-	switch {
-	case err != nil:
-		if u.err == nil {
-			u.abandon()
-		}
-		return nil, nil, err
-	case u.err != nil:
-		return nil, src.Hosts(), u.err
-	}
-	j.loaded.Store(0)
-	rec, err := s.unpack(ctx, u.unpacking, src, j, stop)
-	return rec, src.Hosts(), err
 }
 
 func makeLayerRoot(fs string) error {

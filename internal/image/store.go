@@ -60,6 +60,7 @@ type Store struct {
 	log       *slog.Logger
 	client    *registry.Client
 	describer *describer
+	unpacker  *unpacker
 	boot      string
 	db        *bolt.DB        // see view and update
 	lock      *os.File        // of the root, while the store is open
@@ -71,8 +72,6 @@ type Store struct {
 
 	commit  sync.Mutex // held while records change on disk; taken before mu
 	roomFor int64      // the size of the database for which there is room on the disk; guarded by commit
-
-	patience time.Duration // how long a child may not get on
 
 	mu     sync.Mutex // guards what follows, and the fields of layers that say so
 	images map[string]*imageRecord
@@ -136,10 +135,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot,
 		describer: &describer{limits: &cfg.Limits, platform: platform, name: name},
+		unpacker:  &unpacker{jail: cfg.Jail, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
 		client: registry.NewClient(registry.Config{
 			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
 		}),
-		syncs: make(chan struct{}, 1), patience: defaultPatience,
+		syncs:  make(chan struct{}, 1),
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
 		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -43,9 +44,18 @@ const (
 	atEnd // all bytes have passed, and both children are to end
 )
 
-// startUnpacking starts the children, which takes some milliseconds: the request to the registry may be under way meanwhile.
-func (s *Store) startUnpacking(ctx context.Context, fs string) (*unpacking, error) {
-	limits := s.cfg.Limits.Layer
+// unpacker has children parse the bytes of layers and archives. It has no state of its own, and any number of them may be parsed
+// at a time.
+type unpacker struct {
+	jail     *jail.Jail
+	limits   *Limits
+	log      *slog.Logger
+	patience time.Duration // how long a child may not get on
+}
+
+// start starts the children, which takes some milliseconds: the request to the registry may be under way meanwhile.
+func (p *unpacker) start(ctx context.Context, fs string) (*unpacking, error) {
+	limits := p.limits.Layer
 	root, err := os.Open(fs)
 	if err != nil {
 		return nil, err
@@ -58,15 +68,15 @@ func (s *Store) startUnpacking(ctx context.Context, fs string) (*unpacking, erro
 	var pairs [3]*ring.Pair
 	for i, d := range []ring.Direction{ring.ToPeer, ring.FromPeer, ring.ToPeer} {
 		if pairs[i], err = ring.New(d); err != nil {
-			for _, p := range pairs[:i] {
-				p.Close()
+			for _, pair := range pairs[:i] {
+				pair.Close()
 			}
 			return nil, err
 		}
 	}
 	packed, plain, tar := pairs[0], pairs[1], pairs[2]
-	u := &unpacking{patience: s.patience, packed: packed.Writer(), plain: plain.Reader(), tar: tar.Writer()}
-	u.decompress, err = s.cfg.Jail.Start(ctx, jail.Spec{
+	u := &unpacking{patience: p.patience, packed: packed.Writer(), plain: plain.Reader(), tar: tar.Writer()}
+	u.decompress, err = p.jail.Start(ctx, jail.Spec{
 		Role: compression.Role, Memory: compression.Memory, In: []*ring.Pair{packed}, Out: []*ring.Pair{plain},
 	})
 	if err != nil {
@@ -74,7 +84,7 @@ func (s *Store) startUnpacking(ctx context.Context, fs string) (*unpacking, erro
 		u.close()
 		return nil, err
 	}
-	u.unpack, err = s.cfg.Jail.Start(ctx, jail.Spec{
+	u.unpack, err = p.jail.Start(ctx, jail.Spec{
 		Role: unpack.Role, Task: limits, Memory: limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
 		In: []*ring.Pair{tar}, Dirs: []jail.Dir{{File: root}}, Calls: calls,
 	})
@@ -189,7 +199,7 @@ func (u *unpacking) pass(plain *verified) error {
 
 // UnpackTar unpacks a tar, which may be packed, into a directory that is there and empty, as if it were a layer.
 func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
-	u, err := s.startUnpacking(ctx, dir)
+	u, err := s.unpacker.start(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -200,8 +210,41 @@ func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
 	return disk.Exhausted(err)
 }
 
+// attempt loads a layer once, from hosts other than those in bad. It returns the hosts that the layer came from, none if it was not
+// found anywhere.
+func (p *unpacker) attempt(ctx context.Context, j *job, fs string, bad map[string]bool) (*layerFile, []string, error) {
+	loading, stop := context.WithCancel(ctx)
+	defer stop()
+	type started struct {
+		*unpacking
+		err error
+	}
+	ready := make(chan started, 1)
+	go func() {
+		u, err := p.start(loading, fs)
+		ready <- started{u, err}
+	}()
+	src, err := j.fetch(loading, j.desc, bad)
+	if err == nil {
+		defer src.Close()
+	}
+	u := <-ready
+	switch {
+	case err != nil:
+		if u.err == nil {
+			u.abandon()
+		}
+		return nil, nil, err
+	case u.err != nil:
+		return nil, src.Hosts(), u.err
+	}
+	j.loaded.Store(0)
+	rec, err := p.unpack(ctx, u.unpacking, src, j, stop)
+	return rec, src.Hosts(), err
+}
+
 // unpack verifies, decompresses and unpacks a packed layer.
-func (s *Store) unpack(ctx context.Context, u *unpacking, src blob, j *job, stop func()) (*layerFile, error) {
+func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, stop func()) (*layerFile, error) {
 	packed := &verified{r: src, hash: j.desc.Digest.Algorithm().Hash(), count: j.loaded.Add}
 	plain := &verified{hash: j.diffID.Algorithm().Hash()}
 	result, err := u.run(packed, plain, stop)
@@ -223,11 +266,11 @@ func (s *Store) unpack(ctx context.Context, u *unpacking, src blob, j *job, stop
 	if got := plain.sum(); got != j.diffID.Encoded() {
 		return nil, fmt.Errorf("unpacked it has digest %s, the image's configuration says %s: %w", got, j.diffID, errdefs.ErrInvalidArgument)
 	}
-	if err := believable(result, s.cfg.Limits.Layer); err != nil {
+	if err := believable(result, p.limits.Layer); err != nil {
 		return nil, err
 	}
 	if len(result.Unsupported) > 0 {
-		s.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest,
+		p.log.Warn("file system does not take extended attributes of a layer", "layer", j.desc.Digest,
 			"attributes", wire.Printable(strings.Join(result.Unsupported[:min(len(result.Unsupported), 100)], " "), 1<<10))
 	}
 	return &layerFile{Implied: result.Implied, layerRecord: layerRecord{

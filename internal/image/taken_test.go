@@ -30,7 +30,7 @@ func (f *fixture) taken(attack string) {
 	})
 	f.cfg.Jail = j
 	f.reopen()
-	f.patience = time.Second
+	f.unpacker.patience = time.Second
 }
 
 // TestAChildThatIsTakenOverSpoilsOneLayerAtMost: whatever the child does that decompresses or unpacks, its pull ends, with an error
@@ -58,7 +58,7 @@ func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 			f.cfg.Limits.Layer.Bytes = 16 << 20
 			f.taken(attack)
 			if attack == "unpack-fills" {
-				f.patience = time.Minute
+				f.unpacker.patience = time.Minute
 			}
 			f.push("a:1", rt.Layer(rt.Random(1, "d", 10, 8<<20)...))
 			_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1"})

@@ -20,6 +20,7 @@ import (
 	"berth/internal/image/unpack"
 	"berth/internal/image/variant"
 	"berth/internal/jail"
+	"berth/internal/jail/wire"
 )
 
 // chainKey starts the key of a variant.
@@ -136,10 +137,11 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 	}
 }
 
-// makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. What it takes is done by three children,
-// of which none can change a layer by what another layer has made of it: see the roles of package variant. used are the lookups, of which
-// it may be no more than lookups.
-func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []*layer, lookups uint64) (_ *variant.Result, used uint64, err error) {
+// makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. used are the lookups that it took, of
+// which it may be no more than lookups.
+func (s *Store) makeVariant(
+	ctx context.Context, l *layer, home string, below []*layer, lookups uint64,
+) (_ *variant.Result, used uint64, err error) {
 	implied, err := readImplied(home)
 	if err == nil {
 		err = s.setAside(home)
@@ -150,46 +152,75 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 	s.mu.Lock()
 	dirs := s.dirs(below)
 	s.mu.Unlock()
-	var open []*os.File
-	defer func() {
-		for _, f := range open {
-			f.Close()
-		}
-	}()
-	for _, dir := range append([]string{home}, dirs...) {
-		f, err := os.Open(dir)
-		if err != nil {
-			return nil, 0, err
-		}
-		open = append(open, f)
-	}
-	homeDir, lower := open[0], open[1:]
-	calls, err := attributeCalls(homeDir)
-	if err != nil {
-		return nil, used, err
-	}
-	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that hangs.
 	files := l.Inodes + uint64(len(implied))
 	for _, b := range below {
 		files += b.Inodes
 	}
-	ctx, stop := context.WithTimeoutCause(ctx, s.patience+time.Duration(min(files, 1e9))*time.Millisecond,
+	v := &varying{unpacker: s.unpacker, implied: implied, lookups: lookups}
+	defer v.close()
+	if err := v.open(home, dirs); err != nil {
+		return nil, used, err
+	}
+	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that hangs.
+	ctx, stop := context.WithTimeoutCause(ctx, s.unpacker.patience+time.Duration(min(files, 1e9))*time.Millisecond,
 		fmt.Errorf("making the variant took too long, and was given up: %w", errdefs.ErrResourceExhausted))
 	defer stop()
-	run := func(spec jail.Spec, result any) error {
-		spec.Memory, spec.Calls = variant.Memory(implied), calls
-		c, err := s.cfg.Jail.Start(ctx, spec)
+	return v.make(ctx)
+}
+
+// varying is a variant that three children make, of which none can change a layer by what another layer has made of it: see the roles of
+// package variant.
+type varying struct {
+	*unpacker
+	implied unpack.Implied
+	lookups uint64     // the most that the first child may take
+	home    *os.File   // the layer's directory
+	lower   []jail.Dir // the directories of the layers below, top first
+	calls   func(*wire.Call, *os.File) ([]byte, error)
+}
+
+// open opens the directories that the children get.
+func (v *varying) open(home string, below []string) (err error) {
+	if v.home, err = os.Open(home); err != nil {
+		return err
+	}
+	for _, dir := range below {
+		f, err := os.Open(dir)
 		if err != nil {
 			return err
 		}
-		return c.Wait(result)
+		v.lower = append(v.lower, jail.Dir{File: f, ReadOnly: true})
 	}
-	var readable []jail.Dir
-	for _, f := range lower {
-		readable = append(readable, jail.Dir{File: f, ReadOnly: true})
+	v.calls, err = attributeCalls(v.home)
+	return err
+}
+
+func (v *varying) close() {
+	if v.home != nil {
+		v.home.Close()
 	}
+	for _, d := range v.lower {
+		d.File.Close()
+	}
+}
+
+// run has a child do a task.
+func (v *varying) run(ctx context.Context, spec jail.Spec, result any) error {
+	spec.Memory, spec.Calls = variant.Memory(v.implied), v.calls
+	c, err := v.jail.Start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	return c.Wait(result)
+}
+
+// make plans, makes and checks the variant. The result is nil where the layer is right as it is.
+func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err error) {
 	var placement variant.Placement
-	err = run(jail.Spec{Role: variant.PlanRole, Task: variant.PlanTask{Implied: implied, Lookups: lookups}, Dirs: readable, MaxAnswer: variant.Answer(implied)}, &placement)
+	err = v.run(ctx, jail.Spec{
+		Role: variant.PlanRole, Task: variant.PlanTask{Implied: v.implied, Lookups: v.lookups}, Dirs: v.lower,
+		MaxAnswer: variant.Answer(v.implied),
+	}, &placement)
 	used = placement.Lookups
 	if err != nil || !placement.Needed {
 		return nil, used, err
@@ -197,18 +228,18 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 	result := &variant.Result{}
 	// What says which layer this is, and the name under which containers find it, stay whatever becomes of the child.
 	keep := []string{layerFileName, layerFS}
-	task := variant.MakeTask{Implied: implied, Placement: &placement, Layer: layerFS, Name: stagingDir}
-	err = run(jail.Spec{
-		Role: variant.MakeRole, Task: task, Dirs: []jail.Dir{{File: homeDir, Keep: keep}}, FileSize: s.cfg.Limits.Layer.Bytes,
+	task := variant.MakeTask{Implied: v.implied, Placement: &placement, Layer: layerFS, Name: stagingDir}
+	err = v.run(ctx, jail.Spec{
+		Role: variant.MakeRole, Task: task, Dirs: []jail.Dir{{File: v.home, Keep: keep}}, FileSize: v.limits.Layer.Bytes,
 	}, result)
 	if err == nil {
 		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db alone, for this layer.
-		err = onlyHas(homeDir, append(keep, stagingDir, syncedFile))
+		err = onlyHas(v.home, append(keep, stagingDir, syncedFile))
 	}
 	if err != nil {
 		return nil, used, err
 	}
-	made, err := openat(homeDir, stagingDir)
+	made, err := openat(v.home, stagingDir)
 	if err != nil {
 		return nil, used, err
 	}
@@ -216,7 +247,8 @@ func (s *Store) makeVariant(ctx context.Context, l *layer, home string, below []
 	if !placement.Moved {
 		return result, used, nil
 	}
-	err = run(jail.Spec{Role: variant.CheckRole, Task: implied, Dirs: append([]jail.Dir{{File: made, ReadOnly: true}}, readable...)}, nil)
+	dirs := append([]jail.Dir{{File: made, ReadOnly: true}}, v.lower...)
+	err = v.run(ctx, jail.Spec{Role: variant.CheckRole, Task: v.implied, Dirs: dirs}, nil)
 	return result, used, err
 }
 
