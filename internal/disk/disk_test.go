@@ -59,8 +59,9 @@ func TestAFileIsReplacedWhole(t *testing.T) {
 	}
 }
 
-// TestAFullDiskLeavesTheOldFile: a replacement that finds no room leaves the file as it was and nothing beside it; in place there may be
-// room. It was seen to fail without the removal of what is half written, and where a failed write is renamed all the same.
+// TestAFullDiskLeavesTheOldFile: a replacement that finds no room leaves the file as it was and nothing beside it; in
+// place there may be room. It was seen to fail without the removal of what is half written, and where a failed write
+// is renamed all the same.
 func TestAFullDiskLeavesTheOldFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8k"); err != nil {

@@ -11,9 +11,10 @@ import (
 // Unfinished ends the name of the file that WriteFile writes before it renames it. Only a crash leaves one.
 const Unfinished = ".tmp"
 
-// WriteFile replaces a file, or makes one of the given permissions (before the umask). Readers, and whoever looks after a crash of the
-// process, see the old content or the new one, never a part. The file is not synced: after a power failure it may be either, or torn.
-// When WriteFile fails, the old file is as it was and nothing is left beside it. Callers keep two writers of one path apart.
+// WriteFile replaces a file, or makes one of the given permissions (before the umask). Readers, and whoever looks
+// after a crash of the process, see the old content or the new one, never a part. The file is not synced: after a
+// power failure it may be either, or torn. When WriteFile fails, the old file is as it was and nothing is left beside
+// it. Callers keep two writers of one path apart.
 func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	unfinished := path + Unfinished
 	err := os.WriteFile(unfinished, data, perm)
@@ -28,10 +29,10 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return err
 }
 
-// Overwrite makes data all that a file holds, in place, in room that the file has or finds on the disk: it may succeed where the disk
-// has no room for a second file. A file that is not there is made, for its owner alone; a symbolic link is not followed. What is longer
-// than the old content is written first: intact says that the file, which the disk had no room for, is as it was. A crash may leave
-// a mixture, so the content must carry a checksum.
+// Overwrite makes data all that a file holds, in place, in room that the file has or finds on the disk: it may
+// succeed where the disk has no room for a second file. A file that is not there is made, for its owner alone; a
+// symbolic link is not followed. What is longer than the old content is written first: intact says that the file,
+// which the disk had no room for, is as it was. A crash may leave a mixture, so the content must carry a checksum.
 func Overwrite(path string, data []byte) (intact bool, err error) {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

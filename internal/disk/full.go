@@ -11,8 +11,8 @@ import (
 // Full tells whether an error says that a disk, or a quota on it, is full.
 func Full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// Exhausted gives an error that says that a disk is full the code that clients act on, errdefs.ErrResourceExhausted. Any other error,
-// one that has the code already, and nil are returned as they are.
+// Exhausted gives an error that says that a disk is full the code that clients act on, errdefs.ErrResourceExhausted.
+// Any other error, one that has the code already, and nil are returned as they are.
 func Exhausted(err error) error {
 	if Full(err) && !errdefs.IsResourceExhausted(err) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)

@@ -78,9 +78,9 @@ func TestPullsRemovalsAndHoldsAtOnce(t *testing.T) {
 	}
 	f.eventually("everything is gone", func() bool { return len(f.layerDirs()) == 0 })
 	f.wantNothing()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.layers)+len(f.images)+len(f.names)+len(f.jobs)+len(f.holds)+len(f.busy) != 0 {
-		t.Errorf("tables: %v %v %v %v %v %v", f.layers, f.images, f.names, f.jobs, f.holds, f.busy)
+	f.index.mu.Lock()
+	defer f.index.mu.Unlock()
+	if len(f.index.layers)+len(f.index.images)+len(f.index.names)+len(f.index.jobs)+len(f.index.holds)+len(f.index.busy) != 0 {
+		t.Errorf("tables: %v %v %v %v %v %v", f.index.layers, f.index.images, f.index.names, f.index.jobs, f.index.holds, f.index.busy)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -23,8 +22,8 @@ type job struct {
 	fetch   fetcher // of the pull that came first
 	done    chan struct{}
 	loaded  atomic.Int64 // bytes of the packed layer
-	waiters int          // guarded by Store.mu
-	settled bool         // guarded by Store.mu: layer and err are final, and the layer has the waiters' references
+	waiters int          // guarded by index.mu
+	settled bool         // guarded by index.mu: layer and err are final, and the layer has the waiters' references
 	cancel  context.CancelFunc
 	layer   *layer // set before done is closed, with a reference for each waiter
 	err     error
@@ -33,28 +32,28 @@ type job struct {
 // layer gets a layer and takes a reference to it, for the caller to give up.
 func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, fetch fetcher, b *bar) (*layer, error) {
 	for {
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
+		s.index.mu.Lock()
+		if s.index.closed {
+			s.index.mu.Unlock()
 			return nil, errClosed
 		}
-		if l := s.layers[diffID.String()]; l != nil {
+		if l := s.index.layers[diffID.String()]; l != nil {
 			l.refs++
-			s.mu.Unlock()
+			s.index.mu.Unlock()
 			b.set(PhasePresent)
 			return l, nil
 		}
-		j := s.jobs[diffID]
+		j := s.index.jobs[diffID]
 		mine := j == nil
 		if mine {
 			var jobCtx context.Context
 			j = &job{diffID: diffID, desc: desc, fetch: fetch, done: make(chan struct{})}
 			jobCtx, j.cancel = context.WithCancel(s.ctx)
-			s.jobs[diffID] = j
+			s.index.jobs[diffID] = j
 			s.work.Go(func() { s.run(jobCtx, j) })
 		}
 		j.waiters++
-		s.mu.Unlock()
+		s.index.mu.Unlock()
 		b.done.Store(&j.loaded)
 		b.set(PhaseLoading)
 
@@ -76,17 +75,17 @@ func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID diges
 
 // leave gives up waiting for a job. The last to leave ends it.
 func (s *Store) leave(j *job, cause error) error {
-	s.mu.Lock()
+	s.index.mu.Lock()
 	j.waiters--
 	last := j.waiters == 0
 	var unused []*layer
 	switch {
 	case j.settled && j.layer != nil:
-		unused = s.unref(j.layer)
-	case !j.settled && last && s.jobs[j.diffID] == j:
-		delete(s.jobs, j.diffID) // who comes now starts anew
+		unused = s.index.unref(j.layer)
+	case !j.settled && last && s.index.jobs[j.diffID] == j:
+		delete(s.index.jobs, j.diffID) // who comes now starts anew
 	}
-	s.mu.Unlock()
+	s.index.mu.Unlock()
 	if last {
 		j.cancel()
 		<-j.done // what it made is gone when the pull has failed
@@ -100,7 +99,7 @@ func (s *Store) leave(j *job, cause error) error {
 // run is a job's goroutine.
 func (s *Store) run(ctx context.Context, j *job) {
 	defer j.cancel()
-	n := s.newDir()
+	n := s.index.newDir()
 	rec, err := s.load1(ctx, j, n)
 	if err != nil {
 		err = fmt.Errorf("layer %s: %w", j.desc.Digest, disk.Exhausted(err))
@@ -119,16 +118,16 @@ func (s *Store) run(ctx context.Context, j *job) {
 // settle hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
 // job was faster after this one was given up.
 func (s *Store) settle(j *job, rec *layerFile, n string, err error) (unneeded bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.jobs[j.diffID] == j {
-		delete(s.jobs, j.diffID)
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	if s.index.jobs[j.diffID] == j {
+		delete(s.index.jobs, j.diffID)
 	}
 	j.settled = true
 	if j.err = err; err != nil {
 		return false
 	}
-	switch l := s.layers[rec.Key]; {
+	switch l := s.index.layers[rec.Key]; {
 	case l != nil:
 		l.refs += j.waiters
 		j.layer = l
@@ -137,25 +136,15 @@ func (s *Store) settle(j *job, rec *layerFile, n string, err error) (unneeded bo
 		j.err = context.Canceled
 		return true
 	}
-	delete(s.busy, n)
+	delete(s.index.busy, n)
 	j.layer = &layer{layerRecord: rec.layerRecord, refs: j.waiters}
-	s.layers[rec.Key] = j.layer
+	s.index.layers[rec.Key] = j.layer
 	return false
-}
-
-// newDir picks the name of a new layer directory, and marks it busy.
-func (s *Store) newDir() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := strconv.FormatUint(s.next, 36)
-	s.next++
-	s.busy[n] = true
-	return n
 }
 
 // load1 loads a layer into its directory. Hosts that send something else than they should are not asked again.
 func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error) {
-	dir := filepath.Join(s.root, "layers", n)
+	dir := s.dirs.home(n)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -185,7 +174,7 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 		for _, h := range hosts {
 			bad[h] = true
 		}
-		if err := s.removeTree(n, layerFS); err != nil {
+		if err := s.dirs.removeTree(n, layerFS); err != nil {
 			return nil, err
 		}
 	}

@@ -131,16 +131,16 @@ func TestWhatWasNotSyncedIsNotBelievedAfterAReboot(t *testing.T) {
 	f.pull("synced:1")
 	fresh := f.pull("fresh:1")
 	f.eventually("the layers are known to be on disk", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for _, l := range f.layers {
+		f.index.mu.Lock()
+		defer f.index.mu.Unlock()
+		for _, l := range f.index.layers {
 			if l.Boot != "" {
 				return false
 			}
 		}
 		return true
 	})
-	key := f.images[fresh].Layers[0]
+	key := f.index.images[fresh].Layers[0]
 	for boot, want := range map[string]error{f.boot: nil, "another": errdefs.ErrNotFound} {
 		if err := f.Close(); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
@@ -78,7 +77,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 		src.tag = named.Name() + ":" + tagged.Tag()
 	}
 	read := func(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
-		if data := s.cached(d.Digest); data != nil {
+		if data := s.db.cached(d.Digest); data != nil {
 			return data, nil
 		}
 		return repo.Document(ctx, d)
@@ -90,16 +89,6 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 		return repo.Blob(ctx, d, not)
 	}
 	return s.obtain(ctx, src, fetch, req.Progress)
-}
-
-// cached is a manifest or a configuration of an image that is here.
-func (s *Store) cached(d digest.Digest) []byte {
-	var data []byte
-	_ = s.view(func(tx *bolt.Tx) error {
-		data = slices.Clone(tx.Bucket(bucketBlobs).Get([]byte(d)))
-		return nil
-	})
-	return data
 }
 
 // blob is the bytes of a layer. Hosts are those that they came from.
@@ -119,14 +108,14 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 	layers := make([]*layer, len(src.layers))
 	sum := total{limits: &s.cfg.Limits}
 	release := func() error {
-		s.mu.Lock()
+		s.index.mu.Lock()
 		var unused []*layer
 		for _, l := range layers {
 			if l != nil {
-				unused = append(unused, s.unref(l)...)
+				unused = append(unused, s.index.unref(l)...)
 			}
 		}
-		s.mu.Unlock()
+		s.index.mu.Unlock()
 		return s.trash(unused)
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -167,55 +156,32 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 
 // record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.
 func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
-	s.commit.Lock()
-	defer s.commit.Unlock()
+	s.db.commit.Lock()
+	defer s.db.commit.Unlock()
 
-	s.mu.Lock()
-	r := s.images[src.id.String()]
+	s.index.mu.Lock()
+	r := s.index.images[src.id.String()]
 	fresh := r == nil
 	if fresh {
-		r = &imageRecord{
-			ID: src.id.String(), Manifest: src.manifest.Digest, Config: src.image.Config, Platform: src.image.Platform,
-			Pulled: time.Now().UTC(), Blobs: src.layers,
-			Size: uint64(len(src.rawMan)) + uint64(len(src.rawConfig)),
-		}
-		for i, l := range layers {
-			r.Layers = append(r.Layers, l.Key)
-			r.DiffIDs = append(r.DiffIDs, src.diffIDs[i].String())
-			r.Size += uint64(src.layers[i].Size)
-		}
+		r = src.newRecord(layers)
 	}
-	r = r.with(func(c *imageRecord) {
-		if c.Removed { // it comes back, with what this pull says alone
-			c.Removed, c.Tags, c.Digests, c.SpecAnnotations = false, nil, nil, nil
-		}
-		if len(src.annotations) > 0 {
-			c.SpecAnnotations = src.annotations
-		}
-		c.Checkpoint = cmp.Or(src.checkpoint, c.Checkpoint)
-		if src.tag != "" {
-			c.Tags = insert(c.Tags, src.tag)
-		}
-		if src.name != "" {
-			c.Digests = insert(c.Digests, src.name+"@"+src.target.String())
-		}
-	})
+	r = r.with(src.change)
 	changed := []*imageRecord{r}
-	if id, ok := s.names[src.tag]; ok && id != r.ID {
+	if id, ok := s.index.names[src.tag]; ok && id != r.ID {
 		// The tag moves here; the other image stays, by its digest.
-		changed = append(changed, s.images[id].with(func(c *imageRecord) {
+		changed = append(changed, s.index.images[id].with(func(c *imageRecord) {
 			c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == src.tag })
 		}))
 	}
 	var records []layerRecord
 	for _, key := range r.Layers {
-		if l := s.layers[key]; !l.recorded {
+		if l := s.index.layers[key]; !l.recorded {
 			records = append(records, l.layerRecord)
 		}
 	}
-	s.mu.Unlock()
+	s.index.mu.Unlock()
 
-	err := s.update(func(tx *bolt.Tx) error {
+	err := s.db.update(func(tx *bolt.Tx) error {
 		for _, l := range records {
 			if err := put(tx, bucketLayers, l.Key, l); err != nil {
 				return err
@@ -238,15 +204,47 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 	for _, c := range changed {
 		s.keepLater(c.ID)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
 	for _, key := range r.Layers {
-		s.layers[key].recorded = true
+		s.index.layers[key].recorded = true
 	}
 	for _, c := range slices.Backward(changed) {
-		s.put(c)
+		s.index.put(c)
 	}
 	return r, nil
+}
+
+// newRecord is the record of an image that is new, without its names.
+func (src *source) newRecord(layers []*layer) *imageRecord {
+	r := &imageRecord{
+		ID: src.id.String(), Manifest: src.manifest.Digest, Config: src.image.Config, Platform: src.image.Platform,
+		Pulled: time.Now().UTC(), Blobs: src.layers,
+		Size: uint64(len(src.rawMan)) + uint64(len(src.rawConfig)),
+	}
+	for i, l := range layers {
+		r.Layers = append(r.Layers, l.Key)
+		r.DiffIDs = append(r.DiffIDs, src.diffIDs[i].String())
+		r.Size += uint64(src.layers[i].Size)
+	}
+	return r
+}
+
+// change makes a record say what this pull says of its image.
+func (src *source) change(r *imageRecord) {
+	if r.Removed { // it comes back, with what this pull says alone
+		r.Removed, r.Tags, r.Digests, r.SpecAnnotations = false, nil, nil, nil
+	}
+	if len(src.annotations) > 0 {
+		r.SpecAnnotations = src.annotations
+	}
+	r.Checkpoint = cmp.Or(src.checkpoint, r.Checkpoint)
+	if src.tag != "" {
+		r.Tags = insert(r.Tags, src.tag)
+	}
+	if src.name != "" {
+		r.Digests = insert(r.Digests, src.name+"@"+src.target.String())
+	}
 }
 
 // isCorrupt tells whether an error is content that is not what its digest says.

@@ -95,7 +95,7 @@ func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 			t.Error(err)
 		}
 		// It is whole again.
-		if err := f.update(func(tx *bolt.Tx) error {
+		if err := f.db.update(func(tx *bolt.Tx) error {
 			for err := range tx.Check() {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -132,7 +132,7 @@ func TestWhatIsLostWithADatabaseIsSaid(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(f.files.Path(f.imageFileID(list[0].ID)), f.files.File)
+	file := filepath.Join(f.db.files.Path(imageFileID(list[0].ID)), f.db.files.File)
 	for _, path := range []string{filepath.Join(f.cfg.Root, "images.db"), file} {
 		data, err := os.ReadFile(path)
 		if err != nil {

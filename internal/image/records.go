@@ -146,7 +146,7 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 
 // load fills the store's tables from what is on disk. What is not believed is left out, and collected later.
 func (s *Store) load() error {
-	err := s.view(func(tx *bolt.Tx) error {
+	err := s.db.view(func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketLayers).ForEach(func(k, v []byte) error {
 			var f layerFile
 			err := json.Unmarshal(v, &f)
@@ -155,11 +155,11 @@ func (s *Store) load() error {
 				s.log.Warn("layer record does not parse", "layer", string(k), "error", err)
 				return nil
 			}
-			if _, err := os.Lstat(s.layerDir(r.N)); err != nil || r.Boot != "" && r.Boot != s.boot {
+			if _, err := os.Lstat(s.dirs.fs(r.N)); err != nil || r.Boot != "" && r.Boot != s.boot {
 				s.log.Warn("layer was lost", "layer", r.Key)
 				return nil
 			}
-			s.layers[r.Key] = &layer{layerRecord: r, recorded: true}
+			s.index.layers[r.Key] = &layer{layerRecord: r, recorded: true}
 			return nil
 		})
 		if err != nil {
@@ -172,12 +172,12 @@ func (s *Store) load() error {
 				return nil
 			}
 			for _, key := range r.Layers {
-				if s.layers[key] == nil {
+				if s.index.layers[key] == nil {
 					s.log.Warn("image was lost: it must be pulled again", "image", r.ID, "layer", key)
 					return nil
 				}
 			}
-			s.put(&r)
+			s.index.put(&r)
 			return nil
 		})
 	})
@@ -189,38 +189,38 @@ func (s *Store) load() error {
 
 // adopt takes in layers that were complete when the process died in the middle of a pull: the next pull needs them.
 func (s *Store) adopt() error {
-	entries, err := os.ReadDir(filepath.Join(s.root, "layers"))
+	entries, err := os.ReadDir(s.dirs.root)
 	if err != nil {
 		return err
 	}
 	known := map[string]bool{}
-	for _, l := range s.layers {
+	for _, l := range s.index.layers {
 		known[l.N] = true
 	}
 	for _, e := range entries {
 		n := e.Name()
-		if v, ok := parseNumber(n); ok && v >= s.next {
-			s.next = v + 1
+		if v, ok := parseNumber(n); ok && v >= s.index.next {
+			s.index.next = v + 1
 		}
 		if known[n] || n == emptyLayer {
 			continue
 		}
-		f, err := readLayerRecord(filepath.Join(s.root, "layers", n))
+		f, err := readLayerRecord(s.dirs.home(n))
 		if err != nil {
 			continue
 		}
 		r := f.current()
-		if r.N != n || r.Boot != s.boot || s.layers[r.Key] != nil {
+		if r.N != n || r.Boot != s.boot || s.index.layers[r.Key] != nil {
 			continue
 		}
 		if strings.HasPrefix(r.Key, chainKey) {
 			continue // cheap to make again
 		}
-		s.layers[r.Key] = &layer{layerRecord: r, adopted: true}
+		s.index.layers[r.Key] = &layer{layerRecord: r, adopted: true}
 	}
-	for _, l := range s.layers {
+	for _, l := range s.index.layers {
 		if l.Depends {
-			if err := s.setAside(filepath.Join(s.root, "layers", l.N)); err != nil {
+			if err := s.setAside(s.dirs.home(l.N)); err != nil {
 				s.log.Warn("leftover of a variant is still there", "layer", l.N, "error", err)
 			}
 		}

@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forgettingRoom is how many bytes of the disk the database has beyond what it uses. A removal changes pages of it, and bbolt writes a
-// changed page to another place: on a full disk there would be none.
+// forgettingRoom is how many bytes of the disk the database has beyond what it uses. A removal changes pages of it,
+// and bbolt writes a changed page to another place: on a full disk there would be none.
 const forgettingRoom = 1 << 20
 
-// keepRoom gives the database room on the disk for its next changes, holes in its file included. What there is no room for now is tried
-// again after the next change.
-func (s *Store) keepRoom() {
-	path := s.db.Path()
+// keepRoom gives the database room on the disk for its next changes, holes in its file included. What there is no
+// room for now is tried again after the next change.
+func (d *database) keepRoom() {
+	path := d.bolt.Path()
 	info, err := os.Stat(path)
-	if err != nil || info.Size() == s.roomFor {
+	if err != nil || info.Size() == d.roomFor {
 		return
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -24,8 +24,8 @@ func (s *Store) keepRoom() {
 		f.Close()
 	}
 	if err != nil {
-		s.log.Debug("the images' database has no room beyond what it uses", "error", err)
+		d.log.Debug("the images' database has no room beyond what it uses", "error", err)
 		return
 	}
-	s.roomFor = info.Size()
+	d.roomFor = info.Size()
 }

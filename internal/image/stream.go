@@ -24,10 +24,10 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// unpacking is two children that unpack a layer. Both parse what may be hostile, so neither is believed: the first gets the packed
-// bytes and nothing else, the second the plain ones and the layer's directory, and what passes between them is hashed here. A
-// child that its layer has taken over can spoil that layer, which no other image has; it cannot pass its own bytes off as those of
-// another digest.
+// unpacking is two children that unpack a layer. Both parse what may be hostile, so neither is believed: the first
+// gets the packed bytes and nothing else, the second the plain ones and the layer's directory, and what passes
+// between them is hashed here. A child that its layer has taken over can spoil that layer, which no other image has;
+// it cannot pass its own bytes off as those of another digest.
 type unpacking struct {
 	decompress, unpack *jail.Child
 	packed             *ring.Writer // to the first
@@ -44,8 +44,8 @@ const (
 	atEnd // all bytes have passed, and both children are to end
 )
 
-// unpacker has children parse the bytes of layers and archives. It has no state of its own, and any number of them may be parsed
-// at a time.
+// unpacker has children parse the bytes of layers and archives. It has no state of its own, and any number of them
+// may be parsed at a time.
 type unpacker struct {
 	jail     *jail.Jail
 	limits   *Limits
@@ -112,8 +112,9 @@ func (u *unpacking) abandon() {
 	u.close()
 }
 
-// run passes a layer through the children. The error is the first child's or the second's; packed has then been read to its end all
-// the same, for its digest, unless the error is one that no other content would mend: stop ends the download.
+// run passes a layer through the children. The error is the first child's or the second's; packed has then been read
+// to its end all the same, for its digest, unless the error is one that no other content would mend: stop ends the
+// download.
 func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Result, err error) {
 	defer u.close()
 	stream := &fed{Reader: packed}
@@ -210,8 +211,8 @@ func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
 	return disk.Exhausted(err)
 }
 
-// attempt loads a layer once, from hosts other than those in bad. It returns the hosts that the layer came from, none if it was not
-// found anywhere.
+// attempt loads a layer once, from hosts other than those in bad. It returns the hosts that the layer came from, none
+// if it was not found anywhere.
 func (p *unpacker) attempt(ctx context.Context, j *job, fs string, bad map[string]bool) (*layerFile, []string, error) {
 	loading, stop := context.WithCancel(ctx)
 	defer stop()

@@ -26,12 +26,12 @@ import (
 // chainKey starts the key of a variant.
 const chainKey = "chain:"
 
-// stagingDir is where a variant of a layer is made, in the layer's own directory: hard links do not cross mounts, and whoever
-// makes it may see no more than that directory. One that is left by a crash is set aside by Open.
+// stagingDir is where a variant of a layer is made, in the layer's own directory: hard links do not cross mounts, and
+// whoever makes it may see no more than that directory. One that is left by a crash is set aside by Open.
 const stagingDir = "variant"
 
-// arrange replaces those layers of an image (base first, each with a reference of the caller's) which must be variants: see
-// package variant.
+// arrange replaces those layers of an image (base first, each with a reference of the caller's) which must be
+// variants: see package variant.
 func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 	diffIDs := make([]digest.Digest, len(layers))
 	for i, l := range layers {
@@ -54,9 +54,9 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 			continue
 		}
 		layers[i] = v
-		s.mu.Lock()
-		unused := s.unref(l)
-		s.mu.Unlock()
+		s.index.mu.Lock()
+		unused := s.index.unref(l)
+		s.index.mu.Unlock()
 		if err := s.trash(unused); err != nil {
 			s.log.Warn("leftover of a pull is still there", "error", err)
 		}
@@ -64,31 +64,31 @@ func (s *Store) arrange(ctx context.Context, layers []*layer) error {
 	return nil
 }
 
-// variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the layer is
-// right as it is. left are the lookups that the image may still take.
+// variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the
+// layer is right as it is. left are the lookups that the image may still take.
 func (s *Store) variant(ctx context.Context, l *layer, key string, below []*layer, left *uint64) (*layer, error) {
 	release, err := s.alone(ctx, l)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s.mu.Lock()
-	if v := s.layers[key]; v != nil {
+	s.index.mu.Lock()
+	if v := s.index.layers[key]; v != nil {
 		v.refs++
-		s.mu.Unlock()
+		s.index.mu.Unlock()
 		return v, nil
 	}
-	s.mu.Unlock()
+	s.index.mu.Unlock()
 
-	home := filepath.Join(s.root, "layers", l.N)
+	home := s.dirs.home(l.N)
 	result, lookups, err := s.makeVariant(ctx, l, home, below, *left)
 	*left = max(*left-min(*left, lookups), 1) // 0 would be no limit
 	if err == nil && result == nil {
 		return nil, nil
 	}
 	// What was made moves to a number of its own, whole or not.
-	n := s.newDir()
-	dir := filepath.Join(s.root, "layers", n)
+	n := s.index.newDir()
+	dir := s.dirs.home(n)
 	rec := l.layerRecord
 	rec.N, rec.Key, rec.Boot, rec.Depends = n, key, s.boot, false
 	err = errors.Join(err, os.Mkdir(dir, 0o700))
@@ -105,30 +105,30 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 		return nil, errors.Join(err, s.removeDir(n))
 	}
 	v := &layer{layerRecord: rec, refs: 1}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.busy, n)
-	s.layers[key] = v
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	delete(s.index.busy, n)
+	s.index.layers[key] = v
 	return v, nil
 }
 
 // alone waits until nobody else makes a variant of a layer: all are made in one place.
 func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error) {
 	for {
-		s.mu.Lock()
-		other := s.variants[l.N]
+		s.index.mu.Lock()
+		other := s.index.variants[l.N]
 		if other == nil {
 			done := make(chan struct{})
-			s.variants[l.N] = done
-			s.mu.Unlock()
+			s.index.variants[l.N] = done
+			s.index.mu.Unlock()
 			return func() {
-				s.mu.Lock()
-				delete(s.variants, l.N)
-				s.mu.Unlock()
+				s.index.mu.Lock()
+				delete(s.index.variants, l.N)
+				s.index.mu.Unlock()
 				close(done)
 			}, nil
 		}
-		s.mu.Unlock()
+		s.index.mu.Unlock()
 		select {
 		case <-other:
 		case <-ctx.Done():
@@ -137,8 +137,8 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 	}
 }
 
-// makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. used are the lookups that it took, of
-// which it may be no more than lookups.
+// makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. used are the lookups
+// that it took, of which it may be no more than lookups.
 func (s *Store) makeVariant(
 	ctx context.Context, l *layer, home string, below []*layer, lookups uint64,
 ) (_ *variant.Result, used uint64, err error) {
@@ -149,9 +149,9 @@ func (s *Store) makeVariant(
 	if err != nil {
 		return nil, used, err
 	}
-	s.mu.Lock()
-	dirs := s.dirs(below)
-	s.mu.Unlock()
+	s.index.mu.Lock()
+	dirs := s.dirs.stack(below)
+	s.index.mu.Unlock()
 	files := l.Inodes + uint64(len(implied))
 	for _, b := range below {
 		files += b.Inodes
@@ -161,15 +161,16 @@ func (s *Store) makeVariant(
 	if err := v.open(home, dirs); err != nil {
 		return nil, used, err
 	}
-	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that hangs.
+	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that
+	// hangs.
 	ctx, stop := context.WithTimeoutCause(ctx, s.unpacker.patience+time.Duration(min(files, 1e9))*time.Millisecond,
 		fmt.Errorf("making the variant took too long, and was given up: %w", errdefs.ErrResourceExhausted))
 	defer stop()
 	return v.make(ctx)
 }
 
-// varying is a variant that three children make, of which none can change a layer by what another layer has made of it: see the roles of
-// package variant.
+// varying is a variant that three children make, of which none can change a layer by what another layer has made of
+// it: see the roles of package variant.
 type varying struct {
 	*unpacker
 	implied unpack.Implied
@@ -233,7 +234,8 @@ func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err
 		Role: variant.MakeRole, Task: task, Dirs: []jail.Dir{{File: v.home, Keep: keep}}, FileSize: v.limits.Layer.Bytes,
 	}, result)
 	if err == nil {
-		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db alone, for this layer.
+		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db
+		// alone, for this layer.
 		err = onlyHas(v.home, append(keep, stagingDir, syncedFile))
 	}
 	if err != nil {
@@ -271,8 +273,8 @@ func openat(dir *os.File, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// setAside moves away what a crash has left of a variant in a layer's directory. It gets a number that Collect does not know,
-// and goes with the other leftovers.
+// setAside moves away what a crash has left of a variant in a layer's directory. It gets a number that Collect does
+// not know, and goes with the other leftovers.
 func (s *Store) setAside(home string) error {
 	staged := filepath.Join(home, stagingDir)
 	if _, err := os.Lstat(staged); err != nil {
@@ -281,13 +283,13 @@ func (s *Store) setAside(home string) error {
 		}
 		return err
 	}
-	n := s.newDir()
+	n := s.index.newDir()
 	defer func() {
-		s.mu.Lock()
-		delete(s.busy, n)
-		s.mu.Unlock()
+		s.index.mu.Lock()
+		delete(s.index.busy, n)
+		s.index.mu.Unlock()
 	}()
-	return os.Rename(staged, filepath.Join(s.root, "layers", n))
+	return os.Rename(staged, s.dirs.home(n))
 }
 
 // readImplied reads what a layer depends on: it is kept beside the layer only, and not in memory.

@@ -152,9 +152,9 @@ func TestAPullThatWaitsForAVariantEndsWithItsContext(t *testing.T) {
 	f.push("other:1", rt.Layer(rt.Dir("a", 0o711)), rt.Layer(rt.File("a/g", 0o644, "g")))
 	f.pull("plain:1")
 	busy := f.layerDirs()[0]
-	f.mu.Lock()
-	f.variants[busy] = make(chan struct{})
-	f.mu.Unlock()
+	f.index.mu.Lock()
+	f.index.variants[busy] = make(chan struct{})
+	f.index.mu.Unlock()
 	if got := attrsOf(t, f.mounted("other:1"), "a"); got.mode != 0o711 {
 		t.Errorf("a: %o", got)
 	}
@@ -163,10 +163,10 @@ func TestAPullThatWaitsForAVariantEndsWithItsContext(t *testing.T) {
 	if _, err := f.Pull(ctx, PullRequest{Ref: host + "same:1"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the pull ended with %v", err)
 	}
-	f.mu.Lock()
-	close(f.variants[busy])
-	delete(f.variants, busy)
-	f.mu.Unlock()
+	f.index.mu.Lock()
+	close(f.index.variants[busy])
+	delete(f.index.variants, busy)
+	f.index.mu.Unlock()
 	if got := attrsOf(t, f.mounted("same:1"), "a"); got.mode != 0o711 {
 		t.Errorf("a: %o", got)
 	}
@@ -179,9 +179,9 @@ func TestRecordsOfTheFirstVersionAreRead(t *testing.T) {
 	f.push("chain:1", rt.Layer(rt.Dir("a", 0o711), rt.Dir("a/b", 0o700)), rt.Layer(rt.File("a/b/f", 0o644, "f")))
 	f.pull("plain:1")
 	f.eventually("it is on disk", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for _, l := range f.layers {
+		f.index.mu.Lock()
+		defer f.index.mu.Unlock()
+		for _, l := range f.index.layers {
 			return l.Boot == ""
 		}
 		return false

@@ -10,9 +10,10 @@ import (
 	"os"
 )
 
-// bbolt maps its file and follows what it finds there: a page that is spoilt ends the process, by a panic, by an address outside of the
-// file, or by a page that leads to itself, and a spoilt list of free pages lets it write over pages in use. So the pages are checked
-// before bbolt sees the file: here every offset has bounds, and no page is visited twice. It reads the whole file once.
+// bbolt maps its file and follows what it finds there: a page that is spoilt ends the process, by a panic, by an
+// address outside of the file, or by a page that leads to itself, and a spoilt list of free pages lets it write over
+// pages in use. So the pages are checked before bbolt sees the file: here every offset has bounds, and no page is
+// visited twice. It reads the whole file once.
 
 // Layout of bbolt's file, version 2 (go.etcd.io/bbolt/internal/common). Numbers have the machine's byte order.
 const (
@@ -46,7 +47,8 @@ type file struct {
 	seen []bool // by page: it is in use, or free
 }
 
-// Check checks that bbolt can read and change a file. lastLost: the last change that was made to it is lost, as after a power failure.
+// Check checks that bbolt can read and change a file. lastLost: the last change that was made to it is lost, as after
+// a power failure.
 func Check(path string) (lastLost bool, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -1,0 +1,192 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// dropRemoved finishes the removal of images that nothing holds any more.
+func (s *Store) dropRemoved() error {
+	var errs []error
+	var unused []*layer
+	s.db.commit.Lock()
+	s.index.mu.Lock()
+	var gone []*imageRecord
+	for _, r := range s.index.images {
+		if r.Removed && !s.index.held(r.ID) {
+			gone = append(gone, r)
+		}
+	}
+	layers := make([][]*layer, len(gone))
+	for i, r := range gone {
+		layers[i] = s.index.drop(r)
+	}
+	s.index.mu.Unlock()
+	for i, r := range gone {
+		errs = append(errs, s.db.forget(r, layers[i]))
+		unused = append(unused, layers[i]...)
+	}
+	s.db.commit.Unlock()
+	return errors.Join(append(errs, s.removeDirs(unused))...)
+}
+
+// Collect removes what crashes left, and layers that nothing needs. It is called once after a start, when all holders
+// hold what they need.
+func (s *Store) Collect(ctx context.Context) error {
+	err := s.dropRemoved()
+	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// collectLayers removes unneeded layers, but those that were complete when a pull died and are not older than age: the
+// same pull will come again.
+func (s *Store) collectLayers(age time.Duration) error {
+	if s.db.keepsLayers() {
+		return s.purge()
+	}
+	s.index.mu.Lock()
+	var unused []*layer
+	later := false
+	for _, l := range s.index.layers {
+		if l.refs > 0 {
+			continue
+		}
+		if l.adopted && age > 0 {
+			later = true
+			continue
+		}
+		l.refs = 1
+		unused = append(unused, s.index.unref(l)...)
+	}
+	known := map[string]bool{emptyLayer: true}
+	for _, l := range s.index.layers {
+		known[l.N] = true
+	}
+	for n := range s.index.busy {
+		known[n] = true
+	}
+	s.index.mu.Unlock()
+
+	err := s.trash(unused)
+	entries, readErr := os.ReadDir(s.dirs.root)
+	err = errors.Join(err, readErr)
+	for _, e := range entries {
+		s.index.mu.Lock()
+		// Numbers only grow: what was not known above and is not busy now is nobody's.
+		v, ok := parseNumber(e.Name())
+		leftover := !known[e.Name()] && !s.index.busy[e.Name()] && (!ok || v < s.index.next) && !s.index.knows(e.Name())
+		if leftover {
+			s.index.busy[e.Name()] = true
+		}
+		s.index.mu.Unlock()
+		if leftover {
+			s.log.Info("leftover of a pull is removed", "layer", e.Name())
+			err = errors.Join(err, s.removeDir(e.Name()))
+		}
+	}
+	err = errors.Join(err, s.purge())
+	if later {
+		s.start(func() {
+			timer := time.NewTimer(age)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+				if err := s.collectLayers(0); err != nil {
+					s.log.Warn("leftovers of pulls are still there", "error", err)
+				}
+			case <-s.ctx.Done():
+			}
+		})
+	}
+	return err
+}
+
+// purge removes records that the tables do not have: of lost images and layers.
+func (s *Store) purge() error {
+	s.db.commit.Lock()
+	defer s.db.commit.Unlock()
+	keep := map[string]bool{}
+	s.index.mu.Lock()
+	for id, r := range s.index.images {
+		keep[id], keep[string(r.Manifest)] = true, true
+	}
+	for key := range s.index.layers {
+		keep[key] = true
+	}
+	s.index.mu.Unlock()
+	type stale struct{ bucket, key []byte }
+	var gone []stale
+	err := s.db.view(func(tx *bolt.Tx) error {
+		for _, b := range [][]byte{bucketImages, bucketLayers, bucketBlobs} {
+			err := tx.Bucket(b).ForEach(func(k, _ []byte) error {
+				if !keep[string(k)] {
+					gone = append(gone, stale{b, slices.Clone(k)})
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	for _, g := range gone {
+		if string(g.bucket) == string(bucketImages) {
+			s.db.dropImage(string(g.key))
+		}
+	}
+	return s.db.update(func(tx *bolt.Tx) error {
+		for _, g := range gone {
+			if err := tx.Bucket(g.bucket).Delete(g.key); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// trash removes layers that left the table.
+func (s *Store) trash(unused []*layer) error {
+	var err error
+	if slices.ContainsFunc(unused, func(l *layer) bool { return l.recorded }) {
+		s.db.commit.Lock()
+		err = s.db.update(func(tx *bolt.Tx) error {
+			for _, l := range unused {
+				if err := tx.Bucket(bucketLayers).Delete([]byte(l.Key)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		s.db.commit.Unlock()
+	}
+	return errors.Join(err, s.removeDirs(unused))
+}
+
+func (s *Store) removeDirs(layers []*layer) error {
+	var errs []error
+	for _, l := range layers {
+		errs = append(errs, s.removeDir(l.N))
+	}
+	return errors.Join(errs...)
+}
+
+// removeDir removes a layer's directory, which is marked busy.
+func (s *Store) removeDir(n string) error {
+	err := s.dirs.remove(n)
+	s.index.mu.Lock()
+	delete(s.index.busy, n)
+	s.index.mu.Unlock()
+	return err
+}

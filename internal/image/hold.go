@@ -1,0 +1,48 @@
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Hold keeps an image's layers until Release of the same holder, whatever becomes of the image. A holder may hold
+// several images. It lives in memory: after a start, whoever needs layers holds them again before Collect.
+func (s *Store) Hold(imageID, holder string) (*Layers, error) {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	id := "sha256:" + strings.TrimPrefix(imageID, "sha256:")
+	r := s.index.images[id]
+	if r == nil {
+		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
+	}
+	if !slices.Contains(s.index.holds[holder], id) {
+		s.index.holds[holder] = append(s.index.holds[holder], id)
+	}
+	layers := make([]*layer, len(r.Layers))
+	for i, key := range r.Layers {
+		layers[i] = s.index.layers[key]
+	}
+	return &Layers{Dirs: s.dirs.stack(layers)}, nil
+}
+
+// Release ends what a holder holds. What nobody needs then is removed in the background.
+func (s *Store) Release(holder string) {
+	s.index.mu.Lock()
+	ids := s.index.holds[holder]
+	delete(s.index.holds, holder)
+	again := slices.ContainsFunc(ids, func(id string) bool {
+		r := s.index.images[id]
+		return r != nil && r.Removed && !s.index.held(id)
+	})
+	s.index.mu.Unlock()
+	if again {
+		s.start(func() {
+			if err := s.dropRemoved(); err != nil {
+				s.log.Warn("removed image is still there", "error", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// index is what is known in memory of images and layers, and of the work on them that is under way. mu guards all
+// fields, and those of layers that say so. It is held for moments only: never while a disk or a network is waited
+// for. Who needs database.commit too takes that first.
+type index struct {
+	mu     sync.Mutex
+	images map[string]*imageRecord
+	names  map[string]string // tags and name@digest, to image IDs
+	layers map[string]*layer // by key
+	jobs   map[digest.Digest]*job
+	// variants has the directories of layers of which a variant is being made, with channels that are closed at the
+	// end.
+	variants map[string]chan struct{}
+	holds    map[string][]string // holder to image IDs
+	next     uint64              // number of the next layer directory
+	busy     map[string]bool     // directories being made or removed
+	closed   bool
+}
+
+func newIndex() *index {
+	return &index{
+		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
+		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
+	}
+}
+
+// layer is a complete layer.
+type layer struct {
+	layerRecord
+	// Guarded by index.mu:
+	refs     int  // images and pulls that need it
+	recorded bool // in the database
+	adopted  bool // found complete after a crash, needed by nobody yet
+}
+
+func parseNumber(n string) (uint64, bool) {
+	v, err := strconv.ParseUint(n, 36, 64)
+	return v, err == nil
+}
+
+// put enters a record into the tables in place of the one of the same ID, and counts its layers. index.mu is held, or
+// the store is being opened.
+func (x *index) put(r *imageRecord) {
+	old := x.images[r.ID]
+	if old != nil {
+		x.forgetNames(old)
+	} else {
+		for _, key := range r.Layers {
+			x.layers[key].refs++
+			x.layers[key].adopted = false
+		}
+	}
+	x.images[r.ID] = r
+	if !r.Removed {
+		for _, n := range r.Tags {
+			x.names[n] = r.ID
+		}
+		for _, n := range r.Digests {
+			x.names[n] = r.ID
+		}
+	}
+}
+
+func (x *index) forgetNames(r *imageRecord) {
+	for _, list := range [][]string{r.Tags, r.Digests} {
+		for _, n := range list {
+			if x.names[n] == r.ID {
+				delete(x.names, n)
+			}
+		}
+	}
+}
+
+// drop takes a record out of the tables. Layers that nothing needs any more are returned: see trash. index.mu is held.
+func (x *index) drop(r *imageRecord) []*layer {
+	x.forgetNames(r)
+	delete(x.images, r.ID)
+	var unused []*layer
+	for _, key := range r.Layers {
+		unused = append(unused, x.unref(x.layers[key])...)
+	}
+	return unused
+}
+
+// unref gives up one need of a layer. A layer that nothing needs leaves the table at once, so that nobody finds it
+// while its directory goes. index.mu is held.
+func (x *index) unref(l *layer) []*layer {
+	if l.refs--; l.refs > 0 {
+		return nil
+	}
+	delete(x.layers, l.Key)
+	x.busy[l.N] = true
+	return []*layer{l}
+}
+
+// find resolves a tag, a repo digest, an ID, the start of an ID, or a short name. index.mu is held.
+func (x *index) find(ref string) (*imageRecord, error) {
+	notFound := func() error { return fmt.Errorf("image %q: %w", ref, errdefs.ErrNotFound) }
+	if ref == "" {
+		return nil, fmt.Errorf("an image without a name: %w", errdefs.ErrInvalidArgument)
+	}
+	if hexID.MatchString(ref) {
+		if r := x.images["sha256:"+strings.TrimPrefix(ref, "sha256:")]; r != nil && !r.Removed {
+			return r, nil
+		}
+		return nil, notFound()
+	}
+	named, err := parseReference(ref)
+	if err == nil {
+		if id, ok := x.names[named.String()]; ok {
+			return x.images[id], nil
+		}
+	}
+	if hexStart.MatchString(ref) {
+		start := "sha256:" + strings.TrimPrefix(ref, "sha256:")
+		var hit *imageRecord
+		for id, r := range x.images {
+			if r.Removed || !strings.HasPrefix(id, start) {
+				continue
+			}
+			if hit != nil {
+				return nil, fmt.Errorf("image %q: more than one ID starts with this: %w", ref, errdefs.ErrInvalidArgument)
+			}
+			hit = r
+		}
+		if hit != nil {
+			return hit, nil
+		}
+		return nil, notFound()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, notFound()
+}
+
+// held tells whether a holder needs an image. index.mu is held.
+func (x *index) held(id string) bool {
+	for _, ids := range x.holds {
+		if slices.Contains(ids, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// knows tells whether a directory is a layer's. index.mu is held.
+func (x *index) knows(n string) bool {
+	for _, l := range x.layers {
+		if l.N == n {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *index) image(id string) *imageRecord {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.images[id]
+}
+
+// newDir picks the name of a new layer directory, and marks it busy.
+func (x *index) newDir() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := strconv.FormatUint(x.next, 36)
+	x.next++
+	x.busy[n] = true
+	return n
+}
