@@ -27,8 +27,8 @@ type Config struct {
 	StateDir string         // for records; made if it is not there
 	// Linger is how long bridge and table stay after the last endpoint went. 0: 2 s; less: they go at once.
 	Linger time.Duration
-	// Background has Detach return before the kernel has removed an endpoint's interface, which takes it a grace period. The
-	// record, and with it the address, stays until then.
+	// Background has Detach return before the kernel has removed an endpoint's interface, which takes it a grace
+	// period. The record, and with it the address, stays until then.
 	Background bool
 	Logger     *slog.Logger
 }
@@ -39,40 +39,19 @@ const (
 	settle        = time.Second
 )
 
-// Bridge is the network of the endpoints on one bridge. It works in the network namespace of its process.
+// Bridge is the network of the endpoints on one bridge. It works in the network namespace of its process. Each lock
+// is in the part whose fields it guards.
 type Bridge struct {
 	cfg    Config
 	log    *slog.Logger
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	ending chan struct{} // wakes the keeper of the fabric after the last endpoint went
+	ending chan struct{} // wakes the watch after the last endpoint went
 	ids    keylock.Lock  // one operation at a time for an endpoint
 
-	// fabric guards what endpoints have in common: bridge and table. It is taken before mu. It is held while they are
-	// made and removed, and while they are checked.
-	fabric sync.Mutex
-	up     bool // both are in place, as far as is known
-	// remains: some of it may be left of a removal that failed.
-	remains bool
-	index   int // of the bridge
-	mtu     int
-	ipv6    bool // interfaces can have IPv6 addresses
-
-	// tables makes transactions with the table one after another, so that each sees the records that it is made from.
-	// It is taken before mu.
-	tables sync.Mutex
-
-	mu       sync.Mutex
-	records  map[string]*record
-	stuck    map[string]bool // endpoints that could not be detached in the background
-	entering int             // endpoints that are being attached and may have no record yet
-	pools    []*pool         // IPv4 first as configured; empty: not chosen
-	node     []netip.Prefix
-	former   []netip.Prefix // the range of an earlier process's endpoints
-	idle     time.Time      // since when there is no endpoint
-	problem  error          // why the fabric is not in place
-	closed   bool
-	noIPv6   sync.Once
+	segment *segment   // taken first
+	ports   *portTable // taken before pods
+	pods    *endpoints
 }
 
 // Open reads what is on disk. It changes nothing in the kernel: the first endpoint and Reconcile do.
@@ -98,123 +77,19 @@ func Open(cfg Config) (*Bridge, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	b := &Bridge{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, stuck: map[string]bool{}, ending: make(chan struct{}, 1)}
-	if err := b.load(dir); err != nil {
+	pods := &endpoints{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, stuck: map[string]bool{}}
+	ports := &portTable{name: cfg.Name, pods: pods}
+	b := &Bridge{
+		cfg: cfg, log: cfg.Logger, ending: make(chan struct{}, 1), pods: pods, ports: ports,
+		segment: &segment{cfg: cfg, log: cfg.Logger, pods: pods, ports: ports},
+	}
+	if err := b.pods.load(dir); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	b.done.Go(func() { b.watch(ctx) })
 	return b, nil
-}
-
-func (b *Bridge) load(dir string) error {
-	records, err := loadRecords(dir, b.log)
-	if err != nil {
-		return err
-	}
-	if err := b.loadNode(); err != nil {
-		return err
-	}
-	var n network
-	known, spoilt, err := readFile(filepath.Join(b.cfg.StateDir, networkFile), &n)
-	if err != nil {
-		return err
-	}
-	if spoilt != nil {
-		b.log.Warn("the record of the pods' range is spoilt", "error", spoilt)
-	}
-	slices.SortFunc(records, func(a, c *record) int { return a.Created.Compare(c.Created) })
-	for _, r := range records {
-		b.records[r.ID] = r
-	}
-	if known && spoilt == nil && CheckCIDRs(n.CIDRs) == nil {
-		b.former = n.CIDRs
-	}
-	if len(records) == 0 || len(b.former) == 0 {
-		return nil
-	}
-	if want := b.wantedCIDRs(); len(want) > 0 && !slices.Equal(want, b.former) {
-		b.log.Warn("pods live in another range than is configured; it changes when none is left",
-			"range", cidrText(b.former), "configured", cidrText(want))
-	}
-	return b.setPools(b.former)
-}
-
-// loadNode reads what SetCIDRs was last given, from the second file where the first is spoilt or gone.
-func (b *Bridge) loadNode() error {
-	for _, name := range []string{nodeFile, nodeSpare} {
-		var n network
-		path := filepath.Join(b.cfg.StateDir, name)
-		found, spoilt, err := readFile(path, &n)
-		if err != nil {
-			return err
-		}
-		if found && spoilt != nil { // an earlier version of berthd wrote a list
-			_, spoilt, err = readFile(path, &n.CIDRs)
-		}
-		if err != nil {
-			return err
-		}
-		if spoilt == nil {
-			spoilt = CheckCIDRs(n.CIDRs)
-		}
-		if spoilt != nil {
-			b.log.Warn("a record of the node's range is spoilt", "file", path, "error", spoilt)
-		} else if len(n.CIDRs) > 0 {
-			b.node = n.CIDRs
-			return b.saveNode(n.CIDRs)
-		}
-	}
-	return nil
-}
-
-// saveNode writes both records of the node's range.
-func (b *Bridge) saveNode(cidrs []netip.Prefix) error {
-	n := network{CIDRs: cidrs}
-	return errors.Join(writeFile(filepath.Join(b.cfg.StateDir, nodeFile), n), writeFile(filepath.Join(b.cfg.StateDir, nodeSpare), n))
-}
-
-// wantedCIDRs are those of the configuration, else those that the node was told. None: to be chosen.
-func (b *Bridge) wantedCIDRs() []netip.Prefix {
-	if len(b.cfg.CIDRs) > 0 {
-		return b.cfg.CIDRs
-	}
-	return b.node
-}
-
-// setPools decides where addresses come from. Those of the records are taken.
-func (b *Bridge) setPools(cidrs []netip.Prefix) error {
-	var pools []*pool
-	for _, c := range cidrs {
-		p, err := newPool(c)
-		if err != nil {
-			return err
-		}
-		pools = append(pools, p)
-	}
-	b.pools = pools
-	records := slices.SortedFunc(maps.Values(b.records), func(a, c *record) int { return a.Created.Compare(c.Created) })
-	for _, r := range records {
-		b.claim(r)
-	}
-	return nil
-}
-
-// claim takes a record's addresses, and returns those that are not to be had. mu is held, or nobody else has the bridge yet.
-func (b *Bridge) claim(r *record) (others []netip.Addr) {
-	for _, addr := range r.Addresses {
-		if !slices.ContainsFunc(b.pools, func(p *pool) bool {
-			ok := p.claim(r.ID, addr)
-			if ok {
-				p.store.last = addr
-			}
-			return ok
-		}) {
-			others = append(others, addr)
-		}
-	}
-	return others
 }
 
 // Attach joins an endpoint to the bridge, all or nothing, and returns its addresses, in the order of the ranges. An
@@ -234,7 +109,7 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 	}
 	defer b.leave()
 
-	old, err := b.settled(ctx, e.ID)
+	old, err := b.pods.settled(ctx, e.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -243,14 +118,14 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 			return nil, err
 		}
 	}
-	r, err := b.reserve(e, old)
+	r, err := b.pods.reserve(e, old)
 	for errors.Is(err, errdefs.ErrResourceExhausted) {
 		// Addresses of endpoints that are on their way out are as good as free.
-		waited, werr := b.awaitLeaving(ctx, 1)
+		waited, werr := b.pods.awaitLeaving(ctx, 1)
 		if werr != nil || !waited {
 			break
 		}
-		r, err = b.reserve(e, old)
+		r, err = b.pods.reserve(e, old)
 	}
 	if err != nil {
 		return nil, err
@@ -269,7 +144,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 	if err := checkListeners(r.hostPorts); err != nil {
 		return nil, err
 	}
-	if err := writeFile(b.recordPath(r.ID), r); err != nil {
+	if err := writeFile(b.pods.recordPath(r.ID), r); err != nil {
 		return nil, fmt.Errorf("record of the pod's network: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -285,7 +160,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := b.openPorts(r); err != nil {
+	if err := b.ports.open(r); err != nil {
 		return nil, err
 	}
 	return addrs, forgetFlows(r.hostPorts)
@@ -293,9 +168,9 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 
 // connect makes the pod's interface. Where the bridge went away, it is made again.
 func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.Addr, error) {
-	b.fabric.Lock()
-	v := veth{name: r.Link, alias: r.ID, mac: podMAC(r.Addresses[0]), mtu: b.mtu, master: b.index, ipv6: b.ipv6}
-	b.fabric.Unlock()
+	b.segment.Lock()
+	v := veth{name: r.Link, alias: r.ID, mac: podMAC(r.Addresses[0]), mtu: b.segment.mtu, master: b.segment.index, ipv6: b.segment.ipv6}
+	b.segment.Unlock()
 	err := v.create(ns)
 	if errors.Is(err, os.ErrExist) {
 		// Of an earlier time: the same pod's, since its ID is in the name.
@@ -312,12 +187,12 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 		err = v.enslave()
 	}
 	if err != nil {
-		if fixed := b.repair(ctx); fixed != nil {
+		if fixed := b.segment.repair(ctx); fixed != nil {
 			return nil, fmt.Errorf("make interface %s: %w", v.name, errors.Join(err, fixed))
 		}
-		b.fabric.Lock()
-		v.master = b.index
-		b.fabric.Unlock()
+		b.segment.Lock()
+		v.master = b.segment.index
+		b.segment.Unlock()
 		if err := removeLink(v.name); err != nil {
 			return nil, err
 		}
@@ -328,7 +203,7 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 			return nil, fmt.Errorf("join interface %s to bridge %s: %w", v.name, b.cfg.Name, err)
 		}
 	}
-	prefixes, gateways := b.prefixes(r)
+	prefixes, gateways := b.pods.prefixes(r)
 	addrs, err := configure(ctx, ns, prefixes, gateways)
 	if err != nil {
 		return nil, err
@@ -341,168 +216,24 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 	return addrs, errors.Join(awaitCarrier(ctx, h, v.name), awaitCarrier(ctx, h, b.cfg.Name))
 }
 
-func (b *Bridge) prefixes(r *record) (prefixes []netip.Prefix, gateways []netip.Addr) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, addr := range r.Addresses {
-		for _, p := range b.pools {
-			if p.prefix.Contains(addr) {
-				prefixes = append(prefixes, netip.PrefixFrom(addr, p.prefix.Bits()))
-				gateways = append(gateways, p.gateway)
-			}
-		}
-	}
-	return prefixes, gateways
-}
-
-// reserve puts the endpoint on record in memory, with addresses and host ports that no other has: the addresses of its
-// old record, if it has one.
-func (b *Bridge) reserve(e Endpoint, old *record) (*record, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := &record{
-		ID: e.ID, Pod: e.Pod, NetNS: e.NetNS, Link: vethName(b.cfg.Name, e.ID), Ports: e.Ports, Created: time.Now().UTC(),
-	}
-	for id, other := range b.records {
-		if id != e.ID && other.Link == r.Link {
-			return nil, fmt.Errorf("the name of the pod's interface is that of pod %s (%s): %w", other.Pod, id,
-				errdefs.ErrFailedPrecondition)
-		}
-	}
-	release := func() {
-		if old != nil {
-			return
-		}
-		for _, p := range b.pools {
-			p.store.ReleaseByID(e.ID, Interface)
-		}
-	}
-	for _, p := range b.pools {
-		var wanted netip.Addr
-		if old != nil {
-			for _, addr := range old.Addresses {
-				if addr.Is4() == p.prefix.Addr().Is4() {
-					wanted = addr
-				}
-			}
-		}
-		addr, err := p.get(e.ID, wanted)
-		if err != nil {
-			release()
-			return nil, err
-		}
-		r.Addresses = append(r.Addresses, addr)
-	}
-	var err error
-	if r.hostPorts, err = hostPorts(e.Ports, r.Addresses); err == nil {
-		err = b.checkConflicts(r)
-	}
-	if err != nil {
-		release()
-		return nil, err
-	}
-	b.records[r.ID] = r
-	return r, nil
-}
-
-func (b *Bridge) checkConflicts(r *record) error {
-	if len(r.hostPorts) == 0 {
-		return nil
-	}
-	for id, other := range b.records {
-		if id == r.ID {
-			continue
-		}
-		for _, theirs := range other.hostPorts {
-			for _, ours := range r.hostPorts {
-				if ours.overlaps(theirs) {
-					return fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours, other.Pod, id,
-						errdefs.ErrFailedPrecondition)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-func (b *Bridge) rules() ruleset {
-	s := ruleset{bridge: b.cfg.Name}
-	for _, p := range b.pools {
-		s.cidrs = append(s.cidrs, p.prefix)
-	}
-	return s
-}
-
-// openedPorts are the host ports that belong in the table. tables and mu are held.
-func (b *Bridge) openedPorts() []hostPort {
-	var all []hostPort
-	for _, r := range b.records {
-		if r.open {
-			all = append(all, r.hostPorts...)
-		}
-	}
-	return all
-}
-
-// openPorts puts an endpoint's host ports into the table. Where the table is not what the records say, it is replaced.
-func (b *Bridge) openPorts(r *record) error {
-	b.tables.Lock()
-	defer b.tables.Unlock()
-	r.open = true
-	rules, all := b.table()
-	if rules.add(r.hostPorts) == nil {
-		return nil
-	}
-	if err := rules.replace(all); err != nil {
-		r.open = false
-		return fmt.Errorf("host ports of pod %s: %w", r.Pod, err)
-	}
-	return nil
-}
-
-func (b *Bridge) closePorts(r *record) error {
-	b.tables.Lock()
-	defer b.tables.Unlock()
-	r.open = false
-	rules, others := b.table()
-	if rules.remove(r.hostPorts) == nil {
-		return nil
-	}
-	there, err := rules.there()
-	if err == nil && there {
-		err = rules.replace(others)
-	}
-	if err != nil {
-		return fmt.Errorf("remove the host ports of pod %s: %w", r.Pod, err)
-	}
-	return nil
-}
-
-// table is what the table must be. tables is held.
-func (b *Bridge) table() (ruleset, []hostPort) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.rules(), b.openedPorts()
-}
-
 // Detach removes all that is of an endpoint. It is idempotent, and does not need the network namespace.
 //
 // Host ports are free when it returns. An endpoint without any may leave the kernel in the background; what cannot be
 // removed there is tried again, and by the next Reconcile.
 func (b *Bridge) Detach(_ context.Context, id string) error {
 	defer b.ids.Lock(id)()
-	b.mu.Lock()
-	r := b.records[id]
+	b.pods.mu.Lock()
+	r := b.pods.records[id]
 	if r == nil || r.leaving != nil {
-		b.mu.Unlock()
+		b.pods.mu.Unlock()
 		return nil
 	}
-	background := b.cfg.Background && !b.closed && len(r.hostPorts) == 0
+	background := b.cfg.Background && !b.pods.closed && len(r.hostPorts) == 0
 	if background {
 		r.leaving = make(chan struct{})
 		b.done.Add(1)
 	}
-	b.mu.Unlock()
+	b.pods.mu.Unlock()
 	if !background {
 		return b.detach(r, true)
 	}
@@ -516,13 +247,13 @@ func (b *Bridge) Detach(_ context.Context, id string) error {
 // retire detaches an endpoint that nobody waits for.
 func (b *Bridge) retire(r *record) {
 	err := b.detach(r, true)
-	b.mu.Lock()
+	b.pods.mu.Lock()
 	done := r.leaving
 	if err != nil {
 		r.leaving = nil // whoever wants the endpoint tries again
-		b.stuck[r.ID] = true
+		b.pods.stuck[r.ID] = true
 	}
-	b.mu.Unlock()
+	b.pods.mu.Unlock()
 	close(done)
 	if err != nil {
 		b.log.Error("the interface of a pod that is gone could not be removed; it is tried again", "pod", r.Pod, "error", err)
@@ -531,57 +262,15 @@ func (b *Bridge) retire(r *record) {
 
 // retry detaches again what could not be detached in the background.
 func (b *Bridge) retry(ctx context.Context) {
-	b.mu.Lock()
-	stuck := slices.Collect(maps.Keys(b.stuck))
-	clear(b.stuck)
-	b.mu.Unlock()
+	b.pods.mu.Lock()
+	stuck := slices.Collect(maps.Keys(b.pods.stuck))
+	clear(b.pods.stuck)
+	b.pods.mu.Unlock()
 	for _, id := range stuck {
 		if err := b.Detach(ctx, id); err != nil {
 			b.log.Error("remove what is left of a pod's network", "id", id, "error", err)
 		}
 	}
-}
-
-// settled is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
-func (b *Bridge) settled(ctx context.Context, id string) (*record, error) {
-	for {
-		b.mu.Lock()
-		r := b.records[id]
-		var leaving chan struct{}
-		if r != nil {
-			leaving = r.leaving
-		}
-		b.mu.Unlock()
-		if leaving == nil {
-			return r, nil
-		}
-		select {
-		case <-leaving:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("the pod's former network is being removed: %w", ctx.Err())
-		}
-	}
-}
-
-// awaitLeaving waits for so many of the endpoints that are on their way out, at most; waited is false if there is none.
-func (b *Bridge) awaitLeaving(ctx context.Context, count int) (waited bool, err error) {
-	b.mu.Lock()
-	var leaving []chan struct{}
-	for _, r := range b.records {
-		if r.leaving != nil && len(leaving) < count {
-			leaving = append(leaving, r.leaving)
-		}
-	}
-	b.mu.Unlock()
-	for _, gone := range leaving {
-		select {
-		case <-gone:
-			waited = true
-		case <-ctx.Done():
-			return waited, ctx.Err()
-		}
-	}
-	return waited, nil
 }
 
 // detach takes an endpoint out of the kernel; with forget also off the record, last.
@@ -593,7 +282,7 @@ func (b *Bridge) detach(r *record, forget bool) error {
 			ports <- nil
 			return
 		}
-		err := b.closePorts(r)
+		err := b.ports.close(r)
 		if err := forgetFlows(r.hostPorts); err != nil {
 			b.log.Warn("clients of the pod's UDP host ports may have to wait", "pod", r.Pod, "error", err)
 		}
@@ -605,26 +294,26 @@ func (b *Bridge) detach(r *record, forget bool) error {
 	if !forget {
 		return nil
 	}
-	if err := removeFile(b.recordPath(r.ID)); err != nil {
+	if err := removeFile(b.pods.recordPath(r.ID)); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	delete(b.records, r.ID)
-	for _, p := range b.pools {
+	b.pods.mu.Lock()
+	delete(b.pods.records, r.ID)
+	for _, p := range b.pods.pools {
 		for _, addr := range r.Addresses {
 			delete(p.store.owners, addr)
 		}
 	}
-	b.mu.Unlock()
+	b.pods.mu.Unlock()
 	b.wake()
 	return nil
 }
 
 // Has tells whether an endpoint is on record.
 func (b *Bridge) Has(id string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.records[id] != nil
+	b.pods.mu.Lock()
+	defer b.pods.mu.Unlock()
+	return b.pods.records[id] != nil
 }
 
 // SetCIDRs changes the ranges that addresses come from. ErrFailedPrecondition: the configuration names others, or
@@ -633,15 +322,15 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	if err := CheckCIDRs(cidrs); err != nil {
 		return err
 	}
-	if _, err := b.awaitLeaving(ctx, math.MaxInt); err != nil {
+	if _, err := b.pods.awaitLeaving(ctx, math.MaxInt); err != nil {
 		return err
 	}
-	b.fabric.Lock()
-	defer b.fabric.Unlock()
-	b.mu.Lock()
-	configured, users := b.cfg.CIDRs, len(b.records)+b.entering
-	now := b.rules().cidrs
-	b.mu.Unlock()
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	b.pods.mu.Lock()
+	configured, users := b.cfg.CIDRs, len(b.pods.records)+b.pods.entering
+	now := b.pods.rules().cidrs
+	b.pods.mu.Unlock()
 	switch {
 	case len(configured) > 0 && !slices.Equal(configured, cidrs):
 		return fmt.Errorf("pod CIDR %s: the configuration names %s: %w", cidrText(cidrs), cidrText(configured),
@@ -652,30 +341,28 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 		return fmt.Errorf("pod CIDR %s: %d pods have addresses of %s: %w", cidrText(cidrs), users, cidrText(now),
 			errdefs.ErrFailedPrecondition)
 	}
-	if err := b.saveNode(cidrs); err != nil {
+	if err := b.pods.saveNode(cidrs); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	b.node = cidrs
-	b.mu.Unlock()
+	b.pods.mu.Lock()
+	b.pods.node = cidrs
+	b.pods.mu.Unlock()
 	if users == 0 && !slices.Equal(now, cidrs) {
-		return b.dismantle() // the next endpoint builds it in the new range
+		return b.segment.dismantle() // the next endpoint builds it in the new range
 	}
 	return nil
 }
 
 // NodeCIDRs are what SetCIDRs was last given.
 func (b *Bridge) NodeCIDRs() []netip.Prefix {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.node
+	b.pods.mu.Lock()
+	defer b.pods.mu.Unlock()
+	return b.pods.node
 }
 
 // Health says why endpoints cannot be attached, as far as is known; nil: they can.
 func (b *Bridge) Health() error {
-	b.mu.Lock()
-	problem := b.problem
-	b.mu.Unlock()
+	problem := b.segment.why()
 	if problem != nil {
 		return problem
 	}
@@ -685,34 +372,34 @@ func (b *Bridge) Health() error {
 
 // Purge removes bridge, table and range at once. ErrFailedPrecondition: there are endpoints.
 func (b *Bridge) Purge() error {
-	if _, err := b.awaitLeaving(context.Background(), math.MaxInt); err != nil {
+	if _, err := b.pods.awaitLeaving(context.Background(), math.MaxInt); err != nil {
 		return err
 	}
-	b.fabric.Lock()
-	defer b.fabric.Unlock()
-	b.mu.Lock()
-	users := len(b.records) + b.entering
-	b.mu.Unlock()
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	b.pods.mu.Lock()
+	users := len(b.pods.records) + b.pods.entering
+	b.pods.mu.Unlock()
 	if users > 0 {
 		return fmt.Errorf("bridge %s has %d pods: %w", b.cfg.Name, users, errdefs.ErrFailedPrecondition)
 	}
-	return b.dismantle()
+	return b.segment.dismantle()
 }
 
 // Close ends the watch. Endpoints keep their network; a bridge that has none does not linger.
 func (b *Bridge) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
+	b.pods.mu.Lock()
+	b.pods.closed = true
+	b.pods.mu.Unlock()
 	b.stop()
 	b.done.Wait()
-	b.fabric.Lock()
-	defer b.fabric.Unlock()
-	b.mu.Lock()
-	users := len(b.records) + b.entering
-	b.mu.Unlock()
-	if users > 0 || !b.up {
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	b.pods.mu.Lock()
+	users := len(b.pods.records) + b.pods.entering
+	b.pods.mu.Unlock()
+	if users > 0 || !b.segment.up {
 		return nil
 	}
-	return b.dismantle()
+	return b.segment.dismantle()
 }

@@ -36,9 +36,9 @@ func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
 	for _, c := range []struct{ from, to, name, seen string }{
 		{one.NetNS, net.JoinHostPort(two.v4(), "80"), "two", one.v4()},
 		{one.NetNS, net.JoinHostPort(two.v6(), "80"), "two", one.v6()},
-		{"", net.JoinHostPort(two.v4(), "80"), "two", b.pools[0].gateway.String()},
-		{"", net.JoinHostPort(two.v6(), "80"), "two", b.pools[1].gateway.String()},
-		{one.NetNS, net.JoinHostPort(b.pools[0].gateway.String(), "8001"), "host", one.v4()},
+		{"", net.JoinHostPort(two.v4(), "80"), "two", b.pods.pools[0].gateway.String()},
+		{"", net.JoinHostPort(two.v6(), "80"), "two", b.pods.pools[1].gateway.String()},
+		{one.NetNS, net.JoinHostPort(b.pods.pools[0].gateway.String(), "8001"), "host", one.v4()},
 		{one.NetNS, "198.51.100.1:8001", "host", one.v4()},
 		{one.NetNS, "198.51.100.2:80", "outside", "198.51.100.1"},
 		{one.NetNS, "[2001:db8:51::2]:80", "outside", "2001:db8:51::1"},
@@ -73,7 +73,7 @@ func TestANewPodHearsWhoAsksForIt(t *testing.T) {
 		now, cancel := context.WithCancel(ctx)
 		cancel()
 		testhost.In(t, p.NetNS, func() error { return awaitSolicited(now, Interface, p.addrs[1]) })
-		testhost.Check(t, awaitSolicited(now, "brhear", b.pools[1].gateway))
+		testhost.Check(t, awaitSolicited(now, "brhear", b.pods.pools[1].gateway))
 	}
 }
 
@@ -102,7 +102,7 @@ func testHostPorts(t *testing.T, bridged bool) {
 	testhost.Serve(t, server.NetNS, "tcp", ":80", "server")
 	testhost.Serve(t, server.NetNS, "udp4", server.v4()+":53", "server")
 	testhost.Serve(t, server.NetNS, "udp6", "["+server.v6()+"]:53", "server")
-	gw4, gw6 := b.pools[0].gateway.String(), b.pools[1].gateway.String()
+	gw4, gw6 := b.pods.pools[0].gateway.String(), b.pods.pools[1].gateway.String()
 	for _, c := range []struct{ from, network, to, seen string }{
 		{out, "tcp", "198.51.100.1:8080", "198.51.100.2"},
 		{out, "tcp", "[2001:db8:51::1]:8080", "2001:db8:51::2"},
@@ -208,7 +208,7 @@ func TestAPodCannotReachTheHostsLoopback(t *testing.T) {
 			}
 		}
 		return netlink.RouteAdd(&netlink.Route{
-			LinkIndex: l.Attrs().Index, Gw: b.pools[0].gateway.AsSlice(), Dst: &net.IPNet{
+			LinkIndex: l.Attrs().Index, Gw: b.pods.pools[0].gateway.AsSlice(), Dst: &net.IPNet{
 				IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(32, 32),
 			},
 		})
@@ -242,7 +242,7 @@ func TestFiftyAtOnceGetAddressesOfTheirOwn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if whole, err := func() (bool, error) { b.fabric.Lock(); defer b.fabric.Unlock(); return b.intact() }(); err != nil || !whole {
+	if whole, err := func() (bool, error) { b.segment.Lock(); defer b.segment.Unlock(); return b.segment.intact() }(); err != nil || !whole {
 		t.Errorf("the table is not whole (%v)", err)
 	}
 	for i := range 50 {
@@ -449,9 +449,9 @@ func TestARestartKeepsPodsAndTheirAddresses(t *testing.T) {
 		t.Errorf("%v, %v; want %v", again, err, p.addrs)
 	}
 	testhost.Check(t, reconcile(next, nil))
-	b.mu.Lock()
-	b.records = map[string]*record{}
-	b.mu.Unlock()
+	b.pods.mu.Lock()
+	b.pods.records = map[string]*record{}
+	b.pods.mu.Unlock()
 }
 
 func TestLeftoversOfACrashGo(t *testing.T) {
@@ -459,23 +459,23 @@ func TestLeftoversOfACrashGo(t *testing.T) {
 	b := open(t, Config{Name: "brcrash", StateDir: dir})
 	p := attach(t, b, "p", tcp(8080, 80))
 	// In the middle of a set-up: a record without anything; a veth without a record; a record that is cut off.
-	testhost.Check(t, writeFile(b.recordPath("early"), &record{
+	testhost.Check(t, writeFile(b.pods.recordPath("early"), &record{
 		ID: "early", Link: vethName("brcrash", "early"), Addresses: []netip.Addr{netip.MustParseAddr("10.88.9.9")},
 	}))
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = vethName("brcrash", "stray")
 	testhost.Check(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "straypeer"}))
-	testhost.Check(t, os.WriteFile(b.recordPath("torn"), []byte(`{"id":"to`), 0o600))
-	testhost.Check(t, os.WriteFile(b.recordPath("torn")+".tmp", nil, 0o600))
+	testhost.Check(t, os.WriteFile(b.pods.recordPath("torn"), []byte(`{"id":"to`), 0o600))
+	testhost.Check(t, os.WriteFile(b.pods.recordPath("torn")+".tmp", nil, 0o600))
 	testhost.Unpin(p.NetNS)
 
 	next := crash(t, b)
 	testhost.Check(t, reconcile(next, nil))
 	testhost.Check(t, next.Close())
 	nothingLeft(t, b.cfg)
-	b.mu.Lock()
-	b.records = map[string]*record{}
-	b.mu.Unlock()
+	b.pods.mu.Lock()
+	b.pods.records = map[string]*record{}
+	b.pods.mu.Unlock()
 }
 
 func TestWhatOthersRemoveComesBack(t *testing.T) {
@@ -658,7 +658,7 @@ func TestTwoBridgesChooseDifferentRanges(t *testing.T) {
 	wg.Wait()
 	seen := map[netip.Prefix]bool{}
 	for _, b := range bridges {
-		for _, p := range b.pools {
+		for _, p := range b.pods.pools {
 			if seen[p.prefix] {
 				t.Errorf("%s was chosen twice", p.prefix)
 			}

@@ -75,9 +75,9 @@ func (b *Bridge) isLostLink(m *syscall.NetlinkMessage) bool {
 		if name == b.cfg.Name {
 			return true
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		for _, r := range b.records {
+		b.pods.mu.Lock()
+		defer b.pods.mu.Unlock()
+		for _, r := range b.pods.records {
 			if r.Link == name && r.leaving == nil {
 				return true
 			}

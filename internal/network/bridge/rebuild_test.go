@@ -70,11 +70,11 @@ func TestSpoiltRecordsAreMadeAnew(t *testing.T) {
 					}
 					again := crash(t, next) // what was made anew is on disk
 					defer again.Close()
-					if r := again.records["p"]; r == nil || !slices.Equal(r.Addresses, p.addrs) || len(again.pools) != 2 {
-						t.Errorf("the record says %+v, and the range has %d parts", r, len(again.pools))
+					if r := again.pods.records["p"]; r == nil || !slices.Equal(r.Addresses, p.addrs) || len(again.pods.pools) != 2 {
+						t.Errorf("the record says %+v, and the range has %d parts", r, len(again.pods.pools))
 					}
 					testhost.Check(t, reconcile(again, nil))
-					b.records = map[string]*record{}
+					b.pods.records = map[string]*record{}
 				})
 				if t.Failed() {
 					return
@@ -90,7 +90,7 @@ func TestAnEndpointWithoutAddressesIsLost(t *testing.T) {
 	p, q := attach(t, b, "p"), attach(t, b, "q")
 	b.stop()
 	b.done.Wait()
-	testhost.Check(t, os.Truncate(b.recordPath("p"), 9))
+	testhost.Check(t, os.Truncate(b.pods.recordPath("p"), 9))
 	testhost.Check(t, removeLink(vethName("brlost", "p")))
 	next, err := Open(b.cfg)
 	testhost.Check(t, err)
@@ -103,11 +103,11 @@ func TestAnEndpointWithoutAddressesIsLost(t *testing.T) {
 	if _, err := netlink.LinkByName(vethName("brlost", "q")); err != nil {
 		t.Error(err)
 	}
-	if _, err := os.Stat(b.recordPath("p")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(b.pods.recordPath("p")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the spoilt record: %v", err)
 	}
 	testhost.Check(t, reconcile(next, nil))
-	b.records = map[string]*record{}
+	b.pods.records = map[string]*record{}
 }
 
 // The node's range is on disk twice, and a list that an earlier berthd wrote is read.
@@ -137,7 +137,7 @@ func TestTheNodesRangeOutlivesASpoiltRecord(t *testing.T) {
 func TestANewerRecordIsRefused(t *testing.T) {
 	b := open(t, Config{Name: "brnewer", StateDir: t.TempDir()})
 	attach(t, b, "p")
-	path := b.recordPath("p")
+	path := b.pods.recordPath("p")
 	whole, err := os.ReadFile(path)
 	testhost.Check(t, err)
 	newer := []byte(`{"id":"p","_format":999`)

@@ -27,11 +27,11 @@ type record struct {
 	Created   time.Time           `json:"created"`
 
 	hostPorts []hostPort
-	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by Bridge.mu.
+	// leaving is closed when the endpoint has left the kernel; nil: nobody has detached it. Guarded by endpoints.mu.
 	leaving chan struct{}
 	// restored is when the watch, which alone uses it, last made the interface again.
 	restored time.Time
-	open     bool // the host ports belong in the table; guarded by Bridge.tables
+	open     bool // the host ports belong in the table; guarded by portTable
 }
 
 // network is the bridge's range on disk, there as long as the bridge is.
@@ -97,8 +97,8 @@ func removeFile(path string) error {
 	return nil
 }
 
-func (b *Bridge) recordPath(id string) string {
-	return filepath.Join(b.cfg.StateDir, endpointsDir, id+".json")
+func (es *endpoints) recordPath(id string) string {
+	return filepath.Join(es.cfg.StateDir, endpointsDir, id+".json")
 }
 
 // loadRecords reads all records, and removes files that are none. A record that is spoilt stays: Reconcile makes it anew, or removes it.

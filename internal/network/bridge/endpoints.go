@@ -1,0 +1,297 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// endpoints is what is known of the pods on the bridge and of the ranges that their addresses come from. The lock is
+// held for moments, never while the kernel is asked for anything but the addresses of a lost record.
+type endpoints struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex // guards what follows, and the fields of records that say so
+	records  map[string]*record
+	stuck    map[string]bool // endpoints that could not be detached in the background
+	entering int             // endpoints that are being attached and may have no record yet
+	pools    []*pool         // IPv4 first as configured; empty: not chosen
+	node     []netip.Prefix
+	former   []netip.Prefix // the range of an earlier process's endpoints
+	idle     time.Time      // since when there is no endpoint
+	closed   bool
+}
+
+func (es *endpoints) load(dir string) error {
+	records, err := loadRecords(dir, es.log)
+	if err != nil {
+		return err
+	}
+	if err := es.loadNode(); err != nil {
+		return err
+	}
+	var n network
+	known, spoilt, err := readFile(filepath.Join(es.cfg.StateDir, networkFile), &n)
+	if err != nil {
+		return err
+	}
+	if spoilt != nil {
+		es.log.Warn("the record of the pods' range is spoilt", "error", spoilt)
+	}
+	slices.SortFunc(records, func(a, c *record) int { return a.Created.Compare(c.Created) })
+	for _, r := range records {
+		es.records[r.ID] = r
+	}
+	if known && spoilt == nil && CheckCIDRs(n.CIDRs) == nil {
+		es.former = n.CIDRs
+	}
+	if len(records) == 0 || len(es.former) == 0 {
+		return nil
+	}
+	if want := es.wantedCIDRs(); len(want) > 0 && !slices.Equal(want, es.former) {
+		es.log.Warn("pods live in another range than is configured; it changes when none is left",
+			"range", cidrText(es.former), "configured", cidrText(want))
+	}
+	return es.setPools(es.former)
+}
+
+// loadNode reads what SetCIDRs was last given, from the second file where the first is spoilt or gone.
+func (es *endpoints) loadNode() error {
+	for _, name := range []string{nodeFile, nodeSpare} {
+		var n network
+		path := filepath.Join(es.cfg.StateDir, name)
+		found, spoilt, err := readFile(path, &n)
+		if err != nil {
+			return err
+		}
+		if found && spoilt != nil { // an earlier version of berthd wrote a list
+			_, spoilt, err = readFile(path, &n.CIDRs)
+		}
+		if err != nil {
+			return err
+		}
+		if spoilt == nil {
+			spoilt = CheckCIDRs(n.CIDRs)
+		}
+		if spoilt != nil {
+			es.log.Warn("a record of the node's range is spoilt", "file", path, "error", spoilt)
+		} else if len(n.CIDRs) > 0 {
+			es.node = n.CIDRs
+			return es.saveNode(n.CIDRs)
+		}
+	}
+	return nil
+}
+
+// saveNode writes both records of the node's range.
+func (es *endpoints) saveNode(cidrs []netip.Prefix) error {
+	n := network{CIDRs: cidrs}
+	return errors.Join(writeFile(filepath.Join(es.cfg.StateDir, nodeFile), n), writeFile(filepath.Join(es.cfg.StateDir, nodeSpare), n))
+}
+
+// wantedCIDRs are those of the configuration, else those that the node was told. None: to be chosen.
+func (es *endpoints) wantedCIDRs() []netip.Prefix {
+	if len(es.cfg.CIDRs) > 0 {
+		return es.cfg.CIDRs
+	}
+	return es.node
+}
+
+// setPools decides where addresses come from. Those of the records are taken.
+func (es *endpoints) setPools(cidrs []netip.Prefix) error {
+	var pools []*pool
+	for _, c := range cidrs {
+		p, err := newPool(c)
+		if err != nil {
+			return err
+		}
+		pools = append(pools, p)
+	}
+	es.pools = pools
+	records := slices.SortedFunc(maps.Values(es.records), func(a, c *record) int { return a.Created.Compare(c.Created) })
+	for _, r := range records {
+		es.claim(r)
+	}
+	return nil
+}
+
+// claim takes a record's addresses, and returns those that are not to be had. mu is held, or nobody else has the
+// bridge yet.
+func (es *endpoints) claim(r *record) (others []netip.Addr) {
+	for _, addr := range r.Addresses {
+		if !slices.ContainsFunc(es.pools, func(p *pool) bool {
+			ok := p.claim(r.ID, addr)
+			if ok {
+				p.store.last = addr
+			}
+			return ok
+		}) {
+			others = append(others, addr)
+		}
+	}
+	return others
+}
+
+func (es *endpoints) prefixes(r *record) (prefixes []netip.Prefix, gateways []netip.Addr) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	for _, addr := range r.Addresses {
+		for _, p := range es.pools {
+			if p.prefix.Contains(addr) {
+				prefixes = append(prefixes, netip.PrefixFrom(addr, p.prefix.Bits()))
+				gateways = append(gateways, p.gateway)
+			}
+		}
+	}
+	return prefixes, gateways
+}
+
+// reserve puts the endpoint on record in memory, with addresses and host ports that no other has: the addresses of its
+// old record, if it has one.
+func (es *endpoints) reserve(e Endpoint, old *record) (*record, error) {
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	r := &record{
+		ID: e.ID, Pod: e.Pod, NetNS: e.NetNS, Link: vethName(es.cfg.Name, e.ID), Ports: e.Ports, Created: time.Now().UTC(),
+	}
+	for id, other := range es.records {
+		if id != e.ID && other.Link == r.Link {
+			return nil, fmt.Errorf("the name of the pod's interface is that of pod %s (%s): %w", other.Pod, id,
+				errdefs.ErrFailedPrecondition)
+		}
+	}
+	release := func() {
+		if old != nil {
+			return
+		}
+		for _, p := range es.pools {
+			p.store.ReleaseByID(e.ID, Interface)
+		}
+	}
+	for _, p := range es.pools {
+		var wanted netip.Addr
+		if old != nil {
+			for _, addr := range old.Addresses {
+				if addr.Is4() == p.prefix.Addr().Is4() {
+					wanted = addr
+				}
+			}
+		}
+		addr, err := p.get(e.ID, wanted)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		r.Addresses = append(r.Addresses, addr)
+	}
+	var err error
+	if r.hostPorts, err = hostPorts(e.Ports, r.Addresses); err == nil {
+		err = es.checkConflicts(r)
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	es.records[r.ID] = r
+	return r, nil
+}
+
+func (es *endpoints) checkConflicts(r *record) error {
+	if len(r.hostPorts) == 0 {
+		return nil
+	}
+	for id, other := range es.records {
+		if id == r.ID {
+			continue
+		}
+		for _, theirs := range other.hostPorts {
+			for _, ours := range r.hostPorts {
+				if ours.overlaps(theirs) {
+					return fmt.Errorf("host port %s is taken by pod %s (%s): %w", ours, other.Pod, id,
+						errdefs.ErrFailedPrecondition)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (es *endpoints) rules() ruleset {
+	s := ruleset{bridge: es.cfg.Name}
+	for _, p := range es.pools {
+		s.cidrs = append(s.cidrs, p.prefix)
+	}
+	return s
+}
+
+// openedPorts are the host ports that belong in the table. tables and mu are held.
+func (es *endpoints) openedPorts() []hostPort {
+	var all []hostPort
+	for _, r := range es.records {
+		if r.open {
+			all = append(all, r.hostPorts...)
+		}
+	}
+	return all
+}
+
+// settled is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
+func (es *endpoints) settled(ctx context.Context, id string) (*record, error) {
+	for {
+		es.mu.Lock()
+		r := es.records[id]
+		var leaving chan struct{}
+		if r != nil {
+			leaving = r.leaving
+		}
+		es.mu.Unlock()
+		if leaving == nil {
+			return r, nil
+		}
+		select {
+		case <-leaving:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the pod's former network is being removed: %w", ctx.Err())
+		}
+	}
+}
+
+// awaitLeaving waits for so many of the endpoints that are on their way out, at most; waited is false if there is none.
+func (es *endpoints) awaitLeaving(ctx context.Context, count int) (waited bool, err error) {
+	es.mu.Lock()
+	var leaving []chan struct{}
+	for _, r := range es.records {
+		if r.leaving != nil && len(leaving) < count {
+			leaving = append(leaving, r.leaving)
+		}
+	}
+	es.mu.Unlock()
+	for _, gone := range leaving {
+		select {
+		case <-gone:
+			waited = true
+		case <-ctx.Done():
+			return waited, ctx.Err()
+		}
+	}
+	return waited, nil
+}
+
+func (es *endpoints) decide(cidrs []netip.Prefix) error {
+	if err := writeFile(filepath.Join(es.cfg.StateDir, networkFile), network{CIDRs: cidrs}); err != nil {
+		return fmt.Errorf("record of the pods' range: %w", err)
+	}
+	es.mu.Lock()
+	defer es.mu.Unlock()
+	return es.setPools(cidrs)
+}

@@ -1,0 +1,263 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+)
+
+// segment is the node's part of the pods' network, which all endpoints have in common: the bridge's interface, the
+// sysctls that forwarding needs, and the table. Its lock is held while these are made, removed and checked, and is
+// taken before those of portTable and endpoints.
+type segment struct {
+	sync.Mutex      // guards up to ipv6
+	up         bool // interface and table are in place, as far as is known
+	// remains: some of it may be left of a removal that failed.
+	remains bool
+	index   int // of the bridge
+	mtu     int
+	ipv6    bool // interfaces can have IPv6 addresses
+
+	cfg    Config
+	log    *slog.Logger
+	pods   *endpoints
+	ports  *portTable
+	noIPv6 sync.Once // says that pods get no IPv6 address
+
+	reason  sync.Mutex // guards problem: whoever asks for it does not wait until all is in place
+	problem error      // why not all is in place
+}
+
+func (s *segment) setProblem(err error) {
+	s.reason.Lock()
+	defer s.reason.Unlock()
+	s.problem = err
+}
+
+// why is why endpoints cannot be attached, as far as is known; nil: they can.
+func (s *segment) why() error {
+	s.reason.Lock()
+	defer s.reason.Unlock()
+	return s.problem
+}
+
+// build puts bridge, sysctls and table in place. The lock is held.
+func (s *segment) build(ctx context.Context) error {
+	if s.up {
+		return nil
+	}
+	err := s.buildAll(ctx)
+	s.up = err == nil
+	s.setProblem(err)
+	return err
+}
+
+func (s *segment) buildAll(ctx context.Context) error {
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := s.chooseRange(ctx, h); err != nil {
+		return err
+	}
+	s.pods.mu.Lock()
+	pools := s.pods.pools
+	s.pods.mu.Unlock()
+	if s.ipv6, err = ipv6Enabled(); err != nil {
+		return err
+	}
+	s.mtu = s.cfg.MTU
+	if s.mtu == 0 {
+		s.mtu = uplinkMTU(h)
+	}
+	var gateways []netip.Prefix
+	var v4, v6 bool
+	for _, p := range pools {
+		gateways = append(gateways, netip.PrefixFrom(p.gateway, p.prefix.Bits()))
+		v4, v6 = v4 || p.gateway.Is4(), v6 || p.gateway.Is6()
+	}
+	if s.index, err = makeBridge(ctx, h, s.cfg.Name, s.mtu, gateways); err != nil {
+		return err
+	}
+	if err := forward(h, s.cfg.Name, s.index, v4, v6); err != nil {
+		return err
+	}
+	if err := s.ports.replace(); err != nil {
+		return err
+	}
+	if others := dropsForwarded(tableName(s.cfg.Name)); len(others) > 0 {
+		s.log.Warn("another table drops what is forwarded: let the bridge through there, or pods reach nothing outside",
+			"bridge", s.cfg.Name, "chains", strings.Join(others, ", "))
+	}
+	return nil
+}
+
+// chooseRange decides where addresses come from, if that is not decided, and writes it down.
+func (s *segment) chooseRange(ctx context.Context, h *netlink.Handle) error {
+	s.pods.mu.Lock()
+	decided, wanted := len(s.pods.pools) > 0, s.pods.wantedCIDRs()
+	s.pods.mu.Unlock()
+	if decided {
+		return nil
+	}
+	v6, err := ipv6Enabled()
+	if err != nil {
+		return err
+	}
+	cidrs := wanted
+	if !v6 {
+		s.noIPv6.Do(func() { s.log.Info("IPv6 is disabled on the node: pods get none", "bridge", s.cfg.Name) })
+		cidrs = slices.DeleteFunc(slices.Clone(wanted), func(p netip.Prefix) bool { return p.Addr().Is6() })
+	}
+	if len(cidrs) == 0 {
+		if len(wanted) > 0 {
+			return fmt.Errorf("pod CIDR %s: IPv6 is disabled on the node: %w", cidrText(wanted),
+				errdefs.ErrFailedPrecondition)
+		}
+		unlock, err := lockRanges(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if cidrs, err = chooseCIDRs(h, s.cfg.Name, s.cfg.StateDir, v6); err != nil {
+			return err
+		}
+		// The bridge takes the range in the kernel while the lock is held.
+		if err := s.pods.decide(cidrs); err != nil {
+			return err
+		}
+		var gateways []netip.Prefix
+		for _, c := range cidrs {
+			gateways = append(gateways, netip.PrefixFrom(c.Addr().Next(), c.Bits()))
+		}
+		_, err = makeBridge(ctx, h, s.cfg.Name, defaultMTU, gateways)
+		return err
+	}
+	return s.pods.decide(cidrs)
+}
+
+// dismantle removes bridge, table and the choice of the range. The lock is held, and there is no endpoint.
+func (s *segment) dismantle() error {
+	s.up, s.remains = false, true
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	left, err := ourVeths(h, s.cfg.Name)
+	if err != nil {
+		return err
+	}
+	for name := range left {
+		if err := removeLink(name); err != nil {
+			return err
+		}
+	}
+	if err := removeBridge(h, s.cfg.Name); err != nil {
+		return err
+	}
+	if err := s.ports.drop(); err != nil {
+		return err
+	}
+	s.pods.mu.Lock()
+	s.pods.pools = nil
+	s.pods.mu.Unlock()
+	s.setProblem(nil)
+	if err := removeFile(filepath.Join(s.cfg.StateDir, networkFile)); err != nil {
+		return err
+	}
+	s.remains = false
+	return nil
+}
+
+// intact tells whether bridge and table are what they must be. The lock is held.
+func (s *segment) intact() (bool, error) {
+	s.pods.mu.Lock()
+	users := len(s.pods.records)
+	s.pods.mu.Unlock()
+	if users == 0 {
+		return true, nil
+	}
+	if !s.up {
+		return false, nil
+	}
+	h, err := routes()
+	if err != nil {
+		return false, err
+	}
+	defer h.Close()
+	link, err := h.LinkByName(s.cfg.Name)
+	if isNoLink(err) || err == nil && link.Attrs().Index != s.index {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("bridge %s: %w", s.cfg.Name, err)
+	}
+	addrs, err := globalAddrs(h, link)
+	if err != nil {
+		return false, err
+	}
+	s.ports.Lock()
+	defer s.ports.Unlock()
+	rules, ports := s.ports.wanted()
+	for _, cidr := range rules.cidrs {
+		gateway := cidr.Addr().Next()
+		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return prefixOf(a.IPNet).Addr() == gateway }) {
+			return false, nil
+		}
+	}
+	return rules.whole(ports)
+}
+
+// repair builds bridge and table again around the endpoints that are there.
+func (s *segment) repair(ctx context.Context) error {
+	s.Lock()
+	defer s.Unlock()
+	s.up = false
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	have, err := ourVeths(h, s.cfg.Name)
+	if err != nil {
+		return err
+	}
+	s.pods.mu.Lock()
+	var records []*record
+	for _, r := range s.pods.records {
+		records = append(records, r)
+	}
+	s.pods.mu.Unlock()
+	var errs []error
+	joined := false
+	for _, r := range records {
+		if master, ok := have[r.Link]; ok && master != s.index {
+			v := veth{name: r.Link, alias: r.ID, master: s.index, ipv6: s.ipv6}
+			if err := v.enslave(); err != nil && !isNoLink(err) {
+				errs = append(errs, fmt.Errorf("join interface %s to bridge %s: %w", r.Link, s.cfg.Name, err))
+			}
+			joined = true
+		}
+	}
+	if joined {
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		_ = awaitCarrier(short, h, s.cfg.Name) // there is none where the pods' ends are gone
+	}
+	return errors.Join(errs...)
+}

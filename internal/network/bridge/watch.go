@@ -1,0 +1,265 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// enter makes sure that bridge and table are there, and that they stay until leave.
+func (b *Bridge) enter(ctx context.Context) error {
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	b.pods.mu.Lock()
+	if b.pods.closed {
+		b.pods.mu.Unlock()
+		return fmt.Errorf("bridge %s is closed: %w", b.cfg.Name, errdefs.ErrUnavailable)
+	}
+	b.pods.entering++
+	b.pods.mu.Unlock()
+	if err := b.segment.build(ctx); err != nil {
+		b.leave()
+		return err
+	}
+	return nil
+}
+
+func (b *Bridge) leave() {
+	b.pods.mu.Lock()
+	b.pods.entering--
+	b.pods.mu.Unlock()
+	b.wake()
+}
+
+// wake tells the watch that the last endpoint may have gone.
+func (b *Bridge) wake() {
+	b.pods.mu.Lock()
+	idle := len(b.pods.records)+b.pods.entering == 0
+	if idle {
+		b.pods.idle = time.Now()
+	}
+	b.pods.mu.Unlock()
+	if !idle {
+		return
+	}
+	select {
+	case b.ending <- struct{}{}:
+	default:
+	}
+}
+
+// watch removes bridge and table some time after the last endpoint went, and repairs it where somebody else removed
+// it: flushed the ruleset of the node, say, or restarted a network service that removes interfaces it does not know.
+func (b *Bridge) watch(ctx context.Context) {
+	check := time.NewTicker(checkInterval)
+	defer check.Stop()
+	linger := time.NewTimer(time.Hour)
+	linger.Stop()
+	defer linger.Stop()
+	removed := b.listen(ctx)
+	var soon <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.ending:
+			linger.Reset(max(b.cfg.Linger, 0))
+		case <-linger.C:
+			b.expire()
+		case <-removed:
+			if soon == nil { // not at once: a firewall that is loaded anew flushes first, and then fills
+				soon = time.After(settle)
+			}
+		case <-soon:
+			soon = nil
+			b.check(ctx)
+		case <-check.C:
+			b.check(ctx)
+			b.retry(ctx)
+			b.pods.mu.Lock()
+			over := time.Since(b.pods.idle) > b.cfg.Linger
+			b.pods.mu.Unlock()
+			if over {
+				b.expire() // what could not be removed when it was time
+			}
+		}
+	}
+}
+
+func (b *Bridge) expire() {
+	b.segment.Lock()
+	defer b.segment.Unlock()
+	b.pods.mu.Lock()
+	idle := len(b.pods.records)+b.pods.entering == 0
+	b.pods.mu.Unlock()
+	if !idle || !b.segment.up && !b.segment.remains {
+		return
+	}
+	if err := b.segment.dismantle(); err != nil {
+		b.log.Error("the bridge of no pod could not be removed", "bridge", b.cfg.Name, "error", err)
+	}
+}
+
+// check looks whether all is in place, and repairs what is not.
+func (b *Bridge) check(ctx context.Context) {
+	b.segment.Lock()
+	intact, err := b.segment.intact()
+	b.segment.Unlock()
+	if err != nil || !intact {
+		b.log.Warn("the pods' network was changed from outside; repairing it", "bridge", b.cfg.Name)
+		if err := b.segment.repair(ctx); err != nil {
+			b.log.Error("the pods' network could not be repaired", "bridge", b.cfg.Name, "error", err)
+			return
+		}
+	}
+	lost, err := b.lost()
+	if err != nil {
+		b.log.Error("interfaces of pods could not be listed", "bridge", b.cfg.Name, "error", err)
+	}
+	for _, r := range lost {
+		r.restored = time.Now()
+		if err := b.restore(ctx, r, r.NetNS); err != nil {
+			b.log.Error("a pod has lost its interface, and gets none", "pod", r.Pod, "error", err)
+		}
+	}
+}
+
+// lost are the endpoints without an interface. Some may be on their way in or out. One that has lost it again and
+// again, as a pod may that removes it itself, has to wait.
+func (b *Bridge) lost() (list []*record, err error) {
+	b.pods.mu.Lock()
+	users := len(b.pods.records)
+	b.pods.mu.Unlock()
+	if users == 0 {
+		return nil, nil
+	}
+	h, err := routes()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	have, err := ourVeths(h, b.cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	b.pods.mu.Lock()
+	defer b.pods.mu.Unlock()
+	for _, r := range b.pods.records {
+		if _, ok := have[r.Link]; !ok && r.leaving == nil && !b.pods.stuck[r.ID] && time.Since(r.restored) >= checkInterval {
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+// Reconcile removes what is of no live endpoint, and puts in place again what live ones have lost, records too. live
+// has the endpoints by their IDs; a network namespace that is not there (after a reboot) means that the endpoint only
+// keeps its addresses. It must name every endpoint that is attached, or being attached, when it is called. lost are
+// those whose records are gone and cannot be made anew: they have no network any more.
+func (b *Bridge) Reconcile(ctx context.Context, live map[string]Endpoint) (lost map[string]error, err error) {
+	lost = b.pods.rebuild(live)
+	return lost, b.reconcile(ctx, live)
+}
+
+func (b *Bridge) reconcile(ctx context.Context, live map[string]Endpoint) error {
+	b.pods.mu.Lock()
+	var dead, alive []*record
+	for id, r := range b.pods.records {
+		if _, ok := live[id]; ok {
+			alive = append(alive, r)
+		} else {
+			dead = append(dead, r)
+		}
+	}
+	b.pods.mu.Unlock()
+	var errs []error
+	for _, r := range dead {
+		if err := b.Detach(ctx, r.ID); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s (%s): %w", r.Pod, r.ID, err))
+		}
+	}
+	if _, err := b.pods.awaitLeaving(ctx, math.MaxInt); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	if err := errors.Join(b.removeStrays(), b.pods.removeSpoilt()); err != nil {
+		errs = append(errs, err)
+	}
+	if len(alive) == 0 {
+		b.segment.Lock()
+		b.pods.mu.Lock()
+		users := len(b.pods.records) + b.pods.entering
+		b.pods.mu.Unlock()
+		if users == 0 {
+			errs = append(errs, b.segment.dismantle())
+		}
+		b.segment.Unlock()
+		return errors.Join(errs...)
+	}
+	if err := b.segment.repair(ctx); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, r := range alive {
+		if err := b.restore(ctx, r, live[r.ID].NetNS); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s (%s): %w", r.Pod, r.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeStrays removes veths of no record. Records come before veths and go after them, so none is of an endpoint.
+func (b *Bridge) removeStrays() error {
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	have, err := ourVeths(h, b.cfg.Name)
+	if err != nil {
+		return err
+	}
+	b.pods.mu.Lock()
+	for _, r := range b.pods.records {
+		delete(have, r.Link)
+	}
+	b.pods.mu.Unlock()
+	var errs []error
+	for name := range have {
+		errs = append(errs, removeLink(name))
+	}
+	return errors.Join(errs...)
+}
+
+// restore gives a live endpoint its interface back if that is gone and the namespace is not.
+func (b *Bridge) restore(ctx context.Context, r *record, path string) error {
+	defer b.ids.Lock(r.ID)()
+	b.pods.mu.Lock()
+	current := b.pods.records[r.ID]
+	leaving := r.leaving != nil
+	b.pods.mu.Unlock()
+	if current != r || leaving || path == "" {
+		return nil
+	}
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if _, err := h.LinkByName(r.Link); !isNoLink(err) {
+		return err
+	}
+	ns, err := openNamespace(path)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	b.log.Warn("the pod has lost its interface; making it again", "pod", r.Pod)
+	_, err = b.connect(ctx, r, ns)
+	return err
+}
