@@ -1,7 +1,6 @@
 package config
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -14,8 +13,6 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/pflag"
 )
-
-var update = flag.Bool("update", false, "write docs/configuration.md")
 
 func TestDefaultFileHoldsTheDefaults(t *testing.T) {
 	got := &Config{}
@@ -55,22 +52,6 @@ func TestEveryKeyIsDocumentedAndHasAFlag(t *testing.T) {
 		if key := "runtimes.berth." + reflect.TypeFor[Runtime]().Field(i).Tag.Get("toml"); docs[key] == "" {
 			t.Errorf("%s: no comment in default.toml", key)
 		}
-	}
-}
-
-func TestDocumentationIsThatOfTheDefaultFile(t *testing.T) {
-	const path = "../../docs/configuration.md"
-	if *update {
-		if err := os.WriteFile(path, []byte(Markdown()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != Markdown() {
-		t.Error("docs/configuration.md is not what default.toml says: go test ./internal/config -update")
 	}
 }
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	_ "embed"
-	"fmt"
 	"strings"
 )
 
@@ -12,18 +11,23 @@ var defaultFile []byte
 // DefaultFile is default.toml: every key with its default and what it does.
 func DefaultFile() []byte { return append([]byte(nil), defaultFile...) }
 
-// part is a table or a key of the default file, with the comment above it.
-type part struct {
-	table string // of a header; empty for a key
-	key   string // whole: network.mtu
-	value string
-	text  string
+// Entry is a table or a key of the default file, with the comment above it.
+type Entry struct {
+	Table string // of a header; empty for a key
+	Key   string // whole: network.mtu
+	Flag  string // that overrides the key, without its dashes; empty: none
+	Value string // the default, as the file has it
+	Text  string // the comment
 }
 
-// parts reads the default file, which keeps to one key a line.
-func parts() []part {
+// Entries are the tables and keys of the default file, in its order. The file keeps to one key a line.
+func Entries() []Entry {
+	flags := map[string]string{}
+	for _, f := range fields() {
+		flags[f.key] = f.flag
+	}
 	var (
-		out     []part
+		out     []Entry
 		comment []string
 		table   string
 	)
@@ -35,14 +39,16 @@ func parts() []part {
 			continue
 		case strings.HasPrefix(line, "["):
 			table = strings.Trim(line, "[]")
-			out = append(out, part{table: table, text: strings.Join(comment, " ")})
+			out = append(out, Entry{Table: table, Text: strings.Join(comment, " ")})
 		case line != "":
 			key, value, _ := strings.Cut(line, "=")
 			key = strings.TrimSpace(key)
 			if table != "" {
 				key = table + "." + key
 			}
-			out = append(out, part{key: key, value: strings.TrimSpace(value), text: strings.Join(comment, " ")})
+			out = append(out, Entry{
+				Key: key, Flag: flags[key], Value: strings.TrimSpace(value), Text: strings.Join(comment, " "),
+			})
 		}
 		comment = nil
 	}
@@ -52,8 +58,8 @@ func parts() []part {
 // documentation is what the default file says of each key.
 func documentation() map[string]string {
 	docs := map[string]string{}
-	for _, p := range parts() {
-		docs[p.key] = p.text
+	for _, p := range Entries() {
+		docs[p.Key] = p.Text
 	}
 	return docs
 }
@@ -65,51 +71,4 @@ func summary(text string) string {
 		first = strings.TrimSuffix(text, ".")
 	}
 	return first
-}
-
-// Markdown is the page of the configuration in the documentation.
-func Markdown() string {
-	flags := map[string]string{}
-	for _, f := range fields() {
-		flags[f.key] = f.flag
-	}
-	var b strings.Builder
-	b.WriteString(`# Configuration
-
-berthd reads ` + "`" + DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML. Without a file the defaults hold, and a flag overrides
-its key. An unknown key, a wrong type or an impossible value is an error that names file, line and key.
-
-    berthd config default    # the default file: every key with what it does
-    berthd config check      # says what is wrong with the file
-
-This page is made from the default file.
-
-## Top level
-
-`)
-	row := func(p part, key string) {
-		flag := ""
-		if name, ok := flags[p.key]; ok {
-			flag = "`--" + name + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", key, flag, p.value, strings.ReplaceAll(p.text, "|", `\|`))
-	}
-	const head = "| key | flag | default | |\n|---|---|---|---|\n"
-	b.WriteString(head)
-	for _, p := range parts() {
-		if p.table == "" {
-			row(p, p.key[strings.LastIndex(p.key, ".")+1:])
-			continue
-		}
-		title := p.table
-		if strings.HasPrefix(title, "runtimes.") {
-			title = "runtimes.NAME"
-		}
-		fmt.Fprintf(&b, "\n## [%s]\n\n", title)
-		if p.text != "" {
-			b.WriteString(p.text + "\n\n")
-		}
-		b.WriteString(head)
-	}
-	return b.String()
 }

@@ -1,4 +1,4 @@
-package fields
+package crifields
 
 import "strings"
 
@@ -7,7 +7,7 @@ func doorsPage(where func(test string) (string, error)) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# The other doors
 
-Made by ` + "`go generate ./internal/cri/fields`" + `; do not edit.
+Made by ` + "`go generate ./tools/crifields`" + `; do not edit.
 
 The socket of CRI v1 answers other interfaces at the same time, over the same pods: what one door makes, each of them sees,
 stops and removes. In the tables a call or field **works** as its interface says, as the tests after it show; or a request that

@@ -1,4 +1,4 @@
-package fields
+package crifields
 
 import (
 	"encoding/hex"
@@ -220,7 +220,7 @@ Pods live across doors: [TestAPodLivesThroughV1alpha2](../test/life), [TestAPodO
 `
 
 func pouchSection(r *rows) error {
-	messages, all, err := golden(filepath.Join("..", "v1alpha2", "testdata", "kubernetes-1.25.txt"))
+	messages, all, err := golden(filepath.Join(root, "internal", "cri", "v1alpha2", "testdata", "kubernetes-1.25.txt"))
 	if err != nil {
 		return err
 	}

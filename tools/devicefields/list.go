@@ -1,4 +1,4 @@
-package fields
+package devicefields
 
 // Tests that show several things.
 const (

@@ -1,4 +1,4 @@
-package fields
+package crifields
 
 // Tests that show several fields.
 const (

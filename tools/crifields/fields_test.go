@@ -1,4 +1,4 @@
-package fields
+package crifields
 
 import (
 	"flag"
@@ -12,11 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the pages")
 
-const (
-	root = "../../.."
-	// wholeNode has the tests that speak to berthd through its socket.
-	wholeNode = "test/life"
-)
+// wholeNode has the tests that speak to berthd through its socket.
+const wholeNode = "test/life"
 
 func TestThePageIsOfThisList(t *testing.T) { isOfTheList(t, "cri-v1.md", page) }
 
@@ -44,7 +41,7 @@ func isOfTheList(t *testing.T, name string, page func(where func(string) (string
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Errorf("docs/%s is not of its list: go generate ./internal/cri/fields", name)
+		t.Errorf("docs/%s is not of its list: go generate ./tools/crifields", name)
 	}
 }
 

@@ -1,4 +1,4 @@
-package fields
+package devicefields
 
 import (
 	"flag"
@@ -11,7 +11,7 @@ import (
 var update = flag.Bool("update", false, "write docs/devices.md")
 
 const (
-	root = "../../.."
+	root = "../.."
 	file = root + "/docs/devices.md"
 )
 
@@ -34,6 +34,6 @@ func TestThePageIsOfThisList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error("docs/devices.md is not of this list: go generate ./internal/device/fields")
+		t.Error("docs/devices.md is not of this list: go generate ./tools/devicefields")
 	}
 }

@@ -1,4 +1,4 @@
-package fields
+package crifields
 
 import (
 	"fmt"
@@ -9,6 +9,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	_ "k8s.io/cri-api/pkg/apis/runtime/v1" // the descriptors
 )
+
+// root is the repository, seen from this directory, in which go generate and go test run.
+const root = "../.."
 
 // services are the interface's, in order.
 func services() ([]protoreflect.ServiceDescriptor, error) {
@@ -68,7 +71,7 @@ func page(where func(test string) (string, error)) (string, error) {
 	var b strings.Builder
 	b.WriteString(`# CRI v1, call by call and field by field
 
-Made by ` + "`go generate ./internal/cri/fields`" + ` from the descriptors of k8s.io/cri-api; do not edit.
+Made by ` + "`go generate ./tools/crifields`" + ` from the descriptors of k8s.io/cri-api; do not edit.
 
 A field **works** as the interface says, as the tests after it show; or a request that has it is **refused** with the error
 that is given; or it has **no meaning** to this runtime on Linux. In every request an enum whose value the interface does not

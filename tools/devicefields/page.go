@@ -1,4 +1,4 @@
-package fields
+package devicefields
 
 import (
 	_ "embed"

@@ -1,0 +1,51 @@
+package configpage
+
+import (
+	"fmt"
+	"strings"
+
+	"berth/internal/config"
+)
+
+// page is docs/configuration.md.
+func page() string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML. Without a file the defaults hold, and a flag overrides
+its key. An unknown key, a wrong type or an impossible value is an error that names file, line and key.
+
+    berthd config default    # the default file: every key with what it does
+    berthd config check      # says what is wrong with the file
+
+This page is made from the default file.
+
+## Top level
+
+`)
+	row := func(p config.Entry, key string) {
+		flag := ""
+		if p.Flag != "" {
+			flag = "`--" + p.Flag + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", key, flag, p.Value, strings.ReplaceAll(p.Text, "|", `\|`))
+	}
+	const head = "| key | flag | default | |\n|---|---|---|---|\n"
+	b.WriteString(head)
+	for _, p := range config.Entries() {
+		if p.Table == "" {
+			row(p, p.Key[strings.LastIndex(p.Key, ".")+1:])
+			continue
+		}
+		title := p.Table
+		if strings.HasPrefix(title, "runtimes.") {
+			title = "runtimes.NAME"
+		}
+		fmt.Fprintf(&b, "\n## [%s]\n\n", title)
+		if p.Text != "" {
+			b.WriteString(p.Text + "\n\n")
+		}
+		b.WriteString(head)
+	}
+	return b.String()
+}
