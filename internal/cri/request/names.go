@@ -71,13 +71,29 @@ func (c *Check) Relative(p Path, s string) {
 	case s == "":
 	case filepath.IsAbs(s):
 		c.Fail(p, "%q is not a relative path", s)
-	case HasDotDot(s):
+	case hasDotDot(s):
 		c.Fail(p, "%q leaves its directory", s)
 	}
 }
 
-// HasDotDot tells whether a path has a part that leads up.
-func HasDotDot(s string) bool {
+// LogDirectory checks the directory of a pod's logs; empty: it has none.
+func (c *Check) LogDirectory(p Path, s string) {
+	if s == "" {
+		return
+	}
+	c.Absolute(p, s)
+	c.Inside(p, s)
+}
+
+// Inside checks a path that no part of leads up.
+func (c *Check) Inside(p Path, s string) {
+	if hasDotDot(s) {
+		c.Fail(p, "%q has .. in it", s)
+	}
+}
+
+// hasDotDot tells whether a path has a part that leads up.
+func hasDotDot(s string) bool {
 	for part := range strings.SplitSeq(s, "/") {
 		if part == ".." {
 			return true

@@ -18,18 +18,11 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 		return nil
 	}
 	c.Hostname(p.Field("hostname"), in.Hostname)
-	if in.LogDirectory != "" {
-		c.Absolute(p.Field("log_directory"), in.LogDirectory)
-		if request.HasDotDot(in.LogDirectory) {
-			c.Fail(p.Field("log_directory"), "%q has .. in it", in.LogDirectory)
-		}
-	}
+	c.LogDirectory(p.Field("log_directory"), in.LogDirectory)
 	c.Keys(p.Field("labels"), in.Labels)
 	c.Keys(p.Field("annotations"), in.Annotations)
 	linux, at := in.GetLinux(), p.Field("linux")
-	if request.HasDotDot(linux.GetCgroupParent()) {
-		c.Fail(at.Field("cgroup_parent"), "%q has .. in it", linux.GetCgroupParent())
-	}
+	c.Inside(at.Field("cgroup_parent"), linux.GetCgroupParent())
 	for name := range linux.GetSysctls() {
 		if !sysctlName.MatchString(name) {
 			c.Fail(at.Field("sysctls").Key(name), "is not the name of a sysctl such as net.ipv4.ip_forward")
@@ -40,7 +33,7 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 		Hostname:     in.Hostname,
 		LogDirectory: in.LogDirectory,
 		DNS:          toDNS(c, p.Field("dns_config"), in.DnsConfig),
-		PortMappings: toPortMappings(c, p.Field("port_mappings"), in.PortMappings),
+		PortMappings: request.PortMappings(c.Check, p.Field("port_mappings"), in.PortMappings, protocols),
 		Labels:       maps.Clone(in.Labels),
 		Annotations:  maps.Clone(in.Annotations),
 		CgroupParent: linux.GetCgroupParent(),
@@ -88,20 +81,6 @@ func toDNS(c *check, p path, d *api.DNSConfig) *model.DNS {
 		Searches: slices.Clone(d.Searches),
 		Options:  slices.Clone(d.Options),
 	}
-}
-
-func toPortMappings(c *check, p path, in []*api.PortMapping) []model.PortMapping {
-	var out []model.PortMapping
-	for i, m := range in {
-		c.PortMapping(p.At(i), m)
-		out = append(out, model.PortMapping{
-			Protocol:      protocols[m.GetProtocol()],
-			ContainerPort: m.GetContainerPort(),
-			HostPort:      m.GetHostPort(),
-			HostIP:        m.GetHostIp(),
-		})
-	}
-	return out
 }
 
 // podCIDR checks a CIDR, or several with commas between them.

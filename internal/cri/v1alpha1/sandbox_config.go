@@ -17,25 +17,18 @@ func toSandboxConfig(c *check, p path, in *api.PodSandboxConfig) *model.SandboxC
 	}
 	c.Name(p.Field("name"), in.GetName())
 	c.Hostname(p.Field("hostname"), in.GetHostname())
-	if dir := in.GetLogDirectory(); dir != "" {
-		c.Absolute(p.Field("log_directory"), dir)
-		if request.HasDotDot(dir) {
-			c.Fail(p.Field("log_directory"), "%q has .. in it", dir)
-		}
-	}
+	c.LogDirectory(p.Field("log_directory"), in.GetLogDirectory())
 	c.Keys(p.Field("labels"), in.Labels)
 	c.Keys(p.Field("annotations"), in.Annotations)
 	parent := in.GetLinux().GetCgroupParent()
-	if request.HasDotDot(parent) {
-		c.Fail(p.Field("linux").Field("cgroup_parent"), "%q has .. in it", parent)
-	}
+	c.Inside(p.Field("linux").Field("cgroup_parent"), parent)
 	return &model.SandboxConfig{
 		Name:         in.GetName(),
 		Metadata:     podMetadata(in.GetName(), in.Labels),
 		Hostname:     in.GetHostname(),
 		LogDirectory: in.GetLogDirectory(),
 		DNS:          toDNS(c, p.Field("dns_options"), in.DnsOptions),
-		PortMappings: toPortMappings(c, p.Field("port_mappings"), in.PortMappings),
+		PortMappings: request.PortMappings(c, p.Field("port_mappings"), in.PortMappings, protocols),
 		Labels:       maps.Clone(in.Labels),
 		Annotations:  maps.Clone(in.Annotations),
 		CgroupParent: parent,
@@ -59,20 +52,6 @@ func toDNS(c *check, p path, d *api.DNSOption) *model.DNS {
 		c.Word(p.Field("searches").At(i), s)
 	}
 	return &model.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches)}
-}
-
-func toPortMappings(c *check, p path, in []*api.PortMapping) []model.PortMapping {
-	var out []model.PortMapping
-	for i, m := range in {
-		c.PortMapping(p.At(i), m)
-		out = append(out, model.PortMapping{
-			Protocol:      protocols[m.GetProtocol()],
-			ContainerPort: m.GetContainerPort(),
-			HostPort:      m.GetHostPort(),
-			HostIP:        m.GetHostIp(),
-		})
-	}
-	return out
 }
 
 // toNamespaces gives each container a PID namespace of its own where the pod is not in the node's: the interface knows no
