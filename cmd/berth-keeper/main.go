@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"berth/internal/coredump"
 	"berth/internal/keeper"
@@ -89,16 +88,10 @@ func run() error {
 }
 
 func logger(level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
+	log, err := liblog.Stderr(level, "auto")
+	if err != nil {
 		return nil, fmt.Errorf("log level %q: %w", level, err)
 	}
-	opts := &slog.HandlerOptions{Level: l}
-	var h slog.Handler = slog.NewJSONHandler(os.Stderr, opts)
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		h = slog.NewTextHandler(os.Stderr, opts)
-	}
-	log := slog.New(h)
 	liblog.Logrus(log.With("from", "libcontainer"))
 	return log, nil
 }

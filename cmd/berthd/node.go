@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go/features"
-	"golang.org/x/term"
 
 	"berth/internal/config"
 	"berth/internal/coredump"
 	"berth/internal/image"
 	"berth/internal/image/unpack"
 	"berth/internal/keeper"
+	"berth/internal/liblog"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
@@ -28,15 +28,11 @@ import (
 const defaultAppArmor = "berth-default"
 
 func newLogger(cfg *config.Config) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+	log, err := liblog.Stderr(cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
 		return nil, fmt.Errorf("log_level: %w", err)
 	}
-	options := &slog.HandlerOptions{Level: level}
-	if cfg.LogFormat == "text" || cfg.LogFormat == "auto" && term.IsTerminal(int(os.Stderr.Fd())) {
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	return log, nil
 }
 
 // protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core files of it.

@@ -1,4 +1,4 @@
-// Package liblog gives what libraries log to the program's own log.
+// Package liblog makes a program's own log, and gives what libraries log to it.
 package liblog
 
 import (
