@@ -13,7 +13,6 @@ import (
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
-	"berth/internal/cli/table"
 )
 
 // inspection is all that a runtime says of one thing.
@@ -52,11 +51,7 @@ containers, then images; --type looks in one of them only.`,
 				}
 				all = append(all, one)
 			}
-			format := a.format
-			if !format.Structured() {
-				format = table.JSON
-			}
-			return table.Document(a.out, format, all)
+			return a.details(all)
 		},
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "pod, container or image")

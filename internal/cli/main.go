@@ -173,6 +173,15 @@ func (a *app) connected(do func(ctx context.Context, conn *connection.Connection
 	}
 }
 
+// details prints what a command shows whole, as JSON where no format for programs is asked for.
+func (a *app) details(all any) error {
+	format := a.format
+	if !format.Structured() {
+		format = table.JSON
+	}
+	return table.Document(a.out, format, all)
+}
+
 // store is the directories of pods that this command line has started on its runtime.
 func (a *app) store(conn *connection.Connection) *poddir.Store {
 	return &poddir.Store{Root: a.dataDir, Address: conn.Address}

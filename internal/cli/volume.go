@@ -89,11 +89,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 				}
 				all = append(all, volumeDetail{newVolumeRow(status.GetVolume(), names), status.GetUsedBytes(), status.GetInodesUsed()})
 			}
-			format := a.format
-			if !format.Structured() {
-				format = table.JSON
-			}
-			return table.Document(a.out, format, all)
+			return a.details(all)
 		}),
 	}
 	a.output(cmd)
