@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -13,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -100,7 +101,7 @@ func (c *container) stageBegins(mark string) bool {
 // that lets it go on may live although its keeper is dead.
 func (c *container) waitingBegan() bool {
 	waits := func() bool {
-		line := commandLine(c.row.PID)
+		line := procfs.CommandLine(c.row.PID)
 		if c.row.Waits == "" { // an earlier version wrote none down
 			return strings.HasSuffix(line, "\x00init\x00") || stage.Is(c.row.PID)
 		}
@@ -114,7 +115,7 @@ func (c *container) waitingBegan() bool {
 	}
 	lives := func() bool { return pidfd.Alive(c.row.PID, c.row.Start) }
 	for deadline := time.Now().Add(stageWait); lives() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if f := status(c.row.PID); len(f) > 0 && f[0] == "T" {
+		if f := procfs.Status(c.row.PID); len(f) > 0 && f[0] == "T" {
 			break
 		}
 	}
@@ -125,29 +126,17 @@ func (c *container) waitingBegan() bool {
 	return true
 }
 
-// commandLine is that of a process; empty: it has ended, or has none.
-func commandLine(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil {
-		return ""
-	}
-	return string(b[:min(len(b), maxWaits)])
-}
-
-// maxWaits bounds what a row has of a command line.
-const maxWaits = 1 << 10
-
 // abort removes a container whose start was cut off.
 func (s *Server) abort(c *container) {
 	c.log.Info("start was cut off; container is removed")
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
-	end := s.orphans.begin()
+	end := s.orphans.Begin()
 	defer end()
 	in := &inProcess{s: s}
-	err := in.killStarting(c)
+	err := cgroupdir.KillSpec(c.id, c.row.CgroupsPath, c.row.Systemd)
 	if c.row.Runtime != "" {
-		err = errors.Join(err, s.runtime(&c.row).destroy(ctx, c), in.destroyCgroup(c))
+		err = errors.Join(err, s.runtime(&c.row).destroy(ctx, c), cgroupdir.DestroySpec(c.id, c.row.CgroupsPath, c.row.Systemd))
 	} else {
 		err = errors.Join(err, in.removeState(ctx, c))
 	}

@@ -22,6 +22,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
 )
 
@@ -59,7 +61,7 @@ func (s *Server) writeBundle(id string, spec *specs.Spec) error {
 func (b *binary) call(ctx context.Context, c *container, streams stdio, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
 	defer cancel()
-	end := b.s.orphans.begin()
+	end := b.s.orphans.Begin()
 	defer end()
 	dir := b.s.bundle(c.id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -194,7 +196,7 @@ func (b *binary) console(c *container) (path string, receive func() (int, error)
 		}
 		master, rerr := -1, error(nil)
 		err = raw.Read(func(s uintptr) bool {
-			master, rerr = receiveConsole(int(s))
+			master, rerr = console.Receive(int(s))
 			return !errors.Is(rerr, unix.EAGAIN)
 		})
 		return master, errors.Join(err, rerr)
@@ -238,7 +240,7 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) error {
 			return undo(err)
 		}
 	}
-	if res.cgroups, err = processPaths(res.pid); err != nil {
+	if res.cgroups, err = cgroupdir.OfProcess(res.pid); err != nil {
 		if res.console >= 0 {
 			unix.Close(res.console)
 		}
@@ -266,7 +268,7 @@ func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launch
 	c.mu.Lock()
 	paths := c.row.Cgroups
 	c.mu.Unlock()
-	if frozen(paths) {
+	if cgroupdir.Frozen(paths) {
 		return res, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	dir := b.s.bundle(c.id)
@@ -355,8 +357,8 @@ func moveTree(pid int, paths map[string]string, dir, execID string) {
 	}
 	for range 10 {
 		moved := 0
-		for _, p := range append(family(pid, paths), marked(paths, execID)...) {
-			if !inCgroup(dir, p) && writeFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
+		for _, p := range append(cgroupdir.Family(pid, paths), marked(paths, execID)...) {
+			if !inCgroup(dir, p) && cgroupdir.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.Itoa(p)) == nil {
 				moved++
 			}
 		}
@@ -368,7 +370,7 @@ func moveTree(pid int, paths map[string]string, dir, execID string) {
 
 // marked are the processes of a container with an exec's mark in their environment.
 func marked(paths map[string]string, execID string) []int {
-	pids, err := cgroups.GetAllPids(members(paths))
+	pids, err := cgroups.GetAllPids(cgroupdir.Members(paths))
 	if err != nil {
 		return nil
 	}
@@ -453,5 +455,5 @@ func (b *binary) destroy(ctx context.Context, c *container) error {
 func (c *container) frozen() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return frozen(c.row.Cgroups)
+	return cgroupdir.Frozen(c.row.Cgroups)
 }

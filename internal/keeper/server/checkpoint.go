@@ -14,6 +14,8 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
 )
 
 // errGoneOn is what ends a checkpoint whose container has been let go on.
@@ -62,7 +64,7 @@ func (c *container) standStill(req *api.CheckpointRequest) error {
 	case r.Runtime != "":
 		return fmt.Errorf("checkpoint of container %s: its runtime is %s, and only those of the built-in runtime can be written down: %w",
 			c.id, r.Runtime, errdefs.ErrNotImplemented)
-	case frozen(r.Cgroups):
+	case cgroupdir.Frozen(r.Cgroups):
 		return fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	var err error
@@ -90,7 +92,7 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 		if err := lib.Pause(); err != nil {
 			return fmt.Errorf("freeze container %s: %w", c.id, err)
 		}
-		end := s.orphans.begin()
+		end := s.orphans.Begin()
 		defer end()
 		_, err := s.callCRIU(ctx, c, &criuCall{CRIU: req.Criu, Images: req.Images, Work: req.Work}, stdio{}, nil)
 		if err != nil {
@@ -110,7 +112,7 @@ func (s *Server) goOn(c *container, nonce string) error {
 	}
 	c.row.Checkpoint, c.still = "", nil
 	c.mu.Unlock()
-	unfreeze(r.Cgroups)
+	cgroupdir.Unfreeze(r.Cgroups)
 	c.change(func(r *row) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
 	if still != nil {
 		close(still)
@@ -138,15 +140,6 @@ func (s *Server) takeBack(c *container) {
 		}
 		_ = s.goOn(c, "")
 	})
-}
-
-// unfreeze lets all of a container go on.
-func unfreeze(paths map[string]string) {
-	if p, ok := paths[""]; ok {
-		freeze(p, false)
-		return
-	}
-	thaw(paths)
 }
 
 // standing is closed when the checkpoint ends that the container stands still for; nil: none does.
@@ -187,18 +180,18 @@ func (r *inProcess) restore(c *container, l *launch) error {
 	if err := os.MkdirAll(call.Work, 0o700); err != nil {
 		return err
 	}
-	var console *os.File
+	var terminal *os.File
 	sock := -1
 	if l.spec.Process.Terminal {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return os.NewSyscallError("socketpair", err)
 		}
-		sock, console = fds[0], os.NewFile(uintptr(fds[1]), "console")
+		sock, terminal = fds[0], os.NewFile(uintptr(fds[1]), "console")
 		defer unix.Close(sock)
-		defer console.Close()
+		defer terminal.Close()
 	}
-	got, err := r.s.callCRIU(context.Background(), c, call, l.io, console)
+	got, err := r.s.callCRIU(context.Background(), c, call, l.io, terminal)
 	if err == nil {
 		res.pid = got.PID
 		if l.spec.Process.NoNewPrivileges && mayGain(got.PID) {
@@ -208,14 +201,14 @@ func (r *inProcess) restore(c *container, l *launch) error {
 		if sock >= 0 {
 			_ = unix.SetNonblock(sock, true) // it has been sent by now
 			var cerr error
-			res.console, cerr = receiveConsole(sock)
+			res.console, cerr = console.Receive(sock)
 			err = errors.Join(err, cerr)
 		}
 		if err == nil {
 			err = r.with(c, func(lib *libcontainer.Container) error {
 				st, err := lib.State()
 				if err == nil {
-					res.cgroups = keepPaths(st.CgroupPaths)
+					res.cgroups = cgroupdir.Kept(st.CgroupPaths)
 				}
 				return err
 			})

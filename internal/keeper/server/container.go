@@ -12,6 +12,7 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/wire"
@@ -151,7 +152,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	}
 	oom := c.s.oom.end(paths)
 	// In a PID namespace of its own the kernel has killed the rest; in a shared one it lives on.
-	if err := killAll(paths); err != nil {
+	if err := cgroupdir.KillAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
 	c.change(func(r *row) {

@@ -5,20 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/cgroups"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
@@ -190,7 +186,7 @@ func (p *process) fail(err error) {
 
 func (p *process) start(spec *specs.Process, files map[wire.Role]int, session string, timeout time.Duration) {
 	c := p.c
-	end := c.s.orphans.begin()
+	end := c.s.orphans.Begin()
 	defer end()
 	c.s.limits.fitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -206,7 +202,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		l.subDir, l.sub = subCgroup(r.Cgroups, "berth-exec-"+p.row.ExecID)
+		l.subDir, l.sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.row.ExecID)
 		c.mu.Lock()
 		p.row.Cgroup = l.subDir
 		p.row.Ends, p.row.Deadline = monotonic()+timeout, time.Now().Add(timeout)
@@ -229,8 +225,8 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 			p.timer.Stop()
 		}
 		if l.subDir != "" {
-			_ = killCgroup(l.subDir)
-			removeCgroup(l.subDir)
+			_ = cgroupdir.Kill(l.subDir)
+			cgroupdir.Remove(l.subDir)
 		}
 		c.mu.Lock()
 		late := p.row.TimedOut && !spec.Terminal
@@ -350,7 +346,7 @@ func (p *process) ended(exit pidfd.Exit) {
 		proc.Close()
 	}
 	if dir != "" {
-		removeCgroup(dir)
+		cgroupdir.Remove(dir)
 	}
 	close(p.done)
 }
@@ -371,12 +367,12 @@ func (p *process) kill(timeout bool) {
 	switch {
 	case dir != "":
 		// Also while it is being started: it is in this cgroup from the moment that it can run anything.
-		if err := killCgroup(dir); err != nil {
+		if err := cgroupdir.Kill(dir); err != nil {
 			c.log.Error("kill exec", "exec", p.row.ExecID, "error", err)
 		}
 	case proc != nil:
 		for range 5 {
-			pids := family(pid, paths)
+			pids := cgroupdir.Family(pid, paths)
 			for _, q := range pids {
 				_ = unix.Kill(q, unix.SIGKILL)
 			}
@@ -388,43 +384,6 @@ func (p *process) kill(timeout bool) {
 	if proc != nil {
 		_ = proc.Signal(unix.SIGKILL)
 	}
-}
-
-// family lists the processes of a container that an exec has started and that can still be told to be its own: its
-// session, and its descendants.
-func family(pid int, paths map[string]string) []int {
-	dir := members(paths)
-	if dir == "" {
-		return nil
-	}
-	pids, err := cgroups.GetAllPids(dir)
-	if err != nil {
-		return nil
-	}
-	parent, session := map[int]int{}, map[int]int{}
-	for _, q := range pids {
-		b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(q), "stat"))
-		if err != nil {
-			continue
-		}
-		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if len(f) < 4 || f[0] == "Z" {
-			continue
-		}
-		parent[q], _ = strconv.Atoi(f[1])
-		session[q], _ = strconv.Atoi(f[3])
-	}
-	var out []int
-	for q := range parent {
-		ours := session[q] == pid
-		for a, n := q, 0; !ours && a > 1 && n < 1000; a, n = parent[a], n+1 {
-			ours = a == pid
-		}
-		if ours {
-			out = append(out, q)
-		}
-	}
-	return out
 }
 
 func (s *Server) getExec(id *api.ExecID) (*process, error) {

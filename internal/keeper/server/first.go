@@ -18,6 +18,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
@@ -88,14 +90,14 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 	if join.Seen = setup.Seen(); !join.Seen {
 		setup.Mark = mark
 	}
-	var console consoleSocket
+	var sock console.Socket
 	if proc.Terminal {
-		if console, err = newConsoleSocket(); err != nil {
+		if sock, err = console.NewSocket(); err != nil {
 			return err
 		}
-		defer console.close()
+		defer sock.Close()
 	}
-	f, err := r.s.stages.Begin(setup, proc, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
+	f, err := r.s.stages.Begin(setup, proc, stage.Stdio{l.io.in, l.io.out, l.io.err}, sock.Theirs)
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,7 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 	if err := r.saveState(c, config, paths, pid, l); err != nil {
 		return err
 	}
-	res := launched{pid: pid, console: -1, cgroups: keepPaths(paths), join: join, setup: l.setup}
+	res := launched{pid: pid, console: -1, cgroups: cgroupdir.Kept(paths), join: join, setup: l.setup}
 	join.Cgroups = maps.Clone(paths)
 	custody := func() error {
 		if err := l.hold(res); err != nil {
@@ -149,7 +151,7 @@ func (r *inProcess) first(c *container, l *launch, config *configs.Config, join 
 	}
 	l.phases.end("limits")
 	if proc.Terminal {
-		if res.console, err = console.take(pid); err != nil {
+		if res.console, err = sock.Take(pid); err != nil {
 			return err
 		}
 		if err := custody(); err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules
-	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
@@ -27,7 +26,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/stage"
 )
 
@@ -175,7 +177,7 @@ func (r *inProcess) run(ctx context.Context, c *container, l *launch) error {
 	l.phases.end("init")
 	if err == nil {
 		if st, err := lib.State(); err == nil {
-			res.cgroups = keepPaths(st.CgroupPaths)
+			res.cgroups = cgroupdir.Kept(st.CgroupPaths)
 			if join != nil {
 				join.Cgroups = maps.Clone(st.CgroupPaths)
 				res.join = join
@@ -263,16 +265,16 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 	}
 	defer nothing.Close()
 	p.Stdin, p.Stdout, p.Stderr = orElse(l.io.in, nothing), orElse(l.io.out, nothing), orElse(l.io.err, nothing)
-	var console consoleSocket
+	var sock console.Socket
 	if terminal.Terminal {
-		if console, err = newConsoleSocket(); err != nil {
+		if sock, err = console.NewSocket(); err != nil {
 			return res, err
 		}
-		defer console.close()
-		p.ConsoleSocket = console.theirs
+		defer sock.Close()
+		p.ConsoleSocket = sock.Theirs
 	}
 	p.SubCgroupPaths = l.sub
-	over := endWith(ctx, l.io.in, l.io.out, l.io.err, nothing, console.theirs)
+	over := endWith(ctx, l.io.in, l.io.out, l.io.err, nothing, sock.Theirs)
 	err = lib.Start(p)
 	over()
 	if err != nil {
@@ -284,7 +286,7 @@ func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Pro
 	}
 	res.pid = pid
 	if terminal.Terminal {
-		if res.console, err = console.take(pid); err != nil {
+		if res.console, err = sock.Take(pid); err != nil {
 			_, _ = p.Wait()
 			return res, err
 		}
@@ -412,7 +414,7 @@ func endWith(ctx context.Context, files ...*os.File) (over func()) {
 
 // killUsers passes over what this process has forked and not executed yet: that has all of its files.
 func killUsers(held []os.FileInfo) {
-	for _, pid := range children() {
+	for _, pid := range procfs.Children() {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil || !bytes.HasSuffix(line, []byte("\x00init\x00")) {
 			continue
@@ -507,7 +509,7 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 		lib, err = libcontainer.Load(r.s.stateRoot(), c.id)
 		if errors.Is(err, libcontainer.ErrNotExist) {
 			// It was cut off before libcontainer wrote its state down.
-			if err := r.destroyCgroup(c); err != nil {
+			if err := cgroupdir.DestroySpec(c.id, c.row.CgroupsPath, c.row.Systemd); err != nil {
 				return err
 			}
 			return os.RemoveAll(dir)
@@ -517,7 +519,7 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 			c.mu.Lock()
 			kept := maps.Clone(c.row.Cgroups)
 			c.mu.Unlock()
-			if err := errors.Join(r.destroyCgroup(c), killAll(kept), cgroups.RemovePaths(kept)); err != nil {
+			if err := errors.Join(cgroupdir.DestroySpec(c.id, c.row.CgroupsPath, c.row.Systemd), cgroupdir.KillAll(kept), cgroups.RemovePaths(kept)); err != nil {
 				return err
 			}
 			return os.RemoveAll(dir)
@@ -528,33 +530,6 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 	}
 	c.lib = nil
 	return nil
-}
-
-// cgroup manages the cgroup that a spec names; nil if it names none.
-func (r *inProcess) cgroup(c *container) (cgroups.Manager, error) {
-	if c.row.CgroupsPath == "" {
-		return nil, nil
-	}
-	spec := &specs.Spec{Linux: &specs.Linux{CgroupsPath: c.row.CgroupsPath}}
-	cg, err := specconv.CreateCgroupConfig(&specconv.CreateOpts{
-		CgroupName: c.id, UseSystemdCgroup: c.row.Systemd, Spec: spec,
-	}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return manager.New(cg)
-}
-
-// destroyCgroup removes the cgroup that a spec names, whoever may be in it.
-func (r *inProcess) destroyCgroup(c *container) error {
-	m, err := r.cgroup(c)
-	if err != nil || m == nil {
-		return err
-	}
-	if err := killAll(keepPaths(m.GetPaths())); err != nil {
-		return err
-	}
-	return m.Destroy()
 }
 
 // checkProcess refuses what no engine does.
@@ -741,15 +716,6 @@ func set[T any](to, from *T) {
 	}
 }
 
-// killStarting kills what is in the cgroup of a container that is being made.
-func (r *inProcess) killStarting(c *container) error {
-	m, err := r.cgroup(c)
-	if err != nil || m == nil {
-		return err
-	}
-	return killAll(keepPaths(m.GetPaths()))
-}
-
 // removeState removes a container of which there is a state directory and no row.
 func (r *inProcess) removeState(ctx context.Context, c *container) error {
 	lib, err := libcontainer.Load(r.s.stateRoot(), c.id)
@@ -758,10 +724,10 @@ func (r *inProcess) removeState(ctx context.Context, c *container) error {
 		if err != nil {
 			return err
 		}
-		if err := killAll(st.CgroupPaths); err != nil {
+		if err := cgroupdir.KillAll(st.CgroupPaths); err != nil {
 			return err
 		}
-		thaw(st.CgroupPaths)
+		cgroupdir.Thaw(st.CgroupPaths)
 		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
 			c.log.Warn("kill", "error", err)
 		}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/stage"
 )
@@ -203,14 +205,14 @@ func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled 
 		}
 	}
 	res := launched{console: -1}
-	var console consoleSocket
+	var sock console.Socket
 	if p.Terminal {
-		if console, err = newConsoleSocket(); err != nil {
+		if sock, err = console.NewSocket(); err != nil {
 			return true, err
 		}
-		defer console.close()
+		defer sock.Close()
 	}
-	f, err := r.enter(ctx, c, proc, t, p, stage.Stdio{l.io.in, l.io.out, l.io.err}, console.theirs)
+	f, err := r.enter(ctx, c, proc, t, p, stage.Stdio{l.io.in, l.io.out, l.io.err}, sock.Theirs)
 	if errors.Is(err, stage.ErrJoin) {
 		c.log.Debug("exec goes through libcontainer", "reason", err)
 		return false, nil
@@ -230,7 +232,7 @@ func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled 
 		return true, err
 	}
 	if p.Terminal {
-		if res.console, err = console.take(res.pid); err != nil {
+		if res.console, err = sock.Take(res.pid); err != nil {
 			return true, err
 		}
 	}
@@ -259,7 +261,7 @@ func (r *inProcess) enter(ctx context.Context, c *container, proc *pidfd.FD, t *
 	c.mu.Lock()
 	paths := c.row.Cgroups
 	c.mu.Unlock()
-	if frozen(paths) {
+	if cgroupdir.Frozen(paths) {
 		return nil, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	cerr := proc.Control(func(fd int) {

@@ -97,7 +97,7 @@ func (s *Server) appoint() error {
 		return err
 	}
 	defer out.Close()
-	s.orphans.begin() // it is reaped by whoever comes after this process
+	s.orphans.Begin() // it is reaped by whoever comes after this process
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start custodian: %w", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/procfs"
 )
 
 // removeWait bounds how long a container may take to die; Delete can be called again.
@@ -55,17 +57,17 @@ func (c *container) sleeper() string {
 	paths := c.row.Cgroups
 	c.mu.Unlock()
 	if len(paths) == 0 {
-		if m, err := (&inProcess{s: c.s}).cgroup(c); err == nil && m != nil {
-			paths = keepPaths(m.GetPaths())
+		if m, err := cgroupdir.OfSpec(c.id, c.row.CgroupsPath, c.row.Systemd); err == nil && m != nil {
+			paths = cgroupdir.Kept(m.GetPaths())
 		}
 	}
-	dir := members(paths)
+	dir := cgroupdir.Members(paths)
 	if dir == "" {
 		return ""
 	}
 	pids, _ := cgroups.GetAllPids(dir)
 	for _, pid := range pids {
-		if f := status(pid); len(f) > 0 && f[0] == "D" {
+		if f := procfs.Status(pid); len(f) > 0 && f[0] == "D" {
 			return fmt.Sprintf(": process %d waits uninterruptibly, for a file system that does not answer or a device", pid)
 		}
 	}
@@ -92,21 +94,21 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	all = all || c.row.Join == nil || !c.row.Join.OwnProcesses
 	c.mu.Unlock()
 	if state == keeper.StateStarting {
-		return false, (&inProcess{s: c.s}).killStarting(c)
+		return false, cgroupdir.KillSpec(c.id, c.row.CgroupsPath, c.row.Systemd)
 	}
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return false, err
 	}
-	thaw(paths)
+	cgroupdir.Thaw(paths)
 	if !all {
 		return false, nil
 	}
-	return false, killAll(paths)
+	return false, cgroupdir.KillAll(paths)
 }
 
 // clean removes what is left of a container whose processes are dead.
 func (s *Server) clean(ctx context.Context, c *container) error {
-	end := s.orphans.begin()
+	end := s.orphans.Begin()
 	defer end()
 	c.mu.Lock()
 	r := c.row
@@ -129,10 +131,10 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := killAll(r.Cgroups); err != nil {
+		if err := cgroupdir.KillAll(r.Cgroups); err != nil {
 			return err
 		}
-		thaw(r.Cgroups)
+		cgroupdir.Thaw(r.Cgroups)
 		if err := s.runtime(&r).destroy(ctx, c); err != nil {
 			return fmt.Errorf("remove container %s: %w", c.id, err)
 		}
@@ -140,7 +142,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	if r.Runtime != "" {
 		// What the binary does not know of: cgroups of execs, and all of it if it lost its state.
 		for k, p := range r.Cgroups {
-			if members(map[string]string{k: p}) != "" {
+			if cgroupdir.Members(map[string]string{k: p}) != "" {
 				if err := cgroups.RemovePath(p); err != nil {
 					c.log.Warn("remove cgroup", "path", p, "error", err)
 				}
@@ -219,31 +221,11 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		if err := c.signal(sig); err != nil {
 			return err
 		}
-	} else if err := signalAll(paths, sig); err != nil {
+	} else if err := cgroupdir.SignalAll(paths, sig); err != nil {
 		return err
 	}
 	if sig == unix.SIGKILL {
-		thaw(paths)
-	}
-	return nil
-}
-
-func signalAll(paths map[string]string, sig unix.Signal) error {
-	dir := members(paths)
-	if dir == "" {
-		return nil
-	}
-	if sig == unix.SIGKILL {
-		return killCgroup(dir)
-	}
-	pids, err := cgroups.GetAllPids(dir)
-	if err != nil {
-		return err
-	}
-	for _, pid := range pids {
-		if pid != os.Getpid() {
-			_ = unix.Kill(pid, sig)
-		}
+		cgroupdir.Thaw(paths)
 	}
 	return nil
 }

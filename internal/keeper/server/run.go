@@ -20,6 +20,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/wire"
 )
 
@@ -110,7 +111,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 
 // start is the start itself: intent first, then pipes, process, pumps.
 func (c *container) start(l *launch) {
-	end := c.s.orphans.begin()
+	end := c.s.orphans.Begin()
 	err := c.launch(l)
 	if err != nil {
 		c.log.Info("container did not start", "name", c.row.Name, "error", err)
@@ -209,7 +210,7 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
 	r.Join, r.Setup = res.join, res.setup
 	if r.Setup.Engine != keeper.EngineStage {
-		r.Waits = commandLine(res.pid)
+		r.Waits = procfs.CommandLine(res.pid)
 	}
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()

@@ -18,6 +18,7 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/orphan"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -40,7 +41,7 @@ type Server struct {
 	image      uint32 // upgrades in place so far
 	startedAt  time.Time
 	lock       *os.File
-	orphans    *orphans
+	orphans    *orphan.Reaper
 	oom        oomLedger
 	limits     limits
 	seccomp    interned
@@ -134,7 +135,7 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	s.limits = ownLimits(s.log)
-	s.orphans = newOrphans(s.owns, s.log)
+	s.orphans = orphan.New(s.owns, s.log)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
@@ -181,7 +182,7 @@ func (s *Server) acquire() error {
 
 // Serve answers until the context ends. Containers outlive it.
 func (s *Server) Serve(ctx context.Context) error {
-	go s.orphans.run()
+	go s.orphans.Run()
 	if err := s.listen(); err != nil {
 		return err
 	}

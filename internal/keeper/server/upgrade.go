@@ -96,7 +96,7 @@ func (s *Server) replace() error {
 func (s *Server) checkBinary() error {
 	ctx, cancel := context.WithTimeout(context.Background(), checkProgWait)
 	defer cancel()
-	end := s.orphans.begin()
+	end := s.orphans.Begin()
 	defer end()
 	out, err := exec.CommandContext(ctx, s.cfg.Binary, "--state-format").Output()
 	if err != nil {

@@ -1,26 +1,25 @@
-package server
+// Package orphan reaps the children of the keeper that nothing in the keeper waits for.
+package orphan
 
 import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/procfs"
 )
 
-// orphans reaps children of this process that nobody waits for: daemons of containers in the node's PID namespace, and
+// Reaper reaps children of this process that nobody waits for: daemons of containers in the node's PID namespace, and
 // others that the kernel hands to a subreaper.
 //
 // A zombie may belong to a start that is under way (libcontainer and os/exec wait for theirs). So one is reaped only
 // when it has been seen by two looks, everything that was under way at the first has ended, and no row has it.
-type orphans struct {
+type Reaper struct {
 	owns func(pid int) bool
 	log  *slog.Logger
 	wake chan os.Signal
@@ -33,15 +32,16 @@ type orphans struct {
 
 const orphanLook = 200 * time.Millisecond
 
-func newOrphans(owns func(int) bool, log *slog.Logger) *orphans {
-	return &orphans{
+// New makes a reaper. owns says whether somebody waits for a process.
+func New(owns func(int) bool, log *slog.Logger) *Reaper {
+	return &Reaper{
 		owns: owns, log: log, wake: make(chan os.Signal, 1),
 		underway: map[uint64]struct{}{}, seen: map[int]uint64{},
 	}
 }
 
-// begin is called before anything that makes children of its own, end when it has waited for them or put them into a row.
-func (o *orphans) begin() (end func()) {
+// Begin is called before anything that makes children of its own, end when it has waited for them or put them into a row.
+func (o *Reaper) Begin() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last++
@@ -54,7 +54,8 @@ func (o *orphans) begin() (end func()) {
 	}
 }
 
-func (o *orphans) run() {
+// Run reaps for as long as this process lives.
+func (o *Reaper) Run() {
 	signal.Notify(o.wake, unix.SIGCHLD)
 	for again := true; ; {
 		if again {
@@ -72,14 +73,14 @@ func (o *orphans) run() {
 }
 
 // look is true if there are zombies left.
-func (o *orphans) look() bool {
+func (o *Reaper) look() bool {
 	if !anyZombie() {
 		o.mu.Lock()
 		clear(o.seen)
 		o.mu.Unlock()
 		return false
 	}
-	zombies := zombies()
+	zombies := procfs.Zombies()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := map[int]uint64{}
@@ -104,7 +105,7 @@ func (o *orphans) look() bool {
 }
 
 // busy says whether something that began no later than n is under way.
-func (o *orphans) busy(n uint64) bool {
+func (o *Reaper) busy(n uint64) bool {
 	for b := range o.underway {
 		if b <= n {
 			return true
@@ -118,50 +119,4 @@ func anyZombie() bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && (*[2]int32)(unsafe.Pointer(&info))[0] != 0
-}
-
-// children lists the children of this process.
-func children() []int {
-	var pids []int
-	lists, _ := filepath.Glob("/proc/self/task/*/children") // CONFIG_PROC_CHILDREN
-	for _, l := range lists {
-		b, _ := os.ReadFile(l)
-		for _, f := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(f); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	if len(lists) > 0 {
-		return pids
-	}
-	self := strconv.Itoa(os.Getpid())
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if f := status(pid); len(f) > 1 && f[1] == self {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// zombies lists the children that have ended.
-func zombies() []int {
-	return slices.DeleteFunc(children(), func(pid int) bool {
-		f := status(pid)
-		return len(f) < 2 || f[0] != "Z"
-	})
-}
-
-// status are the state of a process, its parent, and what else proc_pid_stat(5) has behind the name.
-func status(pid int) []string {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 }

@@ -1,0 +1,301 @@
+// Package cgroupdir works on the directories of a container's cgroups: it finds, signals, freezes and kills the processes in them. Paths are
+// maps of directories by controller (cgroup v1), or with the one directory under "" (v2).
+package cgroupdir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // device rules
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/procfs"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// keptControllers are the v1 hierarchies that the keeper itself looks into.
+var keptControllers = []string{"freezer", "memory", "pids", "devices", "systemd"}
+
+// Kept picks what a row needs of a container's cgroup paths.
+func Kept(paths map[string]string) map[string]string {
+	m := map[string]string{}
+	// With v1 hierarchies there may be an empty v2 one beside them, which libcontainer also calls "".
+	if cgroups.IsCgroup2UnifiedMode() {
+		m[""] = paths[""]
+		return m
+	}
+	for _, k := range keptControllers {
+		if p := paths[k]; p != "" {
+			m[k] = p
+		}
+	}
+	return m
+}
+
+// OfProcess are the directories of the cgroups that a process is in.
+func OfProcess(pid int) (map[string]string, error) {
+	rel, err := cgroups.ParseCgroupFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	paths := map[string]string{}
+	if cgroups.IsCgroup2UnifiedMode() {
+		paths[""] = filepath.Join(cgroupRoot, rel[""])
+		return paths, nil
+	}
+	for _, k := range keptControllers {
+		name := k
+		if k == "systemd" {
+			name = "name=systemd"
+		}
+		p, ok := rel[name]
+		if !ok {
+			continue
+		}
+		if mnt, err := cgroups.FindCgroupMountpoint("", name); err == nil {
+			paths[k] = filepath.Join(mnt, p)
+		}
+	}
+	return paths, nil
+}
+
+// Members is the directory whose processes are the container's: the freezer's, else any. It is empty where the
+// container has none of its own, which a root of a hierarchy never is.
+func Members(paths map[string]string) string {
+	for _, k := range append([]string{""}, keptControllers...) {
+		rel, ok := strings.CutPrefix(paths[k], cgroupRoot+"/")
+		if ok && rel != "" && (k == "" || strings.Contains(rel, "/")) {
+			return paths[k]
+		}
+	}
+	return ""
+}
+
+// killRounds bounds killing in a cgroup that forks meanwhile.
+const killRounds = 100
+
+// KillAll ends every process in the container's cgroup and below it.
+func KillAll(paths map[string]string) error {
+	dir := Members(paths)
+	if dir == "" {
+		return nil
+	}
+	return Kill(dir)
+}
+
+// Kill ends every process in the directory of a cgroup and below it.
+func Kill(dir string) error {
+	if pids, err := cgroups.GetAllPids(dir); err == nil {
+		if len(pids) == 0 {
+			return nil
+		}
+		if slices.Contains(pids, os.Getpid()) {
+			return fmt.Errorf("cgroup %s is the keeper's own", dir)
+		}
+	}
+	// cgroup.kill (Linux 5.14, v2 only) takes all at once, forks included.
+	if err := WriteFile(filepath.Join(dir, "cgroup.kill"), "1"); err == nil || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	for round := range killRounds {
+		pids, err := cgroups.GetAllPids(dir)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || err == nil && len(pids) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if round > 2 {
+			Freeze(dir, true) // it forks faster than it is killed
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+		Freeze(dir, false)
+		time.Sleep(time.Duration(min(round, 20)) * time.Millisecond)
+	}
+	return fmt.Errorf("processes in %s do not end", dir)
+}
+
+// Freeze freezes or thaws, where the directory is one of a hierarchy that can. Thawing what is not frozen costs nothing.
+func Freeze(dir string, on bool) {
+	v1, v2 := "THAWED", "0"
+	if on {
+		v1, v2 = "FROZEN", "1"
+	} else if b, err := os.ReadFile(filepath.Join(dir, "freezer.state")); err == nil && strings.TrimSpace(string(b)) == v1 {
+		return
+	}
+	if err := WriteFile(filepath.Join(dir, "freezer.state"), v1); err != nil {
+		_ = WriteFile(filepath.Join(dir, "cgroup.freeze"), v2)
+	}
+}
+
+// Thaw lets a killed container die: on v1 a frozen process does not.
+func Thaw(paths map[string]string) {
+	if p := paths["freezer"]; p != "" {
+		Freeze(p, false)
+	}
+}
+
+// Frozen says whether the container is paused.
+func Frozen(paths map[string]string) bool {
+	if p, ok := paths[""]; ok {
+		b, err := os.ReadFile(filepath.Join(p, "cgroup.freeze"))
+		return err == nil && strings.TrimSpace(string(b)) == "1"
+	}
+	b, err := os.ReadFile(filepath.Join(paths["freezer"], "freezer.state"))
+	return paths["freezer"] != "" && err == nil && strings.TrimSpace(string(b)) != "THAWED"
+}
+
+// WriteFile writes to a file of a cgroup and does not make one.
+func WriteFile(path, data string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	_, err = unix.Write(fd, []byte(data))
+	return err
+}
+
+// Sub makes a cgroup for one exec in the container's, in the one hierarchy that is needed to find its processes.
+// It returns the directory and what libcontainer is to be told; an empty directory where none can be made.
+func Sub(paths map[string]string, name string) (dir string, sub map[string]string) {
+	controller := "freezer"
+	base := paths[controller]
+	if p, ok := paths[""]; ok {
+		controller, base = "", p
+	}
+	if base == "" {
+		return "", nil
+	}
+	dir = filepath.Join(base, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", nil
+	}
+	return dir, map[string]string{controller: name}
+}
+
+// Remove removes an exec's cgroup. One that still has processes goes with the container.
+func Remove(dir string) {
+	for i := range 5 {
+		if err := unix.Rmdir(dir); err != unix.EBUSY {
+			return
+		}
+		if pids, err := cgroups.GetAllPids(dir); err != nil || len(pids) > 0 {
+			return
+		}
+		time.Sleep(time.Duration(i) * time.Millisecond) // the kernel is still busy with the last one
+	}
+}
+
+// SignalAll sends a signal to every process of the container.
+func SignalAll(paths map[string]string, sig unix.Signal) error {
+	dir := Members(paths)
+	if dir == "" {
+		return nil
+	}
+	if sig == unix.SIGKILL {
+		return Kill(dir)
+	}
+	pids, err := cgroups.GetAllPids(dir)
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if pid != os.Getpid() {
+			_ = unix.Kill(pid, sig)
+		}
+	}
+	return nil
+}
+
+// Unfreeze lets all of a container go on.
+func Unfreeze(paths map[string]string) {
+	if p, ok := paths[""]; ok {
+		Freeze(p, false)
+		return
+	}
+	Thaw(paths)
+}
+
+// Family lists the processes of a container that an exec has started and that can still be told to be its own: its
+// session, and its descendants.
+func Family(pid int, paths map[string]string) []int {
+	dir := Members(paths)
+	if dir == "" {
+		return nil
+	}
+	pids, err := cgroups.GetAllPids(dir)
+	if err != nil {
+		return nil
+	}
+	parent, session := map[int]int{}, map[int]int{}
+	for _, q := range pids {
+		f := procfs.Status(q)
+		if len(f) < 4 || f[0] == "Z" {
+			continue
+		}
+		parent[q], _ = strconv.Atoi(f[1])
+		session[q], _ = strconv.Atoi(f[3])
+	}
+	var out []int
+	for q := range parent {
+		ours := session[q] == pid
+		for a, n := q, 0; !ours && a > 1 && n < 1000; a, n = parent[a], n+1 {
+			ours = a == pid
+		}
+		if ours {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// OfSpec returns the manager of the cgroup that a container's specification names by linux.cgroupsPath; nil if it names none. systemd says
+// whether the path is slice:prefix:name.
+func OfSpec(id, cgroupsPath string, systemd bool) (cgroups.Manager, error) {
+	if cgroupsPath == "" {
+		return nil, nil
+	}
+	spec := &specs.Spec{Linux: &specs.Linux{CgroupsPath: cgroupsPath}}
+	cg, err := specconv.CreateCgroupConfig(&specconv.CreateOpts{
+		CgroupName: id, UseSystemdCgroup: systemd, Spec: spec,
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return manager.New(cg)
+}
+
+// KillSpec kills what is in the cgroup that a specification names.
+func KillSpec(id, cgroupsPath string, systemd bool) error {
+	m, err := OfSpec(id, cgroupsPath, systemd)
+	if err != nil || m == nil {
+		return err
+	}
+	return KillAll(Kept(m.GetPaths()))
+}
+
+// DestroySpec removes the cgroup that a specification names, whoever may be in it.
+func DestroySpec(id, cgroupsPath string, systemd bool) error {
+	m, err := OfSpec(id, cgroupsPath, systemd)
+	if err != nil || m == nil {
+		return err
+	}
+	if err := KillAll(Kept(m.GetPaths())); err != nil {
+		return err
+	}
+	return m.Destroy()
+}

@@ -1,0 +1,71 @@
+// Package procfs reads what the keeper needs to know of processes from /proc.
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Children lists the children of this process, zombies included.
+func Children() []int {
+	var pids []int
+	lists, _ := filepath.Glob("/proc/self/task/*/children") // CONFIG_PROC_CHILDREN
+	for _, l := range lists {
+		b, _ := os.ReadFile(l)
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	if len(lists) > 0 {
+		return pids
+	}
+	self := strconv.Itoa(os.Getpid())
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if f := Status(pid); len(f) > 1 && f[1] == self {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Zombies lists the children of this process that have ended and have not been reaped.
+func Zombies() []int {
+	return slices.DeleteFunc(Children(), func(pid int) bool {
+		f := Status(pid)
+		return len(f) < 2 || f[0] != "Z"
+	})
+}
+
+// Status returns the fields of /proc/PID/stat behind the process's name, see proc_pid_stat(5): its state is the first one, its parent the
+// second, its process group the third, its session the fourth. It is nil for a process that is gone.
+func Status(pid int) []string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+}
+
+// maxCommandLine bounds what CommandLine returns, which the keeper writes into its records.
+const maxCommandLine = 1 << 10
+
+// CommandLine returns the first KiB of a process's arguments, each with a zero byte behind it. It is empty for a process that has ended,
+// or has no arguments.
+func CommandLine(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return ""
+	}
+	return string(b[:min(len(b), maxCommandLine)])
+}
