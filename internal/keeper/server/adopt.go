@@ -16,6 +16,7 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -26,7 +27,7 @@ const adoptGrace = 10 * time.Second
 
 // inherit goes on with the table that a dead keeper of this directory has left.
 func (s *Server) inherit() error {
-	rows, lost, err := s.load()
+	rows, lost, err := s.table.Load()
 	if err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func (s *Server) inherit() error {
 			}
 		}
 		// In both files again, whichever was spoilt or had not been written.
-		if err := s.save(&c.row); err != nil {
+		if err := s.table.Save(&c.row); err != nil {
 			c.log.Error("save row of the table", "error", err)
 		}
 		if c.row.State == keeper.StateStarting {
@@ -146,7 +147,7 @@ func (s *Server) abort(c *container) {
 	if c.row.Reaper {
 		s.removePodInit(&c.row)
 	}
-	_ = s.forget(c.id)
+	_ = s.table.Forget(c.id)
 }
 
 // watchOrphan waits for a process that is no child of this one, by its pidfd (which it takes over) or its number.
@@ -185,13 +186,13 @@ func (s *Server) adopt(js []byte, token string) error {
 	if err != nil {
 		return err
 	}
-	var k kept
+	var k record.Kept
 	if err := json.Unmarshal(js, &k); err != nil {
 		closeAll(files)
 		return fmt.Errorf("row: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	switch {
-	case k.Container != nil && checkID("container", k.Container.ID) == nil:
+	case k.Container != nil && record.CheckID("container", k.Container.ID) == nil:
 		c := s.adoptRow(k.Container)
 		if c == nil {
 			closeAll(files)
@@ -201,7 +202,7 @@ func (s *Server) adopt(js []byte, token string) error {
 		s.give(c)
 		s.publish(c.id)
 		return nil
-	case k.Exec != nil && checkID("exec", k.Exec.ExecID) == nil:
+	case k.Exec != nil && record.CheckID("exec", k.Exec.ExecID) == nil:
 		return s.adoptExec(k.Exec, files)
 	}
 	closeAll(files)
@@ -211,7 +212,7 @@ func (s *Server) adopt(js []byte, token string) error {
 // adoptRow finds the container of a kept row. It is nil where there is none any more. A container that is not in the table has been
 // removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever keeps something of it has not
 // heard of that from a keeper that was killed. Only where the table was lost, or where its program runs, is its row made anew.
-func (s *Server) adoptRow(r *row) *container {
+func (s *Server) adoptRow(r *record.Container) *container {
 	lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID)
 	s.mu.Lock()
 	c, ok := s.containers[r.ID]
@@ -237,7 +238,7 @@ func (s *Server) adoptRow(r *row) *container {
 	}
 	s.containers[r.ID] = c
 	s.mu.Unlock()
-	c.change(func(*row) {})
+	c.change(func(*record.Container) {})
 	return c
 }
 
@@ -293,7 +294,7 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 	}
 }
 
-func (s *Server) adoptExec(r *execRow, files map[wire.Role]int) error {
+func (s *Server) adoptExec(r *record.Exec, files map[wire.Role]int) error {
 	fd, ok := files[wire.RolePidfd]
 	delete(files, wire.RolePidfd)
 	closeAll(files)
@@ -360,7 +361,7 @@ const stageWait = 2 * time.Second
 
 // arm sets the timer of an exec that has a deadline.
 func (p *process) arm() {
-	if left, limited := p.row.left(); limited {
+	if left, limited := p.row.Left(); limited {
 		p.timer = time.AfterFunc(left, func() { p.kill(true) })
 	}
 }

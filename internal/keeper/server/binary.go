@@ -25,6 +25,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
+	"berth/internal/keeper/record"
 )
 
 // binary makes containers with an OCI runtime's command line, as runc and crun have it.
@@ -205,7 +206,7 @@ func (b *binary) console(c *container) (path string, receive func() (int, error)
 }
 
 func (b *binary) run(ctx context.Context, c *container, l *launch) error {
-	res := launched{console: -1, setup: ociSetup(b.path)}
+	res := launched{console: -1, setup: record.OCISetup(b.path)}
 	spec := *l.spec
 	spec.Version = bundleVersion
 	if err := b.s.writeBundle(c.id, &spec); err != nil {

@@ -16,6 +16,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
+	"berth/internal/keeper/record"
 )
 
 // errGoneOn is what ends a checkpoint whose container has been let go on.
@@ -68,7 +69,7 @@ func (c *container) standStill(req *api.CheckpointRequest) error {
 		return fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
 	var err error
-	c.change(func(r *row) {
+	c.change(func(r *record.Container) {
 		if r.Checkpoint != "" {
 			err = fmt.Errorf("a checkpoint of container %s is under way: %w", c.id, errdefs.ErrFailedPrecondition)
 			return
@@ -113,7 +114,7 @@ func (s *Server) goOn(c *container, nonce string) error {
 	c.row.Checkpoint, c.still = "", nil
 	c.mu.Unlock()
 	cgroupdir.Unfreeze(r.Cgroups)
-	c.change(func(r *row) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
+	c.change(func(r *record.Container) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
 	if still != nil {
 		close(still)
 	}

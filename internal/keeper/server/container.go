@@ -15,6 +15,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/wire"
 )
 
@@ -30,10 +31,10 @@ type container struct {
 	flushed chan struct{} // closed when all output is in the log
 
 	mu      sync.Mutex
-	row     row
-	held    *row      // what row will be once the program begins; nil: it has, or is not set up
-	runErr  error     // why the start failed; valid once started is closed
-	proc    *pidfd.FD // nil: not running, or unknown after another keeper's death
+	row     record.Container
+	held    *record.Container // what row will be once the program begins; nil: it has, or is not set up
+	runErr  error             // why the start failed; valid once started is closed
+	proc    *pidfd.FD         // nil: not running, or unknown after another keeper's death
 	out     *logpump.Log
 	pumps   map[logpump.Stream]*logpump.Pump
 	stdin   int // the write end of the container's input; -1: none
@@ -58,7 +59,7 @@ type container struct {
 	lib   *libcontainer.Container
 }
 
-func (s *Server) newContainer(r row) *container {
+func (s *Server) newContainer(r record.Container) *container {
 	return &container{
 		s: s, id: r.ID, row: r, stdin: -1,
 		log:     s.log.With("container", r.ID, "pod", r.PodID),
@@ -86,25 +87,22 @@ func (c *container) owns(pid int) bool {
 func (c *container) status() keeper.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.row.status()
-}
-
-func (r *row) status() keeper.Status {
+	r := &c.row
 	return keeper.Status{
 		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
-		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.setup(),
+		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.StatusSetup(),
 	}
 }
 
 // change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
-func (c *container) change(fn func(r *row)) {
+func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
 		c.s.publish(c.id)
 	}
 }
 
 // alter is change without telling. It is false for a container that is off the table.
-func (c *container) alter(fn func(r *row)) bool {
+func (c *container) alter(fn func(r *record.Container)) bool {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	c.mu.Lock()
@@ -115,7 +113,7 @@ func (c *container) alter(fn func(r *row)) bool {
 	if removed {
 		return false
 	}
-	if err := c.s.save(&r); err != nil {
+	if err := c.s.table.Save(&r); err != nil {
 		c.log.Error("save row of the table", "error", err)
 	}
 	return true
@@ -155,7 +153,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	if err := cgroupdir.KillAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
-	c.change(func(r *row) {
+	c.change(func(r *record.Container) {
 		r.State, r.FinishedAt, r.ExitCode = keeper.StateExited, at, exit.Code
 		r.Lost = !exit.Known
 		r.OOMKilled = oom > 0 && exit.Code == 128+int(unix.SIGKILL)
@@ -216,7 +214,7 @@ func (c *container) drain() {
 		out.Finish()
 	}
 	c.s.release(c.id)
-	c.change(func(r *row) { r.LogDone = true })
+	c.change(func(r *record.Container) { r.LogDone = true })
 	close(c.flushed)
 }
 

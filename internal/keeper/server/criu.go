@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/keeper/record"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -127,7 +129,7 @@ func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io 
 	}
 	theirs.Close()
 	if !call.Restore {
-		c.change(func(r *row) { r.CheckpointGroup = cmd.Process.Pid })
+		c.change(func(r *record.Container) { r.CheckpointGroup = cmd.Process.Pid })
 	}
 	select {
 	case err = <-waited:
@@ -354,7 +356,7 @@ func (call *criuCall) options() *libcontainer.CriuOpts {
 
 func (call *criuCall) restore(res *criuResult) error {
 	s := &Server{cfg: Config{Dir: call.Dir}}
-	c := &container{s: s, id: call.ID, row: row{ID: call.ID, Systemd: call.Systemd}}
+	c := &container{s: s, id: call.ID, row: record.Container{ID: call.ID, Systemd: call.Systemd}}
 	config, err := (&inProcess{s: s}).config(c, call.Spec)
 	if err != nil {
 		return err

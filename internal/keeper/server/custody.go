@@ -11,6 +11,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/wire"
 )
 
@@ -49,7 +50,7 @@ func (c *container) keepsake() (_ *wire.Packet, err error) {
 	if c.removed || r.LogDone || r.State == keeper.StateStarting {
 		return nil, nil
 	}
-	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: mustJSON(kept{Container: r})}
+	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: record.JSON(record.Kept{Container: r})}
 	defer func() {
 		if err != nil {
 			p.CloseFiles()
@@ -88,7 +89,7 @@ func (p *process) keepsake() (_ *wire.Packet, err error) {
 	if p.proc == nil {
 		return nil, nil
 	}
-	k := &wire.Packet{Kind: wire.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: mustJSON(kept{Exec: &p.row})}
+	k := &wire.Packet{Kind: wire.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Kept{Exec: &p.row})}
 	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, wire.RolePidfd, fd) })
 	return k, err
 }

@@ -16,6 +16,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -29,7 +30,7 @@ type process struct {
 	endedAt time.Time
 
 	// Guarded by container.mu.
-	row    execRow
+	row    record.Exec
 	proc   *pidfd.FD
 	timer  *time.Timer
 	killed bool               // kill it as soon as it has started
@@ -53,7 +54,7 @@ const (
 
 func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
 	defer s.discard(req.Token)
-	if err := checkID("exec", req.ExecId); err != nil {
+	if err := record.CheckID("exec", req.ExecId); err != nil {
 		return nil, err
 	}
 	if err := s.begin(); err != nil {
@@ -131,12 +132,12 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, err)
 	}
 	forgotten = c.forgetExecs()
-	p = newExec(c, execRow{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
+	p = newExec(c, record.Exec{ContainerID: c.id, ExecID: req.ExecId, Nonce: req.Nonce})
 	c.execs[req.ExecId] = p
 	return p, true, nil
 }
 
-func newExec(c *container, r execRow) *process {
+func newExec(c *container, r record.Exec) *process {
 	return &process{c: c, row: r, started: make(chan struct{}), done: make(chan struct{})}
 }
 
@@ -205,7 +206,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 		l.subDir, l.sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.row.ExecID)
 		c.mu.Lock()
 		p.row.Cgroup = l.subDir
-		p.row.Ends, p.row.Deadline = monotonic()+timeout, time.Now().Add(timeout)
+		p.row.Ends, p.row.Deadline = record.Monotonic()+timeout, time.Now().Add(timeout)
 		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
 		c.mu.Unlock()
 	}

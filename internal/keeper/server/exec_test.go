@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"berth/internal/keeper/record"
 )
 
 // The end of an exec that nobody has asked for yet is kept while there are others to forget. Seen to fail where any that has ended is
@@ -11,7 +13,7 @@ import (
 func TestEndsThatNobodyHasAskedForAreForgottenLast(t *testing.T) {
 	c := &container{execs: map[string]*process{}}
 	add := func(id string, ended time.Time) {
-		p := newExec(c, execRow{ExecID: id})
+		p := newExec(c, record.Exec{ExecID: id})
 		p.endedAt = ended
 		close(p.done)
 		c.execs[id] = p
@@ -21,7 +23,7 @@ func TestEndsThatNobodyHasAskedForAreForgottenLast(t *testing.T) {
 		add(fmt.Sprint("taken", i), now.Add(execTaken-execKnown))
 	}
 	add("waited for", now)
-	c.execs["runs"] = newExec(c, execRow{ExecID: "runs"})
+	c.execs["runs"] = newExec(c, record.Exec{ExecID: "runs"})
 	gone := c.forgetExecs()
 	if len(gone) < maxExecsKept/4 || len(c.execs)+len(gone) != maxExecsKept+2 {
 		t.Errorf("of %d, %d are forgotten and %d kept", maxExecsKept+2, len(gone), len(c.execs))

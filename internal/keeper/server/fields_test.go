@@ -16,7 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
 
@@ -220,7 +220,7 @@ func plain(t *testing.T) (*inProcess, *specs.Spec, *configs.Config, *libcontaine
 			Seccomp:   &specs.LinuxSeccomp{DefaultAction: specs.ActAllow},
 		},
 	}
-	config, err := r.config(r.s.newContainer(row{ID: "a"}), spec)
+	config, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {
 				if edit, ok := valid[place.name]; ok {
 					r, spec, _, _ = plain(t)
 					edit(spec.Linux)
-					config, err := r.config(r.s.newContainer(row{ID: "a"}), spec)
+					config, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -377,7 +377,7 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 		}
 		r, spec, _, _ := plain(t)
 		place.set(reflect.ValueOf(spec))
-		_, err := r.config(r.s.newContainer(row{ID: "a"}), spec)
+		_, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
 		if err == nil || !strings.Contains(err.Error(), place.rule.what) {
 			t.Errorf("%s: %v", place.name, err)
 		}
@@ -394,7 +394,7 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 	} {
 		r, spec, _, _ := plain(t)
 		edit(spec)
-		_, err := r.config(r.s.newContainer(row{ID: "a"}), spec)
+		_, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
 		if err == nil {
 			err = checkProcess(spec.Process)
 		}
@@ -497,21 +497,6 @@ func TestWhatTheStageDoesIsInItsPlan(t *testing.T) {
 			if after := plan(r, spec, config); after == before {
 				t.Errorf("%s: the stage is told the same", place.name)
 			}
-		}
-	}
-}
-
-// TestARowOfAnEarlierKeeperTellsWhatSetItUp: such a row has no Setup.
-func TestARowOfAnEarlierKeeperTellsWhatSetItUp(t *testing.T) {
-	for want, r := range map[keeper.Engine]row{
-		keeper.EngineStage:             {State: keeper.StateRunning, Join: &joinable{Staged: true, Whole: true}},
-		keeper.EngineLibcontainerStage: {State: keeper.StateExited, Join: &joinable{Staged: true}},
-		keeper.EngineLibcontainer:      {State: keeper.StateRunning},
-		keeper.EngineOCI:               {State: keeper.StateRunning, Runtime: "/usr/sbin/runc"},
-		"":                             {State: keeper.StateStarting},
-	} {
-		if got := r.setup(); got.Engine != want || want != "" && (got.Reason == "" || got.ExecEngine == "") {
-			t.Errorf("%+v, and not %s", got, want)
 		}
 	}
 }

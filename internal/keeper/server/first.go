@@ -20,12 +20,15 @@ import (
 
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
+	"berth/internal/keeper/filter"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
+	"berth/internal/keeper/wholefile"
 )
 
 // byStage is a process that the stage makes, with its limits and its seccomp filter; nil, with the reason, where libcontainer must.
-func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec, join *joinable) (*stage.Process, []stage.Limit, string, error) {
+func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec, join *record.Join) (*stage.Process, []stage.Limit, string, error) {
 	proc, reason, err := staged(spec.Process)
 	if proc == nil || err != nil {
 		return nil, nil, reason, err
@@ -35,14 +38,14 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 		return nil, nil, "", err
 	}
 	if profile := spec.Linux.Seccomp; profile != nil {
-		key, filter, err := r.filter(ctx, c, profile)
+		key, compiled, err := r.filter(ctx, c, profile)
 		if err != nil {
 			return nil, nil, "", err
 		}
-		if filter == nil {
+		if compiled == nil {
 			return nil, nil, "the container's seccomp profile cannot be compiled beforehand", nil
 		}
-		proc.Filter, join.Filter, join.FilterSum = filter, key, filterSum(filter.Bytes())
+		proc.Filter, join.Filter, join.FilterSum = compiled, key, filter.Sum(compiled.Bytes())
 	}
 	return proc, limits, "", nil
 }
@@ -53,8 +56,7 @@ func (r *inProcess) byStage(ctx context.Context, c *container, spec *specs.Spec,
 const markFile = "begun"
 
 // first starts a container by a stage. While the stage sets itself up, this process gives the container into custody.
-func (r *inProcess) first(c *container, l *launch, config *configs.Config, join *joinable, proc *stage.Process, limits []stage.Limit) (err error) {
-	join.Staged, join.Whole = true, true
+func (r *inProcess) first(c *container, l *launch, config *configs.Config, join *record.Join, proc *stage.Process, limits []stage.Limit) (err error) {
 	l.phases.end("seccomp")
 
 	dir := filepath.Join(r.s.stateRoot(), c.id)
@@ -232,5 +234,5 @@ func (r *inProcess) saveState(c *container, config *configs.Config, paths map[st
 		}
 		st.ExternalDescriptors = append(st.ExternalDescriptors, name)
 	}
-	return writeWhole(filepath.Join(r.s.stateRoot(), c.id, "state.json"), mustJSON(&st))
+	return wholefile.Write(filepath.Join(r.s.stateRoot(), c.id, "state.json"), record.JSON(&st))
 }

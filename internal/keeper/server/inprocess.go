@@ -30,6 +30,7 @@ import (
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
 
@@ -439,7 +440,7 @@ func (r *inProcess) rescored(c *container, lib *libcontainer.Container, score *i
 	}
 	c.lib = nil
 	err := r.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
-		config["oom_score_adj"] = mustJSON(score)
+		config["oom_score_adj"] = record.JSON(score)
 		return true, nil
 	})
 	if err != nil {
@@ -494,9 +495,9 @@ func (r *inProcess) destroy(_ context.Context, c *container) error {
 	defer c.libMu.Unlock()
 	dir := filepath.Join(r.s.stateRoot(), c.id)
 	c.mu.Lock()
-	join := c.row.Join
+	join, engine := c.row.Join, c.row.Engine()
 	c.mu.Unlock()
-	if join != nil && join.Whole && !c.row.Systemd {
+	if join != nil && engine == keeper.EngineStage && !c.row.Systemd {
 		if err := cgroups.RemovePaths(maps.Clone(join.Cgroups)); err != nil {
 			return err
 		}

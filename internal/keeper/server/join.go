@@ -18,36 +18,11 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
+	"berth/internal/keeper/filter"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
-
-// joinable is what an exec needs to know of a running container. A container that is without it, and an exec that asks for
-// what a stage does not do, go through libcontainer.
-type joinable struct {
-	Namespaces uint32            `json:"namespaces"`
-	Cgroups    map[string]string `json:"cgroups"` // all of them; v2 under ""
-	Umask      *uint32           `json:"umask,omitempty"`
-	OOMScore   *int              `json:"oomScore,omitempty"`
-	Keyring    string            `json:"keyring,omitempty"`
-	RootUID    int               `json:"rootUID,omitempty"` // on the host
-	RootGID    int               `json:"rootGID,omitempty"`
-	Limits     []stage.Limit     `json:"limits,omitempty"`
-	AppArmor   string            `json:"appArmor,omitempty"`
-	Label      string            `json:"label,omitempty"` // of SELinux
-	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
-	Filter string `json:"filter,omitempty"`
-	// FilterSum is the CRC-32C of that filter's file; empty: an earlier version wrote none down.
-	FilterSum string `json:"filterSum,omitempty"`
-	// Staged: libcontainer's own state lacks what the last stage did in its place.
-	Staged bool `json:"staged,omitempty"`
-	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
-	OwnProcesses bool `json:"ownProcesses,omitempty"`
-	// Seen: others in its PID namespace saw the stage of its first process, for which the keeper kept the mark.
-	Seen bool `json:"seen,omitempty"`
-	// Whole: a stage has set all of it up. Nothing of it is libcontainer's alone to remove.
-	Whole bool `json:"whole,omitempty"`
-}
 
 // namespaceFlags are the namespaces that a stage joins.
 var namespaceFlags = map[configs.NamespaceType]uint32{
@@ -57,14 +32,14 @@ var namespaceFlags = map[configs.NamespaceType]uint32{
 }
 
 // joinable is nil for a container whose execs need libcontainer, with the reason.
-func (r *inProcess) joinable(id string, config *configs.Config) (j *joinable, reason string) {
+func (r *inProcess) joinable(id string, config *configs.Config) (j *record.Join, reason string) {
 	switch found := execDeclined.find(config); {
 	case found != "":
 		return nil, "the container has " + found
 	case r.s.stages == nil:
 		return nil, r.s.noSetups
 	}
-	j = &joinable{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
+	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
 		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
@@ -167,7 +142,7 @@ func (r *inProcess) join(ctx context.Context, c *container, l *launch) (handled 
 		return true, err
 	}
 	if j.Filter != "" {
-		if p.Filter, err = r.s.filters.load(j.Filter, j.FilterSum); err != nil {
+		if p.Filter, err = r.s.filters.Load(j.Filter, j.FilterSum); err != nil {
 			c.log.Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
 			return false, nil
 		}
@@ -310,4 +285,16 @@ func (r *inProcess) exec(ctx context.Context, c *container, l *launch) (res laun
 	}
 	res, err = r.execLibcontainer(ctx, c, l)
 	return res, false, err
+}
+
+// filter is a container's profile compiled, with its key; nil where libcontainer must see to the profile itself.
+func (r *inProcess) filter(ctx context.Context, c *container, p *specs.LinuxSeccomp) (key string, compiled *filter.Filter, err error) {
+	if key, err = filter.Key(p); err != nil {
+		return "", nil, err
+	}
+	c.mu.Lock()
+	c.filter = key // from before it is looked for: its files stay
+	c.mu.Unlock()
+	compiled, err = r.s.filters.Get(ctx, key, p)
+	return key, compiled, err
 }

@@ -15,7 +15,11 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper"
+	"berth/internal/keeper/filter"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
+	"berth/internal/keeper/wholefile"
 )
 
 // Where a container's first process is set up by libcontainer (see notStaged), that would compile the seccomp profile anew each time. So it is
@@ -27,7 +31,7 @@ const smallAddressSpace = 256 << 20
 
 // lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
 func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
-	join *joinable) (*stage.Last, error) {
+	join *record.Join) (*stage.Last, error) {
 	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || execDeclined.find(spec) != "" ||
 		execDeclined.find(p) != "" {
 		return nil, nil
@@ -51,11 +55,11 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	if err != nil {
 		return nil, err
 	}
-	key, filter, err := r.filter(ctx, c, spec.Linux.Seccomp)
-	if filter == nil || err != nil {
+	key, compiled, err := r.filter(ctx, c, spec.Linux.Seccomp)
+	if compiled == nil || err != nil {
 		return nil, err
 	}
-	proc.Filter = filter
+	proc.Filter = compiled
 	proc.Terminal = false // libcontainer makes it
 	last, err := r.s.stages.Finish(proc)
 	if err != nil {
@@ -67,7 +71,7 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	p.UID, p.GID, p.AdditionalGroups = 0, 0, nil
 	p.Capabilities, p.NoNewPrivileges, p.AppArmorProfile = rights, &no, ""
 	config.AppArmorProfile, config.ProcessLabel, p.Label = "", "", ""
-	join.Filter, join.FilterSum, join.Staged = key, filterSum(filter.Bytes()), true
+	join.Filter, join.FilterSum = key, filter.Sum(compiled.Bytes())
 	return last, nil
 }
 
@@ -95,9 +99,9 @@ var allRights = sync.OnceValues(func() (*configs.Capabilities, error) {
 // completeState puts what the last stage did into libcontainer's state, before libcontainer starts a further process by it.
 func (r *inProcess) completeState(c *container) error {
 	c.mu.Lock()
-	join := c.row.Join
+	join, engine := c.row.Join, c.row.Engine()
 	c.mu.Unlock()
-	if join == nil || !join.Staged {
+	if join == nil || engine == keeper.EngineLibcontainer {
 		return nil
 	}
 	return r.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
@@ -105,13 +109,13 @@ func (r *inProcess) completeState(c *container) error {
 			return false, nil
 		}
 		if join.Filter != "" {
-			profile, err := r.s.filters.profile(join.Filter)
+			profile, err := r.s.filters.Profile(join.Filter)
 			if err != nil {
 				return false, fmt.Errorf("its seccomp profile: %w", err)
 			}
-			config["seccomp"] = mustJSON(profile)
+			config["seccomp"] = record.JSON(profile)
 		}
-		config["apparmor_profile"], config["process_label"] = mustJSON(join.AppArmor), mustJSON(join.Label)
+		config["apparmor_profile"], config["process_label"] = record.JSON(join.AppArmor), record.JSON(join.Label)
 		return true, nil
 	})
 }
@@ -133,6 +137,6 @@ func (r *inProcess) editState(c *container, edit func(config map[string]json.Raw
 	if changed, err := edit(config); err != nil || !changed {
 		return err
 	}
-	state["config"] = mustJSON(config)
-	return writeWhole(path, mustJSON(state))
+	state["config"] = record.JSON(config)
+	return wholefile.Write(path, record.JSON(state))
 }

@@ -13,6 +13,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/program"
+	"berth/internal/keeper/record"
 )
 
 // podInit makes the spec that of a pod's init: the keeper's small program, or else the keeper's own, read-only in an empty root, under
@@ -70,7 +71,7 @@ func (s *Server) initCopy(mount string) (string, error) {
 }
 
 // removePodInit removes the mount points that were made for podInit.
-func (s *Server) removePodInit(r *row) {
+func (s *Server) removePodInit(r *record.Container) {
 	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
 	p := filepath.Join(r.Root, keeper.ReaperProgram)
 	if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() && st.Size() == 0 {

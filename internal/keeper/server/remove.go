@@ -13,6 +13,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/record"
 )
 
 // removeWait bounds how long a container may take to die; Delete can be called again.
@@ -20,7 +21,7 @@ const removeWait = 10 * time.Second
 
 // delete ends a container and removes all traces. It is idempotent.
 func (s *Server) delete(ctx context.Context, id string) error {
-	if err := checkID("container", id); err != nil {
+	if err := record.CheckID("container", id); err != nil {
 		return err
 	}
 	if err := s.begin(); err != nil {
@@ -155,7 +156,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	if err := os.RemoveAll(s.bundle(c.id)); err != nil {
 		return err
 	}
-	if err := s.forget(c.id); err != nil {
+	if err := s.table.Forget(c.id); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -180,14 +181,14 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 
 // deleteUnknown removes what a crash may have left of a container that is not on the table.
 func (s *Server) deleteUnknown(ctx context.Context, id string) error {
-	c := s.newContainer(row{ID: id, State: keeper.StateExited})
+	c := s.newContainer(record.Container{ID: id, State: keeper.StateExited})
 	if err := (&inProcess{s: s}).removeState(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
 	if err := os.RemoveAll(s.bundle(id)); err != nil {
 		return err
 	}
-	return s.forget(id)
+	return s.table.Forget(id)
 }
 
 // signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its way:

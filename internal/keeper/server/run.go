@@ -21,12 +21,13 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/wire"
 )
 
 // run starts a container. The start goes on if the caller stops waiting.
 func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
-	if err := checkID("container", req.Id); err != nil {
+	if err := record.CheckID("container", req.Id); err != nil {
 		return nil, err
 	}
 	if err := s.begin(); err != nil {
@@ -79,7 +80,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	case choice != "" && req.RuntimePath != "":
 		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath, errdefs.ErrInvalidArgument)
 	}
-	r := row{
+	r := record.Container{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
 		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
 		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
@@ -117,7 +118,7 @@ func (c *container) start(l *launch) {
 		c.log.Info("container did not start", "name", c.row.Name, "error", err)
 		c.runErr = err
 		c.s.remove(c)
-		if ferr := c.s.forget(c.id); ferr != nil {
+		if ferr := c.s.table.Forget(c.id); ferr != nil {
 			c.log.Error("remove row of the table", "error", ferr)
 		}
 	}
@@ -133,7 +134,7 @@ func (c *container) launch(l *launch) (err error) {
 	}
 	// The intent: another keeper finds the row and removes whatever there is of the container.
 	r := c.row
-	if err := s.save(&r); err != nil {
+	if err := s.table.Save(&r); err != nil {
 		return err
 	}
 	s.limits.fit(spec.Process)
@@ -169,7 +170,7 @@ func (c *container) launch(l *launch) (err error) {
 	c.held = nil
 	c.mu.Unlock()
 	r.Held, r.Waits = false, ""
-	c.change(func(to *row) { *to = r })
+	c.change(func(to *record.Container) { *to = r })
 	l.phases.end("record")
 	c.phases = l.phases.list
 	c.log.Info("container started", "name", r.Name, "process", r.PID)
@@ -208,14 +209,14 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	c.mu.Lock()
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
-	r.Join, r.Setup = res.join, res.setup
+	r.SetSetup(res.setup, res.join)
 	if r.Setup.Engine != keeper.EngineStage {
 		r.Waits = procfs.CommandLine(res.pid)
 	}
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	*e = ends{in: -1, out: -1, err: -1}
-	if err := c.s.save(&r); err != nil {
+	if err := c.s.table.Save(&r); err != nil {
 		return err
 	}
 	return c.s.give(c).wait(c.log, handoverWait)

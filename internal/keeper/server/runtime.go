@@ -7,6 +7,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/record"
 )
 
 // stdio are a process's own ends. The caller closes them. With a terminal they are all nil.
@@ -36,7 +37,7 @@ type launched struct {
 	pid     int
 	console int // -1: none
 	cgroups map[string]string
-	join    *joinable
+	join    *record.Join
 	setup   keeper.Setup // of a container
 }
 
@@ -55,7 +56,7 @@ type runtime interface {
 	destroy(ctx context.Context, c *container) error
 }
 
-func (s *Server) runtime(r *row) runtime {
+func (s *Server) runtime(r *record.Container) runtime {
 	if r.Runtime != "" {
 		return &binary{s: s, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd}
 	}

@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/filter"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/orphan"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -45,7 +47,7 @@ type Server struct {
 	oom        oomLedger
 	limits     limits
 	seccomp    interned
-	filters    filters
+	filters    *filter.Store
 	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
 	noSetups   string         // why no stage sets a container up: what the kernel lacks; empty: it can
 	store      *fdStore       // nil: no service manager
@@ -62,6 +64,7 @@ type Server struct {
 	fatal                    chan error
 
 	mu         sync.Mutex
+	table      *record.Table
 	containers map[string]*container
 	sessions   map[string]*session
 	subs       map[string]*subscriber
@@ -121,7 +124,8 @@ func New(cfg Config) (*Server, error) {
 		containers: map[string]*container{}, sessions: map[string]*session{},
 		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, stop: make(chan struct{}),
 	}
-	s.filters.dir, s.filters.used, s.filters.log = filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log
+	s.filters = filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log)
+	s.table = record.NewTable(filepath.Join(cfg.Dir, rowsDir), s.log)
 	if err := stage.Supported(); err != nil {
 		s.noSetups = err.Error()
 		s.log.Warn("containers start more slowly", "error", err)

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -424,12 +423,4 @@ func detached(lost error) error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", lost, errdefs.ErrResourceExhausted)
-}
-
-func mustJSON(v any) json.RawMessage {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // rows are plain data
-	}
-	return b
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
 
@@ -27,7 +28,7 @@ import (
 
 // notStaged is why the stage does not set this container up, and libcontainer does; empty: the stage does. What it knows is the list in
 // fields.go, and what follows. join is nil, or joinReason why, where execs of the container need libcontainer.
-func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *joinable, joinReason string) string {
+func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *record.Join, joinReason string) string {
 	for _, v := range []any{spec, config, p} {
 		if found := startDeclined.find(v); found != "" {
 			return "the container has " + found
@@ -120,7 +121,7 @@ var setupRights = sync.OnceValue(func() bool {
 })
 
 // setup is what the stage does. paths are the directories of the container's cgroups.
-func (r *inProcess) setup(config *configs.Config, join *joinable, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
+func (r *inProcess) setup(config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
 	s := &stage.Setup{
 		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
 		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: keyringSearch,

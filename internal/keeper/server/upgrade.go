@@ -19,6 +19,7 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/wire"
 )
 
@@ -48,7 +49,7 @@ type savedServer struct {
 }
 
 type savedContainer struct {
-	Row     row                                  `json:"row"`
+	Row     record.Container                     `json:"row"`
 	Pidfd   int                                  `json:"pidfd"`
 	Stdin   int                                  `json:"stdin"`
 	Log     *logpump.LogState                    `json:"log,omitempty"`
@@ -59,8 +60,8 @@ type savedContainer struct {
 }
 
 type savedExec struct {
-	Row   execRow `json:"row"`
-	Pidfd int     `json:"pidfd"`
+	Row   record.Exec `json:"row"`
+	Pidfd int         `json:"pidfd"`
 	// EndedAgo is how long it has been over; 0: it is not, or an earlier version of the keeper has saved this.
 	EndedAgo time.Duration `json:"endedAgo,omitempty"`
 	// EndedAt is for earlier versions.

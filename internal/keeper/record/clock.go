@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"time"
@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monotonic is what the clock of Go's timers says (CLOCK_MONOTONIC): the time since the boot, without that in which the machine was
+// Monotonic is what the clock of Go's timers says (CLOCK_MONOTONIC): the time since the boot, without that in which the machine was
 // suspended. It is the same for all processes of a boot, and nobody sets it, so that a keeper may write it down for the next one.
-func monotonic() time.Duration {
+func Monotonic() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic(err) // no kernel is without

@@ -1,4 +1,4 @@
-package server
+package wholefile
 
 import (
 	"os"
@@ -19,19 +19,19 @@ func TestAFileIsWrittenWhereThereIsNoRoomForTwo(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	path := filepath.Join(dir, "row.json")
-	if err := writeWhole(path, []byte("first")); err != nil {
+	if err := Write(path, []byte("first")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 64<<10), 0o600); !state.Full(err) {
 		t.Fatal(err)
 	}
-	if err := writeWhole(path, []byte("the second")); err != nil {
+	if err := Write(path, []byte("the second")); err != nil {
 		t.Error(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != "the second" {
 		t.Errorf("it holds %q, %v", got, err)
 	}
-	if err := writeWhole(filepath.Join(dir, "new.json"), []byte("new")); !state.Full(err) {
+	if err := Write(filepath.Join(dir, "new.json"), []byte("new")); !state.Full(err) {
 		t.Errorf("a new one: %v", err)
 	}
 	entries, err := os.ReadDir(dir)

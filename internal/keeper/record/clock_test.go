@@ -1,4 +1,4 @@
-package server
+package record
 
 import (
 	"encoding/json"
@@ -11,19 +11,19 @@ import (
 func TestAnExecEndsByAClockThatNobodySets(t *testing.T) {
 	const timeout = time.Hour
 	for name, c := range map[string]struct {
-		row     execRow
+		row     Exec
 		limited bool
 	}{
-		"set forth":          {row: execRow{Ends: monotonic() + timeout, Deadline: time.Now().Add(timeout - 24*time.Hour)}, limited: true},
-		"set back":           {row: execRow{Ends: monotonic() + timeout, Deadline: time.Now().Add(timeout + 24*time.Hour)}, limited: true},
-		"of a keeper before": {row: execRow{Deadline: time.Now().Add(timeout)}, limited: true},
+		"set forth":          {row: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout - 24*time.Hour)}, limited: true},
+		"set back":           {row: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout + 24*time.Hour)}, limited: true},
+		"of a keeper before": {row: Exec{Deadline: time.Now().Add(timeout)}, limited: true},
 		"without an end":     {},
 	} {
-		var r execRow
-		if err := json.Unmarshal(mustJSON(&c.row), &r); err != nil {
+		var r Exec
+		if err := json.Unmarshal(JSON(&c.row), &r); err != nil {
 			t.Fatal(err)
 		}
-		left, limited := r.left()
+		left, limited := r.Left()
 		if limited != c.limited || limited && (left > timeout || left < timeout-time.Minute) {
 			t.Errorf("%s: %v is left, %v", name, left, limited)
 		}

@@ -1,4 +1,4 @@
-package server
+package filter
 
 import (
 	"context"
@@ -15,52 +15,46 @@ import (
 	"sync"
 	"time"
 
+	"berth/internal/keeper/wholefile"
+
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/singleflight"
 
-	"berth/internal/keeper/filter"
 	"berth/internal/state"
 )
 
-// filters are the compiled seccomp profiles of this node's containers. Each is kept in files, for at least as long as a
+// Store has the compiled seccomp profiles of this node's containers. Each is kept in files, for at least as long as a
 // container has it: <key>.bpf, and the profile for the libcontainer that must confine a further process of the container, twice.
-type filters struct {
+type Store struct {
 	dir     string
 	used    func() map[string]bool // keys that containers have
 	log     *slog.Logger
 	flights singleflight.Group
 
 	mu     sync.Mutex
-	cached map[string]*filter.Filter // nil: it cannot be compiled beforehand
+	cached map[string]*Filter // nil: it cannot be compiled beforehand
+}
+
+// NewStore returns the store in a directory, which exists. used returns the keys of the profiles that containers have: their files stay.
+func NewStore(dir string, used func() map[string]bool, log *slog.Logger) *Store {
+	return &Store{dir: dir, used: used, log: log}
 }
 
 // maxFilters bounds what is kept in memory, and on disk of what no container has, on a node that never stops inventing
 // profiles.
 const maxFilters = 64
 
-// filterKey names a profile by what it says.
-func filterKey(p *specs.LinuxSeccomp) (string, error) {
+// Key names a profile by what it says.
+func Key(p *specs.LinuxSeccomp) (string, error) {
 	b, err := json.Marshal(p)
 	sum := sha256.Sum256(b)
 	return base64.RawURLEncoding.EncodeToString(sum[:]), err
 }
 
-// filter is a container's profile compiled, with its key; nil where libcontainer must see to the profile itself.
-func (r *inProcess) filter(ctx context.Context, c *container, p *specs.LinuxSeccomp) (key string, compiled *filter.Filter, err error) {
-	if key, err = filterKey(p); err != nil {
-		return "", nil, err
-	}
-	c.mu.Lock()
-	c.filter = key // from before it is looked for: its files stay
-	c.mu.Unlock()
-	compiled, err = r.s.filters.get(ctx, key, p)
-	return key, compiled, err
-}
-
-// get compiles a profile, or finds it compiled: nil where libcontainer must see to the profile itself.
-func (f *filters) get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*filter.Filter, error) {
+// Get compiles a profile, or finds it compiled: nil where libcontainer must see to the profile itself.
+func (f *Store) Get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*Filter, error) {
 	f.mu.Lock()
 	compiled, ok := f.cached[key]
 	f.mu.Unlock()
@@ -72,15 +66,15 @@ func (f *filters) get(ctx context.Context, key string, p *specs.LinuxSeccomp) (*
 	if err != nil {
 		return nil, err
 	}
-	return v.(*filter.Filter), nil
+	return v.(*Filter), nil
 }
 
-func (f *filters) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) (*filter.Filter, error) {
+func (f *Store) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) (*Filter, error) {
 	profile, err := specconv.SetupSeccomp(p)
 	if err != nil {
 		return nil, fmt.Errorf("seccomp profile: %w", err)
 	}
-	compiled, err := filter.Compile(ctx, profile)
+	compiled, err := Compile(ctx, profile)
 	if err != nil {
 		// libcontainer says what is wrong with it, or does what only it can.
 		f.keep(key, nil)
@@ -94,9 +88,9 @@ func (f *filters) compile(ctx context.Context, key string, p *specs.LinuxSeccomp
 		b, err = state.Seal(b)
 	}
 	if err == nil {
-		err = writeWhole(f.path(key, programSuffix), compiled.Bytes())
+		err = wholefile.Write(f.path(key, programSuffix), compiled.Bytes())
 		for _, suffix := range profileFiles {
-			err = errors.Join(err, writeWhole(f.path(key, suffix), b))
+			err = errors.Join(err, wholefile.Write(f.path(key, suffix), b))
 		}
 	}
 	if err != nil {
@@ -111,25 +105,25 @@ const programSuffix = ".bpf"
 // profileFiles end the names of the two files that a profile is in.
 var profileFiles = [2]string{".json", ".json.spare"}
 
-func (f *filters) path(key, suffix string) string { return filepath.Join(f.dir, key+suffix) }
+func (f *Store) path(key, suffix string) string { return filepath.Join(f.dir, key+suffix) }
 
-func (f *filters) keep(key string, compiled *filter.Filter) {
+func (f *Store) keep(key string, compiled *Filter) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.cached == nil || len(f.cached) >= maxFilters {
-		f.cached = map[string]*filter.Filter{}
+		f.cached = map[string]*Filter{}
 	}
 	f.cached[key] = compiled
 }
 
-// filterSum is the checksum of a filter's file.
-func filterSum(b []byte) string {
+// Sum is the checksum of a filter's file.
+func Sum(b []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that is spoilt is
+// Load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that is spoilt is
 // compiled again: a further process of the container has a filter of the same profile as the first, or does not begin.
-func (f *filters) load(key, sum string) (*filter.Filter, error) {
+func (f *Store) Load(key, sum string) (*Filter, error) {
 	f.mu.Lock()
 	compiled := f.cached[key]
 	f.mu.Unlock()
@@ -137,17 +131,17 @@ func (f *filters) load(key, sum string) (*filter.Filter, error) {
 		return compiled, nil
 	}
 	b, err := os.ReadFile(f.path(key, programSuffix))
-	if err == nil && sum != "" && filterSum(b) != sum {
+	if err == nil && sum != "" && Sum(b) != sum {
 		err = errSpoiltFilter
 	}
 	if err == nil {
-		compiled, err = filter.Parse(b)
+		compiled, err = Parse(b)
 	}
 	if err != nil {
 		if compiled, err = f.again(key, err); err != nil {
 			return nil, err
 		}
-	} else if _, err := f.profile(key); err != nil {
+	} else if _, err := f.Profile(key); err != nil {
 		f.log.Warn("the profile of a seccomp filter is lost; the filter is there", "key", key, "error", err)
 	}
 	f.keep(key, compiled)
@@ -158,14 +152,14 @@ var errSpoiltFilter = errors.New("the compiled seccomp profile is not as it was 
 
 // again compiles a profile of which the filter cannot be read, for the given reason. The compiler's output is not the same each time, so it is
 // not written in the place of one of which rows have the checksum.
-func (f *filters) again(key string, reason error) (*filter.Filter, error) {
-	profile, err := f.profile(key)
+func (f *Store) again(key string, reason error) (*Filter, error) {
+	profile, err := f.Profile(key)
 	if err != nil {
 		return nil, errors.Join(reason, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), compileWait)
+	ctx, cancel := context.WithTimeout(context.Background(), againWait)
 	defer cancel()
-	compiled, err := filter.Compile(ctx, profile)
+	compiled, err := Compile(ctx, profile)
 	if err != nil {
 		return nil, errors.Join(reason, err)
 	}
@@ -173,11 +167,11 @@ func (f *filters) again(key string, reason error) (*filter.Filter, error) {
 	return compiled, nil
 }
 
-// compileWait bounds the compilation of a filter that was spoilt.
-const compileWait = 10 * time.Second
+// againWait bounds the compilation of a filter that was spoilt.
+const againWait = 10 * time.Second
 
-// profile is what a filter was made of, from either of its files. The other is written again where it is not the same.
-func (f *filters) profile(key string) (*configs.Seccomp, error) {
+// Profile is what a filter was made of, from either of its files. The other is written again where it is not the same.
+func (f *Store) Profile(key string) (*configs.Seccomp, error) {
 	p := &configs.Seccomp{}
 	var found [len(profileFiles)][]byte
 	var errs []error
@@ -199,7 +193,7 @@ func (f *filters) profile(key string) (*configs.Seccomp, error) {
 			continue
 		}
 		if err := errs[1-i]; err != nil {
-			_ = writeWhole(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
+			_ = wholefile.Write(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
 		}
 		return p, nil
 	}
@@ -207,7 +201,7 @@ func (f *filters) profile(key string) (*configs.Seccomp, error) {
 }
 
 // sweep removes the files of profiles that no container has, when there are more than some of them.
-func (f *filters) sweep(spare int) error {
+func (f *Store) sweep(spare int) error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil || len(entries) <= 2*spare {
 		return err
@@ -224,22 +218,6 @@ func (f *filters) sweep(spare int) error {
 		// It must not be found compiled without its files.
 		delete(f.cached, key)
 		err = errors.Join(err, os.Remove(filepath.Join(f.dir, e.Name())))
-	}
-	return err
-}
-
-// writeWhole writes a file, whole or not at all. Where there is no room for two, one that is there is written over in place.
-func writeWhole(path string, b []byte) error {
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	err := os.WriteFile(tmp, b, 0o600)
-	if err == nil {
-		return os.Rename(tmp, path)
-	}
-	if rerr := os.Remove(tmp); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
-		err = errors.Join(err, rerr)
-	}
-	if _, statErr := os.Lstat(path); statErr == nil && state.Full(err) {
-		return state.Overwrite(path, b)
 	}
 	return err
 }

@@ -1,0 +1,200 @@
+// Package record has what the keeper writes down of containers and of further processes in them, and the table of these records on disk.
+//
+// A record is what another keeper needs to go on: one that takes the place of this one by an upgrade, one that is started after this one has
+// died, an earlier version after a downgrade. So fields are added and never change their meaning, and what an earlier version reads is written
+// for as long as a downgrade to that version is possible.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/stage"
+)
+
+// Container is a container as it is written to disk and given into custody: what another keeper needs to go on.
+type Container struct {
+	ID      string `json:"id"`
+	Nonce   string `json:"nonce"` // of the call that ran it
+	PodID   string `json:"podID,omitempty"`
+	Name    string `json:"name,omitempty"`
+	LogPath string `json:"logPath,omitempty"`
+	// Runtime is the OCI runtime binary; empty: this process.
+	Runtime     string `json:"runtime,omitempty"`
+	RuntimeRoot string `json:"runtimeRoot,omitempty"`
+	Systemd     bool   `json:"systemd,omitempty"`
+	Stdin       bool   `json:"stdin,omitempty"`
+	StdinOnce   bool   `json:"stdinOnce,omitempty"`
+	Terminal    bool   `json:"terminal,omitempty"`
+	Reaper      bool   `json:"reaper,omitempty"`
+	Root        string `json:"root,omitempty"`
+	CgroupsPath string `json:"cgroupsPath,omitempty"` // as the spec has it
+	// Cgroups are the directories by controller (v1), or the one under "" (v2).
+	Cgroups map[string]string `json:"cgroups,omitempty"`
+	// Join is what execs by the stage need; nil: libcontainer starts them, or the OCI runtime.
+	Join *Join `json:"join,omitempty"`
+	// Choice is what the request asked to be set up by, Setup what has been done. The latter is empty until then, and where an
+	// earlier keeper has started the container.
+	Choice keeper.SetupChoice `json:"setupChoice,omitempty"`
+	Setup  keeper.Setup       `json:"setup,omitzero"`
+
+	State keeper.State `json:"state"`
+	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
+	Held bool `json:"held,omitempty"`
+	// Waits is the command line of the process while it is held, unless that is a stage.
+	Waits      string    `json:"waits,omitempty"`
+	PID        int       `json:"pid,omitempty"`
+	Start      uint64    `json:"start,omitempty"` // of the process, see pidfd.StartTime
+	StartedAt  time.Time `json:"startedAt,omitzero"`
+	FinishedAt time.Time `json:"finishedAt,omitzero"`
+	ExitCode   int       `json:"exitCode,omitempty"`
+	OOMKilled  bool      `json:"oomKilled,omitempty"`
+	Lost       bool      `json:"lost,omitempty"`
+	LogDone    bool      `json:"logDone,omitempty"`
+	Orphan     bool      `json:"orphan,omitempty"`
+
+	// Checkpoint is the nonce of the call for which the container is frozen, CheckpointBy the session that made it.
+	Checkpoint   string `json:"checkpoint,omitempty"`
+	CheckpointBy string `json:"checkpointBy,omitempty"`
+	// CheckpointGroup is the process group that writes it down.
+	CheckpointGroup int `json:"checkpointGroup,omitempty"`
+}
+
+// SetSetup records what has set the container up, and what its execs by the stage need (nil: they are not started by the stage). Earlier
+// versions of the keeper know Setup by two booleans of Join, which are written for them and read in nothing but Engine.
+func (r *Container) SetSetup(s keeper.Setup, join *Join) {
+	r.Setup, r.Join = s, join
+	if join != nil {
+		join.Staged = s.Engine == keeper.EngineStage || s.Engine == keeper.EngineLibcontainerStage
+		join.Whole = s.Engine == keeper.EngineStage
+	}
+}
+
+// Engine returns the name of what has set the container up, or was about to. It is EngineLibcontainer for a container of the built-in
+// runtime of which nothing is known yet.
+func (r *Container) Engine() keeper.Engine {
+	switch {
+	case r.Setup.Engine != "":
+		return r.Setup.Engine
+	case r.Runtime != "":
+		return keeper.EngineOCI
+	case r.Join != nil && r.Join.Whole:
+		return keeper.EngineStage
+	case r.Join != nil && r.Join.Staged:
+		return keeper.EngineLibcontainerStage
+	}
+	return keeper.EngineLibcontainer
+}
+
+// StatusSetup returns what has set the container up, as clients are told it: nothing while the container is being started, and a guess by
+// the rest of the record for a container of an earlier version of the keeper.
+func (r *Container) StatusSetup() keeper.Setup {
+	switch {
+	case r.Setup != keeper.Setup{} || r.State == keeper.StateStarting:
+		return r.Setup
+	case r.Runtime != "":
+		return OCISetup(r.Runtime)
+	}
+	const reason = "an earlier version of the keeper has decided"
+	s := keeper.Setup{Engine: r.Engine(), Reason: reason, ExecEngine: keeper.EngineLibcontainer, ExecReason: reason}
+	if r.Join != nil {
+		s.ExecEngine = keeper.EngineStage
+	}
+	return s
+}
+
+// OCISetup is that of a container of an OCI runtime binary.
+func OCISetup(path string) keeper.Setup {
+	reason := "the OCI runtime " + path + " is asked for"
+	return keeper.Setup{Engine: keeper.EngineOCI, Reason: reason, ExecEngine: keeper.EngineOCI, ExecReason: reason}
+}
+
+// Exec is a further process of a container, likewise.
+type Exec struct {
+	ContainerID string `json:"containerID"`
+	ExecID      string `json:"execID"`
+	Nonce       string `json:"nonce"`
+	// Held: the process is in custody, and its program has yet to begin, unless custody says that it Began.
+	Held  bool   `json:"held,omitempty"`
+	Began bool   `json:"began,omitempty"`
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"`
+	// Ends is when all of it is killed, by Monotonic; 0: never, or an earlier version of the keeper has started it.
+	Ends time.Duration `json:"ends,omitempty"`
+	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read where these wrote it.
+	Deadline time.Time `json:"deadline,omitzero"`
+	// Cgroup holds all of it, where it has one of its own.
+	Cgroup   string `json:"cgroup,omitempty"`
+	Orphan   bool   `json:"orphan,omitempty"`
+	Exited   bool   `json:"exited,omitempty"`
+	ExitCode int    `json:"exitCode,omitempty"`
+	TimedOut bool   `json:"timedOut,omitempty"`
+}
+
+// Left is how long an exec may go on, which is not positive where its time is over. It is false for one that has no end.
+func (r *Exec) Left() (time.Duration, bool) {
+	if r.Ends != 0 {
+		return r.Ends - Monotonic(), true
+	}
+	return time.Until(r.Deadline), !r.Deadline.IsZero()
+}
+
+// Kept is what a packet that gives something into custody holds.
+type Kept struct {
+	Container *Container `json:"container,omitempty"`
+	Exec      *Exec      `json:"exec,omitempty"`
+}
+
+// CheckID keeps names of containers and execs such that they are file names.
+func CheckID(kind, id string) error {
+	ok := id != "" && len(id) <= 200 && id != "." && id != ".."
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_+-.", c) >= 0
+	}
+	if !ok {
+		return fmt.Errorf("%s ID %q: %w", kind, id, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Join is what an exec by the stage needs to know of a running container. Execs of a container that is without it, and those that ask for
+// what a stage does not do, are started by libcontainer.
+type Join struct {
+	Namespaces uint32            `json:"namespaces"`
+	Cgroups    map[string]string `json:"cgroups"` // all of them; v2 under ""
+	Umask      *uint32           `json:"umask,omitempty"`
+	OOMScore   *int              `json:"oomScore,omitempty"`
+	Keyring    string            `json:"keyring,omitempty"`
+	RootUID    int               `json:"rootUID,omitempty"` // on the host
+	RootGID    int               `json:"rootGID,omitempty"`
+	Limits     []stage.Limit     `json:"limits,omitempty"`
+	AppArmor   string            `json:"appArmor,omitempty"`
+	Label      string            `json:"label,omitempty"` // of SELinux
+	// Filter is the key of the seccomp filter that was loaded for it, empty: none.
+	Filter string `json:"filter,omitempty"`
+	// FilterSum is the CRC-32C of that filter's file; empty: an earlier version wrote none down.
+	FilterSum string `json:"filterSum,omitempty"`
+	// Staged is for earlier versions of the keeper: libcontainer's own state lacks what the last stage did in its place. See Engine.
+	Staged bool `json:"staged,omitempty"`
+	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
+	OwnProcesses bool `json:"ownProcesses,omitempty"`
+	// Seen: others in its PID namespace saw the stage of its first process, for which the keeper kept the mark.
+	Seen bool `json:"seen,omitempty"`
+	// Whole is for earlier versions of the keeper: a stage has set all of it up. See Engine.
+	Whole bool `json:"whole,omitempty"`
+}
+
+// JSON returns what it is given as JSON. Records are plain data: one that cannot be written is a mistake of the program, and it panics.
+func JSON(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
