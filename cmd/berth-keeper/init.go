@@ -9,7 +9,7 @@ import (
 
 	"berth/internal/keeper/filter"
 	_ "berth/internal/keeper/podinit" // the pod's init, before Go's runtime starts
-	"berth/internal/keeper/server"
+	engine "berth/internal/keeper/runtime/libcontainer"
 	_ "berth/internal/keeper/sigdefault" // signals that whoever started the keeper ignores
 )
 
@@ -20,8 +20,8 @@ func init() {
 	if len(os.Args) == 2 && os.Args[1] == filter.Argument {
 		filter.Main()
 	}
-	if len(os.Args) > 1 && os.Args[1] == server.CRIUCommand {
-		os.Exit(server.CRIU())
+	if len(os.Args) > 1 && os.Args[1] == engine.CRIUCommand {
+		os.Exit(engine.CRIU())
 	}
 	// libcontainer moves a thread of its own into each container's mount namespace and lets it end there. The main
 	// thread cannot end: it would stay behind in that namespace, and hold it. So no other goroutine may have it.

@@ -1,5 +1,5 @@
-// Package cgroupdir works on the directories of a container's cgroups: it finds, signals, freezes and kills the processes in them. Paths are
-// maps of directories by controller (cgroup v1), or with the one directory under "" (v2).
+// Package cgroupdir works on the directories of a container's cgroups: it finds, signals, freezes and kills the
+// processes in them. Paths are maps of directories by controller (cgroup v1), or with the one directory under "" (v2).
 package cgroupdir
 
 import (
@@ -128,7 +128,8 @@ func Kill(dir string) error {
 	return fmt.Errorf("processes in %s do not end", dir)
 }
 
-// Freeze freezes or thaws, where the directory is one of a hierarchy that can. Thawing what is not frozen costs nothing.
+// Freeze freezes or thaws, where the directory is one of a hierarchy that can. Thawing what is not frozen costs
+// nothing.
 func Freeze(dir string, on bool) {
 	v1, v2 := "THAWED", "0"
 	if on {
@@ -263,8 +264,8 @@ func Family(pid int, paths map[string]string) []int {
 	return out
 }
 
-// OfSpec returns the manager of the cgroup that a container's specification names by linux.cgroupsPath; nil if it names none. systemd says
-// whether the path is slice:prefix:name.
+// OfSpec returns the manager of the cgroup that a container's specification names by linux.cgroupsPath; nil if it names
+// none. systemd says whether the path is slice:prefix:name.
 func OfSpec(id, cgroupsPath string, systemd bool) (cgroups.Manager, error) {
 	if cgroupsPath == "" {
 		return nil, nil

@@ -17,8 +17,8 @@ type Call struct {
 // architectures are the numbers that filters know of (linux/audit.h), by GOARCH.
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// Allows says whether the filter lets a process make all of the calls. It is false where that cannot be told. The answer is kept with
-// the filter, for as long as the same list is asked about.
+// Allows says whether the filter lets a process make all of the calls. It is false where that cannot be told. The
+// answer is kept with the filter, for as long as the same list is asked about.
 func (f *Filter) Allows(calls []Call) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,8 +57,8 @@ func (f *Filter) allows(calls []Call) bool {
 	return true
 }
 
-// data is struct seccomp_data as the interpreter reads it: each word where a filter of this machine has it, but with the byte order
-// of packets, for which the interpreter is made.
+// data is struct seccomp_data as the interpreter reads it: each word where a filter of this machine has it, but with
+// the byte order of packets, for which the interpreter is made.
 func (c *Call) data(arch uint32) []byte {
 	order := binary.BigEndian
 	words := func(b []byte, v uint64) []byte {

@@ -39,7 +39,8 @@ type Filter struct {
 	allowed bool
 }
 
-// ErrListener is the error for a profile that has an agent told of calls: whoever loads it must hand the agent a descriptor.
+// ErrListener is the error for a profile that has an agent told of calls: whoever loads it must hand the agent a
+// descriptor.
 var ErrListener = errors.New("the profile has a listener")
 
 // compileWait bounds a compilation; the longest profiles take some hundred milliseconds.
@@ -119,7 +120,8 @@ func exit(err error) {
 
 // catchLoads has this thread's calls that load a filter wait for whoever reads the listener.
 func catchLoads() (listener int, err error) {
-	// Offsets in struct seccomp_data; the low half of the first argument is that of its two words which the byte order puts there.
+	// Offsets in struct seccomp_data; the low half of the first argument is that of its two words which the byte order
+	// puts there.
 	const number = 0
 	argument := uint32(16)
 	if one := uint16(1); *(*byte)(unsafe.Pointer(&one)) == 0 {

@@ -26,7 +26,8 @@ import (
 )
 
 // Store has the compiled seccomp profiles of this node's containers. Each is kept in files, for at least as long as a
-// container has it: <key>.bpf, and the profile for the libcontainer that must confine a further process of the container, twice.
+// container has it: <key>.bpf, and the profile for the libcontainer that must confine a further process of the
+// container, twice.
 type Store struct {
 	dir     string
 	used    func() map[string]bool // keys that containers have
@@ -37,7 +38,8 @@ type Store struct {
 	cached map[string]*Filter // nil: it cannot be compiled beforehand
 }
 
-// NewStore returns the store in a directory, which exists. used returns the keys of the profiles that containers have: their files stay.
+// NewStore returns the store in a directory, which exists. used returns the keys of the profiles that containers have:
+// their files stay.
 func NewStore(dir string, used func() map[string]bool, log *slog.Logger) *Store {
 	return &Store{dir: dir, used: used, log: log}
 }
@@ -121,8 +123,9 @@ func Sum(b []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that is spoilt is
-// compiled again: a further process of the container has a filter of the same profile as the first, or does not begin.
+// Load finds the filter of a container that runs, by its key and the checksum of its file (empty: not known). One that
+// is spoilt is compiled again: a further process of the container has a filter of the same profile as the first, or
+// does not begin.
 func (f *Store) Load(key, sum string) (*Filter, error) {
 	f.mu.Lock()
 	compiled := f.cached[key]
@@ -150,8 +153,8 @@ func (f *Store) Load(key, sum string) (*Filter, error) {
 
 var errSpoiltFilter = errors.New("the compiled seccomp profile is not as it was written")
 
-// again compiles a profile of which the filter cannot be read, for the given reason. The compiler's output is not the same each time, so it is
-// not written in the place of one of which rows have the checksum.
+// again compiles a profile of which the filter cannot be read, for the given reason. The compiler's output is not the
+// same each time, so it is not written in the place of one of which rows have the checksum.
 func (f *Store) again(key string, reason error) (*Filter, error) {
 	profile, err := f.Profile(key)
 	if err != nil {

@@ -40,7 +40,8 @@ func New(owns func(int) bool, log *slog.Logger) *Reaper {
 	}
 }
 
-// Begin is called before anything that makes children of its own, end when it has waited for them or put them into a row.
+// Begin is called before anything that makes children of its own, end when it has waited for them or put them into a
+// row.
 func (o *Reaper) Begin() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -47,8 +47,9 @@ func Zombies() []int {
 	})
 }
 
-// Status returns the fields of /proc/PID/stat behind the process's name, see proc_pid_stat(5): its state is the first one, its parent the
-// second, its process group the third, its session the fourth. It is nil for a process that is gone.
+// Status returns the fields of /proc/PID/stat behind the process's name, see proc_pid_stat(5): its state is the first
+// one, its parent the second, its process group the third, its session the fourth. It is nil for a process that is
+// gone.
 func Status(pid int) []string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -60,8 +61,8 @@ func Status(pid int) []string {
 // maxCommandLine bounds what CommandLine returns, which the keeper writes into its records.
 const maxCommandLine = 1 << 10
 
-// CommandLine returns the first KiB of a process's arguments, each with a zero byte behind it. It is empty for a process that has ended,
-// or has no arguments.
+// CommandLine returns the first KiB of a process's arguments, each with a zero byte behind it. It is empty for a
+// process that has ended, or has no arguments.
 func CommandLine(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Monotonic is what the clock of Go's timers says (CLOCK_MONOTONIC): the time since the boot, without that in which the machine was
-// suspended. It is the same for all processes of a boot, and nobody sets it, so that a keeper may write it down for the next one.
+// Monotonic is what the clock of Go's timers says (CLOCK_MONOTONIC): the time since the boot, without that in which the
+// machine was suspended. It is the same for all processes of a boot, and nobody sets it, so that a keeper may write it
+// down for the next one.
 func Monotonic() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// TestAnExecEndsByAClockThatNobodySets: the row of an exec, as the next keeper reads it, where the wall clock was set forth or back by a
-// day meanwhile, and where a keeper from before wrote only that clock's time. Seen to fail with the wall clock's time alone.
+// TestAnExecEndsByAClockThatNobodySets: the row of an exec, as the next keeper reads it, where the wall clock was set
+// forth or back by a day meanwhile, and where a keeper from before wrote only that clock's time. Seen to fail with the
+// wall clock's time alone.
 func TestAnExecEndsByAClockThatNobodySets(t *testing.T) {
 	const timeout = time.Hour
 	for name, c := range map[string]struct {

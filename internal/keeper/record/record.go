@@ -1,8 +1,9 @@
-// Package record has what the keeper writes down of containers and of further processes in them, and the table of these records on disk.
+// Package record has what the keeper writes down of containers and of further processes in them, and the table of these
+// records on disk.
 //
-// A record is what another keeper needs to go on: one that takes the place of this one by an upgrade, one that is started after this one has
-// died, an earlier version after a downgrade. So fields are added and never change their meaning, and what an earlier version reads is written
-// for as long as a downgrade to that version is possible.
+// A record is what another keeper needs to go on: one that takes the place of this one by an upgrade, one that is
+// started after this one has died, an earlier version after a downgrade. So fields are added and never change their
+// meaning, and what an earlier version reads is written for as long as a downgrade to that version is possible.
 package record
 
 import (
@@ -38,8 +39,8 @@ type Container struct {
 	Cgroups map[string]string `json:"cgroups,omitempty"`
 	// Join is what execs by the stage need; nil: libcontainer starts them, or the OCI runtime.
 	Join *Join `json:"join,omitempty"`
-	// Choice is what the request asked to be set up by, Setup what has been done. The latter is empty until then, and where an
-	// earlier keeper has started the container.
+	// Choice is what the request asked to be set up by, Setup what has been done. The latter is empty until then, and
+	// where an earlier keeper has started the container.
 	Choice keeper.SetupChoice `json:"setupChoice,omitempty"`
 	Setup  keeper.Setup       `json:"setup,omitzero"`
 
@@ -65,8 +66,9 @@ type Container struct {
 	CheckpointGroup int `json:"checkpointGroup,omitempty"`
 }
 
-// SetSetup records what has set the container up, and what its execs by the stage need (nil: they are not started by the stage). Earlier
-// versions of the keeper know Setup by two booleans of Join, which are written for them and read in nothing but Engine.
+// SetSetup records what has set the container up, and what its execs by the stage need (nil: they are not started by
+// the stage). Earlier versions of the keeper know Setup by two booleans of Join, which are written for them and read in
+// nothing but Engine.
 func (r *Container) SetSetup(s keeper.Setup, join *Join) {
 	r.Setup, r.Join = s, join
 	if join != nil {
@@ -75,8 +77,8 @@ func (r *Container) SetSetup(s keeper.Setup, join *Join) {
 	}
 }
 
-// Engine returns the name of what has set the container up, or was about to. It is EngineLibcontainer for a container of the built-in
-// runtime of which nothing is known yet.
+// Engine returns the name of what has set the container up, or was about to. It is EngineLibcontainer for a container
+// of the built-in runtime of which nothing is known yet.
 func (r *Container) Engine() keeper.Engine {
 	switch {
 	case r.Setup.Engine != "":
@@ -91,8 +93,8 @@ func (r *Container) Engine() keeper.Engine {
 	return keeper.EngineLibcontainer
 }
 
-// StatusSetup returns what has set the container up, as clients are told it: nothing while the container is being started, and a guess by
-// the rest of the record for a container of an earlier version of the keeper.
+// StatusSetup returns what has set the container up, as clients are told it: nothing while the container is being
+// started, and a guess by the rest of the record for a container of an earlier version of the keeper.
 func (r *Container) StatusSetup() keeper.Setup {
 	switch {
 	case r.Setup != keeper.Setup{} || r.State == keeper.StateStarting:
@@ -126,7 +128,8 @@ type Exec struct {
 	Start uint64 `json:"start"`
 	// Ends is when all of it is killed, by Monotonic; 0: never, or an earlier version of the keeper has started it.
 	Ends time.Duration `json:"ends,omitempty"`
-	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read where these wrote it.
+	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read
+	// where these wrote it.
 	Deadline time.Time `json:"deadline,omitzero"`
 	// Cgroup holds all of it, where it has one of its own.
 	Cgroup   string `json:"cgroup,omitempty"`
@@ -136,7 +139,8 @@ type Exec struct {
 	TimedOut bool   `json:"timedOut,omitempty"`
 }
 
-// Left is how long an exec may go on, which is not positive where its time is over. It is false for one that has no end.
+// Left is how long an exec may go on, which is not positive where its time is over. It is false for one that has no
+// end.
 func (r *Exec) Left() (time.Duration, bool) {
 	if r.Ends != 0 {
 		return r.Ends - Monotonic(), true
@@ -163,8 +167,8 @@ func CheckID(kind, id string) error {
 	return nil
 }
 
-// Join is what an exec by the stage needs to know of a running container. Execs of a container that is without it, and those that ask for
-// what a stage does not do, are started by libcontainer.
+// Join is what an exec by the stage needs to know of a running container. Execs of a container that is without it, and
+// those that ask for what a stage does not do, are started by libcontainer.
 type Join struct {
 	Namespaces uint32            `json:"namespaces"`
 	Cgroups    map[string]string `json:"cgroups"` // all of them; v2 under ""
@@ -180,7 +184,8 @@ type Join struct {
 	Filter string `json:"filter,omitempty"`
 	// FilterSum is the CRC-32C of that filter's file; empty: an earlier version wrote none down.
 	FilterSum string `json:"filterSum,omitempty"`
-	// Staged is for earlier versions of the keeper: libcontainer's own state lacks what the last stage did in its place. See Engine.
+	// Staged is for earlier versions of the keeper: libcontainer's own state lacks what the last stage did in its
+	// place. See Engine.
 	Staged bool `json:"staged,omitempty"`
 	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
 	OwnProcesses bool `json:"ownProcesses,omitempty"`
@@ -190,7 +195,8 @@ type Join struct {
 	Whole bool `json:"whole,omitempty"`
 }
 
-// JSON returns what it is given as JSON. Records are plain data: one that cannot be written is a mistake of the program, and it panics.
+// JSON returns what it is given as JSON. Records are plain data: one that cannot be written is a mistake of the
+// program, and it panics.
 func JSON(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -29,8 +29,8 @@ func (t *Table) path(id string) string { return filepath.Join(t.dir, id+rowSuffi
 // A row has two files, which say the same unless the keeper is killed between them: the first is the newer one then.
 const rowSuffix, rowSpareSuffix = ".json", ".json.spare"
 
-// Save writes a row into both of its files, with the seal of a record. The first is written whole or not at all. It does not sync: the
-// table does not outlive a boot.
+// Save writes a row into both of its files, with the seal of a record. The first is written whole or not at all. It
+// does not sync: the table does not outlive a boot.
 func (t *Table) Save(r *Container) error {
 	b, err := json.Marshal(r)
 	if err == nil {
@@ -49,7 +49,8 @@ func (t *Table) Save(r *Container) error {
 	return nil
 }
 
-// saveSpare writes a row's second file. On a full disk there is none: one that is older than the first would tell of a start that is over.
+// saveSpare writes a row's second file. On a full disk there is none: one that is older than the first would tell of a
+// start that is over.
 func saveSpare(path string, b []byte) error {
 	err := state.Overwrite(path, b)
 	if state.Full(err) {
@@ -71,8 +72,8 @@ func (t *Table) Forget(id string) error {
 	return nil
 }
 
-// Load reads all rows. lost are the containers whose rows are spoilt, in both files. A row that a newer keeper has written is an error, a
-// *state.FormatError, and nothing is changed then.
+// Load reads all rows. lost are the containers whose rows are spoilt, in both files. A row that a newer keeper has
+// written is an error, a *state.FormatError, and nothing is changed then.
 func (t *Table) Load() (rows []*Container, lost []string, err error) {
 	dir := t.dir
 	entries, err := os.ReadDir(dir)

@@ -5,18 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
-	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
-	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -36,7 +34,7 @@ func (s *Server) inherit() error {
 		c := s.newContainer(*r)
 		if r.Held {
 			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
-			if c.row.Held = false; !s.runtime(r).begun(c) {
+			if c.row.Held = false; !s.runtime.Begun(c) {
 				c.row.State = keeper.StateStarting
 			}
 		}
@@ -75,58 +73,6 @@ func (s *Server) inherit() error {
 	return nil
 }
 
-// stageBegins is asked of a container whose stage has not said that its program begins: the stage may yet do so, or it sees that its keeper
-// has gone, and ends. Something may keep it from both; it is killed then, and what it had said by its end counts.
-func (c *container) stageBegins(mark string) bool {
-	for deadline, killed := time.Now().Add(stageWait), false; pidfd.Alive(c.row.PID, c.row.Start); time.Sleep(time.Millisecond) {
-		if begun, err := stage.Begun(mark); begun && err == nil {
-			return true
-		}
-		if time.Now().Before(deadline) {
-			continue
-		}
-		if killed {
-			break // abort goes on with it
-		}
-		if err := unix.Kill(c.row.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
-			c.log.Error("kill a stage that does not end", "process", c.row.PID, "error", err)
-		}
-		deadline, killed = time.Now().Add(stageWait), true
-	}
-	begun, err := stage.Begun(mark)
-	return begun || err != nil
-}
-
-// waitingBegan says whether what waited to become the program of a held container has become it. A process that has ended may have been
-// the program: nobody starts that a second time. One that still waits is stopped first, so that it does not go on meanwhile: the process
-// that lets it go on may live although its keeper is dead.
-func (c *container) waitingBegan() bool {
-	waits := func() bool {
-		line := procfs.CommandLine(c.row.PID)
-		if c.row.Waits == "" { // an earlier version wrote none down
-			return strings.HasSuffix(line, "\x00init\x00") || stage.Is(c.row.PID)
-		}
-		return line == c.row.Waits
-	}
-	if !pidfd.Alive(c.row.PID, c.row.Start) || !waits() {
-		return true
-	}
-	if err := unix.Kill(c.row.PID, unix.SIGSTOP); err != nil {
-		return true
-	}
-	lives := func() bool { return pidfd.Alive(c.row.PID, c.row.Start) }
-	for deadline := time.Now().Add(stageWait); lives() && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if f := procfs.Status(c.row.PID); len(f) > 0 && f[0] == "T" {
-			break
-		}
-	}
-	if lives() && waits() {
-		return false
-	}
-	_ = unix.Kill(c.row.PID, unix.SIGCONT)
-	return true
-}
-
 // abort removes a container whose start was cut off.
 func (s *Server) abort(c *container) {
 	c.log.Info("start was cut off; container is removed")
@@ -134,13 +80,7 @@ func (s *Server) abort(c *container) {
 	defer cancel()
 	end := s.orphans.Begin()
 	defer end()
-	in := &inProcess{s: s}
-	err := cgroupdir.KillSpec(c.id, c.row.CgroupsPath, c.row.Systemd)
-	if c.row.Runtime != "" {
-		err = errors.Join(err, s.runtime(&c.row).destroy(ctx, c), cgroupdir.DestroySpec(c.id, c.row.CgroupsPath, c.row.Systemd))
-	} else {
-		err = errors.Join(err, in.removeState(ctx, c))
-	}
+	err := s.runtime.Abort(ctx, c)
 	if err != nil {
 		c.log.Error("remove container whose start was cut off", "error", err)
 	}
@@ -209,9 +149,10 @@ func (s *Server) adopt(js []byte, token string) error {
 	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
 }
 
-// adoptRow finds the container of a kept row. It is nil where there is none any more. A container that is not in the table has been
-// removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever keeps something of it has not
-// heard of that from a keeper that was killed. Only where the table was lost, or where its program runs, is its row made anew.
+// adoptRow finds the container of a kept row. It is nil where there is none any more. A container that is not in the
+// table has been removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever
+// keeps something of it has not heard of that from a keeper that was killed. Only where the table was lost, or where
+// its program runs, is its row made anew.
 func (s *Server) adoptRow(r *record.Container) *container {
 	lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID)
 	s.mu.Lock()
@@ -331,11 +272,11 @@ func (s *Server) adoptExec(r *record.Exec, files map[wire.Role]int) error {
 	return nil
 }
 
-// resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no stage any more:
-// one that its keeper had not let go on ends by itself.
+// resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no
+// stage any more: one that its keeper had not let go on ends by itself.
 func (p *process) resolve(proc *pidfd.FD) {
 	defer close(p.started)
-	deadline := time.Now().Add(stageWait)
+	deadline := time.Now().Add(runtime.StageWait)
 	for stage.Is(p.row.PID) && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
@@ -356,9 +297,6 @@ func (p *process) resolve(proc *pidfd.FD) {
 	p.ended(exit)
 }
 
-// stageWait is how long a stage may take to see that its keeper has gone.
-const stageWait = 2 * time.Second
-
 // arm sets the timer of an exec that has a deadline.
 func (p *process) arm() {
 	if left, limited := p.row.Left(); limited {
@@ -373,7 +311,8 @@ func (s *Server) isSettled() bool {
 	return s.settled
 }
 
-// endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told of it.
+// endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told
+// of it.
 func (s *Server) endLost(id string) {
 	if _, err := s.get(id); err == nil {
 		return

@@ -9,21 +9,21 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runc/libcontainer"
-	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/runtime/libcontainer"
 
 	api "berth/api/keeper"
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
-	"berth/internal/keeper/console"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 )
 
 // errGoneOn is what ends a checkpoint whose container has been let go on.
 var errGoneOn = fmt.Errorf("the container has gone on before its files were copied: %w", errdefs.ErrFailedPrecondition)
 
-// checkpoint freezes a container and writes its processes down. That it is frozen for this is in its row before it is, so
-// that whichever keeper finds the row lets it go on.
+// checkpoint freezes a container and writes its processes down. That it is frozen for this is in its row before it is,
+// so that whichever keeper finds the row lets it go on.
 func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) error {
 	for _, dir := range []string{req.Images, req.Work} {
 		if !filepath.IsAbs(dir) {
@@ -89,17 +89,9 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 			return err
 		}
 	}
-	return (&inProcess{s: s}).with(c, func(lib *libcontainer.Container) error {
-		if err := lib.Pause(); err != nil {
-			return fmt.Errorf("freeze container %s: %w", c.id, err)
-		}
-		end := s.orphans.Begin()
-		defer end()
-		_, err := s.callCRIU(ctx, c, &criuCall{CRIU: req.Criu, Images: req.Images, Work: req.Work}, stdio{}, nil)
-		if err != nil {
-			return fmt.Errorf("checkpoint of container %s: %w", c.id, err)
-		}
-		return nil
+	return s.runtime.Checkpoint(ctx, c, &runtime.Dump{
+		CRIU: req.Criu, Images: req.Images, Work: req.Work,
+		Group: func(pgid int) { c.change(func(r *record.Container) { r.CheckpointGroup = pgid }) },
 	})
 }
 
@@ -132,110 +124,8 @@ func (s *Server) takeBack(c *container) {
 	}
 	s.watching.Go(func() {
 		if group > 0 {
-			for deadline := time.Now().Add(criuGrace); time.Now().Before(deadline) && len(criuOf(group)) > 0; {
-				time.Sleep(10 * time.Millisecond)
-			}
-			for _, pid := range criuOf(group) {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
+			libcontainer.EndDump(group)
 		}
 		_ = s.goOn(c, "")
 	})
-}
-
-// standing is closed when the checkpoint ends that the container stands still for; nil: none does.
-func (c *container) standing() chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.still
-}
-
-// withoutCheckpoint is with, for what has to come after a checkpoint that is under way. Which ends: it has a deadline.
-func (r *inProcess) withoutCheckpoint(c *container, fn func(*libcontainer.Container) error) error {
-	for {
-		var still chan struct{}
-		err := r.with(c, func(lib *libcontainer.Container) error {
-			if still = c.standing(); still != nil {
-				return nil
-			}
-			return fn(lib)
-		})
-		if err != nil || still == nil {
-			return err
-		}
-		<-still
-	}
-}
-
-// restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in custody is
-// in their pipes.
-func (r *inProcess) restore(c *container, l *launch) error {
-	const reason = "its processes are restored from a checkpoint"
-	res := launched{console: -1, setup: keeper.Setup{
-		Engine: keeper.EngineCRIU, Reason: reason, ExecEngine: keeper.EngineLibcontainer, ExecReason: reason,
-	}}
-	call := &criuCall{
-		Restore: true, CRIU: l.criu, Images: l.restore, Work: filepath.Join(r.s.bundle(c.id), "criu"),
-		Spec: l.spec, Systemd: c.row.Systemd,
-	}
-	if err := os.MkdirAll(call.Work, 0o700); err != nil {
-		return err
-	}
-	var terminal *os.File
-	sock := -1
-	if l.spec.Process.Terminal {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return os.NewSyscallError("socketpair", err)
-		}
-		sock, terminal = fds[0], os.NewFile(uintptr(fds[1]), "console")
-		defer unix.Close(sock)
-		defer terminal.Close()
-	}
-	got, err := r.s.callCRIU(context.Background(), c, call, l.io, terminal)
-	if err == nil {
-		res.pid = got.PID
-		if l.spec.Process.NoNewPrivileges && mayGain(got.PID) {
-			// It could when it was written down, or a CRIU wrote it down that does not look.
-			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w", errdefs.ErrFailedPrecondition)
-		}
-		if sock >= 0 {
-			_ = unix.SetNonblock(sock, true) // it has been sent by now
-			var cerr error
-			res.console, cerr = console.Receive(sock)
-			err = errors.Join(err, cerr)
-		}
-		if err == nil {
-			err = r.with(c, func(lib *libcontainer.Container) error {
-				st, err := lib.State()
-				if err == nil {
-					res.cgroups = cgroupdir.Kept(st.CgroupPaths)
-				}
-				return err
-			})
-		}
-		if err == nil {
-			err = l.hold(res)
-		} else if res.console >= 0 {
-			unix.Close(res.console)
-		}
-		if err != nil {
-			c.mu.Lock()
-			held := c.held != nil
-			c.mu.Unlock()
-			if held {
-				c.letGo() // which kills it
-			} else {
-				_ = unix.Kill(res.pid, unix.SIGKILL)
-				_, _ = unix.Wait4(res.pid, nil, 0, nil)
-			}
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	if derr := r.destroy(context.Background(), c); derr != nil {
-		c.log.Warn("remove container that was not restored", "error", derr)
-	}
-	return fmt.Errorf("restore container %s: %w", c.id, err)
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/opencontainers/runc/libcontainer"
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
@@ -16,6 +15,7 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/wire"
 )
 
@@ -53,10 +53,41 @@ type container struct {
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 
-	// lib is libcontainer's view, loaded when first needed. One use at a time; an exec that does without it only keeps a
-	// pause away.
-	libMu sync.RWMutex
-	lib   *libcontainer.Container
+	guard  sync.RWMutex // see runtime.Container
+	loaded any          // an engine's; guarded by guard
+}
+
+var _ runtime.Container = (*container)(nil)
+
+// The methods of runtime.Container.
+
+func (c *container) ID() string           { return c.id }
+func (c *container) Log() *slog.Logger    { return c.log }
+func (c *container) Guard() *sync.RWMutex { return &c.guard }
+func (c *container) Loaded() *any         { return &c.loaded }
+
+func (c *container) Record() record.Container {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.row
+}
+
+func (c *container) Process() *pidfd.FD {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.proc
+}
+
+func (c *container) Still() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.still
+}
+
+func (c *container) UseFilter(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.filter = key
 }
 
 func (s *Server) newContainer(r record.Container) *container {

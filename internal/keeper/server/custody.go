@@ -38,8 +38,8 @@ var heldRoles = map[logpump.Stream]map[logpump.Role]wire.Role{
 	logpump.Stderr: {logpump.Memory: wire.RoleStderrMemory, logpump.Relay: wire.RoleStderrRelay},
 }
 
-// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates. It is all or noRoom:
-// output that nobody else holds would be lost without a word.
+// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
+// It is all or noRoom: output that nobody else holds would be lost without a word.
 func (c *container) keepsake() (_ *wire.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,12 +113,13 @@ func (s *Server) custodians() []*session {
 // handover is what is on its way into custody, of each custodian.
 type handover []<-chan error
 
-// handoverWait bounds how long a custodian that takes things slowly can delay what others start. One that takes nothing is cut off
-// before (see wire.Conn.Send), and counts as gone.
+// handoverWait bounds how long a custodian that takes things slowly can delay what others start. One that takes nothing
+// is cut off before (see wire.Conn.Send), and counts as gone.
 const handoverWait = 3 * wire.SendTimeout
 
-// wait returns when the kernel has it all: from then on it outlives this process. Where all custodians have gone, as with a berthd that is
-// killed, there is nobody to wait for, and whoever comes next is given everything. The error says that there are some and that none has it.
+// wait returns when the kernel has it all: from then on it outlives this process. Where all custodians have gone, as
+// with a berthd that is killed, there is nobody to wait for, and whoever comes next is given everything. The error says
+// that there are some and that none has it.
 func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 	if len(h) == 0 {
 		return nil
@@ -203,8 +204,8 @@ func failed(err error) <-chan error {
 	return c
 }
 
-// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is released
-// when this keeper forgets it.
+// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is
+// released when this keeper forgets it.
 func (s *Server) giveExec(p *process) (h handover) {
 	for _, ses := range s.custodians() {
 		h = h.push(ses, p.keepsake)
@@ -212,8 +213,8 @@ func (s *Server) giveExec(p *process) (h handover) {
 	return h
 }
 
-// giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as many descriptors
-// again as this process has.
+// giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as
+// many descriptors again as this process has.
 func (s *Server) giveAll(ses *session) {
 	give := func(log *slog.Logger, keepsake func() (*wire.Packet, error)) {
 		if err := handover(nil).push(ses, keepsake).wait(log, handoverWait); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A start does not go on while somebody has custody and has not taken what would be lost with the keeper. It went on after a second before,
-// and said nothing; so each case that wants an error or a word in the log failed.
+// A start does not go on while somebody has custody and has not taken what would be lost with the keeper. It went on
+// after a second before, and said nothing; so each case that wants an error or a word in the log failed.
 func TestHandoverWaitsForCustody(t *testing.T) {
 	const never = "never"
 	for _, c := range []struct {

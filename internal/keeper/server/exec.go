@@ -17,6 +17,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wire"
 )
@@ -39,8 +40,8 @@ type process struct {
 
 var (
 	errEnded = fmt.Errorf("the exec was ended before its program began: %w", context.Canceled)
-	// errUncertain is the error of an exec whose keeper ended when it had just let the program begin, or was about to. It is not made
-	// again: a command runs once at most.
+	// errUncertain is the error of an exec whose keeper ended when it had just let the program begin, or was about to.
+	// It is not made again: a command runs once at most.
 	errUncertain = fmt.Errorf("the keeper ended as the command began: whether it has run is not known: %w", errdefs.ErrAborted)
 )
 
@@ -141,9 +142,10 @@ func newExec(c *container, r record.Exec) *process {
 	return &process{c: c, row: r, started: make(chan struct{}), done: make(chan struct{})}
 }
 
-// forgetExecs drops execs that have long ended, and names them. The caller holds c.mu. It looks through all of them once in a while,
-// and when there are too many it drops a quarter at once: an exec does not wait for a look at a thousand. Those whose end was asked for
-// go first, since their end counts as long past; the others are about to be asked for.
+// forgetExecs drops execs that have long ended, and names them. The caller holds c.mu. It looks through all of them
+// once in a while, and when there are too many it drops a quarter at once: an exec does not wait for a look at a
+// thousand. Those whose end was asked for go first, since their end counts as long past; the others are about to be
+// asked for.
 func (c *container) forgetExecs() (ids []string) {
 	limit, now := maxExecsKept, time.Now()
 	switch {
@@ -192,9 +194,9 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	c.s.limits.fitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	l := &launch{process: spec, execID: p.row.ExecID}
-	l.io = stdio{in: file(files, wire.RoleStdin), out: file(files, wire.RoleStdout), err: file(files, wire.RoleStderr)}
-	l.hold = func(res launched) error { return p.hold(res, spec.Terminal, session, true) }
+	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, LetGo: p.letGo}
+	l.IO = runtime.Stdio{In: file(files, wire.RoleStdin), Out: file(files, wire.RoleStdout), Err: file(files, wire.RoleStderr)}
+	l.Hold = func(res runtime.Started) error { return p.hold(res, spec.Terminal, session) }
 	c.mu.Lock()
 	r := c.row
 	p.cancel = cancel
@@ -203,20 +205,15 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		l.subDir, l.sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.row.ExecID)
+		l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.row.ExecID)
 		c.mu.Lock()
-		p.row.Cgroup = l.subDir
+		p.row.Cgroup = l.SubDir
 		p.row.Ends, p.row.Deadline = record.Monotonic()+timeout, time.Now().Add(timeout)
 		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
 		c.mu.Unlock()
 	}
-	res, held, err := c.s.runtime(&r).exec(ctx, c, l)
-	l.io.close()
-	if err == nil && !held {
-		if err = p.hold(res, spec.Terminal, session, false); err != nil {
-			_ = unix.Kill(res.pid, unix.SIGKILL)
-		}
-	}
+	err := c.s.runtime.Exec(ctx, c, l)
+	l.IO.Close()
 	c.mu.Lock()
 	p.cancel = nil
 	c.mu.Unlock()
@@ -225,9 +222,9 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 		if p.timer != nil {
 			p.timer.Stop()
 		}
-		if l.subDir != "" {
-			_ = cgroupdir.Kill(l.subDir)
-			cgroupdir.Remove(l.subDir)
+		if l.SubDir != "" {
+			_ = cgroupdir.Kill(l.SubDir)
+			cgroupdir.Remove(l.SubDir)
 		}
 		c.mu.Lock()
 		late := p.row.TimedOut && !spec.Terminal
@@ -263,22 +260,22 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	close(p.started)
 }
 
-// hold takes over a process that has been started, and returns when it is in custody: whoever is told that it runs can learn its end
-// from the next keeper too. With waits its program has yet to begin. A terminal goes to whoever asked for the exec.
-func (p *process) hold(res launched, terminal bool, session string, waits bool) error {
+// hold takes over a process that has been started, and returns when it is in custody: whoever is told that it runs can
+// learn its end from the next keeper too. A terminal goes to whoever asked for the exec.
+func (p *process) hold(res runtime.Started, terminal bool, session string) error {
 	c := p.c
 	if terminal {
-		if err := p.sendConsole(session, res.console); err != nil {
+		if err := p.sendConsole(session, res.Console); err != nil {
 			return err
 		}
 	}
-	proc, err := pidfd.Open(res.pid, true)
+	proc, err := pidfd.Open(res.PID, true)
 	if err != nil {
 		return err
 	}
-	start, _ := pidfd.StartTime(res.pid)
+	start, _ := pidfd.StartTime(res.PID)
 	c.mu.Lock()
-	p.row.PID, p.row.Start, p.row.Held = res.pid, start, waits
+	p.row.PID, p.row.Start, p.row.Held = res.PID, start, res.Waits
 	p.proc = proc
 	killed := p.killed
 	c.mu.Unlock()
@@ -286,7 +283,7 @@ func (p *process) hold(res launched, terminal bool, session string, waits bool) 
 		return errEnded
 	}
 	if err := c.s.giveExec(p).wait(c.log, handoverWait); err != nil {
-		if waits {
+		if res.Waits {
 			return err
 		}
 		c.log.Warn("an exec runs without custody", "exec", p.row.ExecID, "error", err)
@@ -294,20 +291,22 @@ func (p *process) hold(res launched, terminal bool, session string, waits bool) 
 	return nil
 }
 
-// letGo undoes hold. The process has been killed; whatever is left of it is reaped as an orphan.
-func (p *process) letGo() {
+// letGo undoes hold. The process is killed; whatever is left of it is reaped as an orphan. It is false where there is
+// nothing to undo.
+func (p *process) letGo() bool {
 	c := p.c
 	c.mu.Lock()
 	proc := p.proc
 	p.proc = nil
 	c.mu.Unlock()
 	if proc == nil {
-		return
+		return false
 	}
 	c.s.release(execKey(c.id, p.row.ExecID))
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = unix.Wait4(proc.PID(), nil, unix.WNOHANG, nil)
 	proc.Close()
+	return true
 }
 
 // sendConsole passes a terminal's master on to whoever asked for it and keeps none.

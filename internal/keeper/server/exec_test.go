@@ -8,8 +8,8 @@ import (
 	"berth/internal/keeper/record"
 )
 
-// The end of an exec that nobody has asked for yet is kept while there are others to forget. Seen to fail where any that has ended is
-// dropped: 2 of 10,000 execs under load were told that they are not found.
+// The end of an exec that nobody has asked for yet is kept while there are others to forget. Seen to fail where any
+// that has ended is dropped: 2 of 10,000 execs under load were told that they are not found.
 func TestEndsThatNobodyHasAskedForAreForgottenLast(t *testing.T) {
 	c := &container{execs: map[string]*process{}}
 	add := func(id string, ended time.Time) {

@@ -29,8 +29,8 @@ const (
 	custodianLook = 10 * time.Millisecond
 )
 
-// leave ends the keeper in order: somebody has custody of what containers need, nothing new begins, and all that was read of
-// their output is in the log.
+// leave ends the keeper in order: somebody has custody of what containers need, nothing new begins, and all that was
+// read of their output is in the log.
 func (s *Server) leave() {
 	if err := s.appoint(); err != nil {
 		s.log.Error("nobody but berthd has custody when this keeper is gone", "error", err)
@@ -78,8 +78,8 @@ func within(limit time.Duration, wait func()) {
 	}
 }
 
-// appoint starts a custodian, a process that is left behind with duplicates of all pipes and pidfds. berthd may be about to
-// end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
+// appoint starts a custodian, a process that is left behind with duplicates of all pipes and pidfds. berthd may be
+// about to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
 func (s *Server) appoint() error {
 	if !s.hasKeepsakes() {
 		return nil

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -21,8 +19,8 @@ import (
 type limits struct {
 	all bool // CAP_SYS_RESOURCE: anything goes
 	oom int  // own oom_score_adj
-	// memlock is the limit of locked memory that this process began with. libcontainer lifts its own when it loads the program
-	// that guards a container's devices (cgroup v2), which no later container may inherit.
+	// memlock is the limit of locked memory that this process began with. libcontainer lifts its own when it loads the
+	// program that guards a container's devices (cgroup v2), which no later container may inherit.
 	memlock unix.Rlimit
 	log     *slog.Logger
 	// oomOnce and rlimitOnce keep a node without the capability from saying so at every start.
@@ -101,17 +99,4 @@ func (l *limits) rlimits(p *specs.Process) {
 		r.Hard = own.Max
 		r.Soft = min(r.Soft, r.Hard)
 	}
-}
-
-// stageLimits are limits as a stage sets them.
-func stageLimits(list []specs.POSIXRlimit) ([]stage.Limit, error) {
-	var out []stage.Limit
-	for _, l := range list {
-		n, ok := stage.LimitNumbers[l.Type]
-		if !ok {
-			return nil, fmt.Errorf("limit %q: %w", l.Type, errdefs.ErrInvalidArgument)
-		}
-		out = append(out, stage.Limit{Resource: n, Soft: l.Soft, Hard: l.Hard})
-	}
-	return out, nil
 }

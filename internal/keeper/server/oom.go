@@ -10,9 +10,9 @@ import (
 
 // oomLedger tells how many processes of a container the kernel has killed for want of memory, at the container's end.
 //
-// On v2 systemd removes a container's cgroup as soon as its last process is gone, which may be before anybody has read what
-// it had counted. The cgroup above it outlives it and counts for all below: what it has that the other containers there do
-// not account for is the container's.
+// On v2 systemd removes a container's cgroup as soon as its last process is gone, which may be before anybody has read
+// what it had counted. The cgroup above it outlives it and counts for all below: what it has that the other containers
+// there do not account for is the container's.
 type oomLedger struct {
 	mu      sync.Mutex
 	parents map[string]*oomParent // by directory; those with a running container
@@ -81,7 +81,8 @@ func (l *oomLedger) end(paths map[string]string) int {
 	return own
 }
 
-// oomKills reads oom_kill of memory.events (v2) or memory.oom_control (v1, Linux 4.13). ok is false where there is none.
+// oomKills reads oom_kill of memory.events (v2) or memory.oom_control (v1, Linux 4.13). ok is false where there is
+// none.
 func oomKills(file string) (kills int, ok bool) {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"berth/internal/keeper/record"
 )
 
-// podInit makes the spec that of a pod's init: the keeper's small program, or else the keeper's own, read-only in an empty root, under
-// its other name.
+// podInit makes the spec that of a pod's init: the keeper's small program, or else the keeper's own, read-only in an
+// empty root, under its other name.
 func (s *Server) podInit(spec *specs.Spec) error {
 	path := s.cfg.Binary
 	if _, small := program.File(); small || spec.Linux.MountLabel != "" {
@@ -41,8 +41,8 @@ func (s *Server) podInit(spec *specs.Spec) error {
 	return nil
 }
 
-// initCopy is a file of the program. It has the SELinux label of containers' files, if there is one, but for the level, so that any pod may
-// execute it: what is installed keeps its own label, and with that no container can begin.
+// initCopy is a file of the program. It has the SELinux label of containers' files, if there is one, but for the level,
+// so that any pod may execute it: what is installed keeps its own label, and with that no container can begin.
 func (s *Server) initCopy(mount string) (string, error) {
 	path := filepath.Join(s.cfg.Dir, "init")
 	s.initProgram.Lock()

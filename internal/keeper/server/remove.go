@@ -52,7 +52,8 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	return s.clean(ctx, c)
 }
 
-// sleeper says which process of the container waits for something beyond a kill: a file system that does not answer, mostly.
+// sleeper says which process of the container waits for something beyond a kill: a file system that does not answer,
+// mostly.
 func (c *container) sleeper() string {
 	c.mu.Lock()
 	paths := c.row.Cgroups
@@ -75,8 +76,8 @@ func (c *container) sleeper() string {
 	return ""
 }
 
-// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died. Where
-// the kernel ends all others with the first process, they are looked for only if all is set.
+// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died.
+// Where the kernel ends all others with the first process, they are looked for only if all is set.
 func (c *container) killOnce(all bool) (ended bool, err error) {
 	select {
 	case <-c.exited:
@@ -136,24 +137,14 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 			return err
 		}
 		cgroupdir.Thaw(r.Cgroups)
-		if err := s.runtime(&r).destroy(ctx, c); err != nil {
+		if err := s.runtime.Destroy(ctx, c); err != nil {
 			return fmt.Errorf("remove container %s: %w", c.id, err)
-		}
-	}
-	if r.Runtime != "" {
-		// What the binary does not know of: cgroups of execs, and all of it if it lost its state.
-		for k, p := range r.Cgroups {
-			if cgroupdir.Members(map[string]string{k: p}) != "" {
-				if err := cgroups.RemovePath(p); err != nil {
-					c.log.Warn("remove cgroup", "path", p, "error", err)
-				}
-			}
 		}
 	}
 	if r.Reaper {
 		s.removePodInit(&r)
 	}
-	if err := os.RemoveAll(s.bundle(c.id)); err != nil {
+	if err := os.RemoveAll(s.dir().Bundle(c.id)); err != nil {
 		return err
 	}
 	if err := s.table.Forget(c.id); err != nil {
@@ -182,17 +173,17 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 // deleteUnknown removes what a crash may have left of a container that is not on the table.
 func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	c := s.newContainer(record.Container{ID: id, State: keeper.StateExited})
-	if err := (&inProcess{s: s}).removeState(ctx, c); err != nil {
+	if err := s.runtime.RemoveUnknown(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
-	if err := os.RemoveAll(s.bundle(id)); err != nil {
+	if err := os.RemoveAll(s.dir().Bundle(id)); err != nil {
 		return err
 	}
 	return s.table.Forget(id)
 }
 
-// signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its way:
-// berthd may have been killed meanwhile, and another asks.
+// signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its
+// way: berthd may have been killed meanwhile, and another asks.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
 	c, err := s.get(id)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/cgroup"
 	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/wire"
 )
@@ -60,7 +61,7 @@ func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.Con
 		return nil, wire.Encode(err)
 	}
 	st := wireStatus(c.status())
-	st.Paused = st.State == string(keeper.StateRunning) && c.frozen()
+	st.Paused = st.State == string(keeper.StateRunning) && cgroupdir.Frozen(c.Record().Cgroups)
 	return st, nil
 }
 
@@ -182,7 +183,7 @@ func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.
 }
 
 // running calls fn with a running container, guarded against upgrades.
-func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container, runtime) error) (*api.Empty, error) {
+func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container) error) (*api.Empty, error) {
 	if err := v.s.begin(); err != nil {
 		return done(err)
 	}
@@ -192,12 +193,12 @@ func (v *service) running(ctx context.Context, id string, fn func(context.Contex
 		return done(err)
 	}
 	c.mu.Lock()
-	r := c.row
+	state := c.row.State
 	c.mu.Unlock()
-	if r.State != keeper.StateRunning {
-		return done(fmt.Errorf("container %s is %s, not running: %w", id, r.State, errdefs.ErrFailedPrecondition))
+	if state != keeper.StateRunning {
+		return done(fmt.Errorf("container %s is %s, not running: %w", id, state, errdefs.ErrFailedPrecondition))
 	}
-	return done(fn(ctx, c, v.s.runtime(&r)))
+	return done(fn(ctx, c))
 }
 
 func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empty, error) {
@@ -205,8 +206,8 @@ func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empt
 	if err := json.Unmarshal(req.Resources, &res); err != nil {
 		return done(fmt.Errorf("resources of container %s: %w: %w", req.Id, err, errdefs.ErrInvalidArgument))
 	}
-	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error {
-		if err := r.update(ctx, c, &res); err != nil {
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container) error {
+		if err := v.s.runtime.Update(ctx, c, &res); err != nil {
 			return fmt.Errorf("update container %s: %w", req.Id, cgroup.Refused(err))
 		}
 		return nil
@@ -214,11 +215,11 @@ func (v *service) Update(ctx context.Context, req *api.UpdateRequest) (*api.Empt
 }
 
 func (v *service) Pause(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error { return r.pause(ctx, c) })
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container) error { return v.s.runtime.Pause(ctx, c) })
 }
 
 func (v *service) Resume(ctx context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	return v.running(ctx, req.Id, func(ctx context.Context, c *container, r runtime) error { return r.resume(ctx, c) })
+	return v.running(ctx, req.Id, func(ctx context.Context, c *container) error { return v.s.runtime.Resume(ctx, c) })
 }
 
 func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*api.Empty, error) {

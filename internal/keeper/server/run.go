@@ -22,6 +22,7 @@ import (
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/wire"
 )
 
@@ -87,7 +88,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: keeper.StateStarting, Choice: choice,
 	}
 	if r.Runtime != "" && r.RuntimeRoot == "" {
-		r.RuntimeRoot = filepath.Join(s.cfg.Dir, stateDir, "."+filepath.Base(r.Runtime))
+		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
 	}
 	c := s.newContainer(r)
 	s.mu.Lock()
@@ -105,13 +106,13 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	s.mu.Unlock()
 	go func() {
 		defer s.end()
-		c.start(&launch{spec: &spec, phases: newPhases(), restore: req.Restore, criu: req.Criu})
+		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
 }
 
 // start is the start itself: intent first, then pipes, process, pumps.
-func (c *container) start(l *launch) {
+func (c *container) start(l *runtime.Launch) {
 	end := c.s.orphans.Begin()
 	err := c.launch(l)
 	if err != nil {
@@ -127,8 +128,8 @@ func (c *container) start(l *launch) {
 	c.s.publish(c.id)
 }
 
-func (c *container) launch(l *launch) (err error) {
-	s, spec := c.s, l.spec
+func (c *container) launch(l *runtime.Launch) (err error) {
+	s, spec := c.s, l.Spec
 	if err := wire.Room(wire.RoomForContainer); err != nil {
 		return err
 	}
@@ -150,9 +151,10 @@ func (c *container) launch(l *launch) (err error) {
 		}
 	}
 	log := logpump.New(r.LogPath, s.backlogs, c.log)
-	l.hold = func(res launched) error { return c.hold(res, &ends, log) }
-	err = s.runtime(&r).run(context.Background(), c, l)
-	l.io.close()
+	l.Hold = func(res runtime.Started) error { return c.hold(res, &ends, log) }
+	l.LetGo = c.letGo
+	err = s.runtime.Start(context.Background(), c, l)
+	l.IO.Close()
 	if err != nil {
 		c.letGo()
 		ends.close()
@@ -160,7 +162,7 @@ func (c *container) launch(l *launch) (err error) {
 		if r.Reaper {
 			s.removePodInit(&r)
 		}
-		if rerr := os.RemoveAll(s.bundle(c.id)); rerr != nil {
+		if rerr := os.RemoveAll(s.dir().Bundle(c.id)); rerr != nil {
 			c.log.Warn("remove bundle", "error", rerr)
 		}
 		return err
@@ -171,24 +173,25 @@ func (c *container) launch(l *launch) (err error) {
 	c.mu.Unlock()
 	r.Held, r.Waits = false, ""
 	c.change(func(to *record.Container) { *to = r })
-	l.phases.end("record")
-	c.phases = l.phases.list
+	l.Phases.End("record")
+	c.phases = l.Phases.List
 	c.log.Info("container started", "name", r.Name, "process", r.PID)
 	s.watching.Go(func() { c.watch(proc) })
 	return nil
 }
 
-// hold takes over a process that is all set up but for its program, and returns when it is in custody. So nothing that the
-// program writes is lost with this keeper, nor how it ends. The terminal and the ends are the container's from now on.
-func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
+// hold takes over a process that is all set up but for its program, and returns when it is in custody. So nothing that
+// the program writes is lost with this keeper, nor how it ends. The terminal and the ends are the container's from now
+// on.
+func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	if c.row.Terminal {
-		e.out = res.console
+		e.out = res.Console
 	}
-	proc, err := pidfd.Open(res.pid, true)
+	proc, err := pidfd.Open(res.PID, true)
 	if err != nil {
 		return err
 	}
-	start, err := pidfd.StartTime(res.pid)
+	start, err := pidfd.StartTime(res.PID)
 	if err != nil {
 		proc.Close()
 		return err
@@ -205,13 +208,13 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 		p.Start()
 		pumps[stream] = p
 	}
-	c.s.oom.begin(res.cgroups)
+	c.s.oom.begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.row
-	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.pid, start, time.Now(), res.cgroups
-	r.SetSetup(res.setup, res.join)
+	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
+	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != keeper.EngineStage {
-		r.Waits = procfs.CommandLine(res.pid)
+		r.Waits = procfs.CommandLine(res.PID)
 	}
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
@@ -222,12 +225,12 @@ func (c *container) hold(res launched, e *ends, log *logpump.Log) error {
 	return c.s.give(c).wait(c.log, handoverWait)
 }
 
-// letGo undoes hold. The process is dead, or is killed.
-func (c *container) letGo() {
+// letGo undoes hold: the process is killed, unless it is dead. It is false where there is nothing to undo.
+func (c *container) letGo() bool {
 	c.mu.Lock()
 	if c.held == nil {
 		c.mu.Unlock()
-		return
+		return false
 	}
 	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.held.Cgroups
 	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
@@ -244,16 +247,17 @@ func (c *container) letGo() {
 	if stdin >= 0 {
 		unix.Close(stdin)
 	}
+	return true
 }
 
 // ends are the keeper's ends of a container's pipes, -1 where there is none.
 type ends struct{ in, out, err int }
 
 // open makes the pipes. The keeper's ends do not block.
-func (e *ends) open(l *launch, stdin bool) (err error) {
+func (e *ends) open(l *runtime.Launch, stdin bool) (err error) {
 	defer func() {
 		if err != nil {
-			l.io.close()
+			l.IO.Close()
 			e.close()
 		}
 	}()
@@ -268,16 +272,16 @@ func (e *ends) open(l *launch, stdin bool) (err error) {
 	if r, w, err = pipe(); err != nil {
 		return err
 	}
-	e.out, l.io.out = r, os.NewFile(uintptr(w), "stdout")
+	e.out, l.IO.Out = r, os.NewFile(uintptr(w), "stdout")
 	if r, w, err = pipe(); err != nil {
 		return err
 	}
-	e.err, l.io.err = r, os.NewFile(uintptr(w), "stderr")
+	e.err, l.IO.Err = r, os.NewFile(uintptr(w), "stderr")
 	if stdin {
 		if r, w, err = pipe(); err != nil {
 			return err
 		}
-		e.in, l.io.in = w, os.NewFile(uintptr(r), "stdin")
+		e.in, l.IO.In = w, os.NewFile(uintptr(r), "stdin")
 		if err := unix.SetNonblock(w, true); err != nil {
 			return err
 		}
@@ -289,14 +293,6 @@ func (e *ends) close() {
 	for _, fd := range []int{e.in, e.out, e.err} {
 		if fd >= 0 {
 			unix.Close(fd)
-		}
-	}
-}
-
-func (s *stdio) close() {
-	for _, f := range []*os.File{s.in, s.out, s.err} {
-		if f != nil {
-			f.Close()
 		}
 	}
 }

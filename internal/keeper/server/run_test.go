@@ -8,8 +8,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// What the keeper says of a start keeps its kind on the way to the client; only what the program itself causes is a start error. Seen to
-// fail without ErrAborted: a client took an exec whose command may have run for a command that cannot be run.
+// What the keeper says of a start keeps its kind on the way to the client; only what the program itself causes is a
+// start error. Seen to fail without ErrAborted: a client took an exec whose command may have run for a command that
+// cannot be run.
 func TestOnlyProgramsCauseStartErrors(t *testing.T) {
 	for err, code := range map[error]int32{
 		errUncertain: 0,

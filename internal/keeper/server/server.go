@@ -21,7 +21,11 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/orphan"
 	"berth/internal/keeper/record"
-	"berth/internal/keeper/stage"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/libcontainer"
+	"berth/internal/keeper/runtime/plan"
+	"berth/internal/keeper/runtime/selector"
+	"berth/internal/keeper/runtime/stage"
 	"berth/internal/keeper/wire"
 )
 
@@ -46,11 +50,8 @@ type Server struct {
 	orphans    *orphan.Reaper
 	oom        oomLedger
 	limits     limits
-	seccomp    interned
-	filters    *filter.Store
-	stages     *stage.Program // nil: the kernel cannot, and libcontainer does everything
-	noSetups   string         // why no stage sets a container up: what the kernel lacks; empty: it can
-	store      *fdStore       // nil: no service manager
+	runtime    *selector.Selector
+	store      *fdStore // nil: no service manager
 	backlogs   *logpump.Backlogs
 
 	initProgram struct { // initCopy's
@@ -79,11 +80,9 @@ type Server struct {
 	watching   sync.WaitGroup // waiters for processes, and what they do when these end
 }
 
-// subdirectories of Config.Dir.
+// subdirectories of Config.Dir, beside those of runtime.Dir.
 const (
-	stateDir  = "state"
 	rowsDir   = "rows"
-	bundleDir = "bundles"
 	spillDir  = "spill" // for clients of a berthd that names no directory
 	filterDir = "filters"
 )
@@ -111,8 +110,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	_, bare := os.Lstat(filepath.Join(cfg.Dir, rowsDir))
-	for _, d := range []string{stateDir, rowsDir, bundleDir, filterDir} {
-		if err := os.MkdirAll(filepath.Join(cfg.Dir, d), 0o700); err != nil {
+	dir := runtime.Dir(cfg.Dir)
+	for _, d := range []string{dir.States(), filepath.Join(cfg.Dir, rowsDir), dir.Bundles(), filepath.Join(cfg.Dir, filterDir)} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}
 	}
@@ -124,22 +124,16 @@ func New(cfg Config) (*Server, error) {
 		containers: map[string]*container{}, sessions: map[string]*session{},
 		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, stop: make(chan struct{}),
 	}
-	s.filters = filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log)
 	s.table = record.NewTable(filepath.Join(cfg.Dir, rowsDir), s.log)
-	if err := stage.Supported(); err != nil {
-		s.noSetups = err.Error()
-		s.log.Warn("containers start more slowly", "error", err)
-	} else if s.stages, err = stage.Seal(cfg.Dir); err != nil {
+	stages, err := plan.OpenStages(cfg.Dir, s.log)
+	if err != nil {
 		return nil, err
-	}
-	if s.stages != nil {
-		if err := s.stages.PrepareSetups(cfg.Dir); err != nil {
-			s.noSetups = err.Error()
-			s.log.Warn("containers start more slowly", "error", err)
-		}
 	}
 	s.limits = ownLimits(s.log)
 	s.orphans = orphan.New(s.owns, s.log)
+	filters := filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log)
+	lib := libcontainer.New(s.dir(), stages, filters, s.orphans.Begin)
+	s.runtime = selector.New(s.dir(), s.orphans.Begin, stage.New(s.dir(), stages, filters, lib), lib)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
@@ -163,6 +157,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	return s, s.inherit()
 }
+
+// dir is the keeper's directory as engines have it.
+func (s *Server) dir() runtime.Dir { return runtime.Dir(s.cfg.Dir) }
 
 // acquire takes the lock that only one keeper of a directory has.
 func (s *Server) acquire() error {

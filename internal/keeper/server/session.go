@@ -130,8 +130,8 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
 }
 
-// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now on. The channel gets
-// nil when it has been sent, or why it will never be.
+// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now
+// on. The channel gets nil when it has been sent, or why it will never be.
 func (ses *session) push(p *wire.Packet) <-chan error {
 	q := queued{p, make(chan error, 1)}
 	ses.mu.Lock()
@@ -365,14 +365,15 @@ func (s *Server) abandon(session string) {
 	maps.DeleteFunc(s.left, func(_ string, l leftClient) bool { return l.session == session })
 }
 
-// leftClient is a client that was attached to a container when that was removed. It may still have to be told why it was cut off.
+// leftClient is a client that was attached to a container when that was removed. It may still have to be told why it
+// was cut off.
 type leftClient struct {
 	log     *logpump.Log
 	session string
 }
 
-// keepLeft keeps what clients of a container that is being removed may ask for, by attach ID and session. The caller holds the
-// container's mutex.
+// keepLeft keeps what clients of a container that is being removed may ask for, by attach ID and session. The caller
+// holds the container's mutex.
 func (s *Server) keepLeft(log *logpump.Log, clients map[string]string) {
 	for id, session := range clients {
 		if s.session(session) == nil {
@@ -393,8 +394,9 @@ func (s *Server) takeLeft(attachID string) *logpump.Log {
 	return log
 }
 
-// detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end. The
-// error is ErrResourceExhausted and tells why the client had been cut off before, or ErrNotFound: this keeper has never known it.
+// detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end.
+// The error is ErrResourceExhausted and tells why the client had been cut off before, or ErrNotFound: this keeper has
+// never known it.
 func (c *container) detach(id string) error {
 	c.mu.Lock()
 	_, brought := c.owners[id]

@@ -10,8 +10,8 @@ import (
 	"berth/internal/state"
 )
 
-// TestAFileIsWrittenWhereThereIsNoRoomForTwo: over the one that is there, and a new one leaves nothing. Seen to fail without the
-// writing over, and without the removal of what is half written.
+// TestAFileIsWrittenWhereThereIsNoRoomForTwo: over the one that is there, and a new one leaves nothing. Seen to fail
+// without the writing over, and without the removal of what is half written.
 func TestAFileIsWrittenWhereThereIsNoRoomForTwo(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8k"); err != nil {

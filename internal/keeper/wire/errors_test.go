@@ -9,7 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// An error that callers act on is the same kind on both sides. Seen to fail without ErrAborted, which says that a command may have run.
+// An error that callers act on is the same kind on both sides. Seen to fail without ErrAborted, which says that a
+// command may have run.
 func TestErrorsKeepTheirKind(t *testing.T) {
 	for _, kind := range []error{
 		errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrResourceExhausted,

@@ -54,7 +54,8 @@ type Packet struct {
 	Row        json.RawMessage `json:"row,omitempty"`
 	// FDs are raw descriptors. A receiver owns them; a sender keeps its own.
 	FDs []int `json:"-"`
-	// Cut: the receiver has no room for the descriptors (RLIMIT_NOFILE), and the kernel has closed what did not fit. FDs is empty.
+	// Cut: the receiver has no room for the descriptors (RLIMIT_NOFILE), and the kernel has closed what did not fit.
+	// FDs is empty.
 	Cut bool `json:"-"`
 }
 

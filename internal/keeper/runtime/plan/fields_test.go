@@ -1,9 +1,8 @@
-package server
+package plan
 
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,15 +15,15 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/record"
 	"berth/internal/keeper/stage"
 )
 
 // roots are the types that say what a container and a process are.
 var roots = []reflect.Type{reflect.TypeFor[specs.Spec](), reflect.TypeFor[configs.Config](), reflect.TypeFor[libcontainer.Process]()}
 
-// TestEveryFieldIsDecided fails when a version of libcontainer or of the specification brings a field that fields.go says nothing about,
-// or no longer has one that it does. It was seen to fail with one line of fields.go taken out, and with one too many.
+// TestEveryFieldIsDecided fails when a version of libcontainer or of the specification brings a field that fields.go
+// says nothing about, or no longer has one that it does. It was seen to fail with one line of fields.go taken out, and
+// with one too many.
 func TestEveryFieldIsDecided(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var visit func(reflect.Type)
@@ -198,9 +197,9 @@ func other(v reflect.Value) {
 }
 
 // plain is a container that the stage sets up.
-func plain(t *testing.T) (*inProcess, *specs.Spec, *configs.Config, *libcontainer.Process) {
+func plain(t *testing.T) (*Stages, *specs.Spec, *configs.Config, *libcontainer.Process) {
 	t.Helper()
-	r := &inProcess{s: &Server{stages: &stage.Program{}, cfg: Config{Dir: t.TempDir()}, log: slog.Default()}}
+	r := &Stages{Program: &stage.Program{}}
 	limit := int64(100)
 	spec := &specs.Spec{
 		Root: &specs.Root{Path: "/"}, Hostname: "a", Domainname: "b",
@@ -220,11 +219,11 @@ func plain(t *testing.T) (*inProcess, *specs.Spec, *configs.Config, *libcontaine
 			Seccomp:   &specs.LinuxSeccomp{DefaultAction: specs.ActAllow},
 		},
 	}
-	config, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
+	config, err := Config("/keeper", "a", false, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newProcess(spec.Process)
+	p, err := NewProcess(spec.Process)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,18 +231,18 @@ func plain(t *testing.T) (*inProcess, *specs.Spec, *configs.Config, *libcontaine
 }
 
 // notStagedNow is why the stage does not do it as it is now.
-func notStagedNow(r *inProcess, spec *specs.Spec, config *configs.Config, p *libcontainer.Process) string {
-	join, reason := r.joinable("a", config)
-	if reason = r.notStaged(spec, config, p, join, reason); reason != "" {
+func notStagedNow(r *Stages, spec *specs.Spec, config *configs.Config, p *libcontainer.Process) string {
+	join, reason := r.Joinable("a", config)
+	if reason = r.NotStaged(spec, config, p, join, reason); reason != "" {
 		return reason
 	}
-	_, reason, _ = staged(spec.Process)
+	_, reason, _ = Staged(spec.Process)
 	return reason
 }
 
-// TestWhatTheStageDoesNotDoGoesToLibcontainer sets each field that is declined, for first processes and for execs, and sees that the
-// stage leaves the container or the exec to libcontainer, with a reason that names it. It was seen to fail with the search for
-// declined fields taken out of notStaged, of joinable and of staged.
+// TestWhatTheStageDoesNotDoGoesToLibcontainer sets each field that is declined, for first processes and for execs, and
+// sees that the stage leaves the container or the exec to libcontainer, with a reason that names it. It was seen to
+// fail with the search for declined fields taken out of notStaged, of joinable and of staged.
 func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {
 	r, spec, config, p := plain(t)
 	if !setupRights() {
@@ -288,21 +287,21 @@ func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {
 			var reason string
 			switch {
 			case of == config:
-				_, reason = r.joinable("a", config)
+				_, reason = r.Joinable("a", config)
 			case of == p:
 				reason = execDeclined.find(p)
 			case strings.HasPrefix(place.name, "specs.Spec.Process > "):
-				_, reason, _ = staged(spec.Process)
+				_, reason, _ = Staged(spec.Process)
 			default: // without which the last stage, and so execs, leave it to libcontainer
 				reason = execDeclined.find(spec)
 				if edit, ok := valid[place.name]; ok {
 					r, spec, _, _ = plain(t)
 					edit(spec.Linux)
-					config, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
+					config, err := Config("/keeper", "a", false, spec)
 					if err != nil {
 						t.Fatal(err)
 					}
-					_, reason = r.joinable("a", config)
+					_, reason = r.Joinable("a", config)
 				} else if !strings.Contains(place.name, "specs.LinuxSeccomp.Listener") {
 					t.Errorf("%s: no value that is valid", place.name)
 				}
@@ -318,8 +317,8 @@ func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {
 	}
 }
 
-// TestValuesThatTheStageDoesNotDoGoToLibcontainer: of a field that the stage does, not every value. Seen to fail without the switch over a
-// mount in notStaged.
+// TestValuesThatTheStageDoesNotDoGoToLibcontainer: of a field that the stage does, not every value. Seen to fail
+// without the switch over a mount in notStaged.
 func TestValuesThatTheStageDoesNotDoGoToLibcontainer(t *testing.T) {
 	if !setupRights() {
 		t.Skip("needs root")
@@ -355,7 +354,8 @@ func TestValuesThatTheStageDoesNotDoGoToLibcontainer(t *testing.T) {
 	}
 }
 
-// TestAFieldThatNobodyKnowsIsDeclined: what a newer library brings is not left out in silence, even if no test has run since.
+// TestAFieldThatNobodyKnowsIsDeclined: what a newer library brings is not left out in silence, even if no test has run
+// since.
 func TestAFieldThatNobodyKnowsIsDeclined(t *testing.T) {
 	typ := reflect.TypeFor[configs.Mount]()
 	known := fields[typ]["Data"]
@@ -368,21 +368,21 @@ func TestAFieldThatNobodyKnowsIsDeclined(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyDoesIsRefused: neither the stage nor libcontainer heeds these. It was seen to fail without the search in config and
-// in checkProcess, and without checkConfig.
+// TestWhatNobodyDoesIsRefused: neither the stage nor libcontainer heeds these. It was seen to fail without the search
+// in config and in checkProcess, and without checkConfig.
 func TestWhatNobodyDoesIsRefused(t *testing.T) {
 	for _, place := range places(reflect.TypeFor[specs.Spec]()) {
 		if place.rule.start != refused && place.rule.exec != refused {
 			continue
 		}
-		r, spec, _, _ := plain(t)
+		_, spec, _, _ := plain(t)
 		place.set(reflect.ValueOf(spec))
-		_, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
+		_, err := Config("/keeper", "a", false, spec)
 		if err == nil || !strings.Contains(err.Error(), place.rule.what) {
 			t.Errorf("%s: %v", place.name, err)
 		}
 		if strings.HasPrefix(place.name, "specs.Spec.Process > ") {
-			if err := checkProcess(spec.Process); err == nil || !strings.Contains(err.Error(), place.rule.what) {
+			if err := CheckProcess(spec.Process); err == nil || !strings.Contains(err.Error(), place.rule.what) {
 				t.Errorf("%s, of an exec: %v", place.name, err)
 			}
 		}
@@ -392,46 +392,46 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 		"for bind mounts":          func(s *specs.Spec) { s.Mounts[1].Options = []string{"rro"} },
 		"not absolute":             func(s *specs.Spec) { s.Process.Cwd = "tmp" },
 	} {
-		r, spec, _, _ := plain(t)
+		_, spec, _, _ := plain(t)
 		edit(spec)
-		_, err := r.config(r.s.newContainer(record.Container{ID: "a"}), spec)
+		_, err := Config("/keeper", "a", false, spec)
 		if err == nil {
-			err = checkProcess(spec.Process)
+			err = CheckProcess(spec.Process)
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
 	limit := int64(1)
-	if _, err := mergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{KernelTCP: &limit}}); err == nil {
+	if _, err := MergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{KernelTCP: &limit}}); err == nil {
 		t.Error("an update of a limit that nobody sets is taken")
 	}
 	mask := uint32(0o77)
-	if err := sameUmask(&specs.Process{User: specs.User{Umask: &mask}}, nil); err == nil {
+	if err := SameUmask(&specs.Process{User: specs.User{Umask: &mask}}, nil); err == nil {
 		t.Error("an exec with another umask than its container's is taken")
 	}
-	if err := sameUmask(&specs.Process{User: specs.User{Umask: &mask}}, &mask); err != nil {
+	if err := SameUmask(&specs.Process{User: specs.User{Umask: &mask}}, &mask); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestWhatTheStageDoesIsInItsPlan changes each field that the stage is said to do, and sees that what the stage is told differs. It was
-// seen to fail with the line of setup.go that reads config.Readonlyfs taken out.
+// TestWhatTheStageDoesIsInItsPlan changes each field that the stage is said to do, and sees that what the stage is told
+// differs. It was seen to fail with the line of setup.go that reads config.Readonlyfs taken out.
 func TestWhatTheStageDoesIsInItsPlan(t *testing.T) {
-	plan := func(r *inProcess, spec *specs.Spec, config *configs.Config) string {
-		join, reason := r.joinable("a", config)
+	plan := func(r *Stages, spec *specs.Spec, config *configs.Config) string {
+		join, reason := r.Joinable("a", config)
 		if join == nil {
 			return reason
 		}
-		proc, reason, err := staged(spec.Process)
+		proc, reason, err := Staged(spec.Process)
 		if proc == nil {
 			return fmt.Sprint(reason, err)
 		}
-		limits, err := stageLimits(spec.Process.Rlimits)
+		limits, err := Limits(spec.Process.Rlimits)
 		if err != nil {
 			return err.Error()
 		}
-		setup, err := r.setup(config, join, map[string]string{"": "/sys/fs/cgroup/x"}, proc.Cwd, proc.Terminal)
+		setup, err := Setup(config, join, map[string]string{"": "/sys/fs/cgroup/x"}, proc.Cwd, proc.Terminal)
 		if err != nil {
 			return err.Error()
 		}
@@ -461,8 +461,9 @@ func TestWhatTheStageDoesIsInItsPlan(t *testing.T) {
 		"specs.LinuxCapabilities.Inheritable": []string{"CAP_CHOWN"},
 		"specs.Process.Rlimits":               []specs.POSIXRlimit{},
 	}
-	// Heeded in another place than the plan: capabilities as the process has them, cgroups by their managers, the filter is loaded
-	// as it was compiled, and mappings count in a user namespace, by its path. What is left of specs.Linux is Config's.
+	// Heeded in another place than the plan: capabilities as the process has them, cgroups by their managers, the
+	// filter is loaded as it was compiled, and mappings count in a user namespace, by its path. What is left of
+	// specs.Linux is Config's.
 	elsewhere := []string{"specs.Spec.Linux", "configs.Config.Capabilities", "configs.Config.Cgroups", "configs.Config.UIDMappings",
 		"configs.Config.GIDMappings", "configs.Config.Mounts > configs.Mount.IDMapping > "}
 	for _, root := range roots[:2] {

@@ -1,4 +1,4 @@
-package server
+package libcontainer
 
 import (
 	"bufio"
@@ -16,7 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/plan"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runc/libcontainer"
@@ -24,8 +25,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CRIU runs below a process of its own, this program under another argument: libcontainer's calls of it know no deadline,
-// and a process can be killed. criu notices that whoever started it is gone, undoes what it has begun and ends.
+// CRIU runs below a process of its own, this program under another argument: libcontainer's calls of it know no
+// deadline, and a process can be killed. criu notices that whoever started it is gone, undoes what it has begun and
+// ends.
 
 // CRIUCommand is the argument that makes this program that process; CRIU is its main function then.
 const CRIUCommand = "criu"
@@ -40,21 +42,23 @@ const (
 // criuGrace is how long criu may take to undo what it has begun.
 const criuGrace = 10 * time.Second
 
-// criuSettings is CRIU's configuration for all that this program does. A restored container has other addresses than the one
-// that was written down: its connections are closed, and so need not be held still while they are written down. A file that
-// is open and has no name is kept with the images.
+// criuSettings is CRIU's configuration for all that this program does. A restored container has other addresses than
+// the one that was written down: its connections are closed, and so need not be held still while they are written down.
+// A file that is open and has no name is kept with the images.
 const criuSettings = "tcp-close\nghost-limit 1G\n"
 
 type criuCall struct {
 	Restore   bool        `json:"restore"`
 	StateRoot string      `json:"stateRoot"`
-	Dir       string      `json:"dir"` // the keeper's
+	Dir       runtime.Dir `json:"dir"` // the keeper's
 	ID        string      `json:"id"`
 	CRIU      string      `json:"criu,omitempty"`
 	Images    string      `json:"images"`
 	Work      string      `json:"work"`
 	Spec      *specs.Spec `json:"spec,omitempty"` // of what is restored
 	Systemd   bool        `json:"systemd,omitempty"`
+
+	group func(pgid int) // see runtime.Dump; nil: nobody is to be told
 }
 
 type criuResult struct {
@@ -63,12 +67,10 @@ type criuResult struct {
 	Precondition bool   `json:"precondition,omitempty"` // the node lacks what is needed
 }
 
-func (s *Server) criuConfig() string { return filepath.Join(s.cfg.Dir, "criu.conf") }
-
 // callCRIU runs a process that makes one call of CRIU.
-func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io stdio, console *os.File) (*criuResult, error) {
-	call.StateRoot, call.Dir, call.ID = s.stateRoot(), s.cfg.Dir, c.id
-	if err := os.WriteFile(s.criuConfig(), []byte(criuSettings), 0o600); err != nil {
+func (e *Engine) callCRIU(ctx context.Context, c runtime.Container, call *criuCall, io runtime.Stdio, console *os.File) (*criuResult, error) {
+	call.StateRoot, call.Dir, call.ID = e.dir.States(), e.dir, c.ID()
+	if err := os.WriteFile(e.dir.CRIUConfig(), []byte(criuSettings), 0o600); err != nil {
 		return nil, err
 	}
 	request, err := json.Marshal(call)
@@ -104,14 +106,14 @@ func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io 
 	if console != nil {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, console)
 	}
-	if io.in != nil {
-		cmd.Stdin = io.in
+	if io.In != nil {
+		cmd.Stdin = io.In
 	}
-	if io.out != nil {
-		cmd.Stdout = io.out
+	if io.Out != nil {
+		cmd.Stdout = io.Out
 	}
-	if io.err != nil {
-		cmd.Stderr = io.err
+	if io.Err != nil {
+		cmd.Stderr = io.Err
 	}
 	started, waited := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -128,8 +130,8 @@ func (s *Server) callCRIU(ctx context.Context, c *container, call *criuCall, io 
 		return nil, fmt.Errorf("start criu's process: %w", err)
 	}
 	theirs.Close()
-	if !call.Restore {
-		c.change(func(r *record.Container) { r.CheckpointGroup = cmd.Process.Pid })
+	if call.group != nil {
+		call.group(cmd.Process.Pid)
 	}
 	select {
 	case err = <-waited:
@@ -174,6 +176,17 @@ func endGroup(pgid int) {
 	}
 	_ = unix.Kill(-pgid, unix.SIGKILL)
 	_, _ = unix.Wait4(-pgid, nil, 0, nil)
+}
+
+// EndDump waits until the CRIU of a checkpoint has ended that another keeper has begun, in the process group that
+// Dump.Group was called with. CRIU freezes the container again as it ends. It is killed if it takes too long.
+func EndDump(pgid int) {
+	for deadline := time.Now().Add(criuGrace); time.Now().Before(deadline) && len(criuOf(pgid)) > 0; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, pid := range criuOf(pgid) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
 }
 
 // criuOf are the processes of a group that run CRIU, or the process above it.
@@ -317,7 +330,8 @@ func (call *criuCall) find() error {
 	return nil
 }
 
-// keepsPrivileges refuses a CRIU before 3.19, whose processes may gain privileges though they could not when they were written down.
+// keepsPrivileges refuses a CRIU before 3.19, whose processes may gain privileges though they could not when they were
+// written down.
 func keepsPrivileges(path string) error {
 	out, err := exec.Command(path, "--version").Output()
 	if err != nil {
@@ -355,15 +369,13 @@ func (call *criuCall) options() *libcontainer.CriuOpts {
 }
 
 func (call *criuCall) restore(res *criuResult) error {
-	s := &Server{cfg: Config{Dir: call.Dir}}
-	c := &container{s: s, id: call.ID, row: record.Container{ID: call.ID, Systemd: call.Systemd}}
-	config, err := (&inProcess{s: s}).config(c, call.Spec)
+	config, err := plan.Config(call.Dir, call.ID, call.Systemd, call.Spec)
 	if err != nil {
 		return err
 	}
 	// CRIU gives the processes the filters that they had; this one is for execs.
 	if profile := call.Spec.Linux.Seccomp; profile != nil {
-		if config.Seccomp, err = s.seccomp.get(profile); err != nil {
+		if config.Seccomp, err = (&interned{}).get(profile); err != nil {
 			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}

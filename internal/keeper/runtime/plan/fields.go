@@ -1,4 +1,4 @@
-package server
+package plan
 
 import (
 	"reflect"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fields are the decisions, by type and by the name of the field. What is declined or refused as a whole has no table of its own, and
-// neither has what one of libcontainer's own pieces takes as a whole.
+// fields are the decisions, by type and by the name of the field. What is declined or refused as a whole has no table
+// of its own, and neither has what one of libcontainer's own pieces takes as a whole.
 var fields = map[reflect.Type]map[string]rule{
 	// What libcontainer makes of a specification.
 	reflect.TypeFor[configs.Config](): {

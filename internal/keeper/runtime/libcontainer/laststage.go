@@ -1,14 +1,12 @@
-package server
+package libcontainer
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -18,22 +16,25 @@ import (
 	"berth/internal/keeper"
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
 	"berth/internal/keeper/wholefile"
 )
 
-// Where a container's first process is set up by libcontainer (see notStaged), that would compile the seccomp profile anew each time. So it is
-// told to execute the last stage, with all rights and without a filter, and the stage gives up what libcontainer would
-// have: user, capabilities, the right to gain more, with a filter that is compiled already.
+// Where a container's first process is set up by libcontainer (see plan.Stages.NotStaged), that would compile the
+// seccomp profile anew each time. So it is told to execute the last stage, with all rights and without a filter, and
+// the stage gives up what libcontainer would have: user, capabilities, the right to gain more, with a filter that is
+// compiled already.
 
 // smallAddressSpace is the limit below which the stage might not fit: its program is the keeper's.
 const smallAddressSpace = 256 << 20
 
 // lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
-func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
+func (e *Engine) lastStage(ctx context.Context, c runtime.Container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
 	join *record.Join) (*stage.Last, error) {
-	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || execDeclined.find(spec) != "" ||
-		execDeclined.find(p) != "" {
+	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || plan.ExecDeclines(spec) != "" ||
+		plan.ExecDeclines(p) != "" {
 		return nil, nil
 	}
 	// The stage is executed by a path below /proc.
@@ -47,21 +48,21 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 			return nil, nil
 		}
 	}
-	proc, _, err := staged(spec.Process)
+	proc, _, err := plan.Staged(spec.Process)
 	if proc == nil || err != nil {
 		return nil, err
 	}
-	rights, err := allRights()
+	rights, err := plan.Rights()
 	if err != nil {
 		return nil, err
 	}
-	key, compiled, err := r.filter(ctx, c, spec.Linux.Seccomp)
+	key, compiled, err := plan.Filter(ctx, e.filters, c, spec.Linux.Seccomp)
 	if compiled == nil || err != nil {
 		return nil, err
 	}
 	proc.Filter = compiled
 	proc.Terminal = false // libcontainer makes it
-	last, err := r.s.stages.Finish(proc)
+	last, err := e.stages.Program.Finish(proc)
 	if err != nil {
 		return nil, err
 	}
@@ -75,41 +76,20 @@ func (r *inProcess) lastStage(ctx context.Context, c *container, spec *specs.Spe
 	return last, nil
 }
 
-// allRights are the capabilities that this process has.
-var allRights = sync.OnceValues(func() (*configs.Capabilities, error) {
-	numbers, err := capabilityBits()
-	if err != nil {
-		return nil, err
-	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil, os.NewSyscallError("capget", err)
-	}
-	have := uint64(data[1].Permitted)<<32 | uint64(data[0].Permitted)
-	names := make([]string, 0, bits.OnesCount64(have))
-	for name, bit := range numbers {
-		if have&bit != 0 {
-			names = append(names, name)
-		}
-	}
-	return &configs.Capabilities{Bounding: names, Effective: names, Permitted: names}, nil
-})
-
-// completeState puts what the last stage did into libcontainer's state, before libcontainer starts a further process by it.
-func (r *inProcess) completeState(c *container) error {
-	c.mu.Lock()
-	join, engine := c.row.Join, c.row.Engine()
-	c.mu.Unlock()
+// completeState puts what the last stage did into libcontainer's state, before libcontainer starts a further process by
+// it.
+func (e *Engine) completeState(c runtime.Container) error {
+	rec := c.Record()
+	join, engine := rec.Join, rec.Engine()
 	if join == nil || engine == keeper.EngineLibcontainer {
 		return nil
 	}
-	return r.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
+	return e.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {
 		if have := string(config["seccomp"]); have != "" && have != "null" {
 			return false, nil
 		}
 		if join.Filter != "" {
-			profile, err := r.s.filters.Profile(join.Filter)
+			profile, err := e.filters.Profile(join.Filter)
 			if err != nil {
 				return false, fmt.Errorf("its seccomp profile: %w", err)
 			}
@@ -121,8 +101,8 @@ func (r *inProcess) completeState(c *container) error {
 }
 
 // editState changes the configuration in libcontainer's state of a container.
-func (r *inProcess) editState(c *container, edit func(config map[string]json.RawMessage) (changed bool, err error)) error {
-	path := filepath.Join(r.s.stateRoot(), c.id, "state.json")
+func (e *Engine) editState(c runtime.Container, edit func(config map[string]json.RawMessage) (changed bool, err error)) error {
+	path := filepath.Join(e.dir.State(c.ID()), "state.json")
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err

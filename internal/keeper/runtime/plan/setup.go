@@ -1,4 +1,4 @@
-package server
+package plan
 
 import (
 	"errors"
@@ -23,12 +23,12 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// A container is set up by the stage (keeper/stage) as libcontainer would: the same mounts, devices and links in the same order.
-// What follows makes the stage's list of what libcontainer has been told.
+// A container is set up by the stage (keeper/stage) as libcontainer would: the same mounts, devices and links in the
+// same order. What follows makes the stage's list of what libcontainer has been told.
 
-// notStaged is why the stage does not set this container up, and libcontainer does; empty: the stage does. What it knows is the list in
-// fields.go, and what follows. join is nil, or joinReason why, where execs of the container need libcontainer.
-func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *record.Join, joinReason string) string {
+// NotStaged is why the stage does not set this container up, and libcontainer does; empty: the stage does. What it
+// knows is the list in fields.go, and what follows. join and joinReason are what Joinable has returned.
+func (s *Stages) NotStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *record.Join, joinReason string) string {
 	for _, v := range []any{spec, config, p} {
 		if found := startDeclined.find(v); found != "" {
 			return "the container has " + found
@@ -37,8 +37,8 @@ func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libco
 	switch {
 	case join == nil:
 		return joinReason
-	case r.s.noSetups != "":
-		return r.s.noSetups
+	case s.NoSetups != "":
+		return s.NoSetups
 	case !setupRights():
 		return "the keeper lacks CAP_SYS_ADMIN, CAP_MKNOD or CAP_SYS_CHROOT"
 	case config.Namespaces.Contains(configs.NEWUSER) && !setsUpUserNamespace(config):
@@ -76,7 +76,8 @@ func (r *inProcess) notStaged(spec *specs.Spec, config *configs.Config, p *libco
 	return ""
 }
 
-// setsUpUserNamespace says whether the stage can do it in the user namespace of this container: a pod's, which is there already.
+// setsUpUserNamespace says whether the stage can do it in the user namespace of this container: a pod's, which is there
+// already.
 func setsUpUserNamespace(config *configs.Config) bool {
 	switch {
 	case config.Namespaces.PathOf(configs.NEWUSER) == "", !config.Namespaces.Contains(configs.NEWPID),
@@ -106,8 +107,8 @@ func ownIDs(config *configs.Config, m *configs.Mount) bool {
 	return slices.Equal(m.IDMapping.UIDMappings, config.UIDMappings) && slices.Equal(m.IDMapping.GIDMappings, config.GIDMappings)
 }
 
-// knownFlags are those that the stage gives mount(2), or turns into attributes of a bind. Those that are of file systems mean nothing
-// for a bind, there as in mount(2).
+// knownFlags are those that the stage gives mount(2), or turns into attributes of a bind. Those that are of file
+// systems mean nothing for a bind, there as in mount(2).
 const knownFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | atimeFlags |
 	unix.MS_BIND | unix.MS_REC | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION | unix.MS_SILENT
 
@@ -115,13 +116,13 @@ func isProc(m *configs.Mount) bool { return path.Clean(m.Destination) == "/proc"
 
 // rights that the stage needs, which this process may have been started without.
 var setupRights = sync.OnceValue(func() bool {
-	c, err := allRights()
+	c, err := Rights()
 	return err == nil && slices.Contains(c.Permitted, "CAP_SYS_ADMIN") && slices.Contains(c.Permitted, "CAP_MKNOD") &&
 		slices.Contains(c.Permitted, "CAP_SYS_CHROOT")
 })
 
-// setup is what the stage does. paths are the directories of the container's cgroups.
-func (r *inProcess) setup(config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
+// Setup is what the stage does to set a container up. paths are the directories of the container's cgroups.
+func Setup(config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
 	s := &stage.Setup{
 		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
 		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: keyringSearch,
@@ -162,8 +163,8 @@ func (r *inProcess) setup(config *configs.Config, join *record.Join, paths map[s
 	return s, nil
 }
 
-// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH); in a user namespace others may too
-// (KEY_OTH_SEARCH).
+// keyringSearch lets the user search the session keyring, as libcontainer has it (KEY_USR_SEARCH); in a user namespace
+// others may too (KEY_OTH_SEARCH).
 const (
 	keyringSearch         = 0x80000
 	keyringSearchByOthers = 0x8
@@ -290,8 +291,8 @@ func mountOperations(config *configs.Config, m *configs.Mount, paths map[string]
 	return ops, nil
 }
 
-// ownLabels are file systems that are not mounted with an SELinux label. All containers of a pod share its mqueue: its label
-// cannot be another for each mount.
+// ownLabels are file systems that are not mounted with an SELinux label. All containers of a pod share its mqueue: its
+// label cannot be another for each mount.
 var ownLabels = map[string]bool{"proc": true, "sysfs": true, "mqueue": true}
 
 // attributes are MS_* as MOUNT_ATTR_*.
@@ -344,8 +345,8 @@ func bindOperation(o *stage.Operation, m *configs.Mount) {
 	}
 }
 
-// cgroupOperations: version 2 is a file system; version 1 is a directory with one for each hierarchy, or with a bind of the
-// container's part of it.
+// cgroupOperations: version 2 is a file system; version 1 is a directory with one for each hierarchy, or with a bind of
+// the container's part of it.
 func cgroupOperations(config *configs.Config, m *configs.Mount, target string, paths map[string]string) ([]stage.Operation, error) {
 	propagate := func(ops []stage.Operation, target string) []stage.Operation {
 		for _, p := range m.PropagationFlags {

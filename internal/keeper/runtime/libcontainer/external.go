@@ -1,4 +1,4 @@
-package server
+package libcontainer
 
 import (
 	"fmt"
@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CRIU knows a mount of the host's by a key, and is told of it by the text "mnt[KEY]:PATH". libcontainer's keys are where the links
-// in the container's root lead the mount points at that moment. A container that has exchanged links or directories
-// since the mounts were made could give a mount the key of another one, and by a name with "]:" in it a key a path that is none
-// of its mounts. Neither libcontainer nor CRIU looks, so that is done here. The container stands still, or does not run yet, and
-// nobody else writes to its root.
+// CRIU knows a mount of the host's by a key, and is told of it by the text "mnt[KEY]:PATH". libcontainer's keys are
+// where the links in the container's root lead the mount points at that moment. A container that has exchanged links or
+// directories since the mounts were made could give a mount the key of another one, and by a name with "]:" in it a key
+// a path that is none of its mounts. Neither libcontainer nor CRIU looks, so that is done here. The container stands
+// still, or does not run yet, and nobody else writes to its root.
 
 // external is a mount that libcontainer names to CRIU.
 type external struct {
@@ -27,7 +27,8 @@ type external struct {
 	bind   bool // the mount is a bind mount of the configuration
 }
 
-// externals are the mounts that libcontainer names to CRIU for a container. It refuses those with a key that reads as two.
+// externals are the mounts that libcontainer names to CRIU for a container. It refuses those with a key that reads as
+// two.
 func externals(config *configs.Config) ([]external, error) {
 	var out []external
 	for _, m := range config.Mounts {

@@ -1,4 +1,4 @@
-package server
+package plan
 
 import (
 	"fmt"
@@ -6,8 +6,9 @@ import (
 	"sync"
 )
 
-// The stage does what it knows, and nothing is left out in silence: fields.go decides about each field of the types that say
-// what a container and a process are. A field that is set and that nobody has decided about is one that the stage does not do.
+// The stage does what it knows, and nothing is left out in silence: fields.go decides about each field of the types
+// that say what a container and a process are. A field that is set and that nobody has decided about is one that the
+// stage does not do.
 
 // fate is what becomes of a field that is set.
 type fate uint8
@@ -16,7 +17,8 @@ const (
 	undecided fate = iota
 	// byStage: the stage does what it says, or needs it to do so.
 	byStage
-	// byLibrary: libcontainer's own code heeds it for the stage's containers too: its checks, its cgroup managers, its state.
+	// byLibrary: libcontainer's own code heeds it for the stage's containers too: its checks, its cgroup managers, its
+	// state.
 	byLibrary
 	// byConfig: specconv makes a field of configs.Config of it, about which there is a decision of its own.
 	byConfig
@@ -154,3 +156,7 @@ func structIn(t reflect.Type) reflect.Type {
 	}
 	return t
 }
+
+// ExecDeclines returns the first thing in a specification, a configuration or a process that the stage does not do for
+// execs, in words; empty: there is none.
+func ExecDeclines(v any) string { return execDeclined.find(v) }

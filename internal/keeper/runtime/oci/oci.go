@@ -1,7 +1,9 @@
-package server
+// Package oci is the engine that makes containers with an OCI runtime's command line, as runc and crun have it.
+package oci
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,18 +28,26 @@ import (
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
 )
 
-// binary makes containers with an OCI runtime's command line, as runc and crun have it.
-type binary struct {
-	s       *Server
-	path    string
-	root    string
-	systemd bool
+// Engine makes containers with one OCI runtime binary.
+type Engine struct {
+	dir      runtime.Dir
+	spawning runtime.Spawning
+	path     string
+	root     string
+	systemd  bool
+}
+
+var _ runtime.Runtime = (*Engine)(nil)
+
+// New returns the engine for the binary that a container's record names.
+func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engine {
+	return &Engine{dir: dir, spawning: spawning, path: r.Runtime, root: r.RuntimeRoot, systemd: r.Systemd}
 }
 
 const (
-	specFile     = "config.json"
 	consoleFile  = "console.sock"
 	runtimeLimit = 2 * time.Minute // of one call of the binary
 	// bundleVersion is the version of the spec that binaries are told. Older ones refuse a newer 1.x, though they only
@@ -45,26 +55,13 @@ const (
 	bundleVersion = "1.0.2"
 )
 
-func (s *Server) bundle(id string) string { return filepath.Join(s.cfg.Dir, bundleDir, id) }
-
-func (s *Server) writeBundle(id string, spec *specs.Spec) error {
-	if err := os.MkdirAll(s.bundle(id), 0o700); err != nil {
-		return err
-	}
-	b, err := json.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(s.bundle(id), specFile), b, 0o600)
-}
-
 // call runs the binary. Its own complaints come from its log, since its standard error may be the container's.
-func (b *binary) call(ctx context.Context, c *container, streams stdio, args ...string) error {
+func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.Stdio, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
 	defer cancel()
-	end := b.s.orphans.Begin()
+	end := b.spawning()
 	defer end()
-	dir := b.s.bundle(c.id)
+	dir := b.dir.Bundle(c.ID())
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -93,8 +90,8 @@ func (b *binary) call(ctx context.Context, c *container, streams stdio, args ...
 	}
 	defer nothing.Close()
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = orElse(streams.in, nothing), orElse(streams.out, nothing), orElse(streams.err, nothing)
-	if streams == (stdio{}) {
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = cmp.Or(streams.In, nothing), cmp.Or(streams.Out, nothing), cmp.Or(streams.Err, nothing)
+	if streams == (runtime.Stdio{}) {
 		cmd.Stderr = &limited{w: &out, n: 4096}
 		// A container's processes must not keep this call waiting through its standard error.
 		cmd.WaitDelay = time.Second
@@ -114,13 +111,6 @@ func (b *binary) call(ctx context.Context, c *container, streams stdio, args ...
 		return fmt.Errorf("%s %s: %w", filepath.Base(b.path), args[0], err)
 	}
 	return fmt.Errorf("%s %s: %s", filepath.Base(b.path), args[0], msg)
-}
-
-func orElse(f, otherwise *os.File) *os.File {
-	if f != nil {
-		return f
-	}
-	return otherwise
 }
 
 // limited keeps the first n bytes.
@@ -162,8 +152,8 @@ func lastMessage(path string) string {
 
 // console listens where a runtime sends a terminal's master. Both reach the socket through a descriptor of its
 // directory, since the path may not fit a socket's address.
-func (b *binary) console(c *container) (path string, receive func() (int, error), done func(), err error) {
-	dir, err := os.MkdirTemp(b.s.bundle(c.id), "console-")
+func (b *Engine) console(c runtime.Container) (path string, receive func() (int, error), done func(), err error) {
+	dir, err := os.MkdirTemp(b.dir.Bundle(c.ID()), "console-")
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -205,17 +195,18 @@ func (b *binary) console(c *container) (path string, receive func() (int, error)
 	return path, receive, done, nil
 }
 
-func (b *binary) run(ctx context.Context, c *container, l *launch) error {
-	res := launched{console: -1, setup: record.OCISetup(b.path)}
-	spec := *l.spec
+// Start runs create, Hold, and start.
+func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
+	res := runtime.Started{Console: -1, Setup: record.OCISetup(b.path)}
+	spec := *l.Spec
 	spec.Version = bundleVersion
-	if err := b.s.writeBundle(c.id, &spec); err != nil {
+	if err := b.dir.WriteBundle(c.ID(), &spec); err != nil {
 		return err
 	}
-	pidFile := filepath.Join(b.s.bundle(c.id), "pid")
-	args := []string{"create", "--bundle", b.s.bundle(c.id), "--pid-file", pidFile}
+	pidFile := filepath.Join(b.dir.Bundle(c.ID()), "pid")
+	args := []string{"create", "--bundle", b.dir.Bundle(c.ID()), "--pid-file", pidFile}
 	var receive func() (int, error)
-	if l.spec.Process.Terminal {
+	if l.Spec.Process.Terminal {
 		sock, recv, done, err := b.console(c)
 		if err != nil {
 			return err
@@ -224,67 +215,77 @@ func (b *binary) run(ctx context.Context, c *container, l *launch) error {
 		receive, args = recv, append(args, "--console-socket", sock)
 	}
 	undo := func(err error) error {
-		if derr := b.destroy(ctx, c); derr != nil {
-			c.log.Warn("remove container that did not start", "error", derr)
+		if derr := b.Destroy(ctx, c); derr != nil {
+			c.Log().Warn("remove container that did not start", "error", derr)
 		}
 		return err
 	}
-	if err := b.call(ctx, c, l.io, append(args, c.id)...); err != nil {
+	if err := b.call(ctx, c, l.IO, append(args, c.ID())...); err != nil {
 		return undo(err)
 	}
 	var err error
-	if res.pid, err = readPID(pidFile); err != nil {
+	if res.PID, err = readPID(pidFile); err != nil {
 		return undo(err)
 	}
 	if receive != nil {
-		if res.console, err = receive(); err != nil {
+		if res.Console, err = receive(); err != nil {
 			return undo(err)
 		}
 	}
-	if res.cgroups, err = cgroupdir.OfProcess(res.pid); err != nil {
-		if res.console >= 0 {
-			unix.Close(res.console)
+	if res.Cgroups, err = cgroupdir.OfProcess(res.PID); err != nil {
+		if res.Console >= 0 {
+			unix.Close(res.Console)
 		}
 		return undo(err)
 	}
-	if err := l.hold(res); err != nil {
+	if err := l.Hold(res); err != nil {
 		return undo(err)
 	}
-	if err := b.call(ctx, c, stdio{}, "start", c.id); err != nil {
+	if err := b.call(ctx, c, runtime.Stdio{}, "start", c.ID()); err != nil {
 		return undo(err)
 	}
 	return nil
 }
 
-// begun: runtimes do not agree on how that is told, but the program has another command line than what waits to become it.
-func (b *binary) begun(c *container) bool { return c.waitingBegan() }
-
-func (b *binary) exec(ctx context.Context, c *container, l *launch) (res launched, held bool, err error) {
-	res, err = b.startExec(ctx, c, l)
-	return res, false, err
+// Begun: runtimes do not agree on how that is told, but the program has another command line than what waits to become
+// it.
+func (b *Engine) Begun(c runtime.Container) bool {
+	rec := c.Record()
+	return runtime.WaitingBegan(&rec)
 }
 
-func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launched, error) {
-	res := launched{console: -1}
-	c.mu.Lock()
-	paths := c.row.Cgroups
-	c.mu.Unlock()
-	if cgroupdir.Frozen(paths) {
-		return res, fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)
+// Exec starts a further process. The runtime does not wait, so that the program runs when Hold is called.
+func (b *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
+	res, err := b.startExec(ctx, c, l)
+	if err != nil {
+		return err
 	}
-	dir := b.s.bundle(c.id)
-	spec, pidFile := filepath.Join(dir, "exec-"+l.execID+".json"), filepath.Join(dir, "exec-"+l.execID+".pid")
+	if err := l.Hold(res); err != nil {
+		_ = unix.Kill(res.PID, unix.SIGKILL)
+		return err
+	}
+	return nil
+}
+
+func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.Launch) (runtime.Started, error) {
+	res := runtime.Started{Console: -1}
+	paths := c.Record().Cgroups
+	if cgroupdir.Frozen(paths) {
+		return res, fmt.Errorf("container %s is paused: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	dir := b.dir.Bundle(c.ID())
+	spec, pidFile := filepath.Join(dir, "exec-"+l.ExecID+".json"), filepath.Join(dir, "exec-"+l.ExecID+".pid")
 	defer os.Remove(spec)
 	defer os.Remove(pidFile)
 	args := []string{"exec", "--process", spec, "--detach", "--pid-file", pidFile}
-	process := *l.process
-	if l.subDir != "" {
-		if flag := b.cgroupFlag(l.sub); flag != "" {
+	process := *l.Process
+	if l.SubDir != "" {
+		if flag := b.cgroupFlag(l.Sub); flag != "" {
 			args = append(args, "--cgroup", flag)
 		} else {
 			// The runtime cannot start it there, and what leaves its parents before it is moved could not be found.
-			process.Env = append(slices.Clone(process.Env), execMark+l.execID)
-			defer func() { moveTree(res.pid, paths, l.subDir, l.execID) }()
+			process.Env = append(slices.Clone(process.Env), execMark+l.ExecID)
+			defer func() { moveTree(res.PID, paths, l.SubDir, l.ExecID) }()
 		}
 	}
 	js, err := json.Marshal(&process)
@@ -295,7 +296,7 @@ func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launch
 		return res, err
 	}
 	var receive func() (int, error)
-	if l.process.Terminal {
+	if l.Process.Terminal {
 		sock, recv, done, err := b.console(c)
 		if err != nil {
 			return res, err
@@ -303,15 +304,15 @@ func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launch
 		defer done()
 		receive, args = recv, append(args, "--console-socket", sock)
 	}
-	if err := b.call(ctx, c, l.io, append(args, c.id)...); err != nil {
+	if err := b.call(ctx, c, l.IO, append(args, c.ID())...); err != nil {
 		return res, err
 	}
-	if res.pid, err = readPID(pidFile); err != nil {
+	if res.PID, err = readPID(pidFile); err != nil {
 		return res, err
 	}
 	if receive != nil {
-		if res.console, err = receive(); err != nil {
-			_ = unix.Kill(res.pid, unix.SIGKILL)
+		if res.Console, err = receive(); err != nil {
+			_ = unix.Kill(res.PID, unix.SIGKILL)
 			return res, err
 		}
 	}
@@ -320,7 +321,7 @@ func (b *binary) startExec(ctx context.Context, c *container, l *launch) (launch
 
 // cgroupFlag is how the binary is told to start an exec in a cgroup of its own below the container's: with the v1
 // controller where it knows such a thing, as runc does. It is empty where it cannot.
-func (b *binary) cgroupFlag(sub map[string]string) string {
+func (b *Engine) cgroupFlag(sub map[string]string) string {
 	help, ok := execHelp.Load(b.path)
 	if !ok {
 		ctx, cancel := context.WithTimeout(context.Background(), runtimeLimit)
@@ -398,8 +399,8 @@ func inCgroup(dir string, pid int) bool {
 	return false
 }
 
-// readPID reads the number of a process that a runtime has started. It is a process's that can be killed: 0 and negative ones
-// stand for many.
+// readPID reads the number of a process that a runtime has started. It is a process's that can be killed: 0 and
+// negative ones stand for many.
 func readPID(path string) (int, error) {
 	s, err := os.ReadFile(path)
 	if err != nil {
@@ -412,15 +413,16 @@ func readPID(path string) (int, error) {
 	return int(pid), nil
 }
 
-func (b *binary) update(ctx context.Context, c *container, r *specs.LinuxResources) error {
+// Update runs update.
+func (b *Engine) Update(ctx context.Context, c runtime.Container, r *specs.LinuxResources) error {
 	js, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(b.s.bundle(c.id), 0o700); err != nil {
+	if err := os.MkdirAll(b.dir.Bundle(c.ID()), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(b.s.bundle(c.id), "resources-")
+	f, err := os.CreateTemp(b.dir.Bundle(c.ID()), "resources-")
 	if err != nil {
 		return err
 	}
@@ -429,32 +431,52 @@ func (b *binary) update(ctx context.Context, c *container, r *specs.LinuxResourc
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return b.call(ctx, c, stdio{}, "update", "--resources", f.Name(), c.id)
+	return b.call(ctx, c, runtime.Stdio{}, "update", "--resources", f.Name(), c.ID())
 }
 
-func (b *binary) pause(ctx context.Context, c *container) error {
-	if c.frozen() {
+// Pause runs pause.
+func (b *Engine) Pause(ctx context.Context, c runtime.Container) error {
+	if cgroupdir.Frozen(c.Record().Cgroups) {
 		return nil
 	}
-	return b.call(ctx, c, stdio{}, "pause", c.id)
+	return b.call(ctx, c, runtime.Stdio{}, "pause", c.ID())
 }
 
-func (b *binary) resume(ctx context.Context, c *container) error {
-	if !c.frozen() {
+// Resume runs resume.
+func (b *Engine) Resume(ctx context.Context, c runtime.Container) error {
+	if !cgroupdir.Frozen(c.Record().Cgroups) {
 		return nil
 	}
-	return b.call(ctx, c, stdio{}, "resume", c.id)
+	return b.call(ctx, c, runtime.Stdio{}, "resume", c.ID())
 }
 
-func (b *binary) destroy(ctx context.Context, c *container) error {
-	if _, err := os.Stat(filepath.Join(b.root, c.id)); errors.Is(err, os.ErrNotExist) {
+// Destroy runs delete, and removes what the binary does not know of: cgroups of execs, and all of it if it lost its
+// state.
+func (b *Engine) Destroy(ctx context.Context, c runtime.Container) error {
+	if err := b.remove(ctx, c); err != nil {
+		return err
+	}
+	for k, p := range c.Record().Cgroups {
+		if cgroupdir.Members(map[string]string{k: p}) != "" {
+			if err := cgroups.RemovePath(p); err != nil {
+				c.Log().Warn("remove cgroup", "path", p, "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
+	if _, err := os.Stat(filepath.Join(b.root, c.ID())); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return b.call(ctx, c, stdio{}, "delete", "--force", c.id)
+	return b.call(ctx, c, runtime.Stdio{}, "delete", "--force", c.ID())
 }
 
-func (c *container) frozen() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return cgroupdir.Frozen(c.row.Cgroups)
+// Abort kills and removes what there is of a container.
+func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
+	rec := c.Record()
+	return errors.Join(
+		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c), cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
+	)
 }

@@ -1,0 +1,118 @@
+package libcontainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
+	"berth/internal/keeper/runtime"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+)
+
+// Checkpoint freezes a container and has CRIU write its processes down.
+func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
+	return e.with(c, func(lib *libcontainer.Container) error {
+		if err := lib.Pause(); err != nil {
+			return fmt.Errorf("freeze container %s: %w", c.ID(), err)
+		}
+		end := e.spawning()
+		defer end()
+		call := &criuCall{CRIU: d.CRIU, Images: d.Images, Work: d.Work, group: d.Group}
+		if _, err := e.callCRIU(ctx, c, call, runtime.Stdio{}, nil); err != nil {
+			return fmt.Errorf("checkpoint of container %s: %w", c.ID(), err)
+		}
+		return nil
+	})
+}
+
+// withoutCheckpoint is with, for what has to come after a checkpoint that is under way. Which ends: it has a deadline.
+func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Container) error) error {
+	for {
+		var still <-chan struct{}
+		err := e.with(c, func(lib *libcontainer.Container) error {
+			if still = c.Still(); still != nil {
+				return nil
+			}
+			return fn(lib)
+		})
+		if err != nil || still == nil {
+			return err
+		}
+		<-still
+	}
+}
+
+// restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in
+// custody is in their pipes.
+func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
+	res := runtime.Started{Console: -1, Setup: keeper.Setup{
+		Engine: keeper.EngineCRIU, ExecEngine: keeper.EngineLibcontainer, ExecReason: l.Reason,
+	}}
+	call := &criuCall{
+		Restore: true, CRIU: l.CRIU, Images: l.Restore, Work: filepath.Join(e.dir.Bundle(c.ID()), "criu"),
+		Spec: l.Spec, Systemd: c.Record().Systemd,
+	}
+	if err := os.MkdirAll(call.Work, 0o700); err != nil {
+		return err
+	}
+	var terminal *os.File
+	sock := -1
+	if l.Spec.Process.Terminal {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("socketpair", err)
+		}
+		sock, terminal = fds[0], os.NewFile(uintptr(fds[1]), "console")
+		defer unix.Close(sock)
+		defer terminal.Close()
+	}
+	got, err := e.callCRIU(context.Background(), c, call, l.IO, terminal)
+	if err == nil {
+		res.PID = got.PID
+		if l.Spec.Process.NoNewPrivileges && mayGain(got.PID) {
+			// It could when it was written down, or a CRIU wrote it down that does not look.
+			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w", errdefs.ErrFailedPrecondition)
+		}
+		if sock >= 0 {
+			_ = unix.SetNonblock(sock, true) // it has been sent by now
+			var cerr error
+			res.Console, cerr = console.Receive(sock)
+			err = errors.Join(err, cerr)
+		}
+		if err == nil {
+			err = e.with(c, func(lib *libcontainer.Container) error {
+				st, err := lib.State()
+				if err == nil {
+					res.Cgroups = cgroupdir.Kept(st.CgroupPaths)
+				}
+				return err
+			})
+		}
+		if err == nil {
+			err = l.Hold(res)
+		} else if res.Console >= 0 {
+			unix.Close(res.Console)
+		}
+		if err != nil {
+			if !l.LetGo() { // which kills it
+				_ = unix.Kill(res.PID, unix.SIGKILL)
+				_, _ = unix.Wait4(res.PID, nil, 0, nil)
+			}
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	if derr := e.Destroy(context.Background(), c); derr != nil {
+		c.Log().Warn("remove container that was not restored", "error", derr)
+	}
+	return fmt.Errorf("restore container %s: %w", c.ID(), err)
+}

@@ -1,0 +1,85 @@
+package libcontainer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/runtime"
+)
+
+// Destroy removes cgroups and state.
+func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
+	c.Guard().Lock()
+	defer c.Guard().Unlock()
+	rec, dir := c.Record(), e.dir.State(c.ID())
+	lib, _ := (*c.Loaded()).(*libcontainer.Container)
+	if lib == nil {
+		var err error
+		lib, err = libcontainer.Load(e.dir.States(), c.ID())
+		if errors.Is(err, libcontainer.ErrNotExist) {
+			// It was cut off before libcontainer wrote its state down.
+			if err := cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd); err != nil {
+				return err
+			}
+			return os.RemoveAll(dir)
+		}
+		if err != nil { // the file is spoilt, and the record says what there is
+			c.Log().Error("libcontainer's state is unreadable; its cgroups are removed without it", "error", err)
+			kept := maps.Clone(rec.Cgroups)
+			err := errors.Join(cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(kept), cgroups.RemovePaths(kept))
+			if err != nil {
+				return err
+			}
+			return os.RemoveAll(dir)
+		}
+	}
+	if err := lib.Destroy(); err != nil {
+		return err
+	}
+	*c.Loaded() = nil
+	return nil
+}
+
+// Abort kills and removes what there is of a container.
+func (e *Engine) Abort(ctx context.Context, c runtime.Container) error {
+	rec := c.Record()
+	return errors.Join(cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), e.RemoveState(ctx, c, e.Destroy))
+}
+
+// RemoveState kills and removes a container by its state directory, of which there may be one and no record. destroy is
+// the Destroy of its engine.
+func (e *Engine) RemoveState(ctx context.Context, c runtime.Container, destroy func(context.Context, runtime.Container) error) error {
+	lib, err := libcontainer.Load(e.dir.States(), c.ID())
+	if err == nil {
+		st, err := lib.State()
+		if err != nil {
+			return err
+		}
+		if err := cgroupdir.KillAll(st.CgroupPaths); err != nil {
+			return err
+		}
+		cgroupdir.Thaw(st.CgroupPaths)
+		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
+			c.Log().Warn("kill", "error", err)
+		}
+	}
+	for {
+		err := destroy(ctx, c)
+		if !errors.Is(err, libcontainer.ErrRunning) {
+			return err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}

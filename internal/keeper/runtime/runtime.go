@@ -1,0 +1,209 @@
+// Package runtime says what a container engine is to the keeper: a piece of code that sets containers up, starts
+// further processes in them, and takes them down again. The packages below it are the engines: stage, libcontainer and
+// oci; package selector chooses between them, and package plan says which fields of a specification which engine heeds.
+// The keeper itself has what all containers need whatever has made them: pipes, logs, ends of processes, the table of
+// records.
+package runtime
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/opencontainers/runc/libcontainer/configs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
+)
+
+// Runtime is a container engine. Its methods may take as long as the kernel does; the context bounds those that run a
+// program. They may be called at the same time, for the same container too.
+//
+// Another engine, as one for sandboxed containers that speaks containerd's shim v2 protocol, implements all of it, and
+// gets an Engine constant and a case in package selector. Start is the shim's Create, Launch.Hold, and its Start; Begun
+// asks State whether the task has left "created". Exec is Exec and Start with the same Hold between. Update, Pause and
+// Resume are the calls of these names, Destroy is Delete and Shutdown, and Abort is Destroy after a Kill. Started.PID
+// is what the keeper waits for and sends signals to: the engine gives a process of the host that ends with the
+// container's, and whose exit code is that of the container (a process of the keeper that waits for the shim's Wait,
+// say). What such an engine has to remember of a container goes into a field of its own in record.Container.
+type Runtime interface {
+	// Start sets a container up, calls Launch.Hold, and lets the container's program begin. After an error, nothing of
+	// the container is left but what Hold has taken. The error is a *Declined where the engine cannot make such a
+	// container; nothing has been made then.
+	Start(ctx context.Context, c Container, l *Launch) error
+	// Begun says whether the program of a container has begun, whose keeper was killed between Launch.Hold and the
+	// record that all is over. A program must not be started a second time, so an engine that cannot tell says that it
+	// has. A container of which Begun is false is given to Abort, and its program must not begin meanwhile.
+	Begun(c Container) bool
+	// Exec starts a further process in a running container, and calls Launch.Hold. The end of the context ends a start
+	// that is under way. The error is a *Declined where the engine cannot start such a process; nothing has been
+	// started then.
+	Exec(ctx context.Context, c Container, l *Launch) error
+	// Update changes the limits of a running container. Limits that are not set stay as they are.
+	Update(ctx context.Context, c Container, r *specs.LinuxResources) error
+	// Pause and Resume freeze and thaw a running container. They do nothing to one that is paused, or not.
+	Pause(ctx context.Context, c Container) error
+	Resume(ctx context.Context, c Container) error
+	// Destroy removes what the engine has of a container whose processes are dead. It is idempotent.
+	Destroy(ctx context.Context, c Container) error
+	// Abort kills and removes whatever there is of a container whose start was cut off. It is idempotent.
+	Abort(ctx context.Context, c Container) error
+}
+
+// Checkpointer is an engine whose containers can be written down by CRIU.
+type Checkpointer interface {
+	// Checkpoint freezes a container and has CRIU write its processes to a directory. The container stays frozen.
+	Checkpoint(ctx context.Context, c Container, d *Dump) error
+}
+
+// Dump is what Checkpoint is asked for.
+type Dump struct {
+	CRIU   string // the program; empty: the one in PATH
+	Images string // an absolute directory, which exists
+	Work   string // the same, for CRIU's log
+	// Group is called with the number of the process group in which CRIU runs, before it does anything.
+	Group func(pgid int)
+}
+
+// Container is what an engine sees of a container.
+type Container interface {
+	ID() string
+	Log() *slog.Logger
+	// Record returns a copy of the container's record. What the copy points to is not written to.
+	Record() record.Container
+	// Process returns the first process; nil: it is not running, or nobody knows since a keeper's death.
+	Process() *pidfd.FD
+	// Guard is held for reading while a process is half in the container, and for writing by what must not meet one: a
+	// pause, an update, a checkpoint, the removal.
+	Guard() *sync.RWMutex
+	// Loaded is a place where an engine keeps what it has read of the container from the disk. Whoever uses it has
+	// Guard for writing.
+	Loaded() *any
+	// Still returns a channel that is closed when the checkpoint ends for which the container is frozen; nil: there is
+	// none.
+	Still() <-chan struct{}
+	// UseFilter says that the container needs the compiled seccomp profile of this key, so that its files stay.
+	UseFilter(key string)
+}
+
+// Declined is the error of an engine that does not make such a container, or start such a process. Another engine may.
+type Declined struct {
+	Reason string // a clause without a full stop
+}
+
+func (d *Declined) Error() string { return d.Reason }
+
+// Launch is a container, or a further process of a container, that is to be started.
+type Launch struct {
+	// Spec is the container's. It is nil for a further process.
+	Spec *specs.Spec
+	// Config is what libcontainer makes of Spec, but for the seccomp profile. It is nil for engines that are given Spec
+	// as it is.
+	Config *configs.Config
+	// Reason is why this engine was chosen.
+	Reason string
+	// Restore is where the images are of which CRIU makes the container; empty: its program is started. CRIU is the
+	// program for it.
+	Restore string
+	CRIU    string
+	Phases  *Phases // of a container's start
+
+	// Process is the further process; nil for a container. ExecID is its name.
+	Process *specs.Process
+	ExecID  string
+	// Sub are the names of the process's own cgroups below the container's, by controller; SubDir is the directory of
+	// the one by which the keeper finds what the process has started. Empty: the process has none.
+	Sub    map[string]string
+	SubDir string
+
+	// IO are the process's own ends of its pipes. The caller closes them.
+	IO Stdio
+	// Hold is called with a process that is set up, before its program begins (where the engine can do that: see
+	// Started.Waits). When Hold returns, the process has been written down and others have duplicates of its
+	// descriptors: nothing is lost with the keeper from then on. The terminal is Hold's. After an error of Hold the
+	// program must not begin, and Start or Exec returns that error.
+	Hold func(Started) error
+	// LetGo kills the process that Hold has taken, and waits for it. It is false where Hold has taken none.
+	LetGo func() bool
+}
+
+// Terminal says whether the process has a terminal.
+func (l *Launch) Terminal() bool {
+	if l.Spec != nil {
+		return l.Spec.Process.Terminal
+	}
+	return l.Process.Terminal
+}
+
+// Started is a process that has been started.
+type Started struct {
+	PID     int // on the host
+	Console int // the master of its terminal; -1: none
+	// Waits is false for a further process whose program runs already.
+	Waits bool
+
+	// Of a container:
+
+	Cgroups map[string]string // directories, as cgroupdir.Kept has them
+	Join    *record.Join      // nil: the stage starts no execs in it
+	// Setup names the engine. Package selector adds the reason why that engine was chosen.
+	Setup keeper.Setup
+}
+
+// Stdio are a process's own ends, nil where there is none. With a terminal they are all nil.
+type Stdio struct {
+	In, Out, Err *os.File
+}
+
+// Files are the three ends, some of which may be nil.
+func (s *Stdio) Files() [3]*os.File { return [3]*os.File{s.In, s.Out, s.Err} }
+
+// Close closes the ends.
+func (s *Stdio) Close() {
+	for _, f := range s.Files() {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// Own gives the ends to the root of a user namespace, who must be able to open them by /proc. uid and gid are that
+// root's on the host.
+func (s *Stdio) Own(uid, gid int) error {
+	for _, f := range s.Files() {
+		if f != nil {
+			if err := f.Chown(uid, gid); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Dir is the keeper's directory, as far as engines know their way in it.
+type Dir string
+
+// States is the directory with libcontainer's state of each container, by ID. The stage's containers have such a state
+// as well.
+func (d Dir) States() string { return filepath.Join(string(d), "state") }
+
+// Bundles is the directory with the bundles of containers, by ID.
+func (d Dir) Bundles() string { return filepath.Join(string(d), "bundles") }
+
+// State is the directory with libcontainer's state of a container.
+func (d Dir) State(id string) string { return filepath.Join(d.States(), id) }
+
+// Bundle is the directory of a container's bundle: its specification for an OCI runtime or for hooks, and files of
+// calls under way.
+func (d Dir) Bundle(id string) string { return filepath.Join(d.Bundles(), id) }
+
+// CRIUConfig is the file with CRIU's settings.
+func (d Dir) CRIUConfig() string { return filepath.Join(string(d), "criu.conf") }
+
+// Spawning is called by engines before they start processes of their own, and end when they have waited for these, or
+// the keeper has them: until then the keeper does not reap what it does not know.
+type Spawning func() (end func())

@@ -1,0 +1,148 @@
+// Package selector chooses which engine makes a container, and records the engine's name and the reason why.
+package selector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/libcontainer"
+	"berth/internal/keeper/runtime/oci"
+	"berth/internal/keeper/runtime/plan"
+	"berth/internal/keeper/runtime/stage"
+)
+
+// Selector is the engine that the keeper knows: it hands each call on to the engine of the container. Another engine
+// gets a case in Start and in of.
+type Selector struct {
+	dir          runtime.Dir
+	spawning     runtime.Spawning
+	stage        *stage.Engine
+	libcontainer *libcontainer.Engine
+}
+
+var (
+	_ runtime.Runtime      = (*Selector)(nil)
+	_ runtime.Checkpointer = (*Selector)(nil)
+)
+
+// New returns a selector of these engines, and of one for each OCI runtime binary that a record names.
+func New(dir runtime.Dir, spawning runtime.Spawning, st *stage.Engine, lib *libcontainer.Engine) *Selector {
+	return &Selector{dir: dir, spawning: spawning, stage: st, libcontainer: lib}
+}
+
+// of returns the engine of a container that has been set up, by its record.
+func (s *Selector) of(c runtime.Container) runtime.Runtime {
+	r := c.Record()
+	switch r.Engine() {
+	case keeper.EngineOCI:
+		return oci.New(s.dir, s.spawning, &r)
+	case keeper.EngineStage:
+		return s.stage
+	}
+	// EngineLibcontainer, EngineLibcontainerStage and EngineCRIU.
+	return s.libcontainer
+}
+
+// Start chooses by what is asked for: an OCI runtime binary, a restore or libcontainer alone. In all other cases it is
+// the stage if that does all that the container needs, else libcontainer.
+func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
+	hold := l.Hold
+	l.Hold = func(res runtime.Started) error {
+		res.Setup.Reason = l.Reason
+		return hold(res)
+	}
+	r := c.Record()
+	if r.Runtime != "" {
+		l.Reason = record.OCISetup(r.Runtime).Reason
+		return oci.New(s.dir, s.spawning, &r).Start(ctx, c, l)
+	}
+	if err := s.libcontainer.Prepare(c, l); err != nil {
+		return err
+	}
+	switch {
+	case l.Restore != "":
+		l.Reason = "its processes are restored from a checkpoint"
+	case r.Choice == keeper.SetupLibcontainer:
+		l.Reason = fmt.Sprintf("setup = %q is asked for", r.Choice)
+	default:
+		l.Reason = "it does all that this container needs"
+		err := s.stage.Start(ctx, c, l)
+		var declined *runtime.Declined
+		if !errors.As(err, &declined) {
+			return err
+		}
+		l.Reason = declined.Reason
+	}
+	return s.libcontainer.Start(ctx, c, l)
+}
+
+// Exec chooses the stage where the container has what the stage needs, and libcontainer for what the stage declines.
+func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
+	r := c.Record()
+	if r.Runtime != "" {
+		return s.of(c).Exec(ctx, c, l)
+	}
+	if err := plan.CheckProcess(l.Process); err != nil {
+		return err
+	}
+	if r.Join != nil && r.Choice != keeper.SetupLibcontainer {
+		err := s.stage.Exec(ctx, c, l)
+		var declined *runtime.Declined
+		if !errors.As(err, &declined) {
+			return err
+		}
+		c.Log().Debug("exec goes through libcontainer", "reason", declined.Reason)
+	}
+	return s.libcontainer.Exec(ctx, c, l)
+}
+
+// Begun asks the container's engine.
+func (s *Selector) Begun(c runtime.Container) bool { return s.of(c).Begun(c) }
+
+// Update asks the container's engine.
+func (s *Selector) Update(ctx context.Context, c runtime.Container, r *specs.LinuxResources) error {
+	return s.of(c).Update(ctx, c, r)
+}
+
+// Pause asks the container's engine.
+func (s *Selector) Pause(ctx context.Context, c runtime.Container) error {
+	return s.of(c).Pause(ctx, c)
+}
+
+// Resume asks the container's engine.
+func (s *Selector) Resume(ctx context.Context, c runtime.Container) error {
+	return s.of(c).Resume(ctx, c)
+}
+
+// Destroy asks the container's engine.
+func (s *Selector) Destroy(ctx context.Context, c runtime.Container) error {
+	return s.of(c).Destroy(ctx, c)
+}
+
+// Abort asks the container's engine.
+func (s *Selector) Abort(ctx context.Context, c runtime.Container) error {
+	return s.of(c).Abort(ctx, c)
+}
+
+// Checkpoint asks the container's engine, if that can.
+func (s *Selector) Checkpoint(ctx context.Context, c runtime.Container, d *runtime.Dump) error {
+	rec := c.Record()
+	engine, ok := s.of(c).(runtime.Checkpointer)
+	if !ok {
+		return fmt.Errorf("checkpoint of container %s by engine %s: %w", c.ID(), rec.Engine(), errdefs.ErrNotImplemented)
+	}
+	return engine.Checkpoint(ctx, c, d)
+}
+
+// RemoveUnknown kills and removes what there is of a container without a record: it is taken for one of the built-in
+// engines.
+func (s *Selector) RemoveUnknown(ctx context.Context, c runtime.Container) error {
+	return s.libcontainer.RemoveState(ctx, c, s.libcontainer.Destroy)
+}

@@ -1,0 +1,146 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/plan"
+	"berth/internal/keeper/stage"
+)
+
+// Exec starts a further process by a stage.
+func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) (err error) {
+	j, proc := c.Record().Join, c.Process()
+	if j == nil || proc == nil || e.stages.Program == nil {
+		return &runtime.Declined{Reason: "the container cannot be joined"}
+	}
+	p, reason, err := plan.Staged(l.Process)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		return &runtime.Declined{Reason: reason}
+	}
+	if err := plan.SameUmask(l.Process, j.Umask); err != nil {
+		return err
+	}
+	if j.Filter != "" {
+		if p.Filter, err = e.filters.Load(j.Filter, j.FilterSum); err != nil {
+			c.Log().Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
+			return &runtime.Declined{Reason: "its compiled seccomp filter is gone"}
+		}
+	}
+	if p.AppArmor == "" {
+		p.AppArmor = j.AppArmor
+	}
+	if p.Label == "" {
+		p.Label = j.Label
+	}
+	t := &stage.Target{Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits}
+	if l.Process.OOMScoreAdj != nil { // an update has changed it since the container started
+		t.OOMScore = l.Process.OOMScoreAdj
+	}
+	if len(l.Process.Rlimits) > 0 {
+		if t.Limits, err = plan.Limits(l.Process.Rlimits); err != nil {
+			return err
+		}
+	}
+	for controller, dir := range j.Cgroups {
+		if sub, ok := l.Sub[controller]; ok {
+			dir += "/" + sub
+		}
+		if controller == "" {
+			t.Cgroup = dir
+		} else {
+			t.Cgroups = append(t.Cgroups, dir)
+		}
+	}
+	if j.Namespaces&unix.CLONE_NEWUSER != 0 {
+		if err := l.IO.Own(j.RootUID, j.RootGID); err != nil {
+			return err
+		}
+	}
+	res := runtime.Started{Console: -1, Waits: true}
+	var sock console.Socket
+	if p.Terminal {
+		if sock, err = console.NewSocket(); err != nil {
+			return err
+		}
+		defer sock.Close()
+	}
+	f, err := e.enter(ctx, c, proc, t, p, stage.Stdio(l.IO.Files()), sock.Theirs)
+	if errors.Is(err, stage.ErrJoin) {
+		return &runtime.Declined{Reason: err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// From here on the container sees the process, and may stop it: nothing that others wait for is held.
+	defer context.AfterFunc(ctx, f.Interrupt)()
+	defer func() {
+		if err != nil {
+			f.Kill()
+		}
+	}()
+	if res.PID, err = f.Start(); err != nil {
+		return err
+	}
+	if p.Terminal {
+		if res.Console, err = sock.Take(res.PID); err != nil {
+			return err
+		}
+	}
+	f.Disown()
+	if err := l.Hold(res); err != nil {
+		return err
+	}
+	return f.Run()
+}
+
+// enter starts a process that enters a container, and returns when it is there. A pause waits meanwhile, so that no
+// process that is half in the container is frozen.
+func (e *Engine) enter(ctx context.Context, c runtime.Container, proc *pidfd.FD, t *stage.Target, p *stage.Process, stdio stage.Stdio,
+	console *os.File) (f *stage.Starting, err error) {
+	guard := c.Guard()
+	guard.RLock()
+	for still := c.Still(); still != nil; still = c.Still() {
+		guard.RUnlock()
+		select {
+		case <-still:
+		case <-ctx.Done():
+			return nil, stage.ErrInterrupted
+		}
+		guard.RLock()
+	}
+	defer guard.RUnlock()
+	if cgroupdir.Frozen(c.Record().Cgroups) {
+		return nil, fmt.Errorf("container %s is paused: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	cerr := proc.Control(func(fd int) {
+		t.Pidfd = fd
+		f, err = e.stages.Program.Join(t, p, stdio, console)
+	})
+	if cerr != nil {
+		return nil, fmt.Errorf("container %s has ended: %w", c.ID(), errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, f.Interrupt)()
+	if _, err := f.Start(); err != nil {
+		f.Kill()
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

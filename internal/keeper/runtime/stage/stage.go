@@ -1,0 +1,364 @@
+// Package stage is the engine whose containers and further processes are set up by the stage, the keeper's own small
+// program in C. It declines what the stage does not do.
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/cgroups/manager"
+	runc "github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/configs/validate"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/keeper"
+	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/console"
+	"berth/internal/keeper/filter"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
+	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/runtime/libcontainer"
+	"berth/internal/keeper/runtime/plan"
+	"berth/internal/keeper/stage"
+	"berth/internal/keeper/wholefile"
+)
+
+// markFile, in the directory of a container's state, is where its stage says that the program is about to begin. A
+// stage that others in its PID namespace see has no descriptor of it: they could take that, which is of a file of the
+// host. There the keeper says so, before it lets the stage go on.
+const markFile = "begun"
+
+// Engine sets containers up by the stage, a small program that the keeper has inside (package keeper/stage). What
+// happens to a container after its start, but for execs and the removal, is libcontainer's to do, by the state that
+// saveState writes.
+type Engine struct {
+	*libcontainer.Engine
+	dir     runtime.Dir
+	stages  *plan.Stages
+	filters *filter.Store
+}
+
+var (
+	_ runtime.Runtime      = (*Engine)(nil)
+	_ runtime.Checkpointer = (*Engine)(nil)
+)
+
+// New returns the engine of a keeper with this directory.
+func New(dir runtime.Dir, stages *plan.Stages, filters *filter.Store, lib *libcontainer.Engine) *Engine {
+	return &Engine{Engine: lib, dir: dir, stages: stages, filters: filters}
+}
+
+// Start makes a container of a launch that libcontainer's engine has prepared. While the stage sets itself up, this
+// process has the container written down and its descriptors duplicated.
+func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) (err error) {
+	p, err := plan.NewProcess(l.Spec.Process)
+	if err != nil {
+		return err
+	}
+	p.Init = true
+	join, reason := e.stages.Joinable(c.ID(), l.Config)
+	if reason = e.stages.NotStaged(l.Spec, l.Config, p, join, reason); reason != "" {
+		return &runtime.Declined{Reason: reason}
+	}
+	proc, limits, err := e.process(ctx, c, l.Spec, join)
+	if err != nil {
+		return err
+	}
+	l.Phases.End("seccomp")
+
+	dir := e.dir.State(c.ID())
+	group, err := prepare(dir, l.Config)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			if derr := errors.Join(group.Destroy(), os.RemoveAll(dir)); derr != nil {
+				c.Log().Warn("remove container that did not start", "error", derr)
+			}
+		}
+	}()
+	if !l.Config.Cgroups.Systemd {
+		if err := group.Apply(-1); err != nil {
+			return fmt.Errorf("make the container's cgroups: %w", err)
+		}
+	}
+	l.Phases.End("cgroup")
+	setup, err := plan.Setup(l.Config, join, group.GetPaths(), proc.Cwd, proc.Terminal)
+	if err != nil {
+		return err
+	}
+	setup.Limits = limits
+	s := &start{e: e, c: c, l: l, join: join, proc: proc, group: group}
+	if s.mark, err = stage.NewMark(filepath.Join(dir, markFile)); err != nil {
+		return err
+	}
+	defer s.mark.Close()
+	if join.Seen = setup.Seen(); !join.Seen {
+		setup.Mark = s.mark
+	}
+	if proc.Terminal {
+		if s.sock, err = console.NewSocket(); err != nil {
+			return err
+		}
+		defer s.sock.Close()
+	}
+	if s.process, err = e.stages.Program.Begin(setup, proc, stage.Stdio(l.IO.Files()), s.sock.Theirs); err != nil {
+		return err
+	}
+	defer s.process.Close()
+	if err := s.run(); err != nil {
+		if errors.Is(err, stage.ErrSilent) {
+			if n, oerr := group.OOMKillCount(); oerr == nil && n > 0 {
+				err = errors.New("container init was OOM-killed (memory limit too low?)")
+			}
+		}
+		s.process.Kill()
+		return err
+	}
+	return nil
+}
+
+// start is a container's start from the moment on that its stage exists.
+type start struct {
+	e       *Engine
+	c       runtime.Container
+	l       *runtime.Launch
+	join    *record.Join
+	proc    *stage.Process
+	group   cgroups.Manager
+	mark    *os.File // see markFile
+	sock    console.Socket
+	process *stage.Starting
+}
+
+// run sees the stage through. The caller kills the stage where this fails.
+func (s *start) run() error {
+	l, f := s.l, s.process
+	if l.Config.Cgroups.Systemd {
+		if err := s.group.Apply(f.Spawned()); err != nil {
+			return fmt.Errorf("make the container's cgroups: %w", err)
+		}
+	}
+	paths := s.group.GetPaths()
+	pid, err := f.Start()
+	if err != nil {
+		return err
+	}
+	l.Phases.End("process")
+	if err := s.e.saveState(s.c, l.Config, paths, pid, l); err != nil {
+		return err
+	}
+	s.join.Cgroups = maps.Clone(paths)
+	res := runtime.Started{
+		PID: pid, Console: -1, Cgroups: cgroupdir.Kept(paths), Join: s.join,
+		Setup: keeper.Setup{Engine: keeper.EngineStage, ExecEngine: keeper.EngineStage, ExecReason: l.Reason},
+	}
+	if !s.proc.Terminal { // a terminal is there when all is ready
+		if err := s.hold(res); err != nil {
+			return err
+		}
+	}
+	if err := f.Ready(); err != nil {
+		return err
+	}
+	l.Phases.End("init")
+	// Not before: its own part needs devices, and time, that the container may not have.
+	if err := s.group.Set(l.Config.Cgroups.Resources); err != nil {
+		return fmt.Errorf("set the container's limits: %w", err)
+	}
+	l.Phases.End("limits")
+	if s.proc.Terminal {
+		if res.Console, err = s.sock.Take(pid); err != nil {
+			return err
+		}
+		if err := s.hold(res); err != nil {
+			return err
+		}
+	}
+	if s.join.Seen {
+		if err := stage.Begin(s.mark); err != nil {
+			return fmt.Errorf("mark that the program begins: %w", err)
+		}
+	}
+	if err := f.Run(); err != nil {
+		return err
+	}
+	l.Phases.End("program")
+	return nil
+}
+
+// hold has the keeper take the process over.
+func (s *start) hold(res runtime.Started) error {
+	if err := s.l.Hold(res); err != nil {
+		return err
+	}
+	s.process.Disown()
+	s.l.Phases.End("custody")
+	return nil
+}
+
+// process returns a process that the stage makes, with its limits and its seccomp filter. It is a *runtime.Declined
+// where libcontainer must.
+func (e *Engine) process(ctx context.Context, c runtime.Container, spec *specs.Spec, join *record.Join) (*stage.Process, []stage.Limit, error) {
+	proc, reason, err := plan.Staged(spec.Process)
+	if err != nil {
+		return nil, nil, err
+	}
+	if proc == nil {
+		return nil, nil, &runtime.Declined{Reason: reason}
+	}
+	limits, err := plan.Limits(spec.Process.Rlimits)
+	if err != nil {
+		return nil, nil, err
+	}
+	if profile := spec.Linux.Seccomp; profile != nil {
+		key, compiled, err := plan.Filter(ctx, e.filters, c, profile)
+		if err != nil {
+			return nil, nil, err
+		}
+		if compiled == nil {
+			return nil, nil, &runtime.Declined{Reason: "the container's seccomp profile cannot be compiled beforehand"}
+		}
+		proc.Filter, join.Filter, join.FilterSum = compiled, key, filter.Sum(compiled.Bytes())
+	}
+	return proc, limits, nil
+}
+
+// prepare checks a configuration, and that its cgroup is nobody's, as libcontainer does, and makes the directory of the
+// state.
+func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
+	if err := validate.Validate(config); err != nil {
+		return nil, err
+	}
+	group, err := manager.New(config.Cgroups)
+	if err != nil {
+		return nil, err
+	}
+	if group.Exists() {
+		pids, err := group.GetAllPids()
+		switch {
+		case err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV):
+			return nil, fmt.Errorf("processes in the container's cgroup: %w", err)
+		case len(pids) > 0:
+			return nil, fmt.Errorf("the container's cgroup has %d processes already", len(pids))
+		}
+		if st, err := group.GetFreezerState(); err != nil {
+			return nil, fmt.Errorf("state of the container's cgroup: %w", err)
+		} else if st == cgroups.Frozen {
+			return nil, errors.New("the container's cgroup is frozen")
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return nil, err
+	}
+	return group, os.Mkdir(dir, 0o711)
+}
+
+// saveState writes what libcontainer needs to go on with the container: for updates, pauses, checkpoints and its end.
+func (e *Engine) saveState(c runtime.Container, config *configs.Config, paths map[string]string, pid int, l *runtime.Launch) error {
+	start, err := pidfd.StartTime(pid)
+	if err != nil {
+		return err
+	}
+	st := runc.State{
+		BaseState: runc.BaseState{
+			ID: c.ID(), InitProcessPid: pid, InitProcessStartTime: start, Created: time.Now().UTC(), Config: *config,
+		},
+		CgroupPaths: paths, NamespacePaths: map[configs.NamespaceType]string{},
+	}
+	for _, t := range configs.NamespaceTypes() {
+		if configs.IsNamespaceSupported(t) {
+			ns := configs.Namespace{Type: t}
+			for _, own := range config.Namespaces {
+				if own.Type == t {
+					ns = own
+				}
+			}
+			st.NamespacePaths[t] = ns.GetPath(pid)
+		}
+	}
+	// What the standard streams are called, for checkpoints.
+	for _, f := range []*os.File{l.IO.In, l.IO.Out, l.IO.Err} {
+		name := os.DevNull
+		if f != nil {
+			if name, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd()))); err != nil {
+				return err
+			}
+		}
+		st.ExternalDescriptors = append(st.ExternalDescriptors, name)
+	}
+	return wholefile.Write(filepath.Join(e.dir.States(), c.ID(), "state.json"), record.JSON(&st))
+}
+
+// Begun: a stage says so itself, but for one that others see: that counts as begun unless it is found waiting.
+func (e *Engine) Begun(c runtime.Container) bool {
+	rec := c.Record()
+	mark := filepath.Join(e.dir.State(c.ID()), markFile)
+	begun, err := stage.Begun(mark)
+	seen := rec.Join != nil && rec.Join.Seen
+	switch {
+	case err != nil:
+		return runtime.WaitingBegan(&rec)
+	case !begun && seen:
+		return false // the keeper was killed before it let the stage go on, which ends by itself
+	case begun && seen:
+		return runtime.WaitingBegan(&rec) // it may have been killed between the two
+	}
+	return begun || begins(&rec, mark, c.Log())
+}
+
+// begins is asked of a container whose stage has not said that its program begins: the stage may yet do so, or it sees
+// that its keeper has gone, and ends. Something may keep it from both; it is killed then, and what it had said by its
+// end counts.
+func begins(r *record.Container, mark string, log *slog.Logger) bool {
+	for deadline, killed := time.Now().Add(runtime.StageWait), false; pidfd.Alive(r.PID, r.Start); time.Sleep(time.Millisecond) {
+		if begun, err := stage.Begun(mark); begun && err == nil {
+			return true
+		}
+		if time.Now().Before(deadline) {
+			continue
+		}
+		if killed {
+			break // abort goes on with it
+		}
+		if err := unix.Kill(r.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
+			log.Error("kill a stage that does not end", "process", r.PID, "error", err)
+		}
+		deadline, killed = time.Now().Add(runtime.StageWait), true
+	}
+	begun, err := stage.Begun(mark)
+	return begun || err != nil
+}
+
+// Destroy removes cgroups and state. With systemd's cgroups libcontainer does it.
+func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
+	rec := c.Record()
+	if rec.Join == nil || rec.Systemd {
+		return e.Engine.Destroy(ctx, c)
+	}
+	c.Guard().Lock()
+	defer c.Guard().Unlock()
+	if err := cgroups.RemovePaths(maps.Clone(rec.Join.Cgroups)); err != nil {
+		return err
+	}
+	*c.Loaded() = nil
+	return os.RemoveAll(e.dir.State(c.ID()))
+}
+
+// Abort kills and removes what there is of a container.
+func (e *Engine) Abort(ctx context.Context, c runtime.Container) error {
+	rec := c.Record()
+	return errors.Join(cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), e.RemoveState(ctx, c, e.Destroy))
+}
