@@ -63,12 +63,12 @@ func (s *Server) inherit() error {
 	}
 	if s.store != nil {
 		for _, c := range s.all() {
-			if files := s.store.handed(c.id); files != nil {
+			if files := s.store.Handed(c.id); files != nil {
 				s.adoptFiles(c, files)
 				s.give(c) // what an earlier version did not give
 			}
 		}
-		s.store.discard()
+		s.store.Discard()
 	}
 	return nil
 }

@@ -155,7 +155,7 @@ func (c *container) watch(proc *pidfd.FD) {
 	c.mu.Lock()
 	paths := c.row.Cgroups
 	c.mu.Unlock()
-	c.s.oom.begin(paths)
+	c.s.oom.Begin(paths)
 	exit, err := proc.Wait()
 	if errors.Is(err, pidfd.ErrStopped) {
 		return
@@ -179,7 +179,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	if proc != nil {
 		proc.Close()
 	}
-	oom := c.s.oom.end(paths)
+	oom := c.s.oom.End(paths)
 	// In a PID namespace of its own the kernel has killed the rest; in a shared one it lives on.
 	if err := cgroupdir.KillAll(paths); err != nil {
 		c.log.Warn("kill what is left in the cgroup", "error", err)

@@ -179,7 +179,7 @@ func (s *Server) give(c *container) (h handover) {
 		case err != nil:
 			h = append(h, failed(err))
 		case p != nil:
-			s.store.keep(p)
+			s.store.Keep(p)
 			p.CloseFiles()
 		}
 	}
@@ -242,6 +242,6 @@ func (s *Server) release(id string, roles ...wire.Role) {
 		ses.push(&wire.Packet{Kind: wire.Release, ID: id, Roles: roles})
 	}
 	if s.store != nil {
-		s.store.release(id, roles...)
+		s.store.Release(id, roles...)
 	}
 }

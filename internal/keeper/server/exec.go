@@ -191,7 +191,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	c := p.c
 	end := c.s.orphans.Begin()
 	defer end()
-	c.s.limits.fitExec(spec)
+	c.s.limits.FitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, LetGo: p.letGo}

@@ -138,7 +138,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	if err := s.table.Save(&r); err != nil {
 		return err
 	}
-	s.limits.fit(spec.Process)
+	s.limits.Fit(spec.Process)
 	if r.Reaper {
 		if err := s.podInit(spec); err != nil {
 			return err
@@ -208,7 +208,7 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 		p.Start()
 		pumps[stream] = p
 	}
-	c.s.oom.begin(res.Cgroups)
+	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.row
 	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
@@ -239,7 +239,7 @@ func (c *container) letGo() bool {
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = proc.Wait()
 	proc.Close()
-	c.s.oom.end(paths)
+	c.s.oom.End(paths)
 	for _, p := range pumps {
 		p.End()
 		<-p.Done()

@@ -17,8 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/filter"
+	"berth/internal/keeper/limits"
 	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/oom"
 	"berth/internal/keeper/orphan"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
@@ -48,10 +51,10 @@ type Server struct {
 	startedAt  time.Time
 	lock       *os.File
 	orphans    *orphan.Reaper
-	oom        oomLedger
-	limits     limits
+	oom        oom.Ledger
+	limits     limits.Limits
 	runtime    *selector.Selector
-	store      *fdStore // nil: no service manager
+	store      *fdstore.Store // nil: no service manager
 	backlogs   *logpump.Backlogs
 
 	initProgram struct { // initCopy's
@@ -129,7 +132,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.limits = ownLimits(s.log)
+	s.limits = limits.Own(s.log)
 	s.orphans = orphan.New(s.owns, s.log)
 	filters := filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log)
 	lib := libcontainer.New(s.dir(), stages, filters, s.orphans.Begin)
@@ -137,7 +140,7 @@ func New(cfg Config) (*Server, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
-	s.store = openFDStore(s.log)
+	s.store = fdstore.Open(s.log)
 
 	saved, err := savedState()
 	if err != nil {
@@ -188,7 +191,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	}
 	if s.store != nil {
-		s.store.notify("READY=1")
+		s.store.Notify("READY=1")
 	}
 	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.generation, "image", s.image)
 	time.AfterFunc(adoptGrace, s.settle)

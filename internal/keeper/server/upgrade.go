@@ -201,7 +201,7 @@ func (s *Server) freeze() (*savedServer, []int, error) {
 		fds = append(fds, more...)
 	}
 	if s.store != nil {
-		saved.Stored = s.store.list()
+		saved.Stored = s.store.List()
 	}
 	return saved, fds, nil
 }
@@ -336,7 +336,7 @@ func (s *Server) become(saved *savedServer, fds []int) error {
 		signal.Ignore(unix.SIGHUP)
 		defer signal.Notify(s.cfg.Hangup, unix.SIGHUP)
 	}
-	if err := s.limits.handOn(); err != nil {
+	if err := s.limits.HandOn(); err != nil {
 		return err
 	}
 	err = syscall.Exec(s.cfg.Binary, os.Args, env)
@@ -440,7 +440,7 @@ func (s *Server) restore(saved *savedServer) (err error) {
 		return fmt.Errorf("restore %s: %w", wire.FDsSocket, err)
 	}
 	if s.store != nil {
-		s.store.restore(saved.Stored)
+		s.store.Restore(saved.Stored)
 	}
 	sessions := map[string]bool{}
 	for i := range saved.Containers {

@@ -1,4 +1,4 @@
-package server
+package fdstore
 
 import (
 	"log/slog"
@@ -22,7 +22,7 @@ func TestTheServiceManagerHears(t *testing.T) {
 		}
 		defer manager.Close()
 		t.Setenv("NOTIFY_SOCKET", name)
-		f := openFDStore(slog.Default())
+		f := Open(slog.Default())
 		hear := func(want string, descriptors int) (fds []int) {
 			t.Helper()
 			if err := manager.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
@@ -52,13 +52,13 @@ func TestTheServiceManagerHears(t *testing.T) {
 			}
 			return fds
 		}
-		f.notify("READY=1")
+		f.Notify("READY=1")
 		hear("READY=1", 0)
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.keep(&wire.Packet{ID: "c1", Roles: []wire.Role{wire.RoleStdout}, FDs: []int{int(r.Fd())}})
+		f.Keep(&wire.Packet{ID: "c1", Roles: []wire.Role{wire.RoleStdout}, FDs: []int{int(r.Fd())}})
 		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName("c1", wire.RoleStdout), 1) {
 			if _, err := w.WriteString("x"); err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestTheServiceManagerHears(t *testing.T) {
 			}
 			unix.Close(fd)
 		}
-		f.release("c1")
+		f.Release("c1")
 		hear("FDSTOREREMOVE=1\nFDNAME="+storeName("c1", wire.RoleStdout), 0)
 		r.Close()
 		w.Close()

@@ -1,4 +1,5 @@
-package server
+// Package fdstore keeps descriptors with the service manager, for the next keeper.
+package fdstore
 
 import (
 	"log/slog"
@@ -12,9 +13,9 @@ import (
 	"berth/internal/keeper/wire"
 )
 
-// fdStore is systemd's file descriptor store (sd_pid_notify_with_fds(3)): custody for the time when berthd and keeper
+// Store is systemd's file descriptor store (sd_pid_notify_with_fds(3)): custody for the time when berthd and keeper
 // are both gone. The unit sets FileDescriptorStoreMax=.
-type fdStore struct {
+type Store struct {
 	path string
 	log  *slog.Logger
 
@@ -28,13 +29,13 @@ const (
 	storePrefix   = "berth."
 )
 
-// openFDStore is nil where no service manager asks to be notified.
-func openFDStore(log *slog.Logger) *fdStore {
+// Open is nil where no service manager asks to be notified.
+func Open(log *slog.Logger) *Store {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	f := &fdStore{path: path, log: log, stored: map[string]map[wire.Role]bool{}, given: map[string]map[wire.Role]int{}}
+	f := &Store{path: path, log: log, stored: map[string]map[wire.Role]bool{}, given: map[string]map[wire.Role]int{}}
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err == nil && pid == os.Getpid() {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
@@ -74,8 +75,8 @@ func splitName(name string) (id, role string, ok bool) {
 	return rest[:i], rest[i+1:], true
 }
 
-// notify tells the service manager something; failing that is no reason to stop.
-func (f *fdStore) notify(state string, fds ...int) {
+// Notify tells the service manager something; failing that is no reason to stop.
+func (f *Store) Notify(state string, fds ...int) {
 	// The net package passes no descriptors over a connected datagram socket.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -99,7 +100,8 @@ func (f *fdStore) notify(state string, fds ...int) {
 	}
 }
 
-func (f *fdStore) keep(p *wire.Packet) {
+// Keep stores the descriptors of a packet. They stay the caller's.
+func (f *Store) Keep(p *wire.Packet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stored[p.ID] == nil {
@@ -109,12 +111,13 @@ func (f *fdStore) keep(p *wire.Packet) {
 		if !f.stored[p.ID][r] {
 			f.stored[p.ID][r] = true
 			// Without FDPOLL=0 the manager would drop a pidfd or a pipe as soon as the other side is gone.
-			f.notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(p.ID, r), p.FDs[i])
+			f.Notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(p.ID, r), p.FDs[i])
 		}
 	}
 }
 
-func (f *fdStore) release(id string, roles ...wire.Role) {
+// Release removes some descriptors of a container or exec, or all of them.
+func (f *Store) Release(id string, roles ...wire.Role) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(roles) == 0 {
@@ -124,7 +127,7 @@ func (f *fdStore) release(id string, roles ...wire.Role) {
 	}
 	for _, r := range roles {
 		if f.stored[id][r] {
-			f.notify("FDSTOREREMOVE=1\nFDNAME=" + storeName(id, r))
+			f.Notify("FDSTOREREMOVE=1\nFDNAME=" + storeName(id, r))
 			delete(f.stored[id], r)
 		}
 	}
@@ -133,8 +136,8 @@ func (f *fdStore) release(id string, roles ...wire.Role) {
 	}
 }
 
-// handed takes what the service manager handed back of a container.
-func (f *fdStore) handed(id string) map[wire.Role]int {
+// Handed takes what the service manager handed back of a container.
+func (f *Store) Handed(id string) map[wire.Role]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.given[id]
@@ -142,23 +145,25 @@ func (f *fdStore) handed(id string) map[wire.Role]int {
 	return m
 }
 
-// discard closes what belongs to no container any more.
-func (f *fdStore) discard() {
+// Discard closes what belongs to no container any more.
+func (f *Store) Discard() {
 	f.mu.Lock()
 	var ids []string
 	for id, m := range f.given {
-		closeAll(m)
+		for _, fd := range m {
+			unix.Close(fd)
+		}
 		ids = append(ids, id)
 	}
 	f.given = map[string]map[wire.Role]int{}
 	f.mu.Unlock()
 	for _, id := range ids {
-		f.release(id)
+		f.Release(id)
 	}
 }
 
-// list is what the service manager has, for the next image of this program.
-func (f *fdStore) list() map[string][]wire.Role {
+// List is what the service manager has, for the next image of this program.
+func (f *Store) List() map[string][]wire.Role {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := map[string][]wire.Role{}
@@ -170,7 +175,8 @@ func (f *fdStore) list() map[string][]wire.Role {
 	return m
 }
 
-func (f *fdStore) restore(stored map[string][]wire.Role) {
+// Restore takes over what List returned before an upgrade.
+func (f *Store) Restore(stored map[string][]wire.Role) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, roles := range stored {

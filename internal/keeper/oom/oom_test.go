@@ -1,4 +1,4 @@
-package server
+package oom
 
 import (
 	"fmt"
@@ -28,10 +28,10 @@ func TestOOMKillsOfACgroupThatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var l oomLedger
+	var l Ledger
 	want := func(name string, kills int) {
 		t.Helper()
-		if got := l.end(paths(name)); got != kills {
+		if got := l.End(paths(name)); got != kills {
 			t.Errorf("%s: %d processes killed, want %d", name, got, kills)
 		}
 	}
@@ -39,11 +39,11 @@ func TestOOMKillsOfACgroupThatIsGone(t *testing.T) {
 	count(".", 2) // of containers that this keeper never knew
 	for _, name := range []string{"a", "b", "c", "d"} {
 		count(name, 0)
-		l.begin(paths(name))
+		l.Begin(paths(name))
 	}
 	count("a", 1)
 	count(".", 3)
-	l.begin(paths("a")) // again, as a watch does
+	l.Begin(paths("a")) // again, as a watch does
 	remove("b")
 	want("b", 0)
 	count(".", 5)
@@ -57,7 +57,7 @@ func TestOOMKillsOfACgroupThatIsGone(t *testing.T) {
 	// The slice is gone and made again: its count begins at nothing.
 	count(".", 0)
 	count("e", 0)
-	l.begin(paths("e"))
+	l.Begin(paths("e"))
 	count(".", 1)
 	remove("e")
 	want("e", 1)
@@ -66,8 +66,8 @@ func TestOOMKillsOfACgroupThatIsGone(t *testing.T) {
 	count(".", 7)
 	count("f", 3)
 	count("g", 0)
-	l.begin(paths("f"))
-	l.begin(paths("g"))
+	l.Begin(paths("f"))
+	l.Begin(paths("g"))
 	count(".", 8)
 	remove("g")
 	want("g", 1)

@@ -1,4 +1,5 @@
-package server
+// Package limits fits the resource limits of processes to what the keeper may give.
+package limits
 
 import (
 	"log/slog"
@@ -14,9 +15,9 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// limits are what this process may give to others. Without CAP_SYS_RESOURCE the kernel refuses hard limits above one's
+// Limits are what this process may give to others. Without CAP_SYS_RESOURCE the kernel refuses hard limits above one's
 // own and an oom_score_adj below one's own; a container that asks for these gets what is allowed.
-type limits struct {
+type Limits struct {
 	all bool // CAP_SYS_RESOURCE: anything goes
 	oom int  // own oom_score_adj
 	// memlock is the limit of locked memory that this process began with. libcontainer lifts its own when it loads the
@@ -27,8 +28,9 @@ type limits struct {
 	oomOnce, rlimitOnce *sync.Once
 }
 
-func ownLimits(log *slog.Logger) limits {
-	l := limits{log: log, oomOnce: &sync.Once{}, rlimitOnce: &sync.Once{}}
+// Own returns those of this process.
+func Own(log *slog.Logger) Limits {
+	l := Limits{log: log, oomOnce: &sync.Once{}, rlimitOnce: &sync.Once{}}
 	_ = unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l.memlock) // fails for numbers that are no limit's
 	if b, err := os.ReadFile("/proc/self/status"); err == nil {
 		for line := range strings.Lines(string(b)) {
@@ -44,9 +46,9 @@ func ownLimits(log *slog.Logger) limits {
 	return l
 }
 
-// fit changes a container's process to what may be given. A container without a score of its own gets 0 and not the
+// Fit changes a container's process to what may be given. A container without a score of its own gets 0 and not the
 // keeper's, which is protected.
-func (l *limits) fit(p *specs.Process) {
+func (l *Limits) Fit(p *specs.Process) {
 	if p == nil {
 		return
 	}
@@ -63,26 +65,26 @@ func (l *limits) fit(p *specs.Process) {
 	l.rlimits(p)
 }
 
-// fitExec changes a process of a running container likewise. One without limits has the container's.
-func (l *limits) fitExec(p *specs.Process) {
+// FitExec changes a process of a running container likewise. One without limits has the container's.
+func (l *Limits) FitExec(p *specs.Process) {
 	if len(p.Rlimits) > 0 {
 		l.lockedMemory(p)
 	}
 	l.rlimits(p)
 }
 
-// handOn is for the process that takes this one's place: it begins as this one did.
-func (l *limits) handOn() error {
+// HandOn is for the process that takes this one's place: it begins as this one did.
+func (l *Limits) HandOn() error {
 	return os.NewSyscallError("setrlimit", unix.Setrlimit(unix.RLIMIT_MEMLOCK, &l.memlock))
 }
 
-func (l *limits) lockedMemory(p *specs.Process) {
+func (l *Limits) lockedMemory(p *specs.Process) {
 	if !slices.ContainsFunc(p.Rlimits, func(r specs.POSIXRlimit) bool { return r.Type == "RLIMIT_MEMLOCK" }) {
 		p.Rlimits = append(p.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_MEMLOCK", Hard: l.memlock.Max, Soft: l.memlock.Cur})
 	}
 }
 
-func (l *limits) rlimits(p *specs.Process) {
+func (l *Limits) rlimits(p *specs.Process) {
 	if l.all {
 		return
 	}
