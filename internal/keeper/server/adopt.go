@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -23,13 +26,25 @@ import (
 // meanwhile is not reported until then, since its pidfd may still tell how.
 const adoptGrace = 10 * time.Second
 
+// adoption goes on with the containers of a keeper that has died: by the table that this one finds, by what the service
+// manager hands back, and by what berthd and a custodian hand back.
+type adoption struct {
+	s    *Server
+	bare bool // the table was not there when this keeper came: what is handed back may be new to it
+
+	mu      sync.Mutex
+	lost    []string // containers whose records are spoilt, until settle
+	settled bool     // the time to hand containers back is over
+}
+
 // inherit goes on with the table that a dead keeper of this directory has left.
-func (s *Server) inherit() error {
+func (a *adoption) inherit() error {
+	s := a.s
 	rows, lost, err := s.table.Load()
 	if err != nil {
 		return err
 	}
-	s.lost = lost
+	a.lost = lost
 	for _, r := range rows {
 		c := s.newContainer(*r)
 		if r.Held {
@@ -43,10 +58,10 @@ func (s *Server) inherit() error {
 			c.log.Error("save row of the table", "error", err)
 		}
 		if c.row.State == keeper.StateStarting {
-			s.abort(c)
+			a.abort(c)
 			continue
 		}
-		s.containers[r.ID] = c
+		s.containers.add(c)
 		close(c.started)
 		s.takeBack(c)
 		c.row.Orphan = true
@@ -58,23 +73,24 @@ func (s *Server) inherit() error {
 			continue
 		}
 		if pidfd.Alive(r.PID, r.Start) {
-			s.watchOrphan(c, -1)
+			a.watchOrphan(c, -1)
 		}
 	}
-	if s.store != nil {
-		for _, c := range s.all() {
-			if files := s.store.Handed(c.id); files != nil {
-				s.adoptFiles(c, files)
-				s.give(c) // what an earlier version did not give
+	if s.custody.store != nil {
+		for _, c := range s.containers.all() {
+			if files := s.custody.store.Handed(c.id); files != nil {
+				a.adoptFiles(c, files)
+				s.custody.give(c) // what an earlier version did not give
 			}
 		}
-		s.store.Discard()
+		s.custody.store.Discard()
 	}
 	return nil
 }
 
 // abort removes a container whose start was cut off.
-func (s *Server) abort(c *container) {
+func (a *adoption) abort(c *container) {
+	s := a.s
 	c.log.Info("start was cut off; container is removed")
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
@@ -85,13 +101,14 @@ func (s *Server) abort(c *container) {
 		c.log.Error("remove container whose start was cut off", "error", err)
 	}
 	if c.row.Reaper {
-		s.removePodInit(&c.row)
+		s.inits.removePodInit(&c.row)
 	}
 	_ = s.table.Forget(c.id)
 }
 
 // watchOrphan waits for a process that is no child of this one, by its pidfd (which it takes over) or its number.
-func (s *Server) watchOrphan(c *container, fd int) {
+func (a *adoption) watchOrphan(c *container, fd int) {
+	s := a.s
 	var proc *pidfd.FD
 	var err error
 	if fd >= 0 {
@@ -116,13 +133,14 @@ func (s *Server) watchOrphan(c *container, fd int) {
 }
 
 // adopt takes back what somebody kept.
-func (s *Server) adopt(js []byte, token string) error {
-	defer s.discard(token)
-	if err := s.begin(); err != nil {
+func (a *adoption) adopt(js []byte, token string) error {
+	s := a.s
+	defer s.deliveries.discard(token)
+	if err := s.gate.begin(); err != nil {
 		return err
 	}
-	defer s.end()
-	files, err := s.take(token)
+	defer s.gate.end()
+	files, err := s.deliveries.take(token)
 	if err != nil {
 		return err
 	}
@@ -133,17 +151,17 @@ func (s *Server) adopt(js []byte, token string) error {
 	}
 	switch {
 	case k.Container != nil && record.CheckID("container", k.Container.ID) == nil:
-		c := s.adoptRow(k.Container)
+		c := a.adoptRow(k.Container)
 		if c == nil {
 			closeAll(files)
 			return nil
 		}
-		s.adoptFiles(c, files)
-		s.give(c)
-		s.publish(c.id)
+		a.adoptFiles(c, files)
+		s.custody.give(c)
+		s.events.publish(c.id)
 		return nil
 	case k.Exec != nil && record.CheckID("exec", k.Exec.ExecID) == nil:
-		return s.adoptExec(k.Exec, files)
+		return a.adoptExec(k.Exec, files)
 	}
 	closeAll(files)
 	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
@@ -153,12 +171,9 @@ func (s *Server) adopt(js []byte, token string) error {
 // table has been removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever
 // keeps something of it has not heard of that from a keeper that was killed. Only where the table was lost, or where
 // its program runs, is its row made anew.
-func (s *Server) adoptRow(r *record.Container) *container {
-	lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID)
-	s.mu.Lock()
-	c, ok := s.containers[r.ID]
-	if ok {
-		s.mu.Unlock()
+func (a *adoption) adoptRow(r *record.Container) *container {
+	s := a.s
+	if c, err := s.containers.get(r.ID); err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.row.PID != r.PID || c.row.Start != r.Start {
@@ -166,28 +181,29 @@ func (s *Server) adoptRow(r *record.Container) *container {
 		}
 		return c
 	}
-	if !lives && !s.bare {
-		s.mu.Unlock()
-		s.release(r.ID)
+	if lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID); !lives && !a.bare {
+		s.custody.release(r.ID)
 		return nil
 	}
-	c = s.newContainer(*r)
+	c := s.newContainer(*r)
 	c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
 	close(c.started)
 	if r.State == keeper.StateExited {
 		close(c.exited)
 	}
-	s.containers[r.ID] = c
-	s.mu.Unlock()
+	if s.containers.add(c) != nil { // in this moment somebody else has made it
+		return a.adoptRow(r)
+	}
 	c.change(func(*record.Container) {})
 	return c
 }
 
 // adoptFiles goes on with a container's output, input and end. What it already has stays; the descriptors are its own.
-func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
+func (a *adoption) adoptFiles(c *container, files map[wire.Role]int) {
+	s := a.s
 	if fd, ok := files[wire.RolePidfd]; ok {
 		delete(files, wire.RolePidfd)
-		s.watchOrphan(c, fd)
+		a.watchOrphan(c, fd)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,16 +251,17 @@ func (s *Server) adoptFiles(c *container, files map[wire.Role]int) {
 	}
 }
 
-func (s *Server) adoptExec(r *record.Exec, files map[wire.Role]int) error {
+func (a *adoption) adoptExec(r *record.Exec, files map[wire.Role]int) error {
+	s := a.s
 	fd, ok := files[wire.RolePidfd]
 	delete(files, wire.RolePidfd)
 	closeAll(files)
-	c, err := s.get(r.ContainerID)
+	c, err := s.containers.get(r.ContainerID)
 	if err != nil || !ok {
 		if ok {
 			unix.Close(fd)
 		}
-		s.release(execKey(r.ContainerID, r.ExecID))
+		s.custody.release(execKey(r.ContainerID, r.ExecID))
 		return err
 	}
 	proc, err := pidfd.New(fd, r.PID, false)
@@ -262,7 +279,7 @@ func (s *Server) adoptExec(r *record.Exec, files map[wire.Role]int) error {
 	c.execs[r.ExecID] = p
 	p.arm()
 	c.mu.Unlock()
-	s.giveExec(p)
+	s.custody.giveExec(p)
 	if !r.Held || r.Began {
 		close(p.started)
 		s.watching.Go(func() { p.watch(proc) })
@@ -305,16 +322,17 @@ func (p *process) arm() {
 }
 
 // isSettled says whether the time to hand things back is over.
-func (s *Server) isSettled() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.settled
+func (a *adoption) isSettled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.settled
 }
 
 // endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told
 // of it.
-func (s *Server) endLost(id string) {
-	if _, err := s.get(id); err == nil {
+func (a *adoption) endLost(id string) {
+	s := a.s
+	if _, err := s.containers.get(id); err == nil {
 		return
 	}
 	s.log.Error("a container whose row is lost is ended", "container", id)
@@ -326,24 +344,25 @@ func (s *Server) endLost(id string) {
 }
 
 // settle ends the time in which things are handed back: what nobody kept is lost.
-func (s *Server) settle() {
-	if s.begin() != nil {
+func (a *adoption) settle() {
+	s := a.s
+	if s.gate.begin() != nil {
 		return // the next image does it
 	}
-	defer s.end()
-	s.mu.Lock()
-	if s.settled {
-		s.mu.Unlock()
+	defer s.gate.end()
+	a.mu.Lock()
+	if a.settled {
+		a.mu.Unlock()
 		return
 	}
-	s.settled = true
-	lost := s.lost
-	s.lost = nil
-	s.mu.Unlock()
+	a.settled = true
+	lost := a.lost
+	a.lost = nil
+	a.mu.Unlock()
 	for _, id := range lost {
-		s.watching.Go(func() { s.endLost(id) })
+		s.watching.Go(func() { a.endLost(id) })
 	}
-	for _, c := range s.all() {
+	for _, c := range s.containers.all() {
 		c.mu.Lock()
 		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan && !c.ending
 		mute := c.row.Orphan && c.row.State == keeper.StateRunning && len(c.pumps) == 0
@@ -359,4 +378,26 @@ func (s *Server) settle() {
 			s.watching.Go(c.drain)
 		}
 	}
+}
+
+// custodianWaits says whether a custodian of this directory has not handed back all that it has.
+func (a *adoption) custodianWaits() bool {
+	s := a.s
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, wire.CustodianFile), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
+}
+
+// settleAfterCustodian settles when the custodians have gone, unless that takes longer than adoptGrace.
+func (a *adoption) settleAfterCustodian() {
+	for a.custodianWaits() {
+		if a.isSettled() {
+			return
+		}
+		time.Sleep(custodianLook)
+	}
+	a.settle()
 }

@@ -33,7 +33,7 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 	if req.Nonce == "" || req.TimeoutNanos <= 0 {
 		return fmt.Errorf("a checkpoint without nonce or timeout: %w", errdefs.ErrInvalidArgument)
 	}
-	c, err := s.get(req.Id)
+	c, err := s.containers.get(req.Id)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ import (
 	"berth/internal/keeper/wire"
 )
 
-// container is a row of the table with what is open for it.
+// container is a container of the table, with what is open for it. It has more fields than a type should: an end, the
+// removal, an adoption and an upgrade each change or describe most of them at once, under the one mu.
 type container struct {
 	s   *Server
 	id  string
@@ -128,7 +129,7 @@ func (c *container) status() keeper.Status {
 // change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
 func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
-		c.s.publish(c.id)
+		c.s.events.publish(c.id)
 	}
 }
 
@@ -192,7 +193,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
 	_ = c.s.goOn(c, "")
-	if orphan && !c.s.isSettled() {
+	if orphan && !c.s.adoption.isSettled() {
 		return // its output may yet be handed back; settle sees to it
 	}
 	c.drain()
@@ -244,7 +245,7 @@ func (c *container) drain() {
 	if out != nil {
 		out.Finish()
 	}
-	c.s.release(c.id)
+	c.s.custody.release(c.id)
 	c.change(func(r *record.Container) { r.LogDone = true })
 	close(c.flushed)
 }
@@ -272,5 +273,5 @@ func (c *container) closeStdin() {
 	if fd >= 0 {
 		unix.Close(fd)
 	}
-	c.s.release(c.id, wire.RoleStdin)
+	c.s.custody.release(c.id, wire.RoleStdin)
 }

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/wire"
@@ -97,19 +99,6 @@ func (p *process) keepsake() (_ *wire.Packet, err error) {
 // execKey names an exec in custody; no container's ID has a slash.
 func execKey(container, exec string) string { return container + "/" + exec }
 
-// custodians are the sessions that keep things.
-func (s *Server) custodians() []*session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var list []*session
-	for _, ses := range s.sessions {
-		if ses.custody {
-			list = append(list, ses)
-		}
-	}
-	return list
-}
-
 // handover is what is on its way into custody, of each custodian.
 type handover []<-chan error
 
@@ -169,17 +158,28 @@ var closed = func() <-chan time.Time {
 	return c
 }()
 
+// custody gives what must outlive this process to others: to the sessions that ask for it, and to the service manager.
+type custody struct {
+	sessions *sessions
+	store    *fdstore.Store // nil: there is no service manager
+}
+
+// custodians are the sessions that keep things.
+func (k *custody) custodians() []*session {
+	return slices.DeleteFunc(k.sessions.all(), func(ses *session) bool { return !ses.custody })
+}
+
 // give gives a container, or what is left of it, into custody everywhere.
-func (s *Server) give(c *container) (h handover) {
-	for _, ses := range s.custodians() {
+func (k *custody) give(c *container) (h handover) {
+	for _, ses := range k.custodians() {
 		h = h.push(ses, c.keepsake)
 	}
-	if s.store != nil {
+	if k.store != nil {
 		switch p, err := c.keepsake(); {
 		case err != nil:
 			h = append(h, failed(err))
 		case p != nil:
-			s.store.Keep(p)
+			k.store.Keep(p)
 			p.CloseFiles()
 		}
 	}
@@ -206,8 +206,8 @@ func failed(err error) <-chan error {
 
 // giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is
 // released when this keeper forgets it.
-func (s *Server) giveExec(p *process) (h handover) {
-	for _, ses := range s.custodians() {
+func (k *custody) giveExec(p *process) (h handover) {
+	for _, ses := range k.custodians() {
 		h = h.push(ses, p.keepsake)
 	}
 	return h
@@ -215,13 +215,13 @@ func (s *Server) giveExec(p *process) (h handover) {
 
 // giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as
 // many descriptors again as this process has.
-func (s *Server) giveAll(ses *session) {
+func (k *custody) giveAll(ses *session, table *containers) {
 	give := func(log *slog.Logger, keepsake func() (*wire.Packet, error)) {
 		if err := handover(nil).push(ses, keepsake).wait(log, handoverWait); err != nil {
 			log.Error("give into custody", "error", err)
 		}
 	}
-	for _, c := range s.all() {
+	for _, c := range table.all() {
 		give(c.log, c.keepsake)
 		c.mu.Lock()
 		var execs []*process
@@ -237,11 +237,11 @@ func (s *Server) giveAll(ses *session) {
 }
 
 // release ends custody of some roles of a container or exec, or of all of it.
-func (s *Server) release(id string, roles ...wire.Role) {
-	for _, ses := range s.custodians() {
+func (k *custody) release(id string, roles ...wire.Role) {
+	for _, ses := range k.custodians() {
 		ses.push(&wire.Packet{Kind: wire.Release, ID: id, Roles: roles})
 	}
-	if s.store != nil {
-		s.store.Release(id, roles...)
+	if k.store != nil {
+		k.store.Release(id, roles...)
 	}
 }

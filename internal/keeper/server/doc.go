@@ -1,15 +1,17 @@
 // Package server is the keeper itself: the one parent of every container of a node.
 //
-// It keeps a table with a row for each container, written to disk (one small file a row) so that another keeper can go
-// on with it. The kernel is asked before the table is believed. What each file is about:
+// It keeps a table with a record for each container, written to disk (one small file a record) so that another keeper can go on with it. The
+// kernel is asked before the table is believed. What each file is about:
 //
-//   - run.go, exec.go, remove.go: the life of containers and of further processes in them
-//   - runtime.go, inprocess.go, binary.go: how they are made, by this process or by an OCI runtime
-//   - first.go, setup.go, join.go: containers and execs by a stage; laststage.go: what libcontainer sets up
-//   - session.go, custody.go, adopt.go, fdstore.go: descriptors that others hold in case this process dies
+//   - server.go: a keeper's parts, its beginning and its end; gate.go: what is let in while an upgrade or the end is near
+//   - containers.go, container.go: the table, and a container with its pipes and its end
+//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine does it is chosen in package
+//     runtime/selector
+//   - session.go, delivery.go, custody.go: the clients, the files that they send, and the descriptors that they hold in case this process dies
+//   - adopt.go: going on with the containers of a keeper that has died
 //   - upgrade.go: replacing the program in place, with everything open
 //   - leave.go: an end in order, with a custodian left behind
-//   - orphan.go: reaping what nobody waits for
+//   - podinit.go: the inits of pods
 //
-// Locks: Server.mu guards the maps, container.mu one container. Server.mu is never taken while a container.mu is held.
+// Locks: each part has one, and container.mu guards one container. A part calls nothing else with its lock held.
 package server

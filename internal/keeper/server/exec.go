@@ -54,21 +54,21 @@ const (
 )
 
 func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
-	defer s.discard(req.Token)
+	defer s.deliveries.discard(req.Token)
 	if err := record.CheckID("exec", req.ExecId); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	if err := s.gate.begin(); err != nil {
 		return nil, err
 	}
-	defer s.end()
+	defer s.gate.end()
 	p, fresh, err := s.reserveExec(req)
 	if err != nil {
 		return nil, err
 	}
 	if fresh {
 		var spec specs.Process
-		files, err := s.take(req.Token)
+		files, err := s.deliveries.take(req.Token)
 		if err == nil {
 			if jerr := json.Unmarshal(req.Process, &spec); jerr != nil {
 				err = fmt.Errorf("process of exec %s: %w: %w", req.ExecId, jerr, errdefs.ErrInvalidArgument)
@@ -82,11 +82,9 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 		if req.Width > 0 && req.Height > 0 {
 			spec.ConsoleSize = &specs.Box{Width: uint(req.Width), Height: uint(req.Height)}
 		}
-		s.mu.Lock()
-		s.inflight.Add(1)
-		s.mu.Unlock()
+		s.gate.again()
 		go func() {
-			defer s.end()
+			defer s.gate.end()
 			p.start(&spec, files, req.Session, time.Duration(req.TimeoutNanos))
 		}()
 	}
@@ -107,14 +105,14 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 
 // reserveExec makes the row, or finds that this very call has done so already.
 func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err error) {
-	c, err := s.get(req.ContainerId)
+	c, err := s.containers.get(req.ContainerId)
 	if err != nil {
 		return nil, false, err
 	}
 	var forgotten []string
 	defer func() {
 		for _, id := range forgotten {
-			c.s.release(execKey(c.id, id))
+			c.s.custody.release(execKey(c.id, id))
 		}
 	}()
 	c.mu.Lock()
@@ -282,7 +280,7 @@ func (p *process) hold(res runtime.Started, terminal bool, session string) error
 	if killed {
 		return errEnded
 	}
-	if err := c.s.giveExec(p).wait(c.log, handoverWait); err != nil {
+	if err := c.s.custody.giveExec(p).wait(c.log, handoverWait); err != nil {
 		if res.Waits {
 			return err
 		}
@@ -302,7 +300,7 @@ func (p *process) letGo() bool {
 	if proc == nil {
 		return false
 	}
-	c.s.release(execKey(c.id, p.row.ExecID))
+	c.s.custody.release(execKey(c.id, p.row.ExecID))
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = unix.Wait4(proc.PID(), nil, unix.WNOHANG, nil)
 	proc.Close()
@@ -311,7 +309,7 @@ func (p *process) letGo() bool {
 
 // sendConsole passes a terminal's master on to whoever asked for it and keeps none.
 func (p *process) sendConsole(session string, fd int) error {
-	ses := p.c.s.session(session)
+	ses := p.c.s.sessions.get(session)
 	if ses == nil {
 		unix.Close(fd)
 		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.row.ExecID, errdefs.ErrFailedPrecondition)
@@ -387,7 +385,7 @@ func (p *process) kill(timeout bool) {
 }
 
 func (s *Server) getExec(id *api.ExecID) (*process, error) {
-	c, err := s.get(id.ContainerId)
+	c, err := s.containers.get(id.ContainerId)
 	if err != nil {
 		return nil, err
 	}
@@ -408,7 +406,7 @@ func (s *Server) waitExec(ctx context.Context, id *api.ExecID) (*api.ExecExit, e
 	case <-p.done:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for exec %s: %w", id.ExecId, ctx.Err())
-	case <-s.stopped():
+	case <-s.gate.stopped():
 		return nil, errUpgrading
 	}
 	if p.runErr != nil {

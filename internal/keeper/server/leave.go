@@ -6,15 +6,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"berth/internal/keeper/wire"
 )
 
 // CustodianFlag makes this program a custodian: see keeper.Guard.
@@ -35,19 +30,14 @@ func (s *Server) leave() {
 	if err := s.appoint(); err != nil {
 		s.log.Error("nobody but berthd has custody when this keeper is gone", "error", err)
 	}
-	s.mu.Lock()
-	if s.upgrading {
-		s.mu.Unlock()
+	if !s.gate.close() {
 		return
 	}
-	s.upgrading = true
-	close(s.stop)
-	s.mu.Unlock()
-	within(leaveWait, s.inflight.Wait)
+	within(leaveWait, s.gate.wait)
 	s.disconnect()
 	within(leaveWait, func() { // a log may be on a disk that hangs
 		var all sync.WaitGroup
-		for _, c := range s.all() {
+		for _, c := range s.containers.all() {
 			all.Go(c.hush)
 		}
 		all.Wait()
@@ -121,7 +111,7 @@ func (s *Server) appoint() error {
 
 // hasKeepsakes says whether anything would be lost with this process.
 func (s *Server) hasKeepsakes() bool {
-	for _, c := range s.all() {
+	for _, c := range s.containers.all() {
 		p, err := c.keepsake()
 		if p != nil {
 			p.CloseFiles()
@@ -131,25 +121,4 @@ func (s *Server) hasKeepsakes() bool {
 		}
 	}
 	return false
-}
-
-// custodianWaits says whether a custodian of this directory has not handed back all that it has.
-func (s *Server) custodianWaits() bool {
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, wire.CustodianFile), os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
-}
-
-// settleAfterCustodian settles when the custodians have gone, unless that takes longer than adoptGrace.
-func (s *Server) settleAfterCustodian() {
-	for s.custodianWaits() {
-		if s.isSettled() {
-			return
-		}
-		time.Sleep(custodianLook)
-	}
-	s.settle()
 }

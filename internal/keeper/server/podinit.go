@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/selinux/go-selinux/label"
@@ -16,13 +17,21 @@ import (
 	"berth/internal/keeper/record"
 )
 
+// podInits makes the inits of pods: the first processes of pods that share their PID namespace.
+type podInits struct {
+	dir, binary string // Config's
+
+	mu   sync.Mutex
+	made bool // the copy of the program
+}
+
 // podInit makes the spec that of a pod's init: the keeper's small program, or else the keeper's own, read-only in an
 // empty root, under its other name.
-func (s *Server) podInit(spec *specs.Spec) error {
-	path := s.cfg.Binary
+func (p *podInits) podInit(spec *specs.Spec) error {
+	path := p.binary
 	if _, small := program.File(); small || spec.Linux.MountLabel != "" {
 		var err error
-		if path, err = s.initCopy(spec.Linux.MountLabel); err != nil {
+		if path, err = p.initCopy(spec.Linux.MountLabel); err != nil {
 			return fmt.Errorf("write the program of pods' inits: %w", err)
 		}
 	}
@@ -43,16 +52,16 @@ func (s *Server) podInit(spec *specs.Spec) error {
 
 // initCopy is a file of the program. It has the SELinux label of containers' files, if there is one, but for the level,
 // so that any pod may execute it: what is installed keeps its own label, and with that no container can begin.
-func (s *Server) initCopy(mount string) (string, error) {
-	path := filepath.Join(s.cfg.Dir, "init")
-	s.initProgram.Lock()
-	defer s.initProgram.Unlock()
-	if s.initProgram.made {
+func (p *podInits) initCopy(mount string) (string, error) {
+	path := filepath.Join(p.dir, "init")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.made {
 		return path, nil
 	}
 	file, ok := program.File()
 	if !ok {
-		b, err := os.ReadFile(s.cfg.Binary)
+		b, err := os.ReadFile(p.binary)
 		if err != nil {
 			return "", err
 		}
@@ -66,16 +75,16 @@ func (s *Server) initCopy(mount string) (string, error) {
 	if err := os.Rename(partial, path); err != nil {
 		return "", err
 	}
-	s.initProgram.made = true
+	p.made = true
 	return path, nil
 }
 
 // removePodInit removes the mount points that were made for podInit.
-func (s *Server) removePodInit(r *record.Container) {
+func (*podInits) removePodInit(r *record.Container) {
 	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
-	p := filepath.Join(r.Root, keeper.ReaperProgram)
-	if st, err := os.Lstat(p); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
-		_ = os.Remove(p)
+	path := filepath.Join(r.Root, keeper.ReaperProgram)
+	if st, err := os.Lstat(path); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
+		_ = os.Remove(path)
 	}
 	_ = unix.Rmdir(filepath.Join(r.Root, "proc"))
 }

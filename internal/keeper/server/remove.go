@@ -24,11 +24,11 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	if err := record.CheckID("container", id); err != nil {
 		return err
 	}
-	if err := s.begin(); err != nil {
+	if err := s.gate.begin(); err != nil {
 		return err
 	}
-	defer s.end()
-	c, err := s.get(id)
+	defer s.gate.end()
+	c, err := s.containers.get(id)
 	if err != nil {
 		return s.deleteUnknown(ctx, id)
 	}
@@ -142,7 +142,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 		}
 	}
 	if r.Reaper {
-		s.removePodInit(&r)
+		s.inits.removePodInit(&r)
 	}
 	if err := os.RemoveAll(s.dir().Bundle(c.id)); err != nil {
 		return err
@@ -153,19 +153,19 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	c.mu.Lock()
 	out := c.out
 	if out != nil {
-		s.keepLeft(out, c.clients)
+		s.left.keep(out, c.clients, s.sessions)
 	}
 	c.out, c.clients = nil, map[string]string{}
 	c.mu.Unlock()
-	s.remove(c)
+	s.containers.remove(c)
 	if out != nil {
 		out.Close()
 	}
-	s.release(c.id)
+	s.custody.release(c.id)
 	for _, p := range execs {
-		s.release(execKey(c.id, p.row.ExecID))
+		s.custody.release(execKey(c.id, p.row.ExecID))
 	}
-	s.publish(c.id)
+	s.events.publish(c.id)
 	c.log.Info("container removed")
 	return nil
 }
@@ -185,7 +185,7 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 // signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its
 // way: berthd may have been killed meanwhile, and another asks.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
-	c, err := s.get(id)
+	c, err := s.containers.get(id)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,8 @@ func done(err error) (*api.Empty, error) {
 func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, error) {
 	s := v.s
 	return &api.InfoResponse{
-		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.generation, Image: s.image,
-		Containers: int32(len(s.all())), StartedAt: timestamppb.New(s.startedAt), Features: []string{keeper.FeatureSetup},
+		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.identity.generation, Image: s.identity.image,
+		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt), Features: []string{keeper.FeatureSetup},
 	}, nil
 }
 
@@ -56,7 +56,7 @@ func (v *service) Delete(ctx context.Context, req *api.ContainerRequest) (*api.E
 }
 
 func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.ContainerStatus, error) {
-	c, err := v.s.get(req.Id)
+	c, err := v.s.containers.get(req.Id)
 	if err != nil {
 		return nil, wire.Encode(err)
 	}
@@ -67,7 +67,7 @@ func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.Con
 
 func (v *service) List(context.Context, *api.Empty) (*api.ListResponse, error) {
 	res := &api.ListResponse{}
-	for _, c := range v.s.all() {
+	for _, c := range v.s.containers.all() {
 		res.Statuses = append(res.Statuses, wireStatus(c.status()))
 	}
 	return res, nil
@@ -78,7 +78,7 @@ func (v *service) Watch(ctx context.Context, req *api.WatchRequest, stream api.K
 }
 
 func (v *service) Unwatch(_ context.Context, req *api.WatchRequest) (*api.Empty, error) {
-	v.s.unwatch(req.WatchId)
+	v.s.events.unwatch(req.WatchId)
 	return &api.Empty{}, nil
 }
 
@@ -101,20 +101,20 @@ func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, erro
 }
 
 func (v *service) Attach(_ context.Context, req *api.AttachRequest) (*api.Empty, error) {
-	defer v.s.discard(req.Token)
-	if err := v.s.begin(); err != nil {
+	defer v.s.deliveries.discard(req.Token)
+	if err := v.s.gate.begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.end()
+	defer v.s.gate.end()
 	return done(v.s.attach(req))
 }
 
 func (s *Server) attach(req *api.AttachRequest) error {
-	files, err := s.take(req.Token)
+	files, err := s.deliveries.take(req.Token)
 	if err != nil {
 		return err
 	}
-	c, err := s.get(req.ContainerId)
+	c, err := s.containers.get(req.ContainerId)
 	if err != nil {
 		closeAll(files)
 		return err
@@ -146,19 +146,19 @@ func (s *Server) attach(req *api.AttachRequest) error {
 }
 
 func (v *service) Detach(_ context.Context, req *api.AttachID) (*api.Empty, error) {
-	c, err := v.s.get(req.ContainerId)
+	c, err := v.s.containers.get(req.ContainerId)
 	if err == nil {
 		err = c.detach(req.AttachId)
 	}
 	// The container may be removed in this moment, or be gone.
-	if log := v.s.takeLeft(req.AttachId); log != nil && (err == nil || errors.Is(err, errdefs.ErrNotFound)) {
+	if log := v.s.left.take(req.AttachId); log != nil && (err == nil || errors.Is(err, errdefs.ErrNotFound)) {
 		err = detached(log.Detach(req.AttachId))
 	}
 	return done(err)
 }
 
 func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	c, err := v.s.get(req.Id)
+	c, err := v.s.containers.get(req.Id)
 	if err == nil {
 		c.closeStdin()
 	}
@@ -166,7 +166,7 @@ func (v *service) CloseStdin(_ context.Context, req *api.ContainerRequest) (*api
 }
 
 func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.Empty, error) {
-	c, err := v.s.get(req.Id)
+	c, err := v.s.containers.get(req.Id)
 	if err != nil {
 		return done(err)
 	}
@@ -184,11 +184,11 @@ func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.
 
 // running calls fn with a running container, guarded against upgrades.
 func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container) error) (*api.Empty, error) {
-	if err := v.s.begin(); err != nil {
+	if err := v.s.gate.begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.end()
-	c, err := v.s.get(id)
+	defer v.s.gate.end()
+	c, err := v.s.containers.get(id)
 	if err != nil {
 		return done(err)
 	}
@@ -223,15 +223,15 @@ func (v *service) Resume(ctx context.Context, req *api.ContainerRequest) (*api.E
 }
 
 func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*api.Empty, error) {
-	if err := v.s.begin(); err != nil {
+	if err := v.s.gate.begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.end()
+	defer v.s.gate.end()
 	return done(v.s.checkpoint(ctx, req))
 }
 
 func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
-	c, err := v.s.get(req.Id)
+	c, err := v.s.containers.get(req.Id)
 	if err == nil {
 		err = v.s.goOn(c, req.Nonce)
 	}
@@ -239,14 +239,14 @@ func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest
 }
 
 func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, error) {
-	return done(v.s.adopt(req.Row, req.Token))
+	return done(v.s.adoption.adopt(req.Row, req.Token))
 }
 
 func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
-	if v.s.custodianWaits() {
-		go v.s.settleAfterCustodian()
+	if v.s.adoption.custodianWaits() {
+		go v.s.adoption.settleAfterCustodian()
 	} else {
-		v.s.settle()
+		v.s.adoption.settle()
 	}
 	return &api.Empty{}, nil
 }
@@ -255,9 +255,9 @@ func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
 const upgradeStart = 5 * time.Millisecond
 
 func (v *service) Upgrade(context.Context, *api.Empty) (*api.Empty, error) {
-	if err := v.s.checkBinary(); err != nil {
+	if err := (&upgrade{v.s}).checkBinary(); err != nil {
 		return done(fmt.Errorf("upgrade: %w", err))
 	}
-	time.AfterFunc(upgradeStart, func() { _ = v.s.replace() })
+	time.AfterFunc(upgradeStart, func() { _ = (&upgrade{v.s}).replace() })
 	return &api.Empty{}, nil
 }

@@ -31,10 +31,10 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 	if err := record.CheckID("container", req.Id); err != nil {
 		return nil, err
 	}
-	if err := s.begin(); err != nil {
+	if err := s.gate.begin(); err != nil {
 		return nil, err
 	}
-	defer s.end()
+	defer s.gate.end()
 	c, err := s.reserve(req)
 	if err != nil {
 		return nil, err
@@ -91,9 +91,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
 	}
 	c := s.newContainer(r)
-	s.mu.Lock()
-	if old, ok := s.containers[req.Id]; ok {
-		s.mu.Unlock()
+	if old := s.containers.add(c); old != nil {
 		old.mu.Lock()
 		defer old.mu.Unlock()
 		if req.Nonce != "" && old.row.Nonce == req.Nonce {
@@ -101,11 +99,9 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		}
 		return nil, fmt.Errorf("container %s: %w", req.Id, errdefs.ErrAlreadyExists)
 	}
-	s.containers[req.Id] = c
-	s.inflight.Add(1)
-	s.mu.Unlock()
+	s.gate.again()
 	go func() {
-		defer s.end()
+		defer s.gate.end()
 		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
@@ -118,14 +114,14 @@ func (c *container) start(l *runtime.Launch) {
 	if err != nil {
 		c.log.Info("container did not start", "name", c.row.Name, "error", err)
 		c.runErr = err
-		c.s.remove(c)
+		c.s.containers.remove(c)
 		if ferr := c.s.table.Forget(c.id); ferr != nil {
 			c.log.Error("remove row of the table", "error", ferr)
 		}
 	}
 	close(c.started)
 	end()
-	c.s.publish(c.id)
+	c.s.events.publish(c.id)
 }
 
 func (c *container) launch(l *runtime.Launch) (err error) {
@@ -140,7 +136,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	}
 	s.limits.Fit(spec.Process)
 	if r.Reaper {
-		if err := s.podInit(spec); err != nil {
+		if err := s.inits.podInit(spec); err != nil {
 			return err
 		}
 	}
@@ -160,7 +156,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 		ends.close()
 		log.Close()
 		if r.Reaper {
-			s.removePodInit(&r)
+			s.inits.removePodInit(&r)
 		}
 		if rerr := os.RemoveAll(s.dir().Bundle(c.id)); rerr != nil {
 			c.log.Warn("remove bundle", "error", rerr)
@@ -222,7 +218,7 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	if err := c.s.table.Save(&r); err != nil {
 		return err
 	}
-	return c.s.give(c).wait(c.log, handoverWait)
+	return c.s.custody.give(c).wait(c.log, handoverWait)
 }
 
 // letGo undoes hold: the process is killed, unless it is dead. It is false where there is nothing to undo.
@@ -235,7 +231,7 @@ func (c *container) letGo() bool {
 	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.held.Cgroups
 	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
 	c.mu.Unlock()
-	c.s.release(c.id)
+	c.s.custody.release(c.id)
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = proc.Wait()
 	proc.Close()
@@ -295,18 +291,6 @@ func (e *ends) close() {
 			unix.Close(fd)
 		}
 	}
-}
-
-// remove takes a container off the table.
-func (s *Server) remove(c *container) {
-	c.mu.Lock()
-	c.removed = true
-	c.mu.Unlock()
-	s.mu.Lock()
-	if s.containers[c.id] == c {
-		delete(s.containers, c.id)
-	}
-	s.mu.Unlock()
 }
 
 var (

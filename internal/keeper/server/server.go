@@ -42,45 +42,46 @@ type Config struct {
 	Hangup chan<- os.Signal
 }
 
-// Server is a keeper.
+// Server is a keeper. Each of its parts has its own lock.
 type Server struct {
-	cfg        Config
-	log        *slog.Logger
+	cfg      Config
+	log      *slog.Logger
+	identity identity
+	sockets  sockets
+
+	gate       *gate
+	containers *containers
+	table      *record.Table // the records of containers on disk
+	events     *events
+	sessions   *sessions
+	deliveries *deliveries
+	left       *leftClients
+	custody    *custody
+	adoption   *adoption
+
+	runtime  *selector.Selector
+	inits    *podInits
+	orphans  *orphan.Reaper
+	oom      oom.Ledger
+	limits   limits.Limits
+	backlogs *logpump.Backlogs
+	watching sync.WaitGroup // waiters for processes, and what they do when these end
+}
+
+// identity is what tells keepers apart, and what an upgrade hands on.
+type identity struct {
 	generation string // new for each fresh start
 	image      uint32 // upgrades in place so far
 	startedAt  time.Time
-	lock       *os.File
-	orphans    *orphan.Reaper
-	oom        oom.Ledger
-	limits     limits.Limits
-	runtime    *selector.Selector
-	store      *fdstore.Store // nil: no service manager
-	backlogs   *logpump.Backlogs
+}
 
-	initProgram struct { // initCopy's
-		sync.Mutex
-		made bool
-	}
-
-	rpcListener, fdsListener *net.UnixListener
-	rpc                      *ttrpc.Server
-	serving                  sync.WaitGroup
-	fatal                    chan error
-
-	mu         sync.Mutex
-	table      *record.Table
-	containers map[string]*container
-	sessions   map[string]*session
-	subs       map[string]*subscriber
-	files      map[string]*delivery
-	left       map[string]leftClient // clients that were attached to containers which are off the table, by attach ID
-	lost       []string              // containers whose rows are spoilt, until settle
-	bare       bool                  // the table was not there when this keeper came; set before it serves
-	settled    bool                  // the time to hand containers back is over
-	upgrading  bool                  // nothing new may begin
-	stop       chan struct{}         // closed when upgrading begins
-	inflight   sync.WaitGroup
-	watching   sync.WaitGroup // waiters for processes, and what they do when these end
+// sockets are where the keeper is reached, and the lock that only one keeper of a directory has.
+type sockets struct {
+	lock     *os.File
+	rpc, fds *net.UnixListener
+	server   *ttrpc.Server
+	serving  sync.WaitGroup
+	fatal    chan error
 }
 
 // subdirectories of Config.Dir, beside those of runtime.Dir.
@@ -120,45 +121,50 @@ func New(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, startedAt: time.Now(), generation: rand.Text(),
+		cfg: cfg, log: cfg.Logger, identity: identity{startedAt: time.Now(), generation: rand.Text()},
+		sockets:    sockets{fatal: make(chan error, 1)},
+		gate:       newGate(),
+		containers: &containers{byID: map[string]*container{}},
+		table:      record.NewTable(filepath.Join(cfg.Dir, rowsDir), cfg.Logger),
+		events:     &events{subs: map[string]*subscriber{}},
+		sessions:   &sessions{byID: map[string]*session{}},
+		left:       &leftClients{byID: map[string]leftClient{}},
+		inits:      &podInits{dir: cfg.Dir, binary: cfg.Binary},
 		backlogs:   logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
-		bare:       errors.Is(bare, os.ErrNotExist),
-		fatal:      make(chan error, 1),
-		containers: map[string]*container{}, sessions: map[string]*session{},
-		subs: map[string]*subscriber{}, files: map[string]*delivery{}, left: map[string]leftClient{}, stop: make(chan struct{}),
 	}
-	s.table = record.NewTable(filepath.Join(cfg.Dir, rowsDir), s.log)
+	s.deliveries = &deliveries{gate: s.gate, byToken: map[string]*delivery{}}
+	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}
 	stages, err := plan.OpenStages(cfg.Dir, s.log)
 	if err != nil {
 		return nil, err
 	}
 	s.limits = limits.Own(s.log)
-	s.orphans = orphan.New(s.owns, s.log)
-	filters := filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.usedFilters, s.log)
+	s.orphans = orphan.New(s.containers.owns, s.log)
+	filters := filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.containers.usedFilters, s.log)
 	lib := libcontainer.New(s.dir(), stages, filters, s.orphans.Begin)
 	s.runtime = selector.New(s.dir(), s.orphans.Begin, stage.New(s.dir(), stages, filters, lib), lib)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
-	s.store = fdstore.Open(s.log)
+	s.custody = &custody{sessions: s.sessions, store: fdstore.Open(s.log)}
 
 	saved, err := savedState()
 	if err != nil {
 		return nil, err
 	}
 	if saved != nil {
-		return s, s.restore(saved)
+		return s, (&upgrade{s}).restore(saved)
 	}
 	if err := s.acquire(); err != nil {
 		return nil, err
 	}
-	if s.rpcListener, err = wire.Listen("unix", cfg.Dir, wire.RPCSocket); err != nil {
+	if s.sockets.rpc, err = wire.Listen("unix", cfg.Dir, wire.RPCSocket); err != nil {
 		return nil, err
 	}
-	if s.fdsListener, err = wire.Listen("unixpacket", cfg.Dir, wire.FDsSocket); err != nil {
+	if s.sockets.fds, err = wire.Listen("unixpacket", cfg.Dir, wire.FDsSocket); err != nil {
 		return nil, err
 	}
-	return s, s.inherit()
+	return s, s.adoption.inherit()
 }
 
 // dir is the keeper's directory as engines have it.
@@ -174,7 +180,7 @@ func (s *Server) acquire() error {
 	for deadline := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			s.lock = f
+			s.sockets.lock = f
 			return nil
 		}
 		if err != unix.EWOULDBLOCK || time.Now().After(deadline) {
@@ -190,16 +196,16 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	if s.store != nil {
-		s.store.Notify("READY=1")
+	if s.custody.store != nil {
+		s.custody.store.Notify("READY=1")
 	}
-	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.generation, "image", s.image)
-	time.AfterFunc(adoptGrace, s.settle)
+	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation, "image", s.identity.image)
+	time.AfterFunc(adoptGrace, s.adoption.settle)
 	select {
 	case <-ctx.Done():
 		s.leave()
 		return nil
-	case err := <-s.fatal:
+	case err := <-s.sockets.fatal:
 		return err
 	}
 }
@@ -215,10 +221,10 @@ func (s *Server) listen() error {
 	if err != nil {
 		return err
 	}
-	s.rpc = rpc
+	s.sockets.server = rpc
 	api.RegisterKeeperService(rpc, &service{s: s})
 	// The server closes its listener when it shuts down; the socket itself outlives that for an upgrade.
-	f, err := s.rpcListener.File()
+	f, err := s.sockets.rpc.File()
 	if err != nil {
 		return err
 	}
@@ -228,85 +234,40 @@ func (s *Server) listen() error {
 		return err
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	s.serving.Go(func() {
+	s.sockets.serving.Go(func() {
 		if err := rpc.Serve(context.Background(), l); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) {
 			s.fail(fmt.Errorf("serve %s: %w", wire.RPCSocket, err))
 		}
 	})
-	s.serving.Go(s.acceptSessions)
+	s.sockets.serving.Go(s.acceptSessions)
 	return nil
 }
 
 func (s *Server) fail(err error) {
 	select {
-	case s.fatal <- err:
+	case s.sockets.fatal <- err:
 	default:
 	}
 }
 
-// begin is called before anything that must not be cut in two by an upgrade; end after it.
-func (s *Server) begin() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.upgrading {
-		return fmt.Errorf("the keeper is being upgraded: %w", errdefs.ErrUnavailable)
-	}
-	s.inflight.Add(1)
-	return nil
-}
-
-func (s *Server) end() { s.inflight.Done() }
-
-// stopped is closed when an upgrade begins: what only waits goes away then and is asked for again.
-func (s *Server) stopped() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stop
-}
-
-var errUpgrading = fmt.Errorf("the keeper is being upgraded: %w", errdefs.ErrUnavailable)
-
-// get finds a container.
-func (s *Server) get(id string) (*container, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c, ok := s.containers[id]; ok {
-		return c, nil
-	}
-	return nil, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
-}
-
-// all lists the containers.
-func (s *Server) all() []*container {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := make([]*container, 0, len(s.containers))
-	for _, c := range s.containers {
-		list = append(list, c)
-	}
-	return list
-}
-
-// owns says whether somebody waits for the process.
-func (s *Server) owns(pid int) bool {
-	for _, c := range s.all() {
-		if c.owns(pid) {
-			return true
+// disconnect lets the answers out and closes all connections. The sockets go on collecting new ones.
+func (s *Server) disconnect() {
+	deadline := time.Now().Add(shutdownWait)
+	for time.Now().Before(deadline) {
+		// Shutdown looks at its connections only now and then; calling it anew makes it look.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		err := s.sockets.server.Shutdown(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			break
 		}
 	}
-	return false
-}
-
-// usedFilters are the keys of the seccomp filters that containers have, or are about to.
-func (s *Server) usedFilters() map[string]bool {
-	used := map[string]bool{}
-	for _, c := range s.all() {
-		c.mu.Lock()
-		if c.row.Join != nil {
-			used[c.row.Join.Filter] = true
-		}
-		used[c.filter] = true
-		c.mu.Unlock()
+	s.sockets.server.Close()
+	_ = s.sockets.fds.SetDeadline(time.Unix(1, 0))
+	s.sockets.serving.Wait()
+	_ = s.sockets.fds.SetDeadline(time.Time{})
+	for _, ses := range s.sessions.all() {
+		ses.drained(shutdownWait)
+		ses.close()
 	}
-	return used
 }

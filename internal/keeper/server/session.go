@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,13 +36,6 @@ type queued struct {
 	done   chan error // gets nil when it has been sent, or why it will never be
 }
 
-// delivery is a set of files that an RPC is to fetch under a token.
-type delivery struct {
-	ready  chan struct{}
-	packet *wire.Packet
-	over   bool // the call has gone; what still comes is closed
-}
-
 const (
 	// helloWait bounds how long a connection may be silent before it says who it is.
 	helloWait = 5 * time.Second
@@ -53,10 +47,46 @@ const (
 	maxQueue = 4096
 )
 
+// sessions are the clients that are connected, by the name that each gives itself.
+type sessions struct {
+	mu   sync.Mutex
+	byID map[string]*session
+}
+
+// add returns the session that had this name before; nil: none had.
+func (t *sessions) add(ses *session) (old *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	old = t.byID[ses.id]
+	t.byID[ses.id] = ses
+	return old
+}
+
+func (t *sessions) remove(ses *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[ses.id] == ses {
+		delete(t.byID, ses.id)
+	}
+}
+
+// get is nil where there is no session of this name.
+func (t *sessions) get(id string) *session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+func (t *sessions) all() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.byID))
+}
+
 func (s *Server) acceptSessions() {
-	stop := s.stopped()
+	stop := s.gate.stopped()
 	for {
-		c, err := s.fdsListener.AcceptUnix()
+		c, err := s.sockets.fds.AcceptUnix()
 		if err != nil {
 			select {
 			case <-stop:
@@ -93,14 +123,11 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	_ = conn.SetDeadline(time.Time{})
 	ses := &session{id: hello.Session, custody: hello.Custody, conn: conn, wake: make(chan struct{}, 1), sending: true}
 	// It is there before its client can call: what those calls send waits in the queue, behind the welcome.
-	s.mu.Lock()
-	old := s.sessions[ses.id]
-	s.sessions[ses.id] = ses
-	s.mu.Unlock()
+	old := s.sessions.add(ses)
 	if old != nil {
 		old.close()
 	}
-	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.generation}); err != nil {
+	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.identity.generation}); err != nil {
 		ses.close()
 	}
 	ses.mu.Lock()
@@ -108,7 +135,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	ses.mu.Unlock()
 	go ses.send()
 	if ses.custody {
-		s.giveAll(ses)
+		s.custody.giveAll(ses, s.containers)
 	}
 	for {
 		p, err := conn.Receive()
@@ -116,17 +143,13 @@ func (s *Server) serveSession(c *net.UnixConn) {
 			break
 		}
 		if p.Kind == wire.Files && p.Token != "" {
-			s.deliver(p)
+			s.deliveries.deliver(p)
 		} else {
 			p.CloseFiles()
 		}
 	}
 	ses.close()
-	s.mu.Lock()
-	if s.sessions[ses.id] == ses {
-		delete(s.sessions, ses.id)
-	}
-	s.mu.Unlock()
+	s.sessions.remove(ses)
 	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
 }
 
@@ -231,98 +254,6 @@ func (ses *session) close() {
 	}
 }
 
-func (s *Server) session(id string) *session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sessions[id]
-}
-
-// expect finds or makes the place where the files of a token arrive.
-func (s *Server) expect(token string) *delivery {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := s.files[token]
-	if d == nil {
-		d = &delivery{ready: make(chan struct{})}
-		s.files[token] = d
-		time.AfterFunc(2*deliveryWait, func() {
-			s.discard(token)
-			s.mu.Lock()
-			delete(s.files, token)
-			s.mu.Unlock()
-		})
-	}
-	return d
-}
-
-func (s *Server) deliver(p *wire.Packet) {
-	d := s.expect(p.Token)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d.packet != nil || d.over {
-		p.CloseFiles()
-		return
-	}
-	d.packet = p
-	close(d.ready)
-}
-
-// discard closes the files of a token that nobody has taken or will take: somebody may wait for the end of a pipe that
-// they hold open. A call discards its token when it returns.
-func (s *Server) discard(token string) {
-	if token == "" {
-		return
-	}
-	d := s.expect(token)
-	s.mu.Lock()
-	p := d.packet
-	d.packet, d.over = nil, true
-	s.mu.Unlock()
-	if p != nil {
-		p.CloseFiles()
-	}
-}
-
-// take fetches the files of a token, by role. The caller owns the descriptors.
-func (s *Server) take(token string) (map[wire.Role]int, error) {
-	if token == "" {
-		return nil, nil
-	}
-	d := s.expect(token)
-	timeout := time.NewTimer(deliveryWait)
-	defer timeout.Stop()
-	select {
-	case <-d.ready:
-	case <-timeout.C:
-		return nil, fmt.Errorf("files of the call did not arrive: %w", errdefs.ErrUnavailable)
-	case <-s.stopped():
-		return nil, errUpgrading
-	}
-	s.mu.Lock()
-	p := d.packet
-	d.packet, d.over = nil, true
-	s.mu.Unlock()
-	if p == nil {
-		return nil, fmt.Errorf("files of the call were taken before: %w", errdefs.ErrInvalidArgument)
-	}
-	if p.Cut {
-		return nil, fmt.Errorf("the keeper has no room for the files of the call (RLIMIT_NOFILE): %w", errdefs.ErrResourceExhausted)
-	}
-	if len(p.FDs) != len(p.Roles) {
-		p.CloseFiles()
-		return nil, fmt.Errorf("%d files with %d roles: %w", len(p.FDs), len(p.Roles), errdefs.ErrInvalidArgument)
-	}
-	m := map[wire.Role]int{}
-	for i, r := range p.Roles {
-		if _, ok := m[r]; ok {
-			unix.Close(p.FDs[i])
-			continue
-		}
-		m[r] = p.FDs[i]
-	}
-	return m, nil
-}
-
 func closeAll(m map[wire.Role]int) {
 	for _, fd := range m {
 		unix.Close(fd)
@@ -340,10 +271,10 @@ func file(m map[wire.Role]int, r wire.Role) *os.File {
 
 // abandon cuts off what a client attached that has not come back.
 func (s *Server) abandon(session string) {
-	if s.session(session) != nil {
+	if s.sessions.get(session) != nil {
 		return
 	}
-	for _, c := range s.all() {
+	for _, c := range s.containers.all() {
 		c.mu.Lock()
 		var ids []string
 		for id, ses := range c.clients {
@@ -360,9 +291,7 @@ func (s *Server) abandon(session string) {
 			_ = c.detach(id)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.left, func(_ string, l leftClient) bool { return l.session == session })
+	s.left.forget(session)
 }
 
 // leftClient is a client that was attached to a container when that was removed. It may still have to be told why it
@@ -372,26 +301,39 @@ type leftClient struct {
 	session string
 }
 
-// keepLeft keeps what clients of a container that is being removed may ask for, by attach ID and session. The caller
-// holds the container's mutex.
-func (s *Server) keepLeft(log *logpump.Log, clients map[string]string) {
+// leftClients are those clients, by attach ID.
+type leftClients struct {
+	mu   sync.Mutex
+	byID map[string]leftClient
+}
+
+// keep keeps what clients of a container that is being removed may ask for. clients are the names of their sessions, by
+// attach ID.
+func (l *leftClients) keep(log *logpump.Log, clients map[string]string, connected *sessions) {
 	for id, session := range clients {
-		if s.session(session) == nil {
+		if connected.get(session) == nil {
 			continue // nobody comes for it
 		}
-		s.mu.Lock()
-		s.left[id] = leftClient{log, session}
-		s.mu.Unlock()
+		l.mu.Lock()
+		l.byID[id] = leftClient{log, session}
+		l.mu.Unlock()
 	}
 }
 
-// takeLeft is the log of a removed container that a client was attached to; nil: there is none.
-func (s *Server) takeLeft(attachID string) *logpump.Log {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	log := s.left[attachID].log
-	delete(s.left, attachID)
+// take is the log of a removed container that a client was attached to; nil: there is none.
+func (l *leftClients) take(attachID string) *logpump.Log {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	log := l.byID[attachID].log
+	delete(l.byID, attachID)
 	return log
+}
+
+// forget drops what is kept for a session.
+func (l *leftClients) forget(session string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.byID, func(_ string, c leftClient) bool { return c.session == session })
 }
 
 // detach cuts off one attached client. Where its input was the container's only one ever, the container reads the end.

@@ -68,33 +68,38 @@ type savedExec struct {
 	EndedAt time.Time `json:"endedAt,omitzero"`
 }
 
+// upgrade replaces the program of this process, and goes on where the replaced program stopped.
+type upgrade struct {
+	s *Server
+}
+
 // Upgrade executes the binary in place of this program. It returns only if that failed; everything goes on then.
-func (s *Server) Upgrade() error {
-	if err := s.checkBinary(); err != nil {
+func (s *Server) Upgrade() error { return (&upgrade{s}).run() }
+
+func (u *upgrade) run() error {
+	s := u.s
+	if err := u.checkBinary(); err != nil {
 		s.log.Error("upgrade is refused", "error", err)
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	return s.replace()
+	return u.replace()
 }
 
 // replace does it, after the check.
-func (s *Server) replace() error {
-	s.mu.Lock()
-	if s.upgrading {
-		s.mu.Unlock()
+func (u *upgrade) replace() error {
+	s := u.s
+	if !s.gate.close() {
 		return errUpgrading
 	}
-	s.upgrading = true
-	close(s.stop)
-	s.mu.Unlock()
 	s.log.Info("upgrade begins", "binary", s.cfg.Binary)
-	err := s.upgrade()
+	err := u.execute()
 	s.log.Error("upgrade failed; the keeper goes on as it is", "error", err)
 	return fmt.Errorf("upgrade: %w", err)
 }
 
 // checkBinary makes sure that the program can run here and understands the state.
-func (s *Server) checkBinary() error {
+func (u *upgrade) checkBinary() error {
+	s := u.s
 	ctx, cancel := context.WithTimeout(context.Background(), checkProgWait)
 	defer cancel()
 	end := s.orphans.Begin()
@@ -109,75 +114,43 @@ func (s *Server) checkBinary() error {
 	return nil
 }
 
-func (s *Server) upgrade() error {
-	resume := func() {
-		s.mu.Lock()
-		s.upgrading = false
-		s.stop = make(chan struct{})
-		s.mu.Unlock()
-	}
+func (u *upgrade) execute() error {
+	s := u.s
 	quiet := make(chan struct{})
 	go func() {
-		s.inflight.Wait()
+		s.gate.wait()
 		close(quiet)
 	}()
 	select {
 	case <-quiet:
 	case <-time.After(upgradeWait):
-		resume()
+		s.gate.open()
 		return errors.New("a start that is under way does not end")
 	}
 	s.disconnect()
 
-	saved, fds, err := s.freeze()
+	saved, fds, err := u.freeze()
 	if err == nil {
-		err = s.become(saved, fds)
+		err = u.become(saved, fds)
 	}
 	// Only a failure comes here.
-	s.thaw()
-	resume()
+	u.thaw()
+	s.gate.open()
 	if lerr := s.listen(); lerr != nil {
 		s.fail(lerr)
 	}
 	return err
 }
 
-// disconnect lets the answers out and closes all connections. The sockets go on collecting new ones.
-func (s *Server) disconnect() {
-	deadline := time.Now().Add(shutdownWait)
-	for time.Now().Before(deadline) {
-		// Shutdown looks at its connections only now and then; calling it anew makes it look.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-		err := s.rpc.Shutdown(ctx)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			break
-		}
-	}
-	s.rpc.Close()
-	_ = s.fdsListener.SetDeadline(time.Unix(1, 0))
-	s.serving.Wait()
-	_ = s.fdsListener.SetDeadline(time.Time{})
-	s.mu.Lock()
-	var list []*session
-	for _, ses := range s.sessions {
-		list = append(list, ses)
-	}
-	s.mu.Unlock()
-	for _, ses := range list {
-		ses.drained(shutdownWait)
-		ses.close()
-	}
-}
-
 // freeze stops everything and describes it, with the descriptors that must stay open.
-func (s *Server) freeze() (*savedServer, []int, error) {
+func (u *upgrade) freeze() (*savedServer, []int, error) {
+	s := u.s
 	saved := &savedServer{
-		Format: StateFormat, Generation: s.generation, Image: s.image + 1, StartedAt: s.startedAt, Settled: s.settled,
-		Lock: int(s.lock.Fd()),
+		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1, StartedAt: s.identity.startedAt, Settled: s.adoption.isSettled(),
+		Lock: int(s.sockets.lock.Fd()),
 	}
 	fds := []int{saved.Lock}
-	for l, to := range map[*net.UnixListener]*int{s.rpcListener: &saved.RPC, s.fdsListener: &saved.FDs} {
+	for l, to := range map[*net.UnixListener]*int{s.sockets.rpc: &saved.RPC, s.sockets.fds: &saved.FDs} {
 		raw, err := l.SyscallConn()
 		if err != nil {
 			return nil, nil, err
@@ -187,12 +160,12 @@ func (s *Server) freeze() (*savedServer, []int, error) {
 		}
 		fds = append(fds, *to)
 	}
-	for _, c := range s.all() {
+	for _, c := range s.containers.all() {
 		c.halt()
 	}
 	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
 	s.watching.Wait()
-	for _, c := range s.all() {
+	for _, c := range s.containers.all() {
 		sc, more, err := c.freeze()
 		if err != nil {
 			return nil, nil, fmt.Errorf("container %s: %w", c.id, err)
@@ -200,8 +173,8 @@ func (s *Server) freeze() (*savedServer, []int, error) {
 		saved.Containers = append(saved.Containers, sc)
 		fds = append(fds, more...)
 	}
-	if s.store != nil {
-		saved.Stored = s.store.List()
+	if s.custody.store != nil {
+		saved.Stored = s.custody.store.List()
 	}
 	return saved, fds, nil
 }
@@ -298,7 +271,8 @@ func (c *container) freeze() (savedContainer, []int, error) {
 }
 
 // become executes the new program.
-func (s *Server) become(saved *savedServer, fds []int) error {
+func (u *upgrade) become(saved *savedServer, fds []int) error {
+	s := u.s
 	b, err := json.Marshal(saved)
 	if err != nil {
 		return err
@@ -347,8 +321,9 @@ func (s *Server) become(saved *savedServer, fds []int) error {
 }
 
 // thaw goes on after a failed upgrade.
-func (s *Server) thaw() {
-	for _, c := range s.all() {
+func (u *upgrade) thaw() {
+	s := u.s
+	for _, c := range s.containers.all() {
 		c.mu.Lock()
 		proc, out := c.proc, c.out
 		pumps := c.pumps
@@ -429,22 +404,24 @@ func listener(fd int) (*net.UnixListener, error) {
 }
 
 // restore goes on where the replaced program stopped.
-func (s *Server) restore(saved *savedServer) (err error) {
-	s.generation, s.image, s.startedAt, s.settled = saved.Generation, saved.Image, saved.StartedAt, saved.Settled
+func (u *upgrade) restore(saved *savedServer) (err error) {
+	s := u.s
+	s.identity = identity{saved.Generation, saved.Image, saved.StartedAt}
+	s.adoption.settled = saved.Settled
 	unix.CloseOnExec(saved.Lock)
-	s.lock = os.NewFile(uintptr(saved.Lock), wire.LockFile)
-	if s.rpcListener, err = listener(saved.RPC); err != nil {
+	s.sockets.lock = os.NewFile(uintptr(saved.Lock), wire.LockFile)
+	if s.sockets.rpc, err = listener(saved.RPC); err != nil {
 		return fmt.Errorf("restore %s: %w", wire.RPCSocket, err)
 	}
-	if s.fdsListener, err = listener(saved.FDs); err != nil {
+	if s.sockets.fds, err = listener(saved.FDs); err != nil {
 		return fmt.Errorf("restore %s: %w", wire.FDsSocket, err)
 	}
-	if s.store != nil {
-		s.store.Restore(saved.Stored)
+	if s.custody.store != nil {
+		s.custody.store.Restore(saved.Stored)
 	}
 	sessions := map[string]bool{}
 	for i := range saved.Containers {
-		c := s.restoreContainer(&saved.Containers[i])
+		c := u.restoreContainer(&saved.Containers[i])
 		for _, ses := range c.clients {
 			sessions[ses] = true
 		}
@@ -455,9 +432,10 @@ func (s *Server) restore(saved *savedServer) (err error) {
 	return nil
 }
 
-func (s *Server) restoreContainer(sc *savedContainer) *container {
+func (u *upgrade) restoreContainer(sc *savedContainer) *container {
+	s := u.s
 	c := s.newContainer(sc.Row)
-	s.containers[c.id] = c
+	s.containers.add(c)
 	close(c.started)
 	s.takeBack(c)
 	c.stdin = sc.Stdin
@@ -491,13 +469,13 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 		c.out.Start()
 	}
 	for _, se := range sc.Execs {
-		s.restoreExec(c, &se)
+		u.restoreExec(c, &se)
 	}
 	if sc.Row.State == keeper.StateExited {
 		close(c.exited)
 		if sc.Row.LogDone {
 			close(c.flushed)
-		} else if s.settled || !sc.Row.Orphan {
+		} else if s.adoption.isSettled() || !sc.Row.Orphan {
 			s.watching.Go(c.drain)
 		}
 		return c
@@ -516,7 +494,8 @@ func (s *Server) restoreContainer(sc *savedContainer) *container {
 	return c
 }
 
-func (s *Server) restoreExec(c *container, se *savedExec) {
+func (u *upgrade) restoreExec(c *container, se *savedExec) {
+	s := u.s
 	p := newExec(c, se.Row)
 	close(p.started)
 	if !se.EndedAt.IsZero() {

@@ -44,31 +44,56 @@ func (s *subscriber) take() []string {
 	return ids
 }
 
-// publish tells all subscribers that a row has changed or is gone.
-func (s *Server) publish(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, sub := range s.subs {
+// events tells subscribers of changes.
+type events struct {
+	mu   sync.Mutex
+	subs map[string]*subscriber
+}
+
+// publish tells all subscribers that a record has changed or is gone.
+func (e *events) publish(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, sub := range e.subs {
 		sub.mark(id)
 	}
 }
 
-func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) error) error {
+// subscribe adds a subscriber of this name. The error is ErrAlreadyExists.
+func (e *events) subscribe(id string) (*subscriber, error) {
 	sub := &subscriber{dirty: map[string]bool{}, wake: make(chan struct{}, 1), quit: make(chan struct{})}
-	s.mu.Lock()
-	if _, ok := s.subs[id]; ok || id == "" {
-		s.mu.Unlock()
-		return fmt.Errorf("watch %q: %w", id, errdefs.ErrAlreadyExists)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.subs[id]; ok || id == "" {
+		return nil, fmt.Errorf("watch %q: %w", id, errdefs.ErrAlreadyExists)
 	}
-	s.subs[id] = sub
-	stop := s.stop
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.subs, id)
-		s.mu.Unlock()
-	}()
-	for _, c := range s.all() {
+	e.subs[id] = sub
+	return sub, nil
+}
+
+func (e *events) unsubscribe(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.subs, id)
+}
+
+func (e *events) unwatch(id string) {
+	e.mu.Lock()
+	sub := e.subs[id]
+	e.mu.Unlock()
+	if sub != nil {
+		sub.once.Do(func() { close(sub.quit) })
+	}
+}
+
+func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) error) error {
+	sub, err := s.events.subscribe(id)
+	if err != nil {
+		return err
+	}
+	defer s.events.unsubscribe(id)
+	stop := s.gate.stopped()
+	for _, c := range s.containers.all() {
 		if err := send(&api.Event{Status: wireStatus(c.status())}); err != nil {
 			return err
 		}
@@ -79,7 +104,7 @@ func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) err
 	for {
 		for _, id := range sub.take() {
 			e := &api.Event{Status: &api.ContainerStatus{Id: id}, Gone: true}
-			if c, err := s.get(id); err == nil {
+			if c, err := s.containers.get(id); err == nil {
 				e = &api.Event{Status: wireStatus(c.status())}
 			}
 			if err := send(e); err != nil {
@@ -95,15 +120,6 @@ func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) err
 		case <-stop:
 			return errUpgrading
 		}
-	}
-}
-
-func (s *Server) unwatch(id string) {
-	s.mu.Lock()
-	sub := s.subs[id]
-	s.mu.Unlock()
-	if sub != nil {
-		sub.once.Do(func() { close(sub.quit) })
 	}
 }
 

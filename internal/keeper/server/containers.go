@@ -1,0 +1,82 @@
+package server
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+)
+
+// containers are the containers of the table, by ID.
+type containers struct {
+	mu   sync.Mutex
+	byID map[string]*container
+}
+
+// add puts a container on the table. It returns the one that has this ID already, and changes nothing then.
+func (t *containers) add(c *container) (old *container) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.byID[c.id]; old != nil {
+		return old
+	}
+	t.byID[c.id] = c
+	return nil
+}
+
+// remove takes a container off the table.
+func (t *containers) remove(c *container) {
+	c.mu.Lock()
+	c.removed = true
+	c.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byID[c.id] == c {
+		delete(t.byID, c.id)
+	}
+}
+
+// get finds a container. The error is ErrNotFound.
+func (t *containers) get(id string) (*container, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c, ok := t.byID[id]; ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+}
+
+// all lists the containers.
+func (t *containers) all() []*container {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]*container, 0, len(t.byID))
+	for _, c := range t.byID {
+		list = append(list, c)
+	}
+	return list
+}
+
+// owns says whether somebody waits for the process.
+func (t *containers) owns(pid int) bool {
+	for _, c := range t.all() {
+		if c.owns(pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// usedFilters are the keys of the seccomp filters that containers have, or are about to.
+func (t *containers) usedFilters() map[string]bool {
+	used := map[string]bool{}
+	for _, c := range t.all() {
+		c.mu.Lock()
+		if c.row.Join != nil {
+			used[c.row.Join.Filter] = true
+		}
+		used[c.filter] = true
+		c.mu.Unlock()
+	}
+	return used
+}
