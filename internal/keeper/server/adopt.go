@@ -136,10 +136,10 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 func (a *adoption) adopt(js []byte, token string) error {
 	s := a.s
 	defer s.deliveries.discard(token)
-	if err := s.gate.begin(); err != nil {
+	if err := s.gate.Begin(); err != nil {
 		return err
 	}
-	defer s.gate.end()
+	defer s.gate.End()
 	files, err := s.deliveries.take(token)
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func (a *adoption) adopt(js []byte, token string) error {
 		}
 		a.adoptFiles(c, files)
 		s.custody.give(c)
-		s.events.publish(c.id)
+		s.events.Publish(c.id)
 		return nil
 	case k.Exec != nil && record.CheckID("exec", k.Exec.ExecID) == nil:
 		return a.adoptExec(k.Exec, files)
@@ -346,10 +346,10 @@ func (a *adoption) endLost(id string) {
 // settle ends the time in which things are handed back: what nobody kept is lost.
 func (a *adoption) settle() {
 	s := a.s
-	if s.gate.begin() != nil {
+	if s.gate.Begin() != nil {
 		return // the next image does it
 	}
-	defer s.gate.end()
+	defer s.gate.End()
 	a.mu.Lock()
 	if a.settled {
 		a.mu.Unlock()

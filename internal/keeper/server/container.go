@@ -129,7 +129,7 @@ func (c *container) status() keeper.Status {
 // change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
 func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
-		c.s.events.publish(c.id)
+		c.s.events.Publish(c.id)
 	}
 }
 

@@ -8,13 +8,14 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/keeper/gate"
 	"berth/internal/keeper/wire"
 )
 
 // deliveries are the files that clients send for a call, by the token that the call names. The files may come before
 // the call or after it.
 type deliveries struct {
-	gate    *gate
+	gate    *gate.Gate
 	mu      sync.Mutex
 	byToken map[string]*delivery
 }
@@ -84,8 +85,8 @@ func (d *deliveries) take(token string) (map[wire.Role]int, error) {
 	case <-one.ready:
 	case <-timeout.C:
 		return nil, fmt.Errorf("files of the call did not arrive: %w", errdefs.ErrUnavailable)
-	case <-d.gate.stopped():
-		return nil, errUpgrading
+	case <-d.gate.Stopped():
+		return nil, gate.ErrUpgrading
 	}
 	d.mu.Lock()
 	p := one.packet

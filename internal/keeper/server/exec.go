@@ -15,6 +15,7 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
+	"berth/internal/keeper/gate"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
@@ -58,10 +59,10 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 	if err := record.CheckID("exec", req.ExecId); err != nil {
 		return nil, err
 	}
-	if err := s.gate.begin(); err != nil {
+	if err := s.gate.Begin(); err != nil {
 		return nil, err
 	}
-	defer s.gate.end()
+	defer s.gate.End()
 	p, fresh, err := s.reserveExec(req)
 	if err != nil {
 		return nil, err
@@ -82,9 +83,9 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 		if req.Width > 0 && req.Height > 0 {
 			spec.ConsoleSize = &specs.Box{Width: uint(req.Width), Height: uint(req.Height)}
 		}
-		s.gate.again()
+		s.gate.Again()
 		go func() {
-			defer s.gate.end()
+			defer s.gate.End()
 			p.start(&spec, files, req.Session, time.Duration(req.TimeoutNanos))
 		}()
 	}
@@ -406,8 +407,8 @@ func (s *Server) waitExec(ctx context.Context, id *api.ExecID) (*api.ExecExit, e
 	case <-p.done:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for exec %s: %w", id.ExecId, ctx.Err())
-	case <-s.gate.stopped():
-		return nil, errUpgrading
+	case <-s.gate.Stopped():
+		return nil, gate.ErrUpgrading
 	}
 	if p.runErr != nil {
 		return nil, p.runErr

@@ -30,10 +30,10 @@ func (s *Server) leave() {
 	if err := s.appoint(); err != nil {
 		s.log.Error("nobody but berthd has custody when this keeper is gone", "error", err)
 	}
-	if !s.gate.close() {
+	if !s.gate.Close() {
 		return
 	}
-	within(leaveWait, s.gate.wait)
+	within(leaveWait, s.gate.Wait)
 	s.disconnect()
 	within(leaveWait, func() { // a log may be on a disk that hangs
 		var all sync.WaitGroup

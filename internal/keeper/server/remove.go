@@ -24,10 +24,10 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	if err := record.CheckID("container", id); err != nil {
 		return err
 	}
-	if err := s.gate.begin(); err != nil {
+	if err := s.gate.Begin(); err != nil {
 		return err
 	}
-	defer s.gate.end()
+	defer s.gate.End()
 	c, err := s.containers.get(id)
 	if err != nil {
 		return s.deleteUnknown(ctx, id)
@@ -165,7 +165,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	for _, p := range execs {
 		s.custody.release(execKey(c.id, p.row.ExecID))
 	}
-	s.events.publish(c.id)
+	s.events.Publish(c.id)
 	c.log.Info("container removed")
 	return nil
 }

@@ -78,7 +78,7 @@ func (v *service) Watch(ctx context.Context, req *api.WatchRequest, stream api.K
 }
 
 func (v *service) Unwatch(_ context.Context, req *api.WatchRequest) (*api.Empty, error) {
-	v.s.events.unwatch(req.WatchId)
+	v.s.events.Quit(req.WatchId)
 	return &api.Empty{}, nil
 }
 
@@ -102,10 +102,10 @@ func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, erro
 
 func (v *service) Attach(_ context.Context, req *api.AttachRequest) (*api.Empty, error) {
 	defer v.s.deliveries.discard(req.Token)
-	if err := v.s.gate.begin(); err != nil {
+	if err := v.s.gate.Begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.gate.end()
+	defer v.s.gate.End()
 	return done(v.s.attach(req))
 }
 
@@ -184,10 +184,10 @@ func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.
 
 // running calls fn with a running container, guarded against upgrades.
 func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container) error) (*api.Empty, error) {
-	if err := v.s.gate.begin(); err != nil {
+	if err := v.s.gate.Begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.gate.end()
+	defer v.s.gate.End()
 	c, err := v.s.containers.get(id)
 	if err != nil {
 		return done(err)
@@ -223,10 +223,10 @@ func (v *service) Resume(ctx context.Context, req *api.ContainerRequest) (*api.E
 }
 
 func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*api.Empty, error) {
-	if err := v.s.gate.begin(); err != nil {
+	if err := v.s.gate.Begin(); err != nil {
 		return done(err)
 	}
-	defer v.s.gate.end()
+	defer v.s.gate.End()
 	return done(v.s.checkpoint(ctx, req))
 }
 

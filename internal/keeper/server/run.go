@@ -31,10 +31,10 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 	if err := record.CheckID("container", req.Id); err != nil {
 		return nil, err
 	}
-	if err := s.gate.begin(); err != nil {
+	if err := s.gate.Begin(); err != nil {
 		return nil, err
 	}
-	defer s.gate.end()
+	defer s.gate.End()
 	c, err := s.reserve(req)
 	if err != nil {
 		return nil, err
@@ -99,9 +99,9 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		}
 		return nil, fmt.Errorf("container %s: %w", req.Id, errdefs.ErrAlreadyExists)
 	}
-	s.gate.again()
+	s.gate.Again()
 	go func() {
-		defer s.gate.end()
+		defer s.gate.End()
 		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
@@ -121,7 +121,7 @@ func (c *container) start(l *runtime.Launch) {
 	}
 	close(c.started)
 	end()
-	c.s.events.publish(c.id)
+	c.s.events.Publish(c.id)
 }
 
 func (c *container) launch(l *runtime.Launch) (err error) {

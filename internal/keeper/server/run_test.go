@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"berth/internal/keeper/gate"
+
 	"github.com/containerd/errdefs"
 )
 
@@ -17,7 +19,7 @@ func TestOnlyProgramsCauseStartErrors(t *testing.T) {
 		fmt.Errorf("container c: %w", errdefs.ErrAlreadyExists):      0,
 		fmt.Errorf("container c: %w", errdefs.ErrFailedPrecondition): 0,
 		fmt.Errorf("spec: %w", errdefs.ErrInvalidArgument):           0,
-		errUpgrading: 0,
+		gate.ErrUpgrading: 0,
 		errors.New(`exec: "nothing": executable file not found in $PATH`): 127,
 		errors.New("exec /etc/passwd: permission denied"):                 126,
 		errors.New("mount of /x: input/output error"):                     128,

@@ -17,8 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/events"
 	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/filter"
+	"berth/internal/keeper/gate"
 	"berth/internal/keeper/limits"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/oom"
@@ -49,10 +51,10 @@ type Server struct {
 	identity identity
 	sockets  sockets
 
-	gate       *gate
+	gate       *gate.Gate
 	containers *containers
 	table      *record.Table // the records of containers on disk
-	events     *events
+	events     *events.Events
 	sessions   *sessions
 	deliveries *deliveries
 	left       *leftClients
@@ -123,10 +125,10 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, identity: identity{startedAt: time.Now(), generation: rand.Text()},
 		sockets:    sockets{fatal: make(chan error, 1)},
-		gate:       newGate(),
+		gate:       gate.New(),
 		containers: &containers{byID: map[string]*container{}},
 		table:      record.NewTable(filepath.Join(cfg.Dir, rowsDir), cfg.Logger),
-		events:     &events{subs: map[string]*subscriber{}},
+		events:     events.New(),
 		sessions:   &sessions{byID: map[string]*session{}},
 		left:       &leftClients{byID: map[string]leftClient{}},
 		inits:      &podInits{dir: cfg.Dir, binary: cfg.Binary},

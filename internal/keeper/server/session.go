@@ -84,7 +84,7 @@ func (t *sessions) all() []*session {
 }
 
 func (s *Server) acceptSessions() {
-	stop := s.gate.stopped()
+	stop := s.gate.Stopped()
 	for {
 		c, err := s.sockets.fds.AcceptUnix()
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper"
+	"berth/internal/keeper/gate"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/record"
@@ -88,8 +89,8 @@ func (u *upgrade) run() error {
 // replace does it, after the check.
 func (u *upgrade) replace() error {
 	s := u.s
-	if !s.gate.close() {
-		return errUpgrading
+	if !s.gate.Close() {
+		return gate.ErrUpgrading
 	}
 	s.log.Info("upgrade begins", "binary", s.cfg.Binary)
 	err := u.execute()
@@ -118,13 +119,13 @@ func (u *upgrade) execute() error {
 	s := u.s
 	quiet := make(chan struct{})
 	go func() {
-		s.gate.wait()
+		s.gate.Wait()
 		close(quiet)
 	}()
 	select {
 	case <-quiet:
 	case <-time.After(upgradeWait):
-		s.gate.open()
+		s.gate.Open()
 		return errors.New("a start that is under way does not end")
 	}
 	s.disconnect()
@@ -135,7 +136,7 @@ func (u *upgrade) execute() error {
 	}
 	// Only a failure comes here.
 	u.thaw()
-	s.gate.open()
+	s.gate.Open()
 	if lerr := s.listen(); lerr != nil {
 		s.fail(lerr)
 	}
