@@ -6,7 +6,7 @@
 
 // The protocol between berthd and berth-keeper, spoken as ttrpc over <dir>/keeper.sock.
 //
-// File descriptors travel beside it, over <dir>/fds.sock (see internal/keeper/wire): a call that needs some names the
+// File descriptors travel beside it, over <dir>/fds.sock (see internal/keeper/protocol): a call that needs some names the
 // token under which they were sent. Calls that start something carry a nonce: the same call made again after a broken
 // connection returns what the first one did.
 

@@ -17,7 +17,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // editRow changes the row that a dead keeper has left of a container.
@@ -198,7 +198,7 @@ func TestForgottenContainerIsNotHandedBack(t *testing.T) {
 // listening is the process of a keeper that listens and is not the one given; 0: there is none.
 func (n *node) listening(except int) int {
 	n.Helper()
-	conn, err := wire.Dial("unixpacket", n.dir, wire.FDsSocket)
+	conn, err := protocol.Dial("unixpacket", n.dir, protocol.FDsSocket)
 	if err != nil {
 		return 0
 	}

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // custodyWait is how long after the answer to Run what comes into custody may take to arrive.
@@ -25,7 +25,7 @@ const custodyWait = 5 * time.Second
 // Run creates and starts a container. A program that cannot be started is a *StartError. The start goes on if the
 // context ends before it does: Delete ends it.
 func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
-	if err := c.room(wire.RoomForContainer); err != nil {
+	if err := c.room(protocol.RoomForContainer); err != nil {
 		return nil, fmt.Errorf("container %s: %w", req.ID, err)
 	}
 	spec, err := json.Marshal(req.Spec)
@@ -70,7 +70,7 @@ func (c *Client) room(wanted int) error {
 	if c.cfg.NoCustody {
 		return nil
 	}
-	return wire.Room(wanted)
+	return protocol.Room(wanted)
 }
 
 // awaitCustody waits until a container that has started is in custody, so that Input finds it. One that has ended in
@@ -190,7 +190,7 @@ func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
 // Exec starts a further process in a running container. A program that cannot be started is a *StartError; a container
 // that does not run, or is paused, is ErrFailedPrecondition.
 func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error) {
-	if err := c.room(wire.RoomForExec); err != nil {
+	if err := c.room(protocol.RoomForExec); err != nil {
 		return nil, fmt.Errorf("exec %s: %w", req.ExecID, err)
 	}
 	process, err := json.Marshal(req.Process)
@@ -209,8 +209,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	var res *api.ExecResponse
 	err = c.call(ctx, func(conn *connection) error {
 		var err error
-		if in.Token, err = sendFiles(conn, map[wire.Role]*os.File{
-			wire.RoleStdin: req.Stdin, wire.RoleStdout: req.Stdout, wire.RoleStderr: req.Stderr,
+		if in.Token, err = sendFiles(conn, map[protocol.Role]*os.File{
+			protocol.RoleStdin: req.Stdin, protocol.RoleStdout: req.Stdout, protocol.RoleStderr: req.Stderr,
 		}); err != nil {
 			return err
 		}
@@ -276,8 +276,8 @@ func setBlocking(f *os.File) error {
 }
 
 // sendFiles sends files for a call and returns the token that the call names.
-func sendFiles(conn *connection, files map[wire.Role]*os.File) (string, error) {
-	p := &wire.Packet{Kind: wire.Files, Token: rand.Text()}
+func sendFiles(conn *connection, files map[protocol.Role]*os.File) (string, error) {
+	p := &protocol.Packet{Kind: protocol.Files, Token: rand.Text()}
 	defer p.CloseFiles()
 	for role, f := range files {
 		if f == nil {
@@ -335,7 +335,7 @@ func (c *Client) KillExec(ctx context.Context, containerID, execID string) error
 // Attach has what a container writes from now on copied to the files. The caller closes its own.
 func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 	return c.call(ctx, func(conn *connection) error {
-		token, err := sendFiles(conn, map[wire.Role]*os.File{wire.RoleStdout: req.Stdout, wire.RoleStderr: req.Stderr})
+		token, err := sendFiles(conn, map[protocol.Role]*os.File{protocol.RoleStdout: req.Stdout, protocol.RoleStderr: req.Stderr})
 		if err != nil {
 			return err
 		}
@@ -362,7 +362,7 @@ func (c *Client) Input(id string) (*Input, error) { return c.custody.input(id) }
 
 // CloseStdin closes custody's and the keeper's ends of a container's input. A terminal has none to close.
 func (c *Client) CloseStdin(ctx context.Context, id string) error {
-	c.custody.release(id, []wire.Role{wire.RoleStdin})
+	c.custody.release(id, []protocol.Role{protocol.RoleStdin})
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.CloseStdin(ctx, &api.ContainerRequest{Id: id})
 		return err
@@ -447,7 +447,7 @@ func (c *Client) Upgrade(ctx context.Context) error {
 		return err
 	}
 	if _, err := conn.api.Upgrade(ctx, &api.Empty{}); err != nil && !broken(err) {
-		return wire.Decode(err)
+		return protocol.Decode(err)
 	}
 	select {
 	case <-conn.closed:

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // Config is where a keeper is and how one is started.
@@ -59,7 +59,7 @@ type Client struct {
 type connection struct {
 	rpc    *ttrpc.Client
 	api    api.KeeperClient
-	fds    *wire.Conn
+	fds    *protocol.Conn
 	closed chan struct{}
 	once   sync.Once
 	// received is closed when all that the keeper had sent has been taken.
@@ -78,7 +78,7 @@ func (c *connection) require(feature, what string) error {
 }
 
 // newConnection takes both sockets over.
-func newConnection(rpc net.Conn, fds *wire.Conn) *connection {
+func newConnection(rpc net.Conn, fds *protocol.Conn) *connection {
 	c := &connection{fds: fds, closed: make(chan struct{}), received: make(chan struct{})}
 	made := make(chan struct{})
 	closed := func() {
@@ -135,9 +135,9 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 func warnOfFewDescriptors(log *slog.Logger) {
 	const node = 1000
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && wire.Containers(limit.Cur) < node {
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && protocol.Containers(limit.Cur) < node {
 		log.Warn("RLIMIT_NOFILE is low: what would begin beyond it is refused", "descriptors", limit.Cur,
-			"containers", wire.Containers(limit.Cur))
+			"containers", protocol.Containers(limit.Cur))
 	}
 }
 
@@ -243,17 +243,17 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 
 // dial makes both connections and hands back what the keeper lacks.
 func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
-	raw, err := wire.Dial("unixpacket", c.cfg.Dir, wire.FDsSocket)
+	raw, err := protocol.Dial("unixpacket", c.cfg.Dir, protocol.FDsSocket)
 	if err != nil {
 		return nil, err
 	}
-	fds := wire.NewConn(raw)
+	fds := protocol.NewConn(raw)
 	defer func() {
 		if err != nil {
 			fds.Close()
 		}
 	}()
-	if err := fds.Send(&wire.Packet{Kind: wire.Hello, Session: c.session, Custody: !c.cfg.NoCustody}); err != nil {
+	if err := fds.Send(&protocol.Packet{Kind: protocol.Hello, Session: c.session, Custody: !c.cfg.NoCustody}); err != nil {
 		return nil, err
 	}
 	if d, ok := ctx.Deadline(); ok {
@@ -264,11 +264,11 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 		return nil, err
 	}
 	welcome.CloseFiles()
-	if welcome.Kind != wire.Welcome {
+	if welcome.Kind != protocol.Welcome {
 		return nil, fmt.Errorf("keeper says %q instead of welcome", welcome.Kind)
 	}
 	_ = fds.SetDeadline(time.Time{})
-	rpc, err := wire.Dial("unix", c.cfg.Dir, wire.RPCSocket)
+	rpc, err := protocol.Dial("unix", c.cfg.Dir, protocol.RPCSocket)
 	if err != nil {
 		return nil, err
 	}
@@ -312,14 +312,14 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 // handBack gives one container or exec to a keeper that does not know it.
 func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
 	token := rand.Text()
-	there, err := c.custody.lend(k.id, func(roles []wire.Role, fds []int) error {
-		return conn.fds.Send(&wire.Packet{Kind: wire.Files, Token: token, Roles: roles, FDs: fds})
+	there, err := c.custody.lend(k.id, func(roles []protocol.Role, fds []int) error {
+		return conn.fds.Send(&protocol.Packet{Kind: protocol.Files, Token: token, Roles: roles, FDs: fds})
 	})
 	if err != nil || !there { // the keeper has let go of it by itself
 		return err
 	}
 	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Row: k.row, Token: token})
-	if err = wire.Decode(err); err != nil && !broken(err) {
+	if err = protocol.Decode(err); err != nil && !broken(err) {
 		// A row that the keeper refuses must not keep the others from being handed back.
 		c.log.Error("keeper does not take back", "id", k.id, "error", err)
 		return nil
@@ -338,23 +338,23 @@ func (c *Client) receive(conn *connection) {
 			return
 		}
 		if p.Cut {
-			c.log.Error("no room for the descriptors that the keeper has sent; they are not in custody", "packet", p.Kind, "id", p.ID, "error", wire.Room(wire.RoomForContainer))
+			c.log.Error("no room for the descriptors that the keeper has sent; they are not in custody", "packet", p.Kind, "id", p.ID, "error", protocol.Room(protocol.RoomForContainer))
 		}
 		switch p.Kind {
-		case wire.Keep:
+		case protocol.Keep:
 			c.custody.keep(p)
-		case wire.Release:
+		case protocol.Release:
 			c.custody.release(p.ID, p.Roles)
-		case wire.Synced:
+		case protocol.Synced:
 			c.custody.endSync()
-		case wire.Console:
+		case protocol.Console:
 			c.takeConsole(p)
 		}
 		p.CloseFiles()
 	}
 }
 
-func (c *Client) takeConsole(p *wire.Packet) {
+func (c *Client) takeConsole(p *protocol.Packet) {
 	if len(p.FDs) == 0 {
 		return
 	}
@@ -419,7 +419,7 @@ func (c *Client) call(ctx context.Context, fn func(*connection) error) error {
 		if err != nil {
 			return err
 		}
-		err = wire.Decode(fn(conn))
+		err = protocol.Decode(fn(conn))
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // pair is a socket of the keeper's kind whose other end is closed, as a keeper that was killed leaves it.
@@ -31,7 +31,7 @@ func pair(t *testing.T, kind int) *net.UnixConn {
 // connection does not wait until it is made.
 func TestAKeeperThatIsKilledDuringAConnect(t *testing.T) {
 	for range 5000 {
-		c := newConnection(pair(t, unix.SOCK_STREAM), wire.NewConn(pair(t, unix.SOCK_SEQPACKET)))
+		c := newConnection(pair(t, unix.SOCK_STREAM), protocol.NewConn(pair(t, unix.SOCK_SEQPACKET)))
 		<-c.closed
 		c.fds.Close()
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // custody is what this process keeps for the keeper: a row and descriptors of every container and exec. The descriptors
@@ -28,7 +28,7 @@ type custody struct {
 
 type item struct {
 	row   json.RawMessage
-	files map[wire.Role]int
+	files map[protocol.Role]int
 }
 
 // keepsake is an item as a keeper that has died had left it, without its descriptors, which stay where they are.
@@ -43,7 +43,7 @@ func (c *custody) init() {
 }
 
 // keep takes the packet's descriptors in place of the ones it had.
-func (c *custody) keep(p *wire.Packet) {
+func (c *custody) keep(p *protocol.Packet) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(p.FDs) != len(p.Roles) {
@@ -55,7 +55,7 @@ func (c *custody) keep(p *wire.Packet) {
 	}
 	it := c.items[p.ID]
 	if it == nil {
-		it = &item{files: map[wire.Role]int{}}
+		it = &item{files: map[protocol.Role]int{}}
 		c.items[p.ID] = it
 	}
 	it.row = p.Row
@@ -74,7 +74,7 @@ func (c *custody) keep(p *wire.Packet) {
 }
 
 // release drops roles of an item, or all of it.
-func (c *custody) release(id string, roles []wire.Role) {
+func (c *custody) release(id string, roles []protocol.Role) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := c.items[id]
@@ -186,14 +186,14 @@ func (c *custody) all() []keepsake {
 
 // lend calls fn with an item's descriptors, which stay open meanwhile: duplicates of all would take as many descriptors again as this
 // process has. It is false where the item has gone.
-func (c *custody) lend(id string, fn func(roles []wire.Role, fds []int) error) (bool, error) {
+func (c *custody) lend(id string, fn func(roles []protocol.Role, fds []int) error) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	it := c.items[id]
 	if it == nil {
 		return false, nil
 	}
-	var roles []wire.Role
+	var roles []protocol.Role
 	var fds []int
 	for r, fd := range it.files {
 		roles, fds = append(roles, r), append(fds, fd)
@@ -226,10 +226,10 @@ func (c *custody) input(id string) (*Input, error) {
 	if it == nil {
 		return nil, fmt.Errorf("input of container %s: %w", id, errdefs.ErrNotFound)
 	}
-	fd, terminal := it.files[wire.RoleConsole]
+	fd, terminal := it.files[protocol.RoleConsole]
 	if !terminal {
 		var ok bool
-		if fd, ok = it.files[wire.RoleStdin]; !ok {
+		if fd, ok = it.files[protocol.RoleStdin]; !ok {
 			return nil, fmt.Errorf("container %s has no open input: %w", id, errdefs.ErrFailedPrecondition)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // dirLook is how often a custodian looks whether the keeper's directory is still there.
@@ -20,7 +20,7 @@ const dirLook = time.Second
 func Guard(ctx context.Context, cfg Config, held func()) error {
 	cfg.Binary, cfg.Await, cfg.NoCustody = "", true, false
 	// A keeper that comes does not take anything for lost while this lock is held.
-	lock, err := os.OpenFile(filepath.Join(cfg.Dir, wire.CustodianFile), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(cfg.Dir, protocol.CustodianFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/keeper"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // stageRuns counts how often the keeper's stage program is executed from now on: the file that stages are executed from is its own, sealed,
@@ -258,14 +258,14 @@ func (k *olderKeeper) Run(_ context.Context, r *api.RunRequest) (*api.RunRespons
 // TestAKeeperThatIsTooOldIsNotAsked: it would use the stage. Seen to fail without the check in Client.Run.
 func TestAKeeperThatIsTooOldIsNotAsked(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keeper")
-	if err := wire.MakeDir(dir); err != nil {
+	if err := protocol.MakeDir(dir); err != nil {
 		t.Fatal(err)
 	}
-	rpc, err := wire.Listen("unix", dir, wire.RPCSocket)
+	rpc, err := protocol.Listen("unix", dir, protocol.RPCSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fds, err := wire.Listen("unixpacket", dir, wire.FDsSocket)
+	fds, err := protocol.Listen("unixpacket", dir, protocol.FDsSocket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,9 +284,9 @@ func TestAKeeperThatIsTooOldIsNotAsked(t *testing.T) {
 			if errors.Is(err, net.ErrClosed) || err != nil {
 				return
 			}
-			conn := wire.NewConn(c)
+			conn := protocol.NewConn(c)
 			if _, err := conn.Receive(); err == nil {
-				_ = conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: "old"})
+				_ = conn.Send(&protocol.Packet{Kind: protocol.Welcome, Generation: "old"})
 			}
 		}
 	}()

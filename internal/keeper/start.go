@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // maxLog is the size from which on the log of earlier keepers is put aside when one is started.
@@ -32,10 +32,10 @@ func (s *starter) start(cfg Config) error {
 	if s.running || time.Since(s.last) < again {
 		return nil
 	}
-	if err := wire.MakeDir(cfg.Dir); err != nil {
+	if err := protocol.MakeDir(cfg.Dir); err != nil {
 		return err
 	}
-	path := filepath.Join(cfg.Dir, wire.LogFile)
+	path := filepath.Join(cfg.Dir, protocol.LogFile)
 	if st, err := os.Stat(path); err == nil && st.Size() > maxLog {
 		_ = os.Rename(path, path+".1")
 	}

@@ -20,7 +20,7 @@ import (
 
 	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 func TestUpgradeInPlaceUnderLoad(t *testing.T) {
@@ -392,7 +392,7 @@ func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
 	last := 0
 	for round := range 40 {
 		n.until("another keeper listens", func() bool {
-			conn, err := wire.Dial("unixpacket", n.dir, wire.FDsSocket)
+			conn, err := protocol.Dial("unixpacket", n.dir, protocol.FDsSocket)
 			if err != nil {
 				return false
 			}

@@ -4,6 +4,8 @@ import (
 	"os"
 	"time"
 
+	"berth/internal/keeper/protocol"
+
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -35,41 +37,30 @@ type RunRequest struct {
 	CRIU    string // the program for it; empty: the one in PATH
 }
 
-// SetupChoice is what a client asks for.
-type SetupChoice string
-
-const (
-	// SetupStage is the keeper's own program (package stage), and libcontainer for what that does not do. Empty is the same.
-	SetupStage SetupChoice = "stage"
-	// SetupLibcontainer is libcontainer alone.
-	SetupLibcontainer SetupChoice = "libcontainer"
+// What both sides say of containers, see package protocol.
+type (
+	SetupChoice = protocol.SetupChoice
+	Engine      = protocol.Engine
+	Setup       = protocol.Setup
+	State       = protocol.State
+	Status      = protocol.Status
 )
 
-// Engine is a piece of code that sets a container up or starts an exec.
-type Engine string
-
+// The values of these types.
 const (
-	EngineStage        Engine = "stage"        // the keeper's own program (package stage)
-	EngineLibcontainer Engine = "libcontainer" // runc's library, in the keeper
-	// EngineLibcontainerStage is libcontainer, whose first process becomes a stage in place of the container's program. The stage
-	// then gives up user, capabilities and the right to gain more, and loads the seccomp filter.
-	EngineLibcontainerStage Engine = "libcontainer, then stage"
-	EngineCRIU              Engine = "criu" // restored from a checkpoint
-	EngineOCI               Engine = "oci"  // an OCI runtime binary; the reason names it
+	SetupStage              = protocol.SetupStage
+	SetupLibcontainer       = protocol.SetupLibcontainer
+	EngineStage             = protocol.EngineStage
+	EngineLibcontainer      = protocol.EngineLibcontainer
+	EngineLibcontainerStage = protocol.EngineLibcontainerStage
+	EngineCRIU              = protocol.EngineCRIU
+	EngineOCI               = protocol.EngineOCI
+	StateStarting           = protocol.StateStarting
+	StateRunning            = protocol.StateRunning
+	StateExited             = protocol.StateExited
+	ReaperProgram           = protocol.ReaperProgram
+	FeatureSetup            = protocol.FeatureSetup
 )
-
-// Setup says what has set a container up, what its execs are started by, and why. An exec that asks for what its engine
-// does not do is started by libcontainer.
-type Setup struct {
-	Engine     Engine `json:"engine,omitempty"`
-	Reason     string `json:"reason,omitempty"`
-	ExecEngine Engine `json:"execEngine,omitempty"`
-	ExecReason string `json:"execReason,omitempty"`
-}
-
-// ReaperProgram is where a Reaper has its program in its root file system. A caller that puts the container into a user
-// namespace makes an empty file there: nobody in such a namespace could.
-const ReaperProgram = "/berth-init"
 
 // RunResult is what is known once the container's own program runs.
 type RunResult struct {
@@ -86,15 +77,6 @@ type Phase struct {
 	Took  time.Duration
 }
 
-// State is where a container is in its life, as the keeper sees it.
-type State string
-
-const (
-	StateStarting State = "starting"
-	StateRunning  State = "running"
-	StateExited   State = "exited"
-)
-
 // CheckpointRequest asks for a container's processes to be written down.
 type CheckpointRequest struct {
 	ID string
@@ -103,28 +85,6 @@ type CheckpointRequest struct {
 	// Timeout is that of all until EndCheckpoint, when the container goes on.
 	Timeout time.Duration
 	CRIU    string // the program; empty: the one in PATH
-}
-
-// Status is one row of the keeper's table.
-type Status struct {
-	ID         string
-	PodID      string
-	State      State
-	PID        int
-	StartedAt  time.Time
-	FinishedAt time.Time
-	ExitCode   int // 128+signal for a signal, as shells have it
-	OOMKilled  bool
-	// Lost: the process ended while no keeper watched and the kernel kept no exit code; ExitCode is 255 then.
-	Lost bool
-	// LogDone: the container has exited and all that it wrote is in the log.
-	LogDone bool
-	// Orphan: the keeper was given this container by Adopt after another keeper's death: it is not its parent.
-	Orphan bool
-	// Paused: its processes are frozen. Only Client.Status looks.
-	Paused bool
-	// Setup is empty while the container is being started.
-	Setup Setup
 }
 
 // StartError is why a program could not be started. ExitCode is what a shell would give: 127 for one that is not there
@@ -157,9 +117,6 @@ type Info struct {
 	StartedAt  time.Time
 	Features   []string // what it does that earlier keepers did not
 }
-
-// FeatureSetup is the feature of a keeper that heeds RunRequest.Setup.
-const FeatureSetup = "setup"
 
 // ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a
 // terminal nothing, since ExecResult.Console is the terminal then. The keeper gets duplicates; the caller closes its own. They

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // Store is systemd's file descriptor store (sd_pid_notify_with_fds(3)): custody for the time when berthd and keeper
@@ -20,8 +20,8 @@ type Store struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	stored map[string]map[wire.Role]bool
-	given  map[string]map[wire.Role]int // what the service manager handed back
+	stored map[string]map[protocol.Role]bool
+	given  map[string]map[protocol.Role]int // what the service manager handed back
 }
 
 const (
@@ -35,7 +35,7 @@ func Open(log *slog.Logger) *Store {
 	if path == "" {
 		return nil
 	}
-	f := &Store{path: path, log: log, stored: map[string]map[wire.Role]bool{}, given: map[string]map[wire.Role]int{}}
+	f := &Store{path: path, log: log, stored: map[string]map[protocol.Role]bool{}, given: map[string]map[protocol.Role]int{}}
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err == nil && pid == os.Getpid() {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
@@ -46,15 +46,15 @@ func Open(log *slog.Logger) *Store {
 			if i < len(names) {
 				id, role, ok = splitName(names[i])
 			}
-			if _, twice := f.given[id][wire.Role(role)]; !ok || twice {
+			if _, twice := f.given[id][protocol.Role(role)]; !ok || twice {
 				unix.Close(fd)
 				continue
 			}
 			if f.given[id] == nil {
-				f.given[id], f.stored[id] = map[wire.Role]int{}, map[wire.Role]bool{}
+				f.given[id], f.stored[id] = map[protocol.Role]int{}, map[protocol.Role]bool{}
 			}
-			f.given[id][wire.Role(role)] = fd
-			f.stored[id][wire.Role(role)] = true
+			f.given[id][protocol.Role(role)] = fd
+			f.stored[id][protocol.Role(role)] = true
 		}
 	}
 	// An upgrade in place executes this program again with the same environment.
@@ -64,7 +64,7 @@ func Open(log *slog.Logger) *Store {
 	return f
 }
 
-func storeName(id string, r wire.Role) string { return storePrefix + id + "." + string(r) }
+func storeName(id string, r protocol.Role) string { return storePrefix + id + "." + string(r) }
 
 func splitName(name string) (id, role string, ok bool) {
 	rest, ok := strings.CutPrefix(name, storePrefix)
@@ -101,11 +101,11 @@ func (f *Store) Notify(state string, fds ...int) {
 }
 
 // Keep stores the descriptors of a packet. They stay the caller's.
-func (f *Store) Keep(p *wire.Packet) {
+func (f *Store) Keep(p *protocol.Packet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.stored[p.ID] == nil {
-		f.stored[p.ID] = map[wire.Role]bool{}
+		f.stored[p.ID] = map[protocol.Role]bool{}
 	}
 	for i, r := range p.Roles {
 		if !f.stored[p.ID][r] {
@@ -117,7 +117,7 @@ func (f *Store) Keep(p *wire.Packet) {
 }
 
 // Release removes some descriptors of a container or exec, or all of them.
-func (f *Store) Release(id string, roles ...wire.Role) {
+func (f *Store) Release(id string, roles ...protocol.Role) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(roles) == 0 {
@@ -137,7 +137,7 @@ func (f *Store) Release(id string, roles ...wire.Role) {
 }
 
 // Handed takes what the service manager handed back of a container.
-func (f *Store) Handed(id string) map[wire.Role]int {
+func (f *Store) Handed(id string) map[protocol.Role]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m := f.given[id]
@@ -155,7 +155,7 @@ func (f *Store) Discard() {
 		}
 		ids = append(ids, id)
 	}
-	f.given = map[string]map[wire.Role]int{}
+	f.given = map[string]map[protocol.Role]int{}
 	f.mu.Unlock()
 	for _, id := range ids {
 		f.Release(id)
@@ -163,10 +163,10 @@ func (f *Store) Discard() {
 }
 
 // List is what the service manager has, for the next image of this program.
-func (f *Store) List() map[string][]wire.Role {
+func (f *Store) List() map[string][]protocol.Role {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	m := map[string][]wire.Role{}
+	m := map[string][]protocol.Role{}
 	for id, roles := range f.stored {
 		for r := range roles {
 			m[id] = append(m[id], r)
@@ -176,11 +176,11 @@ func (f *Store) List() map[string][]wire.Role {
 }
 
 // Restore takes over what List returned before an upgrade.
-func (f *Store) Restore(stored map[string][]wire.Role) {
+func (f *Store) Restore(stored map[string][]protocol.Role) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, roles := range stored {
-		f.stored[id] = map[wire.Role]bool{}
+		f.stored[id] = map[protocol.Role]bool{}
 		for _, r := range roles {
 			f.stored[id][r] = true
 		}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // TestTheServiceManagerHears plays systemd's end of NOTIFY_SOCKET, by a path and by an abstract name.
@@ -58,8 +58,8 @@ func TestTheServiceManagerHears(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.Keep(&wire.Packet{ID: "c1", Roles: []wire.Role{wire.RoleStdout}, FDs: []int{int(r.Fd())}})
-		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName("c1", wire.RoleStdout), 1) {
+		f.Keep(&protocol.Packet{ID: "c1", Roles: []protocol.Role{protocol.RoleStdout}, FDs: []int{int(r.Fd())}})
+		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName("c1", protocol.RoleStdout), 1) {
 			if _, err := w.WriteString("x"); err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestTheServiceManagerHears(t *testing.T) {
 			unix.Close(fd)
 		}
 		f.Release("c1")
-		hear("FDSTOREREMOVE=1\nFDNAME="+storeName("c1", wire.RoleStdout), 0)
+		hear("FDSTOREREMOVE=1\nFDNAME="+storeName("c1", protocol.RoleStdout), 0)
 		r.Close()
 		w.Close()
 	}

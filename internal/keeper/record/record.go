@@ -14,7 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/stage"
 )
 
@@ -41,10 +41,10 @@ type Container struct {
 	Join *Join `json:"join,omitempty"`
 	// Choice is what the request asked to be set up by, Setup what has been done. The latter is empty until then, and
 	// where an earlier keeper has started the container.
-	Choice keeper.SetupChoice `json:"setupChoice,omitempty"`
-	Setup  keeper.Setup       `json:"setup,omitzero"`
+	Choice protocol.SetupChoice `json:"setupChoice,omitempty"`
+	Setup  protocol.Setup       `json:"setup,omitzero"`
 
-	State keeper.State `json:"state"`
+	State protocol.State `json:"state"`
 	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
 	Held bool `json:"held,omitempty"`
 	// Waits is the command line of the process while it is held, unless that is a stage.
@@ -69,51 +69,51 @@ type Container struct {
 // SetSetup records what has set the container up, and what its execs by the stage need (nil: they are not started by
 // the stage). Earlier versions of the keeper know Setup by two booleans of Join, which are written for them and read in
 // nothing but Engine.
-func (r *Container) SetSetup(s keeper.Setup, join *Join) {
+func (r *Container) SetSetup(s protocol.Setup, join *Join) {
 	r.Setup, r.Join = s, join
 	if join != nil {
-		join.Staged = s.Engine == keeper.EngineStage || s.Engine == keeper.EngineLibcontainerStage
-		join.Whole = s.Engine == keeper.EngineStage
+		join.Staged = s.Engine == protocol.EngineStage || s.Engine == protocol.EngineLibcontainerStage
+		join.Whole = s.Engine == protocol.EngineStage
 	}
 }
 
 // Engine returns the name of what has set the container up, or was about to. It is EngineLibcontainer for a container
 // of the built-in runtime of which nothing is known yet.
-func (r *Container) Engine() keeper.Engine {
+func (r *Container) Engine() protocol.Engine {
 	switch {
 	case r.Setup.Engine != "":
 		return r.Setup.Engine
 	case r.Runtime != "":
-		return keeper.EngineOCI
+		return protocol.EngineOCI
 	case r.Join != nil && r.Join.Whole:
-		return keeper.EngineStage
+		return protocol.EngineStage
 	case r.Join != nil && r.Join.Staged:
-		return keeper.EngineLibcontainerStage
+		return protocol.EngineLibcontainerStage
 	}
-	return keeper.EngineLibcontainer
+	return protocol.EngineLibcontainer
 }
 
 // StatusSetup returns what has set the container up, as clients are told it: nothing while the container is being
 // started, and a guess by the rest of the record for a container of an earlier version of the keeper.
-func (r *Container) StatusSetup() keeper.Setup {
+func (r *Container) StatusSetup() protocol.Setup {
 	switch {
-	case r.Setup != keeper.Setup{} || r.State == keeper.StateStarting:
+	case r.Setup != protocol.Setup{} || r.State == protocol.StateStarting:
 		return r.Setup
 	case r.Runtime != "":
 		return OCISetup(r.Runtime)
 	}
 	const reason = "an earlier version of the keeper has decided"
-	s := keeper.Setup{Engine: r.Engine(), Reason: reason, ExecEngine: keeper.EngineLibcontainer, ExecReason: reason}
+	s := protocol.Setup{Engine: r.Engine(), Reason: reason, ExecEngine: protocol.EngineLibcontainer, ExecReason: reason}
 	if r.Join != nil {
-		s.ExecEngine = keeper.EngineStage
+		s.ExecEngine = protocol.EngineStage
 	}
 	return s
 }
 
 // OCISetup is that of a container of an OCI runtime binary.
-func OCISetup(path string) keeper.Setup {
+func OCISetup(path string) protocol.Setup {
 	reason := "the OCI runtime " + path + " is asked for"
-	return keeper.Setup{Engine: keeper.EngineOCI, Reason: reason, ExecEngine: keeper.EngineOCI, ExecReason: reason}
+	return protocol.Setup{Engine: protocol.EngineOCI, Reason: reason, ExecEngine: protocol.EngineOCI, ExecReason: reason}
 }
 
 // Exec is a further process of a container, likewise.

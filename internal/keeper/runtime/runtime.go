@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer/configs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 )
 
@@ -151,7 +151,7 @@ type Started struct {
 	Cgroups map[string]string // directories, as cgroupdir.Kept has them
 	Join    *record.Join      // nil: the stage starts no execs in it
 	// Setup names the engine. Package selector adds the reason why that engine was chosen.
-	Setup keeper.Setup
+	Setup protocol.Setup
 }
 
 // Stdio are a process's own ends, nil where there is none. With a terminal they are all nil.

@@ -13,13 +13,12 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
-	"berth/internal/keeper/wire"
 )
 
 // adoptGrace is how long after its start a keeper waits for what others kept for it. A container that has ended
@@ -50,14 +49,14 @@ func (a *adoption) inherit() error {
 		if r.Held {
 			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
 			if c.row.Held = false; !s.runtime.Begun(c) {
-				c.row.State = keeper.StateStarting
+				c.row.State = protocol.StateStarting
 			}
 		}
 		// In both files again, whichever was spoilt or had not been written.
 		if err := s.table.Save(&c.row); err != nil {
 			c.log.Error("save row of the table", "error", err)
 		}
-		if c.row.State == keeper.StateStarting {
+		if c.row.State == protocol.StateStarting {
 			a.abort(c)
 			continue
 		}
@@ -65,7 +64,7 @@ func (a *adoption) inherit() error {
 		close(c.started)
 		s.takeBack(c)
 		c.row.Orphan = true
-		if r.State == keeper.StateExited {
+		if r.State == protocol.StateExited {
 			close(c.exited)
 			if r.LogDone {
 				close(c.flushed)
@@ -122,7 +121,7 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 		return
 	}
 	c.mu.Lock()
-	if c.proc != nil || c.ending || c.row.State != keeper.StateRunning {
+	if c.proc != nil || c.ending || c.row.State != protocol.StateRunning {
 		c.mu.Unlock()
 		proc.Close()
 		return
@@ -188,7 +187,7 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 	c := s.newContainer(*r)
 	c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
 	close(c.started)
-	if r.State == keeper.StateExited {
+	if r.State == protocol.StateExited {
 		close(c.exited)
 	}
 	if s.containers.add(c) != nil { // in this moment somebody else has made it
@@ -199,10 +198,10 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 }
 
 // adoptFiles goes on with a container's output, input and end. What it already has stays; the descriptors are its own.
-func (a *adoption) adoptFiles(c *container, files map[wire.Role]int) {
+func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	s := a.s
-	if fd, ok := files[wire.RolePidfd]; ok {
-		delete(files, wire.RolePidfd)
+	if fd, ok := files[protocol.RolePidfd]; ok {
+		delete(files, protocol.RolePidfd)
 		a.watchOrphan(c, fd)
 	}
 	c.mu.Lock()
@@ -216,8 +215,8 @@ func (a *adoption) adoptFiles(c *container, files map[wire.Role]int) {
 		c.out = logpump.New(c.row.LogPath, s.backlogs, c.log)
 	}
 	var adopted []*logpump.Pump
-	for role, stream := range map[wire.Role]logpump.Stream{
-		wire.RoleStdout: logpump.Stdout, wire.RoleStderr: logpump.Stderr, wire.RoleConsole: logpump.Stdout,
+	for role, stream := range map[protocol.Role]logpump.Stream{
+		protocol.RoleStdout: logpump.Stdout, protocol.RoleStderr: logpump.Stderr, protocol.RoleConsole: logpump.Stdout,
 	} {
 		fd, ok := files[role]
 		if !ok || c.pumps[stream] != nil {
@@ -245,16 +244,16 @@ func (a *adoption) adoptFiles(c *container, files map[wire.Role]int) {
 	for _, p := range adopted {
 		p.Start()
 	}
-	if fd, ok := files[wire.RoleStdin]; ok && c.stdin < 0 {
-		delete(files, wire.RoleStdin)
+	if fd, ok := files[protocol.RoleStdin]; ok && c.stdin < 0 {
+		delete(files, protocol.RoleStdin)
 		c.stdin = fd
 	}
 }
 
-func (a *adoption) adoptExec(r *record.Exec, files map[wire.Role]int) error {
+func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error {
 	s := a.s
-	fd, ok := files[wire.RolePidfd]
-	delete(files, wire.RolePidfd)
+	fd, ok := files[protocol.RolePidfd]
+	delete(files, protocol.RolePidfd)
 	closeAll(files)
 	c, err := s.containers.get(r.ContainerID)
 	if err != nil || !ok {
@@ -364,9 +363,9 @@ func (a *adoption) settle() {
 	}
 	for _, c := range s.containers.all() {
 		c.mu.Lock()
-		gone := c.row.State == keeper.StateRunning && c.proc == nil && c.row.Orphan && !c.ending
-		mute := c.row.Orphan && c.row.State == keeper.StateRunning && len(c.pumps) == 0
-		rest := c.row.State == keeper.StateExited && !c.row.LogDone
+		gone := c.row.State == protocol.StateRunning && c.proc == nil && c.row.Orphan && !c.ending
+		mute := c.row.Orphan && c.row.State == protocol.StateRunning && len(c.pumps) == 0
+		rest := c.row.State == protocol.StateExited && !c.row.LogDone
 		c.mu.Unlock()
 		if mute {
 			c.log.Warn("nobody kept this container's output; it is lost from the keeper's death on")
@@ -383,7 +382,7 @@ func (a *adoption) settle() {
 // custodianWaits says whether a custodian of this directory has not handed back all that it has.
 func (a *adoption) custodianWaits() bool {
 	s := a.s
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, wire.CustodianFile), os.O_RDWR, 0)
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, protocol.CustodianFile), os.O_RDWR, 0)
 	if err != nil {
 		return false
 	}

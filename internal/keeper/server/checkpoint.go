@@ -10,10 +10,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/runtime/libcontainer"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
@@ -60,7 +60,7 @@ func (c *container) standStill(req *api.CheckpointRequest) error {
 	r := c.row
 	c.mu.Unlock()
 	switch {
-	case r.State != keeper.StateRunning:
+	case r.State != protocol.StateRunning:
 		return fmt.Errorf("container %s is %s, not running: %w", c.id, r.State, errdefs.ErrFailedPrecondition)
 	case r.Runtime != "":
 		return fmt.Errorf("checkpoint of container %s: its runtime is %s, and only those of the built-in runtime can be written down: %w",

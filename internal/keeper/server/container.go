@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
-	"berth/internal/keeper/wire"
 )
 
 // container is a container of the table, with what is open for it. It has more fields than a type should: an end, the
@@ -116,11 +115,11 @@ func (c *container) owns(pid int) bool {
 	return false
 }
 
-func (c *container) status() keeper.Status {
+func (c *container) status() protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.row
-	return keeper.Status{
+	return protocol.Status{
 		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
 		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.StatusSetup(),
 	}
@@ -186,7 +185,7 @@ func (c *container) ended(exit pidfd.Exit) {
 		c.log.Warn("kill what is left in the cgroup", "error", err)
 	}
 	c.change(func(r *record.Container) {
-		r.State, r.FinishedAt, r.ExitCode = keeper.StateExited, at, exit.Code
+		r.State, r.FinishedAt, r.ExitCode = protocol.StateExited, at, exit.Code
 		r.Lost = !exit.Known
 		r.OOMKilled = oom > 0 && exit.Code == 128+int(unix.SIGKILL)
 	})
@@ -273,5 +272,5 @@ func (c *container) closeStdin() {
 	if fd >= 0 {
 		unix.Close(fd)
 	}
-	c.s.custody.release(c.id, wire.RoleStdin)
+	c.s.custody.release(c.id, protocol.RoleStdin)
 }

@@ -10,11 +10,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/logpump"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
-	"berth/internal/keeper/wire"
 )
 
 // noRoom is why something cannot be given into custody: this process can open no more descriptors.
@@ -25,7 +24,7 @@ func (e noRoom) Error() string { return "give into custody: duplicate a descript
 func (e noRoom) Unwrap() error { return errdefs.ErrResourceExhausted }
 
 // addDuplicate puts a duplicate of a descriptor into a packet.
-func addDuplicate(p *wire.Packet, r wire.Role, fd int) error {
+func addDuplicate(p *protocol.Packet, r protocol.Role, fd int) error {
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return noRoom{err}
@@ -35,44 +34,44 @@ func addDuplicate(p *wire.Packet, r wire.Role, fd int) error {
 }
 
 // heldRoles are the names in custody of what a stream's pump holds; a terminal's are those of standard output.
-var heldRoles = map[logpump.Stream]map[logpump.Role]wire.Role{
-	logpump.Stdout: {logpump.Memory: wire.RoleStdoutMemory, logpump.Relay: wire.RoleStdoutRelay},
-	logpump.Stderr: {logpump.Memory: wire.RoleStderrMemory, logpump.Relay: wire.RoleStderrRelay},
+var heldRoles = map[logpump.Stream]map[logpump.Role]protocol.Role{
+	logpump.Stdout: {logpump.Memory: protocol.RoleStdoutMemory, logpump.Relay: protocol.RoleStdoutRelay},
+	logpump.Stderr: {logpump.Memory: protocol.RoleStderrMemory, logpump.Relay: protocol.RoleStderrRelay},
 }
 
 // keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
 // It is all or noRoom: output that nobody else holds would be lost without a word.
-func (c *container) keepsake() (_ *wire.Packet, err error) {
+func (c *container) keepsake() (_ *protocol.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.row
 	if c.held != nil {
 		r = c.held
 	}
-	if c.removed || r.LogDone || r.State == keeper.StateStarting {
+	if c.removed || r.LogDone || r.State == protocol.StateStarting {
 		return nil, nil
 	}
-	p := &wire.Packet{Kind: wire.Keep, ID: c.id, Row: record.JSON(record.Kept{Container: r})}
+	p := &protocol.Packet{Kind: protocol.Keep, ID: c.id, Row: record.JSON(record.Kept{Container: r})}
 	defer func() {
 		if err != nil {
 			p.CloseFiles()
 		}
 	}()
-	add := func(r wire.Role, fd int) {
+	add := func(r protocol.Role, fd int) {
 		if err == nil {
 			err = addDuplicate(p, r, fd)
 		}
 	}
 	if c.proc != nil {
-		_ = c.proc.Control(func(fd int) { add(wire.RolePidfd, fd) })
+		_ = c.proc.Control(func(fd int) { add(protocol.RolePidfd, fd) })
 	}
 	for s, pump := range c.pumps {
-		role := wire.RoleStdout
+		role := protocol.RoleStdout
 		switch {
 		case c.row.Terminal:
-			role = wire.RoleConsole
+			role = protocol.RoleConsole
 		case s == logpump.Stderr:
-			role = wire.RoleStderr
+			role = protocol.RoleStderr
 		}
 		if err := pump.Control(func(fd int) { add(role, fd) }); err != nil {
 			continue // it has ended
@@ -80,19 +79,19 @@ func (c *container) keepsake() (_ *wire.Packet, err error) {
 		_ = pump.Held(func(r logpump.Role, fd int) { add(heldRoles[s][r], fd) })
 	}
 	if c.stdin >= 0 {
-		add(wire.RoleStdin, c.stdin)
+		add(protocol.RoleStdin, c.stdin)
 	}
 	return p, err
 }
 
-func (p *process) keepsake() (_ *wire.Packet, err error) {
+func (p *process) keepsake() (_ *protocol.Packet, err error) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	if p.proc == nil {
 		return nil, nil
 	}
-	k := &wire.Packet{Kind: wire.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Kept{Exec: &p.row})}
-	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, wire.RolePidfd, fd) })
+	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Kept{Exec: &p.row})}
+	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, protocol.RolePidfd, fd) })
 	return k, err
 }
 
@@ -103,8 +102,8 @@ func execKey(container, exec string) string { return container + "/" + exec }
 type handover []<-chan error
 
 // handoverWait bounds how long a custodian that takes things slowly can delay what others start. One that takes nothing
-// is cut off before (see wire.Conn.Send), and counts as gone.
-const handoverWait = 3 * wire.SendTimeout
+// is cut off before (see protocol.Conn.Send), and counts as gone.
+const handoverWait = 3 * protocol.SendTimeout
 
 // wait returns when the kernel has it all: from then on it outlives this process. Where all custodians have gone, as
 // with a berthd that is killed, there is nobody to wait for, and whoever comes next is given everything. The error says
@@ -187,7 +186,7 @@ func (k *custody) give(c *container) (h handover) {
 }
 
 // push sends what there is to keep, if anything, to a session.
-func (h handover) push(ses *session, keepsake func() (*wire.Packet, error)) handover {
+func (h handover) push(ses *session, keepsake func() (*protocol.Packet, error)) handover {
 	switch p, err := keepsake(); {
 	case err != nil:
 		return append(h, failed(err))
@@ -216,7 +215,7 @@ func (k *custody) giveExec(p *process) (h handover) {
 // giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as
 // many descriptors again as this process has.
 func (k *custody) giveAll(ses *session, table *containers) {
-	give := func(log *slog.Logger, keepsake func() (*wire.Packet, error)) {
+	give := func(log *slog.Logger, keepsake func() (*protocol.Packet, error)) {
 		if err := handover(nil).push(ses, keepsake).wait(log, handoverWait); err != nil {
 			log.Error("give into custody", "error", err)
 		}
@@ -233,13 +232,13 @@ func (k *custody) giveAll(ses *session, table *containers) {
 			give(c.log, p.keepsake)
 		}
 	}
-	ses.push(&wire.Packet{Kind: wire.Synced})
+	ses.push(&protocol.Packet{Kind: protocol.Synced})
 }
 
 // release ends custody of some roles of a container or exec, or of all of it.
-func (k *custody) release(id string, roles ...wire.Role) {
+func (k *custody) release(id string, roles ...protocol.Role) {
 	for _, ses := range k.custodians() {
-		ses.push(&wire.Packet{Kind: wire.Release, ID: id, Roles: roles})
+		ses.push(&protocol.Packet{Kind: protocol.Release, ID: id, Roles: roles})
 	}
 	if k.store != nil {
 		k.store.Release(id, roles...)

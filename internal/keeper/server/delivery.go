@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/gate"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // deliveries are the files that clients send for a call, by the token that the call names. The files may come before
@@ -23,7 +23,7 @@ type deliveries struct {
 // delivery is a set of files that a call is to fetch. It is guarded by deliveries.mu.
 type delivery struct {
 	ready  chan struct{}
-	packet *wire.Packet
+	packet *protocol.Packet
 	over   bool // the call has gone; what still comes is closed
 }
 
@@ -45,7 +45,7 @@ func (d *deliveries) expect(token string) *delivery {
 	return one
 }
 
-func (d *deliveries) deliver(p *wire.Packet) {
+func (d *deliveries) deliver(p *protocol.Packet) {
 	one := d.expect(p.Token)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -74,7 +74,7 @@ func (d *deliveries) discard(token string) {
 }
 
 // take fetches the files of a token, by role. The caller owns the descriptors.
-func (d *deliveries) take(token string) (map[wire.Role]int, error) {
+func (d *deliveries) take(token string) (map[protocol.Role]int, error) {
 	if token == "" {
 		return nil, nil
 	}
@@ -102,7 +102,7 @@ func (d *deliveries) take(token string) (map[wire.Role]int, error) {
 		p.CloseFiles()
 		return nil, fmt.Errorf("%d files with %d roles: %w", len(p.FDs), len(p.Roles), errdefs.ErrInvalidArgument)
 	}
-	m := map[wire.Role]int{}
+	m := map[protocol.Role]int{}
 	for i, r := range p.Roles {
 		if _, ok := m[r]; ok {
 			unix.Close(p.FDs[i])

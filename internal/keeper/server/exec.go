@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/stage"
-	"berth/internal/keeper/wire"
 )
 
 // process is an exec: a further process of a container.
@@ -122,13 +121,13 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	if ok && req.Nonce != "" && old.row.Nonce == req.Nonce {
 		return old, false, nil
 	}
-	if c.row.State != keeper.StateRunning || c.removed {
+	if c.row.State != protocol.StateRunning || c.removed {
 		return nil, false, fmt.Errorf("container %s is %s, not running: %w", c.id, c.row.State, errdefs.ErrFailedPrecondition)
 	}
 	if ok {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
 	}
-	if err := wire.Room(wire.RoomForExec); err != nil {
+	if err := protocol.Room(protocol.RoomForExec); err != nil {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, err)
 	}
 	forgotten = c.forgetExecs()
@@ -186,7 +185,7 @@ func (p *process) fail(err error) {
 	close(p.done)
 }
 
-func (p *process) start(spec *specs.Process, files map[wire.Role]int, session string, timeout time.Duration) {
+func (p *process) start(spec *specs.Process, files map[protocol.Role]int, session string, timeout time.Duration) {
 	c := p.c
 	end := c.s.orphans.Begin()
 	defer end()
@@ -194,7 +193,7 @@ func (p *process) start(spec *specs.Process, files map[wire.Role]int, session st
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, LetGo: p.letGo}
-	l.IO = runtime.Stdio{In: file(files, wire.RoleStdin), Out: file(files, wire.RoleStdout), Err: file(files, wire.RoleStderr)}
+	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout), Err: file(files, protocol.RoleStderr)}
 	l.Hold = func(res runtime.Started) error { return p.hold(res, spec.Terminal, session) }
 	c.mu.Lock()
 	r := c.row
@@ -315,8 +314,8 @@ func (p *process) sendConsole(session string, fd int) error {
 		unix.Close(fd)
 		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.row.ExecID, errdefs.ErrFailedPrecondition)
 	}
-	ses.push(&wire.Packet{
-		Kind: wire.Console, ID: execKey(p.row.ContainerID, p.row.ExecID), Roles: []wire.Role{wire.RoleConsole}, FDs: []int{fd},
+	ses.push(&protocol.Packet{
+		Kind: protocol.Console, ID: execKey(p.row.ContainerID, p.row.ExecID), Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
 	})
 	return nil
 }

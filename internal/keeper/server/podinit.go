@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/selinux/go-selinux/label"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/program"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 )
 
@@ -35,7 +35,7 @@ func (p *podInits) podInit(spec *specs.Spec) error {
 			return fmt.Errorf("write the program of pods' inits: %w", err)
 		}
 	}
-	spec.Process.Args = []string{keeper.ReaperProgram}
+	spec.Process.Args = []string{protocol.ReaperProgram}
 	spec.Process.Terminal = false
 	proc := slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return filepath.Clean(m.Destination) == "/proc" })
 	if !proc { // libcontainer needs one to drop capabilities
@@ -44,7 +44,7 @@ func (p *podInits) podInit(spec *specs.Spec) error {
 		})
 	}
 	spec.Mounts = append(spec.Mounts, specs.Mount{
-		Destination: keeper.ReaperProgram, Type: "bind", Source: path,
+		Destination: protocol.ReaperProgram, Type: "bind", Source: path,
 		Options: []string{"bind", "ro", "nosuid", "nodev", "private"},
 	})
 	return nil
@@ -82,7 +82,7 @@ func (p *podInits) initCopy(mount string) (string, error) {
 // removePodInit removes the mount points that were made for podInit.
 func (*podInits) removePodInit(r *record.Container) {
 	// The root is a directory of berthd's that no container can write to: the paths have no links in them.
-	path := filepath.Join(r.Root, keeper.ReaperProgram)
+	path := filepath.Join(r.Root, protocol.ReaperProgram)
 	if st, err := os.Lstat(path); err == nil && st.Mode().IsRegular() && st.Size() == 0 {
 		_ = os.Remove(path)
 	}

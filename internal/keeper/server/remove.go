@@ -10,9 +10,9 @@ import (
 	"github.com/opencontainers/cgroups"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 )
 
@@ -95,7 +95,7 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	paths, state := c.row.Cgroups, c.row.State
 	all = all || c.row.Join == nil || !c.row.Join.OwnProcesses
 	c.mu.Unlock()
-	if state == keeper.StateStarting {
+	if state == protocol.StateStarting {
 		return false, cgroupdir.KillSpec(c.id, c.row.CgroupsPath, c.row.Systemd)
 	}
 	if err := c.signal(unix.SIGKILL); err != nil {
@@ -172,7 +172,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 
 // deleteUnknown removes what a crash may have left of a container that is not on the table.
 func (s *Server) deleteUnknown(ctx context.Context, id string) error {
-	c := s.newContainer(record.Container{ID: id, State: keeper.StateExited})
+	c := s.newContainer(record.Container{ID: id, State: protocol.StateExited})
 	if err := s.runtime.RemoveUnknown(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", id, err)
 	}
@@ -206,7 +206,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		all = false // the kernel ends all others with the first process
 	}
 	c.mu.Unlock()
-	if state == keeper.StateExited {
+	if state == protocol.StateExited {
 		return nil
 	}
 	if !all {

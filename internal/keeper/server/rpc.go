@@ -16,10 +16,9 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/cgroup"
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/logpump"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // service translates RPCs.
@@ -29,7 +28,7 @@ type service struct {
 
 func done(err error) (*api.Empty, error) {
 	if err != nil {
-		return nil, wire.Encode(err)
+		return nil, protocol.Encode(err)
 	}
 	return &api.Empty{}, nil
 }
@@ -38,13 +37,13 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 	s := v.s
 	return &api.InfoResponse{
 		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.identity.generation, Image: s.identity.image,
-		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt), Features: []string{keeper.FeatureSetup},
+		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt), Features: []string{protocol.FeatureSetup},
 	}, nil
 }
 
 func (v *service) Run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
 	res, err := v.s.run(ctx, req)
-	return res, wire.Encode(err)
+	return res, protocol.Encode(err)
 }
 
 func (v *service) Signal(ctx context.Context, req *api.SignalRequest) (*api.Empty, error) {
@@ -58,10 +57,10 @@ func (v *service) Delete(ctx context.Context, req *api.ContainerRequest) (*api.E
 func (v *service) Status(_ context.Context, req *api.ContainerRequest) (*api.ContainerStatus, error) {
 	c, err := v.s.containers.get(req.Id)
 	if err != nil {
-		return nil, wire.Encode(err)
+		return nil, protocol.Encode(err)
 	}
 	st := wireStatus(c.status())
-	st.Paused = st.State == string(keeper.StateRunning) && cgroupdir.Frozen(c.Record().Cgroups)
+	st.Paused = st.State == string(protocol.StateRunning) && cgroupdir.Frozen(c.Record().Cgroups)
 	return st, nil
 }
 
@@ -74,7 +73,7 @@ func (v *service) List(context.Context, *api.Empty) (*api.ListResponse, error) {
 }
 
 func (v *service) Watch(ctx context.Context, req *api.WatchRequest, stream api.Keeper_WatchServer) error {
-	return wire.Encode(v.s.watch(ctx, req.WatchId, stream.Send))
+	return protocol.Encode(v.s.watch(ctx, req.WatchId, stream.Send))
 }
 
 func (v *service) Unwatch(_ context.Context, req *api.WatchRequest) (*api.Empty, error) {
@@ -84,12 +83,12 @@ func (v *service) Unwatch(_ context.Context, req *api.WatchRequest) (*api.Empty,
 
 func (v *service) Exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
 	res, err := v.s.exec(ctx, req)
-	return res, wire.Encode(err)
+	return res, protocol.Encode(err)
 }
 
 func (v *service) WaitExec(ctx context.Context, req *api.ExecID) (*api.ExecExit, error) {
 	res, err := v.s.waitExec(ctx, req)
-	return res, wire.Encode(err)
+	return res, protocol.Encode(err)
 }
 
 func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, error) {
@@ -121,7 +120,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.row.State != keeper.StateRunning || c.out == nil {
+	if c.row.State != protocol.StateRunning || c.out == nil {
 		closeAll(files)
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
@@ -130,7 +129,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 		return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId, errdefs.ErrInvalidArgument)
 	}
 	keep := logpump.Keep{Dir: req.SpillDir, Backlog: req.Backlog, Total: req.TotalBacklog}
-	if err := c.out.Attach(req.AttachId, file(files, wire.RoleStdout), file(files, wire.RoleStderr), keep); err != nil {
+	if err := c.out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr), keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			closeAll(files)
 			return nil // the same call made again
@@ -195,7 +194,7 @@ func (v *service) running(ctx context.Context, id string, fn func(context.Contex
 	c.mu.Lock()
 	state := c.row.State
 	c.mu.Unlock()
-	if state != keeper.StateRunning {
+	if state != protocol.StateRunning {
 		return done(fmt.Errorf("container %s is %s, not running: %w", id, state, errdefs.ErrFailedPrecondition))
 	}
 	return done(fn(ctx, c))

@@ -17,13 +17,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
-	"berth/internal/keeper/wire"
 )
 
 // run starts a container. The start goes on if the caller stops waiting.
@@ -74,10 +73,10 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	case req.Restore != "" && req.RuntimePath != "":
 		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id, req.RuntimePath, errdefs.ErrNotImplemented)
 	}
-	choice := keeper.SetupChoice(req.Setup)
+	choice := protocol.SetupChoice(req.Setup)
 	switch {
-	case choice != "" && choice != keeper.SetupStage && choice != keeper.SetupLibcontainer:
-		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, keeper.SetupStage, keeper.SetupLibcontainer, errdefs.ErrInvalidArgument)
+	case choice != "" && choice != protocol.SetupStage && choice != protocol.SetupLibcontainer:
+		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, protocol.SetupStage, protocol.SetupLibcontainer, errdefs.ErrInvalidArgument)
 	case choice != "" && req.RuntimePath != "":
 		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath, errdefs.ErrInvalidArgument)
 	}
@@ -85,7 +84,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
 		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
 		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
-		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: keeper.StateStarting, Choice: choice,
+		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
 	}
 	if r.Runtime != "" && r.RuntimeRoot == "" {
 		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
@@ -126,7 +125,7 @@ func (c *container) start(l *runtime.Launch) {
 
 func (c *container) launch(l *runtime.Launch) (err error) {
 	s, spec := c.s, l.Spec
-	if err := wire.Room(wire.RoomForContainer); err != nil {
+	if err := protocol.Room(protocol.RoomForContainer); err != nil {
 		return err
 	}
 	// The intent: another keeper finds the row and removes whatever there is of the container.
@@ -207,9 +206,9 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.row
-	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = keeper.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
+	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = protocol.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
 	r.SetSetup(res.Setup, res.Join)
-	if r.Setup.Engine != keeper.EngineStage {
+	if r.Setup.Engine != protocol.EngineStage {
 		r.Waits = procfs.CommandLine(res.PID)
 	}
 	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r

@@ -25,13 +25,13 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/oom"
 	"berth/internal/keeper/orphan"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/libcontainer"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/runtime/selector"
 	"berth/internal/keeper/runtime/stage"
-	"berth/internal/keeper/wire"
 )
 
 // Config is what a keeper is started with.
@@ -112,7 +112,7 @@ func New(cfg Config) (*Server, error) {
 		}
 		cfg.Binary = exe
 	}
-	if err := wire.MakeDir(cfg.Dir); err != nil {
+	if err := protocol.MakeDir(cfg.Dir); err != nil {
 		return nil, err
 	}
 	_, bare := os.Lstat(filepath.Join(cfg.Dir, rowsDir))
@@ -160,10 +160,10 @@ func New(cfg Config) (*Server, error) {
 	if err := s.acquire(); err != nil {
 		return nil, err
 	}
-	if s.sockets.rpc, err = wire.Listen("unix", cfg.Dir, wire.RPCSocket); err != nil {
+	if s.sockets.rpc, err = protocol.Listen("unix", cfg.Dir, protocol.RPCSocket); err != nil {
 		return nil, err
 	}
-	if s.sockets.fds, err = wire.Listen("unixpacket", cfg.Dir, wire.FDsSocket); err != nil {
+	if s.sockets.fds, err = protocol.Listen("unixpacket", cfg.Dir, protocol.FDsSocket); err != nil {
 		return nil, err
 	}
 	return s, s.adoption.inherit()
@@ -174,7 +174,7 @@ func (s *Server) dir() runtime.Dir { return runtime.Dir(s.cfg.Dir) }
 
 // acquire takes the lock that only one keeper of a directory has.
 func (s *Server) acquire() error {
-	path := filepath.Join(s.cfg.Dir, wire.LockFile)
+	path := filepath.Join(s.cfg.Dir, protocol.LockFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (s *Server) listen() error {
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	s.sockets.serving.Go(func() {
 		if err := rpc.Serve(context.Background(), l); err != nil && !errors.Is(err, ttrpc.ErrServerClosed) {
-			s.fail(fmt.Errorf("serve %s: %w", wire.RPCSocket, err))
+			s.fail(fmt.Errorf("serve %s: %w", protocol.RPCSocket, err))
 		}
 	})
 	s.sockets.serving.Go(s.acceptSessions)

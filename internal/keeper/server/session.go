@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/keeper/logpump"
-	"berth/internal/keeper/wire"
+	"berth/internal/keeper/protocol"
 )
 
 // session is one client's connection for descriptors.
 type session struct {
 	id      string
 	custody bool
-	conn    *wire.Conn
+	conn    *protocol.Conn
 
 	mu      sync.Mutex
 	queue   []queued
@@ -32,7 +32,7 @@ type session struct {
 
 // queued is what is to be sent. The packet's descriptors are the queue's.
 type queued struct {
-	packet *wire.Packet
+	packet *protocol.Packet
 	done   chan error // gets nil when it has been sent, or why it will never be
 }
 
@@ -96,7 +96,7 @@ func (s *Server) acceptSessions() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			s.log.Error("accept", "socket", wire.FDsSocket, "error", err)
+			s.log.Error("accept", "socket", protocol.FDsSocket, "error", err)
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -106,18 +106,18 @@ func (s *Server) acceptSessions() {
 
 func (s *Server) serveSession(c *net.UnixConn) {
 	defer c.Close()
-	if err := wire.PeerAllowed(c); err != nil {
+	if err := protocol.PeerAllowed(c); err != nil {
 		s.log.Warn("client refused", "error", err)
 		return
 	}
-	conn := wire.NewConn(c)
+	conn := protocol.NewConn(c)
 	_ = conn.SetDeadline(time.Now().Add(helloWait))
 	hello, err := conn.Receive()
 	if err != nil {
 		return
 	}
 	hello.CloseFiles()
-	if hello.Kind != wire.Hello || hello.Session == "" {
+	if hello.Kind != protocol.Hello || hello.Session == "" {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -127,7 +127,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	if old != nil {
 		old.close()
 	}
-	if err := conn.Send(&wire.Packet{Kind: wire.Welcome, Generation: s.identity.generation}); err != nil {
+	if err := conn.Send(&protocol.Packet{Kind: protocol.Welcome, Generation: s.identity.generation}); err != nil {
 		ses.close()
 	}
 	ses.mu.Lock()
@@ -142,7 +142,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 		if err != nil {
 			break
 		}
-		if p.Kind == wire.Files && p.Token != "" {
+		if p.Kind == protocol.Files && p.Token != "" {
 			s.deliveries.deliver(p)
 		} else {
 			p.CloseFiles()
@@ -155,7 +155,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 
 // push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now
 // on. The channel gets nil when it has been sent, or why it will never be.
-func (ses *session) push(p *wire.Packet) <-chan error {
+func (ses *session) push(p *protocol.Packet) <-chan error {
 	q := queued{p, make(chan error, 1)}
 	ses.mu.Lock()
 	// Without a switch to another goroutine and back: an exec waits until it is in custody.
@@ -254,14 +254,14 @@ func (ses *session) close() {
 	}
 }
 
-func closeAll(m map[wire.Role]int) {
+func closeAll(m map[protocol.Role]int) {
 	for _, fd := range m {
 		unix.Close(fd)
 	}
 }
 
 // file wraps a descriptor, nil if there is none.
-func file(m map[wire.Role]int, r wire.Role) *os.File {
+func file(m map[protocol.Role]int, r protocol.Role) *os.File {
 	fd, ok := m[r]
 	if !ok {
 		return nil

@@ -16,12 +16,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
-	"berth/internal/keeper/wire"
 )
 
 // An upgrade in place: nothing new begins, what has begun ends, connections close, pumps stop between two reads, the
@@ -37,16 +36,16 @@ const (
 )
 
 type savedServer struct {
-	Format     int                    `json:"format"`
-	Generation string                 `json:"generation"`
-	Image      uint32                 `json:"image"`
-	StartedAt  time.Time              `json:"startedAt"`
-	Settled    bool                   `json:"settled"`
-	Lock       int                    `json:"lock"`
-	RPC        int                    `json:"rpc"`
-	FDs        int                    `json:"fds"`
-	Containers []savedContainer       `json:"containers"`
-	Stored     map[string][]wire.Role `json:"stored,omitempty"`
+	Format     int                        `json:"format"`
+	Generation string                     `json:"generation"`
+	Image      uint32                     `json:"image"`
+	StartedAt  time.Time                  `json:"startedAt"`
+	Settled    bool                       `json:"settled"`
+	Lock       int                        `json:"lock"`
+	RPC        int                        `json:"rpc"`
+	FDs        int                        `json:"fds"`
+	Containers []savedContainer           `json:"containers"`
+	Stored     map[string][]protocol.Role `json:"stored,omitempty"`
 }
 
 type savedContainer struct {
@@ -354,7 +353,7 @@ func (u *upgrade) thaw() {
 				s.watching.Go(func() { p.watch(proc) })
 			}
 		}
-		if state == keeper.StateExited && !c.status().LogDone {
+		if state == protocol.StateExited && !c.status().LogDone {
 			s.watching.Go(c.drain)
 		}
 	}
@@ -410,12 +409,12 @@ func (u *upgrade) restore(saved *savedServer) (err error) {
 	s.identity = identity{saved.Generation, saved.Image, saved.StartedAt}
 	s.adoption.settled = saved.Settled
 	unix.CloseOnExec(saved.Lock)
-	s.sockets.lock = os.NewFile(uintptr(saved.Lock), wire.LockFile)
+	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
 	if s.sockets.rpc, err = listener(saved.RPC); err != nil {
-		return fmt.Errorf("restore %s: %w", wire.RPCSocket, err)
+		return fmt.Errorf("restore %s: %w", protocol.RPCSocket, err)
 	}
 	if s.sockets.fds, err = listener(saved.FDs); err != nil {
-		return fmt.Errorf("restore %s: %w", wire.FDsSocket, err)
+		return fmt.Errorf("restore %s: %w", protocol.FDsSocket, err)
 	}
 	if s.custody.store != nil {
 		s.custody.store.Restore(saved.Stored)
@@ -472,7 +471,7 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 	for _, se := range sc.Execs {
 		u.restoreExec(c, &se)
 	}
-	if sc.Row.State == keeper.StateExited {
+	if sc.Row.State == protocol.StateExited {
 		close(c.exited)
 		if sc.Row.LogDone {
 			close(c.flushed)

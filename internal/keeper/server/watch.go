@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
 	"berth/internal/keeper/gate"
+	"berth/internal/keeper/protocol"
 )
 
 func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) error) error {
@@ -47,7 +47,7 @@ func (s *Server) watch(ctx context.Context, id string, send func(*api.Event) err
 	}
 }
 
-func wireStatus(st keeper.Status) *api.ContainerStatus {
+func wireStatus(st protocol.Status) *api.ContainerStatus {
 	w := &api.ContainerStatus{
 		Id: st.ID, PodId: st.PodID, State: string(st.State), Pid: int32(st.PID), ExitCode: int32(st.ExitCode),
 		OomKilled: st.OOMKilled, Lost: st.Lost, LogDone: st.LogDone, Orphan: st.Orphan, Setup: wireSetup(st.Setup),
@@ -61,6 +61,6 @@ func wireStatus(st keeper.Status) *api.ContainerStatus {
 	return w
 }
 
-func wireSetup(s keeper.Setup) *api.Setup {
+func wireSetup(s protocol.Setup) *api.Setup {
 	return &api.Setup{Engine: string(s.Engine), Reason: s.Reason, ExecEngine: string(s.ExecEngine), ExecReason: s.ExecReason}
 }

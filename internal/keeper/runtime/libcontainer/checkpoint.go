@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/runtime"
 
 	"github.com/containerd/errdefs"
@@ -53,8 +53,8 @@ func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Co
 // restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in
 // custody is in their pipes.
 func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
-	res := runtime.Started{Console: -1, Setup: keeper.Setup{
-		Engine: keeper.EngineCRIU, ExecEngine: keeper.EngineLibcontainer, ExecReason: l.Reason,
+	res := runtime.Started{Console: -1, Setup: protocol.Setup{
+		Engine: protocol.EngineCRIU, ExecEngine: protocol.EngineLibcontainer, ExecReason: l.Reason,
 	}}
 	call := &criuCall{
 		Restore: true, CRIU: l.CRIU, Images: l.Restore, Work: filepath.Join(e.dir.Bundle(c.ID()), "criu"),

@@ -13,8 +13,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/filter"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
@@ -81,7 +81,7 @@ func (e *Engine) lastStage(ctx context.Context, c runtime.Container, spec *specs
 func (e *Engine) completeState(c runtime.Container) error {
 	rec := c.Record()
 	join, engine := rec.Join, rec.Engine()
-	if join == nil || engine == keeper.EngineLibcontainer {
+	if join == nil || engine == protocol.EngineLibcontainer {
 		return nil
 	}
 	return e.editState(c, func(config map[string]json.RawMessage) (changed bool, err error) {

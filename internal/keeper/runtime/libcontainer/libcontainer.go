@@ -25,12 +25,12 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/procfs"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
@@ -116,17 +116,17 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	}
 	p.Init = true
 	join, joinReason := e.stages.Joinable(c.ID(), l.Config)
-	if c.Record().Choice == keeper.SetupLibcontainer {
+	if c.Record().Choice == protocol.SetupLibcontainer {
 		join, joinReason = nil, l.Reason
 	}
-	setup := keeper.Setup{Engine: keeper.EngineLibcontainer}
+	setup := protocol.Setup{Engine: protocol.EngineLibcontainer}
 	last, err := e.lastStage(ctx, c, l.Spec, l.Config, p, join)
 	if err != nil {
 		return err
 	}
 	if last != nil {
 		defer last.Close()
-		setup.Engine = keeper.EngineLibcontainerStage
+		setup.Engine = protocol.EngineLibcontainerStage
 	} else if profile := l.Spec.Linux.Seccomp; profile != nil {
 		if l.Config.Seccomp, err = e.seccomp.get(profile); err != nil {
 			return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
@@ -135,9 +135,9 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 			join, joinReason = nil, "libcontainer has loaded the seccomp filter"
 		}
 	}
-	setup.ExecEngine, setup.ExecReason = keeper.EngineLibcontainer, joinReason
+	setup.ExecEngine, setup.ExecReason = protocol.EngineLibcontainer, joinReason
 	if join != nil {
-		setup.ExecEngine, setup.ExecReason = keeper.EngineStage, "it does all that execs of this container need"
+		setup.ExecEngine, setup.ExecReason = protocol.EngineStage, "it does all that execs of this container need"
 	}
 	l.Phases.End("seccomp")
 	lib, err := libcontainer.Create(e.dir.States(), c.ID(), l.Config)
@@ -155,7 +155,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 
 // begin starts the first process of a container that has been created, and lets its program begin.
 func (e *Engine) begin(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch, join *record.Join,
-	setup keeper.Setup, last *stage.Last) error {
+	setup protocol.Setup, last *stage.Last) error {
 	defer func() { l.Phases.End("program") }()
 	res, err := start(ctx, lib, p, l)
 	l.Phases.End("init")

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/keeper"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/libcontainer"
@@ -41,9 +41,9 @@ func New(dir runtime.Dir, spawning runtime.Spawning, st *stage.Engine, lib *libc
 func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	r := c.Record()
 	switch r.Engine() {
-	case keeper.EngineOCI:
+	case protocol.EngineOCI:
 		return oci.New(s.dir, s.spawning, &r)
-	case keeper.EngineStage:
+	case protocol.EngineStage:
 		return s.stage
 	}
 	// EngineLibcontainer, EngineLibcontainerStage and EngineCRIU.
@@ -69,7 +69,7 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 	switch {
 	case l.Restore != "":
 		l.Reason = "its processes are restored from a checkpoint"
-	case r.Choice == keeper.SetupLibcontainer:
+	case r.Choice == protocol.SetupLibcontainer:
 		l.Reason = fmt.Sprintf("setup = %q is asked for", r.Choice)
 	default:
 		l.Reason = "it does all that this container needs"
@@ -92,7 +92,7 @@ func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Lau
 	if err := plan.CheckProcess(l.Process); err != nil {
 		return err
 	}
-	if r.Join != nil && r.Choice != keeper.SetupLibcontainer {
+	if r.Join != nil && r.Choice != protocol.SetupLibcontainer {
 		err := s.stage.Exec(ctx, c, l)
 		var declined *runtime.Declined
 		if !errors.As(err, &declined) {

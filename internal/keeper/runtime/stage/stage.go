@@ -21,11 +21,11 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/libcontainer"
@@ -163,7 +163,7 @@ func (s *start) run() error {
 	s.join.Cgroups = maps.Clone(paths)
 	res := runtime.Started{
 		PID: pid, Console: -1, Cgroups: cgroupdir.Kept(paths), Join: s.join,
-		Setup: keeper.Setup{Engine: keeper.EngineStage, ExecEngine: keeper.EngineStage, ExecReason: l.Reason},
+		Setup: protocol.Setup{Engine: protocol.EngineStage, ExecEngine: protocol.EngineStage, ExecReason: l.Reason},
 	}
 	if !s.proc.Terminal { // a terminal is there when all is ready
 		if err := s.hold(res); err != nil {
