@@ -1,4 +1,4 @@
-// Command berth-keeper is the one parent of every container on a node: see package berth/internal/keeper/server.
+// Command berth-keeper is the one parent of every container on a node: see package berth/internal/keeper/daemon.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 	"berth/internal/coredump"
 	"berth/internal/keeper"
-	"berth/internal/keeper/server"
+	"berth/internal/keeper/daemon"
 	"berth/internal/liblog"
 )
 
@@ -32,7 +32,7 @@ func run() error {
 	flags := flag.NewFlagSet("berth-keeper", flag.ExitOnError)
 	dir := flags.String("dir", "/run/berth/keeper", "the keeper's `directory`: its sockets and table")
 	level := flags.String("log-level", "info", "debug, info, warn or error")
-	custodian := flags.Bool(server.CustodianFlag, false, "keep custody of what the keeper in the directory has until another one is there; "+
+	custodian := flags.Bool(daemon.CustodianFlag, false, "keep custody of what the keeper in the directory has until another one is there; "+
 		"a keeper that ends starts this by itself")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	showFormat := flags.Bool("state-format", false, "print the version of the state that an upgrade hands over and exit")
@@ -47,7 +47,7 @@ func run() error {
 		fmt.Println("berth-keeper", version)
 		return nil
 	case *showFormat:
-		fmt.Println(server.StateFormat)
+		fmt.Println(daemon.StateFormat)
 		return nil
 	}
 	if err := coredump.Forbid(); err != nil {
@@ -75,7 +75,7 @@ func run() error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 
-	s, err := server.New(server.Config{Dir: *dir, Version: version, Logger: log, Hangup: hangup})
+	s, err := daemon.New(daemon.Config{Dir: *dir, Version: version, Logger: log, Hangup: hangup})
 	if err != nil {
 		return err
 	}

@@ -222,7 +222,7 @@ func TestCVE_2026_53488_ALabelOfAnImageIsAnOrder(t *testing.T) {
 // of the container, with LD_PRELOAD of the image: the hook loaded the image's library. CVE-2024-0132 and CVE-2025-23359 are other holes
 // of that toolkit, whose programs are not Berth's.
 //
-// Seen to fail with the container's environment given to hooks, in run of keeper/server/inprocess.go.
+// Seen to fail with the container's environment given to hooks, in Prepare of keeper/runtime/libcontainer.
 func TestCVE_2025_23266_AHookHasTheImagesEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("cdi_spec_dirs = [%q]\n", dir)})

@@ -37,7 +37,7 @@ func cgroupsOf(t *testing.T, pid int) (paths []string) {
 // CVE-2019-14891 (CRI-O): the process that looks after a container was in the pod's memory cgroup. A container that ran out of memory
 // had it killed, and the next one was set up without what it kept: in the host's network.
 //
-// Seen to fail with the keeper moved to the cgroup of each container that it starts, in keeper/server/run.go.
+// Seen to fail with the keeper moved to the cgroup of each container that it starts, in keeper/daemon/run.go.
 func TestCVE_2019_14891_TheRuntimeIsKilledInAContainersPlace(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		same := alive(t, n)

@@ -101,7 +101,7 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 			t.Errorf("two pods have the level %s", l)
 		}
 		levels[l] = true
-		// The slow way would do as well: see keeper/server's setsUp.
+		// The slow way would do as well: see keeper/runtime/plan's NotStaged.
 		row, err := filepath.Glob(filepath.Join(n.State, "keeper", "*", a.ID+".json"))
 		if err != nil || len(row) == 0 {
 			t.Fatalf("the keeper's record of a container: %v, %v", row, err)

@@ -1,4 +1,4 @@
-// Package server is the keeper itself: the one parent of every container of a node.
+// Package daemon is the keeper itself: the one parent of every container of a node.
 //
 // It keeps a table with a record for each container, written to disk (one small file a record) so that another keeper can go on with it. The
 // kernel is asked before the table is believed. What each file is about:
@@ -14,4 +14,4 @@
 //   - podinit.go: the inits of pods
 //
 // Locks: each part has one, and container.mu guards one container. A part calls nothing else with its lock held.
-package server
+package daemon
