@@ -83,7 +83,7 @@ ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
 	BERTH_SETUP=libcontainer BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) \
-		-timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./internal/keeper ./test/life
+		-timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./internal/keeper/client ./test/life
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance -setup libcontainer -phases spdy
 
 .PHONY: fuzz

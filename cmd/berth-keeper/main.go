@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/coredump"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/daemon"
 	"berth/internal/liblog"
 )

@@ -30,7 +30,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/image/registry"
 	"berth/internal/jail"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/liblog"
 	"berth/internal/network"
 	"berth/internal/ocispec"

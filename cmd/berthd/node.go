@@ -17,7 +17,7 @@ import (
 	"berth/internal/coredump"
 	"berth/internal/image"
 	"berth/internal/image/unpack"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/liblog"
 	"berth/internal/model"
 	"berth/internal/ocispec"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/checkpoint"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/rootfs"

@@ -17,7 +17,7 @@ import (
 	"berth/internal/device"
 	"berth/internal/device/manager"
 	"berth/internal/image"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/pod/operation"

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/record"
 )

@@ -13,7 +13,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"berth/internal/checkpoint"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // TestAProgramThatIsMissingIsNoMissingContainer: a client that is told NotFound gives the container up.

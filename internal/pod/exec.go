@@ -14,7 +14,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"

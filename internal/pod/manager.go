@@ -16,7 +16,7 @@ import (
 	"berth/internal/device/manager"
 	"berth/internal/image"
 	"berth/internal/jail"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/pod/record"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // statusKeeper tells one answer after the other.

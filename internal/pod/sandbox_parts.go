@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/pod/record"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"

@@ -9,7 +9,7 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )

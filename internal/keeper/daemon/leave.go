@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// CustodianFlag makes this program a custodian: see keeper.Guard.
+// CustodianFlag makes this program a custodian: see client.Guard.
 const CustodianFlag = "custodian"
 
 const (

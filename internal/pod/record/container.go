@@ -9,7 +9,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/steps"

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/steps"

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
 )

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // runtimes are the ways to make containers: the keeper's own, libcontainer alone, and binaries.

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 func TestExitCodeIsReported(t *testing.T) {

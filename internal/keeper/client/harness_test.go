@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/pidfd"
 	host "berth/test/node"
 )
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "berth-keeper")
-		cmd := exec.Command("../../packaging/build.sh", dir)
+		cmd := exec.Command("../../../packaging/build.sh", dir)
 		switch built := os.Getenv(host.EnvBinaries); {
 		case race:
 			cmd = exec.Command("go", "build", "-race", "-tags", "seccomp,netgo,osusergo", "-o", binary, "berth/cmd/berth-keeper")

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/pidfd"
 )
 

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // TestWhatKeepsAProgramFromRunningIsSaid, for first processes and for execs, with the exit code that shells give.

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/protocol"
 )
 

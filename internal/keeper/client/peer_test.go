@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	enc "encoding/binary"
@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/namespace"
 )

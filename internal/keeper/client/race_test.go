@@ -1,6 +1,6 @@
 //go:build race
 
-package keeper_test
+package client_test
 
 // The race detector is wanted in the keeper too. It cannot be linked statically.
 func init() {

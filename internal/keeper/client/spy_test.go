@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 	host "berth/test/node"
 )
 

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 func TestInputReachesContainer(t *testing.T) {

@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"os"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // TestAKeeperLeavesNoCoreFile, however large core files may be, while its containers keep their limit. The kernel gives the files below

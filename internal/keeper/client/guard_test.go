@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // custodians are the processes that have custody for the keepers of a directory.

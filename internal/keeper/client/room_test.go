@@ -1,4 +1,4 @@
-package keeper_test
+package client_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/keeper"
+	keeper "berth/internal/keeper/client"
 )
 
 // fill runs containers that write a line every moment until there is no room for one more, and says which run with those that did.
