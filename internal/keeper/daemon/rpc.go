@@ -37,7 +37,8 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 	s := v.s
 	return &api.InfoResponse{
 		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.identity.generation, Image: s.identity.image,
-		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt), Features: []string{protocol.FeatureSetup},
+		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
+		Features: []string{protocol.FeatureSetup},
 	}, nil
 }
 

@@ -146,7 +146,8 @@ func (u *upgrade) execute() error {
 func (u *upgrade) freeze() (*savedServer, []int, error) {
 	s := u.s
 	saved := &savedServer{
-		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1, StartedAt: s.identity.startedAt, Settled: s.adoption.isSettled(),
+		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1,
+		StartedAt: s.identity.startedAt, Settled: s.adoption.isSettled(),
 		Lock: int(s.sockets.lock.Fd()),
 	}
 	fds := []int{saved.Lock}

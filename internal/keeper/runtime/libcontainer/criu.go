@@ -68,7 +68,9 @@ type criuResult struct {
 }
 
 // callCRIU runs a process that makes one call of CRIU.
-func (e *Engine) callCRIU(ctx context.Context, c runtime.Container, call *criuCall, io runtime.Stdio, console *os.File) (*criuResult, error) {
+func (e *Engine) callCRIU(
+	ctx context.Context, c runtime.Container, call *criuCall, io runtime.Stdio, console *os.File,
+) (*criuResult, error) {
 	call.StateRoot, call.Dir, call.ID = e.dir.States(), e.dir, c.ID()
 	if err := os.WriteFile(e.dir.CRIUConfig(), []byte(criuSettings), 0o600); err != nil {
 		return nil, err
@@ -92,29 +94,7 @@ func (e *Engine) callCRIU(ctx context.Context, c runtime.Container, call *criuCa
 	}
 	defer out.Close()
 	defer theirs.Close()
-	cmd := exec.Command("/proc/self/exe", CRIUCommand)
-	cmd.Args[0] = "berth-keeper"
-	cmd.Env = []string{"PATH=" + searchPath()}
-	cmd.Dir = "/"
-	// A group of its own, so that criu can be found and killed when the process above it is gone.
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	if call.Restore {
-		// libcontainer mounts the root file system once more for CRIU: nothing of it stays, however this ends.
-		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
-	}
-	cmd.ExtraFiles = []*os.File{in, theirs}
-	if console != nil {
-		cmd.ExtraFiles = append(cmd.ExtraFiles, console)
-	}
-	if io.In != nil {
-		cmd.Stdin = io.In
-	}
-	if io.Out != nil {
-		cmd.Stdout = io.Out
-	}
-	if io.Err != nil {
-		cmd.Stderr = io.Err
-	}
+	cmd := criuCommand(call, io, in, theirs, console)
 	started, waited := make(chan error, 1), make(chan error, 1)
 	go func() {
 		// The kernel sends the signal when the thread ends that has started the process.
@@ -159,6 +139,35 @@ func (e *Engine) callCRIU(ctx context.Context, c runtime.Container, call *criuCa
 		return nil, errors.New(res.Error)
 	}
 	return res, nil
+}
+
+// criuCommand is the process that makes the call. request and result are its ends of what it is told and answers;
+// console is nil where the container has no terminal.
+func criuCommand(call *criuCall, io runtime.Stdio, request, result, console *os.File) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", CRIUCommand)
+	cmd.Args[0] = "berth-keeper"
+	cmd.Env = []string{"PATH=" + searchPath()}
+	cmd.Dir = "/"
+	// A group of its own, so that criu can be found and killed when the process above it is gone.
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
+	if call.Restore {
+		// libcontainer mounts the root file system once more for CRIU: nothing of it stays, however this ends.
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
+	}
+	cmd.ExtraFiles = []*os.File{request, result}
+	if console != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, console)
+	}
+	if io.In != nil {
+		cmd.Stdin = io.In
+	}
+	if io.Out != nil {
+		cmd.Stdout = io.Out
+	}
+	if io.Err != nil {
+		cmd.Stderr = io.Err
+	}
+	return cmd
 }
 
 // endGroup waits until all processes of a group are gone, and kills those that stay.

@@ -34,7 +34,10 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 		if err != nil { // the file is spoilt, and the record says what there is
 			c.Log().Error("libcontainer's state is unreadable; its cgroups are removed without it", "error", err)
 			kept := maps.Clone(rec.Cgroups)
-			err := errors.Join(cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(kept), cgroups.RemovePaths(kept))
+			err := errors.Join(
+				cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(kept),
+				cgroups.RemovePaths(kept),
+			)
 			if err != nil {
 				return err
 			}
@@ -56,7 +59,9 @@ func (e *Engine) Abort(ctx context.Context, c runtime.Container) error {
 
 // RemoveState kills and removes a container by its state directory, of which there may be one and no record. destroy is
 // the Destroy of its engine.
-func (e *Engine) RemoveState(ctx context.Context, c runtime.Container, destroy func(context.Context, runtime.Container) error) error {
+func (e *Engine) RemoveState(
+	ctx context.Context, c runtime.Container, destroy func(context.Context, runtime.Container) error,
+) error {
 	lib, err := libcontainer.Load(e.dir.States(), c.ID())
 	if err == nil {
 		st, err := lib.State()

@@ -31,8 +31,10 @@ import (
 const smallAddressSpace = 256 << 20
 
 // lastStage makes p that of the last stage; nil, with p and config as they were, where libcontainer must do it all.
-func (e *Engine) lastStage(ctx context.Context, c runtime.Container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
-	join *record.Join) (*stage.Last, error) {
+func (e *Engine) lastStage(
+	ctx context.Context, c runtime.Container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
+	join *record.Join,
+) (*stage.Last, error) {
 	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || plan.ExecDeclines(spec) != "" ||
 		plan.ExecDeclines(p) != "" {
 		return nil, nil

@@ -154,8 +154,10 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 }
 
 // begin starts the first process of a container that has been created, and lets its program begin.
-func (e *Engine) begin(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch, join *record.Join,
-	setup protocol.Setup, last *stage.Last) error {
+func (e *Engine) begin(
+	ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch, join *record.Join,
+	setup protocol.Setup, last *stage.Last,
+) error {
 	defer func() { l.Phases.End("program") }()
 	res, err := start(ctx, lib, p, l)
 	l.Phases.End("init")
@@ -215,7 +217,9 @@ func own(l *runtime.Launch, config *configs.Config) error {
 
 // start starts a process of a container and takes its terminal, if it has one. A container's first process waits for
 // Exec before it becomes the container's program.
-func start(ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch) (runtime.Started, error) {
+func start(
+	ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch,
+) (runtime.Started, error) {
 	res := runtime.Started{Console: -1}
 	// With a terminal they are the process's until it has made it.
 	nothing, err := null.Open()

@@ -90,7 +90,8 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 	}
 	defer nothing.Close()
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = cmp.Or(streams.In, nothing), cmp.Or(streams.Out, nothing), cmp.Or(streams.Err, nothing)
+	cmd.Stdin, cmd.Stdout = cmp.Or(streams.In, nothing), cmp.Or(streams.Out, nothing)
+	cmd.Stderr = cmp.Or(streams.Err, nothing)
 	if streams == (runtime.Stdio{}) {
 		cmd.Stderr = &limited{w: &out, n: 4096}
 		// A container's processes must not keep this call waiting through its standard error.
@@ -477,6 +478,7 @@ func (b *Engine) remove(ctx context.Context, c runtime.Container) error {
 func (b *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
 	return errors.Join(
-		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c), cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
+		cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), b.remove(ctx, c),
+		cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd),
 	)
 }

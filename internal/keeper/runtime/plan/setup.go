@@ -28,7 +28,9 @@ import (
 
 // NotStaged is why the stage does not set this container up, and libcontainer does; empty: the stage does. What it
 // knows is the list in fields.go, and what follows. join and joinReason are what Joinable has returned.
-func (s *Stages) NotStaged(spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *record.Join, joinReason string) string {
+func (s *Stages) NotStaged(
+	spec *specs.Spec, config *configs.Config, p *libcontainer.Process, join *record.Join, joinReason string,
+) string {
 	for _, v := range []any{spec, config, p} {
 		if found := startDeclined.find(v); found != "" {
 			return "the container has " + found
@@ -122,7 +124,9 @@ var setupRights = sync.OnceValue(func() bool {
 })
 
 // Setup is what the stage does to set a container up. paths are the directories of the container's cgroups.
-func Setup(config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool) (*stage.Setup, error) {
+func Setup(
+	config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool,
+) (*stage.Setup, error) {
 	s := &stage.Setup{
 		Root: config.Rootfs, RootPropagation: uint64(config.RootPropagation),
 		Umask: 0o022, OOMScore: config.OomScoreAdj, Keyring: join.Keyring, KeyringRight: keyringSearch,

@@ -196,7 +196,9 @@ var Rights = sync.OnceValues(func() (*configs.Capabilities, error) {
 })
 
 // Filter returns a container's profile compiled, with its key; nil where libcontainer must see to the profile itself.
-func Filter(ctx context.Context, store *filter.Store, c runtime.Container, p *specs.LinuxSeccomp) (key string, compiled *filter.Filter, err error) {
+func Filter(
+	ctx context.Context, store *filter.Store, c runtime.Container, p *specs.LinuxSeccomp,
+) (key string, compiled *filter.Filter, err error) {
 	if key, err = filter.Key(p); err != nil {
 		return "", nil, err
 	}

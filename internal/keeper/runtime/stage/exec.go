@@ -12,6 +12,7 @@ import (
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
@@ -23,46 +24,9 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	if j == nil || proc == nil || e.stages.Program == nil {
 		return &runtime.Declined{Reason: "the container cannot be joined"}
 	}
-	p, reason, err := plan.Staged(l.Process)
+	t, p, err := e.target(c, l, j)
 	if err != nil {
 		return err
-	}
-	if p == nil {
-		return &runtime.Declined{Reason: reason}
-	}
-	if err := plan.SameUmask(l.Process, j.Umask); err != nil {
-		return err
-	}
-	if j.Filter != "" {
-		if p.Filter, err = e.filters.Load(j.Filter, j.FilterSum); err != nil {
-			c.Log().Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
-			return &runtime.Declined{Reason: "its compiled seccomp filter is gone"}
-		}
-	}
-	if p.AppArmor == "" {
-		p.AppArmor = j.AppArmor
-	}
-	if p.Label == "" {
-		p.Label = j.Label
-	}
-	t := &stage.Target{Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits}
-	if l.Process.OOMScoreAdj != nil { // an update has changed it since the container started
-		t.OOMScore = l.Process.OOMScoreAdj
-	}
-	if len(l.Process.Rlimits) > 0 {
-		if t.Limits, err = plan.Limits(l.Process.Rlimits); err != nil {
-			return err
-		}
-	}
-	for controller, dir := range j.Cgroups {
-		if sub, ok := l.Sub[controller]; ok {
-			dir += "/" + sub
-		}
-		if controller == "" {
-			t.Cgroup = dir
-		} else {
-			t.Cgroups = append(t.Cgroups, dir)
-		}
 	}
 	if j.Namespaces&unix.CLONE_NEWUSER != 0 {
 		if err := l.IO.Own(j.RootUID, j.RootGID); err != nil {
@@ -107,10 +71,60 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	return f.Run()
 }
 
+// target returns what the stage joins, but for the pidfd, and the process that it makes there.
+func (e *Engine) target(c runtime.Container, l *runtime.Launch, j *record.Join) (*stage.Target, *stage.Process, error) {
+	p, reason, err := plan.Staged(l.Process)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p == nil {
+		return nil, nil, &runtime.Declined{Reason: reason}
+	}
+	if err := plan.SameUmask(l.Process, j.Umask); err != nil {
+		return nil, nil, err
+	}
+	if j.Filter != "" {
+		if p.Filter, err = e.filters.Load(j.Filter, j.FilterSum); err != nil {
+			c.Log().Warn("compiled seccomp filter is gone; libcontainer compiles it again", "error", err)
+			return nil, nil, &runtime.Declined{Reason: "its compiled seccomp filter is gone"}
+		}
+	}
+	if p.AppArmor == "" {
+		p.AppArmor = j.AppArmor
+	}
+	if p.Label == "" {
+		p.Label = j.Label
+	}
+	t := &stage.Target{
+		Namespaces: j.Namespaces, Umask: j.Umask, OOMScore: j.OOMScore, Keyring: j.Keyring, Limits: j.Limits,
+	}
+	if l.Process.OOMScoreAdj != nil { // an update has changed it since the container started
+		t.OOMScore = l.Process.OOMScoreAdj
+	}
+	if len(l.Process.Rlimits) > 0 {
+		if t.Limits, err = plan.Limits(l.Process.Rlimits); err != nil {
+			return nil, nil, err
+		}
+	}
+	for controller, dir := range j.Cgroups {
+		if sub, ok := l.Sub[controller]; ok {
+			dir += "/" + sub
+		}
+		if controller == "" {
+			t.Cgroup = dir
+		} else {
+			t.Cgroups = append(t.Cgroups, dir)
+		}
+	}
+	return t, p, nil
+}
+
 // enter starts a process that enters a container, and returns when it is there. A pause waits meanwhile, so that no
 // process that is half in the container is frozen.
-func (e *Engine) enter(ctx context.Context, c runtime.Container, proc *pidfd.FD, t *stage.Target, p *stage.Process, stdio stage.Stdio,
-	console *os.File) (f *stage.Starting, err error) {
+func (e *Engine) enter(
+	ctx context.Context, c runtime.Container, proc *pidfd.FD, t *stage.Target, p *stage.Process, stdio stage.Stdio,
+	console *os.File,
+) (f *stage.Starting, err error) {
 	guard := c.Guard()
 	guard.RLock()
 	for still := c.Still(); still != nil; still = c.Still() {

@@ -211,7 +211,9 @@ func (s *start) hold(res runtime.Started) error {
 
 // process returns a process that the stage makes, with its limits and its seccomp filter. It is a *runtime.Declined
 // where libcontainer must.
-func (e *Engine) process(ctx context.Context, c runtime.Container, spec *specs.Spec, join *record.Join) (*stage.Process, []stage.Limit, error) {
+func (e *Engine) process(
+	ctx context.Context, c runtime.Container, spec *specs.Spec, join *record.Join,
+) (*stage.Process, []stage.Limit, error) {
 	proc, reason, err := plan.Staged(spec.Process)
 	if err != nil {
 		return nil, nil, err
@@ -267,7 +269,9 @@ func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
 }
 
 // saveState writes what libcontainer needs to go on with the container: for updates, pauses, checkpoints and its end.
-func (e *Engine) saveState(c runtime.Container, config *configs.Config, paths map[string]string, pid int, l *runtime.Launch) error {
+func (e *Engine) saveState(
+	c runtime.Container, config *configs.Config, paths map[string]string, pid int, l *runtime.Launch,
+) error {
 	start, err := pidfd.StartTime(pid)
 	if err != nil {
 		return err
@@ -323,7 +327,8 @@ func (e *Engine) Begun(c runtime.Container) bool {
 // that its keeper has gone, and ends. Something may keep it from both; it is killed then, and what it had said by its
 // end counts.
 func begins(r *record.Container, mark string, log *slog.Logger) bool {
-	for deadline, killed := time.Now().Add(runtime.StageWait), false; pidfd.Alive(r.PID, r.Start); time.Sleep(time.Millisecond) {
+	deadline, killed := time.Now().Add(runtime.StageWait), false
+	for ; pidfd.Alive(r.PID, r.Start); time.Sleep(time.Millisecond) {
 		if begun, err := stage.Begun(mark); begun && err == nil {
 			return true
 		}
