@@ -95,11 +95,13 @@ func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 }
 
 // What waits to become a program when its keeper dies never does. The next keeper forgets it, even if it is killed half way; the call that
-// had started it is made again. With stageBegins taken out, "staged" was there and had exited.
+// had started it is made again. With begins taken out of the stage's engine, "staged" was there and had exited.
 func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	n := start(t)
-	n.run(n.request("staged", "sleep", "1000"))
-	req := n.request("libcontainer", "sleep", "1000")
+	req := n.request("staged", "sleep", "1000")
+	req.Setup = keeper.SetupStage // also where the tests run with libcontainer: only a stage's container has the mark
+	n.run(req)
+	req = n.request("libcontainer", "sleep", "1000")
 	req.Setup = keeper.SetupLibcontainer
 	n.run(req)
 	st, err := n.client.Status(n.ctx(), "libcontainer")
