@@ -39,6 +39,8 @@ func (quietKeeper) Watch(ctx context.Context, _ func(keeper.Event)) error {
 // quietNetwork has no pods.
 type quietNetwork struct{ network.Provider }
 
+func (quietNetwork) Collect(context.Context) error { return nil }
+
 func (quietNetwork) Reconcile(context.Context, []*network.Pod) (map[string]error, error) {
 	return nil, nil
 }
