@@ -36,16 +36,16 @@ const (
 )
 
 type savedServer struct {
-	Format     int                        `json:"format"`
-	Generation string                     `json:"generation"`
-	Image      uint32                     `json:"image"`
-	StartedAt  time.Time                  `json:"startedAt"`
-	Settled    bool                       `json:"settled"`
-	Lock       int                        `json:"lock"`
-	RPC        int                        `json:"rpc"`
-	FDs        int                        `json:"fds"`
-	Containers []savedContainer           `json:"containers"`
-	Stored     map[string][]protocol.Role `json:"stored,omitempty"`
+	Format     int                 `json:"format"`
+	Generation string              `json:"generation"`
+	Image      uint32              `json:"image"`
+	StartedAt  time.Time           `json:"startedAt"`
+	Settled    bool                `json:"settled"`
+	Lock       int                 `json:"lock"`
+	RPC        int                 `json:"rpc"`
+	FDs        int                 `json:"fds"`
+	Containers []savedContainer    `json:"containers"`
+	Stored     map[string][]string `json:"stored,omitempty"`
 }
 
 type savedContainer struct {

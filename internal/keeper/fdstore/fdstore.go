@@ -3,7 +3,9 @@ package fdstore
 
 import (
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,14 +22,11 @@ type Store struct {
 	log  *slog.Logger
 
 	mu     sync.Mutex
-	stored map[string]map[protocol.Role]bool
-	given  map[string]map[protocol.Role]int // what the service manager handed back
+	stored map[string]map[protocol.Role]string // the names, by key and role
+	given  map[string]map[protocol.Role]int    // what the service manager handed back, by key and role
 }
 
-const (
-	firstListenFD = 3 // SD_LISTEN_FDS_START
-	storePrefix   = "berth."
-)
+const firstListenFD = 3 // SD_LISTEN_FDS_START
 
 // Open is nil where no service manager asks to be notified.
 func Open(log *slog.Logger) *Store {
@@ -35,26 +34,26 @@ func Open(log *slog.Logger) *Store {
 	if path == "" {
 		return nil
 	}
-	f := &Store{path: path, log: log, stored: map[string]map[protocol.Role]bool{}, given: map[string]map[protocol.Role]int{}}
+	f := &Store{path: path, log: log, stored: map[string]map[protocol.Role]string{}, given: map[string]map[protocol.Role]int{}}
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err == nil && pid == os.Getpid() {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
 		for i := range n {
 			fd := firstListenFD + i
 			unix.CloseOnExec(fd)
-			id, role, ok := "", "", false
+			key, role, ok := "", protocol.Role(""), false
 			if i < len(names) {
-				id, role, ok = splitName(names[i])
+				key, role, ok = parseName(names[i])
 			}
-			if _, twice := f.given[id][protocol.Role(role)]; !ok || twice {
+			if _, twice := f.given[key][role]; !ok || twice {
 				unix.Close(fd)
 				continue
 			}
-			if f.given[id] == nil {
-				f.given[id], f.stored[id] = map[protocol.Role]int{}, map[protocol.Role]bool{}
+			if f.given[key] == nil {
+				f.given[key], f.stored[key] = map[protocol.Role]int{}, map[protocol.Role]string{}
 			}
-			f.given[id][protocol.Role(role)] = fd
-			f.stored[id][protocol.Role(role)] = true
+			f.given[key][role] = fd
+			f.stored[key][role] = names[i]
 		}
 	}
 	// An upgrade in place executes this program again with the same environment.
@@ -62,17 +61,6 @@ func Open(log *slog.Logger) *Store {
 		os.Unsetenv(k)
 	}
 	return f
-}
-
-func storeName(id string, r protocol.Role) string { return storePrefix + id + "." + string(r) }
-
-func splitName(name string) (id, role string, ok bool) {
-	rest, ok := strings.CutPrefix(name, storePrefix)
-	i := strings.LastIndexByte(rest, '.')
-	if !ok || i <= 0 {
-		return "", "", false
-	}
-	return rest[:i], rest[i+1:], true
 }
 
 // Notify tells the service manager something; failing that is no reason to stop.
@@ -104,14 +92,15 @@ func (f *Store) Notify(state string, fds ...int) {
 func (f *Store) Keep(p *protocol.Packet) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stored[p.ID] == nil {
-		f.stored[p.ID] = map[protocol.Role]bool{}
+	key := keyOf(p.ID)
+	if f.stored[key] == nil {
+		f.stored[key] = map[protocol.Role]string{}
 	}
 	for i, r := range p.Roles {
-		if !f.stored[p.ID][r] {
-			f.stored[p.ID][r] = true
+		if f.stored[key][r] == "" {
+			f.stored[key][r] = nameOf(key, r)
 			// Without FDPOLL=0 the manager would drop a pidfd or a pipe as soon as the other side is gone.
-			f.Notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName(p.ID, r), p.FDs[i])
+			f.Notify("FDSTORE=1\nFDPOLL=0\nFDNAME="+f.stored[key][r], p.FDs[i])
 		}
 	}
 }
@@ -120,19 +109,21 @@ func (f *Store) Keep(p *protocol.Packet) {
 func (f *Store) Release(id string, roles ...protocol.Role) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.release(keyOf(id), roles)
+}
+
+func (f *Store) release(key string, roles []protocol.Role) {
 	if len(roles) == 0 {
-		for r := range f.stored[id] {
-			roles = append(roles, r)
-		}
+		roles = slices.Collect(maps.Keys(f.stored[key]))
 	}
 	for _, r := range roles {
-		if f.stored[id][r] {
-			f.Notify("FDSTOREREMOVE=1\nFDNAME=" + storeName(id, r))
-			delete(f.stored[id], r)
+		if name := f.stored[key][r]; name != "" {
+			f.Notify("FDSTOREREMOVE=1\nFDNAME=" + name)
+			delete(f.stored[key], r)
 		}
 	}
-	if len(f.stored[id]) == 0 {
-		delete(f.stored, id)
+	if len(f.stored[key]) == 0 {
+		delete(f.stored, key)
 	}
 }
 
@@ -140,49 +131,53 @@ func (f *Store) Release(id string, roles ...protocol.Role) {
 func (f *Store) Handed(id string) map[protocol.Role]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	m := f.given[id]
-	delete(f.given, id)
+	m := f.given[keyOf(id)]
+	delete(f.given, keyOf(id))
 	return m
 }
 
 // Discard closes what belongs to no container any more.
 func (f *Store) Discard() {
 	f.mu.Lock()
-	var ids []string
-	for id, m := range f.given {
+	defer f.mu.Unlock()
+	for key, m := range f.given {
 		for _, fd := range m {
 			unix.Close(fd)
 		}
-		ids = append(ids, id)
+		f.release(key, nil)
 	}
 	f.given = map[string]map[protocol.Role]int{}
-	f.mu.Unlock()
-	for _, id := range ids {
-		f.Release(id)
-	}
 }
 
-// List is what the service manager has, for the next image of this program.
-func (f *Store) List() map[string][]protocol.Role {
+// List is what the service manager has, for the next image of this program: names by key.
+func (f *Store) List() map[string][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	m := map[string][]protocol.Role{}
-	for id, roles := range f.stored {
-		for r := range roles {
-			m[id] = append(m[id], r)
-		}
+	m := map[string][]string{}
+	for key, names := range f.stored {
+		m[key] = slices.Sorted(maps.Values(names))
 	}
 	return m
 }
 
-// Restore takes over what List returned before an upgrade.
-func (f *Store) Restore(stored map[string][]protocol.Role) {
+// Restore takes over what List returned before an upgrade, also of a version that listed roles by ID.
+func (f *Store) Restore(stored map[string][]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for id, roles := range stored {
-		f.stored[id] = map[protocol.Role]bool{}
-		for _, r := range roles {
-			f.stored[id][r] = true
+	for id, names := range stored {
+		for _, name := range names {
+			if key, role, ok := parseName(name); ok {
+				f.note(key, role, name)
+			} else {
+				f.note(keyOf(id), protocol.Role(name), longPrefix+id+"."+name)
+			}
 		}
 	}
+}
+
+func (f *Store) note(key string, role protocol.Role, name string) {
+	if f.stored[key] == nil {
+		f.stored[key] = map[protocol.Role]string{}
+	}
+	f.stored[key][role] = name
 }

@@ -59,7 +59,7 @@ func TestTheServiceManagerHears(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Keep(&protocol.Packet{ID: "c1", Roles: []protocol.Role{protocol.RoleStdout}, FDs: []int{int(r.Fd())}})
-		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName("c1", protocol.RoleStdout), 1) {
+		for _, fd := range hear("FDSTORE=1\nFDPOLL=0\nFDNAME="+nameOf(keyOf("c1"), protocol.RoleStdout), 1) {
 			if _, err := w.WriteString("x"); err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestTheServiceManagerHears(t *testing.T) {
 			unix.Close(fd)
 		}
 		f.Release("c1")
-		hear("FDSTOREREMOVE=1\nFDNAME="+storeName("c1", protocol.RoleStdout), 0)
+		hear("FDSTOREREMOVE=1\nFDNAME="+nameOf(keyOf("c1"), protocol.RoleStdout), 0)
 		r.Close()
 		w.Close()
 	}
