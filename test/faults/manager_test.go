@@ -99,6 +99,9 @@ func (m *manager) told(message string, files []*os.File) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	name := said["FDNAME"]
+	if name != "" {
+		fmt.Fprintf(m.log, "the service manager: stored %s, removed %s, %d files, name %s\n", said["FDSTORE"], said["FDSTOREREMOVE"], len(files), name)
+	}
 	if said["FDSTORE"] == "1" {
 		for _, file := range files {
 			m.stored = append(m.stored, storedFile{name, file})
@@ -189,6 +192,7 @@ func (m *manager) start() (*exec.Cmd, error) {
 		return nil, err
 	}
 	m.pid = cmd.Process.Pid
+	fmt.Fprintf(m.log, "the service manager: started keeper %d with %d files: %s\n", m.pid, len(names), strings.Join(names, " "))
 	return cmd, nil
 }
 

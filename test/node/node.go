@@ -424,10 +424,15 @@ func (n *Node) wait(ctx context.Context, good func([]*cri.RuntimeCondition) erro
 	}
 }
 
+// Logs are the paths of the daemon's log and the keeper's.
+func (n *Node) Logs() []string {
+	return []string{n.DaemonLog, filepath.Join(n.State, "keeper", "keeper.log")}
+}
+
 // LogTail is the end of what daemon and keeper have said.
 func (n *Node) LogTail() string {
 	var tails strings.Builder
-	for _, path := range []string{n.DaemonLog, filepath.Join(n.State, "keeper", "keeper.log")} {
+	for _, path := range n.Logs() {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			fmt.Fprintln(&tails, err)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,10 @@ import (
 
 	"berth/test/node"
 )
+
+// EnvLogs is a directory that gets the whole logs of the daemon and the keeper of a test that failed, in a directory named after
+// the test and the time. Unset: only their ends are printed.
+const EnvLogs = "BERTH_TEST_LOGS"
 
 // EnvRuntime chooses the runtime under test: berth, or containerd.
 const EnvRuntime = "BERTH_TEST_RUNTIME"
@@ -114,12 +120,37 @@ func Start(t testing.TB, o node.Options) *node.Node {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("daemon and keeper said last:\n%s", n.LogTail())
+			keepLogs(t, n)
 		}
 		if err := end(n); err != nil {
 			t.Error(err)
 		}
 	})
 	return n
+}
+
+// keepLogs copies the logs of a failed test's node to where EnvLogs says.
+func keepLogs(t testing.TB, n *node.Node) {
+	t.Helper()
+	dir := os.Getenv(EnvLogs)
+	if dir == "" {
+		return
+	}
+	dir = filepath.Join(dir, strings.ReplaceAll(t.Name(), "/", "_")+"-"+time.Now().Format("150405"))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Errorf("keep the logs: %v", err)
+		return
+	}
+	for _, log := range n.Logs() {
+		data, err := os.ReadFile(log)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(log)), data, 0o600)
+		}
+		if err != nil {
+			t.Errorf("keep the logs: %v", err)
+		}
+	}
+	t.Logf("their whole logs are in %s", dir)
 }
 
 func start(o node.Options) (*node.Node, error) {
