@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -23,7 +24,7 @@ const (
 // request would live on when the client is gone, and a command with it.
 type watchedListener struct {
 	net.Listener
-	lingering *lingering
+	open *sessions
 }
 
 func (l watchedListener) Accept() (net.Conn, error) {
@@ -31,23 +32,25 @@ func (l watchedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watchedConn{Conn: conn, lingering: l.lingering, patience: goodbye}
+	w := &watchedConn{Conn: conn, open: l.open, patience: goodbye}
 	w.ctx, w.gone = context.WithCancel(context.Background())
 	return w, nil
 }
 
 type watchedConn struct {
 	net.Conn
-	ctx       context.Context // ends when the connection does
-	gone      context.CancelFunc
-	once      sync.Once
-	lingering *lingering
+	ctx  context.Context // ends when the connection does
+	gone context.CancelFunc
+	once sync.Once // for close
+	open *sessions
 
 	reading sync.Mutex // one reader at a time
 
 	mu       sync.Mutex
 	closed   bool          // nobody but linger reads any more
 	patience time.Duration // with a client that takes nothing of what is left
+	counted  bool          // among the sessions
+	spared   func() bool   // ends the wait for the sessions' cut
 }
 
 func (c *watchedConn) Read(p []byte) (int, error) {
@@ -94,32 +97,56 @@ func (c *watchedConn) isClosed() bool {
 	return c.closed
 }
 
+// takenOver is called when the HTTP server has given the connection to a handler: the server's end waits for it from then on, and closes
+// it when it has no more patience. A handler can return before its connection is closed: SPDY closes it later.
+func (c *watchedConn) takenOver() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	if c.counted = c.open.join(); c.counted {
+		c.spared = context.AfterFunc(c.open.cut, func() {
+			c.be(goodbye)
+			c.Close()
+		})
+	}
+}
+
 // Close ends the connection, and leaves a client the time that it needs to take what was written: the kernel still has up to some
 // megabytes of it. A socket that is closed resets the connection when the client sends something then, such as one of its pings, and the
 // end of a command's output would be lost to a client that reads slowly.
-func (c *watchedConn) Close() error {
+func (c *watchedConn) Close() (err error) {
 	c.gone()
-	tcp, ok := c.Conn.(*net.TCPConn)
-	if !ok {
-		return c.Conn.Close()
+	c.once.Do(func() { err = c.close() })
+	return err
+}
+
+func (c *watchedConn) close() error {
+	c.mu.Lock()
+	c.closed = true
+	patience, spared := c.patience, c.spared
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // whoever reads now gives up
+	counted := c.counted || c.open.join()
+	c.mu.Unlock()
+	if spared != nil {
+		spared()
 	}
-	c.once.Do(func() {
-		c.mu.Lock()
-		c.closed = true
-		patience := c.patience
-		_ = c.Conn.SetReadDeadline(time.Unix(1, 0)) // whoever reads now gives up
-		c.mu.Unlock()
-		if tcp.CloseWrite() != nil {
-			tcp.Close()
-			return
+	tcp, ok := c.Conn.(*net.TCPConn)
+	if !ok || !counted || tcp.CloseWrite() != nil {
+		err := c.Conn.Close()
+		if counted {
+			c.open.leave()
 		}
-		c.lingering.all.Go(func() {
-			defer tcp.Close()
-			c.reading.Lock()
-			defer c.reading.Unlock()
-			linger(c.lingering.cut, tcp, patience)
-		})
-	})
+		return err
+	}
+	go func() {
+		defer c.open.leave()
+		defer tcp.Close()
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		linger(c.open.cut, tcp, patience)
+	}()
 	return nil
 }
 
@@ -130,10 +157,59 @@ func (c *watchedConn) be(patient time.Duration) {
 	c.patience = patient
 }
 
-// lingering are connections that have been closed here and that their clients may still read from.
-type lingering struct {
-	cut context.Context // ends when they are to end too
-	all sync.WaitGroup
+// sessions counts what the server's end waits for: handlers, connections that they have taken over, and connections that have been closed
+// here and that their clients may still read from.
+type sessions struct {
+	cut context.Context // ends when connections are to end too
+
+	mu     sync.Mutex
+	n      int
+	ending bool
+	none   chan struct{} // closed once ending is set and n is zero
+}
+
+// begin counts one more, unless the server ends.
+func (s *sessions) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		return false
+	}
+	s.n++
+	return true
+}
+
+// join counts one more while others are waited for, even if the server ends. Once all of them have left, nobody waits.
+func (s *sessions) join() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending && s.n == 0 {
+		return false
+	}
+	s.n++
+	return true
+}
+
+func (s *sessions) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n--
+	if s.ending && s.n == 0 {
+		close(s.none)
+	}
+}
+
+// end lets no more begin. What it returns is closed when all have left.
+func (s *sessions) end() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ending {
+		s.ending = true
+		if s.n == 0 {
+			close(s.none)
+		}
+	}
+	return s.none
 }
 
 // linger returns when the client has closed its side too, or has taken nothing for as long as patience. It is short once cut has ended.
@@ -177,16 +253,29 @@ type connKey struct{}
 
 // connContext is http.Server.ConnContext: the context of a connection ends with the connection.
 func connContext(ctx context.Context, conn net.Conn) context.Context {
-	if t, ok := conn.(*tls.Conn); ok {
-		conn = t.NetConn()
-	}
-	w, ok := conn.(*watchedConn)
-	if !ok {
+	w := watched(conn)
+	if w == nil {
 		return ctx
 	}
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, connKey{}, w))
 	context.AfterFunc(w.ctx, cancel)
 	return ctx
+}
+
+// connState is http.Server.ConnState.
+func connState(conn net.Conn, state http.ConnState) {
+	if w := watched(conn); w != nil && state == http.StateHijacked {
+		w.takenOver()
+	}
+}
+
+// watched is the connection below conn, which may be TLS'. nil: it is not one of the listener's.
+func watched(conn net.Conn) *watchedConn {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	w, _ := conn.(*watchedConn)
+	return w
 }
 
 // connOf is the connection that a context belongs to, nil if there is none.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
@@ -54,8 +53,7 @@ type Server struct {
 	cancel   context.CancelFunc
 	cut      context.Context // ends a little later: connections are closed then
 	cutOff   context.CancelFunc
-	sessions sync.WaitGroup
-	closed   *lingering
+	open     *sessions
 	serving  chan struct{} // closed when Serve of the HTTP server has returned
 }
 
@@ -87,8 +85,8 @@ func New(cfg Config) (*Server, error) {
 		serving: make(chan struct{}),
 	}
 	s.cut, s.cutOff = context.WithCancel(context.Background())
-	s.closed = &lingering{cut: s.cut}
-	s.listener = watchedListener{listener, s.closed}
+	s.open = &sessions{cut: s.cut, none: make(chan struct{})}
+	s.listener = watchedListener{listener, s.open}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
 	for _, method := range []string{"GET", "POST"} {
@@ -104,6 +102,7 @@ func New(cfg Config) (*Server, error) {
 		ErrorLog:          slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ConnContext:       connContext,
+		ConnState:         connState,
 		// SPDY and WebSocket take over an HTTP/1.1 connection; HTTP/2 has none to take over.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 	}
@@ -138,12 +137,7 @@ const farewell = time.Second
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Close() // streams have left the HTTP server: it closes its listener and idle connections
 	<-s.serving
-	done := make(chan struct{})
-	go func() {
-		s.sessions.Wait()
-		s.closed.all.Wait()
-		close(done)
-	}()
+	done := s.open.end()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -181,6 +175,11 @@ func (s *Server) address(kind string, request any) (string, error) {
 // connection.
 func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *http.Request, R)) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
+		if !s.open.begin() {
+			http.Error(w, "berthd is ending", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.open.leave()
 		stored, ok := s.tokens.take(req.PathValue("token"))
 		request, right := stored.(R)
 		if !ok || !right {
@@ -190,13 +189,8 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 		if conn := connOf(req.Context()); conn != nil {
 			conn.be(s.cfg.IdleTimeout)
 		}
-		s.sessions.Add(1)
-		defer s.sessions.Done()
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
-		// The connection is not the HTTP server's any more once it is taken over: closing it is ours.
-		stop := context.AfterFunc(s.cut, func() { cutOff(req.Context()) })
-		defer stop()
 		handle(ctx, w, req.WithContext(ctx), request)
 	}
 }

@@ -390,10 +390,8 @@ func TestAConnectionDoesNotLingerForEver(t *testing.T) {
 			go e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: pausing(&n, pause)})
 			began := time.Now()
 			time.Sleep(500 * time.Millisecond) // by then the command has ended
-			closed := make(chan struct{})
-			go func() { s.sessions.Wait(); s.closed.all.Wait(); close(closed) }()
 			select {
-			case <-closed:
+			case <-s.open.end():
 			case <-time.After(30 * time.Second):
 				t.Error("it lingers")
 			}
