@@ -1014,7 +1014,7 @@ type ExecRequest struct {
 	ExecId        string                 `protobuf:"bytes,2,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
 	Nonce         string                 `protobuf:"bytes,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	Process       []byte                 `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`                                // the OCI process as JSON
-	Session       string                 `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`                                // whom the terminal and the custody of the exec go to
+	Session       string                 `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`                                // which gets the terminal; any session with escrow gets the exec's pidfd
 	Token         string                 `protobuf:"bytes,6,opt,name=token,proto3" json:"token,omitempty"`                                    // the files: stdin, stdout, stderr as file_roles has them
 	TimeoutNanos  int64                  `protobuf:"varint,7,opt,name=timeout_nanos,json=timeoutNanos,proto3" json:"timeout_nanos,omitempty"` // 0: none
 	Width         uint32                 `protobuf:"varint,8,opt,name=width,proto3" json:"width,omitempty"`
@@ -1622,7 +1622,7 @@ func (x *EndCheckpointRequest) GetNonce() string {
 
 type AdoptRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Row           []byte                 `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"` // as the keeper gave it into custody
+	Row           []byte                 `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"` // as the keeper put it into escrow
 	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -32,8 +32,8 @@ func run() error {
 	flags := flag.NewFlagSet("berth-keeper", flag.ExitOnError)
 	dir := flags.String("dir", "/run/berth/keeper", "the keeper's `directory`: its sockets and table")
 	level := flags.String("log-level", "info", "debug, info, warn or error")
-	custodian := flags.Bool(daemon.CustodianFlag, false, "keep custody of what the keeper in the directory has until another one is there; "+
-		"a keeper that ends starts this by itself")
+	escrowProcess := flags.Bool(daemon.EscrowFlag, false, "hold duplicates of the pipes and pidfds of the keeper in the directory "+
+		"until another keeper has them; a keeper that ends starts this by itself")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	showFormat := flags.Bool("state-format", false, "print the version of the state that an upgrade hands over and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {
@@ -64,8 +64,8 @@ func run() error {
 
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	if *custodian {
-		return keeper.Guard(ctx, keeper.Config{Dir: *dir, Logger: log.With("from", "custodian")}, func() {
+	if *escrowProcess {
+		return keeper.HoldEscrow(ctx, keeper.Config{Dir: *dir, Logger: log.With("from", "escrow process")}, func() {
 			fmt.Println("held")
 			os.Stdout.Close()
 		})

@@ -122,7 +122,8 @@ func spoils(r *rand.Rand, files []string) []spoilt {
 	return all
 }
 
-// stopKeeper ends the keeper in order, as a service manager does. It leaves a custodian with the containers' pipes.
+// stopKeeper ends the keeper in order, as a service manager does. It leaves an escrow process with the containers'
+// pipes.
 func stopKeeper(t *testing.T, n *node.Node) {
 	t.Helper()
 	pid, ok := n.KeeperPID()

@@ -258,7 +258,7 @@ func TestKillingBothLeavesNothing(t *testing.T) {
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		// A pod that was on its way when nobody kept custody may end otherwise than it would have.
+		// A pod that was on its way when nothing was in escrow may end otherwise than it would have.
 		if err := n.Restart(nodetest.Context(t)); err != nil {
 			t.Fatal(err)
 		}

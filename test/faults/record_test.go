@@ -214,9 +214,10 @@ func TestWhatHasNoRecordIsEndedAndSaidSo(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives: berthd and the keeper are killed, and with them all custody. One file of a row is
-// spoilt: the container runs on. Both are: what runs of it is ended, with an error in the log, before it is told as ended with 255; one whose
-// end berthd knew keeps its code. It was seen to fail with neither endLost nor endUnlisted, where nothing said what was ended.
+// TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives: berthd and the keeper are killed, and with them all that was in
+// escrow. One file of a row is spoilt: the container runs on. Both are: what runs of it is ended, with an error in the
+// log, before it is told as ended with 255; one whose end berthd knew keeps its code. It was seen to fail with neither
+// endLost nor endUnlisted, where nothing said what was ended.
 func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)

@@ -191,7 +191,7 @@ func TestForgottenContainerIsNotHandedBack(t *testing.T) {
 			case !lost && !errors.Is(err, errdefs.ErrNotFound):
 				t.Errorf("%+v, %v", st, err)
 			case lost && err != nil:
-				t.Errorf("a client's custody does not make good for a table that is lost: %v", err)
+				t.Errorf("what a client has in escrow does not make good for a table that is lost: %v", err)
 			}
 		})
 	}

@@ -19,8 +19,8 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// custodyWait is how long after the answer to Run what comes into custody may take to arrive.
-const custodyWait = 5 * time.Second
+// escrowWait is how long after the answer to Run the container's descriptors may take to arrive in escrow.
+const escrowWait = 5 * time.Second
 
 // Run creates and starts a container. A program that cannot be started is a *StartError. The start goes on if the
 // context ends before it does: Delete ends it.
@@ -55,8 +55,8 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if res.Error != nil {
 		return nil, &StartError{ExitCode: int(res.Error.ExitCode), Message: res.Error.Message}
 	}
-	if !c.cfg.NoCustody {
-		c.awaitCustody(ctx, req.ID)
+	if !c.cfg.NoEscrow {
+		c.awaitEscrow(ctx, req.ID)
 	}
 	result := &RunResult{PID: int(res.Pid), StartedAt: res.StartedAt.AsTime(), Setup: setup(res.Setup)}
 	for _, p := range res.Phases {
@@ -67,19 +67,19 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 
 // room is nil where what is about to start can be kept for the keeper.
 func (c *Client) room(wanted int) error {
-	if c.cfg.NoCustody {
+	if c.cfg.NoEscrow {
 		return nil
 	}
 	return protocol.Room(wanted)
 }
 
-// awaitCustody waits until a container that has started is in custody, so that Input finds it. One that has ended in
+// awaitEscrow waits until a container that has started is in escrow, so that Input finds it. One that has ended in
 // the meantime is not kept.
-func (c *Client) awaitCustody(ctx context.Context, id string) {
-	ctx, cancel := context.WithTimeout(ctx, custodyWait)
+func (c *Client) awaitEscrow(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, escrowWait)
 	defer cancel()
 	for {
-		ok, changed := c.custody.has(id)
+		ok, changed := c.escrow.has(id)
 		if ok {
 			return
 		}
@@ -226,8 +226,8 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	if res.Error != nil {
 		return nil, &StartError{ExitCode: int(res.Error.ExitCode), Message: res.Error.Message}
 	}
-	if !c.cfg.NoCustody {
-		c.custody.began(req.ContainerID + "/" + req.ExecID)
+	if !c.cfg.NoEscrow {
+		c.escrow.began(req.ContainerID + "/" + req.ExecID)
 	}
 	out := &ExecResult{PID: int(res.Pid)}
 	if req.Process.Terminal {
@@ -317,8 +317,8 @@ func (c *Client) WaitExec(ctx context.Context, containerID, execID string) (*Exe
 	if err != nil {
 		return nil, err
 	}
-	if !c.cfg.NoCustody {
-		c.custody.taken(containerID + "/" + execID)
+	if !c.cfg.NoEscrow {
+		c.escrow.taken(containerID + "/" + execID)
 	}
 	return &exit, nil
 }
@@ -358,11 +358,12 @@ func (c *Client) Detach(ctx context.Context, containerID, attachID string) error
 }
 
 // Input is the container's standard input.
-func (c *Client) Input(id string) (*Input, error) { return c.custody.input(id) }
+func (c *Client) Input(id string) (*Input, error) { return c.escrow.input(id) }
 
-// CloseStdin closes custody's and the keeper's ends of a container's input. A terminal has none to close.
+// CloseStdin closes the ends of a container's input that the keeper and this client's escrow have. A terminal has none
+// to close.
 func (c *Client) CloseStdin(ctx context.Context, id string) error {
-	c.custody.release(id, []protocol.Role{protocol.RoleStdin})
+	c.escrow.release(id, []protocol.Role{protocol.RoleStdin})
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.CloseStdin(ctx, &api.ContainerRequest{Id: id})
 		return err

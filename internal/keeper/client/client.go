@@ -30,18 +30,19 @@ type Config struct {
 	Await  bool   // a service manager starts it: where none listens yet, wait for it
 	// Args are further arguments for a keeper that is started.
 	Args []string
-	// NoCustody keeps nothing for the keeper: for tools that look in beside a daemon that does. Input does not work then.
-	NoCustody bool
-	Logger    *slog.Logger
+	// NoEscrow has the keeper put nothing into escrow here: for tools that look in beside a daemon that holds it. Input
+	// does not work then.
+	NoEscrow bool
+	Logger   *slog.Logger
 }
 
-// Client talks to the keeper of one directory and keeps custody of what would be lost with it: when the keeper dies, a
+// Client talks to the keeper of one directory and holds in escrow what would be lost with it: when the keeper dies, a
 // new one is started and everything is handed back. Calls made meanwhile wait for that, as long as their contexts do.
 type Client struct {
 	cfg     Config
 	log     *slog.Logger
 	session string // the same for as long as this client lives
-	custody custody
+	escrow  escrow
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -115,15 +116,15 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		cfg: cfg, log: cfg.Logger, session: rand.Text(), changed: make(chan struct{}),
 		consoles: map[string]*os.File{}, arrived: make(chan struct{}),
 	}
-	if !cfg.NoCustody {
+	if !cfg.NoEscrow {
 		warnOfFewDescriptors(cfg.Logger)
 	}
-	c.custody.init()
+	c.escrow.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	conn, err := c.connect(ctx)
 	if err != nil {
 		c.cancel()
-		c.custody.close()
+		c.escrow.close()
 		return nil, err
 	}
 	c.set(conn, nil)
@@ -141,7 +142,7 @@ func warnOfFewDescriptors(log *slog.Logger) {
 	}
 }
 
-// Close ends the connection. The keeper and all containers go on; custody ends.
+// Close ends the connection. The keeper and all containers go on; what was in escrow here is let go.
 func (c *Client) Close() error {
 	c.cancel()
 	c.mu.Lock()
@@ -151,7 +152,7 @@ func (c *Client) Close() error {
 		conn.close()
 	}
 	c.running.Wait()
-	c.custody.close()
+	c.escrow.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.consoles {
@@ -179,7 +180,7 @@ func (c *Client) supervise(conn *connection) {
 			return
 		}
 		c.set(nil, errors.New("connection broken"))
-		// The sockets break together, and the last things that a dead keeper gave into custody may lie in the other one.
+		// The sockets break together, and the last things that a dead keeper put into escrow may lie in the other one.
 		<-conn.received
 		said := ""
 		for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
@@ -253,7 +254,8 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 			fds.Close()
 		}
 	}()
-	if err := fds.Send(&protocol.Packet{Kind: protocol.Hello, Session: c.session, Custody: !c.cfg.NoCustody}); err != nil {
+	hello := &protocol.Packet{Kind: protocol.Hello, Session: c.session, Escrow: !c.cfg.NoEscrow}
+	if err := fds.Send(hello); err != nil {
 		return nil, err
 	}
 	if d, ok := ctx.Deadline(); ok {
@@ -280,9 +282,9 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	c.mu.Unlock()
 	var back []keepsake
 	if !same && !fresh {
-		back = c.custody.all()
+		back = c.escrow.all()
 	}
-	c.custody.beginSync(same)
+	c.escrow.beginSync(same)
 	c.running.Go(func() { c.receive(conn) })
 	if conn.keeper, err = conn.api.Info(ctx, &api.InfoRequest{}); err != nil {
 		conn.close()
@@ -297,7 +299,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 			return nil, fmt.Errorf("hand back %s: %w", k.id, err)
 		}
 	}
-	if !c.cfg.NoCustody {
+	if !c.cfg.NoEscrow {
 		if _, err := conn.api.Adopted(ctx, &api.Empty{}); err != nil {
 			conn.close()
 			return nil, err
@@ -312,7 +314,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 // handBack gives one container or exec to a keeper that does not know it.
 func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
 	token := rand.Text()
-	there, err := c.custody.lend(k.id, func(roles []protocol.Role, fds []int) error {
+	there, err := c.escrow.lend(k.id, func(roles []protocol.Role, fds []int) error {
 		return conn.fds.Send(&protocol.Packet{Kind: protocol.Files, Token: token, Roles: roles, FDs: fds})
 	})
 	if err != nil || !there { // the keeper has let go of it by itself
@@ -338,15 +340,16 @@ func (c *Client) receive(conn *connection) {
 			return
 		}
 		if p.Cut {
-			c.log.Error("no room for the descriptors that the keeper has sent; they are not in custody", "packet", p.Kind, "id", p.ID, "error", protocol.Room(protocol.RoomForContainer))
+			c.log.Error("no room for the descriptors that the keeper has sent; they are not in escrow",
+				"packet", p.Kind, "id", p.ID, "error", protocol.Room(protocol.RoomForContainer))
 		}
 		switch p.Kind {
 		case protocol.Keep:
-			c.custody.keep(p)
+			c.escrow.keep(p)
 		case protocol.Release:
-			c.custody.release(p.ID, p.Roles)
+			c.escrow.release(p.ID, p.Roles)
 		case protocol.Synced:
-			c.custody.endSync()
+			c.escrow.endSync()
 		case protocol.Console:
 			c.takeConsole(p)
 		}

@@ -34,7 +34,7 @@ func TestAKeeperLeavesNoCoreFile(t *testing.T) {
 		}
 		n := &node{TB: t, program: binary, dir: dir, root: rootfs(t)}
 		n.until("it answers", func() bool {
-			client, err := keeper.Connect(n.ctx(), keeper.Config{Dir: dir, NoCustody: true})
+			client, err := keeper.Connect(n.ctx(), keeper.Config{Dir: dir, NoEscrow: true})
 			if err != nil {
 				return false
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 // Whenever a keeper is killed, its successor has in the log what the dead one had read: lines that come in pieces, a terminal's, and those
-// of a container that writes as fast as it can. With buffers that are not given into custody all three are seen to lose.
+// of a container that writes as fast as it can. With buffers that are not put into escrow all three are seen to lose.
 func TestKeeperKilledLosesNoOutput(t *testing.T) {
 	n := start(t)
 	rounds, lines := 6, 3000000

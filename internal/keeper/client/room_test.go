@@ -82,7 +82,8 @@ func TestKeeperWithFewDescriptors(t *testing.T) {
 
 // A client that may open few descriptors starts no more than it can keep for the keeper, and hands all of that back.
 //
-// Seen to fail without its question for room: starts waited for seconds for what had not arrived, and then succeeded without custody.
+// Seen to fail without its question for room: starts waited for seconds for what had not arrived, and then succeeded
+// with nothing in escrow.
 func TestClientWithFewDescriptors(t *testing.T) {
 	n := start(t)
 	open, err := os.ReadDir("/proc/self/fd")

@@ -28,8 +28,9 @@ var spoil = map[string]func(path string) error{
 	"deleted": os.Remove,
 }
 
-// One of the two files of a row is spoilt while nobody has custody: the container is found, with its process or its exit code, and the rows
-// are whole again. Seen to fail with rows in one file, and, for a flipped byte, without their seal.
+// One of the two files of a row is spoilt while nothing is in escrow: the container is found, with its process or its
+// exit code, and the rows are whole again. Seen to fail with rows in one file, and, for a flipped byte, without their
+// seal.
 func TestASpoiltRowCostsNothing(t *testing.T) {
 	n := start(t)
 	n.run(n.request("ends", "sh", "-c", "exit 7"))
@@ -67,13 +68,13 @@ func TestASpoiltRowCostsNothing(t *testing.T) {
 	n.delete("ends")
 }
 
-// Both files of a row are spoilt. Who has custody hands the container back; where nobody has, its processes are ended, and are not left
-// running without anybody who knows them. Seen to fail without endLost.
+// Both files of a row are spoilt. Whoever holds it in escrow hands the container back; where nobody does, its processes
+// are ended, and are not left running without anybody who knows them. Seen to fail without endLost.
 func TestARowThatIsLost(t *testing.T) {
-	for _, custody := range []bool{true, false} {
-		name := "without custody"
-		if custody {
-			name = "with custody"
+	for _, escrow := range []bool{true, false} {
+		name := "without escrow"
+		if escrow {
+			name = "with escrow"
 		}
 		t.Run(name, func(t *testing.T) {
 			n := start(t)
@@ -87,7 +88,7 @@ func TestARowThatIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			pid := n.pid()
-			if !custody {
+			if !escrow {
 				n.client.Close()
 			}
 			// The client starts another as soon as this one is gone: it is stopped, spoilt and killed.
@@ -100,7 +101,7 @@ func TestARowThatIsLost(t *testing.T) {
 				}
 			}
 			n.end(pid, unix.SIGKILL)
-			if custody {
+			if escrow {
 				n.until("it is handed back", func() bool {
 					now, err := n.client.Status(n.ctx(), "a")
 					return err == nil && now.State == keeper.StateRunning && now.PID == st.PID

@@ -290,7 +290,7 @@ func TestAKeeperThatIsTooOldIsNotAsked(t *testing.T) {
 			}
 		}
 	}()
-	client, err := keeper.Connect(t.Context(), keeper.Config{Dir: dir, NoCustody: true})
+	client, err := keeper.Connect(t.Context(), keeper.Config{Dir: dir, NoEscrow: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -426,7 +426,7 @@ func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
 	}
 }
 
-// What a call has been told of is in custody: the keeper may die at once.
+// What a call has been told of is in escrow: the keeper may die at once.
 func TestKeeperKilledRightAfterItsAnswer(t *testing.T) {
 	n := start(t)
 	n.run(n.request("idle", "sleep", "1000"))
@@ -478,7 +478,7 @@ func TestKeeperAndClientKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.client.Close() // custody is gone
+	n.client.Close() // and with it the escrow
 	n.end(pid, unix.SIGKILL)
 	if err := unix.Kill(dies.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -517,7 +517,7 @@ func TestClientComesAndGoes(t *testing.T) {
 	for range 3 {
 		n.client.Close()
 		n.client = n.connect()
-		n.until("custody is there", func() bool {
+		n.until("the exec is in escrow", func() bool {
 			in, err := n.client.Input("a")
 			if err == nil {
 				in.File.Close()

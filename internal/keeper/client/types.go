@@ -165,7 +165,7 @@ type AttachRequest struct {
 	Stdin bool
 }
 
-// Input is the container's standard input, as custody has it: with a terminal File is the terminal's master (resize it
+// Input is the container's standard input, as it is in escrow: with a terminal File is the terminal's master (resize it
 // with TIOCSWINSZ), else the write end of a pipe. The caller owns File.
 type Input struct {
 	File     *os.File

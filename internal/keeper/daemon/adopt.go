@@ -26,7 +26,7 @@ import (
 const adoptGrace = 10 * time.Second
 
 // adoption goes on with the containers of a keeper that has died: by the table that this one finds, by what the service
-// manager hands back, and by what berthd and a custodian hand back.
+// manager hands back, and by what berthd and an escrow process hand back.
 type adoption struct {
 	s    *Server
 	bare bool // the table was not there when this keeper came: what is handed back may be new to it
@@ -75,14 +75,14 @@ func (a *adoption) inherit() error {
 			a.watchOrphan(c, -1)
 		}
 	}
-	if s.custody.store != nil {
+	if s.escrow.store != nil {
 		for _, c := range s.containers.all() {
-			if files := s.custody.store.Handed(c.id); files != nil {
+			if files := s.escrow.store.Handed(c.id); files != nil {
 				a.adoptFiles(c, files)
-				s.custody.give(c) // what an earlier version did not give
+				s.escrow.put(c) // what an earlier version did not store
 			}
 		}
-		s.custody.store.Discard()
+		s.escrow.store.Discard()
 	}
 	return nil
 }
@@ -156,7 +156,7 @@ func (a *adoption) adopt(js []byte, token string) error {
 			return nil
 		}
 		a.adoptFiles(c, files)
-		s.custody.give(c)
+		s.escrow.put(c)
 		s.events.Publish(c.id)
 		return nil
 	case k.Exec != nil && record.CheckID("exec", k.Exec.ExecID) == nil:
@@ -181,7 +181,7 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 		return c
 	}
 	if lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID); !lives && !a.bare {
-		s.custody.release(r.ID)
+		s.escrow.release(r.ID)
 		return nil
 	}
 	c := s.newContainer(*r)
@@ -260,7 +260,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 		if ok {
 			unix.Close(fd)
 		}
-		s.custody.release(execKey(r.ContainerID, r.ExecID))
+		s.escrow.release(execKey(r.ContainerID, r.ExecID))
 		return err
 	}
 	proc, err := pidfd.New(fd, r.PID, false)
@@ -278,7 +278,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	c.execs[r.ExecID] = p
 	p.arm()
 	c.mu.Unlock()
-	s.custody.giveExec(p)
+	s.escrow.putExec(p)
 	if !r.Held || r.Began {
 		close(p.started)
 		s.watching.Go(func() { p.watch(proc) })
@@ -379,10 +379,10 @@ func (a *adoption) settle() {
 	}
 }
 
-// custodianWaits says whether a custodian of this directory has not handed back all that it has.
-func (a *adoption) custodianWaits() bool {
+// escrowProcessLives says whether an escrow process of this directory has yet to hand things back: it ends when it has.
+func (a *adoption) escrowProcessLives() bool {
 	s := a.s
-	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, protocol.CustodianFile), os.O_RDWR, 0)
+	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, protocol.EscrowFile), os.O_RDWR, 0)
 	if err != nil {
 		return false
 	}
@@ -390,13 +390,13 @@ func (a *adoption) custodianWaits() bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
 }
 
-// settleAfterCustodian settles when the custodians have gone, unless that takes longer than adoptGrace.
-func (a *adoption) settleAfterCustodian() {
-	for a.custodianWaits() {
+// settleAfterEscrowProcess settles when the escrow processes have ended, unless that takes longer than adoptGrace.
+func (a *adoption) settleAfterEscrowProcess() {
+	for a.escrowProcessLives() {
 		if a.isSettled() {
 			return
 		}
-		time.Sleep(custodianLook)
+		time.Sleep(escrowProcessPoll)
 	}
 	a.settle()
 }

@@ -244,7 +244,7 @@ func (c *container) drain() {
 	if out != nil {
 		out.Finish()
 	}
-	c.s.custody.release(c.id)
+	c.s.escrow.release(c.id)
 	c.change(func(r *record.Container) { r.LogDone = true })
 	close(c.flushed)
 }
@@ -263,7 +263,7 @@ func (c *container) signal(sig unix.Signal) error {
 	return nil
 }
 
-// closeStdin closes the keeper's and custody's write ends of the container's input.
+// closeStdin closes the write ends of the container's input, the keeper's own and those in escrow.
 func (c *container) closeStdin() {
 	c.mu.Lock()
 	fd := c.stdin
@@ -272,5 +272,5 @@ func (c *container) closeStdin() {
 	if fd >= 0 {
 		unix.Close(fd)
 	}
-	c.s.custody.release(c.id, protocol.RoleStdin)
+	c.s.escrow.release(c.id, protocol.RoleStdin)
 }

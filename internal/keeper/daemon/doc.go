@@ -7,10 +7,11 @@
 //   - containers.go, container.go: the table, and a container with its pipes and its end
 //   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine does it is chosen in package
 //     runtime/selector
-//   - session.go, delivery.go, custody.go: the clients, the files that they send, and the descriptors that they hold in case this process dies
+//   - session.go, delivery.go, escrow.go: the clients, the files that they send, and the descriptors that they hold in
+//     case this process dies
 //   - adopt.go: going on with the containers of a keeper that has died
 //   - upgrade.go: replacing the program in place, with everything open
-//   - leave.go: an end in order, with a custodian left behind
+//   - leave.go: an end in order, with an escrow process left behind
 //   - podinit.go: the inits of pods
 //
 // Locks: each part has one, and container.mu guards one container. A part calls nothing else with its lock held.

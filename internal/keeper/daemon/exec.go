@@ -112,7 +112,7 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	var forgotten []string
 	defer func() {
 		for _, id := range forgotten {
-			c.s.custody.release(execKey(c.id, id))
+			c.s.escrow.release(execKey(c.id, id))
 		}
 	}()
 	c.mu.Lock()
@@ -258,7 +258,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	close(p.started)
 }
 
-// hold takes over a process that has been started, and returns when it is in custody: whoever is told that it runs can
+// hold takes over a process that has been started, and returns when it is in escrow: whoever is told that it runs can
 // learn its end from the next keeper too. A terminal goes to whoever asked for the exec.
 func (p *process) hold(res runtime.Started, terminal bool, session string) error {
 	c := p.c
@@ -280,11 +280,11 @@ func (p *process) hold(res runtime.Started, terminal bool, session string) error
 	if killed {
 		return errEnded
 	}
-	if err := c.s.custody.giveExec(p).wait(c.log, handoverWait); err != nil {
+	if err := c.s.escrow.putExec(p).wait(c.log, escrowWait); err != nil {
 		if res.Waits {
 			return err
 		}
-		c.log.Warn("an exec runs without custody", "exec", p.row.ExecID, "error", err)
+		c.log.Warn("an exec runs and is not in escrow", "exec", p.row.ExecID, "error", err)
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (p *process) letGo() bool {
 	if proc == nil {
 		return false
 	}
-	c.s.custody.release(execKey(c.id, p.row.ExecID))
+	c.s.escrow.release(execKey(c.id, p.row.ExecID))
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = unix.Wait4(proc.PID(), nil, unix.WNOHANG, nil)
 	proc.Close()

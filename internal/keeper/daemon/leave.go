@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// CustodianFlag makes this program a custodian: see client.Guard.
-const CustodianFlag = "custodian"
+// EscrowFlag makes this program an escrow process: see client.HoldEscrow.
+const EscrowFlag = "custodian"
 
 const (
 	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a node
 	// that is far too busy a program takes many seconds to begin.
-	appointWait = time.Minute     // for a custodian to have everything
+	appointWait = time.Minute     // for an escrow process to have everything
 	leaveWait   = 5 * time.Second // for what is under way
 
-	custodianLook = 10 * time.Millisecond
+	escrowProcessPoll = 10 * time.Millisecond // how often a keeper looks whether it has ended
 )
 
-// leave ends the keeper in order: somebody has custody of what containers need, nothing new begins, and all that was
+// leave ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that was
 // read of their output is in the log.
 func (s *Server) leave() {
 	if err := s.appoint(); err != nil {
-		s.log.Error("nobody but berthd has custody when this keeper is gone", "error", err)
+		s.log.Error("nobody but berthd holds the containers' pipes when this keeper is gone", "error", err)
 	}
 	if !s.gate.Close() {
 		return
@@ -68,13 +68,13 @@ func within(limit time.Duration, wait func()) {
 	}
 }
 
-// appoint starts a custodian, a process that is left behind with duplicates of all pipes and pidfds. berthd may be
-// about to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
+// appoint starts an escrow process, which is left behind with duplicates of all pipes and pidfds. berthd may be about
+// to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
 func (s *Server) appoint() error {
 	if !s.hasKeepsakes() {
 		return nil
 	}
-	cmd := exec.Command(s.cfg.Binary, "--"+CustodianFlag, "--dir", s.cfg.Dir)
+	cmd := exec.Command(s.cfg.Binary, "--"+EscrowFlag, "--dir", s.cfg.Dir)
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	for _, e := range os.Environ() {
@@ -89,7 +89,7 @@ func (s *Server) appoint() error {
 	defer out.Close()
 	s.orphans.Begin() // it is reaped by whoever comes after this process
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start custodian: %w", err)
+		return fmt.Errorf("start escrow process: %w", err)
 	}
 	said := make(chan error, 1)
 	go func() {
@@ -103,9 +103,9 @@ func (s *Server) appoint() error {
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
-		return fmt.Errorf("custodian (process %d): %w", cmd.Process.Pid, errors.Join(err, cmd.Wait()))
+		return fmt.Errorf("escrow process %d: %w", cmd.Process.Pid, errors.Join(err, cmd.Wait()))
 	}
-	s.log.Info("a custodian has everything until the next keeper comes", "process", cmd.Process.Pid)
+	s.log.Info("an escrow process has everything until the next keeper comes", "process", cmd.Process.Pid)
 	return nil
 }
 

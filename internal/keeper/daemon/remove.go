@@ -161,9 +161,9 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	if out != nil {
 		out.Close()
 	}
-	s.custody.release(c.id)
+	s.escrow.release(c.id)
 	for _, p := range execs {
-		s.custody.release(execKey(c.id, p.row.ExecID))
+		s.escrow.release(execKey(c.id, p.row.ExecID))
 	}
 	s.events.Publish(c.id)
 	c.log.Info("container removed")

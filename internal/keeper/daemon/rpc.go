@@ -243,8 +243,8 @@ func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, e
 }
 
 func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
-	if v.s.adoption.custodianWaits() {
-		go v.s.adoption.settleAfterCustodian()
+	if v.s.adoption.escrowProcessLives() {
+		go v.s.adoption.settleAfterEscrowProcess()
 	} else {
 		v.s.adoption.settle()
 	}

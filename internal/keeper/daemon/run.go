@@ -175,7 +175,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	return nil
 }
 
-// hold takes over a process that is all set up but for its program, and returns when it is in custody. So nothing that
+// hold takes over a process that is all set up but for its program, and returns when it is in escrow. So nothing that
 // the program writes is lost with this keeper, nor how it ends. The terminal and the ends are the container's from now
 // on.
 func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
@@ -217,7 +217,7 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	if err := c.s.table.Save(&r); err != nil {
 		return err
 	}
-	return c.s.custody.give(c).wait(c.log, handoverWait)
+	return c.s.escrow.put(c).wait(c.log, escrowWait)
 }
 
 // letGo undoes hold: the process is killed, unless it is dead. It is false where there is nothing to undo.
@@ -230,7 +230,7 @@ func (c *container) letGo() bool {
 	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.held.Cgroups
 	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
 	c.mu.Unlock()
-	c.s.custody.release(c.id)
+	c.s.escrow.release(c.id)
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = proc.Wait()
 	proc.Close()

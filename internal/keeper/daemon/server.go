@@ -58,7 +58,7 @@ type Server struct {
 	sessions   *sessions
 	deliveries *deliveries
 	left       *leftClients
-	custody    *custody
+	escrow     *escrow
 	adoption   *adoption
 
 	runtime  *selector.Selector
@@ -148,7 +148,7 @@ func New(cfg Config) (*Server, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}
-	s.custody = &custody{sessions: s.sessions, store: fdstore.Open(s.log)}
+	s.escrow = &escrow{sessions: s.sessions, store: fdstore.Open(s.log)}
 
 	saved, err := savedState()
 	if err != nil {
@@ -198,8 +198,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	if s.custody.store != nil {
-		s.custody.store.Notify("READY=1")
+	if s.escrow.store != nil {
+		s.escrow.store.Notify("READY=1")
 	}
 	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation, "image", s.identity.image)
 	time.AfterFunc(adoptGrace, s.adoption.settle)

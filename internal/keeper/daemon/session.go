@@ -19,9 +19,9 @@ import (
 
 // session is one client's connection for descriptors.
 type session struct {
-	id      string
-	custody bool
-	conn    *protocol.Conn
+	id     string
+	escrow bool
+	conn   *protocol.Conn
 
 	mu      sync.Mutex
 	queue   []queued
@@ -121,7 +121,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	ses := &session{id: hello.Session, custody: hello.Custody, conn: conn, wake: make(chan struct{}, 1), sending: true}
+	ses := &session{id: hello.Session, escrow: hello.Escrow, conn: conn, wake: make(chan struct{}, 1), sending: true}
 	// It is there before its client can call: what those calls send waits in the queue, behind the welcome.
 	old := s.sessions.add(ses)
 	if old != nil {
@@ -134,8 +134,8 @@ func (s *Server) serveSession(c *net.UnixConn) {
 	ses.sending = false
 	ses.mu.Unlock()
 	go ses.send()
-	if ses.custody {
-		s.custody.giveAll(ses, s.containers)
+	if ses.escrow {
+		s.escrow.putAll(ses, s.containers)
 	}
 	for {
 		p, err := conn.Receive()
@@ -158,7 +158,7 @@ func (s *Server) serveSession(c *net.UnixConn) {
 func (ses *session) push(p *protocol.Packet) <-chan error {
 	q := queued{p, make(chan error, 1)}
 	ses.mu.Lock()
-	// Without a switch to another goroutine and back: an exec waits until it is in custody.
+	// Without a switch to another goroutine and back: an exec waits until it is in escrow.
 	if !ses.closed && !ses.sending && len(ses.queue) == 0 {
 		if sent, err := ses.conn.TrySend(p); sent || err != nil {
 			ses.mu.Unlock()

@@ -174,8 +174,8 @@ func (u *upgrade) freeze() (*savedServer, []int, error) {
 		saved.Containers = append(saved.Containers, sc)
 		fds = append(fds, more...)
 	}
-	if s.custody.store != nil {
-		saved.Stored = s.custody.store.List()
+	if s.escrow.store != nil {
+		saved.Stored = s.escrow.store.List()
 	}
 	return saved, fds, nil
 }
@@ -417,8 +417,8 @@ func (u *upgrade) restore(saved *savedServer) (err error) {
 	if s.sockets.fds, err = listener(saved.FDs); err != nil {
 		return fmt.Errorf("restore %s: %w", protocol.FDsSocket, err)
 	}
-	if s.custody.store != nil {
-		s.custody.store.Restore(saved.Stored)
+	if s.escrow.store != nil {
+		s.escrow.store.Restore(saved.Stored)
 	}
 	sessions := map[string]bool{}
 	for i := range saved.Containers {

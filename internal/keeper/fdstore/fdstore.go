@@ -15,7 +15,7 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// Store is systemd's file descriptor store (sd_pid_notify_with_fds(3)): custody for the time when berthd and keeper
+// Store is systemd's file descriptor store (sd_pid_notify_with_fds(3)): an escrow for the time when berthd and keeper
 // are both gone. The unit sets FileDescriptorStoreMax=.
 type Store struct {
 	path string

@@ -3,5 +3,5 @@
 //
 // Descriptors go over fds.sock, a SOCK_SEQPACKET socket, as packets of JSON with SCM_RIGHTS. A client opens it first,
 // says hello, and is welcomed with the keeper's generation. From then on either side sends packets: the client the
-// files that an RPC refers to by a token, the keeper terminals and what it gives into custody.
+// files that an RPC refers to by a token, the keeper terminals and what it puts into escrow.
 package protocol

@@ -17,13 +17,13 @@ import (
 type Kind string
 
 const (
-	Hello   Kind = "hello"   // client: Session, Custody
+	Hello   Kind = "hello"   // client: Session, Escrow
 	Welcome Kind = "welcome" // keeper: Generation
 	Files   Kind = "files"   // client: Token, and the files in the order of Roles
 	Console Kind = "console" // keeper: ID is container/exec, and the terminal's master
-	Keep    Kind = "keep"    // keeper: into custody, ID, Row and the files in the order of Roles
+	Keep    Kind = "keep"    // keeper: into escrow, ID, Row and the files in the order of Roles
 	Release Kind = "release" // keeper: ID and Roles are not to be kept any more; no Roles: all of ID
-	Synced  Kind = "synced"  // keeper: all rows of its table have been given into custody
+	Synced  Kind = "synced"  // keeper: all rows of its table have been put into escrow
 )
 
 // Role says what a descriptor is of its container or exec.
@@ -31,7 +31,7 @@ type Role string
 
 const (
 	RoleStdin   Role = "stdin"   // the write end
-	RoleStdout  Role = "stdout"  // in custody the read end, for an exec the process's own
+	RoleStdout  Role = "stdout"  // in escrow the read end, for an exec the process's own
 	RoleStderr  Role = "stderr"  //
 	RoleConsole Role = "console" // a terminal's master
 	RolePidfd   Role = "pidfd"
@@ -46,7 +46,7 @@ const (
 type Packet struct {
 	Kind       Kind            `json:"kind"`
 	Session    string          `json:"session,omitempty"`
-	Custody    bool            `json:"custody,omitempty"`
+	Escrow     bool            `json:"custody,omitempty"`
 	Generation string          `json:"generation,omitempty"`
 	Token      string          `json:"token,omitempty"`
 	ID         string          `json:"id,omitempty"`

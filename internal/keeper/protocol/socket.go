@@ -16,8 +16,8 @@ const (
 	FDsSocket = "fds.sock"
 	LockFile  = "lock"
 	LogFile   = "keeper.log"
-	// CustodianFile is locked, shared, by whoever keeps custody of the directory's keeper for the next one.
-	CustodianFile = "custodian"
+	// EscrowFile is locked, shared, by the escrow processes of the directory, until they have handed everything back.
+	EscrowFile = "custodian"
 )
 
 // maxSocketPath is the longest path that fits sockaddr_un (unix(7)).

@@ -18,7 +18,7 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// Container is a container as it is written to disk and given into custody: what another keeper needs to go on.
+// Container is a container as it is written to disk and put into escrow: what another keeper needs to go on.
 type Container struct {
 	ID      string `json:"id"`
 	Nonce   string `json:"nonce"` // of the call that ran it
@@ -45,7 +45,7 @@ type Container struct {
 	Setup  protocol.Setup       `json:"setup,omitzero"`
 
 	State protocol.State `json:"state"`
-	// Held: all is set up and in custody, and the runtime has yet to let the program begin.
+	// Held: all is set up and in escrow, and the runtime has yet to let the program begin.
 	Held bool `json:"held,omitempty"`
 	// Waits is the command line of the process while it is held, unless that is a stage.
 	Waits      string    `json:"waits,omitempty"`
@@ -121,7 +121,7 @@ type Exec struct {
 	ContainerID string `json:"containerID"`
 	ExecID      string `json:"execID"`
 	Nonce       string `json:"nonce"`
-	// Held: the process is in custody, and its program has yet to begin, unless custody says that it Began.
+	// Held: the process is in escrow, and its program has yet to begin, unless its holder says that it Began.
 	Held  bool   `json:"held,omitempty"`
 	Began bool   `json:"began,omitempty"`
 	PID   int    `json:"pid"`
@@ -148,7 +148,7 @@ func (r *Exec) Left() (time.Duration, bool) {
 	return time.Until(r.Deadline), !r.Deadline.IsZero()
 }
 
-// Kept is what a packet that gives something into custody holds.
+// Kept is the record in a packet that puts something into escrow.
 type Kept struct {
 	Container *Container `json:"container,omitempty"`
 	Exec      *Exec      `json:"exec,omitempty"`

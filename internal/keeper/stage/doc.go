@@ -13,8 +13,8 @@
 //     in the order in which a host's resource is given up only when it is needed no more.
 //   - The last stage of what libcontainer has set up (Finish), where the container is one that Begin does not know.
 //
-// The first two wait when all is done, so that the keeper can give the process into custody before its program begins; they end if the
-// keeper does.
+// The first two wait when all is done, so that the keeper can put the process into escrow before its program begins;
+// they end if the keeper does.
 //
 // On cgroup v1 a process writes to a hierarchy's tasks file itself: the move of a thread by itself does not wait for all
 // processors, as that of a process by another one does. On v2 it is born into its cgroup.

@@ -285,7 +285,8 @@ func TestPodsOutliveTheServices(t *testing.T) {
 		t.Fatalf("a stop of the services has ended a container: %v", err)
 	}
 	must(t, "systemctl", "start", "berth-keeper", "berthd")
-	lives(t, c, started, pid) // a custodian had the pipes; this systemd may be one that lets go of them (before version 254)
+	// An escrow process had the pipes: this systemd may be one that forgets them (before version 254).
+	lives(t, c, started, pid)
 
 	ends := p.Run(nodetest.Sh("exit 7"))
 	if s := ends.WaitExit(); s.ExitCode != 7 {

@@ -51,7 +51,7 @@ func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Co
 }
 
 // restore makes a container from CRIU's images. Its processes go on at once, so what they write before they are in
-// custody is in their pipes.
+// escrow is in their pipes.
 func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 	res := runtime.Started{Console: -1, Setup: protocol.Setup{
 		Engine: protocol.EngineCRIU, ExecEngine: protocol.EngineLibcontainer, ExecReason: l.Reason,

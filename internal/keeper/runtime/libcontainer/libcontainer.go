@@ -175,7 +175,7 @@ func (e *Engine) begin(
 	if err := l.Hold(res); err != nil {
 		return err
 	}
-	l.Phases.End("custody")
+	l.Phases.End("escrow")
 	if err := lib.Exec(); err != nil {
 		return err
 	}

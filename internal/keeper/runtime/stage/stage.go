@@ -205,7 +205,7 @@ func (s *start) hold(res runtime.Started) error {
 		return err
 	}
 	s.process.Disown()
-	s.l.Phases.End("custody")
+	s.l.Phases.End("escrow")
 	return nil
 }
 

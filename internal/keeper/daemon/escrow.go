@@ -16,10 +16,10 @@ import (
 	"berth/internal/keeper/record"
 )
 
-// noRoom is why something cannot be given into custody: this process can open no more descriptors.
+// noRoom is the reason why something cannot be put into escrow: this process can open no more descriptors.
 type noRoom struct{ err error }
 
-func (e noRoom) Error() string { return "give into custody: duplicate a descriptor: " + e.err.Error() }
+func (e noRoom) Error() string { return "put into escrow: duplicate a descriptor: " + e.err.Error() }
 
 func (e noRoom) Unwrap() error { return errdefs.ErrResourceExhausted }
 
@@ -33,13 +33,13 @@ func addDuplicate(p *protocol.Packet, r protocol.Role, fd int) error {
 	return nil
 }
 
-// heldRoles are the names in custody of what a stream's pump holds; a terminal's are those of standard output.
+// heldRoles are the names in escrow of what a stream's pump holds; a terminal's are those of standard output.
 var heldRoles = map[logpump.Stream]map[logpump.Role]protocol.Role{
 	logpump.Stdout: {logpump.Memory: protocol.RoleStdoutMemory, logpump.Relay: protocol.RoleStdoutRelay},
 	logpump.Stderr: {logpump.Memory: protocol.RoleStderrMemory, logpump.Relay: protocol.RoleStderrRelay},
 }
 
-// keepsake is the container as it goes into custody, nil if there is nothing to keep. The descriptors are duplicates.
+// keepsake is the container as it goes into escrow, nil if there is nothing to keep. The descriptors are duplicates.
 // It is all or noRoom: output that nobody else holds would be lost without a word.
 func (c *container) keepsake() (_ *protocol.Packet, err error) {
 	c.mu.Lock()
@@ -95,21 +95,22 @@ func (p *process) keepsake() (_ *protocol.Packet, err error) {
 	return k, err
 }
 
-// execKey names an exec in custody; no container's ID has a slash.
+// execKey names an exec in escrow; no container's ID has a slash.
 func execKey(container, exec string) string { return container + "/" + exec }
 
-// handover is what is on its way into custody, of each custodian.
-type handover []<-chan error
+// pending is what is on its way into escrow: a channel for each holder,
+// which gets nil when the kernel has it for that holder.
+type pending []<-chan error
 
-// handoverWait bounds how long a custodian that takes things slowly can delay what others start. One that takes nothing
-// is cut off before (see protocol.Conn.Send), and counts as gone.
-const handoverWait = 3 * protocol.SendTimeout
+// escrowWait bounds how long a holder that takes things slowly can delay a start. A holder that takes nothing is cut
+// off before (see protocol.Conn.Send), and counts as gone.
+const escrowWait = 3 * protocol.SendTimeout
 
-// wait returns when the kernel has it all: from then on it outlives this process. Where all custodians have gone, as
+// wait returns when the kernel has it all: from then on it outlives this process. Where all holders have gone, as
 // with a berthd that is killed, there is nobody to wait for, and whoever comes next is given everything. The error says
-// that there are some and that none has it.
-func (h handover) wait(log *slog.Logger, wait time.Duration) error {
-	if len(h) == 0 {
+// that there are holders and that none has taken it.
+func (sent pending) wait(log *slog.Logger, wait time.Duration) error {
+	if len(sent) == 0 {
 		return nil
 	}
 	limit := time.NewTimer(wait)
@@ -118,13 +119,13 @@ func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 	var full noRoom
 	taken, late := 0, 0
 	over := limit.C
-	for _, sent := range h {
+	for _, one := range sent {
 		var err error
 		select {
-		case err = <-sent:
+		case err = <-one:
 		default:
 			select {
-			case err = <-sent:
+			case err = <-one:
 			case <-over:
 				over = closed
 				late++
@@ -143,9 +144,9 @@ func (h handover) wait(log *slog.Logger, wait time.Duration) error {
 		return full
 	case taken > 0 && late == 0 && gone == nil:
 	case taken > 0 || late == 0:
-		log.Warn("not all who have custody have taken it", "taken", taken, "late", late, "error", gone)
+		log.Warn("not all holders of the escrow have taken it", "taken", taken, "late", late, "error", gone)
 	default:
-		return fmt.Errorf("nobody has taken custody within %v: %w", wait, errdefs.ErrUnavailable)
+		return fmt.Errorf("nobody has taken it into escrow within %v: %w", wait, errdefs.ErrUnavailable)
 	}
 	return nil
 }
@@ -157,43 +158,43 @@ var closed = func() <-chan time.Time {
 	return c
 }()
 
-// custody gives what must outlive this process to others: to the sessions that ask for it, and to the service manager.
-type custody struct {
+// escrow gives what must outlive this process to others: to the sessions that ask for it, and to the service manager.
+type escrow struct {
 	sessions *sessions
 	store    *fdstore.Store // nil: there is no service manager
 }
 
-// custodians are the sessions that keep things.
-func (k *custody) custodians() []*session {
-	return slices.DeleteFunc(k.sessions.all(), func(ses *session) bool { return !ses.custody })
+// holders are the sessions that hold things in escrow: berthd's, and that of an escrow process.
+func (e *escrow) holders() []*session {
+	return slices.DeleteFunc(e.sessions.all(), func(ses *session) bool { return !ses.escrow })
 }
 
-// give gives a container, or what is left of it, into custody everywhere.
-func (k *custody) give(c *container) (h handover) {
-	for _, ses := range k.custodians() {
-		h = h.push(ses, c.keepsake)
+// put puts a container, or what is left of it, into escrow everywhere.
+func (e *escrow) put(c *container) (sent pending) {
+	for _, ses := range e.holders() {
+		sent = sent.push(ses, c.keepsake)
 	}
-	if k.store != nil {
+	if e.store != nil {
 		switch p, err := c.keepsake(); {
 		case err != nil:
-			h = append(h, failed(err))
+			sent = append(sent, failed(err))
 		case p != nil:
-			k.store.Keep(p)
+			e.store.Keep(p)
 			p.CloseFiles()
 		}
 	}
-	return h
+	return sent
 }
 
 // push sends what there is to keep, if anything, to a session.
-func (h handover) push(ses *session, keepsake func() (*protocol.Packet, error)) handover {
+func (sent pending) push(ses *session, keepsake func() (*protocol.Packet, error)) pending {
 	switch p, err := keepsake(); {
 	case err != nil:
-		return append(h, failed(err))
+		return append(sent, failed(err))
 	case p != nil:
-		return append(h, ses.push(p))
+		return append(sent, ses.push(p))
 	}
-	return h
+	return sent
 }
 
 // failed is the outcome of what could not even be tried.
@@ -203,21 +204,21 @@ func failed(err error) <-chan error {
 	return c
 }
 
-// giveExec gives an exec into custody. Whoever keeps it lets go of it when the end has been asked for; else it is
-// released when this keeper forgets it.
-func (k *custody) giveExec(p *process) (h handover) {
-	for _, ses := range k.custodians() {
-		h = h.push(ses, p.keepsake)
+// putExec puts an exec into escrow. A holder drops it when its exit status has been asked for; else it is released when
+// this keeper forgets it.
+func (e *escrow) putExec(p *process) (sent pending) {
+	for _, ses := range e.holders() {
+		sent = sent.push(ses, p.keepsake)
 	}
-	return h
+	return sent
 }
 
-// giveAll gives the whole table to a session that has just come, one thing after another: all at once would take as
+// putAll gives the whole table to a session that has just come, one thing after another: all at once would take as
 // many descriptors again as this process has.
-func (k *custody) giveAll(ses *session, table *containers) {
+func (e *escrow) putAll(ses *session, table *containers) {
 	give := func(log *slog.Logger, keepsake func() (*protocol.Packet, error)) {
-		if err := handover(nil).push(ses, keepsake).wait(log, handoverWait); err != nil {
-			log.Error("give into custody", "error", err)
+		if err := pending(nil).push(ses, keepsake).wait(log, escrowWait); err != nil {
+			log.Error("put into escrow", "error", err)
 		}
 	}
 	for _, c := range table.all() {
@@ -235,12 +236,12 @@ func (k *custody) giveAll(ses *session, table *containers) {
 	ses.push(&protocol.Packet{Kind: protocol.Synced})
 }
 
-// release ends custody of some roles of a container or exec, or of all of it.
-func (k *custody) release(id string, roles ...protocol.Role) {
-	for _, ses := range k.custodians() {
+// release has all holders close some descriptors of a container or exec, or all of them.
+func (e *escrow) release(id string, roles ...protocol.Role) {
+	for _, ses := range e.holders() {
 		ses.push(&protocol.Packet{Kind: protocol.Release, ID: id, Roles: roles})
 	}
-	if k.store != nil {
-		k.store.Release(id, roles...)
+	if e.store != nil {
+		e.store.Release(id, roles...)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	keeper "berth/internal/keeper/client"
 )
 
-// custodians are the processes that have custody for the keepers of a directory.
-func (n *node) custodians() (pids []int) {
+// escrowProcesses are the PIDs of the escrow processes that the keepers of a directory have left behind.
+func (n *node) escrowProcesses() (pids []int) {
 	n.Helper()
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range lines {
@@ -51,8 +51,8 @@ func TestKeeperAndClientStoppedAtOnce(t *testing.T) {
 		pid := n.pid()
 		n.client.Close()
 		n.end(pid, syscall.SIGTERM)
-		if got := n.custodians(); len(got) != 1 {
-			t.Fatalf("custodians: %v", got)
+		if got := n.escrowProcesses(); len(got) != 1 {
+			t.Fatalf("escrow processes: %v", got)
 		}
 		if round == 0 {
 			if err := os.WriteFile(n.root+"/tmp/flood", nil, 0o644); err != nil {
@@ -61,7 +61,7 @@ func TestKeeperAndClientStoppedAtOnce(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		n.client = n.connect()
-		n.until("the custodian has given everything back", func() bool { return len(n.custodians()) == 0 })
+		n.until("the escrow process has given everything back", func() bool { return len(n.escrowProcesses()) == 0 })
 		at := strings.Count(n.output("stdout", n.logPath("talks")), "\n")
 		n.until("output goes on", func() bool { return strings.Count(n.output("stdout", n.logPath("talks")), "\n") > at+50 })
 	}
@@ -105,18 +105,18 @@ func TestKeeperAndClientStoppedAtOnce(t *testing.T) {
 	}
 }
 
-// TestACustodianIsThereOnlyWhileItIsNeeded: a keeper without containers leaves none, a keeper that comes at once takes over
-// without a gap, and one whose directory is removed ends.
-func TestACustodianIsThereOnlyWhileItIsNeeded(t *testing.T) {
+// TestAnEscrowProcessIsThereOnlyWhileItIsNeeded: a keeper without containers leaves none, a keeper that comes at once
+// takes over without a gap, and an escrow process whose directory is removed ends.
+func TestAnEscrowProcessIsThereOnlyWhileItIsNeeded(t *testing.T) {
 	n := start(t)
 	n.end(n.pid(), syscall.SIGTERM)
-	if got := n.custodians(); len(got) > 0 {
-		t.Errorf("custodians of nothing: %v", got)
+	if got := n.escrowProcesses(); len(got) > 0 {
+		t.Errorf("escrow processes that hold nothing: %v", got)
 	}
 	// With a client that stays there are two to give things back.
 	n.run(n.request("a", "sh", "-c", "while [ ! -e /tmp/stop ]; do echo x; usleep 1000; done; exit 4"))
 	n.end(n.pid(), syscall.SIGTERM)
-	n.until("the custodian is gone", func() bool { n.pid(); return len(n.custodians()) == 0 })
+	n.until("the escrow process is gone", func() bool { n.pid(); return len(n.escrowProcesses()) == 0 })
 	if err := os.WriteFile(n.root+"/tmp/stop", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -137,8 +137,8 @@ func TestACustodianIsThereOnlyWhileItIsNeeded(t *testing.T) {
 	pid := other.pid()
 	other.client.Close()
 	other.end(pid, syscall.SIGTERM)
-	if got := other.custodians(); len(got) != 1 {
-		t.Errorf("custodians: %v", got)
+	if got := other.escrowProcesses(); len(got) != 1 {
+		t.Errorf("escrow processes: %v", got)
 	}
 	if err := unix.Kill(st.PID, unix.SIGKILL); err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func TestACustodianIsThereOnlyWhileItIsNeeded(t *testing.T) {
 	if err := os.RemoveAll(other.dir); err != nil {
 		t.Fatal(err)
 	}
-	other.until("the custodian is gone", func() bool { return len(other.custodians()) == 0 })
+	other.until("the escrow process is gone", func() bool { return len(other.escrowProcesses()) == 0 })
 	left, _ := filepath.Glob("/sys/fs/cgroup/*" + other.cgroup)
 	left2, _ := filepath.Glob("/sys/fs/cgroup" + other.cgroup)
 	for _, dir := range append(left, left2...) {

@@ -13,9 +13,9 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// custody is what this process keeps for the keeper: a row and descriptors of every container and exec. The descriptors
+// escrow is what this process holds for the keeper: a row and descriptors of every container and exec. The descriptors
 // are raw numbers: a file of Go's would wake this process at each of a container's writes.
-type custody struct {
+type escrow struct {
 	mu      sync.Mutex
 	items   map[string]*item
 	seen    map[string]bool // named by the keeper since the synchronisation began
@@ -37,26 +37,26 @@ type keepsake struct {
 	row json.RawMessage
 }
 
-func (c *custody) init() {
-	c.items, c.told, c.begun = map[string]*item{}, map[string]bool{}, map[string]bool{}
-	c.changed, c.synced = make(chan struct{}), make(chan struct{})
+func (e *escrow) init() {
+	e.items, e.told, e.begun = map[string]*item{}, map[string]bool{}, map[string]bool{}
+	e.changed, e.synced = make(chan struct{}), make(chan struct{})
 }
 
 // keep takes the packet's descriptors in place of the ones it had.
-func (c *custody) keep(p *protocol.Packet) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || len(p.FDs) != len(p.Roles) {
+func (e *escrow) keep(p *protocol.Packet) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || len(p.FDs) != len(p.Roles) {
 		return
 	}
-	if c.told[p.ID] {
-		delete(c.told, p.ID)
+	if e.told[p.ID] {
+		delete(e.told, p.ID)
 		return
 	}
-	it := c.items[p.ID]
+	it := e.items[p.ID]
 	if it == nil {
 		it = &item{files: map[protocol.Role]int{}}
-		c.items[p.ID] = it
+		e.items[p.ID] = it
 	}
 	it.row = p.Row
 	for i, r := range p.Roles {
@@ -66,23 +66,23 @@ func (c *custody) keep(p *protocol.Packet) {
 		it.files[r] = p.FDs[i]
 	}
 	p.FDs = nil
-	if c.seen != nil {
-		c.seen[p.ID] = true
+	if e.seen != nil {
+		e.seen[p.ID] = true
 	}
-	close(c.changed)
-	c.changed = make(chan struct{})
+	close(e.changed)
+	e.changed = make(chan struct{})
 }
 
 // release drops roles of an item, or all of it.
-func (c *custody) release(id string, roles []protocol.Role) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	it := c.items[id]
+func (e *escrow) release(id string, roles []protocol.Role) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	it := e.items[id]
 	if it == nil {
 		return
 	}
 	if len(roles) == 0 {
-		c.drop(id)
+		e.drop(id)
 		return
 	}
 	for _, r := range roles {
@@ -93,11 +93,11 @@ func (c *custody) release(id string, roles []protocol.Role) {
 	}
 }
 
-// began notes that the program of an exec has begun: the keeper has given it into custody before that.
-func (c *custody) began(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.begun[id] = true
+// began notes that the program of an exec has begun: the keeper has put the exec into escrow before that.
+func (e *escrow) began(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.begun[id] = true
 }
 
 // withBegun is a row of an exec, with what the keeper's answer says of it.
@@ -114,65 +114,65 @@ func withBegun(row json.RawMessage) json.RawMessage {
 	return out
 }
 
-// taken drops an exec whose end the keeper has told. What the keeper gave into custody may come after its answer.
-func (c *custody) taken(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.begun, id)
-	if c.items[id] != nil {
-		c.drop(id)
+// taken drops an exec whose end the keeper has told. What the keeper puts into escrow may arrive after that answer.
+func (e *escrow) taken(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.begun, id)
+	if e.items[id] != nil {
+		e.drop(id)
 	} else {
-		c.told[id] = true
+		e.told[id] = true
 	}
 }
 
-func (c *custody) drop(id string) {
-	for _, fd := range c.items[id].files {
+func (e *escrow) drop(id string) {
+	for _, fd := range e.items[id].files {
 		unix.Close(fd)
 	}
-	delete(c.items, id)
-	delete(c.begun, id)
+	delete(e.items, id)
+	delete(e.begun, id)
 }
 
 // beginSync starts to note what the keeper names. With the same keeper as before, what it does not name until endSync
 // has gone while there was no connection; another one may know less than this process does.
-func (c *custody) beginSync(same bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seen = nil
-	clear(c.told)
+func (e *escrow) beginSync(same bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.seen = nil
+	clear(e.told)
 	if same {
-		c.seen = map[string]bool{}
+		e.seen = map[string]bool{}
 	}
 }
 
-func (c *custody) endSync() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (e *escrow) endSync() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	select {
-	case <-c.synced:
+	case <-e.synced:
 	default:
-		close(c.synced)
+		close(e.synced)
 	}
-	if c.seen == nil {
+	if e.seen == nil {
 		return
 	}
-	for id := range c.items {
-		if !c.seen[id] {
-			c.drop(id)
+	for id := range e.items {
+		if !e.seen[id] {
+			e.drop(id)
 		}
 	}
-	c.seen = nil
+	e.seen = nil
 }
 
 // all is everything, containers before their execs.
-func (c *custody) all() []keepsake {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (e *escrow) all() []keepsake {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	var containers, execs []keepsake
-	for id, it := range c.items {
+	for id, it := range e.items {
 		k := keepsake{id: id, row: it.row}
-		if c.begun[id] {
+		if e.begun[id] {
 			k.row = withBegun(k.row)
 		}
 		if isExec(id) {
@@ -186,10 +186,10 @@ func (c *custody) all() []keepsake {
 
 // lend calls fn with an item's descriptors, which stay open meanwhile: duplicates of all would take as many descriptors again as this
 // process has. It is false where the item has gone.
-func (c *custody) lend(id string, fn func(roles []protocol.Role, fds []int) error) (bool, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	it := c.items[id]
+func (e *escrow) lend(id string, fn func(roles []protocol.Role, fds []int) error) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	it := e.items[id]
 	if it == nil {
 		return false, nil
 	}
@@ -211,18 +211,18 @@ func isExec(id string) bool {
 }
 
 // has says whether an item is there; changed is closed when one arrives.
-func (c *custody) has(id string) (ok bool, changed <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok = c.items[id]
-	return ok, c.changed
+func (e *escrow) has(id string) (ok bool, changed <-chan struct{}) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok = e.items[id]
+	return ok, e.changed
 }
 
 // input duplicates a container's input.
-func (c *custody) input(id string) (*Input, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	it := c.items[id]
+func (e *escrow) input(id string) (*Input, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	it := e.items[id]
 	if it == nil {
 		return nil, fmt.Errorf("input of container %s: %w", id, errdefs.ErrNotFound)
 	}
@@ -240,12 +240,12 @@ func (c *custody) input(id string) (*Input, error) {
 	return &Input{File: newFile(n, "input"), Terminal: terminal}, nil
 }
 
-func (c *custody) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	for id := range maps.Clone(c.items) {
-		c.drop(id)
+func (e *escrow) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	for id := range maps.Clone(e.items) {
+		e.drop(id)
 	}
 }
 

@@ -12,15 +12,16 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// dirLook is how often a custodian looks whether the keeper's directory is still there.
+// dirLook is how often an escrow process looks whether the keeper's directory is still there.
 const dirLook = time.Second
 
-// Guard keeps custody for the time in which there may be neither keeper nor berthd: of all that the keeper in cfg.Dir has,
-// until another one has taken it back, the directory is gone, or ctx ends. It calls held once it has everything.
-func Guard(ctx context.Context, cfg Config, held func()) error {
-	cfg.Binary, cfg.Await, cfg.NoCustody = "", true, false
+// HoldEscrow is what an escrow process does, for the time in which there may be neither keeper nor berthd: it holds all
+// that the keeper in cfg.Dir puts into escrow until another keeper has taken it back, the directory is gone, or ctx
+// ends. It calls held once it has everything.
+func HoldEscrow(ctx context.Context, cfg Config, held func()) error {
+	cfg.Binary, cfg.Await, cfg.NoEscrow = "", true, false
 	// A keeper that comes does not take anything for lost while this lock is held.
-	lock, err := os.OpenFile(filepath.Join(cfg.Dir, protocol.CustodianFile), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := os.OpenFile(filepath.Join(cfg.Dir, protocol.EscrowFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -35,9 +36,9 @@ func Guard(ctx context.Context, cfg Config, held func()) error {
 	defer c.Close()
 	first, _ := c.talksTo()
 	select {
-	case <-c.custody.synced:
+	case <-c.escrow.synced:
 	case <-ctx.Done():
-		return fmt.Errorf("take custody of what the keeper in %s has: %w", cfg.Dir, ctx.Err())
+		return fmt.Errorf("take into escrow what the keeper in %s has: %w", cfg.Dir, ctx.Err())
 	}
 	held()
 	look := time.NewTicker(dirLook)

@@ -10,17 +10,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A start does not go on while somebody has custody and has not taken what would be lost with the keeper. It went on
-// after a second before, and said nothing; so each case that wants an error or a word in the log failed.
-func TestHandoverWaitsForCustody(t *testing.T) {
+// A start does not go on while somebody holds an escrow and has not taken what would be lost with the keeper. It went
+// on after a second before, and said nothing; so each case that wants an error or a word in the log failed.
+func TestAStartWaitsForEscrow(t *testing.T) {
 	const never = "never"
 	for _, c := range []struct {
 		name   string
-		all    []any // what each custodian's channel gets, at once or after the duration
+		all    []any // what each holder's channel gets, at once or after the duration
 		failed bool
 		logged bool
 	}{
-		{name: "nobody has custody"},
+		{name: "nobody holds an escrow"},
 		{name: "taken", all: []any{nil, nil}},
 		{name: "taken late", all: []any{20 * time.Millisecond}},
 		{name: "berthd was killed", all: []any{errGone}, logged: true},
@@ -29,7 +29,7 @@ func TestHandoverWaitsForCustody(t *testing.T) {
 		{name: "nobody takes it", all: []any{never, never}, failed: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var h handover
+			var h pending
 			for _, what := range c.all {
 				sent := make(chan error, 1)
 				switch w := what.(type) {
