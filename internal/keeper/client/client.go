@@ -280,7 +280,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	same := c.generation == welcome.Generation
 	fresh := c.generation == ""
 	c.mu.Unlock()
-	var back []keepsake
+	var back []escrowed
 	if !same && !fresh {
 		back = c.escrow.all()
 	}
@@ -312,7 +312,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 }
 
 // handBack gives one container or exec to a keeper that does not know it.
-func (c *Client) handBack(ctx context.Context, conn *connection, k keepsake) error {
+func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) error {
 	token := rand.Text()
 	there, err := c.escrow.lend(k.id, func(roles []protocol.Role, fds []int) error {
 		return conn.fds.Send(&protocol.Packet{Kind: protocol.Files, Token: token, Roles: roles, FDs: fds})

@@ -31,8 +31,8 @@ type item struct {
 	files map[protocol.Role]int
 }
 
-// keepsake is an item as a keeper that has died had left it, without its descriptors, which stay where they are.
-type keepsake struct {
+// escrowed is an item as a keeper that has died left it. Its descriptors stay in the item: see lend.
+type escrowed struct {
 	id  string
 	row json.RawMessage
 }
@@ -166,12 +166,12 @@ func (e *escrow) endSync() {
 }
 
 // all is everything, containers before their execs.
-func (e *escrow) all() []keepsake {
+func (e *escrow) all() []escrowed {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var containers, execs []keepsake
+	var containers, execs []escrowed
 	for id, it := range e.items {
-		k := keepsake{id: id, row: it.row}
+		k := escrowed{id: id, row: it.row}
 		if e.begun[id] {
 			k.row = withBegun(k.row)
 		}

@@ -39,9 +39,10 @@ var heldRoles = map[logpump.Stream]map[logpump.Role]protocol.Role{
 	logpump.Stderr: {logpump.Memory: protocol.RoleStderrMemory, logpump.Relay: protocol.RoleStderrRelay},
 }
 
-// keepsake is the container as it goes into escrow, nil if there is nothing to keep. The descriptors are duplicates.
-// It is all or noRoom: output that nobody else holds would be lost without a word.
-func (c *container) keepsake() (_ *protocol.Packet, err error) {
+// escrowPacket returns the packet that puts the container into escrow, with duplicates of its descriptors; nil: nothing
+// of it would be lost with this process. The error is noRoom where one descriptor cannot be duplicated: a packet
+// without it would let output be lost without a word.
+func (c *container) escrowPacket() (_ *protocol.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.row
@@ -84,7 +85,8 @@ func (c *container) keepsake() (_ *protocol.Packet, err error) {
 	return p, err
 }
 
-func (p *process) keepsake() (_ *protocol.Packet, err error) {
+// escrowPacket returns the packet that puts the exec into escrow, with a duplicate of its pidfd; nil: it has ended.
+func (p *process) escrowPacket() (_ *protocol.Packet, err error) {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
 	if p.proc == nil {
@@ -172,10 +174,10 @@ func (e *escrow) holders() []*session {
 // put puts a container, or what is left of it, into escrow everywhere.
 func (e *escrow) put(c *container) (sent pending) {
 	for _, ses := range e.holders() {
-		sent = sent.push(ses, c.keepsake)
+		sent = sent.push(ses, c.escrowPacket)
 	}
 	if e.store != nil {
-		switch p, err := c.keepsake(); {
+		switch p, err := c.escrowPacket(); {
 		case err != nil:
 			sent = append(sent, failed(err))
 		case p != nil:
@@ -186,9 +188,9 @@ func (e *escrow) put(c *container) (sent pending) {
 	return sent
 }
 
-// push sends what there is to keep, if anything, to a session.
-func (sent pending) push(ses *session, keepsake func() (*protocol.Packet, error)) pending {
-	switch p, err := keepsake(); {
+// push sends the packet that the function makes, if it makes one, to a session.
+func (sent pending) push(ses *session, packet func() (*protocol.Packet, error)) pending {
+	switch p, err := packet(); {
 	case err != nil:
 		return append(sent, failed(err))
 	case p != nil:
@@ -208,7 +210,7 @@ func failed(err error) <-chan error {
 // this keeper forgets it.
 func (e *escrow) putExec(p *process) (sent pending) {
 	for _, ses := range e.holders() {
-		sent = sent.push(ses, p.keepsake)
+		sent = sent.push(ses, p.escrowPacket)
 	}
 	return sent
 }
@@ -216,13 +218,13 @@ func (e *escrow) putExec(p *process) (sent pending) {
 // putAll gives the whole table to a session that has just come, one thing after another: all at once would take as
 // many descriptors again as this process has.
 func (e *escrow) putAll(ses *session, table *containers) {
-	give := func(log *slog.Logger, keepsake func() (*protocol.Packet, error)) {
-		if err := pending(nil).push(ses, keepsake).wait(log, escrowWait); err != nil {
+	give := func(log *slog.Logger, packet func() (*protocol.Packet, error)) {
+		if err := pending(nil).push(ses, packet).wait(log, escrowWait); err != nil {
 			log.Error("put into escrow", "error", err)
 		}
 	}
 	for _, c := range table.all() {
-		give(c.log, c.keepsake)
+		give(c.log, c.escrowPacket)
 		c.mu.Lock()
 		var execs []*process
 		for _, p := range c.execs {
@@ -230,7 +232,7 @@ func (e *escrow) putAll(ses *session, table *containers) {
 		}
 		c.mu.Unlock()
 		for _, p := range execs {
-			give(c.log, p.keepsake)
+			give(c.log, p.escrowPacket)
 		}
 	}
 	ses.push(&protocol.Packet{Kind: protocol.Synced})

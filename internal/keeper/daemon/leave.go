@@ -71,7 +71,7 @@ func within(limit time.Duration, wait func()) {
 // appoint starts an escrow process, which is left behind with duplicates of all pipes and pidfds. berthd may be about
 // to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
 func (s *Server) appoint() error {
-	if !s.hasKeepsakes() {
+	if !s.hasEscrow() {
 		return nil
 	}
 	cmd := exec.Command(s.cfg.Binary, "--"+EscrowFlag, "--dir", s.cfg.Dir)
@@ -109,10 +109,10 @@ func (s *Server) appoint() error {
 	return nil
 }
 
-// hasKeepsakes says whether anything would be lost with this process.
-func (s *Server) hasKeepsakes() bool {
+// hasEscrow says whether anything belongs into escrow: what would be lost with this process.
+func (s *Server) hasEscrow() bool {
 	for _, c := range s.containers.all() {
-		p, err := c.keepsake()
+		p, err := c.escrowPacket()
 		if p != nil {
 			p.CloseFiles()
 		}
