@@ -24,18 +24,18 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// keptControllers are the v1 hierarchies that the keeper itself looks into.
-var keptControllers = []string{"freezer", "memory", "pids", "devices", "systemd"}
+// recordedControllers are the v1 hierarchies that the keeper itself looks into.
+var recordedControllers = []string{"freezer", "memory", "pids", "devices", "systemd"}
 
-// Kept picks what a row needs of a container's cgroup paths.
-func Kept(paths map[string]string) map[string]string {
+// Recorded returns those of a container's cgroup paths, by controller, that go into its record.
+func Recorded(paths map[string]string) map[string]string {
 	m := map[string]string{}
 	// With v1 hierarchies there may be an empty v2 one beside them, which libcontainer also calls "".
 	if cgroups.IsCgroup2UnifiedMode() {
 		m[""] = paths[""]
 		return m
 	}
-	for _, k := range keptControllers {
+	for _, k := range recordedControllers {
 		if p := paths[k]; p != "" {
 			m[k] = p
 		}
@@ -54,7 +54,7 @@ func OfProcess(pid int) (map[string]string, error) {
 		paths[""] = filepath.Join(cgroupRoot, rel[""])
 		return paths, nil
 	}
-	for _, k := range keptControllers {
+	for _, k := range recordedControllers {
 		name := k
 		if k == "systemd" {
 			name = "name=systemd"
@@ -73,7 +73,7 @@ func OfProcess(pid int) (map[string]string, error) {
 // Members is the directory whose processes are the container's: the freezer's, else any. It is empty where the
 // container has none of its own, which a root of a hierarchy never is.
 func Members(paths map[string]string) string {
-	for _, k := range append([]string{""}, keptControllers...) {
+	for _, k := range append([]string{""}, recordedControllers...) {
 		rel, ok := strings.CutPrefix(paths[k], cgroupRoot+"/")
 		if ok && rel != "" && (k == "" || strings.Contains(rel, "/")) {
 			return paths[k]
@@ -286,7 +286,7 @@ func KillSpec(id, cgroupsPath string, systemd bool) error {
 	if err != nil || m == nil {
 		return err
 	}
-	return KillAll(Kept(m.GetPaths()))
+	return KillAll(Recorded(m.GetPaths()))
 }
 
 // DestroySpec removes the cgroup that a specification names, whoever may be in it.
@@ -295,7 +295,7 @@ func DestroySpec(id, cgroupsPath string, systemd bool) error {
 	if err != nil || m == nil {
 		return err
 	}
-	if err := KillAll(Kept(m.GetPaths())); err != nil {
+	if err := KillAll(Recorded(m.GetPaths())); err != nil {
 		return err
 	}
 	return m.Destroy()

@@ -65,7 +65,7 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	return result, nil
 }
 
-// room is nil where what is about to start can be kept for the keeper.
+// room is nil where there are descriptors left for what is about to start, which is to be in escrow here.
 func (c *Client) room(wanted int) error {
 	if c.cfg.NoEscrow {
 		return nil
@@ -74,7 +74,7 @@ func (c *Client) room(wanted int) error {
 }
 
 // awaitEscrow waits until a container that has started is in escrow, so that Input finds it. One that has ended in
-// the meantime is not kept.
+// the meantime is not in escrow.
 func (c *Client) awaitEscrow(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, escrowWait)
 	defer cancel()

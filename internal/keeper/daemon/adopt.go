@@ -21,8 +21,8 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// adoptGrace is how long after its start a keeper waits for what others kept for it. A container that has ended
-// meanwhile is not reported until then, since its pidfd may still tell how.
+// adoptGrace is how long after its start a keeper waits for what others hold in escrow for it. A container that has
+// ended meanwhile is not reported until then, since its pidfd may still tell how.
 const adoptGrace = 10 * time.Second
 
 // adoption goes on with the containers of a keeper that has died: by the table that this one finds, by what the service
@@ -131,7 +131,7 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 	s.watching.Go(func() { c.watch(proc) })
 }
 
-// adopt takes back what somebody kept.
+// adopt takes a container or exec back from a holder of the escrow.
 func (a *adoption) adopt(js []byte, token string) error {
 	s := a.s
 	defer s.deliveries.discard(token)
@@ -143,7 +143,7 @@ func (a *adoption) adopt(js []byte, token string) error {
 	if err != nil {
 		return err
 	}
-	var k record.Kept
+	var k record.Escrowed
 	if err := json.Unmarshal(js, &k); err != nil {
 		closeAll(files)
 		return fmt.Errorf("row: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -166,10 +166,10 @@ func (a *adoption) adopt(js []byte, token string) error {
 	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
 }
 
-// adoptRow finds the container of a kept row. It is nil where there is none any more. A container that is not in the
-// table has been removed, or its start was cut off, and this or an earlier keeper has ended and forgotten it. Whoever
-// keeps something of it has not heard of that from a keeper that was killed. Only where the table was lost, or where
-// its program runs, is its row made anew.
+// adoptRow finds the container of a row that was in escrow. It is nil where there is none any more. A container that is
+// not in the table has been removed, or its start was cut off, and this or an earlier keeper has ended and forgotten
+// it. Whoever holds something of it in escrow has not heard of that from a keeper that was killed. Only where the table
+// was lost, or where its program runs, is its row made anew.
 func (a *adoption) adoptRow(r *record.Container) *container {
 	s := a.s
 	if c, err := s.containers.get(r.ID); err == nil {
@@ -342,7 +342,7 @@ func (a *adoption) endLost(id string) {
 	}
 }
 
-// settle ends the time in which things are handed back: what nobody kept is lost.
+// settle ends the time in which things are handed back: what nobody held in escrow is lost.
 func (a *adoption) settle() {
 	s := a.s
 	if s.gate.Begin() != nil {
@@ -368,7 +368,7 @@ func (a *adoption) settle() {
 		rest := c.row.State == protocol.StateExited && !c.row.LogDone
 		c.mu.Unlock()
 		if mute {
-			c.log.Warn("nobody kept this container's output; it is lost from the keeper's death on")
+			c.log.Warn("nobody held this container's output in escrow; it is lost from the keeper's death on")
 		}
 		switch {
 		case gone:

@@ -52,7 +52,7 @@ func (c *container) escrowPacket() (_ *protocol.Packet, err error) {
 	if c.removed || r.LogDone || r.State == protocol.StateStarting {
 		return nil, nil
 	}
-	p := &protocol.Packet{Kind: protocol.Keep, ID: c.id, Row: record.JSON(record.Kept{Container: r})}
+	p := &protocol.Packet{Kind: protocol.Keep, ID: c.id, Row: record.JSON(record.Escrowed{Container: r})}
 	defer func() {
 		if err != nil {
 			p.CloseFiles()
@@ -92,7 +92,7 @@ func (p *process) escrowPacket() (_ *protocol.Packet, err error) {
 	if p.proc == nil {
 		return nil, nil
 	}
-	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Kept{Exec: &p.row})}
+	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Escrowed{Exec: &p.row})}
 	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, protocol.RolePidfd, fd) })
 	return k, err
 }

@@ -47,10 +47,10 @@ var (
 
 // How long the end of an exec is known: for as long as whoever asked may come back for it.
 const (
-	execKnown    = 10 * time.Minute
-	execTaken    = 30 * time.Second
-	maxExecsKept = 1024
-	forgetEvery  = time.Second
+	execKnown      = 10 * time.Minute
+	execTaken      = 30 * time.Second
+	maxExecRecords = 1024
+	forgetEvery    = time.Second
 )
 
 func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
@@ -145,10 +145,10 @@ func newExec(c *container, r record.Exec) *process {
 // thousand. Those whose end was asked for go first, since their end counts as long past; the others are about to be
 // asked for.
 func (c *container) forgetExecs() (ids []string) {
-	limit, now := maxExecsKept, time.Now()
+	limit, now := maxExecRecords, time.Now()
 	switch {
-	case len(c.execs) > maxExecsKept:
-		limit -= maxExecsKept / 4
+	case len(c.execs) > maxExecRecords:
+		limit -= maxExecRecords / 4
 	case now.Sub(c.forgot) < forgetEvery:
 		return nil
 	}

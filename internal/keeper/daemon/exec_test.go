@@ -19,14 +19,14 @@ func TestEndsThatNobodyHasAskedForAreForgottenLast(t *testing.T) {
 		c.execs[id] = p
 	}
 	now := time.Now()
-	for i := range maxExecsKept {
+	for i := range maxExecRecords {
 		add(fmt.Sprint("taken", i), now.Add(execTaken-execKnown))
 	}
 	add("waited for", now)
 	c.execs["runs"] = newExec(c, record.Exec{ExecID: "runs"})
 	gone := c.forgetExecs()
-	if len(gone) < maxExecsKept/4 || len(c.execs)+len(gone) != maxExecsKept+2 {
-		t.Errorf("of %d, %d are forgotten and %d kept", maxExecsKept+2, len(gone), len(c.execs))
+	if len(gone) < maxExecRecords/4 || len(c.execs)+len(gone) != maxExecRecords+2 {
+		t.Errorf("of %d, %d are forgotten and %d kept", maxExecRecords+2, len(gone), len(c.execs))
 	}
 	for _, id := range []string{"waited for", "runs"} {
 		if c.execs[id] == nil {

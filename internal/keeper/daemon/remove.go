@@ -60,7 +60,7 @@ func (c *container) sleeper() string {
 	c.mu.Unlock()
 	if len(paths) == 0 {
 		if m, err := cgroupdir.OfSpec(c.id, c.row.CgroupsPath, c.row.Systemd); err == nil && m != nil {
-			paths = cgroupdir.Kept(m.GetPaths())
+			paths = cgroupdir.Recorded(m.GetPaths())
 		}
 	}
 	dir := cgroupdir.Members(paths)

@@ -54,8 +54,8 @@ const (
 	bufferBase = 128
 	// A line's beginning, and one read behind it.
 	bufferSize = readSize + 4*MaxLine
-	// bufferKept is how much of its memory an idle pump keeps: a page.
-	bufferKept = 4 << 10
+	// idleBuffer is how many bytes of its memory an idle pump keeps: a page.
+	idleBuffer = 4 << 10
 )
 
 func newBuffer() (_ *buffer, err error) {
@@ -209,7 +209,7 @@ func (b *buffer) room() {
 	rest := b.pos - at
 	switch {
 	case rest == 0 && b.pos > bufferBase:
-	case rest > 0 && b.pos > bufferKept && at-bufferBase >= rest:
+	case rest > 0 && b.pos > idleBuffer && at-bufferBase >= rest:
 		copy(b.mem[bufferBase:], b.mem[at:b.pos])
 	default:
 		return
@@ -220,11 +220,11 @@ func (b *buffer) room() {
 
 // trim gives memory back that a burst of output has taken.
 func (b *buffer) trim() {
-	if b.high <= bufferKept || b.pos > bufferKept {
+	if b.high <= idleBuffer || b.pos > idleBuffer {
 		return
 	}
-	if err := unix.Fallocate(b.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, bufferKept, bufferSize-bufferKept); err == nil {
-		b.high = bufferKept
+	if err := unix.Fallocate(b.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, idleBuffer, bufferSize-idleBuffer); err == nil {
+		b.high = idleBuffer
 	}
 }
 

@@ -188,14 +188,14 @@ func TestIdleBufferKeepsOnePage(t *testing.T) {
 	}
 	_, p, w := pump(t, filepath.Join(t.TempDir(), "log"))
 	defer w.Close()
-	if n := blocks(p.buf); n > bufferKept {
+	if n := blocks(p.buf); n > idleBuffer {
 		t.Errorf("before anything is written it has %d bytes", n)
 	}
 	for range 100 {
 		fmt.Fprint(w, strings.Repeat(strings.Repeat("x", 99)+"\n", 1000))
 	}
 	fmt.Fprint(w, "a beginning")
-	for limit := time.Now().Add(time.Minute); blocks(p.buf) > bufferKept; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); blocks(p.buf) > idleBuffer; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("%d bytes are kept", blocks(p.buf))
 		}

@@ -158,7 +158,7 @@ func (p *Pump) Held(fn func(role Role, fd int)) error {
 }
 
 // isIdle says whether nothing is to be done when no more comes for a while.
-func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= bufferKept }
+func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= idleBuffer }
 
 // deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump is to stop.
 func (p *Pump) deadline() bool {

@@ -22,7 +22,7 @@ const (
 	Files   Kind = "files"   // client: Token, and the files in the order of Roles
 	Console Kind = "console" // keeper: ID is container/exec, and the terminal's master
 	Keep    Kind = "keep"    // keeper: into escrow, ID, Row and the files in the order of Roles
-	Release Kind = "release" // keeper: ID and Roles are not to be kept any more; no Roles: all of ID
+	Release Kind = "release" // keeper: Roles of ID do not belong into escrow any more; no Roles: all of ID
 	Synced  Kind = "synced"  // keeper: all rows of its table have been put into escrow
 )
 

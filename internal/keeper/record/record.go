@@ -148,8 +148,8 @@ func (r *Exec) Left() (time.Duration, bool) {
 	return time.Until(r.Deadline), !r.Deadline.IsZero()
 }
 
-// Kept is the record in a packet that puts something into escrow.
-type Kept struct {
+// Escrowed is the record in a packet that puts something into escrow.
+type Escrowed struct {
 	Container *Container `json:"container,omitempty"`
 	Exec      *Exec      `json:"exec,omitempty"`
 }

@@ -148,7 +148,7 @@ type Started struct {
 
 	// Of a container:
 
-	Cgroups map[string]string // directories, as cgroupdir.Kept has them
+	Cgroups map[string]string // directories, as cgroupdir.Recorded has them
 	Join    *record.Join      // nil: the stage starts no execs in it
 	// Setup names the engine. Package selector adds the reason why that engine was chosen.
 	Setup protocol.Setup

@@ -91,7 +91,7 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 			err = e.with(c, func(lib *libcontainer.Container) error {
 				st, err := lib.State()
 				if err == nil {
-					res.Cgroups = cgroupdir.Kept(st.CgroupPaths)
+					res.Cgroups = cgroupdir.Recorded(st.CgroupPaths)
 				}
 				return err
 			})

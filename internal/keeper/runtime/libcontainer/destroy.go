@@ -33,10 +33,10 @@ func (e *Engine) Destroy(_ context.Context, c runtime.Container) error {
 		}
 		if err != nil { // the file is spoilt, and the record says what there is
 			c.Log().Error("libcontainer's state is unreadable; its cgroups are removed without it", "error", err)
-			kept := maps.Clone(rec.Cgroups)
+			recorded := maps.Clone(rec.Cgroups)
 			err := errors.Join(
-				cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(kept),
-				cgroups.RemovePaths(kept),
+				cgroupdir.DestroySpec(c.ID(), rec.CgroupsPath, rec.Systemd), cgroupdir.KillAll(recorded),
+				cgroups.RemovePaths(recorded),
 			)
 			if err != nil {
 				return err

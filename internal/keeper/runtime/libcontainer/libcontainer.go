@@ -166,7 +166,7 @@ func (e *Engine) begin(
 	}
 	res.Setup = setup
 	if st, err := lib.State(); err == nil {
-		res.Cgroups = cgroupdir.Kept(st.CgroupPaths)
+		res.Cgroups = cgroupdir.Recorded(st.CgroupPaths)
 		if join != nil {
 			join.Cgroups = maps.Clone(st.CgroupPaths)
 			res.Join = join

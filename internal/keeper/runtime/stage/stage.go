@@ -162,7 +162,7 @@ func (s *start) run() error {
 	}
 	s.join.Cgroups = maps.Clone(paths)
 	res := runtime.Started{
-		PID: pid, Console: -1, Cgroups: cgroupdir.Kept(paths), Join: s.join,
+		PID: pid, Console: -1, Cgroups: cgroupdir.Recorded(paths), Join: s.join,
 		Setup: protocol.Setup{Engine: protocol.EngineStage, ExecEngine: protocol.EngineStage, ExecReason: l.Reason},
 	}
 	if !s.proc.Terminal { // a terminal is there when all is ready
