@@ -46,9 +46,9 @@ func (a *adoption) inherit() error {
 	a.lost = lost
 	for _, r := range rows {
 		c := s.newContainer(*r)
-		if r.Held {
+		if r.Prepared {
 			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
-			if c.row.Held = false; !s.runtime.Begun(c) {
+			if c.row.Prepared = false; !s.runtime.Begun(c) {
 				c.row.State = protocol.StateStarting
 			}
 		}
@@ -185,7 +185,7 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 		return nil
 	}
 	c := s.newContainer(*r)
-	c.row.Orphan, c.row.LogDone, c.row.Held = true, false, false
+	c.row.Orphan, c.row.LogDone, c.row.Prepared = true, false, false
 	close(c.started)
 	if r.State == protocol.StateExited {
 		close(c.exited)
@@ -268,7 +268,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 		return err
 	}
 	p := newExec(c, *r)
-	p.row.Orphan, p.row.Held = true, false
+	p.row.Orphan, p.row.Prepared = true, false
 	p.proc = proc
 	c.mu.Lock()
 	if _, ok := c.execs[r.ExecID]; ok {
@@ -279,7 +279,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	p.arm()
 	c.mu.Unlock()
 	s.escrow.putExec(p)
-	if !r.Held || r.Began {
+	if !r.Prepared || r.Began {
 		close(p.started)
 		s.watching.Go(func() { p.watch(proc) })
 		return nil

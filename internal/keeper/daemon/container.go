@@ -30,19 +30,19 @@ type container struct {
 	exited  chan struct{} // closed when the first process has ended
 	flushed chan struct{} // closed when all output is in the log
 
-	mu      sync.Mutex
-	row     record.Container
-	held    *record.Container // what row will be once the program begins; nil: it has, or is not set up
-	runErr  error             // why the start failed; valid once started is closed
-	proc    *pidfd.FD         // nil: not running, or unknown after another keeper's death
-	out     *logpump.Log
-	pumps   map[logpump.Stream]*logpump.Pump
-	stdin   int // the write end of the container's input; -1: none
-	execs   map[string]*process
-	forgot  time.Time         // when execs that have ended were last dropped
-	owners  map[string]string // attach ID to the session that brought input with it
-	clients map[string]string // attach ID to its session
-	removed bool
+	mu       sync.Mutex
+	row      record.Container
+	prepared *record.Container // what row will be once the program begins; nil: it has begun, or is not set up
+	runErr   error             // why the start failed; valid once started is closed
+	proc     *pidfd.FD         // nil: not running, or unknown after another keeper's death
+	out      *logpump.Log
+	pumps    map[logpump.Stream]*logpump.Pump
+	stdin    int // the write end of the container's input; -1: none
+	execs    map[string]*process
+	forgot   time.Time         // when execs that have ended were last dropped
+	owners   map[string]string // attach ID to the session that brought input with it
+	clients  map[string]string // attach ID to its session
+	removed  bool
 	// ending: somebody sees to the end of the first process.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with

@@ -46,8 +46,8 @@ func (c *container) escrowPacket() (_ *protocol.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := &c.row
-	if c.held != nil {
-		r = c.held
+	if c.prepared != nil {
+		r = c.prepared
 	}
 	if c.removed || r.LogDone || r.State == protocol.StateStarting {
 		return nil, nil

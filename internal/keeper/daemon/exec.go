@@ -192,9 +192,9 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	c.s.limits.FitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, LetGo: p.letGo}
+	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, Unregister: p.unregister}
 	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout), Err: file(files, protocol.RoleStderr)}
-	l.Hold = func(res runtime.Started) error { return p.hold(res, spec.Terminal, session) }
+	l.Register = func(res runtime.Started) error { return p.register(res, spec.Terminal, session) }
 	c.mu.Lock()
 	r := c.row
 	p.cancel = cancel
@@ -216,7 +216,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	p.cancel = nil
 	c.mu.Unlock()
 	if err != nil {
-		p.letGo()
+		p.unregister()
 		if p.timer != nil {
 			p.timer.Stop()
 		}
@@ -249,7 +249,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	}
 	c.mu.Lock()
 	proc, killed := p.proc, p.killed
-	p.row.Held = false
+	p.row.Prepared = false
 	c.mu.Unlock()
 	c.s.watching.Go(func() { p.watch(proc) })
 	if killed {
@@ -258,9 +258,9 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	close(p.started)
 }
 
-// hold takes over a process that has been started, and returns when it is in escrow: whoever is told that it runs can
-// learn its end from the next keeper too. A terminal goes to whoever asked for the exec.
-func (p *process) hold(res runtime.Started, terminal bool, session string) error {
+// register takes a process that has been started into the keeper's tables, and returns when it is in escrow: whoever is
+// told that it runs can learn its end from the next keeper too. A terminal goes to whoever asked for the exec.
+func (p *process) register(res runtime.Started, terminal bool, session string) error {
 	c := p.c
 	if terminal {
 		if err := p.sendConsole(session, res.Console); err != nil {
@@ -273,7 +273,7 @@ func (p *process) hold(res runtime.Started, terminal bool, session string) error
 	}
 	start, _ := pidfd.StartTime(res.PID)
 	c.mu.Lock()
-	p.row.PID, p.row.Start, p.row.Held = res.PID, start, res.Waits
+	p.row.PID, p.row.Start, p.row.Prepared = res.PID, start, res.Waits
 	p.proc = proc
 	killed := p.killed
 	c.mu.Unlock()
@@ -289,9 +289,9 @@ func (p *process) hold(res runtime.Started, terminal bool, session string) error
 	return nil
 }
 
-// letGo undoes hold. The process is killed; whatever is left of it is reaped as an orphan. It is false where there is
-// nothing to undo.
-func (p *process) letGo() bool {
+// unregister kills a process that register has taken, and takes it out of the tables; whatever is left of it is reaped
+// as an orphan. It is false where register has taken none.
+func (p *process) unregister() bool {
 	c := p.c
 	c.mu.Lock()
 	proc := p.proc

@@ -146,12 +146,12 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 		}
 	}
 	log := logpump.New(r.LogPath, s.backlogs, c.log)
-	l.Hold = func(res runtime.Started) error { return c.hold(res, &ends, log) }
-	l.LetGo = c.letGo
+	l.Register = func(res runtime.Started) error { return c.register(res, &ends, log) }
+	l.Unregister = c.unregister
 	err = s.runtime.Start(context.Background(), c, l)
 	l.IO.Close()
 	if err != nil {
-		c.letGo()
+		c.unregister()
 		ends.close()
 		log.Close()
 		if r.Reaper {
@@ -163,10 +163,10 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 		return err
 	}
 	c.mu.Lock()
-	r, proc := *c.held, c.proc
-	c.held = nil
+	r, proc := *c.prepared, c.proc
+	c.prepared = nil
 	c.mu.Unlock()
-	r.Held, r.Waits = false, ""
+	r.Prepared, r.Waits = false, ""
 	c.change(func(to *record.Container) { *to = r })
 	l.Phases.End("record")
 	c.phases = l.Phases.List
@@ -175,10 +175,10 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	return nil
 }
 
-// hold takes over a process that is all set up but for its program, and returns when it is in escrow. So nothing that
-// the program writes is lost with this keeper, nor how it ends. The terminal and the ends are the container's from now
-// on.
-func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
+// register takes a process that is all set up but for its program into the keeper's tables, and returns when it is in
+// escrow. So nothing that the program writes is lost with this keeper, nor how it ends. The terminal and the ends are
+// the container's from now on.
+func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) error {
 	if c.row.Terminal {
 		e.out = res.Console
 	}
@@ -206,12 +206,12 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.row
-	r.State, r.Held, r.PID, r.Start, r.StartedAt, r.Cgroups = protocol.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
+	r.State, r.Prepared, r.PID, r.Start, r.StartedAt, r.Cgroups = protocol.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
 	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != protocol.EngineStage {
 		r.Waits = procfs.CommandLine(res.PID)
 	}
-	c.proc, c.out, c.pumps, c.stdin, c.held = proc, log, pumps, e.in, &r
+	c.proc, c.out, c.pumps, c.stdin, c.prepared = proc, log, pumps, e.in, &r
 	c.mu.Unlock()
 	*e = ends{in: -1, out: -1, err: -1}
 	if err := c.s.table.Save(&r); err != nil {
@@ -220,15 +220,16 @@ func (c *container) hold(res runtime.Started, e *ends, log *logpump.Log) error {
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
 }
 
-// letGo undoes hold: the process is killed, unless it is dead. It is false where there is nothing to undo.
-func (c *container) letGo() bool {
+// unregister kills a process that register has taken, and takes it out of the tables. It is false where register has
+// taken none.
+func (c *container) unregister() bool {
 	c.mu.Lock()
-	if c.held == nil {
+	if c.prepared == nil {
 		c.mu.Unlock()
 		return false
 	}
-	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.held.Cgroups
-	c.proc, c.out, c.pumps, c.stdin, c.held = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
+	proc, pumps, stdin, paths := c.proc, c.pumps, c.stdin, c.prepared.Cgroups
+	c.proc, c.out, c.pumps, c.stdin, c.prepared = nil, nil, map[logpump.Stream]*logpump.Pump{}, -1, nil
 	c.mu.Unlock()
 	c.s.escrow.release(c.id)
 	_ = proc.Signal(unix.SIGKILL)

@@ -45,9 +45,9 @@ type Container struct {
 	Setup  protocol.Setup       `json:"setup,omitzero"`
 
 	State protocol.State `json:"state"`
-	// Held: all is set up and in escrow, and the runtime has yet to let the program begin.
-	Held bool `json:"held,omitempty"`
-	// Waits is the command line of the process while it is held, unless that is a stage.
+	// Prepared: all is set up and in escrow, and the runtime has yet to let the program begin.
+	Prepared bool `json:"held,omitempty"`
+	// Waits is the command line of the process while it is prepared, unless it is a stage.
 	Waits      string    `json:"waits,omitempty"`
 	PID        int       `json:"pid,omitempty"`
 	Start      uint64    `json:"start,omitempty"` // of the process, see pidfd.StartTime
@@ -121,11 +121,11 @@ type Exec struct {
 	ContainerID string `json:"containerID"`
 	ExecID      string `json:"execID"`
 	Nonce       string `json:"nonce"`
-	// Held: the process is in escrow, and its program has yet to begin, unless its holder says that it Began.
-	Held  bool   `json:"held,omitempty"`
-	Began bool   `json:"began,omitempty"`
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"`
+	// Prepared: the process is in escrow, and its program has yet to begin, unless its holder says that it Began.
+	Prepared bool   `json:"held,omitempty"`
+	Began    bool   `json:"began,omitempty"`
+	PID      int    `json:"pid"`
+	Start    uint64 `json:"start"`
 	// Ends is when all of it is killed, by Monotonic; 0: never, or an earlier version of the keeper has started it.
 	Ends time.Duration `json:"ends,omitempty"`
 	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read

@@ -15,7 +15,7 @@ import (
 // StageWait is how long a stage may take to see that its keeper has gone.
 const StageWait = 2 * time.Second
 
-// WaitingBegan says whether what waited to become the program of a held container has become it. A process that has
+// WaitingBegan says whether what waited to become the program of a prepared container has become it. A process that has
 // ended may have been the program: nobody starts that a second time. One that still waits is stopped first, so that it
 // does not go on meanwhile: the process that lets it go on may live although its keeper is dead.
 func WaitingBegan(r *record.Container) bool {

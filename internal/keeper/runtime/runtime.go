@@ -24,23 +24,23 @@ import (
 // program. They may be called at the same time, for the same container too.
 //
 // Another engine, as one for sandboxed containers that speaks containerd's shim v2 protocol, implements all of it, and
-// gets an Engine constant and a case in package selector. Start is the shim's Create, Launch.Hold, and its Start; Begun
-// asks State whether the task has left "created". Exec is Exec and Start with the same Hold between. Update, Pause and
-// Resume are the calls of these names, Destroy is Delete and Shutdown, and Abort is Destroy after a Kill. Started.PID
-// is what the keeper waits for and sends signals to: the engine gives a process of the host that ends with the
-// container's, and whose exit code is that of the container (a process of the keeper that waits for the shim's Wait,
-// say). What such an engine has to remember of a container goes into a field of its own in record.Container.
+// gets an Engine constant and a case in package selector. Start is the shim's Create, Launch.Register, and its Start;
+// Begun asks State whether the task has left "created". Exec is Exec and Start with Launch.Register between. Update,
+// Pause and Resume are the calls of these names, Destroy is Delete and Shutdown, and Abort is Destroy after a Kill.
+// Started.PID is what the keeper waits for and sends signals to: the engine gives a process of the host that ends with
+// the container's, and whose exit code is that of the container (a process of the keeper that waits for the shim's
+// Wait, say). What such an engine has to remember of a container goes into a field of its own in record.Container.
 type Runtime interface {
-	// Start sets a container up, calls Launch.Hold, and lets the container's program begin. After an error, nothing of
-	// the container is left but what Hold has taken. The error is a *Declined where the engine cannot make such a
-	// container; nothing has been made then.
+	// Start sets a container up, calls Launch.Register, and lets the container's program begin. After an error, nothing
+	// of the container is left but what Register has taken. The error is a *Declined where the engine cannot make such
+	// a container; nothing has been made then.
 	Start(ctx context.Context, c Container, l *Launch) error
-	// Begun says whether the program of a container has begun, whose keeper was killed between Launch.Hold and the
+	// Begun says whether the program of a container has begun, whose keeper was killed between Launch.Register and the
 	// record that all is over. A program must not be started a second time, so an engine that cannot tell says that it
 	// has. A container of which Begun is false is given to Abort, and its program must not begin meanwhile.
 	Begun(c Container) bool
-	// Exec starts a further process in a running container, and calls Launch.Hold. The end of the context ends a start
-	// that is under way. The error is a *Declined where the engine cannot start such a process; nothing has been
+	// Exec starts a further process in a running container, and calls Launch.Register. The end of the context ends a
+	// start that is under way. The error is a *Declined where the engine cannot start such a process; nothing has been
 	// started then.
 	Exec(ctx context.Context, c Container, l *Launch) error
 	// Update changes the limits of a running container. Limits that are not set stay as they are.
@@ -122,13 +122,14 @@ type Launch struct {
 
 	// IO are the process's own ends of its pipes. The caller closes them.
 	IO Stdio
-	// Hold is called with a process that is set up, before its program begins (where the engine can do that: see
-	// Started.Waits). When Hold returns, the process has been written down and others have duplicates of its
-	// descriptors: nothing is lost with the keeper from then on. The terminal is Hold's. After an error of Hold the
-	// program must not begin, and Start or Exec returns that error.
-	Hold func(Started) error
-	// LetGo kills the process that Hold has taken, and waits for it. It is false where Hold has taken none.
-	LetGo func() bool
+	// Register is called with a process that is set up, before its program begins (where the engine can do that: see
+	// Started.Waits). When Register returns, the process is in the keeper's tables and duplicates of its descriptors
+	// are in escrow: nothing is lost with the keeper from then on. The terminal is Register's. After an error of
+	// Register the program must not begin, and Start or Exec returns that error.
+	Register func(Started) error
+	// Unregister kills the process that Register has taken, and waits for it. It is false where Register has taken
+	// none.
+	Unregister func() bool
 }
 
 // Terminal says whether the process has a terminal.

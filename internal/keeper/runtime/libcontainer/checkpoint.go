@@ -97,12 +97,12 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 			})
 		}
 		if err == nil {
-			err = l.Hold(res)
+			err = l.Register(res)
 		} else if res.Console >= 0 {
 			unix.Close(res.Console)
 		}
 		if err != nil {
-			if !l.LetGo() { // which kills it
+			if !l.Unregister() { // which kills it
 				_ = unix.Kill(res.PID, unix.SIGKILL)
 				_, _ = unix.Wait4(res.PID, nil, 0, nil)
 			}

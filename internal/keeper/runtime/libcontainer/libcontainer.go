@@ -172,7 +172,7 @@ func (e *Engine) begin(
 			res.Join = join
 		}
 	}
-	if err := l.Hold(res); err != nil {
+	if err := l.Register(res); err != nil {
 		return err
 	}
 	l.Phases.End("escrow")
@@ -183,7 +183,7 @@ func (e *Engine) begin(
 		return nil
 	}
 	if err := last.Wait(); err != nil {
-		// It is gone in a moment; whoever holds it reaps it.
+		// It is gone in a moment; whoever has registered it reaps it.
 		_ = unix.Waitid(unix.P_PID, res.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		return err
 	}
@@ -349,7 +349,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 	if err != nil {
 		return err
 	}
-	if err := l.Hold(res); err != nil {
+	if err := l.Register(res); err != nil {
 		_ = unix.Kill(res.PID, unix.SIGKILL)
 		return err
 	}

@@ -196,7 +196,7 @@ func (b *Engine) console(c runtime.Container) (path string, receive func() (int,
 	return path, receive, done, nil
 }
 
-// Start runs create, Hold, and start.
+// Start runs create, Register, and start.
 func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	res := runtime.Started{Console: -1, Setup: record.OCISetup(b.path)}
 	spec := *l.Spec
@@ -239,7 +239,7 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 		}
 		return undo(err)
 	}
-	if err := l.Hold(res); err != nil {
+	if err := l.Register(res); err != nil {
 		return undo(err)
 	}
 	if err := b.call(ctx, c, runtime.Stdio{}, "start", c.ID()); err != nil {
@@ -255,13 +255,13 @@ func (b *Engine) Begun(c runtime.Container) bool {
 	return runtime.WaitingBegan(&rec)
 }
 
-// Exec starts a further process. The runtime does not wait, so that the program runs when Hold is called.
+// Exec starts a further process. The runtime does not wait, so that the program runs when Register is called.
 func (b *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	res, err := b.startExec(ctx, c, l)
 	if err != nil {
 		return err
 	}
-	if err := l.Hold(res); err != nil {
+	if err := l.Register(res); err != nil {
 		_ = unix.Kill(res.PID, unix.SIGKILL)
 		return err
 	}

@@ -53,10 +53,10 @@ func (s *Selector) of(c runtime.Container) runtime.Runtime {
 // Start chooses by what is asked for: an OCI runtime binary, a restore or libcontainer alone. In all other cases it is
 // the stage if that does all that the container needs, else libcontainer.
 func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
-	hold := l.Hold
-	l.Hold = func(res runtime.Started) error {
+	register := l.Register
+	l.Register = func(res runtime.Started) error {
 		res.Setup.Reason = l.Reason
-		return hold(res)
+		return register(res)
 	}
 	r := c.Record()
 	if r.Runtime != "" {

@@ -65,7 +65,7 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 		}
 	}
 	f.Disown()
-	if err := l.Hold(res); err != nil {
+	if err := l.Register(res); err != nil {
 		return err
 	}
 	return f.Run()

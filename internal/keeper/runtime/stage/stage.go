@@ -166,7 +166,7 @@ func (s *start) run() error {
 		Setup: protocol.Setup{Engine: protocol.EngineStage, ExecEngine: protocol.EngineStage, ExecReason: l.Reason},
 	}
 	if !s.proc.Terminal { // a terminal is there when all is ready
-		if err := s.hold(res); err != nil {
+		if err := s.register(res); err != nil {
 			return err
 		}
 	}
@@ -183,7 +183,7 @@ func (s *start) run() error {
 		if res.Console, err = s.sock.Take(pid); err != nil {
 			return err
 		}
-		if err := s.hold(res); err != nil {
+		if err := s.register(res); err != nil {
 			return err
 		}
 	}
@@ -199,9 +199,9 @@ func (s *start) run() error {
 	return nil
 }
 
-// hold has the keeper take the process over.
-func (s *start) hold(res runtime.Started) error {
-	if err := s.l.Hold(res); err != nil {
+// register has the keeper take the process into its tables; from then on the keeper waits for its end.
+func (s *start) register(res runtime.Started) error {
+	if err := s.l.Register(res); err != nil {
 		return err
 	}
 	s.process.Disown()
