@@ -142,8 +142,8 @@ func Freeze(dir string, on bool) {
 	}
 }
 
-// Thaw lets a killed container die: on v1 a frozen process does not.
-func Thaw(paths map[string]string) {
+// ThawKilled lets a killed container die: on v1 a frozen process does not.
+func ThawKilled(paths map[string]string) {
 	if p := paths["freezer"]; p != "" {
 		Freeze(p, false)
 	}
@@ -222,13 +222,13 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	return nil
 }
 
-// Unfreeze lets all of a container go on.
-func Unfreeze(paths map[string]string) {
+// Thaw lets all processes of a container go on.
+func Thaw(paths map[string]string) {
 	if p, ok := paths[""]; ok {
 		Freeze(p, false)
 		return
 	}
-	Thaw(paths)
+	ThawKilled(paths)
 }
 
 // Family lists the processes of a container that an exec has started and that can still be told to be its own: its

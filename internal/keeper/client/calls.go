@@ -407,9 +407,9 @@ func (c *Client) Resume(ctx context.Context, id string) error {
 }
 
 // Checkpoint freezes a container and writes its processes down. It stays frozen until the function that is returned is
-// called, whose error says that it has gone on before: because the time was up, or the keeper has changed. When Checkpoint
-// fails, the container goes on.
-func (c *Client) Checkpoint(ctx context.Context, req *CheckpointRequest) (goOn func(context.Context) error, err error) {
+// called, whose error says that it was thawed before: because the time was up, or the keeper has changed. When
+// Checkpoint fails, the container is thawed.
+func (c *Client) Checkpoint(ctx context.Context, req *CheckpointRequest) (thaw func(context.Context) error, err error) {
 	nonce := rand.Text()
 	err = c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Checkpoint(ctx, &api.CheckpointRequest{
@@ -421,7 +421,7 @@ func (c *Client) Checkpoint(ctx context.Context, req *CheckpointRequest) (goOn f
 	return func(ctx context.Context) error { return c.endCheckpoint(ctx, req.ID, nonce) }, err
 }
 
-// EndCheckpoint lets a container go on that some checkpoint holds. One that none holds is no error.
+// EndCheckpoint thaws a container that is frozen for a checkpoint. One that is not is no error.
 func (c *Client) EndCheckpoint(ctx context.Context, id string) error {
 	err := c.endCheckpoint(ctx, id, "")
 	if errors.Is(err, errdefs.ErrFailedPrecondition) || errors.Is(err, errdefs.ErrNotFound) {

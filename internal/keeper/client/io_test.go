@@ -207,7 +207,7 @@ func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.File.Close()
-	goOn := func() {
+	next := func() {
 		if _, err := io.WriteString(in.File, "\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -222,9 +222,9 @@ func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
 	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "bad", SpillDir: "attach"}); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("a directory that is not absolute: %v", err)
 	}
-	goOn()
+	next()
 	n.until("some of it is kept where it was told to", func() bool { _, err := os.Stat(spill); return err == nil })
-	goOn()
+	next()
 	n.ended("a")
 	if err := n.client.Delete(n.ctx(), "a"); err != nil {
 		t.Fatal(err)

@@ -82,7 +82,7 @@ type CheckpointRequest struct {
 	ID string
 	// Images and Work are absolute directories that are made anew: for CRIU's images, and for its log and statistics.
 	Images, Work string
-	// Timeout is that of all until EndCheckpoint, when the container goes on.
+	// Timeout is that of all until EndCheckpoint, when the container is thawed.
 	Timeout time.Duration
 	CRIU    string // the program; empty: the one in PATH
 }

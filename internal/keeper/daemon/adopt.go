@@ -62,7 +62,7 @@ func (a *adoption) inherit() error {
 		}
 		s.containers.add(c)
 		close(c.started)
-		s.takeBack(c)
+		s.thawInherited(c)
 		c.row.Orphan = true
 		if r.State == protocol.StateExited {
 			close(c.exited)

@@ -19,11 +19,11 @@ import (
 	"berth/internal/keeper/runtime"
 )
 
-// errGoneOn is what ends a checkpoint whose container has been let go on.
-var errGoneOn = fmt.Errorf("the container has gone on before its files were copied: %w", errdefs.ErrFailedPrecondition)
+// errThawed is the error of the end of a checkpoint whose container was thawed before.
+var errThawed = fmt.Errorf("the container was thawed before its files were copied: %w", errdefs.ErrFailedPrecondition)
 
 // checkpoint freezes a container and writes its processes down. That it is frozen for this is in its row before it is,
-// so that whichever keeper finds the row lets it go on.
+// so that whichever keeper finds the row thaws it.
 func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) error {
 	for _, dir := range []string{req.Images, req.Work} {
 		if !filepath.IsAbs(dir) {
@@ -37,25 +37,25 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 	if err != nil {
 		return err
 	}
-	if err := c.standStill(req); err != nil {
+	if err := c.beginCheckpoint(req); err != nil {
 		return err
 	}
 	timeout := time.Duration(req.TimeoutNanos)
 	deadline := time.Now().Add(timeout)
-	time.AfterFunc(timeout, func() { _ = s.goOn(c, req.Nonce) })
+	time.AfterFunc(timeout, func() { _ = s.thaw(c, req.Nonce) })
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if err = s.dump(ctx, c, req); err != nil {
-		if gerr := s.goOn(c, req.Nonce); gerr != nil && !errors.Is(gerr, errGoneOn) {
-			c.log.Error("let a container go on after a checkpoint", "error", gerr)
+		if gerr := s.thaw(c, req.Nonce); gerr != nil && !errors.Is(gerr, errThawed) {
+			c.log.Error("thaw container after a checkpoint", "error", gerr)
 		}
 		return err
 	}
 	return nil
 }
 
-// standStill writes into the row that the container is being written down.
-func (c *container) standStill(req *api.CheckpointRequest) error {
+// beginCheckpoint writes into the row that the container is frozen for a checkpoint.
+func (c *container) beginCheckpoint(req *api.CheckpointRequest) error {
 	c.mu.Lock()
 	r := c.row
 	c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *container) standStill(req *api.CheckpointRequest) error {
 			return
 		}
 		r.Checkpoint, r.CheckpointBy = req.Nonce, req.Session
-		c.still = make(chan struct{})
+		c.thawed = make(chan struct{})
 	})
 	return err
 }
@@ -95,26 +95,27 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 	})
 }
 
-// goOn lets a container go on that a checkpoint holds; an empty nonce is that of any.
-func (s *Server) goOn(c *container, nonce string) error {
+// thaw ends a checkpoint and lets its container go on; an empty nonce is that of any checkpoint.
+func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
-	r, still := c.row, c.still
+	r, thawed := c.row, c.thawed
 	if r.Checkpoint == "" || nonce != "" && r.Checkpoint != nonce {
 		c.mu.Unlock()
-		return errGoneOn
+		return errThawed
 	}
-	c.row.Checkpoint, c.still = "", nil
+	c.row.Checkpoint, c.thawed = "", nil
 	c.mu.Unlock()
-	cgroupdir.Unfreeze(r.Cgroups)
+	cgroupdir.Thaw(r.Cgroups)
 	c.change(func(r *record.Container) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
-	if still != nil {
-		close(still)
+	if thawed != nil {
+		close(thawed)
 	}
 	return nil
 }
 
-// takeBack lets a container go on that another keeper has held: its criu, which freezes it again as it ends, first.
-func (s *Server) takeBack(c *container) {
+// thawInherited thaws a container that an earlier keeper has frozen for a checkpoint. That keeper's criu is ended
+// first, since it freezes the container again as it ends.
+func (s *Server) thawInherited(c *container) {
 	c.mu.Lock()
 	group := c.row.CheckpointGroup
 	holds := c.row.Checkpoint != ""
@@ -126,6 +127,6 @@ func (s *Server) takeBack(c *container) {
 		if group > 0 {
 			libcontainer.EndDump(group)
 		}
-		_ = s.goOn(c, "")
+		_ = s.thaw(c, "")
 	})
 }

@@ -46,8 +46,8 @@ type container struct {
 	// ending: somebody sees to the end of the first process.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
-	// still is closed when the checkpoint for which the container stands still ends; nil: none does.
-	still chan struct{}
+	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
+	thawed chan struct{}
 	// saving is held from a change of the row until it is on disk, so that the last one is what is there.
 	saving sync.Mutex
 	// draining: somebody sees to the output of a container that has ended.
@@ -78,10 +78,10 @@ func (c *container) Process() *pidfd.FD {
 	return c.proc
 }
 
-func (c *container) Still() <-chan struct{} {
+func (c *container) Thawed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.still
+	return c.thawed
 }
 
 func (c *container) UseFilter(key string) {
@@ -191,7 +191,7 @@ func (c *container) ended(exit pidfd.Exit) {
 	})
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
-	_ = c.s.goOn(c, "")
+	_ = c.s.thaw(c, "")
 	if orphan && !c.s.adoption.isSettled() {
 		return // its output may yet be handed back; settle sees to it
 	}

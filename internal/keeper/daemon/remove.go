@@ -101,7 +101,7 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return false, err
 	}
-	cgroupdir.Thaw(paths)
+	cgroupdir.ThawKilled(paths)
 	if !all {
 		return false, nil
 	}
@@ -136,7 +136,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 		if err := cgroupdir.KillAll(r.Cgroups); err != nil {
 			return err
 		}
-		cgroupdir.Thaw(r.Cgroups)
+		cgroupdir.ThawKilled(r.Cgroups)
 		if err := s.runtime.Destroy(ctx, c); err != nil {
 			return fmt.Errorf("remove container %s: %w", c.id, err)
 		}
@@ -217,7 +217,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		return err
 	}
 	if sig == unix.SIGKILL {
-		cgroupdir.Thaw(paths)
+		cgroupdir.ThawKilled(paths)
 	}
 	return nil
 }

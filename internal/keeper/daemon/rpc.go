@@ -233,7 +233,7 @@ func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*
 func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
 	c, err := v.s.containers.get(req.Id)
 	if err == nil {
-		err = v.s.goOn(c, req.Nonce)
+		err = v.s.thaw(c, req.Nonce)
 	}
 	return done(err)
 }

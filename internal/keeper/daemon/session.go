@@ -285,7 +285,7 @@ func (s *Server) abandon(session string) {
 		held := c.row.Checkpoint != "" && c.row.CheckpointBy == session
 		c.mu.Unlock()
 		if held {
-			_ = s.goOn(c, "")
+			_ = s.thaw(c, "")
 		}
 		for _, id := range ids {
 			_ = c.detach(id)

@@ -129,12 +129,12 @@ func (u *upgrade) execute() error {
 	}
 	s.disconnect()
 
-	saved, fds, err := u.freeze()
+	saved, fds, err := u.save()
 	if err == nil {
 		err = u.become(saved, fds)
 	}
 	// Only a failure comes here.
-	u.thaw()
+	u.resume()
 	s.gate.Open()
 	if lerr := s.listen(); lerr != nil {
 		s.fail(lerr)
@@ -142,8 +142,8 @@ func (u *upgrade) execute() error {
 	return err
 }
 
-// freeze stops everything and describes it, with the descriptors that must stay open.
-func (u *upgrade) freeze() (*savedServer, []int, error) {
+// save stops waiters and log pumps and describes everything, with the descriptors that must stay open.
+func (u *upgrade) save() (*savedServer, []int, error) {
 	s := u.s
 	saved := &savedServer{
 		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1,
@@ -167,7 +167,7 @@ func (u *upgrade) freeze() (*savedServer, []int, error) {
 	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
 	s.watching.Wait()
 	for _, c := range s.containers.all() {
-		sc, more, err := c.freeze()
+		sc, more, err := c.save()
 		if err != nil {
 			return nil, nil, fmt.Errorf("container %s: %w", c.id, err)
 		}
@@ -209,7 +209,7 @@ func (c *container) halt() {
 	}
 }
 
-func (c *container) freeze() (savedContainer, []int, error) {
+func (c *container) save() (savedContainer, []int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	sc := savedContainer{Row: c.row, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
@@ -321,8 +321,8 @@ func (u *upgrade) become(saved *savedServer, fds []int) error {
 	return fmt.Errorf("execute %s: %w", s.cfg.Binary, err)
 }
 
-// thaw goes on after a failed upgrade.
-func (u *upgrade) thaw() {
+// resume starts waiters and log pumps again after a failed upgrade.
+func (u *upgrade) resume() {
 	s := u.s
 	for _, c := range s.containers.all() {
 		c.mu.Lock()
@@ -438,7 +438,7 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 	c := s.newContainer(sc.Row)
 	s.containers.add(c)
 	close(c.started)
-	s.takeBack(c)
+	s.thawInherited(c)
 	c.stdin = sc.Stdin
 	if c.stdin >= 0 {
 		unix.CloseOnExec(c.stdin)

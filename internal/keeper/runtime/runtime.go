@@ -83,9 +83,9 @@ type Container interface {
 	// Loaded is a place where an engine keeps what it has read of the container from the disk. Whoever uses it has
 	// Guard for writing.
 	Loaded() *any
-	// Still returns a channel that is closed when the checkpoint ends for which the container is frozen; nil: there is
-	// none.
-	Still() <-chan struct{}
+	// Thawed returns a channel that is closed when the container is thawed after a checkpoint; nil: it is not frozen
+	// for one.
+	Thawed() <-chan struct{}
 	// UseFilter says that the container needs the compiled seccomp profile of this key, so that its files stay.
 	UseFilter(key string)
 }

@@ -36,17 +36,17 @@ func (e *Engine) Checkpoint(ctx context.Context, c runtime.Container, d *runtime
 // withoutCheckpoint is with, for what has to come after a checkpoint that is under way. Which ends: it has a deadline.
 func (e *Engine) withoutCheckpoint(c runtime.Container, fn func(*libcontainer.Container) error) error {
 	for {
-		var still <-chan struct{}
+		var thawed <-chan struct{}
 		err := e.with(c, func(lib *libcontainer.Container) error {
-			if still = c.Still(); still != nil {
+			if thawed = c.Thawed(); thawed != nil {
 				return nil
 			}
 			return fn(lib)
 		})
-		if err != nil || still == nil {
+		if err != nil || thawed == nil {
 			return err
 		}
-		<-still
+		<-thawed
 	}
 }
 

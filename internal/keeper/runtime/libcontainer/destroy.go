@@ -71,7 +71,7 @@ func (e *Engine) RemoveState(
 		if err := cgroupdir.KillAll(st.CgroupPaths); err != nil {
 			return err
 		}
-		cgroupdir.Thaw(st.CgroupPaths)
+		cgroupdir.ThawKilled(st.CgroupPaths)
 		if err := lib.Signal(unix.SIGKILL); err != nil && !errors.Is(err, libcontainer.ErrNotRunning) {
 			c.Log().Warn("kill", "error", err)
 		}

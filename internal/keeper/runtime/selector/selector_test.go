@@ -27,7 +27,7 @@ func (r *recorded) Record() record.Container { return r.record }
 func (r *recorded) Process() *pidfd.FD       { return nil }
 func (r *recorded) Guard() *sync.RWMutex     { return &r.guard }
 func (r *recorded) Loaded() *any             { return &r.loaded }
-func (r *recorded) Still() <-chan struct{}   { return nil }
+func (r *recorded) Thawed() <-chan struct{}  { return nil }
 func (r *recorded) UseFilter(string)         {}
 
 // TestTheEngineOfARecord: what has set a container up also pauses, changes and removes it, for records of earlier versions

@@ -127,10 +127,10 @@ func (e *Engine) enter(
 ) (f *stage.Starting, err error) {
 	guard := c.Guard()
 	guard.RLock()
-	for still := c.Still(); still != nil; still = c.Still() {
+	for thawed := c.Thawed(); thawed != nil; thawed = c.Thawed() {
 		guard.RUnlock()
 		select {
-		case <-still:
+		case <-thawed:
 		case <-ctx.Done():
 			return nil, stage.ErrInterrupted
 		}
