@@ -38,16 +38,16 @@ func (s *Server) leave() {
 	within(leaveWait, func() { // a log may be on a disk that hangs
 		var all sync.WaitGroup
 		for _, c := range s.containers.all() {
-			all.Go(c.hush)
+			all.Go(c.quiesce)
 		}
 		all.Wait()
 		s.watching.Wait() // who has just seen a process end writes that down
 	})
 }
 
-// hush stops waiters and pumps, and writes what these have of a line.
-func (c *container) hush() {
-	c.halt()
+// quiesce stops the container's waiters and log pumps, and writes to the log what these have of a line.
+func (c *container) quiesce() {
+	c.stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.pumps {

@@ -162,7 +162,7 @@ func (u *upgrade) save() (*savedServer, []int, error) {
 		fds = append(fds, *to)
 	}
 	for _, c := range s.containers.all() {
-		c.halt()
+		c.stop()
 	}
 	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
 	s.watching.Wait()
@@ -180,8 +180,8 @@ func (u *upgrade) save() (*savedServer, []int, error) {
 	return saved, fds, nil
 }
 
-// halt stops waiters and pumps.
-func (c *container) halt() {
+// stop stops the container's waiters and log pumps.
+func (c *container) stop() {
 	c.mu.Lock()
 	var pumps []*logpump.Pump
 	for _, p := range c.pumps {
