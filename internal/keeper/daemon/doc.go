@@ -11,7 +11,7 @@
 //     case this process dies
 //   - adopt.go: going on with the containers of a keeper that has died
 //   - upgrade.go: replacing the program in place, with everything open
-//   - leave.go: an end in order, with an escrow process left behind
+//   - shutdown.go: an end in order, with an escrow process left behind
 //   - podinit.go: the inits of pods
 //
 // Locks: each part has one, and container.mu guards one container. A part calls nothing else with its lock held.

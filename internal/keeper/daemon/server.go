@@ -205,7 +205,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	time.AfterFunc(adoptGrace, s.adoption.settle)
 	select {
 	case <-ctx.Done():
-		s.leave()
+		s.shutdown()
 		return nil
 	case err := <-s.sockets.fatal:
 		return err
@@ -254,7 +254,7 @@ func (s *Server) fail(err error) {
 
 // disconnect lets the answers out and closes all connections. The sockets go on collecting new ones.
 func (s *Server) disconnect() {
-	deadline := time.Now().Add(shutdownWait)
+	deadline := time.Now().Add(disconnectWait)
 	for time.Now().Before(deadline) {
 		// Shutdown looks at its connections only now and then; calling it anew makes it look.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
@@ -269,7 +269,7 @@ func (s *Server) disconnect() {
 	s.sockets.serving.Wait()
 	_ = s.sockets.fds.SetDeadline(time.Time{})
 	for _, ses := range s.sessions.all() {
-		ses.drained(shutdownWait)
+		ses.drained(disconnectWait)
 		ses.close()
 	}
 }

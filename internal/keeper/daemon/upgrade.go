@@ -29,10 +29,10 @@ import (
 const (
 	stateEnv = "BERTH_KEEPER_STATE" // the memfd's number
 	// StateFormat is the version of the saved state; a program that prints another one is not executed.
-	StateFormat   = 1
-	upgradeWait   = 30 * time.Second // for what is under way
-	shutdownWait  = 2 * time.Second  // for the answers to reach their clients
-	checkProgWait = time.Minute      // for the new program to say what state it understands
+	StateFormat    = 1
+	upgradeWait    = 30 * time.Second // for what is under way
+	disconnectWait = 2 * time.Second  // for the answers to reach their clients
+	checkProgWait  = time.Minute      // for the new program to say what state it understands
 )
 
 type savedServer struct {

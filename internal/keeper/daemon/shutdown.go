@@ -18,24 +18,24 @@ const EscrowFlag = "custodian"
 const (
 	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a node
 	// that is far too busy a program takes many seconds to begin.
-	appointWait = time.Minute     // for an escrow process to have everything
-	leaveWait   = 5 * time.Second // for what is under way
+	appointWait  = time.Minute     // for an escrow process to have everything
+	shutdownWait = 5 * time.Second // for what is under way
 
 	escrowProcessPoll = 10 * time.Millisecond // how often a keeper looks whether it has ended
 )
 
-// leave ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that was
+// shutdown ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that was
 // read of their output is in the log.
-func (s *Server) leave() {
+func (s *Server) shutdown() {
 	if err := s.appoint(); err != nil {
 		s.log.Error("nobody but berthd holds the containers' pipes when this keeper is gone", "error", err)
 	}
 	if !s.gate.Close() {
 		return
 	}
-	within(leaveWait, s.gate.Wait)
+	within(shutdownWait, s.gate.Wait)
 	s.disconnect()
-	within(leaveWait, func() { // a log may be on a disk that hangs
+	within(shutdownWait, func() { // a log may be on a disk that hangs
 		var all sync.WaitGroup
 		for _, c := range s.containers.all() {
 			all.Go(c.quiesce)
