@@ -18,8 +18,8 @@ const EscrowFlag = "custodian"
 const (
 	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a node
 	// that is far too busy a program takes many seconds to begin.
-	appointWait  = time.Minute     // for an escrow process to have everything
-	shutdownWait = 5 * time.Second // for what is under way
+	escrowProcessWait = time.Minute     // for an escrow process to have everything
+	shutdownWait      = 5 * time.Second // for what is under way
 
 	escrowProcessPoll = 10 * time.Millisecond // how often a keeper looks whether it has ended
 )
@@ -27,7 +27,7 @@ const (
 // shutdown ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that was
 // read of their output is in the log.
 func (s *Server) shutdown() {
-	if err := s.appoint(); err != nil {
+	if err := s.startEscrowProcess(); err != nil {
 		s.log.Error("nobody but berthd holds the containers' pipes when this keeper is gone", "error", err)
 	}
 	if !s.gate.Close() {
@@ -68,9 +68,9 @@ func within(limit time.Duration, wait func()) {
 	}
 }
 
-// appoint starts an escrow process, which is left behind with duplicates of all pipes and pidfds. berthd may be about
-// to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
-func (s *Server) appoint() error {
+// startEscrowProcess starts an escrow process, which is left behind with duplicates of all pipes and pidfds. berthd may
+// be about to end, too, and systemd forgets the descriptors of a service that is stopped (before version 254).
+func (s *Server) startEscrowProcess() error {
 	if !s.hasEscrow() {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (s *Server) appoint() error {
 	}()
 	select {
 	case err = <-said:
-	case <-time.After(appointWait):
+	case <-time.After(escrowProcessWait):
 		err = errors.New("it is not ready in time")
 	}
 	if err != nil {
