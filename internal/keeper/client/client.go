@@ -291,7 +291,8 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 		return nil, err
 	}
 	if len(back) > 0 {
-		c.log.Warn("another keeper answers; everything is handed back to it", "dir", c.cfg.Dir, "items", len(back))
+		c.log.Warn("keeper restarted; what was in escrow is handed back to the new process",
+			"dir", c.cfg.Dir, "items", len(back))
 	}
 	for _, k := range back {
 		if err := c.handBack(ctx, conn, k); err != nil {

@@ -21,9 +21,9 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// adoptGrace is how long after its start a keeper waits for what others hold in escrow for it. A container that has
-// ended meanwhile is not reported until then, since its pidfd may still tell how.
-const adoptGrace = 10 * time.Second
+// handbackWait is how long after its start a keeper waits for what others hold in escrow for it to be handed back. A
+// container that has ended meanwhile is not reported until then, since its pidfd may still tell how.
+const handbackWait = 10 * time.Second
 
 // adoption goes on with the containers of a keeper that has died: by the table that this one finds, by what the service
 // manager hands back, and by what berthd and an escrow process hand back.
@@ -31,9 +31,9 @@ type adoption struct {
 	s    *Server
 	bare bool // the table was not there when this keeper came: what is handed back may be new to it
 
-	mu      sync.Mutex
-	lost    []string // containers whose records are spoilt, until settle
-	settled bool     // the time to hand containers back is over
+	mu   sync.Mutex
+	lost []string // containers whose records are spoilt, until endHandback
+	over bool     // the time to hand containers back is over
 }
 
 // inherit goes on with the table that a dead keeper of this directory has left.
@@ -239,7 +239,7 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 		adopted = append(adopted, p)
 	}
 	if first {
-		c.out.Settle(adopted...)
+		c.out.Recover(adopted...)
 	}
 	for _, p := range adopted {
 		p.Start()
@@ -320,11 +320,11 @@ func (p *process) arm() {
 	}
 }
 
-// isSettled says whether the time to hand things back is over.
-func (a *adoption) isSettled() bool {
+// handbackOver says whether the time to hand things back is over.
+func (a *adoption) handbackOver() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.settled
+	return a.over
 }
 
 // endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told
@@ -342,19 +342,19 @@ func (a *adoption) endLost(id string) {
 	}
 }
 
-// settle ends the time in which things are handed back: what nobody held in escrow is lost.
-func (a *adoption) settle() {
+// endHandback ends the time in which things are handed back: what nobody held in escrow is lost.
+func (a *adoption) endHandback() {
 	s := a.s
 	if s.gate.Begin() != nil {
 		return // the next image does it
 	}
 	defer s.gate.End()
 	a.mu.Lock()
-	if a.settled {
+	if a.over {
 		a.mu.Unlock()
 		return
 	}
-	a.settled = true
+	a.over = true
 	lost := a.lost
 	a.lost = nil
 	a.mu.Unlock()
@@ -390,13 +390,14 @@ func (a *adoption) escrowProcessLives() bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == unix.EWOULDBLOCK
 }
 
-// settleAfterEscrowProcess settles when the escrow processes have ended, unless that takes longer than adoptGrace.
-func (a *adoption) settleAfterEscrowProcess() {
+// endHandbackAfterEscrowProcess ends the handback when the escrow processes have ended, unless that takes longer than
+// handbackWait.
+func (a *adoption) endHandbackAfterEscrowProcess() {
 	for a.escrowProcessLives() {
-		if a.isSettled() {
+		if a.handbackOver() {
 			return
 		}
 		time.Sleep(escrowProcessPoll)
 	}
-	a.settle()
+	a.endHandback()
 }

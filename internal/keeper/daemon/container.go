@@ -192,8 +192,8 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.log.Info("container ended", "code", exit.Code, "lost", !exit.Known, "oom_killed", oom > 0)
 	close(c.exited)
 	_ = c.s.thaw(c, "")
-	if orphan && !c.s.adoption.isSettled() {
-		return // its output may yet be handed back; settle sees to it
+	if orphan && !c.s.adoption.handbackOver() {
+		return // its output may yet be handed back; endHandback drains it else
 	}
 	c.drain()
 }

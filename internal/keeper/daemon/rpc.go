@@ -244,9 +244,9 @@ func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, e
 
 func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {
 	if v.s.adoption.escrowProcessLives() {
-		go v.s.adoption.settleAfterEscrowProcess()
+		go v.s.adoption.endHandbackAfterEscrowProcess()
 	} else {
-		v.s.adoption.settle()
+		v.s.adoption.endHandback()
 	}
 	return &api.Empty{}, nil
 }

@@ -202,7 +202,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.escrow.store.Notify("READY=1")
 	}
 	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation, "image", s.identity.image)
-	time.AfterFunc(adoptGrace, s.adoption.settle)
+	time.AfterFunc(handbackWait, s.adoption.endHandback)
 	select {
 	case <-ctx.Done():
 		s.shutdown()

@@ -36,16 +36,16 @@ const (
 )
 
 type savedServer struct {
-	Format     int                 `json:"format"`
-	Generation string              `json:"generation"`
-	Image      uint32              `json:"image"`
-	StartedAt  time.Time           `json:"startedAt"`
-	Settled    bool                `json:"settled"`
-	Lock       int                 `json:"lock"`
-	RPC        int                 `json:"rpc"`
-	FDs        int                 `json:"fds"`
-	Containers []savedContainer    `json:"containers"`
-	Stored     map[string][]string `json:"stored,omitempty"`
+	Format       int                 `json:"format"`
+	Generation   string              `json:"generation"`
+	Image        uint32              `json:"image"`
+	StartedAt    time.Time           `json:"startedAt"`
+	HandbackOver bool                `json:"settled"`
+	Lock         int                 `json:"lock"`
+	RPC          int                 `json:"rpc"`
+	FDs          int                 `json:"fds"`
+	Containers   []savedContainer    `json:"containers"`
+	Stored       map[string][]string `json:"stored,omitempty"`
 }
 
 type savedContainer struct {
@@ -147,7 +147,7 @@ func (u *upgrade) save() (*savedServer, []int, error) {
 	s := u.s
 	saved := &savedServer{
 		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1,
-		StartedAt: s.identity.startedAt, Settled: s.adoption.isSettled(),
+		StartedAt: s.identity.startedAt, HandbackOver: s.adoption.handbackOver(),
 		Lock: int(s.sockets.lock.Fd()),
 	}
 	fds := []int{saved.Lock}
@@ -408,7 +408,7 @@ func listener(fd int) (*net.UnixListener, error) {
 func (u *upgrade) restore(saved *savedServer) (err error) {
 	s := u.s
 	s.identity = identity{saved.Generation, saved.Image, saved.StartedAt}
-	s.adoption.settled = saved.Settled
+	s.adoption.over = saved.HandbackOver
 	unix.CloseOnExec(saved.Lock)
 	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
 	if s.sockets.rpc, err = listener(saved.RPC); err != nil {
@@ -476,7 +476,7 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 		close(c.exited)
 		if sc.Row.LogDone {
 			close(c.flushed)
-		} else if s.adoption.isSettled() || !sc.Row.Orphan {
+		} else if s.adoption.handbackOver() || !sc.Row.Orphan {
 			s.watching.Go(c.drain)
 		}
 		return c

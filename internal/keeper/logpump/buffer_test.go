@@ -12,7 +12,7 @@ import (
 )
 
 // A process that is killed between any two steps of a pump leaves a buffer with which the next one loses nothing, and writes nothing twice.
-// Each case fails with what it is about taken out of openBuffer or settle.
+// Each case fails with what it is about taken out of openBuffer or recoverBuffer.
 func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 	const text = "first\nsecond\nthe third's beginning "
 	record := func(tag, line string) string {
@@ -131,7 +131,7 @@ func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.Settle(p)
+			l.Recover(p)
 			p.Start()
 			if _, err := w.WriteString("and end\n"); err != nil {
 				t.Fatal(err)
@@ -168,7 +168,7 @@ func TestFileThatIsAnotherGetsWhatWasBeingWritten(t *testing.T) {
 	if _, err := l.file.WriteString(other); err != nil {
 		t.Fatal(err)
 	}
-	l.Settle(p)
+	l.Recover(p)
 	p.Start()
 	w.Close()
 	<-p.Done()

@@ -83,17 +83,19 @@ func (l *Log) Mend() {
 	}
 }
 
-// Settle is called once for a log with pumps that are adopted, before they are started: it finds out how far the log goes.
-func (l *Log) Settle(pumps ...*Pump) {
+// Recover is called once for a log of a keeper that was killed, with the pumps that were adopted, before they are
+// started: it finds out how much of what the pumps had read is in the log file.
+func (l *Log) Recover(pumps ...*Pump) {
 	for _, p := range pumps {
-		l.settle(p.buf)
+		l.recoverBuffer(p.buf)
 	}
 	l.Mend()
 }
 
-// settle finds out whether what a process that was killed wrote of a buffer last is in the file. What is there in part is taken
-// off again. Where the file is another one by now, or shorter than it was, that cannot be told: then it is written, again perhaps.
-func (l *Log) settle(b *buffer) {
+// recoverBuffer finds out whether the last write of a process that was killed, out of this buffer, is in the log file.
+// A write that is there in part is taken off again. Where the file is another one by now, or shorter than it was, that
+// cannot be told: then it is written, again perhaps.
+func (l *Log) recoverBuffer(b *buffer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := b.h
