@@ -147,6 +147,20 @@ func (c *SandboxConfig) Named() string {
 	return fmt.Sprintf("%s/%s/%s/%d", m.Namespace, m.Name, m.UID, m.Attempt)
 }
 
+// NodeNetwork tells whether the pod lives in the node's network.
+func (c *SandboxConfig) NodeNetwork() bool { return c.Security.Namespaces.Network == NamespaceNode }
+
+// OwnIPC tells whether the pod has an IPC namespace and a /dev/shm of its own, not the node's.
+func (c *SandboxConfig) OwnIPC() bool { return c.Security.Namespaces.IPC != NamespaceNode }
+
+// UserNamespace is the user namespace that the pod asks for; nil: the node's.
+func (c *SandboxConfig) UserNamespace() *UserNamespace {
+	if user := c.Security.Namespaces.User; user != nil && user.Mode == NamespacePod {
+		return user
+	}
+	return nil
+}
+
 // SandboxState is the state of a pod's sandbox.
 type SandboxState string
 

@@ -293,7 +293,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		return nil, err
 	}
 	shm := "/dev/shm"
-	if ownShm(pod.Config) {
+	if pod.Config.OwnIPC() {
 		shm = m.dirs.shmPath(pod)
 	}
 	return &ocispec.Input{
@@ -364,7 +364,7 @@ func logPath(dir, rel string) (string, error) {
 // rootfsOptions is a root file system for a container of a pod.
 func (st *storage) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
 	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
-	if user := userNamespace(pod.Config); user != nil {
+	if user := pod.Config.UserNamespace(); user != nil {
 		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.dirs.namespaces(pod.ID).Path(namespace.User)
 	}
 	return o

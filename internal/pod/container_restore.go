@@ -86,7 +86,7 @@ func (m *Manager) restorable(re *restoring, pod *record.Sandbox, handler Handler
 	case handler.RuntimePath != "":
 		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
 			re.Source, handler.Name, handler.RuntimePath, errdefs.ErrFailedPrecondition)
-	case userNamespace(pod.Config) != nil:
+	case pod.Config.UserNamespace() != nil:
 		return fmt.Errorf("restore %s: the pod has a user namespace, and CRIU does not join one: %w",
 			re.Source, errdefs.ErrFailedPrecondition)
 	}

@@ -140,7 +140,7 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 		}
 	}
 	r := c.Record()
-	user := userNamespace(pod.Config)
+	user := pod.Config.UserNamespace()
 	if len(r.ImageVolumes) > 0 {
 		if err := os.Mkdir(filepath.Join(st.dirs.container(c.id), volumesDir), 0o700); err != nil {
 			return nil, err

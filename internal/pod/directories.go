@@ -103,7 +103,7 @@ func (l *layout) statePod(id string) string { return filepath.Join(l.statePods()
 // makeStatePod makes the directory of a pod below Config.State, or corrects the mode of the one that is there.
 func (l *layout) makeStatePod(r *record.Sandbox) error {
 	dir := l.statePod(r.ID)
-	user := userNamespace(r.Config)
+	user := r.Config.UserNamespace()
 	if user == nil {
 		return state.MakeDir(dir, 0o700)
 	}
@@ -119,7 +119,7 @@ func (l *layout) makeStatePod(r *record.Sandbox) error {
 
 // rootPath is where the root file system of a container is mounted.
 func (l *layout) rootPath(pod *record.Sandbox, id string) string {
-	if userNamespace(pod.Config) == nil {
+	if pod.Config.UserNamespace() == nil {
 		return rootfs.Path(l.container(id))
 	}
 	return filepath.Join(l.statePod(pod.ID), rootsDir, id)
@@ -131,7 +131,7 @@ func (st *storage) unmountRoot(pod *record.Sandbox, id string) error {
 	if err := st.rootfs.Unmount(st.dirs.container(id), at); err != nil {
 		return err
 	}
-	if userNamespace(pod.Config) == nil {
+	if pod.Config.UserNamespace() == nil {
 		return nil // it goes with the container's directory
 	}
 	if err := os.Remove(at); err != nil && !os.IsNotExist(err) {

@@ -48,9 +48,6 @@ func (l *layout) podFile(id, name string) string {
 	return filepath.Join(l.filesPath(id), etcDir, name)
 }
 
-// ownShm tells whether a pod has an IPC namespace and a /dev/shm of its own, not the node's.
-func ownShm(cfg *model.SandboxConfig) bool { return cfg.Security.Namespaces.IPC != model.NamespaceNode }
-
 func (l *layout) shmPath(r *record.Sandbox) string {
 	if !r.SharedTmpfs {
 		return l.earlierShm(r.ID)
@@ -64,7 +61,7 @@ func (l *layout) earlierShm(id string) string { return filepath.Join(l.statePod(
 // makeFiles makes a pod's tmpfs with all that is on it.
 func (p *sandboxParts) makeFiles(s *sandbox) error {
 	r := s.Record()
-	if err := p.mountFiles(&r, ownShm(r.Config)); err != nil {
+	if err := p.mountFiles(&r, r.Config.OwnIPC()); err != nil {
 		return err
 	}
 	return s.Update(record.Draft, func(r *record.Sandbox) { r.SharedTmpfs = true })
@@ -109,7 +106,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 	}
 	// They belong to the root of the containers, which in a user namespace is not the node's.
 	uid, gid := 0, 0
-	if user := userNamespace(r.Config); user != nil {
+	if user := r.Config.UserNamespace(); user != nil {
 		uid, gid = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
 	}
 	made := func(path string, err error) error {
@@ -157,7 +154,7 @@ func unmountTmpfs(path string) error {
 
 // hostname is the name that the containers of a pod have for their host.
 func hostname(cfg *model.SandboxConfig) (string, error) {
-	if cfg.Hostname == "" || nodeNetwork(cfg) {
+	if cfg.Hostname == "" || cfg.NodeNetwork() {
 		return os.Hostname()
 	}
 	return cfg.Hostname, nil

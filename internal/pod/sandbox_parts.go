@@ -27,8 +27,8 @@ func (l *layout) lostNamespace(s *sandbox) string {
 	}{
 		{namespace.Network, !r.NodeNetwork()},
 		{namespace.UTS, !r.NodeNetwork()},
-		{namespace.IPC, ownShm(r.Config)},
-		{namespace.User, userNamespace(r.Config) != nil},
+		{namespace.IPC, r.Config.OwnIPC()},
+		{namespace.User, r.Config.UserNamespace() != nil},
 		{namespace.PID, r.Config.Security.Namespaces.PID == model.NamespacePod},
 	} {
 		if part.promised && !set.Pinned(part.kind) {

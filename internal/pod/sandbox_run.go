@@ -144,22 +144,9 @@ func (p *sandboxParts) steps(s *sandbox, before *network.Result) []steps.Step {
 	}
 }
 
-// nodeNetwork tells whether a pod lives in the node's network.
-func nodeNetwork(cfg *model.SandboxConfig) bool {
-	return cfg.Security.Namespaces.Network == model.NamespaceNode
-}
-
-// userNamespace is the user namespace that a pod asks for; nil: the node's.
-func userNamespace(cfg *model.SandboxConfig) *model.UserNamespace {
-	if user := cfg.Security.Namespaces.User; user != nil && user.Mode == model.NamespacePod {
-		return user
-	}
-	return nil
-}
-
 func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) error {
 	const field = model.FieldSandboxUserNamespace
-	user := userNamespace(cfg)
+	user := cfg.UserNamespace()
 	if user == nil {
 		return nil
 	}
@@ -186,15 +173,15 @@ func (p *sandboxParts) makeNamespaces(s *sandbox) error {
 		return err
 	}
 	o := namespace.Options{Sysctls: cfg.Sysctls}
-	if !nodeNetwork(cfg) {
+	if !cfg.NodeNetwork() {
 		// A pod in the node's network has the node's name too: it is the node, to its peers.
 		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
 		o.Hostname = cfg.Hostname
 	}
-	if ownShm(cfg) {
+	if cfg.OwnIPC() {
 		o.Kinds = append(o.Kinds, namespace.IPC)
 	}
-	if user := userNamespace(cfg); user != nil {
+	if user := cfg.UserNamespace(); user != nil {
 		o.User = &namespace.UserMappings{UIDs: user.UIDs, GIDs: user.GIDs}
 	} else if len(o.Kinds) == 0 {
 		return nil
@@ -320,10 +307,10 @@ func (l *layout) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
 		n.Network = set.Path(namespace.Network)
 		n.UTS = set.Path(namespace.UTS)
 	}
-	if ownShm(r.Config) {
+	if r.Config.OwnIPC() {
 		n.IPC = set.Path(namespace.IPC)
 	}
-	if userNamespace(r.Config) != nil {
+	if r.Config.UserNamespace() != nil {
 		n.User = set.Path(namespace.User)
 	}
 	return n

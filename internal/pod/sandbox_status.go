@@ -71,7 +71,7 @@ func (l *layout) podMounts(r *record.Sandbox) map[string]string {
 		"/etc/resolv.conf": l.podFile(r.ID, resolvFile),
 		"/etc/hostname":    l.podFile(r.ID, hostnameFile),
 	}
-	if ownShm(r.Config) {
+	if r.Config.OwnIPC() {
 		mounts["/dev/shm"] = l.shmPath(r)
 	}
 	return mounts

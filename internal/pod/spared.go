@@ -91,7 +91,7 @@ func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 		return
 	}
 	r.Phase = record.SandboxReady
-	if _, err := os.Lstat(filepath.Join(rc.m.dirs.filesPath(r.ID), shmDir)); err == nil || !ownShm(r.Config) {
+	if _, err := os.Lstat(filepath.Join(rc.m.dirs.filesPath(r.ID), shmDir)); err == nil || !r.Config.OwnIPC() {
 		r.SharedTmpfs = true
 	}
 	set := rc.m.dirs.namespaces(r.ID)

@@ -41,7 +41,7 @@ type Sandbox struct {
 
 // NodeNetwork tells whether a pod lives in the node's network.
 func (r *Sandbox) NodeNetwork() bool {
-	return r.Config.Security.Namespaces.Network == model.NamespaceNode
+	return r.Config.NodeNetwork()
 }
 
 // Sandboxes and SandboxEntry are the table of pods and a pod in it.
