@@ -38,7 +38,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	}
 	req := &keeper.AttachRequest{
 		ContainerID: c.id, AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
-		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.attachDir(),
+		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.Attach(),
 	}
 	var out outputs
 	defer out.close()

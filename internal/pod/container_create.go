@@ -13,6 +13,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/ocispec"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -224,7 +225,7 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 
 func (cr *creation) mountRoot(ctx context.Context) (err error) {
 	o := cr.m.storage.rootfsOptions(&cr.pod, cr.rec.Label, cr.m.containers.Path(cr.id), cr.layers)
-	o.At = cr.m.dirs.rootPath(&cr.pod, cr.id)
+	o.At = cr.m.dirs.Rootfs(&cr.pod, cr.id)
 	cr.root, err = cr.m.cfg.Rootfs.Mount(ctx, o)
 	return err
 }
@@ -287,14 +288,14 @@ func (cr *creation) buildSpec(ctx context.Context) error {
 // specInput is what the specification is built from.
 func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error) {
 	m, pod := cr.m, &cr.pod
-	ns := m.dirs.namespacePaths(pod)
+	ns := m.dirs.NamespacePaths(pod)
 	var err error
 	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
 		return nil, err
 	}
 	shm := "/dev/shm"
 	if pod.Config.OwnIPC() {
-		shm = m.dirs.shmPath(pod)
+		shm = m.dirs.Shm(pod)
 	}
 	return &ocispec.Input{
 		SandboxID:   pod.ID,
@@ -307,9 +308,9 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		Namespaces:  ns,
 		CgroupsPath: m.cgroups.path(pod.CgroupParent, cr.id),
 		Files: ocispec.PodFiles{
-			Hosts:      m.dirs.podFile(pod.ID, hostsFile),
-			ResolvConf: m.dirs.podFile(pod.ID, resolvFile),
-			Hostname:   m.dirs.podFile(pod.ID, hostnameFile),
+			Hosts:      m.dirs.File(pod.ID, layout.HostsFile),
+			ResolvConf: m.dirs.File(pod.ID, layout.ResolvFile),
+			Hostname:   m.dirs.File(pod.ID, layout.HostnameFile),
 			Shm:        shm,
 		},
 		ImageMounts: cr.images,
@@ -365,7 +366,7 @@ func logPath(dir, rel string) (string, error) {
 func (st *storage) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
 	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
 	if user := pod.Config.UserNamespace(); user != nil {
-		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.dirs.namespaces(pod.ID).Path(namespace.User)
+		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.dirs.Namespaces(pod.ID).Path(namespace.User)
 	}
 	return o
 }
@@ -403,7 +404,7 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}
-	if set := m.dirs.namespaces(pod.ID); set.Pinned(namespace.PID) {
+	if set := m.dirs.Namespaces(pod.ID); set.Pinned(namespace.PID) {
 		return set.Path(namespace.PID), nil
 	}
 	// The pod was run with a PID namespace for each container.

@@ -8,6 +8,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 )
 
@@ -19,7 +20,7 @@ const logPatience = 2 * time.Second
 type watch struct {
 	keeper     Keeper
 	index      *index
-	dirs       *layout
+	dirs       *layout.Dirs
 	events     *events
 	teardown   *teardown
 	ctx        context.Context // ends with the Manager

@@ -3,11 +3,11 @@ package pod
 import (
 	"context"
 	"errors"
-	"path/filepath"
+	"os"
 	"slices"
-	"strconv"
 
 	"berth/internal/model"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/quota"
 	"berth/internal/volume"
@@ -15,17 +15,12 @@ import (
 
 // storage is the file systems of containers: their roots, volumes and disk quotas. Its methods may be called concurrently.
 type storage struct {
-	dirs    *layout
+	dirs    *layout.Dirs
 	index   *index
 	images  Images
 	rootfs  Rootfs
 	quotas  *quota.Ledger
 	volumes *volume.Store
-}
-
-// imageDir is where the image of a container's mount is mounted, by the mount's place among all of them.
-func (l *layout) imageDir(id string, i int) string {
-	return filepath.Join(l.container(id), "image-"+strconv.Itoa(i))
 }
 
 // mountImages mounts the images that are volumes of a container, read-only, and returns where, by container path. Their
@@ -50,7 +45,7 @@ func (st *storage) mountImages(ctx context.Context, c *container, pod *record.Sa
 		if err != nil {
 			return nil, err
 		}
-		o := st.rootfsOptions(pod, c.Record().Label, st.dirs.imageDir(c.id, i), layers)
+		o := st.rootfsOptions(pod, c.Record().Label, st.dirs.Image(c.id, i), layers)
 		o.Readonly = true
 		path, err := st.rootfs.Mount(ctx, o)
 		if err != nil {
@@ -69,7 +64,7 @@ func (st *storage) unmountImages(id string, cfg *model.ContainerConfig) error {
 	var errs []error
 	for i, mount := range cfg.Mounts {
 		if mount.Image != nil {
-			errs = append(errs, st.rootfs.Unmount(st.dirs.imageDir(id, i)))
+			errs = append(errs, st.rootfs.Unmount(st.dirs.Image(id, i)))
 		}
 	}
 	return errors.Join(errs...)
@@ -78,5 +73,20 @@ func (st *storage) unmountImages(id string, cfg *model.ContainerConfig) error {
 // unmountContainer unmounts all file systems of a container that are its own. It is idempotent.
 func (st *storage) unmountContainer(c *container) error {
 	pod := c.sandbox.Record()
-	return errors.Join(st.unmountImages(c.id, c.Record().Config), st.rootfs.Unmount(st.dirs.plainDir(c.id)), st.unmountRoot(&pod, c.id))
+	return errors.Join(st.unmountImages(c.id, c.Record().Config), st.rootfs.Unmount(st.dirs.Plain(c.id)), st.unmountRoot(&pod, c.id))
+}
+
+// unmountRoot unmounts the root file system of a container. It is idempotent.
+func (st *storage) unmountRoot(pod *record.Sandbox, id string) error {
+	at := st.dirs.Rootfs(pod, id)
+	if err := st.rootfs.Unmount(st.dirs.Container(id), at); err != nil {
+		return err
+	}
+	if pod.Config.UserNamespace() == nil {
+		return nil // it goes with the container's directory
+	}
+	if err := os.Remove(at); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return nil
 }

@@ -37,7 +37,7 @@ func (st *storage) quotaMounts(c *container) ([]quota.Mount, error) {
 	r := c.Record()
 	var mounts []quota.Mount
 	for i, p := range r.ImageVolumes {
-		mounts = append(mounts, quota.Mount{Path: p, Source: st.dirs.imageVolumeDir(c.id, i), Dir: true})
+		mounts = append(mounts, quota.Mount{Path: p, Source: st.dirs.ImageVolume(c.id, i), Dir: true})
 	}
 	for i, mount := range r.Config.Mounts {
 		q := quota.Mount{Path: path.Clean(mount.ContainerPath), ReadOnly: mount.Readonly || mount.Image != nil, Dir: true}
@@ -64,7 +64,7 @@ func (st *storage) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) 
 	var dirs []string
 	for _, p := range g.Paths {
 		if p == quota.Root {
-			dirs = append(dirs, rootfs.WritableDirs(st.dirs.container(c.id))...)
+			dirs = append(dirs, rootfs.WritableDirs(st.dirs.Container(c.id))...)
 			continue
 		}
 		at := slices.IndexFunc(mounts, func(q quota.Mount) bool { return q.Path == p })

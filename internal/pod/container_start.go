@@ -55,7 +55,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
-	spec.Root.Path = m.dirs.rootPath(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
+	spec.Root.Path = m.dirs.Rootfs(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
 	if err := m.logs.claim(c.id, r.LogPath); err != nil {
 		return err
 	}

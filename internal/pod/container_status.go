@@ -39,7 +39,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"removing":       r.Phase == record.ContainerRemoving,
 		"cgroup":         r.Cgroup,
 		"directory":      m.containers.Path(c.id),
-		"rootfs":         m.dirs.rootPath(&pod, c.id),
+		"rootfs":         m.dirs.Rootfs(&pod, c.id),
 		"writableLayer":  rootfs.Upper(m.containers.Path(c.id)),
 		"logPath":        r.LogPath,
 		"user":           r.User,

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,17 +22,6 @@ import (
 	"berth/internal/rootfs"
 	"berth/internal/volume"
 )
-
-// Directories of a container, beside its record.
-const (
-	volumesDir = "volumes" // the volumes that its image declares
-	plainDir   = "plain"   // its image with the owners that it has there, while a named volume is filled from it
-)
-
-// imageVolumeDir is the directory of the volume that a container's image declares, by its place in ImageVolumes.
-func (l *layout) imageVolumeDir(id string, i int) string {
-	return filepath.Join(l.container(id), volumesDir, strconv.Itoa(i))
-}
 
 // checkVolumes refuses mounts that name a volume and cannot be meant.
 func checkVolumes(cfg *model.ContainerConfig) error {
@@ -142,13 +130,13 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 	r := c.Record()
 	user := pod.Config.UserNamespace()
 	if len(r.ImageVolumes) > 0 {
-		if err := os.Mkdir(filepath.Join(st.dirs.container(c.id), volumesDir), 0o700); err != nil {
+		if err := os.Mkdir(st.dirs.ImageVolumes(c.id), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	for i, p := range r.ImageVolumes {
 		// The root file system shows owners as the pod's user namespace has them, and so will the volume.
-		dir, f := st.dirs.imageVolumeDir(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
+		dir, f := st.dirs.ImageVolume(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
 		if user != nil {
 			f.UID, f.GID = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
 		}
@@ -164,11 +152,11 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 		}
 		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
 		isMounted = true
-		return st.rootfs.Mount(ctx, rootfs.Options{Dir: st.dirs.plainDir(c.id), Lowers: layers.Dirs, Readonly: true})
+		return st.rootfs.Mount(ctx, rootfs.Options{Dir: st.dirs.Plain(c.id), Lowers: layers.Dirs, Readonly: true})
 	}
 	defer func() {
 		if isMounted {
-			err = errors.Join(err, st.rootfs.Unmount(st.dirs.plainDir(c.id)))
+			err = errors.Join(err, st.rootfs.Unmount(st.dirs.Plain(c.id)))
 		}
 	}()
 	for i, mount := range r.Config.Mounts {
@@ -186,5 +174,3 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 	}
 	return mounts, nil
 }
-
-func (l *layout) plainDir(id string) string { return filepath.Join(l.container(id), plainDir) }

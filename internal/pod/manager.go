@@ -20,6 +20,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
@@ -146,7 +147,7 @@ type Manager struct {
 	logs       *logs
 	events     *events
 
-	dirs        *layout
+	dirs        *layout.Dirs
 	cgroups     *cgroups
 	parts       *sandboxParts
 	storage     *storage
@@ -195,32 +196,32 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Rootfs == nil {
 		cfg.Rootfs = overlays{}
 	}
-	dirs := &layout{root: cfg.Root, state: cfg.State}
-	if err := dirs.makeDirs(cfg.Log); err != nil {
+	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State}
+	if err := dirs.Make(cfg.Log); err != nil {
 		return nil, err
 	}
-	for _, dir := range []string{dirs.pods(), dirs.containers(), dirs.statePods()} {
+	for _, dir := range []string{dirs.Pods(), dirs.Containers(), dirs.StatePods()} {
 		state.Spread(dir)
 	}
 	m := &Manager{
 		cfg:        cfg,
 		log:        cfg.Log,
 		handlers:   handlers{byName: cfg.Handlers, standard: cfg.Default},
-		pods:       record.NewSandboxes(dirs.pods(), dirs.netns, cfg.Log),
-		containers: record.NewContainers(dirs.containers(), cfg.Log),
+		pods:       record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
+		containers: record.NewContainers(dirs.Containers(), cfg.Log),
 		index:      newIndex(),
 		logs:       newLogs(),
 		dirs:       dirs,
 	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = newEvents(m.index)
-	trash := newTrash(m.ctx, dirs.trash(), cfg.Log)
+	trash := newTrash(m.ctx, dirs.Trash(), cfg.Log)
 	m.cgroups = newCgroups(m.ctx, &cfg, &m.background)
 	m.devices = &devices{manager: cfg.Devices, index: m.index}
 	m.parts = &sandboxParts{
 		dirs: dirs, cgroups: m.cgroups, handlers: m.handlers, keeper: cfg.Keeper, network: cfg.Network, systemd: cfg.SystemdCgroup,
 	}
-	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.containers(), Logger: cfg.Log})
+	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	}
 	var path string
 	if !r.NodeNetwork() {
-		path = m.dirs.namespaces(s.id).Path(namespace.Network)
+		path = m.dirs.Namespaces(s.id).Path(namespace.Network)
 	}
 	var target net.Conn
 	err = namespace.Do(path, func() error {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path"
 	"path/filepath"
 	"time"
 
@@ -46,7 +45,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.statePods())
+	points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
 	if err != nil {
 		return err
 	}
@@ -257,7 +256,7 @@ func (rc *recovery) awaitStart(c *container) {
 		if rc.m.index.goneContainer(c) || c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
-		points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.statePods())
+		points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
 		if err != nil {
 			return err
 		}
@@ -306,7 +305,7 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *contain
 // finishLost tells a container as ended whose end nobody knows.
 func (rc *recovery) finishLost(c *container) {
 	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-	if rc.m.dirs.lostNamespace(c.sandbox) != "" {
+	if rc.m.dirs.LostNamespace(new(c.sandbox.Record())) != "" {
 		reason, message = model.ReasonRebooted, "the node went down while the container ran"
 	}
 	rc.m.teardown.finish(c, func(r *record.Container) {
@@ -412,7 +411,7 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *container, mounted map
 	switch {
 	case !ended:
 		return false, errLives
-	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.lostNamespace(c.sandbox) == "":
+	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.sandbox.Record())) == "":
 		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
 		rc.clean("record that a start was cut off", c.id, c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
 		rc.clean("mount the root file system of a created container", c.id, rc.m.storage.remountRootfs(ctx, c, mounted))
@@ -425,7 +424,7 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *container, mounted map
 // remountRootfs makes sure that a container that was created and not started has its root file system.
 func (st *storage) remountRootfs(ctx context.Context, c *container, mounted map[string]bool) error {
 	r, pod := c.Record(), c.sandbox.Record()
-	at := st.dirs.rootPath(&pod, c.id)
+	at := st.dirs.Rootfs(&pod, c.id)
 	if mounted[at] {
 		return nil
 	}
@@ -433,7 +432,7 @@ func (st *storage) remountRootfs(ctx context.Context, c *container, mounted map[
 	if err != nil {
 		return err
 	}
-	o := st.rootfsOptions(&pod, r.Label, st.dirs.container(c.id), layers)
+	o := st.rootfsOptions(&pod, r.Label, st.dirs.Container(c.id), layers)
 	o.At = at
 	if _, err = st.rootfs.Mount(ctx, o); err != nil {
 		return err
@@ -458,7 +457,7 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keepe
 		}
 		rc.attempt(ctx, what, s.id, finish)
 	case record.SandboxReady:
-		lost := rc.m.dirs.lostNamespace(s)
+		lost := rc.m.dirs.LostNamespace(new(s.Record()))
 		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
 			lost = lostInit
 		}
@@ -466,7 +465,7 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keepe
 			rc.clean("record that a pod is broken", s.id, rc.m.watch.breakSandbox(s, lost))
 			return
 		}
-		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, rc.m.dirs.makeStatePod(&r))
+		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, rc.m.dirs.MakeStatePod(&r))
 		rc.clean("make the files of a pod that an earlier version of Berth has made", s.id, rc.m.parts.adoptFiles(s))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
@@ -475,16 +474,16 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keepe
 
 // removeStrayState removes what stands in the state directory for pods that have no record.
 func (rc *recovery) removeStrayState(points []string) {
-	entries, err := os.ReadDir(rc.m.dirs.statePods())
+	entries, err := os.ReadDir(rc.m.dirs.StatePods())
 	if err != nil {
 		rc.m.log.Error("list the state of pods", "error", err)
 		return
 	}
 	for _, e := range entries {
 		if id := e.Name(); rc.m.index.pods[id] == nil {
-			err := errors.Join(rc.m.dirs.namespaces(id).Remove(), rc.m.parts.unmountFiles(id), rc.m.storage.unmountBelow(rc.m.dirs.statePod(id), points))
+			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.unmountFiles(id), rc.m.storage.unmountBelow(rc.m.dirs.StatePod(id), points))
 			if err == nil {
-				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.statePod(id))
+				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))
 			}
 			rc.clean("remove the state of a pod without a record", id, err)
 		}
@@ -493,9 +492,9 @@ func (rc *recovery) removeStrayState(points []string) {
 
 // unmountLost unmounts what a container had mounted of which there is no record: not even of its pod.
 func (st *storage) unmountLost(id string, points []string) error {
-	err := st.unmountBelow(st.dirs.container(id), points)
+	err := st.unmountBelow(st.dirs.Container(id), points)
 	for _, p := range points {
-		if path.Base(p) == id && path.Base(path.Dir(p)) == rootsDir {
+		if st.dirs.IsRootfs(p, id) {
 			err = errors.Join(err, st.unmountBelow(p, points), os.Remove(p))
 		}
 	}

@@ -11,18 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
 
-// The files of a pod that its containers see in /etc.
-const (
-	hostsFile    = "hosts"
-	resolvFile   = "resolv.conf"
-	hostnameFile = "hostname"
-)
-
-var podFiles = []string{hostsFile, resolvFile, hostnameFile}
+var podFiles = []string{layout.HostsFile, layout.ResolvFile, layout.HostnameFile}
 
 // A pod's files, which containers may write to, lie beside its shared memory on one tmpfs: its size bounds both, at no cost of a
 // further mount, and nothing on it is executed, gains rights or is a device. What containers write there counts as their memory.
@@ -35,28 +29,6 @@ const (
 	// inodeSize is how much of a tmpfs there is for each of its inodes: a file that is not empty takes as much.
 	inodeSize = 4 << 10
 )
-
-// Directories on a pod's tmpfs.
-const (
-	etcDir = "etc"
-	shmDir = "shm"
-)
-
-func (l *layout) filesPath(id string) string { return filepath.Join(l.statePod(id), filesDir) }
-
-func (l *layout) podFile(id, name string) string {
-	return filepath.Join(l.filesPath(id), etcDir, name)
-}
-
-func (l *layout) shmPath(r *record.Sandbox) string {
-	if !r.SharedTmpfs {
-		return l.earlierShm(r.ID)
-	}
-	return filepath.Join(l.filesPath(r.ID), shmDir)
-}
-
-// earlierShm is where an earlier version of Berth mounted a tmpfs for /dev/shm alone.
-func (l *layout) earlierShm(id string) string { return filepath.Join(l.statePod(id), shmDir) }
 
 // makeFiles makes a pod's tmpfs with all that is on it.
 func (p *sandboxParts) makeFiles(s *sandbox) error {
@@ -74,10 +46,10 @@ func (p *sandboxParts) adoptFiles(s *sandbox) error {
 	if r.SharedTmpfs {
 		return nil
 	}
-	if _, err := os.Lstat(p.dirs.podFile(s.id, podFiles[len(podFiles)-1])); err == nil {
+	if _, err := os.Lstat(p.dirs.File(s.id, podFiles[len(podFiles)-1])); err == nil {
 		return nil // this has been done already
 	}
-	if err := unmountTmpfs(p.dirs.filesPath(s.id)); err != nil {
+	if err := unmountTmpfs(p.dirs.Files(s.id)); err != nil {
 		return err
 	}
 	return p.mountFiles(&r, false)
@@ -95,7 +67,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 			size += len(data)
 		}
 	}
-	path := p.dirs.filesPath(r.ID)
+	path := p.dirs.Files(r.ID)
 	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
@@ -116,7 +88,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 		return err
 	}
 	if shm {
-		dir := filepath.Join(path, shmDir)
+		dir := filepath.Join(path, layout.ShmDir)
 		if err := made(dir, os.Mkdir(dir, 0o700)); err != nil {
 			return err
 		}
@@ -124,11 +96,11 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 			return err
 		}
 	}
-	if err := os.Mkdir(filepath.Join(path, etcDir), 0o700); err != nil {
+	if err := os.Mkdir(filepath.Join(path, layout.EtcDir), 0o700); err != nil {
 		return err
 	}
 	for i, name := range podFiles {
-		file := p.dirs.podFile(r.ID, name)
+		file := p.dirs.File(r.ID, name)
 		if err := made(file, os.WriteFile(file, content[i], 0o644)); err != nil {
 			return fmt.Errorf("the pod's %s: %w", name, err)
 		}
@@ -138,7 +110,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 
 // unmountFiles takes a pod's tmpfs away. It is idempotent.
 func (p *sandboxParts) unmountFiles(id string) error {
-	return errors.Join(unmountTmpfs(p.dirs.filesPath(id)), unmountTmpfs(p.dirs.earlierShm(id)))
+	return errors.Join(unmountTmpfs(p.dirs.Files(id)), unmountTmpfs(p.dirs.EarlierShm(id)))
 }
 
 func unmountTmpfs(path string) error {

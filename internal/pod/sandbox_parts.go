@@ -6,7 +6,6 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
-	"berth/internal/namespace"
 	"berth/internal/pod/record"
 )
 
@@ -16,27 +15,6 @@ const lostInit = "init"
 // lookAtNamespaces is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but those who watch all
 // mounts of the node, which each start changes. A look is a statfs for each namespace: some microseconds for a pod.
 const lookAtNamespaces = 5 * time.Second
-
-// lostNamespace is a namespace that a pod's record promises and that is not there, such as "net namespace"; empty: all are there. After
-// a reboot they are not.
-func (l *layout) lostNamespace(s *sandbox) string {
-	r, set := s.Record(), l.namespaces(s.id)
-	for _, part := range []struct {
-		kind     namespace.Kind
-		promised bool
-	}{
-		{namespace.Network, !r.NodeNetwork()},
-		{namespace.UTS, !r.NodeNetwork()},
-		{namespace.IPC, r.Config.OwnIPC()},
-		{namespace.User, r.Config.UserNamespace() != nil},
-		{namespace.PID, r.Config.Security.Namespaces.PID == model.NamespacePod},
-	} {
-		if part.promised && !set.Pinned(part.kind) {
-			return string(part.kind) + " namespace"
-		}
-	}
-	return ""
-}
 
 func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
 
@@ -53,7 +31,7 @@ func (w *watch) checkParts(ctx context.Context, s *sandbox) error {
 	if r.Phase != record.SandboxReady {
 		return nil
 	}
-	lost := w.dirs.lostNamespace(s)
+	lost := w.dirs.LostNamespace(new(s.Record()))
 	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
 		rows, err := keeperRows(ctx, w.keeper)
 		if err != nil {
@@ -96,7 +74,7 @@ func (w *watch) watchNamespaces() {
 // checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
 // by one is looked at another time.
 func (w *watch) checkNamespaces(s *sandbox) {
-	if w.dirs.lostNamespace(s) == "" {
+	if w.dirs.LostNamespace(new(s.Record())) == "" {
 		return
 	}
 	release := s.op.TryShared()
@@ -104,7 +82,7 @@ func (w *watch) checkNamespaces(s *sandbox) {
 		return
 	}
 	defer release()
-	lost := w.dirs.lostNamespace(s)
+	lost := w.dirs.LostNamespace(new(s.Record()))
 	if lost == "" || s.Record().Phase != record.SandboxReady || w.index.gone(s) {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -103,7 +104,7 @@ func (s *sandbox) ready(timings []steps.Timing) error {
 
 // sandboxParts makes and removes the parts of pods: namespaces, network, files, init. The caller holds the pod's lock.
 type sandboxParts struct {
-	dirs     *layout
+	dirs     *layout.Dirs
 	cgroups  *cgroups
 	handlers handlers
 	keeper   Keeper
@@ -119,7 +120,7 @@ func (p *sandboxParts) steps(s *sandbox, before *network.Result) []steps.Step {
 		{
 			Name: "make the pod's namespaces",
 			Do:   func(context.Context) error { return p.makeNamespaces(s) },
-			Undo: func(context.Context) error { return p.dirs.namespaces(s.id).Remove() },
+			Undo: func(context.Context) error { return p.dirs.Namespaces(s.id).Remove() },
 		},
 		{
 			Name: "set up the pod's network",
@@ -169,7 +170,7 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 func (p *sandboxParts) makeNamespaces(s *sandbox) error {
 	r := s.Record()
 	cfg := r.Config
-	if err := p.dirs.makeStatePod(&r); err != nil {
+	if err := p.dirs.MakeStatePod(&r); err != nil {
 		return err
 	}
 	o := namespace.Options{Sysctls: cfg.Sysctls}
@@ -186,7 +187,7 @@ func (p *sandboxParts) makeNamespaces(s *sandbox) error {
 	} else if len(o.Kinds) == 0 {
 		return nil
 	}
-	return p.dirs.namespaces(s.id).Create(o)
+	return p.dirs.Namespaces(s.id).Create(o)
 }
 
 // networkPod is a pod as its network sees it.
@@ -196,7 +197,7 @@ func (p *sandboxParts) networkPod(r *record.Sandbox) *network.Pod {
 		Name:         r.Config.Metadata.Name,
 		Namespace:    r.Config.Metadata.Namespace,
 		UID:          r.Config.Metadata.UID,
-		NetNS:        p.dirs.namespaces(r.ID).Path(namespace.Network),
+		NetNS:        p.dirs.Namespaces(r.ID).Path(namespace.Network),
 		Ports:        r.Config.PortMappings,
 		Labels:       r.Config.Labels,
 		Annotations:  r.Config.Annotations,
@@ -241,7 +242,7 @@ func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 	if r.Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
 	}
-	root := p.dirs.reaperRoot(s.id)
+	root := p.dirs.InitRoot(s.id)
 	// In a user namespace nobody but the node could make these.
 	for _, dir := range []string{"proc", "dev"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -257,7 +258,7 @@ func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 	spec, err := ocispec.Reaper(ocispec.ReaperInput{
 		SandboxID:   s.id,
 		Rootfs:      root,
-		Namespaces:  p.dirs.namespacePaths(&r),
+		Namespaces:  p.dirs.NamespacePaths(&r),
 		CgroupsPath: p.cgroups.path(r.CgroupParent, s.id),
 		Label:       r.Label,
 	})
@@ -284,10 +285,8 @@ func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	return p.dirs.namespaces(s.id).PinProcess(namespace.PID, result.PID)
+	return p.dirs.Namespaces(s.id).PinProcess(namespace.PID, result.PID)
 }
-
-func (l *layout) reaperRoot(id string) string { return filepath.Join(l.statePod(id), initDir) }
 
 func (p *sandboxParts) stopReaper(ctx context.Context, s *sandbox) error {
 	if s.Record().Config.Security.Namespaces.PID != model.NamespacePod {
@@ -296,24 +295,7 @@ func (p *sandboxParts) stopReaper(ctx context.Context, s *sandbox) error {
 	if err := p.keeper.Delete(ctx, s.id); err != nil {
 		return err
 	}
-	return os.RemoveAll(p.dirs.reaperRoot(s.id))
-}
-
-// namespacePaths are the pins of a pod's shared namespaces; empty where it lives in the node's.
-func (l *layout) namespacePaths(r *record.Sandbox) ocispec.Namespaces {
-	set := l.namespaces(r.ID)
-	var n ocispec.Namespaces
-	if !r.NodeNetwork() {
-		n.Network = set.Path(namespace.Network)
-		n.UTS = set.Path(namespace.UTS)
-	}
-	if r.Config.OwnIPC() {
-		n.IPC = set.Path(namespace.IPC)
-	}
-	if r.Config.UserNamespace() != nil {
-		n.User = set.Path(namespace.User)
-	}
-	return n
+	return os.RemoveAll(p.dirs.InitRoot(s.id))
 }
 
 // forgetSandbox drops a sandbox of which nothing but the record is left.
@@ -323,7 +305,7 @@ func (td *teardown) forgetSandbox(s *sandbox) {
 	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
 		td.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
 	}
-	if err := rootfs.Remove(context.Background(), td.dirs.statePod(s.id)); err != nil {
+	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.id)); err != nil {
 		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.id), "error", err)
 	}
 	td.devices.freePod(s.id)

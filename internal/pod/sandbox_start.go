@@ -56,7 +56,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	if err := m.teardown.killContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
-	if err := errors.Join(m.parts.stopReaper(ctx, s), m.dirs.namespaces(s.id).Remove(), m.parts.unmountFiles(s.id)); err != nil {
+	if err := errors.Join(m.parts.stopReaper(ctx, s), m.dirs.Namespaces(s.id).Remove(), m.parts.unmountFiles(s.id)); err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.id), err)
 	}
 	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))

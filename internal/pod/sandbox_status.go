@@ -28,8 +28,8 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	r := s.Record()
 	namespaces := map[string]string{}
 	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
-		if m.dirs.namespaces(s.id).Pinned(k) {
-			namespaces[string(k)] = m.dirs.namespaces(s.id).Path(k)
+		if m.dirs.Namespaces(s.id).Pinned(k) {
+			namespaces[string(k)] = m.dirs.Namespaces(s.id).Path(k)
 		}
 	}
 	info := map[string]string{"info": toJSON(map[string]any{
@@ -45,9 +45,9 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"ips":            r.IPs,
 		"interface":      r.Interface,
 		"network":        m.networkInfo(&r),
-		"mounts":         m.dirs.podMounts(&r),
+		"mounts":         m.dirs.Mounts(&r),
 		"directory":      m.pods.Path(s.id),
-		"stateDirectory": m.dirs.statePod(s.id),
+		"stateDirectory": m.dirs.StatePod(s.id),
 		"timings":        r.Timings,
 		"config":         r.Config,
 	})}
@@ -62,19 +62,6 @@ func (m *Manager) networkInfo(r *record.Sandbox) map[string]any {
 		"ports":     r.Config.PortMappings,
 		"cniResult": r.Network,
 	}
-}
-
-// podMounts are the files and directories on the host that every container of a pod has.
-func (l *layout) podMounts(r *record.Sandbox) map[string]string {
-	mounts := map[string]string{
-		"/etc/hosts":       l.podFile(r.ID, hostsFile),
-		"/etc/resolv.conf": l.podFile(r.ID, resolvFile),
-		"/etc/hostname":    l.podFile(r.ID, hostnameFile),
-	}
-	if r.Config.OwnIPC() {
-		mounts["/dev/shm"] = l.shmPath(r)
-	}
-	return mounts
 }
 
 // ListSandboxes returns the sandboxes that a filter selects, newest first.

@@ -61,7 +61,7 @@ func (td *teardown) releaseSandbox(ctx context.Context, s *sandbox) error {
 	return errors.Join(
 		td.parts.stopReaper(ctx, s),
 		td.parts.tearDownNetwork(ctx, s),
-		td.dirs.namespaces(s.id).Remove(),
+		td.dirs.Namespaces(s.id).Remove(),
 		td.parts.unmountFiles(s.id),
 	)
 }

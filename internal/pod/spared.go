@@ -15,6 +15,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/state"
@@ -91,10 +92,10 @@ func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 		return
 	}
 	r.Phase = record.SandboxReady
-	if _, err := os.Lstat(filepath.Join(rc.m.dirs.filesPath(r.ID), shmDir)); err == nil || !r.Config.OwnIPC() {
+	if _, err := os.Lstat(filepath.Join(rc.m.dirs.Files(r.ID), layout.ShmDir)); err == nil || !r.Config.OwnIPC() {
 		r.SharedTmpfs = true
 	}
-	set := rc.m.dirs.namespaces(r.ID)
+	set := rc.m.dirs.Namespaces(r.ID)
 	if r.NodeNetwork() || !set.Pinned(namespace.Network) {
 		return
 	}

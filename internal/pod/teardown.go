@@ -3,6 +3,7 @@ package pod
 import (
 	"log/slog"
 
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/stats"
 )
@@ -16,7 +17,7 @@ type teardown struct {
 	index      *index
 	logs       *logs
 	events     *events
-	dirs       *layout
+	dirs       *layout.Dirs
 	trash      *trash
 	cgroups    *cgroups
 	parts      *sandboxParts

@@ -6,6 +6,7 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 	"berth/internal/stats"
@@ -15,13 +16,13 @@ import (
 type readings struct {
 	sampler *stats.Sampler
 	index   *index
-	dirs    *layout
+	dirs    *layout.Dirs
 	cgroups *cgroups
 }
 
 func (rd *readings) containerTarget(c *container) stats.Target {
 	r := c.Record()
-	t := stats.Target{ID: c.id, Layer: rootfs.Upper(rd.dirs.container(c.id))}
+	t := stats.Target{ID: c.id, Layer: rootfs.Upper(rd.dirs.Container(c.id))}
 	if r.Phase == record.ContainerRunning {
 		t.Cgroup = r.Cgroup
 	}
@@ -117,7 +118,7 @@ func (rd *readings) sandboxTarget(s *sandbox) stats.Target {
 	r := s.Record()
 	t := stats.Target{ID: s.id, Cgroup: rd.cgroups.podDir(r.CgroupParent)}
 	if !r.NodeNetwork() {
-		t.NetNS = rd.dirs.namespaces(s.id).Path(namespace.Network)
+		t.NetNS = rd.dirs.Namespaces(s.id).Path(namespace.Network)
 		t.Network = true
 	}
 	return t

@@ -1,0 +1,248 @@
+// Package layout is where pods and containers are in the file system: below a root that outlives a reboot, with their
+// records and writable layers, and below a state directory that does not, with namespaces, files and shared memory.
+//
+// What leads to files of images, containers and pods is for root alone: a user of the node who could reach a setuid
+// program of a container would run it with the rights that it has there. The one exception is a pod with a user
+// namespace. Where libcontainer or an OCI runtime sets up its containers, the process that does it is the root of that
+// user namespace already when it mounts the container's root file system by its path. So the root file systems of such
+// a pod are mounted in its directory below Dirs.State, which the group of that root may pass; all that is above may be
+// passed by everybody, and holds nothing but such directories.
+package layout
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/ocispec"
+	"berth/internal/pod/record"
+	"berth/internal/rootfs"
+	"berth/internal/state"
+)
+
+// Directories of a pod below Dirs.State.
+const (
+	namespacesDir = "ns"
+	filesDir      = "files"  // a tmpfs with the pod's files and its shared memory
+	initDir       = "init"   // the root file system of the pod's init
+	rootsDir      = "rootfs" // mount points of root file systems of a pod with a user namespace, by container
+)
+
+// The files of a pod that its containers see in /etc.
+const (
+	HostsFile    = "hosts"
+	ResolvFile   = "resolv.conf"
+	HostnameFile = "hostname"
+)
+
+// Directories on a pod's tmpfs.
+const (
+	EtcDir = "etc"
+	ShmDir = "shm"
+)
+
+// Directories of a container, beside its record.
+const (
+	volumesDir = "volumes" // the volumes that its image declares
+	plainDir   = "plain"   // see Plain
+)
+
+// Dirs is where things of pods and containers are in the file system.
+type Dirs struct {
+	Root  string // records, writable layers
+	State string // namespaces, files
+}
+
+// Pods, Containers and Trash hold a directory of each pod, of each container, and of each that is to be removed.
+func (l *Dirs) Pods() string       { return filepath.Join(l.Root, "pods") }
+func (l *Dirs) Containers() string { return filepath.Join(l.Root, "containers") }
+func (l *Dirs) Trash() string      { return filepath.Join(l.Root, "trash") }
+
+// NetNS is where the network namespace of a pod is pinned, if it has one.
+func (l *Dirs) NetNS(id string) string { return l.Namespaces(id).Path(namespace.Network) }
+
+// Namespaces are the pins of a pod's namespaces.
+func (l *Dirs) Namespaces(id string) namespace.Set {
+	return namespace.Set{Dir: filepath.Join(l.StatePod(id), namespacesDir)}
+}
+
+// Container is the directory of a container, in which its record is.
+func (l *Dirs) Container(id string) string { return filepath.Join(l.Containers(), id) }
+
+// Make makes the directories that all pods have in common, and takes from those that are there what an earlier version
+// of Berth let others do.
+func (l *Dirs) Make(log *slog.Logger) error {
+	for _, dir := range []string{l.Pods(), l.Containers(), l.Trash()} {
+		if err := state.MakeDir(dir, 0o700); err != nil {
+			return err
+		}
+		if err := state.HideEntries(dir); err != nil {
+			log.Error("a directory may be entered by others, though what it lies in may not", "in", dir, "error", err)
+		}
+	}
+	if err := state.MakeDir(l.Attach(), 0o700); err != nil {
+		return err
+	}
+	// The keeper's files in it have no names. A name is left where it was killed between the making of a file and that.
+	// The directory stays, since a disk that is full has no room for another.
+	if err := emptyDir(l.Attach()); err != nil {
+		return err
+	}
+	if err := passable(l.State); err != nil {
+		return err
+	}
+	return state.MakeDir(l.StatePods(), 0o711)
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
+}
+
+// passable lets everybody pass a directory that also has the socket of the CRI in it, which may be a group's.
+func passable(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&0o111 == 0o111 {
+		return err
+	}
+	return os.Chmod(dir, info.Mode().Perm()|0o111)
+}
+
+// Attach is where the keeper keeps what attached clients do not take.
+func (l *Dirs) Attach() string { return filepath.Join(l.Root, "attach") }
+
+// StatePods is the directory that holds one of each pod below State.
+func (l *Dirs) StatePods() string { return filepath.Join(l.State, "pods") }
+
+// StatePod is where a pod keeps what a reboot may lose.
+func (l *Dirs) StatePod(id string) string { return filepath.Join(l.StatePods(), id) }
+
+// MakeStatePod makes the directory of a pod below State, or corrects the mode of the one that is there.
+func (l *Dirs) MakeStatePod(r *record.Sandbox) error {
+	dir := l.StatePod(r.ID)
+	user := r.Config.UserNamespace()
+	if user == nil {
+		return state.MakeDir(dir, 0o700)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	gid, _ := model.HostID(user.GIDs, 0) // ocispec.CheckUserNamespace has seen to it that there is one
+	if err := os.Chown(dir, 0, int(gid)); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o710)
+}
+
+// Rootfs is where the root file system of a container is mounted.
+func (l *Dirs) Rootfs(pod *record.Sandbox, id string) string {
+	if pod.Config.UserNamespace() == nil {
+		return rootfs.Path(l.Container(id))
+	}
+	return filepath.Join(l.StatePod(pod.ID), rootsDir, id)
+}
+
+// Files is where the tmpfs of a pod is mounted, and File one of the files on it.
+func (l *Dirs) Files(id string) string { return filepath.Join(l.StatePod(id), filesDir) }
+
+func (l *Dirs) File(id, name string) string {
+	return filepath.Join(l.Files(id), EtcDir, name)
+}
+
+// Shm is the directory that containers of a pod see as /dev/shm.
+func (l *Dirs) Shm(r *record.Sandbox) string {
+	if !r.SharedTmpfs {
+		return l.EarlierShm(r.ID)
+	}
+	return filepath.Join(l.Files(r.ID), ShmDir)
+}
+
+// EarlierShm is where an earlier version of Berth mounted a tmpfs for /dev/shm alone.
+func (l *Dirs) EarlierShm(id string) string { return filepath.Join(l.StatePod(id), ShmDir) }
+
+// InitRoot is the root file system of a pod's init.
+func (l *Dirs) InitRoot(id string) string { return filepath.Join(l.StatePod(id), initDir) }
+
+// NamespacePaths are the pins of a pod's shared namespaces; empty where it lives in the node's.
+func (l *Dirs) NamespacePaths(r *record.Sandbox) ocispec.Namespaces {
+	set := l.Namespaces(r.ID)
+	var n ocispec.Namespaces
+	if !r.NodeNetwork() {
+		n.Network = set.Path(namespace.Network)
+		n.UTS = set.Path(namespace.UTS)
+	}
+	if r.Config.OwnIPC() {
+		n.IPC = set.Path(namespace.IPC)
+	}
+	if r.Config.UserNamespace() != nil {
+		n.User = set.Path(namespace.User)
+	}
+	return n
+}
+
+// Mounts are the files and directories on the host that every container of a pod has.
+func (l *Dirs) Mounts(r *record.Sandbox) map[string]string {
+	mounts := map[string]string{
+		"/etc/hosts":       l.File(r.ID, HostsFile),
+		"/etc/resolv.conf": l.File(r.ID, ResolvFile),
+		"/etc/hostname":    l.File(r.ID, HostnameFile),
+	}
+	if r.Config.OwnIPC() {
+		mounts["/dev/shm"] = l.Shm(r)
+	}
+	return mounts
+}
+
+// LostNamespace is a namespace that a pod's record promises and that is not there, such as "net namespace"; empty: all
+// are there. After a reboot they are not.
+func (l *Dirs) LostNamespace(r *record.Sandbox) string {
+	set := l.Namespaces(r.ID)
+	for _, part := range []struct {
+		kind     namespace.Kind
+		promised bool
+	}{
+		{namespace.Network, !r.NodeNetwork()},
+		{namespace.UTS, !r.NodeNetwork()},
+		{namespace.IPC, r.Config.OwnIPC()},
+		{namespace.User, r.Config.UserNamespace() != nil},
+		{namespace.PID, r.Config.Security.Namespaces.PID == model.NamespacePod},
+	} {
+		if part.promised && !set.Pinned(part.kind) {
+			return string(part.kind) + " namespace"
+		}
+	}
+	return ""
+}
+
+// ImageVolume is the directory of the volume that a container's image declares, by its place in ImageVolumes.
+func (l *Dirs) ImageVolume(id string, i int) string {
+	return filepath.Join(l.ImageVolumes(id), strconv.Itoa(i))
+}
+
+// Plain is where the image of a container is mounted with the owners that it has there, while a named volume is filled
+// from it.
+func (l *Dirs) Plain(id string) string { return filepath.Join(l.Container(id), plainDir) }
+
+// Image is where the image of a container's mount is mounted, by the mount's place among all of them.
+func (l *Dirs) Image(id string, i int) string {
+	return filepath.Join(l.Container(id), "image-"+strconv.Itoa(i))
+}
+
+// ImageVolumes is the directory of all volumes that a container's image declares.
+func (l *Dirs) ImageVolumes(id string) string { return filepath.Join(l.Container(id), volumesDir) }
+
+// IsRootfs tells whether a path is where the root file system of a container is mounted in its pod's directory,
+// whichever pod that is.
+func (l *Dirs) IsRootfs(path, id string) bool {
+	return filepath.Base(path) == id && filepath.Base(filepath.Dir(path)) == rootsDir
+}
