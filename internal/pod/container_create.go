@@ -176,7 +176,7 @@ func (cr *creation) register(context.Context) error {
 	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.id, record.ContainerCreating
 	r.Config, r.Resources = cr.cfg, cr.cfg.Resources
 	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), declaredVolumes(cr.img)
-	r.Cgroup = m.cgroups.dir(cr.pod.CgroupParent, cr.id)
+	r.Cgroup = m.cgroups.Dir(cr.pod.CgroupParent, cr.id)
 	if cr.restoring != nil {
 		cr.restoring.Dir = filepath.Join(m.containers.Path(cr.id), restoreDir)
 		r.Restored = &cr.restoring.Restored
@@ -306,7 +306,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 		ImageName:   cfg.Image.Image,
 		Rootfs:      cr.root,
 		Namespaces:  ns,
-		CgroupsPath: m.cgroups.path(pod.CgroupParent, cr.id),
+		CgroupsPath: m.cgroups.Path(pod.CgroupParent, cr.id),
 		Files: ocispec.PodFiles{
 			Hosts:      m.dirs.File(pod.ID, layout.HostsFile),
 			ResolvConf: m.dirs.File(pod.ID, layout.ResolvFile),

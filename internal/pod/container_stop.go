@@ -159,7 +159,7 @@ func (td *teardown) releaseContainer(ctx context.Context, c *container) error {
 	if err := td.keeper.Delete(ctx, c.id); err != nil {
 		return err
 	}
-	if err := td.cgroups.removeContainer(ctx, c.Record().Cgroup); err != nil {
+	if err := td.cgroups.RemoveContainer(ctx, c.Record().Cgroup); err != nil {
 		return err
 	}
 	return td.storage.unmountContainer(c)

@@ -20,6 +20,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/quota"
@@ -148,7 +149,7 @@ type Manager struct {
 	events     *events
 
 	dirs        *layout.Dirs
-	cgroups     *cgroups
+	cgroups     *cgroups.Driver
 	parts       *sandboxParts
 	storage     *storage
 	devices     *devices
@@ -216,7 +217,10 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = newEvents(m.index)
 	trash := newTrash(m.ctx, dirs.Trash(), cfg.Log)
-	m.cgroups = newCgroups(m.ctx, &cfg, &m.background)
+	m.cgroups = cgroups.New(m.ctx, cgroups.Config{
+		Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
+		Background: &m.background, Log: cfg.Log,
+	})
 	m.devices = &devices{manager: cfg.Devices, index: m.index}
 	m.parts = &sandboxParts{
 		dirs: dirs, cgroups: m.cgroups, handlers: m.handlers, keeper: cfg.Keeper, network: cfg.Network, systemd: cfg.SystemdCgroup,

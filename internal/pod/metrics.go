@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"berth/internal/model"
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/record"
 	"berth/internal/stats"
 	"berth/internal/stats/cadvisor"
@@ -54,7 +55,7 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 			Pod:       r.Config.Metadata.Name,
 			Namespace: r.Config.Metadata.Namespace,
 			Started:   r.CreatedAt,
-			Resources: podResources(r.Config),
+			Resources: cgroups.Limits(r.Config),
 			Detail:    readings[i].Detail,
 			Network:   readings[i].Network,
 			Began:     began,

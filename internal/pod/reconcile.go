@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -83,7 +84,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	rc.m.storage.quotas.Reconcile(func(id string) bool { return rc.m.index.containers[id] != nil })
 	rc.m.devices.reconcile()
 	rc.removeStrayState(points)
-	rc.m.cgroups.reconcile(brokenPods)
+	rc.m.cgroups.Reconcile(brokenPods)
 
 	var live []*network.Pod
 	for _, s := range rc.m.index.pods {
@@ -168,11 +169,12 @@ func (rc *recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 		s := newSandbox(id, entry)
 		r := s.Record()
 		rc.clean("reserve the SELinux label of a pod", id, r.Label.Reserve())
-		rc.m.cgroups.use.enter(rc.m.cgroups.podDir(r.CgroupParent), &r)
+		rc.m.cgroups.Adopt(&r)
 		rc.clean("note the cgroup that a pod owns", id, s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup }))
 		rc.m.index.adoptSandbox(s)
 	}
-	return broken, noteSpared(rc.m.log, "pod", spared), nil
+	record.LogSpared(rc.m.log, "pod_id", spared)
+	return broken, noteSpared(spared), nil
 }
 
 func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
@@ -201,7 +203,8 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 		}
 		rc.m.index.adoptContainer(newContainer(id, entry, s))
 	}
-	return broken, noteSpared(rc.m.log, "container", spared), nil
+	record.LogSpared(rc.m.log, "container_id", spared)
+	return broken, noteSpared(spared), nil
 }
 
 // keeperRows is what the keeper says of each container and each pod's init, by ID.
@@ -505,7 +508,7 @@ func (st *storage) unmountLost(id string, points []string) error {
 func (st *storage) unmountBelow(dir string, points []string) error {
 	var errs []error
 	for _, p := range points {
-		if within(p, dir) {
+		if strings.HasPrefix(p+"/", dir+"/") {
 			errs = append(errs, st.rootfs.Unmount(filepath.Dir(p), p))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
@@ -47,12 +48,12 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		Handler: handler,
 		Phase:   record.SandboxCreating,
 	}
-	if err := m.cgroups.place(&r); err != nil {
+	if err := m.cgroups.Place(&r); err != nil {
 		return "", err
 	}
 	label, err := ocispec.NewLabel(cfg.Security.SELinux)
 	if err != nil {
-		m.cgroups.leave(&r)
+		m.cgroups.Leave(&r)
 		return "", err
 	}
 	r.Label = label
@@ -61,7 +62,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	s, err := m.index.addSandbox(m.pods, r, op)
 	if err != nil {
 		label.Release()
-		m.cgroups.leave(&r)
+		m.cgroups.Leave(&r)
 		return "", err
 	}
 	cfg = s.Record().Config
@@ -74,7 +75,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		},
 		{
 			Name: "limit the pod's cgroup",
-			Do:   func(context.Context) error { return m.cgroups.limitPod(new(s.Record())) },
+			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
 	}, m.parts.steps(s, nil)...), s.ready)
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *sandbox) ready(timings []steps.Timing) error {
 // sandboxParts makes and removes the parts of pods: namespaces, network, files, init. The caller holds the pod's lock.
 type sandboxParts struct {
 	dirs     *layout.Dirs
-	cgroups  *cgroups
+	cgroups  *cgroups.Driver
 	handlers handlers
 	keeper   Keeper
 	network  network.Provider
@@ -259,7 +260,7 @@ func (p *sandboxParts) startReaper(ctx context.Context, s *sandbox) error {
 		SandboxID:   s.id,
 		Rootfs:      root,
 		Namespaces:  p.dirs.NamespacePaths(&r),
-		CgroupsPath: p.cgroups.path(r.CgroupParent, s.id),
+		CgroupsPath: p.cgroups.Path(r.CgroupParent, s.id),
 		Label:       r.Label,
 	})
 	if err != nil {
@@ -301,7 +302,7 @@ func (p *sandboxParts) stopReaper(ctx context.Context, s *sandbox) error {
 // forgetSandbox drops a sandbox of which nothing but the record is left.
 func (td *teardown) forgetSandbox(s *sandbox) {
 	r := s.Record()
-	td.cgroups.leave(&r) // while the record says what is to be removed
+	td.cgroups.Leave(&r) // while the record says what is to be removed
 	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
 		td.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
 	}

@@ -62,7 +62,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
-		Do:   func(context.Context) error { return m.cgroups.limitPod(&old) },
+		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
 	}}, m.parts.steps(s, before)...), s.ready)
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {

@@ -7,6 +7,7 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/record"
 )
 
@@ -38,9 +39,9 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"phase":          r.Phase,
 		"runtimeHandler": r.Handler,
 		"cgroupParent":   r.CgroupParent,
-		"cgroup":         m.cgroups.podDir(r.CgroupParent),
-		"ownsCgroup":     m.cgroups.owns(&r),
-		"limits":         podResources(r.Config),
+		"cgroup":         m.cgroups.PodDir(r.CgroupParent),
+		"ownsCgroup":     m.cgroups.Owns(&r),
+		"limits":         cgroups.Limits(r.Config),
 		"namespaces":     namespaces,
 		"ips":            r.IPs,
 		"interface":      r.Interface,

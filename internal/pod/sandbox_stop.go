@@ -108,7 +108,7 @@ func (td *teardown) removeSandbox(ctx context.Context, s *sandbox) error {
 			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
 		}
 	}
-	td.cgroups.leave(new(s.Record()))
+	td.cgroups.Leave(new(s.Record()))
 	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
 		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
 	}

@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -28,12 +27,10 @@ import (
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool
 
-func noteSpared(log *slog.Logger, kind string, list []state.Spared) sparedRecords {
+func noteSpared(list []state.Spared) sparedRecords {
 	out := sparedRecords{}
 	for _, s := range list {
 		out[s.ID] = s.Older
-		const event = "the newest version of a record is spoilt, and its second file was read"
-		log.Warn(event, kind+"_id", s.ID, "lost_last_change", s.Older, "error", s.Err)
 	}
 	return out
 }
@@ -237,9 +234,12 @@ func (rc *recovery) later(what, id string, do func(context.Context) error) {
 	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, id, do) })
 }
 
+// How long after a failure something is done again.
+const retryFirst, retryLast = time.Second, time.Minute
+
 // repeat does something again and again, until it succeeds or the manager is closed.
 func (rc *recovery) repeat(what, id string, do func(context.Context) error) {
-	for wait := firstRetry; rc.m.ctx.Err() == nil; wait = min(2*wait, longestRetry) {
+	for wait := retryFirst; rc.m.ctx.Err() == nil; wait = min(2*wait, retryLast) {
 		ctx, cancel := context.WithTimeout(rc.m.ctx, steps.UndoTimeout)
 		err := do(ctx)
 		cancel()

@@ -3,6 +3,7 @@ package pod
 import (
 	"log/slog"
 
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/stats"
@@ -19,7 +20,7 @@ type teardown struct {
 	events     *events
 	dirs       *layout.Dirs
 	trash      *trash
-	cgroups    *cgroups
+	cgroups    *cgroups.Driver
 	parts      *sandboxParts
 	storage    *storage
 	devices    *devices

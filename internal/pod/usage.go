@@ -6,6 +6,7 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
@@ -17,7 +18,7 @@ type readings struct {
 	sampler *stats.Sampler
 	index   *index
 	dirs    *layout.Dirs
-	cgroups *cgroups
+	cgroups *cgroups.Driver
 }
 
 func (rd *readings) containerTarget(c *container) stats.Target {
@@ -116,7 +117,7 @@ func (rd *readings) forgetGone(targets []stats.Target) {
 
 func (rd *readings) sandboxTarget(s *sandbox) stats.Target {
 	r := s.Record()
-	t := stats.Target{ID: s.id, Cgroup: rd.cgroups.podDir(r.CgroupParent)}
+	t := stats.Target{ID: s.id, Cgroup: rd.cgroups.PodDir(r.CgroupParent)}
 	if !r.NodeNetwork() {
 		t.NetNS = rd.dirs.Namespaces(s.id).Path(namespace.Network)
 		t.Network = true

@@ -206,3 +206,11 @@ func NoSpace(err error) error {
 	}
 	return err
 }
+
+// LogSpared logs which records were read from their second files, and what is lost by that. key is that of their IDs.
+func LogSpared(log *slog.Logger, key string, list []state.Spared) {
+	for _, s := range list {
+		log.Warn("the newest version of a record is spoilt, and its second file was read", key, s.ID, "lost_last_change", s.Older,
+			"error", s.Err)
+	}
+}

@@ -1,4 +1,4 @@
-package pod
+package cgroups
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 )
 
 // testCgroups are those of a node with a root of its own.
-func testCgroups(t *testing.T, root string) *cgroups {
+func testCgroups(t *testing.T, root string) *Driver {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var background sync.WaitGroup
@@ -29,7 +29,7 @@ func testCgroups(t *testing.T, root string) *cgroups {
 		cancel()
 		background.Wait()
 	})
-	return newCgroups(ctx, &Config{Root: t.TempDir(), CgroupRoot: root, Log: slog.New(slog.DiscardHandler)}, &background)
+	return New(ctx, Config{Root: root, Records: t.TempDir(), Background: &background, Log: slog.New(slog.DiscardHandler)})
 }
 
 // A cgroup that came with a pod goes with the last pod that lives below it, and one that was there before stays.
@@ -48,7 +48,7 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	}
 	place := func(id, parent string) *record.Sandbox {
 		r := &record.Sandbox{ID: id, Config: &model.SandboxConfig{CgroupParent: parent}}
-		if err := g.place(r); err != nil {
+		if err := g.Place(r); err != nil {
 			t.Fatal(err)
 		}
 		make(r.CgroupParent)
@@ -78,16 +78,16 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	if alone.OwnedCgroup != "" {
 		t.Errorf("a pod owns %q, which was there", alone.OwnedCgroup)
 	}
-	g.leave(one)
+	g.Leave(one)
 	there(root+"/before/slice/one", false)
 	there(root+"/before/slice", true)
-	g.leave(two)
+	g.Leave(two)
 	there(root+"/before/slice/two", true)
 	for range 2 { // what is called again counts once
-		g.leave(alone)
+		g.Leave(alone)
 	}
 	there(root+"/before/slice", true)
-	g.leave(same)
+	g.Leave(same)
 	there(root+"/before/slice", false)
 	there(root+"/before", true)
 	if len(g.use.below)+len(g.use.owned) != 0 {
@@ -95,9 +95,9 @@ func TestACgroupGoesWithTheLastPodBelowIt(t *testing.T) {
 	}
 }
 
-// TestNoNodeRemovesTheCgroupsOfAnother: two that run pods below one cgroup which neither has made for itself (a kubelet's, or one that the
-// first pod came with) leave each other's alone, empty as they may be, and what is left goes with the last of them. It was seen to fail
-// with cgroups removed with all that is in them.
+// TestNoNodeRemovesTheCgroupsOfAnother: two that run pods below one cgroup which neither has made for itself (a
+// kubelet's, or one that the first pod came with) leave each other's alone, empty as they may be, and what is left goes
+// with the last of them. It was seen to fail with cgroups removed with all that is in them.
 func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
@@ -114,9 +114,9 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := testCgroups(t, root+"/one"), testCgroups(t, root+"/two")
-	place := func(g *cgroups, config model.SandboxConfig) *record.Sandbox {
+	place := func(g *Driver, config model.SandboxConfig) *record.Sandbox {
 		s := &record.Sandbox{ID: record.NewID(), Config: &config}
-		if err := g.place(s); err != nil {
+		if err := g.Place(s); err != nil {
 			t.Fatal(err)
 		}
 		if err := host.Create(s.CgroupParent); err != nil {
@@ -137,7 +137,7 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	own := place(two, model.SandboxConfig{CgroupParent: parent, OwnCgroup: true})
 	plain, plainOfTwo := place(one, model.SandboxConfig{}), place(two, model.SandboxConfig{})
 	for _, s := range []*record.Sandbox{first, plain} {
-		one.leave(s)
+		one.Leave(s)
 	}
 	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
 		there(s)
@@ -150,11 +150,11 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 		t.Errorf("on record are %v (%v)", entries, err)
 	}
 	for _, s := range []*record.Sandbox{below, inside, own, plainOfTwo} {
-		two.leave(s)
+		two.Leave(s)
 	}
 	again := testCgroups(t, root+"/one")
 	again.left = one.left
-	again.reconcile(nil)
+	again.Reconcile(nil)
 	if host.Exists(root + "/kubepods") {
 		t.Error("what came with the first pod is there after the last")
 	}
@@ -163,8 +163,9 @@ func TestNoNodeRemovesTheCgroupsOfAnother(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsOnRecordIsRemovedAtTheStart: cgroups below the node's root that bear the IDs of pods of another node stay, and that of a pod
-// whose record cannot be read goes. It was seen to fail with all removed that look like a pod's.
+// TestOnlyWhatIsOnRecordIsRemovedAtTheStart: cgroups below the node's root that bear the IDs of pods of another node
+// stay, and that of a pod whose record cannot be read goes. It was seen to fail with all removed that look like a
+// pod's.
 func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
@@ -197,7 +198,7 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g.reconcile([]state.Broken{{ID: torn}})
+	g.Reconcile([]state.Broken{{ID: torn}})
 	for id, want := range map[string]bool{theirs: true, torn: false, gone: false} {
 		if got := host.Exists(path.Join(root, id)); got != want {
 			t.Errorf("%s is there: %v", id, got)
@@ -226,7 +227,7 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := g.place(s); err != nil {
+	if err := g.Place(s); err != nil {
 		t.Fatal(err)
 	}
 	if err := host.Create(s.CgroupParent); err != nil {
@@ -246,7 +247,7 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g.leave(s)
+	g.Leave(s)
 	if _, err := os.Stat(filepath.Join(g.left.Path(s.ID), "left.json")); err != nil || !host.Exists(s.CgroupParent) {
 		t.Fatalf("a cgroup with a process in it is there: %v, and on record: %v", host.Exists(s.CgroupParent), err)
 	}
@@ -259,13 +260,13 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 }
 
 // recorded tells whether a pod's cgroups are to be removed.
-func (g *cgroups) recorded(id string) bool {
+func (g *Driver) recorded(id string) bool {
 	_, err := os.Stat(g.left.Path(id))
 	return err == nil
 }
 
-// TestACgroupThatAContainerHasLeftIsRemovedWithIt: the cgroups of others beside it are not. It was seen to fail without its removal by
-// berthd: the pod's cgroup stayed for good then.
+// TestACgroupThatAContainerHasLeftIsRemovedWithIt: the cgroups of others beside it are not. It was seen to fail without
+// its removal by berthd: the pod's cgroup stayed for good then.
 func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	host, err := cgroup.Host()
@@ -280,22 +281,22 @@ func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
 	})
 	g := testCgroups(t, "/berth-pod-test-unused")
 	s := &record.Sandbox{ID: record.NewID(), Config: &model.SandboxConfig{CgroupParent: root + "/burstable/pod1"}}
-	if err := g.place(s); err != nil {
+	if err := g.Place(s); err != nil {
 		t.Fatal(err)
 	}
-	own, theirs := g.dir(s.CgroupParent, record.NewID()), root+"/besteffort"
+	own, theirs := g.Dir(s.CgroupParent, record.NewID()), root+"/besteffort"
 	for _, dir := range []string{own + "/exec", theirs} {
 		if err := host.Create(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.removeContainer(t.Context(), own); err != nil {
+	if err := g.RemoveContainer(t.Context(), own); err != nil {
 		t.Error(err)
 	}
-	if err := g.removeContainer(t.Context(), own); err != nil {
+	if err := g.RemoveContainer(t.Context(), own); err != nil {
 		t.Errorf("a second time: %v", err)
 	}
-	g.leave(s)
+	g.Leave(s)
 	if host.Exists(root+"/burstable") || !host.Exists(theirs) {
 		t.Errorf("the pod's cgroups are there: %v, and those of others: %v", host.Exists(root+"/burstable"), host.Exists(theirs))
 	}
