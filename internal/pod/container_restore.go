@@ -19,6 +19,7 @@ import (
 	"berth/internal/checkpoint"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
@@ -122,7 +123,7 @@ func (k *checkpoints) unpackCheckpoint(ctx context.Context, c *container, re *re
 		return err
 	}
 	pod := c.sandbox.Record()
-	name, err := hostname(pod.Config)
+	name, err := parts.Hostname(pod.Config)
 	if err != nil {
 		return err
 	}

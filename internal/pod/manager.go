@@ -22,6 +22,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
@@ -150,7 +151,7 @@ type Manager struct {
 
 	dirs        *layout.Dirs
 	cgroups     *cgroups.Driver
-	parts       *sandboxParts
+	parts       *parts.Maker
 	storage     *storage
 	devices     *devices
 	checkpoints *checkpoints
@@ -222,8 +223,12 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Background: &m.background, Log: cfg.Log,
 	})
 	m.devices = &devices{manager: cfg.Devices, index: m.index}
-	m.parts = &sandboxParts{
-		dirs: dirs, cgroups: m.cgroups, handlers: m.handlers, keeper: cfg.Keeper, network: cfg.Network, systemd: cfg.SystemdCgroup,
+	m.parts = &parts.Maker{
+		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
+		Setup: func(handler string) (keeper.SetupChoice, error) {
+			h, err := m.handlers.get(handler)
+			return h.Setup, err
+		},
 	}
 	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,13 +93,13 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 		}
 		switch r.Phase {
 		case record.SandboxReady:
-			live = append(live, rc.m.parts.joinedPod(&r))
+			live = append(live, rc.m.parts.JoinedPod(&r))
 		case record.SandboxCreating, record.SandboxRemoving: // it is being removed, and its network stays while its containers live
 			if rc.runsSomething(s) {
-				live = append(live, rc.m.parts.joinedPod(&r))
+				live = append(live, rc.m.parts.JoinedPod(&r))
 			}
 		case record.SandboxBroken: // StartSandbox gives it its address back
-			pod := rc.m.parts.joinedPod(&r)
+			pod := rc.m.parts.JoinedPod(&r)
 			pod.NetNS = ""
 			live = append(live, pod)
 		}
@@ -135,21 +134,6 @@ func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 			rc.repeat(what, "", rc.m.cfg.Network.Collect)
 		}
 	})
-}
-
-// joinedPod is a pod with the network that it has by its record.
-func (p *sandboxParts) joinedPod(r *record.Sandbox) *network.Pod {
-	pod := p.networkPod(r)
-	if len(r.IPs) == 0 {
-		return pod
-	}
-	pod.Before = &network.Result{Interface: r.Interface, CNI: r.Network}
-	for _, text := range r.IPs {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			pod.Before.IPs = append(pod.Before.IPs, ip)
-		}
-	}
-	return pod
 }
 
 func (rc *recovery) clean(what, id string, err error) {
@@ -469,7 +453,7 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keepe
 			return
 		}
 		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, rc.m.dirs.MakeStatePod(&r))
-		rc.clean("make the files of a pod that an earlier version of Berth has made", s.id, rc.m.parts.adoptFiles(s))
+		rc.clean("make the files of a pod that an earlier version of Berth has made", s.id, rc.m.parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
@@ -484,7 +468,7 @@ func (rc *recovery) removeStrayState(points []string) {
 	}
 	for _, e := range entries {
 		if id := e.Name(); rc.m.index.pods[id] == nil {
-			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.unmountFiles(id), rc.m.storage.unmountBelow(rc.m.dirs.StatePod(id), points))
+			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id), rc.m.storage.unmountBelow(rc.m.dirs.StatePod(id), points))
 			if err == nil {
 				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))
 			}

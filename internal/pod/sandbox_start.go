@@ -56,19 +56,19 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	if err := m.teardown.killContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
-	if err := errors.Join(m.parts.stopReaper(ctx, s), m.dirs.Namespaces(s.id).Remove(), m.parts.unmountFiles(s.id)); err != nil {
+	if err := errors.Join(m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.id).Remove(), m.parts.UnmountFiles(s.id)); err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.id), err)
 	}
 	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
-	}}, m.parts.steps(s, before)...), s.ready)
+	}}, m.parts.Steps(s.SandboxEntry, before)...), s.ready)
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0
 		})
-		err = errors.Join(err, back)
+		err = errors.Join(notStarted(err), back)
 		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, record.NoSpace(err))
 	}
 	m.events.tell(s, s.id, model.EventStarted)

@@ -59,10 +59,10 @@ func (td *teardown) releaseSandbox(ctx context.Context, s *sandbox) error {
 		return err // their network stays while they live
 	}
 	return errors.Join(
-		td.parts.stopReaper(ctx, s),
-		td.parts.tearDownNetwork(ctx, s),
+		td.parts.StopInit(ctx, s.SandboxEntry),
+		td.parts.TearDownNetwork(ctx, s.SandboxEntry),
 		td.dirs.Namespaces(s.id).Remove(),
-		td.parts.unmountFiles(s.id),
+		td.parts.UnmountFiles(s.id),
 	)
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/stats"
 )
@@ -21,7 +22,7 @@ type teardown struct {
 	dirs       *layout.Dirs
 	trash      *trash
 	cgroups    *cgroups.Driver
-	parts      *sandboxParts
+	parts      *parts.Maker
 	storage    *storage
 	devices    *devices
 	sampler    *stats.Sampler

@@ -83,6 +83,9 @@ type Entry[R, S any] struct {
 	current atomic.Pointer[S]
 }
 
+// ID is the object's ID.
+func (e *Entry[R, S]) ID() string { return e.id }
+
 // SaveFile replaces a file in the object's directory by the JSON of v, as a whole. A full disk is
 // errdefs.ErrResourceExhausted.
 func (e *Entry[R, S]) SaveFile(name string, v any) error {

@@ -1,4 +1,4 @@
-package pod
+package parts
 
 import (
 	"errors"
@@ -18,9 +18,10 @@ import (
 
 var podFiles = []string{layout.HostsFile, layout.ResolvFile, layout.HostnameFile}
 
-// A pod's files, which containers may write to, lie beside its shared memory on one tmpfs: its size bounds both, at no cost of a
-// further mount, and nothing on it is executed, gains rights or is a device. What containers write there counts as their memory.
-// Berth writes the files before any container is there, so none can keep it from that by filling the tmpfs.
+// A pod's files, which containers may write to, lie beside its shared memory on one tmpfs: its size bounds both, at no
+// cost of a further mount, and nothing on it is executed, gains rights or is a device. What containers write there
+// counts as their memory. Berth writes the files before any container is there, so none can keep it from that by
+// filling the tmpfs.
 const (
 	// shmSize is the size of a pod's /dev/shm, as Docker and Kubernetes have it.
 	shmSize = 64 << 20
@@ -31,7 +32,7 @@ const (
 )
 
 // makeFiles makes a pod's tmpfs with all that is on it.
-func (p *sandboxParts) makeFiles(s *sandbox) error {
+func (p *Maker) makeFiles(s *record.SandboxEntry) error {
 	r := s.Record()
 	if err := p.mountFiles(&r, r.Config.OwnIPC()); err != nil {
 		return err
@@ -39,23 +40,23 @@ func (p *sandboxParts) makeFiles(s *sandbox) error {
 	return s.Update(record.Draft, func(r *record.Sandbox) { r.SharedTmpfs = true })
 }
 
-// adoptFiles makes the files of a pod that an earlier version of Berth has made anew, on a tmpfs: that version kept them on the disk,
-// where nothing bounds them. Containers that run keep the old ones.
-func (p *sandboxParts) adoptFiles(s *sandbox) error {
+// AdoptFiles makes the files of a pod that an earlier version of Berth has made anew, on a tmpfs: that version kept
+// them on the disk, where nothing bounds them. Containers that run keep the old ones.
+func (p *Maker) AdoptFiles(s *record.SandboxEntry) error {
 	r := s.Record()
 	if r.SharedTmpfs {
 		return nil
 	}
-	if _, err := os.Lstat(p.dirs.File(s.id, podFiles[len(podFiles)-1])); err == nil {
+	if _, err := os.Lstat(p.Dirs.File(s.ID(), podFiles[len(podFiles)-1])); err == nil {
 		return nil // this has been done already
 	}
-	if err := unmountTmpfs(p.dirs.Files(s.id)); err != nil {
+	if err := unmountTmpfs(p.Dirs.Files(s.ID())); err != nil {
 		return err
 	}
 	return p.mountFiles(&r, false)
 }
 
-func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
+func (p *Maker) mountFiles(r *record.Sandbox, shm bool) error {
 	content, err := podFileContent(r)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 			size += len(data)
 		}
 	}
-	path := p.dirs.Files(r.ID)
+	path := p.Dirs.Files(r.ID)
 	if err := os.Mkdir(path, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
@@ -100,7 +101,7 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 		return err
 	}
 	for i, name := range podFiles {
-		file := p.dirs.File(r.ID, name)
+		file := p.Dirs.File(r.ID, name)
 		if err := made(file, os.WriteFile(file, content[i], 0o644)); err != nil {
 			return fmt.Errorf("the pod's %s: %w", name, err)
 		}
@@ -108,9 +109,9 @@ func (p *sandboxParts) mountFiles(r *record.Sandbox, shm bool) error {
 	return nil
 }
 
-// unmountFiles takes a pod's tmpfs away. It is idempotent.
-func (p *sandboxParts) unmountFiles(id string) error {
-	return errors.Join(unmountTmpfs(p.dirs.Files(id)), unmountTmpfs(p.dirs.EarlierShm(id)))
+// UnmountFiles takes a pod's tmpfs away. It is idempotent.
+func (p *Maker) UnmountFiles(id string) error {
+	return errors.Join(unmountTmpfs(p.Dirs.Files(id)), unmountTmpfs(p.Dirs.EarlierShm(id)))
 }
 
 func unmountTmpfs(path string) error {
@@ -124,8 +125,8 @@ func unmountTmpfs(path string) error {
 	return nil
 }
 
-// hostname is the name that the containers of a pod have for their host.
-func hostname(cfg *model.SandboxConfig) (string, error) {
+// Hostname is the name that the containers of a pod have for their host.
+func Hostname(cfg *model.SandboxConfig) (string, error) {
 	if cfg.Hostname == "" || cfg.NodeNetwork() {
 		return os.Hostname()
 	}
@@ -134,7 +135,7 @@ func hostname(cfg *model.SandboxConfig) (string, error) {
 
 // podFileContent is what podFiles begin with, in their order.
 func podFileContent(r *record.Sandbox) ([][]byte, error) {
-	name, err := hostname(r.Config)
+	name, err := Hostname(r.Config)
 	if err != nil {
 		return nil, err
 	}

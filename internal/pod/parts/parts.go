@@ -1,0 +1,220 @@
+// Package parts makes and removes what a pod has beside its containers: its namespaces, its network, its files with the
+// shared memory, and its init. A start makes them one after the other, see Maker.Steps.
+package parts
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	keeper "berth/internal/keeper/client"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/network"
+	"berth/internal/ocispec"
+	"berth/internal/pod/cgroups"
+	"berth/internal/pod/layout"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
+)
+
+// Keeper is what a Maker asks of the keeper: to run and to end the inits of pods.
+type Keeper interface {
+	Run(context.Context, *keeper.RunRequest) (*keeper.RunResult, error)
+	Delete(ctx context.Context, id string) error
+}
+
+// Maker makes and removes the parts of pods. The caller of its methods holds the pod's lock.
+type Maker struct {
+	Dirs    *layout.Dirs
+	Cgroups *cgroups.Driver
+	Keeper  Keeper
+	Network network.Provider
+	// Setup is what sets the init of a pod up, by the pod's runtime handler.
+	Setup   func(handler string) (keeper.SetupChoice, error)
+	Systemd bool // the cgroup driver
+}
+
+// Steps are those that make a pod's parts: its namespaces, network, files and init. A pod that had a network
+// before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
+// next try.
+func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result) []steps.Step {
+	return []steps.Step{
+		{
+			Name: "make the pod's namespaces",
+			Do:   func(context.Context) error { return p.makeNamespaces(s) },
+			Undo: func(context.Context) error { return p.Dirs.Namespaces(s.ID()).Remove() },
+		},
+		{
+			Name: "set up the pod's network",
+			Do:   func(ctx context.Context) error { return p.setUpNetwork(ctx, s, before) },
+			Undo: func(ctx context.Context) error {
+				if before != nil {
+					return nil
+				}
+				return p.TearDownNetwork(ctx, s)
+			},
+		},
+		{
+			Name: "make the pod's files and shared memory",
+			Do:   func(context.Context) error { return p.makeFiles(s) },
+			Undo: func(context.Context) error { return p.UnmountFiles(s.ID()) },
+		},
+		{
+			Name: "start the pod's init",
+			Do:   func(ctx context.Context) error { return p.startInit(ctx, s) },
+			Undo: func(ctx context.Context) error { return p.StopInit(ctx, s) },
+		},
+	}
+}
+
+// makeNamespaces makes and pins those namespaces that are the pod's own, but for that of PIDs, which its init makes.
+func (p *Maker) makeNamespaces(s *record.SandboxEntry) error {
+	r := s.Record()
+	cfg := r.Config
+	if err := p.Dirs.MakeStatePod(&r); err != nil {
+		return err
+	}
+	o := namespace.Options{Sysctls: cfg.Sysctls}
+	if !cfg.NodeNetwork() {
+		// A pod in the node's network has the node's name too: it is the node, to its peers.
+		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
+		o.Hostname = cfg.Hostname
+	}
+	if cfg.OwnIPC() {
+		o.Kinds = append(o.Kinds, namespace.IPC)
+	}
+	if user := cfg.UserNamespace(); user != nil {
+		o.User = &namespace.UserMappings{UIDs: user.UIDs, GIDs: user.GIDs}
+	} else if len(o.Kinds) == 0 {
+		return nil
+	}
+	return p.Dirs.Namespaces(s.ID()).Create(o)
+}
+
+// networkPod is a pod as its network sees it.
+func (p *Maker) networkPod(r *record.Sandbox) *network.Pod {
+	return &network.Pod{
+		ID:           r.ID,
+		Name:         r.Config.Metadata.Name,
+		Namespace:    r.Config.Metadata.Namespace,
+		UID:          r.Config.Metadata.UID,
+		NetNS:        p.Dirs.Namespaces(r.ID).Path(namespace.Network),
+		Ports:        r.Config.PortMappings,
+		Labels:       r.Config.Labels,
+		Annotations:  r.Config.Annotations,
+		CgroupParent: r.CgroupParent,
+		DNS:          r.Config.DNS,
+	}
+}
+
+// JoinedPod is a pod with the network that it has by its record.
+func (p *Maker) JoinedPod(r *record.Sandbox) *network.Pod {
+	pod := p.networkPod(r)
+	if len(r.IPs) == 0 {
+		return pod
+	}
+	pod.Before = &network.Result{Interface: r.Interface, CNI: r.Network}
+	for _, text := range r.IPs {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			pod.Before.IPs = append(pod.Before.IPs, ip)
+		}
+	}
+	return pod
+}
+
+// setUpNetwork joins a pod to the network, with the addresses that it had before where it comes back.
+func (p *Maker) setUpNetwork(ctx context.Context, s *record.SandboxEntry, before *network.Result) error {
+	r := s.Record()
+	if r.NodeNetwork() {
+		return nil
+	}
+	pod := p.networkPod(&r)
+	pod.Before = before
+	result, err := p.Network.Setup(ctx, pod)
+	if err != nil {
+		return err
+	}
+	// The record is written with the pod's next phase; until then the network's own records know the address.
+	return s.Update(record.Draft, func(r *record.Sandbox) {
+		r.IPs = nil // a slice of its own: statuses share the old one
+		for _, ip := range result.IPs {
+			r.IPs = append(r.IPs, ip.String())
+		}
+		r.Interface = result.Interface
+		r.Network = result.CNI
+	})
+}
+
+// TearDownNetwork gives a pod's addresses and host ports back. It is idempotent.
+func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) error {
+	r := s.Record()
+	if r.NodeNetwork() {
+		return nil
+	}
+	return p.Network.Teardown(ctx, p.networkPod(&r))
+}
+
+// startInit gives a pod whose containers share a PID namespace the init that such a namespace needs.
+func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
+	r := s.Record()
+	if r.Config.Security.Namespaces.PID != model.NamespacePod {
+		return nil
+	}
+	root := p.Dirs.InitRoot(s.ID())
+	// In a user namespace nobody but the node could make these.
+	for _, dir := range []string{"proc", "dev"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, keeper.ReaperProgram), nil, 0o755); err != nil {
+		return err
+	}
+	if err := r.Label.Apply(root, false); err != nil {
+		return err
+	}
+	spec, err := ocispec.Reaper(ocispec.ReaperInput{
+		SandboxID:   s.ID(),
+		Rootfs:      root,
+		Namespaces:  p.Dirs.NamespacePaths(&r),
+		CgroupsPath: p.Cgroups.Path(r.CgroupParent, s.ID()),
+		Label:       r.Label,
+	})
+	if err != nil {
+		return err
+	}
+	setup, err := p.Setup(r.Handler)
+	if err != nil {
+		return err
+	}
+	result, err := p.Keeper.Run(ctx, &keeper.RunRequest{
+		ID:            s.ID(),
+		PodID:         s.ID(),
+		Name:          "init",
+		Spec:          spec,
+		SystemdCgroup: p.Systemd,
+		Setup:         setup,
+		Reaper:        true,
+	})
+	if err != nil {
+		return err
+	}
+	err = s.Update(record.Draft, func(r *record.Sandbox) { r.ReaperPID, r.ReaperSetup = result.PID, result.Setup })
+	if err != nil {
+		return err
+	}
+	return p.Dirs.Namespaces(s.ID()).PinProcess(namespace.PID, result.PID)
+}
+
+// StopInit ends a pod's init, where it has one. It is idempotent.
+func (p *Maker) StopInit(ctx context.Context, s *record.SandboxEntry) error {
+	if s.Record().Config.Security.Namespaces.PID != model.NamespacePod {
+		return nil
+	}
+	if err := p.Keeper.Delete(ctx, s.ID()); err != nil {
+		return err
+	}
+	return os.RemoveAll(p.Dirs.InitRoot(s.ID()))
+}
