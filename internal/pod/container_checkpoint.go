@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/checkpoint"
+	"berth/internal/disk"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -83,7 +84,7 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 		if cause := context.Cause(ctx); errors.Is(cause, errCut) {
 			err = cause
 		}
-		return fmt.Errorf("%s: %w", what, record.NoSpace(err))
+		return fmt.Errorf("%s: %w", what, disk.Exhausted(err))
 	}
 	return nil
 }

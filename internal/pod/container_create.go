@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/annotation"
+	"berth/internal/disk"
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/namespace"
@@ -49,7 +50,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	log := m.log.With("container", cfg.Metadata.Name, "id", record.ShortID(cr.id))
 	defer cr.unlock()
 	if _, err := steps.Run(ctx, log, cr.steps(), cr.finish); err != nil {
-		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, record.NoSpace(err))
+		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, disk.Exhausted(err))
 	}
 	for _, w := range cr.out.Warnings {
 		log.Warn(w)

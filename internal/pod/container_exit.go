@@ -126,7 +126,7 @@ func (td *teardown) finish(c *container, change func(*record.Container)) {
 	if err := c.Update(record.Happened, set); err != nil {
 		td.log.Error("record the end of a container", "container_id", c.id, "error", err)
 	}
-	td.logs.release(c.id)
+	td.logs.Release(c.id)
 	td.events.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
 	c.ended()
 }

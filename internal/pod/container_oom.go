@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/disk"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 )
@@ -47,7 +48,7 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 		next := *spec
 		next.Process = withOOMScore(spec.Process, score)
 		if err := c.SaveFile(specFile, &next); err != nil {
-			return record.NoSpace(err)
+			return disk.Exhausted(err)
 		}
 		c.mu.Lock()
 		c.spec = &next

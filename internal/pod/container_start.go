@@ -56,11 +56,11 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
 	}
 	spec.Root.Path = m.dirs.Rootfs(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
-	if err := m.logs.claim(c.id, r.LogPath); err != nil {
+	if err := m.logs.Claim(c.id, r.LogPath); err != nil {
 		return err
 	}
 	if err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
-		m.logs.release(c.id)
+		m.logs.Release(c.id)
 		return err
 	}
 	begin := time.Now()

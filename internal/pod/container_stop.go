@@ -147,7 +147,7 @@ func (td *teardown) dropContainer(ctx context.Context, c *container) error {
 	if err := td.releaseContainer(ctx, c); err != nil {
 		return err
 	}
-	if err := td.trash.discard(td.containers.Path(c.id)); err != nil {
+	if err := td.trash.Discard(td.containers.Path(c.id)); err != nil {
 		return err
 	}
 	td.forgetContainer(c)
@@ -167,7 +167,7 @@ func (td *teardown) releaseContainer(ctx context.Context, c *container) error {
 
 // forgetContainer drops a container of which nothing but its directory is left.
 func (td *teardown) forgetContainer(c *container) {
-	if err := td.trash.discard(td.containers.Path(c.id)); err != nil {
+	if err := td.trash.Discard(td.containers.Path(c.id)); err != nil {
 		td.log.Error("remove a container's directory", "container", record.ShortID(c.id), "error", err)
 	}
 	td.storage.images.Release(c.id)
@@ -177,5 +177,5 @@ func (td *teardown) forgetContainer(c *container) {
 	c.ended()
 	td.index.forgetContainer(c)
 	td.sampler.Forget(c.id)
-	td.logs.release(c.id)
+	td.logs.Release(c.id)
 }

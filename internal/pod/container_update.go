@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
@@ -73,7 +74,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		linux.Resources = resources
 		next.Linux = &linux
 		if err := c.SaveFile(specFile, &next); err != nil {
-			return record.NoSpace(err)
+			return disk.Exhausted(err)
 		}
 		c.mu.Lock()
 		c.spec = &next
@@ -105,7 +106,7 @@ func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, updat
 	process.Rlimits = limits
 	next.Process = &process
 	if err := c.SaveFile(specFile, &next); err != nil {
-		return record.NoSpace(err)
+		return disk.Exhausted(err)
 	}
 	c.mu.Lock()
 	c.spec = &next
@@ -127,7 +128,7 @@ func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
 		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.id), errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
-		return record.NoSpace(err)
+		return disk.Exhausted(err)
 	}
 	if err := m.cfg.Keeper.ReopenLog(ctx, c.id); err != nil {
 		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.id), err)

@@ -22,8 +22,10 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
+	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/trash"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -146,7 +148,7 @@ type Manager struct {
 	pods       *record.Sandboxes
 	containers *record.Containers
 	index      *index
-	logs       *logs
+	logs       *logs.Claims
 	events     *events
 
 	dirs        *layout.Dirs
@@ -186,7 +188,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	}
 	m.background.Go(m.watch.watchKeeper)
 	m.background.Go(m.watch.watchNamespaces)
-	m.background.Go(m.teardown.trash.empty)
+	m.background.Go(m.teardown.trash.Empty)
 	for _, work := range r.unfinished {
 		m.background.Go(work)
 	}
@@ -212,12 +214,12 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		pods:       record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
 		containers: record.NewContainers(dirs.Containers(), cfg.Log),
 		index:      newIndex(),
-		logs:       newLogs(),
+		logs:       logs.New(),
 		dirs:       dirs,
 	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = newEvents(m.index)
-	trash := newTrash(m.ctx, dirs.Trash(), cfg.Log)
+	trash := trash.New(m.ctx, dirs.Trash(), cfg.Log)
 	m.cgroups = cgroups.New(m.ctx, cgroups.Config{
 		Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
 		Background: &m.background, Log: cfg.Log,
@@ -239,7 +241,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: trash.discard, Log: cfg.Log})
+	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: trash.Discard, Log: cfg.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -388,7 +388,7 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *container, row *keeper.
 	})
 	rc.clean("record that a container runs", c.id, err)
 	rc.reconcilePause(ctx, c)
-	rc.m.logs.adopt(c.id, c.Record().LogPath)
+	rc.m.logs.Adopt(c.id, c.Record().LogPath)
 	return false, nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/operation"
@@ -80,7 +81,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		} else if rmErr := m.teardown.removeSandbox(clean, s); rmErr != nil {
 			log.Error("remove a pod that failed to start", "error", rmErr)
 		}
-		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, record.NoSpace(notStarted(err)))
+		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
 	}
 	m.events.tell(s, s.id, model.EventCreated)
 	m.events.tell(s, s.id, model.EventStarted)
@@ -122,7 +123,7 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 func (td *teardown) forgetSandbox(s *sandbox) {
 	r := s.Record()
 	td.cgroups.Leave(&r) // while the record says what is to be removed
-	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
+	if err := td.trash.Discard(td.pods.Path(s.id)); err != nil {
 		td.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
 	}
 	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.id)); err != nil {

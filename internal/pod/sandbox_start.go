@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/pod/record"
@@ -69,7 +70,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0
 		})
 		err = errors.Join(notStarted(err), back)
-		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, record.NoSpace(err))
+		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, disk.Exhausted(err))
 	}
 	m.events.tell(s, s.id, model.EventStarted)
 	return nil

@@ -109,7 +109,7 @@ func (td *teardown) removeSandbox(ctx context.Context, s *sandbox) error {
 		}
 	}
 	td.cgroups.Leave(new(s.Record()))
-	if err := td.trash.discard(td.pods.Path(s.id)); err != nil {
+	if err := td.trash.Discard(td.pods.Path(s.id)); err != nil {
 		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
 	}
 	td.forgetSandbox(s)

@@ -197,7 +197,7 @@ func (rc *recovery) putAway(l *lost) error {
 	}
 	kept := rc.keptSpoilt(l)
 	if kept == "" {
-		return rc.m.teardown.trash.discard(l.dir)
+		return rc.m.teardown.trash.Discard(l.dir)
 	}
 	if err := state.MakeDir(filepath.Dir(kept), 0o700); err != nil {
 		return err

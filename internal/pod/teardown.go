@@ -5,8 +5,10 @@ import (
 
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/layout"
+	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/trash"
 	"berth/internal/stats"
 )
 
@@ -17,10 +19,10 @@ type teardown struct {
 	pods       *record.Sandboxes
 	containers *record.Containers
 	index      *index
-	logs       *logs
+	logs       *logs.Claims
 	events     *events
 	dirs       *layout.Dirs
-	trash      *trash
+	trash      *trash.Trash
 	cgroups    *cgroups.Driver
 	parts      *parts.Maker
 	storage    *storage

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -89,7 +90,7 @@ func (e *Entry[R, S]) ID() string { return e.id }
 // SaveFile replaces a file in the object's directory by the JSON of v, as a whole. A full disk is
 // errdefs.ErrResourceExhausted.
 func (e *Entry[R, S]) SaveFile(name string, v any) error {
-	return NoSpace(e.table.files.SaveFile(e.id, name, v))
+	return disk.Exhausted(e.table.files.SaveFile(e.id, name, v))
 }
 
 // LoadFile reads what SaveFile wrote.
@@ -186,7 +187,7 @@ func (e *Entry[R, S]) write(mode Mode, next *R) error {
 	if mode == Repair || k.phase(next) != k.phase(&e.rec) && k.lasts(next) {
 		save = files.SaveTwice
 	}
-	return NoSpace(save(e.id, next))
+	return disk.Exhausted(save(e.id, next))
 }
 
 // Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one
@@ -199,15 +200,6 @@ func (e *Entry[R, S]) Mend() (mended bool, err error) {
 		return false, nil
 	}
 	return true, e.table.files.SaveTwice(e.id, &e.rec)
-}
-
-// NoSpace gives a full disk the code that clients act on, errdefs.ErrResourceExhausted. Other errors are returned as
-// they are.
-func NoSpace(err error) error {
-	if state.Full(err) && !errdefs.IsResourceExhausted(err) {
-		return fmt.Errorf("%w: %w", err, errdefs.ErrResourceExhausted)
-	}
-	return err
 }
 
 // LogSpared logs which records were read from their second files, and what is lost by that. key is that of their IDs.

@@ -1,4 +1,6 @@
-package pod
+// Package trash owns directories that are to be removed: they are out of sight at once, and what is in them, which may
+// be many files, is removed in the background.
+package trash
 
 import (
 	"context"
@@ -8,33 +10,34 @@ import (
 	"path"
 	"path/filepath"
 
+	"berth/internal/disk"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
-	"berth/internal/state"
 )
 
-// trash is where directories are put that are to be removed, on the file system that they are on. Its methods may be
-// called concurrently.
-type trash struct {
+// Trash is a directory into which others of its file system are moved to be removed. Its methods may be called
+// concurrently.
+type Trash struct {
 	dir    string
-	ctx    context.Context // ends with the Manager
+	ctx    context.Context // ends Empty
 	filled chan struct{}   // something is in it
 	log    *slog.Logger
 }
 
-// newTrash is the trash in a directory of the node's root.
-func newTrash(ctx context.Context, dir string, log *slog.Logger) *trash {
-	return &trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log}
+// New is the trash in a directory, with what an earlier berthd has left in it. Nothing is removed before Empty runs,
+// and nothing after ctx has ended.
+func New(ctx context.Context, dir string, log *slog.Logger) *Trash {
+	return &Trash{dir: dir, ctx: ctx, filled: make(chan struct{}, 1), log: log}
 }
 
-// discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On
+// Discard takes a directory out of sight at once and removes it in the background: a writable layer may be large. On
 // a disk that has no room for a further name in the trash it is removed where it is.
-func (t *trash) discard(dir string) error {
+func (t *Trash) Discard(dir string) error {
 	err := os.Rename(dir, filepath.Join(t.dir, record.NewID()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if state.Full(err) {
+	if disk.Full(err) {
 		return t.removeInPlace(dir)
 	}
 	if err != nil {
@@ -49,7 +52,7 @@ func (t *trash) discard(dir string) error {
 
 // removeInPlace removes the directory of a pod, a container or a volume, its records first: what a crash leaves of it
 // is nobody's then.
-func (t *trash) removeInPlace(dir string) error {
+func (t *Trash) removeInPlace(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if e.Type().IsRegular() {
@@ -59,8 +62,8 @@ func (t *trash) removeInPlace(dir string) error {
 	return errors.Join(err, rootfs.Remove(t.ctx, dir))
 }
 
-// empty removes, until the Manager is closed, what discard has put aside, what a crash has left there included.
-func (t *trash) empty() {
+// Empty removes, until the context of New ends, what Discard has put aside, what a crash has left there included.
+func (t *Trash) Empty() {
 	for {
 		entries, err := os.ReadDir(t.dir)
 		if err != nil {

@@ -1,4 +1,5 @@
-package pod
+// Package logs owns which container writes which log file.
+package logs
 
 import (
 	"fmt"
@@ -8,27 +9,30 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/disk"
 	"berth/internal/pod/record"
 )
 
-// logs is which container writes which log file, so that no two that run write one. Its methods may be called
+// Claims keeps two containers that run from writing one log file: rotation and readers would take one's lines for the
+// other's. Its methods may be called
 // concurrently.
-type logs struct {
+type Claims struct {
 	mu      sync.Mutex
 	writers map[string]string // logFile to container ID
 	files   map[string]string // container ID to logFile
 }
 
-func newLogs() *logs { return &logs{writers: map[string]string{}, files: map[string]string{}} }
+// New has no claims.
+func New() *Claims { return &Claims{writers: map[string]string{}, files: map[string]string{}} }
 
-// claim makes the directory of a container's log, and keeps the log from others until release. An empty path is no
+// Claim makes the directory of a container's log, and keeps the log from others until Release. An empty path is no
 // log. A log that another container writes is errdefs.ErrFailedPrecondition.
-func (l *logs) claim(id, path string) error {
+func (l *Claims) Claim(id, path string) error {
 	if path == "" {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return record.NoSpace(fmt.Errorf("directory of the log of container %s: %w", record.ShortID(id), err))
+		return disk.Exhausted(fmt.Errorf("directory of the log of container %s: %w", record.ShortID(id), err))
 	}
 	file := logFile(path)
 	l.mu.Lock()
@@ -41,8 +45,8 @@ func (l *logs) claim(id, path string) error {
 	return nil
 }
 
-// adopt notes that a container writes a log already.
-func (l *logs) adopt(id, path string) {
+// Adopt notes that a container writes a log already.
+func (l *Claims) Adopt(id, path string) {
 	if path == "" {
 		return
 	}
@@ -52,8 +56,8 @@ func (l *logs) adopt(id, path string) {
 	l.writers[file], l.files[id] = id, file
 }
 
-// release lets others write a container's log. It is idempotent.
-func (l *logs) release(id string) {
+// Release lets others write a container's log. It is idempotent.
+func (l *Claims) Release(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if file := l.files[id]; l.writers[file] == id {

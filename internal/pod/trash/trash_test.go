@@ -1,0 +1,99 @@
+package trash
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// newTrash is an empty trash, a directory beside it, and a group of goroutines that end with the test.
+func newTrash(t *testing.T) (tr *Trash, beside string, background *sync.WaitGroup) {
+	t.Helper()
+	top := t.TempDir()
+	dir := filepath.Join(top, "trash")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	tr = New(ctx, dir, slog.New(slog.DiscardHandler))
+	background = new(sync.WaitGroup)
+	t.Cleanup(func() {
+		cancel()
+		background.Wait()
+	})
+	return tr, filepath.Join(top, "beside"), background
+}
+
+// fill makes a directory with a file in a directory.
+func fill(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "upper"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"container.json", "upper/file"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func entries(t *testing.T, dir string) int {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+// awaitEmpty waits until nothing is in the trash.
+func awaitEmpty(t *testing.T, tr *Trash) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); entries(t, tr.dir) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d directories are still in the trash", entries(t, tr.dir))
+		}
+	}
+}
+
+func TestWhatIsDiscardedIsOutOfSightAtOnceAndRemovedLater(t *testing.T) {
+	tr, dir, background := newTrash(t)
+	for range 2 {
+		fill(t, dir)
+		if err := tr.Discard(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("the directory is there: %v", err)
+		}
+	}
+	if n := entries(t, tr.dir); n != 2 {
+		t.Errorf("%d directories are in the trash before it is emptied", n)
+	}
+	if err := tr.Discard(dir); err != nil {
+		t.Errorf("a directory that is not there: %v", err)
+	}
+	background.Go(tr.Empty) // what was there before, as after a crash
+	awaitEmpty(t, tr)
+	fill(t, dir)
+	if err := tr.Discard(dir); err != nil {
+		t.Fatal(err)
+	}
+	awaitEmpty(t, tr)
+}
+
+// TestOnAFullDiskADirectoryIsRemovedWhereItIs: the trash has no room for its name there.
+func TestOnAFullDiskADirectoryIsRemovedWhereItIs(t *testing.T) {
+	tr, dir, _ := newTrash(t)
+	fill(t, dir)
+	if err := tr.removeInPlace(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the directory is there: %v", err)
+	}
+}
