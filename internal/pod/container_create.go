@@ -18,8 +18,8 @@ import (
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
+	"berth/internal/pod/storage"
 	"berth/internal/quota"
-	"berth/internal/rootfs"
 )
 
 // specFile is a container's specification, beside its record.
@@ -79,7 +79,7 @@ type creation struct {
 
 	layers *image.Layers
 	root   string // where its root file system is mounted
-	limits *quotas
+	limits *storage.Limits
 	mounts []model.Mount
 	images map[string]string // the host directories of image mounts, by container path
 	edits  []model.Edits     // what its devices add to it
@@ -109,10 +109,10 @@ func (cr *creation) check() (err error) {
 	if cr.rec.LogPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
 		return err
 	}
-	if err := checkVolumes(cfg); err != nil {
+	if err := storage.CheckVolumes(cfg); err != nil {
 		return err
 	}
-	if cr.quotaID, err = checkQuotas(cfg); err != nil {
+	if cr.quotaID, err = storage.CheckQuotas(cfg); err != nil {
 		return err
 	}
 	if cr.rec.Label, err = pod.Label.Of(cfg.Security.SELinux); err != nil {
@@ -133,19 +133,19 @@ func (cr *creation) steps() []steps.Step {
 		{Name: "unpack the checkpoint", Do: cr.unpackCheckpoint},
 		{
 			Name: "mount the root file system", Do: cr.mountRoot,
-			Undo: func(context.Context) error { return m.storage.unmountRoot(&cr.pod, cr.id) },
+			Undo: func(context.Context) error { return m.storage.UnmountRoot(&cr.pod, cr.id) },
 		},
 		{
 			Name: "take disk quotas", Do: cr.takeQuotas,
-			Undo: func(context.Context) error { m.storage.quotas.Release(cr.id); return nil },
+			Undo: func(context.Context) error { m.storage.Quotas.Release(cr.id); return nil },
 		},
 		{
 			Name: "fill the volumes", Do: cr.fillVolumes,
-			Undo: func(context.Context) error { m.storage.volumes.Release(cr.id); return nil },
+			Undo: func(context.Context) error { m.storage.Volumes.Release(cr.id); return nil },
 		},
 		{
 			Name: "mount the images of volumes", Do: cr.mountImages,
-			Undo: func(context.Context) error { return m.storage.unmountImages(cr.id, cr.cfg) },
+			Undo: func(context.Context) error { return m.storage.UnmountImages(cr.id, cr.cfg) },
 		},
 		{
 			Name: "allocate devices", Do: cr.allocateDevices,
@@ -176,7 +176,7 @@ func (cr *creation) register(context.Context) error {
 	r := cr.rec
 	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.id, record.ContainerCreating
 	r.Config, r.Resources = cr.cfg, cr.cfg.Resources
-	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), declaredVolumes(cr.img)
+	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), storage.DeclaredVolumes(cr.img)
 	r.Cgroup = m.cgroups.Dir(cr.pod.CgroupParent, cr.id)
 	if cr.restoring != nil {
 		cr.restoring.Dir = filepath.Join(m.containers.Path(cr.id), restoreDir)
@@ -203,7 +203,7 @@ func (cr *creation) forget(context.Context) error {
 	if cr.container == nil {
 		return nil // its name was taken
 	}
-	err := cr.m.storage.unmountContainer(cr.container)
+	err := cr.m.storage.UnmountContainer(cr.container.ContainerEntry, &cr.pod)
 	cr.m.teardown.forgetContainer(cr.container)
 	return err
 }
@@ -225,37 +225,35 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 }
 
 func (cr *creation) mountRoot(ctx context.Context) (err error) {
-	o := cr.m.storage.rootfsOptions(&cr.pod, cr.rec.Label, cr.m.containers.Path(cr.id), cr.layers)
-	o.At = cr.m.dirs.Rootfs(&cr.pod, cr.id)
-	cr.root, err = cr.m.cfg.Rootfs.Mount(ctx, o)
+	cr.root, err = cr.m.storage.MountRoot(ctx, &cr.pod, cr.id, cr.rec.Label, cr.layers)
 	return err
 }
 
 // takeQuotas decides which declared volumes the container has of its own, and takes the quotas of all that it writes
 // to.
 func (cr *creation) takeQuotas(ctx context.Context) error {
-	own, err := imageVolumes(declaredVolumes(cr.img), cr.root, cr.cfg)
+	own, err := storage.OwnVolumes(storage.DeclaredVolumes(cr.img), cr.root, cr.cfg)
 	if err != nil {
 		return err
 	}
 	if err := cr.container.Update(record.Draft, func(r *record.Container) { r.ImageVolumes = own }); err != nil {
 		return err
 	}
-	cr.limits, err = cr.m.storage.takeQuotas(ctx, cr.container, cr.quotaID, cr.handler.DiskQuota)
+	cr.limits, err = cr.m.storage.TakeQuotas(ctx, cr.container.ContainerEntry, cr.quotaID, cr.handler.DiskQuota)
 	return err
 }
 
 func (cr *creation) fillVolumes(ctx context.Context) (err error) {
 	m := cr.m
-	cr.mounts, err = m.storage.fillVolumes(ctx, cr.container, &cr.pod, cr.layers, cr.root, cr.limits.prepare(m.storage.quotas))
+	cr.mounts, err = m.storage.FillVolumes(ctx, cr.container.ContainerEntry, &cr.pod, cr.layers, cr.root, cr.limits.Prepare(m.storage.Quotas))
 	if err != nil {
 		return err
 	}
-	return cr.limits.mark(ctx, m.storage.quotas)
+	return cr.limits.Mark(ctx, m.storage.Quotas)
 }
 
 func (cr *creation) mountImages(ctx context.Context) (err error) {
-	cr.images, err = cr.m.storage.mountImages(ctx, cr.container, &cr.pod)
+	cr.images, err = cr.m.storage.MountImages(ctx, cr.container.ContainerEntry, &cr.pod)
 	return err
 }
 
@@ -361,15 +359,6 @@ func logPath(dir, rel string) (string, error) {
 		return "", model.FieldContainerLogPath.Wrong(fmt.Errorf("%q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument))
 	}
 	return path, nil
-}
-
-// rootfsOptions is a root file system for a container of a pod.
-func (st *storage) rootfsOptions(pod *record.Sandbox, label ocispec.Label, dir string, layers *image.Layers) rootfs.Options {
-	o := rootfs.Options{Dir: dir, Lowers: layers.Dirs, Label: label.Mount}
-	if user := pod.Config.UserNamespace(); user != nil {
-		o.UIDs, o.GIDs, o.UserNS = user.UIDs, user.GIDs, st.dirs.Namespaces(pod.ID).Path(namespace.User)
-	}
-	return o
 }
 
 // withPodPID is a container's configuration with the PID mode of its pod where it names none, or the pod's while that

@@ -23,6 +23,7 @@ import (
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
+	"berth/internal/pod/storage"
 	"berth/internal/rootfs"
 )
 
@@ -203,10 +204,10 @@ func (f *creations) left(t *testing.T, id string) []string {
 	if f.devices.held[id] {
 		all = append(all, "devices")
 	}
-	if len(f.storage.quotas.Held(id)) > 0 {
+	if len(f.storage.Quotas.Held(id)) > 0 {
 		all = append(all, "disk quotas")
 	}
-	if err := f.storage.volumes.Remove(t.Context(), "data"); err != nil && f.hasVolume("data") {
+	if err := f.storage.Volumes.Remove(t.Context(), "data"); err != nil && f.hasVolume("data") {
 		all = append(all, fmt.Sprintf("a volume: %v", err))
 	}
 	if _, err := os.Lstat(f.containers.Path(id)); !errors.Is(err, os.ErrNotExist) {
@@ -224,7 +225,7 @@ func (f *creations) left(t *testing.T, id string) []string {
 }
 
 func (f *creations) hasVolume(name string) bool {
-	_, err := f.storage.volumes.Get(name)
+	_, err := f.storage.Volumes.Get(name)
 	return err == nil
 }
 
@@ -232,7 +233,7 @@ func (f *creations) hasVolume(name string) bool {
 // record of the created container cannot be written.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
 	boom := errors.New("boom")
-	list := (&creation{m: &Manager{storage: &storage{}}}).steps()
+	list := (&creation{m: &Manager{storage: &storage.Store{}}}).steps()
 	for i := range len(list) + 1 {
 		for _, late := range []bool{false, true} {
 			name := "the created container's record"

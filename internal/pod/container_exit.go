@@ -94,7 +94,7 @@ func (td *teardown) adoptExit(ctx context.Context, c *container, st keeper.Statu
 		td.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.id), "error", err)
 	}
 	if c.Record().Phase == record.ContainerExited {
-		if err := td.storage.unmountContainer(c); err != nil {
+		if err := td.storage.UnmountContainer(c.ContainerEntry, new(c.sandbox.Record())); err != nil {
 			td.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.id), "error", err)
 		}
 	}

@@ -47,7 +47,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"ignored":        r.Ignored,
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
-		"diskQuotas":     m.storage.quotas.Held(c.id),
+		"diskQuotas":     m.storage.Quotas.Held(c.id),
 		"runtimeHandler": pod.Handler,
 		"setup":          r.Setup,
 		"timings":        r.Timings,

@@ -162,7 +162,7 @@ func (td *teardown) releaseContainer(ctx context.Context, c *container) error {
 	if err := td.cgroups.RemoveContainer(ctx, c.Record().Cgroup); err != nil {
 		return err
 	}
-	return td.storage.unmountContainer(c)
+	return td.storage.UnmountContainer(c.ContainerEntry, new(c.sandbox.Record()))
 }
 
 // forgetContainer drops a container of which nothing but its directory is left.
@@ -170,9 +170,7 @@ func (td *teardown) forgetContainer(c *container) {
 	if err := td.trash.Discard(td.containers.Path(c.id)); err != nil {
 		td.log.Error("remove a container's directory", "container", record.ShortID(c.id), "error", err)
 	}
-	td.storage.images.Release(c.id)
-	td.storage.volumes.Release(c.id)
-	td.storage.quotas.Release(c.id)
+	td.storage.Release(c.id)
 	td.devices.free(c)
 	c.ended()
 	td.index.forgetContainer(c)

@@ -55,7 +55,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 	}
 	if len(update.DiskQuota) > 0 {
-		if err := m.storage.updateQuotas(ctx, c, update.DiskQuota); err != nil {
+		if err := m.storage.UpdateQuotas(ctx, c.ContainerEntry, update.DiskQuota); err != nil {
 			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
 		}
 	}

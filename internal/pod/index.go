@@ -168,3 +168,20 @@ func (x *index) reserve(kind, name, id string) error {
 	x.names[name] = id
 	return nil
 }
+
+// containerNames says which containers IDs are of, as messages name them.
+func (x *index) containerNames(ids []string) []string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = record.ShortID(id)
+		if c := x.containers[id]; c != nil {
+			st := c.Status()
+			pod := c.sandbox.Status()
+			names[i] = fmt.Sprintf("%s (%s) of pod %s/%s", st.Config.Metadata.Name, record.ShortID(id), pod.Config.Metadata.Namespace,
+				pod.Config.Metadata.Name)
+		}
+	}
+	return names
+}

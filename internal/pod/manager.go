@@ -25,6 +25,7 @@ import (
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/storage"
 	"berth/internal/pod/trash"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
@@ -66,22 +67,6 @@ type Images interface {
 	UnpackTar(ctx context.Context, dir string, r io.Reader) error
 	Collect(context.Context) error
 }
-
-// Rootfs is what the domain asks of whoever mounts root file systems.
-type Rootfs interface {
-	// Mount mounts a root file system and returns where.
-	Mount(context.Context, rootfs.Options) (string, error)
-	// Unmount unmounts what Mount has mounted for a directory, there and at further mount points. It is idempotent.
-	Unmount(dir string, at ...string) error
-}
-
-// overlays is the Rootfs of a node: package rootfs.
-type overlays struct{}
-
-func (overlays) Mount(ctx context.Context, o rootfs.Options) (string, error) {
-	return rootfs.Mount(ctx, o)
-}
-func (overlays) Unmount(dir string, at ...string) error { return rootfs.Unmount(dir, at...) }
 
 // Devices is what the domain asks of the node's device manager.
 type Devices interface {
@@ -126,11 +111,11 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	Rootfs        Rootfs     // nil: package rootfs
-	Devices       Devices    // nil: the node has no device manager
-	CRIU          string     // the program; empty: the one in PATH
-	RestoreImages bool       // containers are created from images that are checkpoints
-	Jail          *jail.Jail // in which archives of checkpoints are read
+	Rootfs        storage.Rootfs // nil: package rootfs
+	Devices       Devices        // nil: the node has no device manager
+	CRIU          string         // the program; empty: the one in PATH
+	RestoreImages bool           // containers are created from images that are checkpoints
+	Jail          *jail.Jail     // in which archives of checkpoints are read
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
 	CheckpointBytes uint64
 	AttachBacklog   int64 // bytes that are kept for an attached client that does not take them; 0: the keeper's default
@@ -154,7 +139,7 @@ type Manager struct {
 	dirs        *layout.Dirs
 	cgroups     *cgroups.Driver
 	parts       *parts.Maker
-	storage     *storage
+	storage     *storage.Store
 	devices     *devices
 	checkpoints *checkpoints
 	readings    *readings
@@ -198,7 +183,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 // newManager makes a Manager that knows no pod yet, and the directories and stores that it works with.
 func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if cfg.Rootfs == nil {
-		cfg.Rootfs = overlays{}
+		cfg.Rootfs = storage.Overlays{}
 	}
 	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State}
 	if err := dirs.Make(cfg.Log); err != nil {
@@ -245,7 +230,9 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.storage = &storage{dirs: dirs, index: m.index, images: cfg.Images, rootfs: cfg.Rootfs, quotas: quotas, volumes: volumes}
+	m.storage = &storage.Store{
+		Dirs: dirs, Images: cfg.Images, Rootfs: cfg.Rootfs, Quotas: quotas, Volumes: volumes, Names: m.index.containerNames,
+	}
 	m.checkpoints = &checkpoints{containers: m.containers, cfg: &m.cfg, log: cfg.Log}
 	m.teardown = &teardown{
 		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs, events: m.events, dirs: dirs,
@@ -262,7 +249,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 func (m *Manager) Close() error {
 	m.stop()
 	m.background.Wait()
-	m.storage.quotas.Close()
+	m.storage.Quotas.Close()
 	m.events.close()
 	m.readings.sampler.Close()
 	return nil

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -80,7 +78,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 		}
 	}
 	rc.endLost(removals, nobodys)
-	rc.m.storage.quotas.Reconcile(func(id string) bool { return rc.m.index.containers[id] != nil })
+	rc.m.storage.Quotas.Reconcile(func(id string) bool { return rc.m.index.containers[id] != nil })
 	rc.m.devices.reconcile()
 	rc.removeStrayState(points)
 	rc.m.cgroups.Reconcile(brokenPods)
@@ -182,7 +180,7 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {
-				rc.clean("hold the volume of a container", id, rc.m.storage.volumes.Hold(mount.Volume, id))
+				rc.clean("hold the volume of a container", id, rc.m.storage.Volumes.Hold(mount.Volume, id))
 			}
 		}
 		rc.m.index.adoptContainer(newContainer(id, entry, s))
@@ -274,7 +272,7 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *contain
 		rc.attempt(removals, "finish the removal of a container", c.id, func(ctx context.Context) error { return rc.finishContainer(ctx, c) })
 	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
-		if err := rc.m.storage.remountRootfs(ctx, c, mounted); err != nil {
+		if err := rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.sandbox.Record()), mounted); err != nil {
 			rc.clean("mount the root file system of a created container", c.id, err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
@@ -401,34 +399,11 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *container, mounted map
 	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.sandbox.Record())) == "":
 		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
 		rc.clean("record that a start was cut off", c.id, c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
-		rc.clean("mount the root file system of a created container", c.id, rc.m.storage.remountRootfs(ctx, c, mounted))
+		rc.clean("mount the root file system of a created container", c.id, rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.sandbox.Record()), mounted))
 		return false, nil
 	}
 	rc.finishLost(c)
 	return true, nil
-}
-
-// remountRootfs makes sure that a container that was created and not started has its root file system.
-func (st *storage) remountRootfs(ctx context.Context, c *container, mounted map[string]bool) error {
-	r, pod := c.Record(), c.sandbox.Record()
-	at := st.dirs.Rootfs(&pod, c.id)
-	if mounted[at] {
-		return nil
-	}
-	layers, err := st.images.Hold(r.ImageID, c.id)
-	if err != nil {
-		return err
-	}
-	o := st.rootfsOptions(&pod, r.Label, st.dirs.Container(c.id), layers)
-	o.At = at
-	if _, err = st.rootfs.Mount(ctx, o); err != nil {
-		return err
-	}
-	if err := c.Update(record.Draft, func(r *record.Container) { r.VolumeImages = nil }); err != nil {
-		return err
-	}
-	_, err = st.mountImages(ctx, c, &pod)
-	return err
 }
 
 func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
@@ -468,33 +443,11 @@ func (rc *recovery) removeStrayState(points []string) {
 	}
 	for _, e := range entries {
 		if id := e.Name(); rc.m.index.pods[id] == nil {
-			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id), rc.m.storage.unmountBelow(rc.m.dirs.StatePod(id), points))
+			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id), rc.m.storage.UnmountBelow(rc.m.dirs.StatePod(id), points))
 			if err == nil {
 				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))
 			}
 			rc.clean("remove the state of a pod without a record", id, err)
 		}
 	}
-}
-
-// unmountLost unmounts what a container had mounted of which there is no record: not even of its pod.
-func (st *storage) unmountLost(id string, points []string) error {
-	err := st.unmountBelow(st.dirs.Container(id), points)
-	for _, p := range points {
-		if st.dirs.IsRootfs(p, id) {
-			err = errors.Join(err, st.unmountBelow(p, points), os.Remove(p))
-		}
-	}
-	return err
-}
-
-// unmountBelow unmounts those of the given mount points that are at or in dir.
-func (st *storage) unmountBelow(dir string, points []string) error {
-	var errs []error
-	for _, p := range points {
-		if strings.HasPrefix(p+"/", dir+"/") {
-			errs = append(errs, st.rootfs.Unmount(filepath.Dir(p), p))
-		}
-	}
-	return errors.Join(errs...)
 }

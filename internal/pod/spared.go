@@ -191,7 +191,7 @@ func (rc *recovery) putAway(l *lost) error {
 		return nil
 	}
 	if !l.pod {
-		if err := rc.m.storage.unmountLost(l.id, l.points); err != nil {
+		if err := rc.m.storage.UnmountLost(l.id, l.points); err != nil {
 			return err
 		}
 	}

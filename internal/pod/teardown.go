@@ -8,6 +8,7 @@ import (
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/storage"
 	"berth/internal/pod/trash"
 	"berth/internal/stats"
 )
@@ -25,7 +26,7 @@ type teardown struct {
 	trash      *trash.Trash
 	cgroups    *cgroups.Driver
 	parts      *parts.Maker
-	storage    *storage
+	storage    *storage.Store
 	devices    *devices
 	sampler    *stats.Sampler
 	log        *slog.Logger

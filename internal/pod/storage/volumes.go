@@ -1,4 +1,4 @@
-package pod
+package storage
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"berth/internal/volume"
 )
 
-// checkVolumes refuses mounts that name a volume and cannot be meant.
-func checkVolumes(cfg *model.ContainerConfig) error {
+// CheckVolumes refuses mounts that name a volume and cannot be meant.
+func CheckVolumes(cfg *model.ContainerConfig) error {
 	for i, mount := range cfg.Mounts {
 		if mount.Volume == "" {
 			continue
@@ -45,8 +45,8 @@ func mountField(i int) model.Field {
 	return model.FieldContainerMounts + model.Field("["+strconv.Itoa(i)+"]")
 }
 
-// declaredVolumes are the container paths that an image declares as volumes, sorted.
-func declaredVolumes(img *model.Image) []string {
+// DeclaredVolumes are the container paths that an image declares as volumes, sorted.
+func DeclaredVolumes(img *model.Image) []string {
 	declared := make([]string, 0, len(img.Config.Volumes))
 	for p := range maps.Keys(img.Config.Volumes) {
 		declared = append(declared, path.Join("/", p))
@@ -55,9 +55,9 @@ func declaredVolumes(img *model.Image) []string {
 	return slices.Compact(declared)
 }
 
-// imageVolumes are the declared paths for which a container gets a volume of its own: all but those at which it mounts something,
-// or finds what every container has there.
-func imageVolumes(declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
+// OwnVolumes are the declared paths for which a container gets a volume of its own: all but those at which it mounts
+// something, or finds what every container has there.
+func OwnVolumes(declared []string, root string, cfg *model.ContainerConfig) ([]string, error) {
 	if len(declared) == 0 {
 		return nil, nil
 	}
@@ -93,8 +93,8 @@ func imageVolumes(declared []string, root string, cfg *model.ContainerConfig) ([
 	return own, nil
 }
 
-// content opens the directory in an image's root that a volume at a path begins with; nil: the image has none. Links on the way
-// are expanded inside the root, by descriptors, since they are the image's.
+// content opens the directory in an image's root that a volume at a path begins with; nil: the image has none. Links on
+// the way are expanded inside the root, by descriptors, since they are the image's.
 func content(root, p string) (*os.File, error) {
 	at, err := pathrs.OpenInRoot(root, p)
 	if errors.Is(err, os.ErrNotExist) {
@@ -111,10 +111,11 @@ func content(root, p string) (*os.File, error) {
 	return dir, err
 }
 
-// fillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system; prepare is
-// called with each new volume while it is empty. It returns the container's mounts with the directories of all volumes in them.
-func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sandbox, layers *image.Layers, root string,
-	prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
+// FillVolumes makes the volumes of a container that are not there yet, and fills them. root is its root file system;
+// prepare is called with each new volume while it is empty. It returns the container's mounts with the directories of
+// all volumes in them.
+func (st *Store) FillVolumes(ctx context.Context, c *record.ContainerEntry, pod *record.Sandbox, layers *image.Layers,
+	root string, prepare func(ctx context.Context, at, dir string) error) (mounts []model.Mount, err error) {
 	fill := func(p string, root func(context.Context) (string, error)) volume.Fill {
 		return volume.Fill{
 			Source: func(ctx context.Context) (*os.File, error) {
@@ -130,13 +131,13 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 	r := c.Record()
 	user := pod.Config.UserNamespace()
 	if len(r.ImageVolumes) > 0 {
-		if err := os.Mkdir(st.dirs.ImageVolumes(c.id), 0o700); err != nil {
+		if err := os.Mkdir(st.Dirs.ImageVolumes(c.ID()), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	for i, p := range r.ImageVolumes {
 		// The root file system shows owners as the pod's user namespace has them, and so will the volume.
-		dir, f := st.dirs.ImageVolume(c.id, i), fill(p, func(context.Context) (string, error) { return root, nil })
+		dir, f := st.Dirs.ImageVolume(c.ID(), i), fill(p, func(context.Context) (string, error) { return root, nil })
 		if user != nil {
 			f.UID, f.GID = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
 		}
@@ -152,16 +153,16 @@ func (st *storage) fillVolumes(ctx context.Context, c *container, pod *record.Sa
 		}
 		// A named volume may serve pods of several user namespaces: its owners are the image's own, and each pod maps them.
 		isMounted = true
-		return st.rootfs.Mount(ctx, rootfs.Options{Dir: st.dirs.Plain(c.id), Lowers: layers.Dirs, Readonly: true})
+		return st.Rootfs.Mount(ctx, rootfs.Options{Dir: st.Dirs.Plain(c.ID()), Lowers: layers.Dirs, Readonly: true})
 	}
 	defer func() {
 		if isMounted {
-			err = errors.Join(err, st.rootfs.Unmount(st.dirs.Plain(c.id)))
+			err = errors.Join(err, st.Rootfs.Unmount(st.Dirs.Plain(c.ID())))
 		}
 	}()
 	for i, mount := range r.Config.Mounts {
 		if mount.Volume != "" {
-			mount.HostPath, err = st.volumes.Use(ctx, mount.Volume, c.id, fill(mount.ContainerPath, plain))
+			mount.HostPath, err = st.Volumes.Use(ctx, mount.Volume, c.ID(), fill(mount.ContainerPath, plain))
 			if err != nil {
 				return nil, mountField(i).Wrong(err)
 			}

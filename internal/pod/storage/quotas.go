@@ -1,4 +1,4 @@
-package pod
+package storage
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"berth/internal/rootfs"
 )
 
-// checkQuotas refuses disk quotas that mean nothing.
-func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
+// CheckQuotas refuses disk quotas that mean nothing.
+func CheckQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 	if cfg.Resources != nil {
 		if err := quota.CheckSizes(cfg.Resources.DiskQuota); err != nil {
 			return quota.ID{}, model.FieldContainerDiskQuota.Wrong(err)
@@ -33,17 +33,17 @@ func checkQuotas(cfg *model.ContainerConfig) (quota.ID, error) {
 }
 
 // quotaMounts are a container's mounts as far as disk quotas care.
-func (st *storage) quotaMounts(c *container) ([]quota.Mount, error) {
+func (st *Store) quotaMounts(c *record.ContainerEntry) ([]quota.Mount, error) {
 	r := c.Record()
 	var mounts []quota.Mount
 	for i, p := range r.ImageVolumes {
-		mounts = append(mounts, quota.Mount{Path: p, Source: st.dirs.ImageVolume(c.id, i), Dir: true})
+		mounts = append(mounts, quota.Mount{Path: p, Source: st.Dirs.ImageVolume(c.ID(), i), Dir: true})
 	}
 	for i, mount := range r.Config.Mounts {
 		q := quota.Mount{Path: path.Clean(mount.ContainerPath), ReadOnly: mount.Readonly || mount.Image != nil, Dir: true}
 		switch {
 		case mount.Volume != "":
-			q.Source = st.volumes.Path(mount.Volume)
+			q.Source = st.Volumes.Path(mount.Volume)
 		case mount.Image == nil:
 			source, err := hostpath.Resolve(mount.HostPath)
 			if err != nil {
@@ -60,11 +60,11 @@ func (st *storage) quotaMounts(c *container) ([]quota.Mount, error) {
 }
 
 // quotaDirs are the directories of a group of container paths. That of the root file system are its writable layer's.
-func (st *storage) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) []string {
+func (st *Store) quotaDirs(c *record.ContainerEntry, g quota.Group, mounts []quota.Mount) []string {
 	var dirs []string
 	for _, p := range g.Paths {
 		if p == quota.Root {
-			dirs = append(dirs, rootfs.WritableDirs(st.dirs.Container(c.id))...)
+			dirs = append(dirs, rootfs.WritableDirs(st.Dirs.Container(c.ID()))...)
 			continue
 		}
 		at := slices.IndexFunc(mounts, func(q quota.Mount) bool { return q.Path == p })
@@ -73,15 +73,16 @@ func (st *storage) quotaDirs(c *container, g quota.Group, mounts []quota.Mount) 
 	return dirs
 }
 
-// quotas are the project IDs of a container that is being created.
-type quotas struct {
+// Limits are the project IDs of a container that is being created.
+type Limits struct {
 	byPath map[string]uint32 // container paths
 	byDir  map[string]uint32
 }
 
-// takeQuotas gives a container the disk quotas that it asks for, and its handler's. Nothing is marked yet.
-func (st *storage) takeQuotas(ctx context.Context, c *container, id quota.ID, rootSize uint64) (*quotas, error) {
-	q := &quotas{byPath: map[string]uint32{}, byDir: map[string]uint32{}}
+// TakeQuotas gives a container the disk quotas that it asks for, and its handler's. Nothing is marked yet.
+func (st *Store) TakeQuotas(ctx context.Context, c *record.ContainerEntry, id quota.ID,
+	rootSize uint64) (*Limits, error) {
+	q := &Limits{byPath: map[string]uint32{}, byDir: map[string]uint32{}}
 	cfg := c.Record().Config
 	var sizes map[string]string
 	if cfg.Resources != nil {
@@ -100,7 +101,7 @@ func (st *storage) takeQuotas(ctx context.Context, c *container, id quota.ID, ro
 	}
 	for _, g := range groups {
 		dirs := st.quotaDirs(c, g, mounts)
-		grant, err := st.quotas.Take(ctx, c.id, quota.Want{ID: g.ID, Limit: g.Limit, Dirs: dirs})
+		grant, err := st.Quotas.Take(ctx, c.ID(), quota.Want{ID: g.ID, Limit: g.Limit, Dirs: dirs})
 		if err != nil {
 			return nil, fmt.Errorf("disk quota of %q: %w", g.Paths, st.nameHolders(err))
 		}
@@ -120,8 +121,8 @@ func (st *storage) takeQuotas(ctx context.Context, c *container, id quota.ID, ro
 	return q, nil
 }
 
-// prepare marks a new volume, so that all that it is filled with bears its ID from the beginning.
-func (q *quotas) prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir string) error {
+// Prepare marks a new volume, so that all that it is filled with bears its ID from the beginning.
+func (q *Limits) Prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir string) error {
 	return func(ctx context.Context, at, dir string) error {
 		if id, limited := q.byPath[at]; limited {
 			return ledger.Mark(ctx, id, dir)
@@ -130,8 +131,8 @@ func (q *quotas) prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir
 	}
 }
 
-// mark marks what was there before.
-func (q *quotas) mark(ctx context.Context, ledger *quota.Ledger) error {
+// Mark marks what was there before.
+func (q *Limits) Mark(ctx context.Context, ledger *quota.Ledger) error {
 	for _, dir := range slices.Sorted(maps.Keys(q.byDir)) {
 		if err := ledger.Mark(ctx, q.byDir[dir], dir); err != nil {
 			return err
@@ -140,8 +141,8 @@ func (q *quotas) mark(ctx context.Context, ledger *quota.Ledger) error {
 	return nil
 }
 
-// updateQuotas changes limits of a container that exists, and adds those for what has none yet.
-func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[string]string) error {
+// UpdateQuotas changes limits of a container that exists, and adds those for what has none yet.
+func (st *Store) UpdateQuotas(ctx context.Context, c *record.ContainerEntry, sizes map[string]string) error {
 	mounts, err := st.quotaMounts(c)
 	if err != nil {
 		return err
@@ -151,8 +152,8 @@ func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[str
 		return model.FieldUpdateDiskQuota.Wrong(err)
 	}
 	held := map[string]uint32{}
-	for _, grant := range st.quotas.Held(c.id) {
-		for _, dir := range grant.Holders[c.id] {
+	for _, grant := range st.Quotas.Held(c.ID()) {
+		for _, dir := range grant.Holders[c.ID()] {
 			held[dir] = grant.ID
 		}
 	}
@@ -165,11 +166,11 @@ func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[str
 			}
 		}
 		if held[dirs[0]] != 0 {
-			_, err = st.quotas.Resize(c.id, dirs[0], g.Limit)
+			_, err = st.Quotas.Resize(c.ID(), dirs[0], g.Limit)
 		} else {
 			var grant *quota.Grant
-			if grant, err = st.quotas.Take(ctx, c.id, quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
-				err = st.quotas.Mark(ctx, grant.ID, dirs...)
+			if grant, err = st.Quotas.Take(ctx, c.ID(), quota.Want{Limit: g.Limit, Dirs: dirs}); err == nil {
+				err = st.Quotas.Mark(ctx, grant.ID, dirs...)
 			}
 		}
 		if err != nil {
@@ -180,11 +181,11 @@ func (st *storage) updateQuotas(ctx context.Context, c *container, sizes map[str
 }
 
 // nameHolders names the containers in an error that knows them by their IDs.
-func (st *storage) nameHolders(err error) error {
+func (st *Store) nameHolders(err error) error {
 	var held *quota.HeldError
 	if errors.As(err, &held) {
 		named := *held
-		named.Holders = st.containerNames(held.Holders)
+		named.Holders = st.Names(held.Holders)
 		return &named
 	}
 	return err

@@ -1,0 +1,58 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"berth/internal/model"
+	"berth/internal/pod/record"
+)
+
+// MountImages mounts the images that are volumes of a container, read-only, and returns where, by container path. Their
+// layers are held with those of the container's own image.
+func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
+	pod *record.Sandbox) (map[string]string, error) {
+	var at map[string]string
+	for i, mount := range c.Record().Config.Mounts {
+		if mount.Image == nil {
+			continue
+		}
+		img, err := st.Images.Get(ctx, mount.Image.Image)
+		if err != nil {
+			return nil, (mountField(i) + ".image").Wrong(err)
+		}
+		layers, err := st.Images.Hold(img.ID, c.ID())
+		if err != nil {
+			return nil, (mountField(i) + ".image").Wrong(err)
+		}
+		err = c.Update(record.Draft, func(r *record.Container) {
+			r.VolumeImages = append(slices.Clip(r.VolumeImages), img.ID)
+		})
+		if err != nil {
+			return nil, err
+		}
+		o := st.options(pod, c.Record().Label, st.Dirs.Image(c.ID(), i), layers)
+		o.Readonly = true
+		path, err := st.Rootfs.Mount(ctx, o)
+		if err != nil {
+			return nil, (mountField(i) + ".image").Wrong(err)
+		}
+		if at == nil {
+			at = map[string]string{}
+		}
+		at[mount.ContainerPath] = path
+	}
+	return at, nil
+}
+
+// UnmountImages unmounts what MountImages has mounted. It is idempotent.
+func (st *Store) UnmountImages(id string, cfg *model.ContainerConfig) error {
+	var errs []error
+	for i, mount := range cfg.Mounts {
+		if mount.Image != nil {
+			errs = append(errs, st.Rootfs.Unmount(st.Dirs.Image(id, i)))
+		}
+	}
+	return errors.Join(errs...)
+}
