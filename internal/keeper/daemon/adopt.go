@@ -181,7 +181,7 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 		return c
 	}
 	if lives := pidfd.Alive(r.PID, r.Start) && !stage.Is(r.PID); !lives && !a.bare {
-		s.escrow.release(r.ID)
+		s.escrow.releaseForgotten(r.ID, s.containers)
 		return nil
 	}
 	c := s.newContainer(*r)
@@ -268,7 +268,8 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 		return err
 	}
 	p := newExec(c, *r)
-	p.row.Orphan, p.row.Prepared = true, false
+	// Whether the program has begun is not decided yet: a keeper that takes this exec back after this one has to find out again.
+	p.row.Orphan, p.row.Prepared = true, r.Prepared && !r.Began
 	p.proc = proc
 	c.mu.Lock()
 	if _, ok := c.execs[r.ExecID]; ok {
@@ -279,19 +280,31 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	p.arm()
 	c.mu.Unlock()
 	s.escrow.putExec(p)
-	if !r.Prepared || r.Began {
+	if !p.undecided() {
 		close(p.started)
-		s.watching.Go(func() { p.watch(proc) })
-		return nil
 	}
-	s.watching.Go(func() { p.resolve(proc) })
+	p.follow(proc)
 	return nil
 }
 
+// undecided says whether it is still to be found out if the program of an exec has begun: its keeper ended about then.
+func (p *process) undecided() bool { return p.row.Orphan && p.row.Prepared && !p.row.Exited }
+
+// follow sees an exec off that another keeper, or this one before an upgrade, has started.
+func (p *process) follow(proc *pidfd.FD) {
+	p.c.s.watching.Go(func() {
+		if p.undecided() {
+			p.resolve(proc)
+		} else {
+			p.watch(proc)
+		}
+	})
+}
+
 // resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no
-// stage any more: one that its keeper had not let go on ends by itself.
+// stage any more: one that its keeper had not let go on ends by itself. An upgrade in the middle of it has it done again.
 func (p *process) resolve(proc *pidfd.FD) {
-	defer close(p.started)
+	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
 	for stage.Is(p.row.PID) && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
@@ -300,7 +313,12 @@ func (p *process) resolve(proc *pidfd.FD) {
 	if lost { // something keeps it from seeing that its keeper has gone
 		_ = proc.Signal(unix.SIGKILL)
 	} else if pidfd.Alive(p.row.PID, p.row.Start) {
-		p.c.s.watching.Go(func() { p.watch(proc) })
+		c.mu.Lock()
+		p.row.Prepared = false
+		c.mu.Unlock()
+		c.s.escrow.putExec(p)
+		close(p.started)
+		c.s.watching.Go(func() { p.watch(proc) })
 		return
 	}
 	exit, err := proc.Wait()
@@ -308,9 +326,13 @@ func (p *process) resolve(proc *pidfd.FD) {
 		return
 	}
 	if lost || exit.Code == stage.Abandoned {
+		c.mu.Lock()
+		p.row.Uncertain = true
+		c.mu.Unlock()
 		p.runErr = errUncertain
 	}
 	p.ended(exit)
+	close(p.started)
 }
 
 // arm sets the timer of an exec that has a deadline.

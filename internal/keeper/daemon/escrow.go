@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -164,6 +165,7 @@ var closed = func() <-chan time.Time {
 type escrow struct {
 	sessions *sessions
 	store    *fdstore.Store // nil: there is no service manager
+	putting  sync.RWMutex   // held for reading while a container is put into escrow: see releaseForgotten
 }
 
 // holders are the sessions that hold things in escrow: berthd's, and that of an escrow process.
@@ -173,6 +175,8 @@ func (e *escrow) holders() []*session {
 
 // put puts a container, or what is left of it, into escrow everywhere.
 func (e *escrow) put(c *container) (sent pending) {
+	e.putting.RLock()
+	defer e.putting.RUnlock()
 	for _, ses := range e.holders() {
 		sent = sent.push(ses, c.escrowPacket)
 	}
@@ -245,5 +249,16 @@ func (e *escrow) release(id string, roles ...protocol.Role) {
 	}
 	if e.store != nil {
 		e.store.Release(id, roles...)
+	}
+}
+
+// releaseForgotten has all holders drop what they hold of a container that is not in the table. A start of the same
+// container, which a client makes again after a keeper was killed, adds it to the table before it puts it into escrow:
+// what this start puts there is not dropped.
+func (e *escrow) releaseForgotten(id string, table *containers) {
+	e.putting.Lock()
+	defer e.putting.Unlock()
+	if _, err := table.get(id); err != nil {
+		e.release(id)
 	}
 }

@@ -351,7 +351,7 @@ func (u *upgrade) resume() {
 			c.mu.Unlock()
 			if proc != nil {
 				proc.Resume()
-				s.watching.Go(func() { p.watch(proc) })
+				p.follow(proc)
 			}
 		}
 		if state == protocol.StateExited && !c.status().LogDone {
@@ -496,27 +496,32 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 }
 
 func (u *upgrade) restoreExec(c *container, se *savedExec) {
-	s := u.s
 	p := newExec(c, se.Row)
-	close(p.started)
 	if !se.EndedAt.IsZero() {
 		p.endedAt = time.Now().Add(-se.EndedAgo) // the wall clock may have been set since
 	}
 	c.execs[se.Row.ExecID] = p
-	if se.Row.Exited || se.Pidfd < 0 {
-		close(p.done)
-		return
+	var proc *pidfd.FD
+	if !se.Row.Exited && se.Pidfd >= 0 {
+		unix.CloseOnExec(se.Pidfd)
+		var err error
+		if proc, err = pidfd.New(se.Pidfd, se.Row.PID, !se.Row.Orphan); err != nil {
+			c.log.Error("restore exec", "exec", se.Row.ExecID, "error", err)
+		}
 	}
-	unix.CloseOnExec(se.Pidfd)
-	proc, err := pidfd.New(se.Pidfd, se.Row.PID, !se.Row.Orphan)
-	if err != nil {
-		c.log.Error("restore exec", "exec", se.Row.ExecID, "error", err)
+	if se.Row.Uncertain || p.undecided() && proc == nil {
+		p.runErr = errUncertain
+	}
+	if !p.undecided() || proc == nil {
+		close(p.started)
+	}
+	if proc == nil {
 		close(p.done)
 		return
 	}
 	p.proc = proc
 	p.arm()
-	s.watching.Go(func() { p.watch(proc) })
+	p.follow(proc)
 }
 
 // closeOnExec marks what a saved log brought along.

@@ -122,10 +122,12 @@ type Exec struct {
 	ExecID      string `json:"execID"`
 	Nonce       string `json:"nonce"`
 	// Prepared: the process is in escrow, and its program has yet to begin, unless its holder says that it Began.
-	Prepared bool   `json:"held,omitempty"`
-	Began    bool   `json:"began,omitempty"`
-	PID      int    `json:"pid"`
-	Start    uint64 `json:"start"`
+	Prepared bool `json:"held,omitempty"`
+	Began    bool `json:"began,omitempty"`
+	// Uncertain: it has ended, and nobody knows whether its program had begun.
+	Uncertain bool   `json:"uncertain,omitempty"`
+	PID       int    `json:"pid"`
+	Start     uint64 `json:"start"`
 	// Ends is when all of it is killed, by Monotonic; 0: never, or an earlier version of the keeper has started it.
 	Ends time.Duration `json:"ends,omitempty"`
 	// Deadline is the same by the wall clock, which somebody may set meanwhile. It is for earlier versions, and read

@@ -1,0 +1,140 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	api "berth/api/keeper"
+	"berth/internal/keeper/gate"
+	"berth/internal/keeper/pidfd"
+	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/record"
+	"berth/internal/keeper/stage"
+)
+
+// successor is a keeper that has just come, with one running container "c", and the session that holds an escrow for it.
+func successor(t *testing.T) (*Server, *session) {
+	t.Helper()
+	s := &Server{
+		log: slog.New(slog.DiscardHandler), gate: gate.New(),
+		containers: &containers{byID: map[string]*container{}}, sessions: &sessions{byID: map[string]*session{}},
+	}
+	s.escrow, s.adoption = &escrow{sessions: s.sessions}, &adoption{s: s}
+	holder := &session{id: "berthd", escrow: true, sending: true, wake: make(chan struct{}, 1)} // all stays in the queue
+	s.sessions.add(holder)
+	c := s.newContainer(record.Container{ID: "c", State: protocol.StateRunning})
+	close(c.started)
+	s.containers.add(c)
+	t.Cleanup(func() {
+		s.watching.Wait()
+		for _, q := range holder.queue {
+			q.packet.CloseFiles()
+		}
+	})
+	return s, holder
+}
+
+// heldOf is the last record of an exec that a holder has been given, as it hands it back to the next keeper.
+func heldOf(t *testing.T, holder *session) record.Exec {
+	t.Helper()
+	holder.mu.Lock()
+	defer holder.mu.Unlock()
+	for i := len(holder.queue) - 1; i >= 0; i-- {
+		if p := holder.queue[i].packet; p.Kind == protocol.Keep {
+			var e record.Escrowed
+			if err := json.Unmarshal(p.Row, &e); err != nil || e.Exec == nil {
+				t.Fatalf("%s: %v", p.Row, err)
+			}
+			return *e.Exec
+		}
+	}
+	t.Fatal("nothing was put into escrow")
+	return record.Exec{}
+}
+
+// TestTwoKeepersKilledAsACommandBegins: what an exec ends with whose keeper was killed before it let the command begin is
+// no exit code of the command, whichever keeper tells it. The second to take it back told it as one, since the first
+// had put the exec into escrow again as one that had begun.
+func TestTwoKeepersKilledAsACommandBegins(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		script    string
+		uncertain bool
+		code      int32
+	}{
+		{"it had not begun", fmt.Sprint("exit ", stage.Abandoned), true, 0},
+		{"it had begun", "exit 7", false, 7},
+		{"it runs", "sleep 0.5; exit 8", false, 8},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := exec.Command("sh", "-c", test.script)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = cmd.Wait() }()
+			start, err := pidfd.StartTime(cmd.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := record.Exec{ContainerID: "c", ExecID: "e", Prepared: true, PID: cmd.Process.Pid, Start: start}
+			if test.name != "it runs" { // a process that has ended and that its parent has not reaped
+				for pidfd.Alive(r.PID, r.Start) {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			for range 3 { // keepers, each killed as soon as it has taken the exec back, but for the last
+				fd, err := unix.PidfdOpen(cmd.Process.Pid, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, holder := successor(t)
+				if err := s.adoption.adoptExec(&r, map[protocol.Role]int{protocol.RolePidfd: fd}); err != nil {
+					t.Fatal(err)
+				}
+				r = heldOf(t, holder)
+				exit, err := s.waitExec(t.Context(), &api.ExecID{ContainerId: "c", ExecId: "e"})
+				switch {
+				case test.uncertain && !errors.Is(err, errUncertain):
+					t.Errorf("%v, %v; want %v", exit, err, errUncertain)
+				case !test.uncertain && (err != nil || exit.ExitCode != test.code):
+					t.Errorf("%v, %v; want code %d", exit, err, test.code)
+				}
+			}
+		})
+	}
+}
+
+// TestAStartMadeAgainStaysInEscrow: an escrow that hands back what an earlier start of a container has left is told to
+// drop it, and nothing that a start of the same container has put there since. Such an end was lost with the next
+// keeper, and told as 255.
+func TestAStartMadeAgainStaysInEscrow(t *testing.T) {
+	s, holder := successor(t)
+	old := &record.Container{ID: "again", State: protocol.StateRunning, PID: 1 << 22, Start: 1}
+	c := s.newContainer(record.Container{ID: "again", State: protocol.StateRunning, PID: 1, Start: 1})
+	s.escrow.putting.RLock() // the new start is about to put it into escrow
+	dropped := make(chan struct{})
+	go func() {
+		defer close(dropped)
+		if got := s.adoption.adoptRow(old); got != nil {
+			t.Errorf("it took %v back", got)
+		}
+	}()
+	time.Sleep(20 * time.Millisecond) // by then it has looked for the container
+	s.containers.add(c)
+	s.escrow.putting.RUnlock()
+	<-dropped
+	holder.mu.Lock()
+	defer holder.mu.Unlock()
+	for _, q := range holder.queue {
+		if q.packet.Kind == protocol.Release {
+			t.Errorf("%s is dropped", q.packet.ID)
+		}
+	}
+}
