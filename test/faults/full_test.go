@@ -46,11 +46,11 @@ type crowded struct {
 	fill string // a directory in it
 }
 
-func startCrowded(t *testing.T, s scarcity) *crowded {
+func startCrowded(t *testing.T, s scarcity, o node.Options) *crowded {
 	t.Helper()
 	nodetest.Root(t)
 	c := &crowded{scarcity: s}
-	o := node.Options{Volatile: true}
+	o.Volatile = true
 	if s.mkfs != nil {
 		c.dir = mountSmall(t, s.mkfs)
 		o.Root = filepath.Join(c.dir, "root")
@@ -237,7 +237,7 @@ func TestStoppingAndRemovingNeedNoRoom(t *testing.T) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			c := startCrowded(t, s)
+			c := startCrowded(t, s, node.Options{})
 			nodetest.Pull(t, c.Node, node.Busybox)
 			c.steps(t)
 			c.room(t)
