@@ -107,8 +107,8 @@ type InfoResponse struct {
 	Pid     int32                  `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	// generation is new for each fresh start and stays over an upgrade in place.
 	Generation string `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// image counts the upgrades in place of this generation.
-	Image      uint32                 `protobuf:"varint,4,opt,name=image,proto3" json:"image,omitempty"`
+	// upgrades counts the upgrades in place of this generation.
+	Upgrades   uint32                 `protobuf:"varint,4,opt,name=upgrades,proto3" json:"upgrades,omitempty"`
 	Containers int32                  `protobuf:"varint,5,opt,name=containers,proto3" json:"containers,omitempty"`
 	StartedAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// features are what this keeper does that earlier ones did not. A client that needs one asks for it first: an earlier keeper
@@ -169,9 +169,9 @@ func (x *InfoResponse) GetGeneration() string {
 	return ""
 }
 
-func (x *InfoResponse) GetImage() uint32 {
+func (x *InfoResponse) GetUpgrades() uint32 {
 	if x != nil {
-		return x.Image
+		return x.Upgrades
 	}
 	return 0
 }
@@ -1678,14 +1678,14 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
 	"\x05Empty\"\r\n" +
-	"\vInfoRequest\"\xe7\x01\n" +
+	"\vInfoRequest\"\xed\x01\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\tR\n" +
-	"generation\x12\x14\n" +
-	"\x05image\x18\x04 \x01(\rR\x05image\x12\x1e\n" +
+	"generation\x12\x1a\n" +
+	"\bupgrades\x18\x04 \x01(\rR\bupgrades\x12\x1e\n" +
 	"\n" +
 	"containers\x18\x05 \x01(\x05R\n" +
 	"containers\x129\n" +

@@ -461,7 +461,7 @@ func (c *Client) Upgrade(ctx context.Context) error {
 		return err
 	case now.Generation != before.Generation:
 		return errors.New("upgrade of the keeper: it died; another one was started")
-	case now.Image == before.Image:
+	case now.Upgrades == before.Upgrades:
 		return errors.New("upgrade of the keeper: the program could not be executed; see its log")
 	}
 	return nil
@@ -474,7 +474,7 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 		res, err := conn.api.Info(ctx, &api.InfoRequest{})
 		if err == nil {
 			info = Info{
-				Version: res.Version, PID: int(res.Pid), Generation: res.Generation, Image: int(res.Image),
+				Version: res.Version, PID: int(res.Pid), Generation: res.Generation, Upgrades: int(res.Upgrades),
 				Containers: int(res.Containers), StartedAt: moment(res.StartedAt), Features: res.Features,
 			}
 		}

@@ -101,7 +101,7 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 			}
 			n.until("SIGHUP has upgraded", func() bool {
 				info, err := n.client.Info(n.ctx())
-				return err == nil && info.Image == 3
+				return err == nil && info.Upgrades == 3
 			})
 		} else if err := n.client.Upgrade(n.ctx()); err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after.PID != before.PID || after.Generation != before.Generation || after.Image != 5 {
+	if after.PID != before.PID || after.Generation != before.Generation || after.Upgrades != 5 {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 	in.File.Close()
@@ -180,7 +180,7 @@ func TestHangupsInARow(t *testing.T) {
 			t.Fatal(err)
 		}
 		info, err := n.client.Info(n.ctx())
-		return err == nil && info.Image > after.Image
+		return err == nil && info.Upgrades > after.Upgrades
 	})
 	if st, err := n.client.Status(n.ctx(), "a"); err != nil || st.State != keeper.StateRunning || st.Orphan {
 		t.Errorf("%+v, %v", st, err)
@@ -217,7 +217,7 @@ func TestUpgradeToABadProgramIsRefused(t *testing.T) {
 	if err := c.Upgrade(n.ctx()); err == nil || !strings.Contains(err.Error(), "state format") {
 		t.Errorf("upgrade to another program: %v", err)
 	}
-	if now, err := c.Info(n.ctx()); err != nil || now.Image != 0 || now.PID != info.PID {
+	if now, err := c.Info(n.ctx()); err != nil || now.Upgrades != 0 || now.PID != info.PID {
 		t.Errorf("after a refused upgrade: %+v %v", now, err)
 	}
 }

@@ -112,7 +112,7 @@ type Info struct {
 	Version    string
 	PID        int
 	Generation string // new for each fresh start, the same over an upgrade in place
-	Image      int    // upgrades in place so far
+	Upgrades   int    // upgrades in place so far
 	Containers int
 	StartedAt  time.Time
 	Features   []string // what it does that earlier keepers did not

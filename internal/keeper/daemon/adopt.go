@@ -368,7 +368,7 @@ func (a *adoption) endLost(id string) {
 func (a *adoption) endHandback() {
 	s := a.s
 	if s.gate.Begin() != nil {
-		return // the next image does it
+		return // the next program does it
 	}
 	defer s.gate.End()
 	a.mu.Lock()

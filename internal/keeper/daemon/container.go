@@ -226,7 +226,7 @@ func (c *container) drain() {
 			timeout.Reset(0)
 		}
 		if !p.Ended() {
-			// Stopped for an upgrade: the next image goes on, or this one if there will be none.
+			// Stopped for an upgrade: the next program goes on, or this one if there will be none.
 			c.mu.Lock()
 			c.draining = false
 			c.mu.Unlock()

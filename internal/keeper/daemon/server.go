@@ -73,7 +73,7 @@ type Server struct {
 // identity is what tells keepers apart, and what an upgrade hands on.
 type identity struct {
 	generation string // new for each fresh start
-	image      uint32 // upgrades in place so far
+	upgrades   uint32 // upgrades in place so far
 	startedAt  time.Time
 }
 
@@ -96,8 +96,8 @@ const (
 // lockWait is how long a keeper that is being killed may take to let go of the lock.
 const lockWait = 2 * time.Second
 
-// New makes a keeper of the directory: a fresh one, one that goes on where a dead one stopped, or the next image of the
-// one that this process is.
+// New makes a keeper of the directory: a fresh one, one that goes on where a dead one stopped, or, after an upgrade in
+// place, one that goes on where the replaced program of this process stopped.
 func New(cfg Config) (*Server, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("keeper's directory %q is not absolute: %w", cfg.Dir, errdefs.ErrInvalidArgument)
@@ -201,7 +201,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.escrow.store != nil {
 		s.escrow.store.Notify("READY=1")
 	}
-	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation, "image", s.identity.image)
+	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation,
+		"upgrades", s.identity.upgrades)
 	time.AfterFunc(handbackWait, s.adoption.endHandback)
 	select {
 	case <-ctx.Done():

@@ -38,7 +38,7 @@ const (
 type savedServer struct {
 	Format       int                 `json:"format"`
 	Generation   string              `json:"generation"`
-	Image        uint32              `json:"image"`
+	Upgrades     uint32              `json:"image"`
 	StartedAt    time.Time           `json:"startedAt"`
 	HandbackOver bool                `json:"settled"`
 	Lock         int                 `json:"lock"`
@@ -146,7 +146,7 @@ func (u *upgrade) execute() error {
 func (u *upgrade) save() (*savedServer, []int, error) {
 	s := u.s
 	saved := &savedServer{
-		Format: StateFormat, Generation: s.identity.generation, Image: s.identity.image + 1,
+		Format: StateFormat, Generation: s.identity.generation, Upgrades: s.identity.upgrades + 1,
 		StartedAt: s.identity.startedAt, HandbackOver: s.adoption.handbackOver(),
 		Lock: int(s.sockets.lock.Fd()),
 	}
@@ -407,7 +407,7 @@ func listener(fd int) (*net.UnixListener, error) {
 // restore goes on where the replaced program stopped.
 func (u *upgrade) restore(saved *savedServer) (err error) {
 	s := u.s
-	s.identity = identity{saved.Generation, saved.Image, saved.StartedAt}
+	s.identity = identity{saved.Generation, saved.Upgrades, saved.StartedAt}
 	s.adoption.over = saved.HandbackOver
 	unix.CloseOnExec(saved.Lock)
 	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)

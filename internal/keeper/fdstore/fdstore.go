@@ -149,7 +149,7 @@ func (f *Store) Discard() {
 	f.given = map[string]map[protocol.Role]int{}
 }
 
-// List is what the service manager has, for the next image of this program: names by key.
+// List is what the service manager has, for the program that takes the place of this one: names by key.
 func (f *Store) List() map[string][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -130,7 +130,8 @@ func (b *Backlogs) stored(n int64) {
 	b.waiting -= n
 }
 
-// give takes n bytes out of the count, which are kept no more; adopt counts such as another image of the program has kept.
+// give takes n bytes out of the count, which are kept no more; adopt counts bytes that the program before this one has
+// kept.
 func (b *Backlogs) give(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -128,7 +128,7 @@ type QueueState struct {
 	Dir     string `json:"dir,omitempty"`
 }
 
-// LogState is a Log with its clients, all stopped, as another image of the program takes it over.
+// LogState is a Log with its clients, all stopped, for the program that takes the place of this one.
 type LogState struct {
 	Path    string `json:"path,omitempty"`
 	FD      int    `json:"fd"` // -1: not open

@@ -127,7 +127,7 @@ func TestAClientThatDoesNotReadIsCutOffAndTold(t *testing.T) {
 	}
 }
 
-// upgraded is the log as the next image of the keeper has it.
+// upgraded is the log as it is after an upgrade of the keeper.
 func upgraded(t *testing.T, l *Log, dir string) *Log {
 	t.Helper()
 	l.Stop()

@@ -6,5 +6,6 @@
 // is in the log: see buffer. An idle container costs two goroutines and a page for each. Nothing here ever makes the container wait longer
 // than a write to the file takes.
 //
-// Pumps and clients can be stopped in the middle of a line, saved, and started again by another image of the program.
+// Pumps and clients can be stopped in the middle of a line, saved, and started again by the program that takes the
+// place of this one.
 package logpump

@@ -348,7 +348,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000000Z07:00")
 }
 
-// PumpState is a stopped pump, as another image of the program takes it over.
+// PumpState is a stopped pump, for the program that takes the place of this one.
 type PumpState struct {
 	FD   int  `json:"fd"` // -1: it has ended
 	Last bool `json:"last,omitempty"`
