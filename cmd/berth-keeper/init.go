@@ -15,7 +15,7 @@ import (
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "init" {
-		libcontainer.Init() // the first process of a container or exec; does not return
+		libcontainer.Init() // sets up what is to become an init process or an exec; does not return
 	}
 	if len(os.Args) == 2 && os.Args[1] == filter.Argument {
 		filter.Main()

@@ -42,7 +42,7 @@ type Config = metadata.ContainerConfig
 type Info struct {
 	Config Config
 	Spec   *specs.Spec
-	// Streams are what its first process has as standard streams: pipe:[…], or a path.
+	// Streams are what its init process has as standard streams: pipe:[…], or a path.
 	Streams []string
 }
 

@@ -201,7 +201,7 @@ const (
 	ReasonPaused     = "Paused" // for clients of doors that have no such state
 )
 
-// User is whom a container's first process runs as, as numbers in the container's user namespace.
+// User is whom a container's init process runs as, as numbers in the container's user namespace.
 type User struct {
 	UID    int64   `json:"uid"`
 	GID    int64   `json:"gid"`
@@ -228,7 +228,7 @@ type ContainerStatus struct {
 	StopSignal syscall.Signal
 	PID        int
 	Volumes    []string // container paths that the image declares as volumes, sorted
-	Env        []EnvVar // of its first process: the image's and the configuration's
+	Env        []EnvVar // of its init process: the image's and the configuration's
 	QuotaID    string   // of its project quota; empty: none
 }
 

@@ -34,7 +34,7 @@ type Detail struct {
 	Count        *uint64 // processes; Cgroup.Processes counts their threads too
 	Descriptors  *uint64 // open files of all processes
 	Sockets      *uint64
-	OpenFiles    *uint64 // the soft limit of the first process; nil: none
+	OpenFiles    *uint64 // the soft limit of the init process; nil: none
 }
 
 // Throttling is what the limit of CPU time has done.

@@ -38,7 +38,7 @@ type Target struct {
 	NetNS  string // where the network namespace is pinned; for pods
 	// Network is whether to read the interfaces in NetNS.
 	Network bool
-	// PID is a container's first process, for its limits and what its processes have open; 0: none. Details alone.
+	// PID is a container's init process, for its limits and what its processes have open; 0: none. Details alone.
 	PID int
 }
 

@@ -50,7 +50,7 @@ func TestHooksOfACDIDeviceRun(t *testing.T) {
 				hook("createContainer", log) + hook("startContainer", "/hooked") + hook("poststart", log) + hook("poststop", log))
 			p := nodetest.RunPodHandler(t, n, handler)
 			c := p.Run(wants("v.com/c=d"))
-			// It runs once the runtime has let the container's first process go, which nobody waits for.
+			// It runs once the runtime has let the container's init process go, which nobody waits for.
 			if got := c.Sh("until grep -q . /hooked 2>/dev/null; do sleep 0.05; done; cat /hooked"); got != "startContainer vendor" {
 				t.Errorf("in the container: %q", got)
 			}

@@ -28,7 +28,7 @@ func TestAForkBombHurtsItselfAlone(t *testing.T) {
 	w := newWitness(t, p)
 	c.before(t, n)
 	for range size(1, 5) {
-		// A shell that cannot fork ends; the first process does not.
+		// A shell that cannot fork ends; the init process does not.
 		bomb := p.Run(nodetest.Sh("bomb() { while :; do bomb & sleep 0.1; done; }; bomb 2>/dev/null & exec sleep 3600"))
 		processes := func() (found int) {
 			all, err := node.Processes()

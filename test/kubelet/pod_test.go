@@ -348,7 +348,7 @@ func (p *pod) container(name string) *cri.ContainerStatus {
 	return status.Status
 }
 
-// pid is the first process of a container, as the runtime says to those who want to know more.
+// pid is the init process of a container, as the runtime says to those who want to know more.
 func (p *pod) pid(container string) int {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Second))

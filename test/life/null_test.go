@@ -46,7 +46,7 @@ func TestNoContainerHasTheHostsNullDevice(t *testing.T) {
 					for fd := range 3 {
 						st := null(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
 						if options.UsernsOptions == nil && st.Dev == host.Dev && st.Ino == host.Ino {
-							t.Errorf("stream %d of the first process is the host's /dev/null", fd)
+							t.Errorf("stream %d of the init process is the host's /dev/null", fd)
 						}
 					}
 					for fd, id := range strings.Fields(c.Sh("for fd in 0 1 2; do stat -L -c %d:%i /proc/self/fd/$fd; done")) {

@@ -524,7 +524,7 @@ func (n *Node) Reboot() error {
 	return os.Mkdir(n.State, 0o711)
 }
 
-// ContainerPID is the first process of a container: of those in the cgroup that bears its ID, one whose parent is not.
+// ContainerPID is the init process of a container: of those in the cgroup that bears its ID, one whose parent is not.
 func (n *Node) ContainerPID(id string) (int, error) {
 	all, err := Processes()
 	if err != nil {

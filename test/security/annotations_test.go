@@ -246,7 +246,7 @@ func TestCVE_2025_23266_AHookHasTheImagesEnvironment(t *testing.T) {
 				c.CDIDevices = []*cri.CDIDevice{{Name: "vendor.test/device=d"}}
 				c.Envs = append(c.Envs, &cri.KeyValue{Key: "MARK2", Value: []byte("of-the-image")})
 			})
-			firstProcess(t, c)
+			initProcess(t, c)
 			c.Remove()
 			nodetest.Eventually(t, 30e9, "all hooks have run", func() error {
 				said, err := os.ReadFile(log)

@@ -63,7 +63,7 @@ func TestCVE_2019_14891_TheRuntimeIsKilledInAContainersPlace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", firstProcess(t, next))); err != nil || got == own {
+		if got, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", initProcess(t, next))); err != nil || got == own {
 			t.Errorf("the next container has the host's network: %s, %v", got, err)
 		}
 	})
@@ -78,9 +78,9 @@ func TestCVE_2025_47291_APodIsOutsideOfItsCgroup(t *testing.T) {
 		p := s.pod(t, n)
 		c := p.Run(func(c *cri.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 64 << 20 })
 		want := n.ContainerCgroup(p.Config.Linux.CgroupParent, c.ID)
-		for _, path := range cgroupsOf(t, firstProcess(t, c)) {
+		for _, path := range cgroupsOf(t, initProcess(t, c)) {
 			if path != want && path != "/" { // the root of a hierarchy in which nothing is limited
-				t.Errorf("its first process is in %s, and not in %s", path, want)
+				t.Errorf("its init process is in %s, and not in %s", path, want)
 			}
 		}
 		// A process that an exec has left behind, too: there, or in the exec's own cgroup below.
@@ -88,7 +88,7 @@ func TestCVE_2025_47291_APodIsOutsideOfItsCgroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range cgroupsOf(t, onHost(t, firstProcess(t, c), inside)) {
+		for _, path := range cgroupsOf(t, onHost(t, initProcess(t, c), inside)) {
 			if path != want && !strings.HasPrefix(path, want+"/") && path != "/" {
 				t.Errorf("what an exec has left behind is in %s, and not in %s", path, want)
 			}
@@ -139,7 +139,7 @@ func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
 		for _, name := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/shm/file"} {
 			c.Sh("dd if=/dev/zero of=" + name + " bs=1M count=60 2>/dev/null; dd if=/dev/zero of=" + name + " bs=1 count=1 seek=100000000 conv=notrunc 2>/dev/null; :")
 			var st unix.Stat_t
-			if err := unix.Stat(fmt.Sprintf("/proc/%d/root%s", firstProcess(t, c), name), &st); err != nil {
+			if err := unix.Stat(fmt.Sprintf("/proc/%d/root%s", initProcess(t, c), name), &st); err != nil {
 				t.Fatal(err)
 			}
 			taken += st.Blocks * 512
@@ -163,7 +163,7 @@ func TestCVE_2024_3056_SharedMemoryGrowsWithEachRestart(t *testing.T) {
 		p := s.pod(t, n)
 		stays := p.Run()
 		total := func() (bytes int64) {
-			shm, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/dev/shm/*", firstProcess(t, stays)))
+			shm, err := filepath.Glob(fmt.Sprintf("/proc/%d/root/dev/shm/*", initProcess(t, stays)))
 			if err != nil {
 				t.Fatal(err)
 			}

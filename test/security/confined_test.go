@@ -26,7 +26,7 @@ var (
 // given, its /proc is one and what is masked there is masked, and it holds no descriptor of the host's.
 func confined(t *testing.T, c *nodetest.Container, volumes ...string) {
 	t.Helper()
-	pid := firstProcess(t, c)
+	pid := initProcess(t, c)
 	onlyOwnMounts(t, c, pid, volumes)
 	// In a user namespace nothing is masked unless asked for: the kernel keeps those files from such a root.
 	masks := c.Config.Linux.SecurityContext.NamespaceOptions.GetUsernsOptions() == nil

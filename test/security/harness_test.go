@@ -442,9 +442,9 @@ func alive(t *testing.T, n *node.Node) (check func()) {
 	}
 }
 
-// firstProcess is the number of a container's first process on the host, once that is the container's own program: one that
-// libcontainer sets up becomes it a moment after the start.
-func firstProcess(t *testing.T, c *nodetest.Container) (pid int) {
+// initProcess is the number of a container's init process on the host, once that is the container's own program: one
+// that libcontainer sets up becomes it a moment after the start.
+func initProcess(t *testing.T, c *nodetest.Container) (pid int) {
 	t.Helper()
 	keeper, _ := c.Pod.Node.KeeperPID()
 	binary, err := os.Stat(fmt.Sprintf("/proc/%d/exe", keeper))

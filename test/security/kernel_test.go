@@ -37,7 +37,7 @@ func TestCVE_2017_16539_FilesThatCommandTheHost(t *testing.T) {
 			edits = append(edits, defaultMasks)
 		}
 		c := s.pod(t, n).Run(edits...)
-		pid := firstProcess(t, c)
+		pid := initProcess(t, c)
 		procIsKept(t, pid, true)
 		for _, path := range defaultMasked {
 			for _, way := range []string{path, "/proc/1/root" + path, "/proc/self/cwd/.." + path} {

@@ -70,7 +70,7 @@ func (r *race) run(t *testing.T, n *node.Node, s setup) {
 		}
 		if err == nil {
 			started++
-			r.check(c, firstProcess(t, c))
+			r.check(c, initProcess(t, c))
 		} else {
 			failed[strings.Join(strings.Fields(err.Error())[4:], " ")]++
 			if r.refused != nil {
@@ -481,7 +481,7 @@ func TestCVE_2025_31133_AMaskIsALink(t *testing.T) {
 				if err := os.Symlink(link, filepath.Join(dir, "null")); err != nil {
 					t.Fatal(err)
 				}
-				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { look(t, dir)(c, firstProcess(t, c)) },
+				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { look(t, dir)(c, initProcess(t, c)) },
 					volume(dir, "/dev"), masks, readonly)
 				b.check(t)
 			})
@@ -536,7 +536,7 @@ func TestCVE_2025_52565_TheConsoleIsALink(t *testing.T) {
 					if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
 						t.Fatal(err)
 					}
-					startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { check(t, dir)(c, firstProcess(t, c)) }, volume(dir, at), readonly, terminal)
+					startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { check(t, dir)(c, initProcess(t, c)) }, volume(dir, at), readonly, terminal)
 					b.check(t)
 				}
 			}

@@ -41,7 +41,7 @@ func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 	}
 	// The sockets that have files are not in the container.
 	for _, socket := range []string{n.Socket, filepath.Join(n.State, "keeper", "keeper.sock")} {
-		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", firstProcess(t, c), socket)); err == nil {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", initProcess(t, c), socket)); err == nil {
 			t.Errorf("the container has %s", socket)
 		}
 	}
@@ -164,7 +164,7 @@ func TestCVE_2020_13401_APodSaysThatItIsTheRouter(t *testing.T) {
 	n := nodetest.Shared(t)
 	attacker := nodetest.RunPod(t, n).Run(withImage(intruderImage(t, n)), capabilities("NET_RAW"))
 	victim := nodetest.RunPod(t, n).Run()
-	ns, err := netns.GetFromPid(firstProcess(t, victim))
+	ns, err := netns.GetFromPid(initProcess(t, victim))
 	if err != nil {
 		t.Fatal(err)
 	}

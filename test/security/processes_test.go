@@ -236,7 +236,7 @@ func TestCVE_2022_1708_AnExecWritesToTheHostsDisk(t *testing.T) {
 			_, err := c.Exec(300, "sh", "-c", "head -c 100000000 /dev/zero; head -c 100000000 /dev/zero >&2; echo >/written; while ! test -e /seen; do sleep 0.05; done")
 			done <- err
 		}()
-		root := fmt.Sprintf("/proc/%d/root/", firstProcess(t, c))
+		root := fmt.Sprintf("/proc/%d/root/", initProcess(t, c))
 		nodetest.Eventually(t, 2*time.Minute, "the command has written all", func() error {
 			_, err := os.Stat(root + "written")
 			return err
@@ -463,7 +463,7 @@ func TestCVE_2024_21626_TheWorkingDirectoryIsADescriptor(t *testing.T) {
 // restore makes /work a directory again, from the host: no exec can enter the container while it is a link to nowhere.
 func restore(t *testing.T, c *nodetest.Container) {
 	t.Helper()
-	work := fmt.Sprintf("/proc/%d/root/work", firstProcess(t, c))
+	work := fmt.Sprintf("/proc/%d/root/work", initProcess(t, c))
 	if err := os.Remove(work); err != nil {
 		t.Fatal(err)
 	}

@@ -307,7 +307,7 @@ func TestCVE_2023_25173_GroupsThatAreNotAsAsked(t *testing.T) {
 			t.Run(claim, func(t *testing.T) {
 				running := s.pod(t, n).Run(append([]nodetest.ContainerEdit{withImage(hostile(t, n, databases, rt.User(c.user)))}, c.edits...)...)
 				for process, status := range map[string]string{
-					"the first process": running.Sh("cat /proc/1/status"), "an exec": running.Sh("cat /proc/self/status"),
+					"the init process": running.Sh("cat /proc/1/status"), "an exec": running.Sh("cat /proc/self/status"),
 				} {
 					if got := groupsOf(status); got != c.want {
 						t.Errorf("%s has the groups %q, not %q", process, got, c.want)
@@ -361,7 +361,7 @@ func TestCVE_2022_24769_InheritableCapabilities(t *testing.T) {
 		ref := heirs(t, n)
 		for _, uid := range []int64{0, 1000} {
 			p := s.pod(t, n)
-			noneInherited(t, uid, "first process", p.Output("cat /proc/self/status", withImage(ref), as(uid, uid)))
+			noneInherited(t, uid, "init process", p.Output("cat /proc/self/status", withImage(ref), as(uid, uid)))
 			noneInherited(t, uid, "heir", p.Output("/heir/busybox cat /proc/self/status", withImage(ref), as(uid, uid)))
 		}
 	})
@@ -415,7 +415,7 @@ func noneInherited(t *testing.T, uid int64, where, status string) {
 func TestCVE_2018_10856_AUserWithRootsCapabilities(t *testing.T) {
 	attack := func(t *testing.T, c *nodetest.Container) {
 		t.Helper()
-		for where, status := range map[string]string{"first process": c.Sh("cat /proc/1/status"), "exec": c.Sh("cat /proc/self/status")} {
+		for where, status := range map[string]string{"init process": c.Sh("cat /proc/1/status"), "exec": c.Sh("cat /proc/self/status")} {
 			if sets := capabilitySets(t, status); sets["CapEff"]|sets["CapPrm"]|sets["CapAmb"]|sets["CapInh"] != 0 {
 				t.Errorf("the %s has capabilities: %v", where, sets)
 			}

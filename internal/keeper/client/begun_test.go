@@ -109,7 +109,7 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting, line := st.PID, []byte(nil)
-	// Run returns as libcontainer's first process goes on, which is a moment before it is the program.
+	// Run returns as libcontainer's init process goes on, which is a moment before it is the program.
 	n.until("the program runs", func() bool {
 		line, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", waiting))
 		return err == nil && string(line) == "sleep\x001000\x00"

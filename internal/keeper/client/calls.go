@@ -95,7 +95,7 @@ func (c *Client) awaitEscrow(ctx context.Context, id string) {
 	}
 }
 
-// Signal sends a signal to a container's first process or, if all, to every process. It is nil if it has exited.
+// Signal sends a signal to a container's init process or, if all, to every process. It is nil if it has exited.
 func (c *Client) Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Signal(ctx, &api.SignalRequest{Id: id, Signal: int32(sig), All: all})

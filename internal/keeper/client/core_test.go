@@ -55,7 +55,7 @@ func TestAKeeperLeavesNoCoreFile(t *testing.T) {
 	}
 }
 
-// TestAContainersLimitOfCoreFilesIsThatOfTheKeeper, and one that it asks for is its own: for first processes and execs.
+// TestAContainersLimitOfCoreFilesIsThatOfTheKeeper, and one that it asks for is its own: for init processes and execs.
 func TestAContainersLimitOfCoreFilesIsThatOfTheKeeper(t *testing.T) {
 	n := start(t)
 	var own unix.Rlimit

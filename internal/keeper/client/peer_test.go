@@ -246,8 +246,8 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 					return ""
 				})
 			}
-			compare("first process, and that of runc", older(first[0]), older(first[1]))
-			compare("first process, and that of libcontainer alone", first[0], first[2])
+			compare("init process, and that of runc", older(first[0]), older(first[1]))
+			compare("init process, and that of libcontainer alone", first[0], first[2])
 			compare("exec, and that of libcontainer alone", further[0], further[2])
 			// runc before 1.2 gives execs its own umask, and as many open files as the hard limit has.
 			compare("exec, and that of runc", olderExec.ReplaceAllString(older(further[0]), ""), olderExec.ReplaceAllString(older(further[1]), ""))

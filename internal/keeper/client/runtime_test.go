@@ -236,8 +236,8 @@ func TestTheHostsNullDeviceIsNotGivenAway(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			for what, pid := range map[string]int{"first process": pid, "exec": res.PID} {
-				if name == "namespace" && what == "first process" {
+			for what, pid := range map[string]int{"init process": pid, "exec": res.PID} {
+				if name == "namespace" && what == "init process" {
 					continue // its /dev/null is the host's, which it has no rights to
 				}
 				for fd := range 3 {

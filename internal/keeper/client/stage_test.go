@@ -16,7 +16,7 @@ import (
 	keeper "berth/internal/keeper/client"
 )
 
-// TestWhatKeepsAProgramFromRunningIsSaid, for first processes and for execs, with the exit code that shells give.
+// TestWhatKeepsAProgramFromRunningIsSaid, for init processes and for execs, with the exit code that shells give.
 func TestWhatKeepsAProgramFromRunningIsSaid(t *testing.T) {
 	n := start(t)
 	n.setup = keeper.SetupStage
@@ -57,7 +57,7 @@ func TestWhatKeepsAProgramFromRunningIsSaid(t *testing.T) {
 		}
 		_, first := n.client.Run(n.ctx(), req)
 		_, further := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: string(rune('a' + i)), Process: req.Spec.Process})
-		for what, err := range map[string]error{"first process": first, "exec": further} {
+		for what, err := range map[string]error{"init process": first, "exec": further} {
 			var se *keeper.StartError
 			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.code != 0 && (!errors.As(err, &se) || se.ExitCode != tt.code) {
 				t.Errorf("%s %q: %v", what, tt.args, err)

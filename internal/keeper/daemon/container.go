@@ -27,7 +27,7 @@ type container struct {
 
 	phases  []*api.Phase  // of the start; valid once started is closed
 	started chan struct{} // closed when the start has succeeded or failed
-	exited  chan struct{} // closed when the first process has ended
+	exited  chan struct{} // closed when the init process has ended
 	flushed chan struct{} // closed when all output is in the log
 
 	mu       sync.Mutex
@@ -43,7 +43,7 @@ type container struct {
 	owners   map[string]string // attach ID to the session that brought input with it
 	clients  map[string]string // attach ID to its session
 	removed  bool
-	// ending: somebody sees to the end of the first process.
+	// ending: somebody sees to the end of the init process.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
 	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
@@ -100,7 +100,7 @@ func (s *Server) newContainer(r record.Container) *container {
 	}
 }
 
-// owns says whether the process is this container's first, or an exec, and has a waiter.
+// owns says whether the process is this container's init process, or an exec, and has a waiter.
 func (c *container) owns(pid int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,7 +150,7 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 	return true
 }
 
-// watch waits for the first process and sees the container off.
+// watch waits for the init process and sees the container off.
 func (c *container) watch(proc *pidfd.FD) {
 	c.mu.Lock()
 	paths := c.row.Cgroups
@@ -163,7 +163,7 @@ func (c *container) watch(proc *pidfd.FD) {
 	c.ended(exit)
 }
 
-// ended records the end of the first process and ends what is left of the container.
+// ended records the end of the init process and ends what is left of the container.
 func (c *container) ended(exit pidfd.Exit) {
 	at := time.Now()
 	c.mu.Lock()
@@ -249,7 +249,7 @@ func (c *container) drain() {
 	close(c.flushed)
 }
 
-// signal sends a signal to the first process.
+// signal sends a signal to the init process.
 func (c *container) signal(sig unix.Signal) error {
 	c.mu.Lock()
 	proc := c.proc

@@ -76,8 +76,8 @@ func (c *container) sleeper() string {
 	return ""
 }
 
-// killOnce kills what there is of the container now. Ended means that its start has failed or its first process died.
-// Where the kernel ends all others with the first process, they are looked for only if all is set.
+// killOnce kills what there is of the container now. Ended means that its start has failed or its init process died.
+// Where the kernel ends all others with the init process, they are looked for only if all is set.
 func (c *container) killOnce(all bool) (ended bool, err error) {
 	select {
 	case <-c.exited:
@@ -182,7 +182,7 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	return s.table.Forget(id)
 }
 
-// signalContainer sends a signal to the first process or, if all, to every one. It waits for a start that is on its
+// signalContainer sends a signal to the init process or, if all, to every one. It waits for a start that is on its
 // way: berthd may have been killed meanwhile, and another asks.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
 	c, err := s.containers.get(id)
@@ -203,7 +203,7 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 	c.mu.Lock()
 	paths, state := c.row.Cgroups, c.row.State
 	if sig == unix.SIGKILL && c.row.Join != nil && c.row.Join.OwnProcesses {
-		all = false // the kernel ends all others with the first process
+		all = false // the kernel ends all others with the init process
 	}
 	c.mu.Unlock()
 	if state == protocol.StateExited {

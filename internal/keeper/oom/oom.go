@@ -48,7 +48,7 @@ func (l *Ledger) Begin(paths map[string]string) {
 	}
 }
 
-// End is how many processes were killed. The container's first process has ended.
+// End returns how many processes were killed. It is called when the container's init process has ended.
 func (l *Ledger) End(paths map[string]string) int {
 	dir, ok := paths[""]
 	if !ok {

@@ -18,8 +18,8 @@ type Engine string
 const (
 	EngineStage        Engine = "stage"        // the keeper's own program (package stage)
 	EngineLibcontainer Engine = "libcontainer" // runc's library, in the keeper
-	// EngineLibcontainerStage is libcontainer, whose first process becomes a stage in place of the container's program. The stage
-	// then gives up user, capabilities and the right to gain more, and loads the seccomp filter.
+	// EngineLibcontainerStage is libcontainer, whose init process becomes a stage in place of the container's program.
+	// The stage then gives up user, capabilities and the right to gain more, and loads the seccomp filter.
 	EngineLibcontainerStage Engine = "libcontainer, then stage"
 	EngineCRIU              Engine = "criu" // restored from a checkpoint
 	EngineOCI               Engine = "oci"  // an OCI runtime binary; the reason names it

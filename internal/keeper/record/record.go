@@ -189,9 +189,9 @@ type Join struct {
 	// Staged is for earlier versions of the keeper: libcontainer's own state lacks what the last stage did in its
 	// place. See Engine.
 	Staged bool `json:"staged,omitempty"`
-	// OwnProcesses: the first process has a PID namespace for itself and what descends from it.
+	// OwnProcesses: the init process has a PID namespace for itself and what descends from it.
 	OwnProcesses bool `json:"ownProcesses,omitempty"`
-	// Seen: others in its PID namespace saw the stage of its first process, for which the keeper kept the mark.
+	// Seen: others in its PID namespace saw the stage of its init process, for which the keeper kept the mark.
 	Seen bool `json:"seen,omitempty"`
 	// Whole is for earlier versions of the keeper: a stage has set all of it up. See Engine.
 	Whole bool `json:"whole,omitempty"`

@@ -75,7 +75,7 @@ type Container interface {
 	Log() *slog.Logger
 	// Record returns a copy of the container's record. What the copy points to is not written to.
 	Record() record.Container
-	// Process returns the first process; nil: it is not running, or nobody knows since a keeper's death.
+	// Process returns the init process; nil: it is not running, or nobody knows since a keeper's death.
 	Process() *pidfd.FD
 	// Guard is held for reading while a process is half in the container, and for writing by what must not meet one: a
 	// pause, an update, a checkpoint, the removal.

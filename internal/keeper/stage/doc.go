@@ -5,12 +5,12 @@
 // plan, a file in memory that the stage maps, and a socket on which the stage reports and waits; a socket that closes without a
 // report says that the program runs. There are three kinds of it:
 //
-//   - The first process of a container (Begin) is set up from nothing: cgroups, namespaces, mounts, devices, the root (setup.c).
-//     The plan has a list of operations for that, made of what libcontainer would have been told. What it mounts of the host's is
-//     cloned there and put together in a copy of an empty mount namespace that the keeper holds (PrepareSetups), so that
-//     the number of the host's mounts does not matter.
-//   - A process of a running container (Join) joins the container's cgroups and namespaces by the pidfd of its first process,
-//     in the order in which a host's resource is given up only when it is needed no more.
+//   - The init process of a container (Begin) is set up from nothing: cgroups, namespaces, mounts, devices, the root
+//     (setup.c). The plan has a list of operations for that, made of what libcontainer would have been told. What it
+//     mounts of the host's is cloned there and put together in a copy of an empty mount namespace that the keeper holds
+//     (PrepareSetups), so that the number of the host's mounts does not matter.
+//   - A process of a running container (Join) joins the container's cgroups and namespaces by the pidfd of its init
+//     process, in the order in which a host's resource is given up only when it is needed no more.
 //   - The last stage of what libcontainer has set up (Finish), where the container is one that Begin does not know.
 //
 // The first two wait when all is done, so that the keeper can put the process into escrow before its program begins;

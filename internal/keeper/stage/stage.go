@@ -52,7 +52,7 @@ func Seal(dir string) (*Program, error) {
 
 // Target is a running container that a process joins.
 type Target struct {
-	Pidfd      int    // of its first process
+	Pidfd      int    // of its init process
 	Namespaces uint32 // CLONE_NEW* of those to be joined
 	// Cgroups are directories of version 1 hierarchies; Cgroup is one of version 2, empty: none.
 	Cgroups  []string
@@ -189,7 +189,7 @@ type Last struct {
 	proc                 *Process
 }
 
-// Finish prepares the last stage of a container's first process.
+// Finish prepares the last stage of a container's init process.
 func (p *Program) Finish(proc *Process) (*Last, error) {
 	plan, err := proc.file(nil, false)
 	if err != nil {

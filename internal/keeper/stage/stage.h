@@ -10,23 +10,24 @@
 /* The exit code of a stage whose keeper has gone before it let the program begin. A program may end with it too. */
 #define STAGE_ABANDONED 121
 /*
- * What a container's first process writes over the only byte of a file of the keeper's, when it has been let go on and before it becomes
- * the program. The file outlives both processes: whoever comes after the keeper reads there whether the program may have run.
+ * What a container's init process writes over the only byte of a file of the keeper's, when it has been let go on and
+ * before it becomes the program. The file outlives both processes: whoever comes after the keeper reads there whether the
+ * program may have run.
  */
 #define STAGE_WAITS "0"
 #define STAGE_BEGUN "1"
 
 /*
  * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started, to join a
- * container or to be its first process, has all; the last stage of what libcontainer has set up has the first three.
+ * container or to be its init process, has all; the last stage of what libcontainer has set up has the first three.
  */
 enum {
 	STAGE_FD_EXE = 3, /* what it is executed from */
 	STAGE_FD_PLAN,
 	STAGE_FD_KEEPER,     /* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
 	STAGE_FD_CONSOLE,    /* where a terminal's master goes; without one the stage closes it */
-	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the container's first process; of a first process: an empty mount namespace */
-	STAGE_FD_MARK,       /* of a first process with STAGE_MARK: where it says that its program is about to begin; else it closes it */
+	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the init process; of an init process: an empty mount namespace */
+	STAGE_FD_MARK,       /* of an init process with STAGE_MARK: where it says that its program begins; else it is closed */
 	STAGE_FD_CGROUPS,    /* the first tasks file */
 };
 
@@ -39,7 +40,7 @@ enum {
 	STAGE_HOME = 1 << 5, /* look HOME up and put it into the last place of the environment */
 	STAGE_TERMINAL = 1 << 6,
 	STAGE_CAPABILITIES = 1 << 7,
-	STAGE_BEGIN = 1 << 8,           /* a container's first process, set up from nothing */
+	STAGE_BEGIN = 1 << 8,           /* a container's init process, set up from nothing */
 	STAGE_WAIT = 1 << 9,           /* another process moves it into its cgroup, and then lets it go on */
 	STAGE_REOPEN_NULL = 1 << 10,    /* the container has a /dev of its own */
 	STAGE_SELINUX = 1 << 11,        /* the confinement is an SELinux label, not what AppArmor reads */
@@ -128,7 +129,7 @@ enum {
 	OP_IDMAP_ALL = 1 << 7,    /* the same for all its mounts */
 };
 
-/* What a first process does in its new root, one after the other. */
+/* What an init process does in its new root, one after the other. */
 struct stage_op {
 	uint32_t kind, flags;
 	uint32_t source, target, type, data; /* offsets of strings; 0: none */
@@ -170,7 +171,7 @@ struct stage_plan {
 	struct stage_list args, env; /* uint32_t offsets of strings */
 	uint32_t cwd, path, keyring, confinement; /* offsets of strings; 0: none */
 
-	/* Of a first process. Namespaces, above, are those that it makes. */
+	/* Of an init process. Namespaces, above, are those that it makes. */
 	struct stage_list joins;      /* struct stage_namespace: of others */
 	struct stage_list operations; /* struct stage_op */
 	uint32_t root, root_propagation;

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Starting is a container's process before it runs its program: the first one (Begin), or one that joins a running container
-// (Join). It sets itself up and waits; it ends if whoever holds the Starting does.
+// Starting is a container's process before it runs its program: the init process (Begin), or one that joins a running
+// container (Join). It sets itself up and waits; it ends if whoever holds the Starting does.
 //
 // Start, Ready and Run are called in this order, by one goroutine. Interrupt may be called at any time, by another.
 type Starting struct {
@@ -35,7 +35,7 @@ type Starting struct {
 	interrupted bool
 }
 
-// Begin starts the first process of a container.
+// Begin starts the init process of a container.
 func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
 	f := &Starting{proc: proc, setup: s, wait: s.Wait}
 	return f, p.start(f, s.encode, s.forksLate(), &spawn{
@@ -109,7 +109,7 @@ var ErrSilent = errors.New("the container's process was killed while it was set 
 // ErrInterrupted is the error after Interrupt.
 var ErrInterrupted = errors.New("the start was interrupted")
 
-// Ready returns when a first process is all set up.
+// Ready returns when an init process is all set up.
 func (f *Starting) Ready() error {
 	r, err := f.hear(f.pid)
 	if err == nil && r.Step != C.STEP_READY {
@@ -323,7 +323,8 @@ func reap(pid int) {
 // Abandoned is the exit code of a process whose keeper has gone before it let the program begin. A program may end with it too.
 const Abandoned = C.STAGE_ABANDONED
 
-// NewMark makes a file in which a first process says that its program is about to begin (Setup.Mark). The file outlives the keeper.
+// NewMark makes a file in which an init process says that its program is about to begin (Setup.Mark). The file outlives
+// the keeper.
 func NewMark(path string) (*os.File, error) {
 	if err := os.WriteFile(path, []byte(C.STAGE_WAITS), 0o600); err != nil {
 		return nil, err
@@ -339,7 +340,8 @@ func Begin(mark *os.File) error {
 	return err
 }
 
-// Begun says whether the program has begun, or is about to, whose first process has this mark. A mark that says neither is an error.
+// Begun says whether the program has begun, or is about to, whose init process has this mark. A mark that says neither
+// is an error.
 func Begun(path string) (bool, error) {
 	b, err := os.ReadFile(path)
 	if err == nil && string(b) != C.STAGE_BEGUN && string(b) != C.STAGE_WAITS {

@@ -79,7 +79,7 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 	first := p.Run(nodetest.Sh(status + "; sleep 3600"))
 	first.WaitLog("unlimited")
 	if got := strings.TrimSuffix(first.Stdout(), "\n"); got != want("00000000a80425fb") {
-		t.Errorf("a first process: %q", got)
+		t.Errorf("the init process: %q", got)
 	}
 
 	// Devices of the host, which the keeper's unit has none of.

@@ -22,7 +22,7 @@ import (
 	"berth/internal/keeper/wholefile"
 )
 
-// Where a container's first process is set up by libcontainer (see plan.Stages.NotStaged), that would compile the
+// Where a container's init process is set up by libcontainer (see plan.Stages.NotStaged), that would compile the
 // seccomp profile anew each time. So it is told to execute the last stage, with all rights and without a filter, and
 // the stage gives up what libcontainer would have: user, capabilities, the right to gain more, with a filter that is
 // compiled already.

@@ -153,7 +153,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	return nil
 }
 
-// begin starts the first process of a container that has been created, and lets its program begin.
+// begin starts the init process of a container that has been created, and lets its program begin.
 func (e *Engine) begin(
 	ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch, join *record.Join,
 	setup protocol.Setup, last *stage.Last,
@@ -190,7 +190,7 @@ func (e *Engine) begin(
 	return nil
 }
 
-// Begun: libcontainer's first process waits at a fifo, which whoever lets it go on removes a moment later.
+// Begun: libcontainer's init process waits at a fifo, which whoever lets it go on removes a moment later.
 func (e *Engine) Begun(c runtime.Container) bool {
 	if _, err := os.Lstat(filepath.Join(e.dir.State(c.ID()), "exec.fifo")); errors.Is(err, os.ErrNotExist) {
 		return true
@@ -215,7 +215,7 @@ func own(l *runtime.Launch, config *configs.Config) error {
 	return l.IO.Own(uid, gid)
 }
 
-// start starts a process of a container and takes its terminal, if it has one. A container's first process waits for
+// start starts a process of a container and takes its terminal, if it has one. A container's init process waits for
 // Exec before it becomes the container's program.
 func start(
 	ctx context.Context, lib *libcontainer.Container, p *libcontainer.Process, l *runtime.Launch,

@@ -240,7 +240,7 @@ func notStagedNow(r *Stages, spec *specs.Spec, config *configs.Config, p *libcon
 	return reason
 }
 
-// TestWhatTheStageDoesNotDoGoesToLibcontainer sets each field that is declined, for first processes and for execs, and
+// TestWhatTheStageDoesNotDoGoesToLibcontainer sets each field that is declined, for init processes and for execs, and
 // sees that the stage leaves the container or the exec to libcontainer, with a reason that names it. It was seen to
 // fail with the search for declined fields taken out of notStaged, of joinable and of staged.
 func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {

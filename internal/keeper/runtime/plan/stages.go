@@ -145,7 +145,7 @@ func Staged(p *specs.Process) (s *stage.Process, reason string, err error) {
 	return s, "", nil
 }
 
-// SameUmask refuses an exec with a umask that is not its container's: the specification has one for the first process
+// SameUmask refuses an exec with a umask that is not its container's: the specification has one for the init process
 // only, and libcontainer gives execs that.
 func SameUmask(p *specs.Process, container *uint32) error {
 	own := uint32(defaultUmask)
