@@ -1622,7 +1622,7 @@ func (x *EndCheckpointRequest) GetNonce() string {
 
 type AdoptRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Row           []byte                 `protobuf:"bytes,1,opt,name=row,proto3" json:"row,omitempty"` // as the keeper put it into escrow
+	Record        []byte                 `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"` // as the keeper put it into escrow
 	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1658,9 +1658,9 @@ func (*AdoptRequest) Descriptor() ([]byte, []int) {
 	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
-func (x *AdoptRequest) GetRow() []byte {
+func (x *AdoptRequest) GetRecord() []byte {
 	if x != nil {
-		return x.Row
+		return x.Record
 	}
 	return nil
 }
@@ -1809,9 +1809,9 @@ const file_keeper_proto_rawDesc = "" +
 	"\x04criu\x18\a \x01(\tR\x04criu\"<\n" +
 	"\x14EndCheckpointRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"6\n" +
-	"\fAdoptRequest\x12\x10\n" +
-	"\x03row\x18\x01 \x01(\fR\x03row\x12\x14\n" +
+	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"<\n" +
+	"\fAdoptRequest\x12\x16\n" +
+	"\x06record\x18\x01 \x01(\fR\x06record\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token2\x95\f\n" +
 	"\x06Keeper\x12C\n" +
 	"\x04Info\x12\x1c.berth.keeper.v1.InfoRequest\x1a\x1d.berth.keeper.v1.InfoResponse\x12@\n" +

@@ -201,10 +201,11 @@ func (b *bystanders) check(t *testing.T) {
 	}
 }
 
-// TestNoFileKeepsTheNodeDown: each file of berthd and of the keeper is flipped, cut in half, emptied and deleted, while berthd is down and
-// while both are; a sample of 16, and all with BERTH_LONG. The node becomes ready, what runs runs on with its log, its network and its
-// confinement, what is told is true, and calls answer. It was seen to fail where second files are not mended, so that the loss of both at
-// different times ends a pod; where the bridge's records are not made anew; and where the keeper's rows have one file.
+// TestNoFileKeepsTheNodeDown: each file of berthd and of the keeper is flipped, cut in half, emptied and deleted, while
+// berthd is down and while both are; a sample of 16, and all with BERTH_LONG. The node becomes ready, what runs runs on
+// with its log, its network and its confinement, what is told is true, and calls answer. It was seen to fail where
+// second files are not mended, so that the loss of both at different times ends a pod; where the bridge's records are
+// not made anew; and where the keeper's records have one file.
 func TestNoFileKeepsTheNodeDown(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	r := chance(t)

@@ -227,10 +227,11 @@ func (c *crowded) atTheEdge(t *testing.T) *nodetest.Pod {
 	return p
 }
 
-// TestStoppingAndRemovingNeedNoRoom: at each step of a life, with berthd started anew afterwards. Three scarcities in CI, and all with
-// BERTH_LONG. Seen to fail without slack in records and without memory for what cannot be recorded, without the database's room, where
-// a directory that finds no place in the trash stays, where berthd makes a directory anew when it starts, where rows of the keeper's
-// table leave a half of them behind, and with the code of a start that finds no room.
+// TestStoppingAndRemovingNeedNoRoom: at each step of a life, with berthd started anew afterwards. Three scarcities in
+// CI, and all with BERTH_LONG. Seen to fail without slack in records and without memory for what cannot be recorded,
+// without the database's room, where a directory that finds no place in the trash stays, where berthd makes a directory
+// anew when it starts, where records of the keeper's table leave a half of them behind, and with the code of a start
+// that finds no room.
 func TestStoppingAndRemovingNeedNoRoom(t *testing.T) {
 	for _, s := range scarcities {
 		if s.long && os.Getenv("BERTH_LONG") == "" {

@@ -215,9 +215,9 @@ func TestWhatHasNoRecordIsEndedAndSaidSo(t *testing.T) {
 }
 
 // TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives: berthd and the keeper are killed, and with them all that was in
-// escrow. One file of a row is spoilt: the container runs on. Both are: what runs of it is ended, with an error in the
-// log, before it is told as ended with 255; one whose end berthd knew keeps its code. It was seen to fail with neither
-// endLost nor endUnlisted, where nothing said what was ended.
+// escrow. One file of a record is spoilt: the container runs on. Both are: what runs of it is ended, with an error in
+// the log, before it is told as ended with 255; one whose end berthd knew keeps its code. It was seen to fail with
+// neither endLost nor endUnlisted, where nothing said what was ended.
 func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
@@ -237,15 +237,15 @@ func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 	if err := n.KillKeeper(); err != nil {
 		t.Fatal(err)
 	}
-	row := func(c *nodetest.Container) string { return filepath.Join(n.State, "keeper", "rows", c.ID+".json") }
-	flip(t, row(kept), 0.5)
-	flip(t, row(lost), 0.5)
-	flip(t, row(lost)+".spare", 0.5)
+	recordOf := func(c *nodetest.Container) string { return filepath.Join(n.State, "keeper", "rows", c.ID+".json") }
+	flip(t, recordOf(kept), 0.5)
+	flip(t, recordOf(lost), 0.5)
+	flip(t, recordOf(lost)+".spare", 0.5)
 	if err := n.Restart(nodetest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if s := kept.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
-		t.Errorf("one with a whole row is %v: %s", s.State, s.Message)
+		t.Errorf("one with a whole record is %v: %s", s.State, s.Message)
 	}
 	if err := syscall.Kill(pids[kept], 0); err != nil {
 		t.Errorf("its process: %v", err)
@@ -254,7 +254,7 @@ func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 		t.Errorf("an exec in it says %q", got)
 	}
 	if s := lost.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 255 {
-		t.Errorf("one without a row is %v with %d", s.State, s.ExitCode)
+		t.Errorf("one without a record is %v with %d", s.State, s.ExitCode)
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pids[lost]))
 	if err == nil && !strings.Contains(string(stat), ") Z ") { // what the dead keeper was to reap may take a moment
@@ -270,7 +270,7 @@ func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 		told += string(data)
 	}
 	if !strings.Contains(told, "end what runs of a container that the keeper does not know") &&
-		!strings.Contains(told, "a container whose row is lost is ended") {
+		!strings.Contains(told, "a container whose record is lost is ended") {
 		t.Errorf("no log says what was ended:\n%s", n.LogTail())
 	}
 	if s := ended.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 7 {

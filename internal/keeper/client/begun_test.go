@@ -20,23 +20,23 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// editRow changes the row that a dead keeper has left of a container.
-func (n *node) editRow(id string, edit func(row map[string]any)) {
+// editRecord changes the record that a dead keeper has left of a container.
+func (n *node) editRecord(id string, edit func(record map[string]any)) {
 	n.Helper()
 	path := filepath.Join(n.dir, "rows", id+".json")
 	b, err := os.ReadFile(path)
 	if err != nil {
 		n.Fatal(err)
 	}
-	row := map[string]any{}
-	if err := json.Unmarshal(b, &row); err != nil {
+	record := map[string]any{}
+	if err := json.Unmarshal(b, &record); err != nil {
 		n.Fatal(err)
 	}
-	edit(row)
+	edit(record)
 	for _, name := range []string{"_format", "_sum"} { // an earlier version wrote no seal
-		delete(row, name)
+		delete(record, name)
 	}
-	if b, err = json.Marshal(row); err != nil {
+	if b, err = json.Marshal(record); err != nil {
 		n.Fatal(err)
 	}
 	if err := os.WriteFile(path, b, 0o600); err != nil {
@@ -66,11 +66,11 @@ func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 			n.client.Close()
 			n.end(pid, unix.SIGKILL)
 			for _, id := range []string{"runs", "ended"} {
-				n.editRow(id, func(row map[string]any) {
-					row["held"], row["state"] = true, keeper.StateRunning
-					delete(row, "logDone")
+				n.editRecord(id, func(record map[string]any) {
+					record["held"], record["state"] = true, keeper.StateRunning
+					delete(record, "logDone")
 					if setup == keeper.SetupLibcontainer {
-						row["waits"] = "berth-keeper\x00init\x00"
+						record["waits"] = "berth-keeper\x00init\x00"
 					}
 				})
 				// The fifo of libcontainer, which it had not come to remove.
@@ -117,17 +117,17 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	pid := n.pid()
 	n.client.Close()
 	n.end(pid, unix.SIGKILL)
-	n.editRow("staged", func(row map[string]any) {
-		row["held"] = true
-		if err := unix.Kill(int(row["pid"].(float64)), unix.SIGKILL); err != nil {
+	n.editRecord("staged", func(record map[string]any) {
+		record["held"] = true
+		if err := unix.Kill(int(record["pid"].(float64)), unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	})
 	if err := os.WriteFile(filepath.Join(n.dir, "state", "staged", "begun"), []byte("0"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.editRow("libcontainer", func(row map[string]any) {
-		row["held"], row["waits"] = true, string(line) // as if this were what waits
+	n.editRecord("libcontainer", func(record map[string]any) {
+		record["held"], record["waits"] = true, string(line) // as if this were what waits
 	})
 	if err := os.WriteFile(filepath.Join(n.dir, "state", "libcontainer", "exec.fifo"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 
 // What a keeper has ended and forgotten does not come back by the hand of a client that has not heard of it, because that keeper was killed
 // in turn. It came back as a container that had exited, though its program had never run, and a start that was made again found it: so it
-// does with the look at what lives taken out of adoptRow.
+// does with the look at what lives taken out of adoptRecord.
 func TestForgottenContainerIsNotHandedBack(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint("table lost=", lost), func(t *testing.T) {

@@ -111,7 +111,7 @@ func (c *Client) Delete(ctx context.Context, id string) error {
 	})
 }
 
-// Status is one row of the table.
+// Status asks for a container's status. Only this call looks whether the container is paused.
 func (c *Client) Status(ctx context.Context, id string) (*Status, error) {
 	var st Status
 	err := c.call(ctx, func(conn *connection) error {
@@ -144,9 +144,9 @@ func (c *Client) List(ctx context.Context) ([]Status, error) {
 	return list, err
 }
 
-// Watch calls fn with an event for every row, and then for each change, until the context ends. It goes on after
-// upgrades and deaths of the keeper: every row comes again then, and rows that are gone as such. Of changes in quick
-// succession only the last may be told.
+// Watch calls fn with an event for every container, and then for each change, until the context ends. It goes on after
+// upgrades and deaths of the keeper: there is an event for every container again then, and for each that is gone. Of
+// changes in quick succession only the last may be told.
 func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
 	known := map[string]bool{}
 	return c.call(ctx, func(conn *connection) error {

@@ -321,9 +321,9 @@ func (c *Client) handBack(ctx context.Context, conn *connection, k escrowed) err
 	if err != nil || !there { // the keeper has let go of it by itself
 		return err
 	}
-	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Row: k.row, Token: token})
+	_, err = conn.api.Adopt(ctx, &api.AdoptRequest{Record: k.record, Token: token})
 	if err = protocol.Decode(err); err != nil && !broken(err) {
-		// A row that the keeper refuses must not keep the others from being handed back.
+		// A record that the keeper refuses must not keep the others from being handed back.
 		c.log.Error("keeper does not take back", "id", k.id, "error", err)
 		return nil
 	}

@@ -13,8 +13,8 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// escrow is what this process holds for the keeper: a row and descriptors of every container and exec. The descriptors
-// are raw numbers: a file of Go's would wake this process at each of a container's writes.
+// escrow is what this process holds for the keeper: a record and descriptors of every container and exec. The
+// descriptors are raw numbers: a file of Go's would wake this process at each of a container's writes.
 type escrow struct {
 	mu      sync.Mutex
 	items   map[string]*item
@@ -27,14 +27,14 @@ type escrow struct {
 }
 
 type item struct {
-	row   json.RawMessage
-	files map[protocol.Role]int
+	record json.RawMessage
+	files  map[protocol.Role]int
 }
 
 // escrowed is an item as a keeper that has died left it. Its descriptors stay in the item: see lend.
 type escrowed struct {
-	id  string
-	row json.RawMessage
+	id     string
+	record json.RawMessage
 }
 
 func (e *escrow) init() {
@@ -58,7 +58,7 @@ func (e *escrow) keep(p *protocol.Packet) {
 		it = &item{files: map[protocol.Role]int{}}
 		e.items[p.ID] = it
 	}
-	it.row = p.Row
+	it.record = p.Record
 	for i, r := range p.Roles {
 		if old, ok := it.files[r]; ok {
 			unix.Close(old)
@@ -100,16 +100,16 @@ func (e *escrow) began(id string) {
 	e.begun[id] = true
 }
 
-// withBegun is a row of an exec, with what the keeper's answer says of it.
-func withBegun(row json.RawMessage) json.RawMessage {
+// withBegun is a record of an exec, with what the keeper's answer says of it.
+func withBegun(record json.RawMessage) json.RawMessage {
 	var parsed map[string]map[string]json.RawMessage
-	if err := json.Unmarshal(row, &parsed); err != nil || parsed["exec"] == nil {
-		return row
+	if err := json.Unmarshal(record, &parsed); err != nil || parsed["exec"] == nil {
+		return record
 	}
 	parsed["exec"]["began"] = json.RawMessage("true")
 	out, err := json.Marshal(parsed)
 	if err != nil {
-		return row
+		return record
 	}
 	return out
 }
@@ -171,9 +171,9 @@ func (e *escrow) all() []escrowed {
 	defer e.mu.Unlock()
 	var containers, execs []escrowed
 	for id, it := range e.items {
-		k := escrowed{id: id, row: it.row}
+		k := escrowed{id: id, record: it.record}
 		if e.begun[id] {
-			k.row = withBegun(k.row)
+			k.record = withBegun(k.record)
 		}
 		if isExec(id) {
 			execs = append(execs, k)

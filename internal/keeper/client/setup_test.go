@@ -79,7 +79,7 @@ func (n *node) setupOf(id string) keeper.Setup {
 // TestSetupLibcontainerUsesNoStage: for a container that asks for it no stage is executed: not for its init process,
 // whatever it needs, nor for its pod's init, nor for execs, nor after the keeper has been replaced or killed. Seen to
 // fail with the choice not heeded in run; with the last stage kept for such containers; and with what a stage needs to
-// join them in their rows.
+// join them in their records.
 func TestSetupLibcontainerUsesNoStage(t *testing.T) {
 	n := start(t)
 	runs := n.stageRuns()

@@ -172,9 +172,9 @@ type Input struct {
 	Terminal bool
 }
 
-// Event tells of a change in the keeper's table. A subscriber gets one for every row when it subscribes.
+// Event tells of a change of a container. A subscriber gets one for every container when it subscribes.
 type Event struct {
 	Status Status
-	// Gone: the keeper has deleted the row.
+	// Gone: the keeper has deleted the container.
 	Gone bool
 }

@@ -39,31 +39,31 @@ type adoption struct {
 // inherit goes on with the table that a dead keeper of this directory has left.
 func (a *adoption) inherit() error {
 	s := a.s
-	rows, lost, err := s.table.Load()
+	records, lost, err := s.table.Load()
 	if err != nil {
 		return err
 	}
 	a.lost = lost
-	for _, r := range rows {
+	for _, r := range records {
 		c := s.newContainer(*r)
 		if r.Prepared {
 			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
-			if c.row.Prepared = false; !s.runtime.Begun(c) {
-				c.row.State = protocol.StateStarting
+			if c.record.Prepared = false; !s.runtime.Begun(c) {
+				c.record.State = protocol.StateStarting
 			}
 		}
 		// In both files again, whichever was spoilt or had not been written.
-		if err := s.table.Save(&c.row); err != nil {
-			c.log.Error("save row of the table", "error", err)
+		if err := s.table.Save(&c.record); err != nil {
+			c.log.Error("save the container's record", "error", err)
 		}
-		if c.row.State == protocol.StateStarting {
+		if c.record.State == protocol.StateStarting {
 			a.abort(c)
 			continue
 		}
 		s.containers.add(c)
 		close(c.started)
 		s.thawInherited(c)
-		c.row.Orphan = true
+		c.record.Orphan = true
 		if r.State == protocol.StateExited {
 			close(c.exited)
 			if r.LogDone {
@@ -99,8 +99,8 @@ func (a *adoption) abort(c *container) {
 	if err != nil {
 		c.log.Error("remove container whose start was cut off", "error", err)
 	}
-	if c.row.Reaper {
-		s.inits.removePodInit(&c.row)
+	if c.record.Reaper {
+		s.inits.removePodInit(&c.record)
 	}
 	_ = s.table.Forget(c.id)
 }
@@ -111,17 +111,17 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 	var proc *pidfd.FD
 	var err error
 	if fd >= 0 {
-		proc, err = pidfd.New(fd, c.row.PID, false)
-	} else if proc, err = pidfd.Open(c.row.PID, false); err == nil && !pidfd.Alive(c.row.PID, c.row.Start) {
+		proc, err = pidfd.New(fd, c.record.PID, false)
+	} else if proc, err = pidfd.Open(c.record.PID, false); err == nil && !pidfd.Alive(c.record.PID, c.record.Start) {
 		proc.Close() // the number has gone to another process in between
 		return
 	}
 	if err != nil {
-		c.log.Warn("watch process", "process", c.row.PID, "error", err)
+		c.log.Warn("watch process", "process", c.record.PID, "error", err)
 		return
 	}
 	c.mu.Lock()
-	if c.proc != nil || c.ending || c.row.State != protocol.StateRunning {
+	if c.proc != nil || c.ending || c.record.State != protocol.StateRunning {
 		c.mu.Unlock()
 		proc.Close()
 		return
@@ -146,11 +146,11 @@ func (a *adoption) adopt(js []byte, token string) error {
 	var k record.Escrowed
 	if err := json.Unmarshal(js, &k); err != nil {
 		closeAll(files)
-		return fmt.Errorf("row: %w: %w", err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("record: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	switch {
 	case k.Container != nil && record.CheckID("container", k.Container.ID) == nil:
-		c := a.adoptRow(k.Container)
+		c := a.adoptRecord(k.Container)
 		if c == nil {
 			closeAll(files)
 			return nil
@@ -163,19 +163,19 @@ func (a *adoption) adopt(js []byte, token string) error {
 		return a.adoptExec(k.Exec, files)
 	}
 	closeAll(files)
-	return fmt.Errorf("row names nothing: %w", errdefs.ErrInvalidArgument)
+	return fmt.Errorf("record names neither a container nor an exec: %w", errdefs.ErrInvalidArgument)
 }
 
-// adoptRow finds the container of a row that was in escrow. It is nil where there is none any more. A container that is
-// not in the table has been removed, or its start was cut off, and this or an earlier keeper has ended and forgotten
-// it. Whoever holds something of it in escrow has not heard of that from a keeper that was killed. Only where the table
-// was lost, or where its program runs, is its row made anew.
-func (a *adoption) adoptRow(r *record.Container) *container {
+// adoptRecord finds the container of a record that was in escrow. It is nil where there is none any more. A container
+// that is not in the table has been removed, or its start was cut off, and this or an earlier keeper has ended and
+// forgotten it. Whoever holds something of it in escrow has not heard of that from a keeper that was killed. Only where
+// the table was lost, or where its program runs, is its record made anew.
+func (a *adoption) adoptRecord(r *record.Container) *container {
 	s := a.s
 	if c, err := s.containers.get(r.ID); err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.row.PID != r.PID || c.row.Start != r.Start {
+		if c.record.PID != r.PID || c.record.Start != r.Start {
 			return nil // this is about another process, which had the name before
 		}
 		return c
@@ -185,13 +185,13 @@ func (a *adoption) adoptRow(r *record.Container) *container {
 		return nil
 	}
 	c := s.newContainer(*r)
-	c.row.Orphan, c.row.LogDone, c.row.Prepared = true, false, false
+	c.record.Orphan, c.record.LogDone, c.record.Prepared = true, false, false
 	close(c.started)
 	if r.State == protocol.StateExited {
 		close(c.exited)
 	}
 	if s.containers.add(c) != nil { // in this moment somebody else has made it
-		return a.adoptRow(r)
+		return a.adoptRecord(r)
 	}
 	c.change(func(*record.Container) {})
 	return c
@@ -207,12 +207,12 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer closeAll(files)
-	if c.row.LogDone || c.removed {
+	if c.record.LogDone || c.removed {
 		return
 	}
 	first := c.out == nil
 	if first {
-		c.out = logpump.New(c.row.LogPath, s.backlogs, c.log)
+		c.out = logpump.New(c.record.LogPath, s.backlogs, c.log)
 	}
 	var adopted []*logpump.Pump
 	for role, stream := range map[protocol.Role]logpump.Stream{
@@ -269,7 +269,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	}
 	p := newExec(c, *r)
 	// Whether the program has begun is not decided yet: a keeper that takes this exec back after this one has to find out again.
-	p.row.Orphan, p.row.Prepared = true, r.Prepared && !r.Began
+	p.record.Orphan, p.record.Prepared = true, r.Prepared && !r.Began
 	p.proc = proc
 	c.mu.Lock()
 	if _, ok := c.execs[r.ExecID]; ok {
@@ -288,7 +288,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 }
 
 // undecided says whether it is still to be found out if the program of an exec has begun: its keeper ended about then.
-func (p *process) undecided() bool { return p.row.Orphan && p.row.Prepared && !p.row.Exited }
+func (p *process) undecided() bool { return p.record.Orphan && p.record.Prepared && !p.record.Exited }
 
 // follow sees an exec off that another keeper, or this one before an upgrade, has started.
 func (p *process) follow(proc *pidfd.FD) {
@@ -306,15 +306,15 @@ func (p *process) follow(proc *pidfd.FD) {
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
-	for stage.Is(p.row.PID) && time.Now().Before(deadline) {
+	for stage.Is(p.record.PID) && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
-	lost := stage.Is(p.row.PID)
+	lost := stage.Is(p.record.PID)
 	if lost { // something keeps it from seeing that its keeper has gone
 		_ = proc.Signal(unix.SIGKILL)
-	} else if pidfd.Alive(p.row.PID, p.row.Start) {
+	} else if pidfd.Alive(p.record.PID, p.record.Start) {
 		c.mu.Lock()
-		p.row.Prepared = false
+		p.record.Prepared = false
 		c.mu.Unlock()
 		c.s.escrow.putExec(p)
 		close(p.started)
@@ -327,7 +327,7 @@ func (p *process) resolve(proc *pidfd.FD) {
 	}
 	if lost || exit.Code == stage.Abandoned {
 		c.mu.Lock()
-		p.row.Uncertain = true
+		p.record.Uncertain = true
 		c.mu.Unlock()
 		p.runErr = errUncertain
 	}
@@ -337,7 +337,7 @@ func (p *process) resolve(proc *pidfd.FD) {
 
 // arm sets the timer of an exec that has a deadline.
 func (p *process) arm() {
-	if left, limited := p.row.Left(); limited {
+	if left, limited := p.record.Left(); limited {
 		p.timer = time.AfterFunc(left, func() { p.kill(true) })
 	}
 }
@@ -349,18 +349,18 @@ func (a *adoption) handbackOver() bool {
 	return a.over
 }
 
-// endLost ends what there is of a container whose row is spoilt and which nobody has handed back: nobody could be told
-// of it.
+// endLost ends what there is of a container whose record is spoilt and which nobody has handed back: nobody could be
+// told of it.
 func (a *adoption) endLost(id string) {
 	s := a.s
 	if _, err := s.containers.get(id); err == nil {
 		return
 	}
-	s.log.Error("a container whose row is lost is ended", "container", id)
+	s.log.Error("a container whose record is lost is ended", "container", id)
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
 	if err := s.deleteUnknown(ctx, id); err != nil {
-		s.log.Error("end a container whose row is lost", "container", id, "error", err)
+		s.log.Error("end a container whose record is lost", "container", id, "error", err)
 	}
 }
 
@@ -385,9 +385,9 @@ func (a *adoption) endHandback() {
 	}
 	for _, c := range s.containers.all() {
 		c.mu.Lock()
-		gone := c.row.State == protocol.StateRunning && c.proc == nil && c.row.Orphan && !c.ending
-		mute := c.row.Orphan && c.row.State == protocol.StateRunning && len(c.pumps) == 0
-		rest := c.row.State == protocol.StateExited && !c.row.LogDone
+		gone := c.record.State == protocol.StateRunning && c.proc == nil && c.record.Orphan && !c.ending
+		mute := c.record.Orphan && c.record.State == protocol.StateRunning && len(c.pumps) == 0
+		rest := c.record.State == protocol.StateExited && !c.record.LogDone
 		c.mu.Unlock()
 		if mute {
 			c.log.Warn("nobody held this container's output in escrow; it is lost from the keeper's death on")

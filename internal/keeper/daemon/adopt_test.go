@@ -49,8 +49,8 @@ func heldOf(t *testing.T, holder *session) record.Exec {
 	for i := len(holder.queue) - 1; i >= 0; i-- {
 		if p := holder.queue[i].packet; p.Kind == protocol.Keep {
 			var e record.Escrowed
-			if err := json.Unmarshal(p.Row, &e); err != nil || e.Exec == nil {
-				t.Fatalf("%s: %v", p.Row, err)
+			if err := json.Unmarshal(p.Record, &e); err != nil || e.Exec == nil {
+				t.Fatalf("%s: %v", p.Record, err)
 			}
 			return *e.Exec
 		}
@@ -122,7 +122,7 @@ func TestAStartMadeAgainStaysInEscrow(t *testing.T) {
 	dropped := make(chan struct{})
 	go func() {
 		defer close(dropped)
-		if got := s.adoption.adoptRow(old); got != nil {
+		if got := s.adoption.adoptRecord(old); got != nil {
 			t.Errorf("it took %v back", got)
 		}
 	}()

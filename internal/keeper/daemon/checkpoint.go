@@ -22,8 +22,8 @@ import (
 // errThawed is the error of the end of a checkpoint whose container was thawed before.
 var errThawed = fmt.Errorf("the container was thawed before its files were copied: %w", errdefs.ErrFailedPrecondition)
 
-// checkpoint freezes a container and writes its processes down. That it is frozen for this is in its row before it is,
-// so that whichever keeper finds the row thaws it.
+// checkpoint freezes a container and writes its processes down. That it is frozen for this is in its record before it
+// is, so that whichever keeper finds the record thaws it.
 func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) error {
 	for _, dir := range []string{req.Images, req.Work} {
 		if !filepath.IsAbs(dir) {
@@ -54,10 +54,10 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 	return nil
 }
 
-// beginCheckpoint writes into the row that the container is frozen for a checkpoint.
+// beginCheckpoint writes into the record that the container is frozen for a checkpoint.
 func (c *container) beginCheckpoint(req *api.CheckpointRequest) error {
 	c.mu.Lock()
-	r := c.row
+	r := c.record
 	c.mu.Unlock()
 	switch {
 	case r.State != protocol.StateRunning:
@@ -98,12 +98,12 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 // thaw ends a checkpoint and lets its container go on; an empty nonce is that of any checkpoint.
 func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
-	r, thawed := c.row, c.thawed
+	r, thawed := c.record, c.thawed
 	if r.Checkpoint == "" || nonce != "" && r.Checkpoint != nonce {
 		c.mu.Unlock()
 		return errThawed
 	}
-	c.row.Checkpoint, c.thawed = "", nil
+	c.record.Checkpoint, c.thawed = "", nil
 	c.mu.Unlock()
 	cgroupdir.Thaw(r.Cgroups)
 	c.change(func(r *record.Container) { r.CheckpointBy, r.CheckpointGroup = "", 0 })
@@ -117,8 +117,8 @@ func (s *Server) thaw(c *container, nonce string) error {
 // first, since it freezes the container again as it ends.
 func (s *Server) thawInherited(c *container) {
 	c.mu.Lock()
-	group := c.row.CheckpointGroup
-	holds := c.row.Checkpoint != ""
+	group := c.record.CheckpointGroup
+	holds := c.record.Checkpoint != ""
 	c.mu.Unlock()
 	if !holds {
 		return

@@ -31,8 +31,8 @@ type container struct {
 	flushed chan struct{} // closed when all output is in the log
 
 	mu       sync.Mutex
-	row      record.Container
-	prepared *record.Container // what row will be once the program begins; nil: it has begun, or is not set up
+	record   record.Container
+	prepared *record.Container // what record will be once the program begins; nil: it has begun, or is not set up
 	runErr   error             // why the start failed; valid once started is closed
 	proc     *pidfd.FD         // nil: not running, or unknown after another keeper's death
 	out      *logpump.Log
@@ -48,7 +48,7 @@ type container struct {
 	filter string // key of the seccomp filter that it is being started with
 	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
 	thawed chan struct{}
-	// saving is held from a change of the row until it is on disk, so that the last one is what is there.
+	// saving is held from a change of the record until it is on disk, so that the last one is what is there.
 	saving sync.Mutex
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
@@ -69,7 +69,7 @@ func (c *container) Loaded() *any         { return &c.loaded }
 func (c *container) Record() record.Container {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.row
+	return c.record
 }
 
 func (c *container) Process() *pidfd.FD {
@@ -92,7 +92,7 @@ func (c *container) UseFilter(key string) {
 
 func (s *Server) newContainer(r record.Container) *container {
 	return &container{
-		s: s, id: r.ID, row: r, stdin: -1,
+		s: s, id: r.ID, record: r, stdin: -1,
 		log:     s.log.With("container", r.ID, "pod", r.PodID),
 		started: make(chan struct{}), exited: make(chan struct{}), flushed: make(chan struct{}),
 		pumps: map[logpump.Stream]*logpump.Pump{}, execs: map[string]*process{},
@@ -104,11 +104,11 @@ func (s *Server) newContainer(r record.Container) *container {
 func (c *container) owns(pid int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.proc != nil && c.row.PID == pid {
+	if c.proc != nil && c.record.PID == pid {
 		return true
 	}
 	for _, p := range c.execs {
-		if p.proc != nil && p.row.PID == pid {
+		if p.proc != nil && p.record.PID == pid {
 			return true
 		}
 	}
@@ -118,14 +118,14 @@ func (c *container) owns(pid int) bool {
 func (c *container) status() protocol.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &c.row
+	r := &c.record
 	return protocol.Status{
 		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
 		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.StatusSetup(),
 	}
 }
 
-// change alters the row, saves it and tells everybody. The container goes on if its row cannot be saved.
+// change alters the record, saves it and tells everybody. The container goes on if its record cannot be saved.
 func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
 		c.s.events.Publish(c.id)
@@ -137,15 +137,15 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 	c.saving.Lock()
 	defer c.saving.Unlock()
 	c.mu.Lock()
-	fn(&c.row)
-	r := c.row
+	fn(&c.record)
+	r := c.record
 	removed := c.removed
 	c.mu.Unlock()
 	if removed {
 		return false
 	}
 	if err := c.s.table.Save(&r); err != nil {
-		c.log.Error("save row of the table", "error", err)
+		c.log.Error("save the container's record", "error", err)
 	}
 	return true
 }
@@ -153,7 +153,7 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 // watch waits for the init process and sees the container off.
 func (c *container) watch(proc *pidfd.FD) {
 	c.mu.Lock()
-	paths := c.row.Cgroups
+	paths := c.record.Cgroups
 	c.mu.Unlock()
 	c.s.oom.Begin(paths)
 	exit, err := proc.Wait()
@@ -172,7 +172,7 @@ func (c *container) ended(exit pidfd.Exit) {
 		return
 	}
 	c.ending = true
-	paths, orphan := c.row.Cgroups, c.row.Orphan
+	paths, orphan := c.record.Cgroups, c.record.Orphan
 	proc := c.proc
 	c.proc = nil
 	c.mu.Unlock()
@@ -204,7 +204,7 @@ const drainWait = 5 * time.Second
 // drain waits until all that the container wrote is in the log.
 func (c *container) drain() {
 	c.mu.Lock()
-	if c.draining || c.row.LogDone {
+	if c.draining || c.record.LogDone {
 		c.mu.Unlock()
 		return
 	}

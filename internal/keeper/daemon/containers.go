@@ -72,8 +72,8 @@ func (t *containers) usedFilters() map[string]bool {
 	used := map[string]bool{}
 	for _, c := range t.all() {
 		c.mu.Lock()
-		if c.row.Join != nil {
-			used[c.row.Join.Filter] = true
+		if c.record.Join != nil {
+			used[c.record.Join.Filter] = true
 		}
 		used[c.filter] = true
 		c.mu.Unlock()

@@ -46,14 +46,14 @@ var heldRoles = map[logpump.Stream]map[logpump.Role]protocol.Role{
 func (c *container) escrowPacket() (_ *protocol.Packet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &c.row
+	r := &c.record
 	if c.prepared != nil {
 		r = c.prepared
 	}
 	if c.removed || r.LogDone || r.State == protocol.StateStarting {
 		return nil, nil
 	}
-	p := &protocol.Packet{Kind: protocol.Keep, ID: c.id, Row: record.JSON(record.Escrowed{Container: r})}
+	p := &protocol.Packet{Kind: protocol.Keep, ID: c.id, Record: record.JSON(record.Escrowed{Container: r})}
 	defer func() {
 		if err != nil {
 			p.CloseFiles()
@@ -70,7 +70,7 @@ func (c *container) escrowPacket() (_ *protocol.Packet, err error) {
 	for s, pump := range c.pumps {
 		role := protocol.RoleStdout
 		switch {
-		case c.row.Terminal:
+		case c.record.Terminal:
 			role = protocol.RoleConsole
 		case s == logpump.Stderr:
 			role = protocol.RoleStderr
@@ -93,7 +93,7 @@ func (p *process) escrowPacket() (_ *protocol.Packet, err error) {
 	if p.proc == nil {
 		return nil, nil
 	}
-	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.row.ContainerID, p.row.ExecID), Row: record.JSON(record.Escrowed{Exec: &p.row})}
+	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.record.ContainerID, p.record.ExecID), Record: record.JSON(record.Escrowed{Exec: &p.record})}
 	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, protocol.RolePidfd, fd) })
 	return k, err
 }

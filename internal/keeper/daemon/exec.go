@@ -31,7 +31,7 @@ type process struct {
 	endedAt time.Time
 
 	// Guarded by container.mu.
-	row    record.Exec
+	record record.Exec
 	proc   *pidfd.FD
 	timer  *time.Timer
 	killed bool               // kill it as soon as it has started
@@ -100,10 +100,10 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 		}
 		return nil, fmt.Errorf("exec in container %s: %w", req.ContainerId, p.runErr)
 	}
-	return &api.ExecResponse{Pid: int32(p.row.PID)}, nil
+	return &api.ExecResponse{Pid: int32(p.record.PID)}, nil
 }
 
-// reserveExec makes the row, or finds that this very call has done so already.
+// reserveExec makes the record, or finds that this very call has done so already.
 func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err error) {
 	c, err := s.containers.get(req.ContainerId)
 	if err != nil {
@@ -118,11 +118,11 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old, ok := c.execs[req.ExecId]
-	if ok && req.Nonce != "" && old.row.Nonce == req.Nonce {
+	if ok && req.Nonce != "" && old.record.Nonce == req.Nonce {
 		return old, false, nil
 	}
-	if c.row.State != protocol.StateRunning || c.removed {
-		return nil, false, fmt.Errorf("container %s is %s, not running: %w", c.id, c.row.State, errdefs.ErrFailedPrecondition)
+	if c.record.State != protocol.StateRunning || c.removed {
+		return nil, false, fmt.Errorf("container %s is %s, not running: %w", c.id, c.record.State, errdefs.ErrFailedPrecondition)
 	}
 	if ok {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
@@ -137,7 +137,7 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 }
 
 func newExec(c *container, r record.Exec) *process {
-	return &process{c: c, row: r, started: make(chan struct{}), done: make(chan struct{})}
+	return &process{c: c, record: r, started: make(chan struct{}), done: make(chan struct{})}
 }
 
 // forgetExecs drops execs that have long ended, and names them. The caller holds c.mu. It looks through all of them
@@ -167,8 +167,8 @@ func (c *container) forgetExecs() (ids []string) {
 	}
 	for i, p := range ended {
 		if i < over || now.Sub(p.endedAt) > execKnown {
-			delete(c.execs, p.row.ExecID)
-			ids = append(ids, p.row.ExecID)
+			delete(c.execs, p.record.ExecID)
+			ids = append(ids, p.record.ExecID)
 		}
 	}
 	return ids
@@ -178,7 +178,7 @@ func (c *container) forgetExecs() (ids []string) {
 func (p *process) fail(err error) {
 	p.runErr = err
 	p.c.mu.Lock()
-	delete(p.c.execs, p.row.ExecID)
+	delete(p.c.execs, p.record.ExecID)
 	p.c.mu.Unlock()
 	close(p.started)
 	p.endedAt = time.Now()
@@ -192,21 +192,21 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	c.s.limits.FitExec(spec)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	l := &runtime.Launch{Process: spec, ExecID: p.row.ExecID, Unregister: p.unregister}
+	l := &runtime.Launch{Process: spec, ExecID: p.record.ExecID, Unregister: p.unregister}
 	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout), Err: file(files, protocol.RoleStderr)}
 	l.Register = func(res runtime.Started) error { return p.register(res, spec.Terminal, session) }
 	c.mu.Lock()
-	r := c.row
+	r := c.record
 	p.cancel = cancel
 	if p.killed {
 		cancel()
 	}
 	c.mu.Unlock()
 	if timeout > 0 {
-		l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.row.ExecID)
+		l.SubDir, l.Sub = cgroupdir.Sub(r.Cgroups, "berth-exec-"+p.record.ExecID)
 		c.mu.Lock()
-		p.row.Cgroup = l.SubDir
-		p.row.Ends, p.row.Deadline = record.Monotonic()+timeout, time.Now().Add(timeout)
+		p.record.Cgroup = l.SubDir
+		p.record.Ends, p.record.Deadline = record.Monotonic()+timeout, time.Now().Add(timeout)
 		p.timer = time.AfterFunc(timeout, func() { p.kill(true) })
 		c.mu.Unlock()
 	}
@@ -225,9 +225,9 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 			cgroupdir.Remove(l.SubDir)
 		}
 		c.mu.Lock()
-		late := p.row.TimedOut && !spec.Terminal
+		late := p.record.TimedOut && !spec.Terminal
 		if late {
-			p.row.Exited, p.row.ExitCode = true, 128+int(unix.SIGKILL)
+			p.record.Exited, p.record.ExitCode = true, 128+int(unix.SIGKILL)
 			p.endedAt = time.Now()
 		}
 		c.mu.Unlock()
@@ -249,7 +249,7 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	}
 	c.mu.Lock()
 	proc, killed := p.proc, p.killed
-	p.row.Prepared = false
+	p.record.Prepared = false
 	c.mu.Unlock()
 	c.s.watching.Go(func() { p.watch(proc) })
 	if killed {
@@ -273,7 +273,7 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 	}
 	start, _ := pidfd.StartTime(res.PID)
 	c.mu.Lock()
-	p.row.PID, p.row.Start, p.row.Prepared = res.PID, start, res.Waits
+	p.record.PID, p.record.Start, p.record.Prepared = res.PID, start, res.Waits
 	p.proc = proc
 	killed := p.killed
 	c.mu.Unlock()
@@ -284,7 +284,7 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 		if res.Waits {
 			return err
 		}
-		c.log.Warn("an exec runs and is not in escrow", "exec", p.row.ExecID, "error", err)
+		c.log.Warn("an exec runs and is not in escrow", "exec", p.record.ExecID, "error", err)
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (p *process) unregister() bool {
 	if proc == nil {
 		return false
 	}
-	c.s.escrow.release(execKey(c.id, p.row.ExecID))
+	c.s.escrow.release(execKey(c.id, p.record.ExecID))
 	_ = proc.Signal(unix.SIGKILL)
 	_, _ = unix.Wait4(proc.PID(), nil, unix.WNOHANG, nil)
 	proc.Close()
@@ -312,10 +312,10 @@ func (p *process) sendConsole(session string, fd int) error {
 	ses := p.c.s.sessions.get(session)
 	if ses == nil {
 		unix.Close(fd)
-		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.row.ExecID, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.record.ExecID, errdefs.ErrFailedPrecondition)
 	}
 	ses.push(&protocol.Packet{
-		Kind: protocol.Console, ID: execKey(p.row.ContainerID, p.row.ExecID), Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
+		Kind: protocol.Console, ID: execKey(p.record.ContainerID, p.record.ExecID), Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
 	})
 	return nil
 }
@@ -336,9 +336,9 @@ func (p *process) ended(exit pidfd.Exit) {
 	}
 	proc := p.proc
 	p.proc = nil
-	p.row.Exited, p.row.ExitCode = true, exit.Code
+	p.record.Exited, p.record.ExitCode = true, exit.Code
 	p.endedAt = time.Now()
-	dir := p.row.Cgroup
+	dir := p.record.Cgroup
 	c.mu.Unlock()
 	if proc != nil {
 		proc.Close()
@@ -354,19 +354,19 @@ func (p *process) kill(timeout bool) {
 	c := p.c
 	c.mu.Lock()
 	p.killed = true
-	if timeout && !p.row.Exited {
-		p.row.TimedOut = true
+	if timeout && !p.record.Exited {
+		p.record.TimedOut = true
 	}
 	if p.cancel != nil {
 		p.cancel()
 	}
-	proc, dir, pid, paths := p.proc, p.row.Cgroup, p.row.PID, c.row.Cgroups
+	proc, dir, pid, paths := p.proc, p.record.Cgroup, p.record.PID, c.record.Cgroups
 	c.mu.Unlock()
 	switch {
 	case dir != "":
 		// Also while it is being started: it is in this cgroup from the moment that it can run anything.
 		if err := cgroupdir.Kill(dir); err != nil {
-			c.log.Error("kill exec", "exec", p.row.ExecID, "error", err)
+			c.log.Error("kill exec", "exec", p.record.ExecID, "error", err)
 		}
 	case proc != nil:
 		for range 5 {
@@ -417,5 +417,5 @@ func (s *Server) waitExec(ctx context.Context, id *api.ExecID) (*api.ExecExit, e
 	defer c.mu.Unlock()
 	// Whoever asked may ask again if the answer does not arrive.
 	p.endedAt = time.Now().Add(execTaken - execKnown)
-	return &api.ExecExit{ExitCode: int32(p.row.ExitCode), TimedOut: p.row.TimedOut}, nil
+	return &api.ExecExit{ExitCode: int32(p.record.ExitCode), TimedOut: p.record.TimedOut}, nil
 }

@@ -56,10 +56,10 @@ func (s *Server) delete(ctx context.Context, id string) error {
 // mostly.
 func (c *container) sleeper() string {
 	c.mu.Lock()
-	paths := c.row.Cgroups
+	paths := c.record.Cgroups
 	c.mu.Unlock()
 	if len(paths) == 0 {
-		if m, err := cgroupdir.OfSpec(c.id, c.row.CgroupsPath, c.row.Systemd); err == nil && m != nil {
+		if m, err := cgroupdir.OfSpec(c.id, c.record.CgroupsPath, c.record.Systemd); err == nil && m != nil {
 			paths = cgroupdir.Recorded(m.GetPaths())
 		}
 	}
@@ -92,11 +92,11 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	default:
 	}
 	c.mu.Lock()
-	paths, state := c.row.Cgroups, c.row.State
-	all = all || c.row.Join == nil || !c.row.Join.OwnProcesses
+	paths, state := c.record.Cgroups, c.record.State
+	all = all || c.record.Join == nil || !c.record.Join.OwnProcesses
 	c.mu.Unlock()
 	if state == protocol.StateStarting {
-		return false, cgroupdir.KillSpec(c.id, c.row.CgroupsPath, c.row.Systemd)
+		return false, cgroupdir.KillSpec(c.id, c.record.CgroupsPath, c.record.Systemd)
 	}
 	if err := c.signal(unix.SIGKILL); err != nil {
 		return false, err
@@ -113,7 +113,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	end := s.orphans.Begin()
 	defer end()
 	c.mu.Lock()
-	r := c.row
+	r := c.record
 	var execs []*process
 	for _, p := range c.execs {
 		execs = append(execs, p)
@@ -163,7 +163,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	}
 	s.escrow.release(c.id)
 	for _, p := range execs {
-		s.escrow.release(execKey(c.id, p.row.ExecID))
+		s.escrow.release(execKey(c.id, p.record.ExecID))
 	}
 	s.events.Publish(c.id)
 	c.log.Info("container removed")
@@ -201,8 +201,8 @@ func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal
 		return nil // it has never run
 	}
 	c.mu.Lock()
-	paths, state := c.row.Cgroups, c.row.State
-	if sig == unix.SIGKILL && c.row.Join != nil && c.row.Join.OwnProcesses {
+	paths, state := c.record.Cgroups, c.record.State
+	if sig == unix.SIGKILL && c.record.Join != nil && c.record.Join.OwnProcesses {
 		all = false // the kernel ends all others with the init process
 	}
 	c.mu.Unlock()

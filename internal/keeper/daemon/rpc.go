@@ -121,7 +121,7 @@ func (s *Server) attach(req *api.AttachRequest) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.row.State != protocol.StateRunning || c.out == nil {
+	if c.record.State != protocol.StateRunning || c.out == nil {
 		closeAll(files)
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
@@ -171,7 +171,7 @@ func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.
 		return done(err)
 	}
 	c.mu.Lock()
-	out, path := c.out, c.row.LogPath
+	out, path := c.out, c.record.LogPath
 	c.mu.Unlock()
 	if out == nil || path == "" {
 		return done(fmt.Errorf("container %s has no log: %w", req.Id, errdefs.ErrFailedPrecondition))
@@ -193,7 +193,7 @@ func (v *service) running(ctx context.Context, id string, fn func(context.Contex
 		return done(err)
 	}
 	c.mu.Lock()
-	state := c.row.State
+	state := c.record.State
 	c.mu.Unlock()
 	if state != protocol.StateRunning {
 		return done(fmt.Errorf("container %s is %s, not running: %w", id, state, errdefs.ErrFailedPrecondition))
@@ -239,7 +239,7 @@ func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest
 }
 
 func (v *service) Adopt(_ context.Context, req *api.AdoptRequest) (*api.Empty, error) {
-	return done(v.s.adoption.adopt(req.Row, req.Token))
+	return done(v.s.adoption.adopt(req.Record, req.Token))
 }
 
 func (v *service) Adopted(context.Context, *api.Empty) (*api.Empty, error) {

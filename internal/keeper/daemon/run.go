@@ -53,7 +53,7 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases, Setup: wireSetup(st.Setup)}, nil
 }
 
-// reserve makes the row and begins the start, or finds that this very call has done so already.
+// reserve makes the record and begins the start, or finds that this very call has done so already.
 func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(req.Spec, &spec); err != nil {
@@ -93,7 +93,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	if old := s.containers.add(c); old != nil {
 		old.mu.Lock()
 		defer old.mu.Unlock()
-		if req.Nonce != "" && old.row.Nonce == req.Nonce {
+		if req.Nonce != "" && old.record.Nonce == req.Nonce {
 			return old, nil
 		}
 		return nil, fmt.Errorf("container %s: %w", req.Id, errdefs.ErrAlreadyExists)
@@ -111,11 +111,11 @@ func (c *container) start(l *runtime.Launch) {
 	end := c.s.orphans.Begin()
 	err := c.launch(l)
 	if err != nil {
-		c.log.Info("container did not start", "name", c.row.Name, "error", err)
+		c.log.Info("container did not start", "name", c.record.Name, "error", err)
 		c.runErr = err
 		c.s.containers.remove(c)
 		if ferr := c.s.table.Forget(c.id); ferr != nil {
-			c.log.Error("remove row of the table", "error", ferr)
+			c.log.Error("remove the container's record", "error", ferr)
 		}
 	}
 	close(c.started)
@@ -128,8 +128,8 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	if err := protocol.Room(protocol.RoomForContainer); err != nil {
 		return err
 	}
-	// The intent: another keeper finds the row and removes whatever there is of the container.
-	r := c.row
+	// The intent: another keeper finds the record and removes whatever there is of the container.
+	r := c.record
 	if err := s.table.Save(&r); err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 // escrow. So nothing that the program writes is lost with this keeper, nor how it ends. The terminal and the ends are
 // the container's from now on.
 func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) error {
-	if c.row.Terminal {
+	if c.record.Terminal {
 		e.out = res.Console
 	}
 	proc, err := pidfd.Open(res.PID, true)
@@ -205,7 +205,7 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	}
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
-	r := c.row
+	r := c.record
 	r.State, r.Prepared, r.PID, r.Start, r.StartedAt, r.Cgroups = protocol.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
 	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != protocol.EngineStage {

@@ -88,9 +88,9 @@ type sockets struct {
 
 // subdirectories of Config.Dir, beside those of runtime.Dir.
 const (
-	rowsDir   = "rows"
-	spillDir  = "spill" // for clients of a berthd that names no directory
-	filterDir = "filters"
+	recordsDir = "rows"
+	spillDir   = "spill" // for clients of a berthd that names no directory
+	filterDir  = "filters"
 )
 
 // lockWait is how long a keeper that is being killed may take to let go of the lock.
@@ -115,9 +115,9 @@ func New(cfg Config) (*Server, error) {
 	if err := protocol.MakeDir(cfg.Dir); err != nil {
 		return nil, err
 	}
-	_, bare := os.Lstat(filepath.Join(cfg.Dir, rowsDir))
+	_, bare := os.Lstat(filepath.Join(cfg.Dir, recordsDir))
 	dir := runtime.Dir(cfg.Dir)
-	for _, d := range []string{dir.States(), filepath.Join(cfg.Dir, rowsDir), dir.Bundles(), filepath.Join(cfg.Dir, filterDir)} {
+	for _, d := range []string{dir.States(), filepath.Join(cfg.Dir, recordsDir), dir.Bundles(), filepath.Join(cfg.Dir, filterDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func New(cfg Config) (*Server, error) {
 		sockets:    sockets{fatal: make(chan error, 1)},
 		gate:       gate.New(),
 		containers: &containers{byID: map[string]*container{}},
-		table:      record.NewTable(filepath.Join(cfg.Dir, rowsDir), cfg.Logger),
+		table:      record.NewTable(filepath.Join(cfg.Dir, recordsDir), cfg.Logger),
 		events:     events.New(),
 		sessions:   &sessions{byID: map[string]*session{}},
 		left:       &leftClients{byID: map[string]leftClient{}},

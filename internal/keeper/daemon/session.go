@@ -282,7 +282,7 @@ func (s *Server) abandon(session string) {
 				ids = append(ids, id)
 			}
 		}
-		held := c.row.Checkpoint != "" && c.row.CheckpointBy == session
+		held := c.record.Checkpoint != "" && c.record.CheckpointBy == session
 		c.mu.Unlock()
 		if held {
 			_ = s.thaw(c, "")
@@ -345,7 +345,7 @@ func (c *container) detach(id string) error {
 	_, known := c.clients[id]
 	delete(c.owners, id)
 	delete(c.clients, id)
-	once := c.row.StdinOnce && !c.row.Terminal
+	once := c.record.StdinOnce && !c.record.Terminal
 	out := c.out
 	c.mu.Unlock()
 	var lost error

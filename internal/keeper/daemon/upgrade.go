@@ -49,7 +49,7 @@ type savedServer struct {
 }
 
 type savedContainer struct {
-	Row     record.Container                     `json:"row"`
+	Record  record.Container                     `json:"row"`
 	Pidfd   int                                  `json:"pidfd"`
 	Stdin   int                                  `json:"stdin"`
 	Log     *logpump.LogState                    `json:"log,omitempty"`
@@ -60,8 +60,8 @@ type savedContainer struct {
 }
 
 type savedExec struct {
-	Row   record.Exec `json:"row"`
-	Pidfd int         `json:"pidfd"`
+	Record record.Exec `json:"row"`
+	Pidfd  int         `json:"pidfd"`
 	// EndedAgo is how long it has been over; 0: it is not, or an earlier version of the keeper has saved this.
 	EndedAgo time.Duration `json:"endedAgo,omitempty"`
 	// EndedAt is for earlier versions.
@@ -212,7 +212,7 @@ func (c *container) stop() {
 func (c *container) save() (savedContainer, []int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sc := savedContainer{Row: c.row, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
+	sc := savedContainer{Record: c.record, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
 	var fds []int
 	keep := func(fd int) {
 		if fd >= 0 {
@@ -256,7 +256,7 @@ func (c *container) save() (savedContainer, []int, error) {
 		}
 	}
 	for _, p := range c.execs {
-		se := savedExec{Row: p.row, Pidfd: -1, EndedAt: p.endedAt}
+		se := savedExec{Record: p.record, Pidfd: -1, EndedAt: p.endedAt}
 		if !p.endedAt.IsZero() {
 			se.EndedAgo = time.Since(p.endedAt)
 		}
@@ -332,7 +332,7 @@ func (u *upgrade) resume() {
 		for _, p := range c.execs {
 			execs = append(execs, p)
 		}
-		state := c.row.State
+		state := c.record.State
 		c.mu.Unlock()
 		if proc != nil {
 			proc.Resume()
@@ -435,7 +435,7 @@ func (u *upgrade) restore(saved *savedServer) (err error) {
 
 func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 	s := u.s
-	c := s.newContainer(sc.Row)
+	c := s.newContainer(sc.Record)
 	s.containers.add(c)
 	close(c.started)
 	s.thawInherited(c)
@@ -472,18 +472,18 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 	for _, se := range sc.Execs {
 		u.restoreExec(c, &se)
 	}
-	if sc.Row.State == protocol.StateExited {
+	if sc.Record.State == protocol.StateExited {
 		close(c.exited)
-		if sc.Row.LogDone {
+		if sc.Record.LogDone {
 			close(c.flushed)
-		} else if s.adoption.handbackOver() || !sc.Row.Orphan {
+		} else if s.adoption.handbackOver() || !sc.Record.Orphan {
 			s.watching.Go(c.drain)
 		}
 		return c
 	}
 	if sc.Pidfd >= 0 {
 		unix.CloseOnExec(sc.Pidfd)
-		proc, err := pidfd.New(sc.Pidfd, sc.Row.PID, !sc.Row.Orphan)
+		proc, err := pidfd.New(sc.Pidfd, sc.Record.PID, !sc.Record.Orphan)
 		if err != nil {
 			c.log.Error("restore process", "error", err)
 			return c
@@ -496,20 +496,20 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 }
 
 func (u *upgrade) restoreExec(c *container, se *savedExec) {
-	p := newExec(c, se.Row)
+	p := newExec(c, se.Record)
 	if !se.EndedAt.IsZero() {
 		p.endedAt = time.Now().Add(-se.EndedAgo) // the wall clock may have been set since
 	}
-	c.execs[se.Row.ExecID] = p
+	c.execs[se.Record.ExecID] = p
 	var proc *pidfd.FD
-	if !se.Row.Exited && se.Pidfd >= 0 {
+	if !se.Record.Exited && se.Pidfd >= 0 {
 		unix.CloseOnExec(se.Pidfd)
 		var err error
-		if proc, err = pidfd.New(se.Pidfd, se.Row.PID, !se.Row.Orphan); err != nil {
-			c.log.Error("restore exec", "exec", se.Row.ExecID, "error", err)
+		if proc, err = pidfd.New(se.Pidfd, se.Record.PID, !se.Record.Orphan); err != nil {
+			c.log.Error("restore exec", "exec", se.Record.ExecID, "error", err)
 		}
 	}
-	if se.Row.Uncertain || p.undecided() && proc == nil {
+	if se.Record.Uncertain || p.undecided() && proc == nil {
 		p.runErr = errUncertain
 	}
 	if !p.undecided() || proc == nil {

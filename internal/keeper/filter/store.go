@@ -154,7 +154,7 @@ func (f *Store) Load(key, sum string) (*Filter, error) {
 var errSpoiltFilter = errors.New("the compiled seccomp profile is not as it was written")
 
 // again compiles a profile of which the filter cannot be read, for the given reason. The compiler's output is not the
-// same each time, so it is not written in the place of one of which rows have the checksum.
+// same each time, so it is not written in the place of one of which records have the checksum.
 func (f *Store) again(key string, reason error) (*Filter, error) {
 	profile, err := f.Profile(key)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // others that the kernel hands to a subreaper.
 //
 // A zombie may belong to a start that is under way (libcontainer and os/exec wait for theirs). So one is reaped only
-// when it has been seen by two looks, everything that was under way at the first has ended, and no row has it.
+// when it has been seen by two looks, everything that was under way at the first has ended, and no record has it.
 type Reaper struct {
 	owns func(pid int) bool
 	log  *slog.Logger
@@ -41,7 +41,7 @@ func New(owns func(int) bool, log *slog.Logger) *Reaper {
 }
 
 // Begin is called before anything that makes children of its own, end when it has waited for them or put them into a
-// row.
+// record.
 func (o *Reaper) Begin() (end func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

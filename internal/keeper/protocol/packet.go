@@ -21,9 +21,9 @@ const (
 	Welcome Kind = "welcome" // keeper: Generation
 	Files   Kind = "files"   // client: Token, and the files in the order of Roles
 	Console Kind = "console" // keeper: ID is container/exec, and the terminal's master
-	Keep    Kind = "keep"    // keeper: into escrow, ID, Row and the files in the order of Roles
+	Keep    Kind = "keep"    // keeper: into escrow, ID, Record and the files in the order of Roles
 	Release Kind = "release" // keeper: Roles of ID do not belong into escrow any more; no Roles: all of ID
-	Synced  Kind = "synced"  // keeper: all rows of its table have been put into escrow
+	Synced  Kind = "synced"  // keeper: all records of its table have been put into escrow
 )
 
 // Role says what a descriptor is of its container or exec.
@@ -51,7 +51,7 @@ type Packet struct {
 	Token      string          `json:"token,omitempty"`
 	ID         string          `json:"id,omitempty"`
 	Roles      []Role          `json:"roles,omitempty"`
-	Row        json.RawMessage `json:"row,omitempty"`
+	Record     json.RawMessage `json:"row,omitempty"`
 	// FDs are raw descriptors. A receiver owns them; a sender keeps its own.
 	FDs []int `json:"-"`
 	// Cut: the receiver has no room for the descriptors (RLIMIT_NOFILE), and the kernel has closed what did not fit.

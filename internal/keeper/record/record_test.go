@@ -6,8 +6,8 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// TestARowOfAnEarlierKeeperTellsWhatSetItUp: such a row has no Setup.
-func TestARowOfAnEarlierKeeperTellsWhatSetItUp(t *testing.T) {
+// TestARecordOfAnEarlierKeeperTellsWhatSetItUp: such a record has no Setup.
+func TestARecordOfAnEarlierKeeperTellsWhatSetItUp(t *testing.T) {
 	for want, r := range map[protocol.Engine]Container{
 		protocol.EngineStage:             {State: protocol.StateRunning, Join: &Join{Staged: true, Whole: true}},
 		protocol.EngineLibcontainerStage: {State: protocol.StateExited, Join: &Join{Staged: true}},

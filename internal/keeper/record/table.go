@@ -24,13 +24,13 @@ type Table struct {
 // NewTable returns the table in a directory, which exists.
 func NewTable(dir string, log *slog.Logger) *Table { return &Table{dir, log} }
 
-func (t *Table) path(id string) string { return filepath.Join(t.dir, id+rowSuffix) }
+func (t *Table) path(id string) string { return filepath.Join(t.dir, id+recordSuffix) }
 
-// A row has two files, which say the same unless the keeper is killed between them: the first is the newer one then.
-const rowSuffix, rowSpareSuffix = ".json", ".json.spare"
+// A record has two files, which say the same unless the keeper is killed between them: the first is the newer one then.
+const recordSuffix, recordSpareSuffix = ".json", ".json.spare"
 
-// Save writes a row into both of its files, with the seal of a record. The first is written whole or not at all. It
-// does not sync: the table does not outlive a boot.
+// Save writes a record into both of its files, with a checksum (state.Seal). The first is written whole or not at all.
+// It does not sync: the table does not outlive a boot.
 func (t *Table) Save(r *Container) error {
 	b, err := json.Marshal(r)
 	if err == nil {
@@ -41,7 +41,7 @@ func (t *Table) Save(r *Container) error {
 	}
 	path := t.path(r.ID)
 	if err = wholefile.Write(path, b); err == nil {
-		err = saveSpare(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, b)
+		err = saveSpare(strings.TrimSuffix(path, recordSuffix)+recordSpareSuffix, b)
 	}
 	if err != nil {
 		return fmt.Errorf("save container %s: %w", r.ID, err)
@@ -49,8 +49,8 @@ func (t *Table) Save(r *Container) error {
 	return nil
 }
 
-// saveSpare writes a row's second file. On a full disk there is none: one that is older than the first would tell of a
-// start that is over.
+// saveSpare writes a record's second file. On a full disk there is none: one that is older than the first would tell of
+// a start that is over.
 func saveSpare(path string, b []byte) error {
 	err := state.Overwrite(path, b)
 	if state.Full(err) {
@@ -61,10 +61,10 @@ func saveSpare(path string, b []byte) error {
 	return err
 }
 
-// Forget removes a row. The first file goes last: a second one alone is a row whose first file was lost.
+// Forget removes a record. The first file goes last: a second one alone is a record whose first file was lost.
 func (t *Table) Forget(id string) error {
 	path := t.path(id)
-	for _, p := range []string{strings.TrimSuffix(path, rowSuffix) + rowSpareSuffix, path} {
+	for _, p := range []string{strings.TrimSuffix(path, recordSuffix) + recordSpareSuffix, path} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -72,9 +72,9 @@ func (t *Table) Forget(id string) error {
 	return nil
 }
 
-// Load reads all rows. lost are the containers whose rows are spoilt, in both files. A row that a newer keeper has
-// written is an error, a *state.FormatError, and nothing is changed then.
-func (t *Table) Load() (rows []*Container, lost []string, err error) {
+// Load reads all records. lost are the containers whose records are spoilt, in both files. A record that a newer keeper
+// has written is an error, a *state.FormatError, and nothing is changed then.
+func (t *Table) Load() (records []*Container, lost []string, err error) {
 	dir := t.dir
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -83,9 +83,9 @@ func (t *Table) Load() (rows []*Container, lost []string, err error) {
 	var strays []string
 	ids := map[string]bool{}
 	for _, e := range entries {
-		id, ok := strings.CutSuffix(e.Name(), rowSpareSuffix)
+		id, ok := strings.CutSuffix(e.Name(), recordSpareSuffix)
 		if !ok {
-			id, ok = strings.CutSuffix(e.Name(), rowSuffix)
+			id, ok = strings.CutSuffix(e.Name(), recordSuffix)
 		}
 		if !ok || strings.HasPrefix(id, ".") {
 			strays = append(strays, filepath.Join(dir, e.Name()))
@@ -95,12 +95,13 @@ func (t *Table) Load() (rows []*Container, lost []string, err error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
 		path := t.path(id)
-		r, err := readRow(path, id)
+		r, err := readRecord(path, id)
 		var newer *state.FormatError
 		if err != nil && !errors.As(err, &newer) {
-			spare, spareErr := readRow(strings.TrimSuffix(path, rowSuffix)+rowSpareSuffix, id)
+			spare, spareErr := readRecord(strings.TrimSuffix(path, recordSuffix)+recordSpareSuffix, id)
 			if spareErr == nil {
-				t.log.Warn("a row of the table is spoilt, and its second file was read", "container", id, "error", err)
+				t.log.Warn("a container's record is spoilt, and its second file was read",
+					"container", id, "error", err)
 			}
 			r, err = spare, errors.Join(err, spareErr)
 			if spareErr == nil {
@@ -111,20 +112,20 @@ func (t *Table) Load() (rows []*Container, lost []string, err error) {
 		case errors.As(err, &newer):
 			return nil, nil, err
 		case err != nil:
-			t.log.Error("row of the table is unreadable", "container", id, "error", err)
+			t.log.Error("a container's record is unreadable", "container", id, "error", err)
 			lost = append(lost, id)
 		default:
-			rows = append(rows, r)
+			records = append(records, r)
 		}
 	}
 	for _, path := range strays {
 		_ = os.Remove(path)
 	}
-	return rows, lost, nil
+	return records, lost, nil
 }
 
-// readRow reads one file of a row. One without a seal is of a keeper from before there were seals.
-func readRow(path, id string) (*Container, error) {
+// readRecord reads one file of a record. One without a seal is of a keeper from before there were seals.
+func readRecord(path, id string) (*Container, error) {
 	b, err := os.ReadFile(path)
 	if err == nil {
 		err = state.Unseal(path, b)
@@ -134,7 +135,7 @@ func readRow(path, id string) (*Container, error) {
 		err = json.Unmarshal(b, r)
 	}
 	if err == nil && r.ID != id {
-		err = fmt.Errorf("%s is the row of %q", path, r.ID)
+		err = fmt.Errorf("%s is the record of %q", path, r.ID)
 	}
 	return r, err
 }

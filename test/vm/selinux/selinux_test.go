@@ -102,11 +102,11 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 		}
 		levels[l] = true
 		// The slow way would do as well: see keeper/runtime/plan's NotStaged.
-		row, err := filepath.Glob(filepath.Join(n.State, "keeper", "*", a.ID+".json"))
-		if err != nil || len(row) == 0 {
-			t.Fatalf("the keeper's record of a container: %v, %v", row, err)
+		record, err := filepath.Glob(filepath.Join(n.State, "keeper", "*", a.ID+".json"))
+		if err != nil || len(record) == 0 {
+			t.Fatalf("the keeper's record of a container: %v, %v", record, err)
 		}
-		if data, err := os.ReadFile(row[0]); err != nil || !strings.Contains(string(data), `"whole":true`) {
+		if data, err := os.ReadFile(record[0]); err != nil || !strings.Contains(string(data), `"whole":true`) {
 			t.Errorf("libcontainer has set the container up: %s, %v", data, err)
 		}
 		if got := strings.TrimSpace(p.Output(current)); got != "system_u:system_r:container_t:"+l {

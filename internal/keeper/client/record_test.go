@@ -28,10 +28,10 @@ var spoil = map[string]func(path string) error{
 	"deleted": os.Remove,
 }
 
-// One of the two files of a row is spoilt while nothing is in escrow: the container is found, with its process or its
-// exit code, and the rows are whole again. Seen to fail with rows in one file, and, for a flipped byte, without their
-// seal.
-func TestASpoiltRowCostsNothing(t *testing.T) {
+// One of the two files of a record is spoilt while nothing is in escrow: the container is found, with its process or
+// its exit code, and the records are whole again. Seen to fail with records in one file, and, for a flipped byte,
+// without their seal.
+func TestASpoiltRecordCostsNothing(t *testing.T) {
 	n := start(t)
 	n.run(n.request("ends", "sh", "-c", "exit 7"))
 	n.ended("ends")
@@ -68,9 +68,9 @@ func TestASpoiltRowCostsNothing(t *testing.T) {
 	n.delete("ends")
 }
 
-// Both files of a row are spoilt. Whoever holds it in escrow hands the container back; where nobody does, its processes
-// are ended, and are not left running without anybody who knows them. Seen to fail without endLost.
-func TestARowThatIsLost(t *testing.T) {
+// Both files of a record are spoilt. Whoever holds it in escrow hands the container back; where nobody does, its
+// processes are ended, and are not left running without anybody who knows them. Seen to fail without endLost.
+func TestARecordThatIsLost(t *testing.T) {
 	for _, escrow := range []bool{true, false} {
 		name := "without escrow"
 		if escrow {
@@ -111,7 +111,7 @@ func TestARowThatIsLost(t *testing.T) {
 			}
 			n.client = n.connect()
 			if _, err := n.client.Status(n.ctx(), "a"); !errors.Is(err, errdefs.ErrNotFound) {
-				t.Errorf("status of a container without a row: %v", err)
+				t.Errorf("status of a container without a record: %v", err)
 			}
 			n.until("its process has ended", func() bool { return !pidfd.Alive(st.PID, began) })
 			n.until("nothing is left", func() bool {
@@ -122,8 +122,9 @@ func TestARowThatIsLost(t *testing.T) {
 	}
 }
 
-// The compiled seccomp profile of a container that runs is spoilt, or the profile itself, one after the other and together: an exec has the
-// profile that it had before, or does not begin. Seen to fail without the checksum in the row, where an exec began with another filter.
+// The compiled seccomp profile of a container that runs is spoilt, or the profile itself, one after the other and
+// together: an exec has the profile that it had before, or does not begin. Seen to fail without the checksum in the
+// record, where an exec began with another filter.
 func TestASpoiltFilterConfinesNoLess(t *testing.T) {
 	n := start(t)
 	n.setup = keeper.SetupStage // libcontainer compiles profiles itself
