@@ -49,19 +49,23 @@ func TestAFileIsReplacedWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		holds(t, path, content)
+		if err := WriteOrOverwrite(path+"2", []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		holds(t, path+"2", content)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm()&^0o640 != 0 {
 		t.Errorf("%v, %v", info, err)
 	}
-	only(t, dir, "record.json")
+	only(t, dir, "record.json", "record.json2")
 	if err := WriteFile(filepath.Join(dir, "none", "record.json"), nil, 0o600); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("in a directory that is not there: %v", err)
 	}
 }
 
 // TestAFullDiskLeavesTheOldFile: a replacement that finds no room leaves the file as it was and nothing beside it; in
-// place there may be room. It was seen to fail without the removal of what is half written, and where a failed write
-// is renamed all the same.
+// place there may be room. It was seen to fail without the removal of what is half written, where a failed write is
+// renamed all the same, and without the overwriting.
 func TestAFullDiskLeavesTheOldFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", 0, "size=8k"); err != nil {
@@ -87,6 +91,13 @@ func TestAFullDiskLeavesTheOldFile(t *testing.T) {
 		t.Errorf("in place, without room: intact is %t, %v", intact, err)
 	}
 	holds(t, path, "the second")
+	if err := WriteOrOverwrite(path, []byte("the third")); err != nil {
+		t.Errorf("whole or in place: %v", err)
+	}
+	holds(t, path, "the third")
+	if err := WriteOrOverwrite(filepath.Join(dir, "new"), []byte("new")); !Full(err) {
+		t.Errorf("a new file, whole or in place: %v", err)
+	}
 	if _, err := Overwrite(filepath.Join(dir, "new"), make([]byte, 64<<10)); !Full(err) {
 		t.Errorf("a new file without room: %v", err)
 	}

@@ -29,6 +29,18 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return err
 }
 
+// WriteOrOverwrite is WriteFile with permissions for the owner alone. Where the disk has no room for a second file, a file
+// that is there is overwritten in place, so a crash may leave a mixture then (see Overwrite).
+func WriteOrOverwrite(path string, data []byte) error {
+	err := WriteFile(path, data, 0o600)
+	if Full(err) {
+		if _, statErr := os.Lstat(path); statErr == nil {
+			_, err = Overwrite(path, data)
+		}
+	}
+	return err
+}
+
 // Overwrite makes data all that a file holds, in place, in room that the file has or finds on the disk: it may
 // succeed where the disk has no room for a second file. A file that is not there is made, for its owner alone; a
 // symbolic link is not followed. What is longer than the old content is written first: intact says that the file,

@@ -112,9 +112,6 @@ func (r Records) write(id, name string, data []byte) error {
 	return nil
 }
 
-// Full is disk.Full, under the name that older callers use.
-func Full(err error) bool { return disk.Full(err) }
-
 // fill makes a sealed record all that a file holds, with slack if there is room for it. See disk.Overwrite for whole.
 func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
 	for _, spaces := range []int{slack, 0} {
@@ -146,12 +143,6 @@ func replaceInPlace(path, second string, data []byte) error {
 		return err
 	}
 	_, err = fill(path, data, false)
-	return err
-}
-
-// Overwrite is disk.Overwrite for callers that do not ask whether a file that could not be written is as it was.
-func Overwrite(path string, data []byte) error {
-	_, err := disk.Overwrite(path, data)
 	return err
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/disk"
 )
 
 type thing struct{ N int }
@@ -225,7 +227,7 @@ func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	if got, _ := load(); len(got.Name) != seal+120 {
 		t.Errorf("it holds %d letters", len(got.Name))
 	}
-	if err := save(r.Save, 3*page); !Full(err) {
+	if err := save(r.Save, 3*page); !disk.Full(err) {
 		t.Errorf("without room: %v", err)
 	}
 	if got, _ := load(); len(got.Name) != seal+120 {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	api "berth/api/keeper"
+	"berth/internal/disk"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/procfs"
@@ -303,9 +304,12 @@ var (
 
 // startError is an error that the container's configuration causes, nil for others. Exit codes are those of shells.
 func startError(err error) *api.StartError {
+	if disk.Full(err) {
+		return nil
+	}
 	for _, kind := range []error{
 		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists,
-		errdefs.ErrResourceExhausted, unix.ENOSPC, unix.EDQUOT,
+		errdefs.ErrResourceExhausted,
 	} {
 		if errors.Is(err, kind) {
 			return nil

@@ -15,13 +15,12 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/keeper/wholefile"
-
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/singleflight"
 
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -90,9 +89,9 @@ func (f *Store) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) 
 		b, err = state.Seal(b)
 	}
 	if err == nil {
-		err = wholefile.Write(f.path(key, programSuffix), compiled.Bytes())
+		err = disk.WriteOrOverwrite(f.path(key, programSuffix), compiled.Bytes())
 		for _, suffix := range profileFiles {
-			err = errors.Join(err, wholefile.Write(f.path(key, suffix), b))
+			err = errors.Join(err, disk.WriteOrOverwrite(f.path(key, suffix), b))
 		}
 	}
 	if err != nil {
@@ -196,7 +195,7 @@ func (f *Store) Profile(key string) (*configs.Seccomp, error) {
 			continue
 		}
 		if err := errs[1-i]; err != nil {
-			_ = wholefile.Write(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
+			_ = disk.WriteOrOverwrite(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
 		}
 		return p, nil
 	}

@@ -6,9 +6,10 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"berth/internal/disk"
 )
 
 // kinds pairs the errors that callers act on with the codes that they travel as. The first match counts.
@@ -21,8 +22,6 @@ var kinds = []struct {
 	{errdefs.ErrAlreadyExists, codes.AlreadyExists},
 	{errdefs.ErrFailedPrecondition, codes.FailedPrecondition},
 	{errdefs.ErrResourceExhausted, codes.ResourceExhausted},
-	{unix.ENOSPC, codes.ResourceExhausted},
-	{unix.EDQUOT, codes.ResourceExhausted},
 	{errdefs.ErrAborted, codes.Aborted},
 	{errdefs.ErrUnavailable, codes.Unavailable},
 	{errdefs.ErrNotImplemented, codes.Unimplemented},
@@ -37,7 +36,7 @@ func Encode(err error) error {
 		return nil
 	}
 	for _, k := range kinds {
-		if errors.Is(err, k.err) {
+		if errors.Is(err, k.err) || k.code == codes.ResourceExhausted && disk.Full(err) {
 			return status.Error(k.code, err.Error())
 		}
 	}

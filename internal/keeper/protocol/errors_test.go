@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // An error that callers act on is the same kind on both sides. Seen to fail without ErrAborted, which says that a
@@ -20,6 +21,11 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 		err := Decode(Encode(fmt.Errorf("exec e: %w", kind)))
 		if !errors.Is(err, kind) || err.Error() != "exec e: "+kind.Error() {
 			t.Errorf("%v arrives as %v", kind, err)
+		}
+	}
+	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
+		if err := Decode(Encode(fmt.Errorf("log: %w", full))); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("%v arrives as %v", full, err)
 		}
 	}
 	if err := Decode(Encode(nil)); err != nil {

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"berth/internal/keeper/wholefile"
+	"berth/internal/disk"
 	"berth/internal/state"
 )
 
@@ -40,7 +40,7 @@ func (t *Table) Save(r *Container) error {
 		return err
 	}
 	path := t.path(r.ID)
-	if err = wholefile.Write(path, b); err == nil {
+	if err = disk.WriteOrOverwrite(path, b); err == nil {
 		err = saveSpare(strings.TrimSuffix(path, recordSuffix)+recordSpareSuffix, b)
 	}
 	if err != nil {
@@ -52,8 +52,8 @@ func (t *Table) Save(r *Container) error {
 // saveSpare writes a record's second file. On a full disk there is none: one that is older than the first would tell of
 // a start that is over.
 func saveSpare(path string, b []byte) error {
-	err := state.Overwrite(path, b)
-	if state.Full(err) {
+	_, err := disk.Overwrite(path, b)
+	if disk.Full(err) {
 		if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
 			err = nil
 		}

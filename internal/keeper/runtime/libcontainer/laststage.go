@@ -13,13 +13,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
-	"berth/internal/keeper/wholefile"
 )
 
 // Where a container's init process is set up by libcontainer (see plan.Stages.NotStaged), that would compile the
@@ -120,5 +120,5 @@ func (e *Engine) editState(c runtime.Container, edit func(config map[string]json
 		return err
 	}
 	state["config"] = record.JSON(config)
-	return wholefile.Write(path, record.JSON(state))
+	return disk.WriteOrOverwrite(path, record.JSON(state))
 }

@@ -21,6 +21,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/disk"
 	"berth/internal/keeper/cgroupdir"
 	"berth/internal/keeper/console"
 	"berth/internal/keeper/filter"
@@ -31,7 +32,6 @@ import (
 	"berth/internal/keeper/runtime/libcontainer"
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/stage"
-	"berth/internal/keeper/wholefile"
 )
 
 // markFile, in the directory of a container's state, is where its stage says that the program is about to begin. A
@@ -303,7 +303,7 @@ func (e *Engine) saveState(
 		}
 		st.ExternalDescriptors = append(st.ExternalDescriptors, name)
 	}
-	return wholefile.Write(filepath.Join(e.dir.States(), c.ID(), "state.json"), record.JSON(&st))
+	return disk.WriteOrOverwrite(filepath.Join(e.dir.States(), c.ID(), "state.json"), record.JSON(&st))
 }
 
 // Begun: a stage says so itself, but for one that others see: that counts as begun unless it is found waiting.
