@@ -156,7 +156,7 @@ func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
 			return err
 		}
 		defer func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			ctx, cancel := context.WithTimeout(c.ctx, abandonWait)
 			defer cancel()
 			_, _ = conn.api.Unwatch(ctx, &api.WatchRequest{WatchId: id})
 		}()
@@ -232,7 +232,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	out := &ExecResult{PID: int(res.Pid)}
 	if req.Process.Terminal {
 		if out.Console, err = c.console(ctx, req.ContainerID+"/"+req.ExecID); err != nil {
-			_ = c.KillExec(context.WithoutCancel(ctx), req.ContainerID, req.ExecID)
+			c.abandonExec(req.ContainerID, req.ExecID)
 			return nil, err
 		}
 	}
