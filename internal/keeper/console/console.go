@@ -35,14 +35,19 @@ func Receive(sock int) (int, error) {
 	}
 }
 
-// Socket is a pair of which the one end is a starting process's, to send its terminal by.
+// Socket is a pair of sockets of which the one end is a starting process's, to send its terminal by. The zero Socket
+// stands for a process without a terminal.
 type Socket struct {
 	ours   int
-	Theirs *os.File // the end of the process that starts; nil in the zero Socket, which stands for no terminal
+	Theirs *os.File // the end of the process that starts; nil without a terminal
 }
 
-// NewSocket makes a pair of sockets. The caller closes it.
-func NewSocket() (Socket, error) {
+// NewSocket makes the pair for a process that is to have a terminal, and returns the zero Socket for one that is not.
+// The caller closes it.
+func NewSocket(terminal bool) (Socket, error) {
+	if !terminal {
+		return Socket{}, nil
+	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return Socket{}, os.NewSyscallError("socketpair", err)
@@ -50,14 +55,20 @@ func NewSocket() (Socket, error) {
 	return Socket{fds[0], os.NewFile(uintptr(fds[1]), "console")}, nil
 }
 
-// Close closes both ends.
+// Close closes both ends. A terminal that was sent and not taken is closed with them.
 func (c *Socket) Close() {
-	unix.Close(c.ours)
-	c.Theirs.Close()
+	if c.Theirs != nil {
+		unix.Close(c.ours)
+		c.Theirs.Close()
+	}
 }
 
-// Take receives the terminal of a process that has started. Without one the process is killed; the caller reaps it.
+// Take receives the terminal of a process that has started; -1: it is to have none. A process that has sent none is
+// killed, and the caller reaps it.
 func (c *Socket) Take(pid int) (console int, err error) {
+	if c.Theirs == nil {
+		return -1, nil
+	}
 	_ = unix.SetNonblock(c.ours, true) // it has been sent by now
 	if console, err = Receive(c.ours); err != nil {
 		_ = unix.Kill(pid, unix.SIGKILL)

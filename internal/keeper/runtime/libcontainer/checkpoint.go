@@ -2,7 +2,6 @@ package libcontainer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -63,29 +62,20 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 	if err := os.MkdirAll(call.Work, 0o700); err != nil {
 		return err
 	}
-	var terminal *os.File
-	sock := -1
-	if l.Spec.Process.Terminal {
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return os.NewSyscallError("socketpair", err)
-		}
-		sock, terminal = fds[0], os.NewFile(uintptr(fds[1]), "console")
-		defer unix.Close(sock)
-		defer terminal.Close()
+	sock, err := console.NewSocket(l.Terminal())
+	if err != nil {
+		return err
 	}
-	got, err := e.callCRIU(context.Background(), c, call, l.IO, terminal)
+	defer sock.Close()
+	got, err := e.callCRIU(context.Background(), c, call, l.IO, sock.Theirs)
 	if err == nil {
 		res.PID = got.PID
 		if l.Spec.Process.NoNewPrivileges && mayGain(got.PID) {
 			// It could when it was written down, or a CRIU wrote it down that does not look.
 			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w", errdefs.ErrFailedPrecondition)
 		}
-		if sock >= 0 {
-			_ = unix.SetNonblock(sock, true) // it has been sent by now
-			var cerr error
-			res.Console, cerr = console.Receive(sock)
-			err = errors.Join(err, cerr)
+		if err == nil {
+			res.Console, err = sock.Take(res.PID)
 		}
 		if err == nil {
 			err = e.with(c, func(lib *libcontainer.Container) error {

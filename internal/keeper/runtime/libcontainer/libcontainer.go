@@ -228,14 +228,12 @@ func start(
 	}
 	defer nothing.Close()
 	p.Stdin, p.Stdout, p.Stderr = cmp.Or(l.IO.In, nothing), cmp.Or(l.IO.Out, nothing), cmp.Or(l.IO.Err, nothing)
-	var sock console.Socket
-	if l.Terminal() {
-		if sock, err = console.NewSocket(); err != nil {
-			return res, err
-		}
-		defer sock.Close()
-		p.ConsoleSocket = sock.Theirs
+	sock, err := console.NewSocket(l.Terminal())
+	if err != nil {
+		return res, err
 	}
+	defer sock.Close()
+	p.ConsoleSocket = sock.Theirs
 	p.SubCgroupPaths = l.Sub
 	over := endWith(ctx, l.IO.In, l.IO.Out, l.IO.Err, nothing, sock.Theirs)
 	err = lib.Start(p)
@@ -243,18 +241,13 @@ func start(
 	if err != nil {
 		return res, err
 	}
-	pid, err := p.Pid()
-	if err != nil {
+	if res.PID, err = p.Pid(); err != nil {
 		return res, err
 	}
-	res.PID = pid
-	if l.Terminal() {
-		if res.Console, err = sock.Take(pid); err != nil {
-			_, _ = p.Wait()
-			return res, err
-		}
+	if res.Console, err = sock.Take(res.PID); err != nil {
+		_, _ = p.Wait()
 	}
-	return res, nil
+	return res, err
 }
 
 // with calls fn with libcontainer's view of a running container. Calls for one container wait for each other.

@@ -55,7 +55,8 @@ const (
 	bundleVersion = "1.0.2"
 )
 
-// call runs the binary. Its own complaints come from its log, since its standard error may be the container's.
+// call runs the binary. Its own complaints come from its log, since its standard error may be the container's. The end
+// of the context does not end it: a binary that is killed half way leaves what nobody else removes.
 func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.Stdio, args ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), runtimeLimit)
 	defer cancel()
@@ -151,24 +152,30 @@ func lastMessage(path string) string {
 	return last
 }
 
-// console listens where a runtime sends a terminal's master. Both reach the socket through a descriptor of its
-// directory, since the path may not fit a socket's address.
-func (b *Engine) console(c runtime.Container) (path string, receive func() (int, error), done func(), err error) {
+// console listens where a runtime sends a terminal's master, and returns the arguments that tell the runtime so. Both
+// reach the socket through a descriptor of its directory, since the path may not fit a socket's address. Without a
+// terminal there are no arguments, and receive returns -1.
+func (b *Engine) console(
+	c runtime.Container, terminal bool,
+) (args []string, receive func() (int, error), done func(), err error) {
+	if !terminal {
+		return nil, func() (int, error) { return -1, nil }, func() {}, nil
+	}
 	dir, err := os.MkdirTemp(b.dir.Bundle(c.ID()), "console-")
 	if err != nil {
-		return "", nil, nil, err
+		return nil, nil, nil, err
 	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		os.RemoveAll(dir)
-		return "", nil, nil, err
+		return nil, nil, nil, err
 	}
-	path = fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), fd, consoleFile)
+	path := fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), fd, consoleFile)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		unix.Close(fd)
 		os.RemoveAll(dir)
-		return "", nil, nil, err
+		return nil, nil, nil, err
 	}
 	done = func() {
 		l.Close()
@@ -193,7 +200,7 @@ func (b *Engine) console(c runtime.Container) (path string, receive func() (int,
 		})
 		return master, errors.Join(err, rerr)
 	}
-	return path, receive, done, nil
+	return []string{"--console-socket", path}, receive, done, nil
 }
 
 // Start runs create, Register, and start.
@@ -206,32 +213,26 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	}
 	pidFile := filepath.Join(b.dir.Bundle(c.ID()), "pid")
 	args := []string{"create", "--bundle", b.dir.Bundle(c.ID()), "--pid-file", pidFile}
-	var receive func() (int, error)
-	if l.Spec.Process.Terminal {
-		sock, recv, done, err := b.console(c)
-		if err != nil {
-			return err
-		}
-		defer done()
-		receive, args = recv, append(args, "--console-socket", sock)
+	terminal, receive, done, err := b.console(c, l.Terminal())
+	if err != nil {
+		return err
 	}
+	defer done()
+	args = append(append(args, terminal...), c.ID())
 	undo := func(err error) error {
 		if derr := b.Destroy(ctx, c); derr != nil {
 			c.Log().Warn("remove container that did not start", "error", derr)
 		}
 		return err
 	}
-	if err := b.call(ctx, c, l.IO, append(args, c.ID())...); err != nil {
+	if err := b.call(ctx, c, l.IO, args...); err != nil {
 		return undo(err)
 	}
-	var err error
 	if res.PID, err = readPID(pidFile); err != nil {
 		return undo(err)
 	}
-	if receive != nil {
-		if res.Console, err = receive(); err != nil {
-			return undo(err)
-		}
+	if res.Console, err = receive(); err != nil {
+		return undo(err)
 	}
 	if res.Cgroups, err = cgroupdir.OfProcess(res.PID); err != nil {
 		if res.Console >= 0 {
@@ -296,28 +297,22 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 	if err := os.WriteFile(spec, js, 0o600); err != nil {
 		return res, err
 	}
-	var receive func() (int, error)
-	if l.Process.Terminal {
-		sock, recv, done, err := b.console(c)
-		if err != nil {
-			return res, err
-		}
-		defer done()
-		receive, args = recv, append(args, "--console-socket", sock)
+	terminal, receive, done, err := b.console(c, l.Terminal())
+	if err != nil {
+		return res, err
 	}
-	if err := b.call(ctx, c, l.IO, append(args, c.ID())...); err != nil {
+	defer done()
+	args = append(append(args, terminal...), c.ID())
+	if err := b.call(ctx, c, l.IO, args...); err != nil {
 		return res, err
 	}
 	if res.PID, err = readPID(pidFile); err != nil {
 		return res, err
 	}
-	if receive != nil {
-		if res.Console, err = receive(); err != nil {
-			_ = unix.Kill(res.PID, unix.SIGKILL)
-			return res, err
-		}
+	if res.Console, err = receive(); err != nil {
+		_ = unix.Kill(res.PID, unix.SIGKILL)
 	}
-	return res, nil
+	return res, err
 }
 
 // cgroupFlag is how the binary is told to start an exec in a cgroup of its own below the container's: with the v1

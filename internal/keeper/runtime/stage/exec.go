@@ -33,14 +33,11 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 			return err
 		}
 	}
-	res := runtime.Started{Console: -1, Waits: true}
-	var sock console.Socket
-	if p.Terminal {
-		if sock, err = console.NewSocket(); err != nil {
-			return err
-		}
-		defer sock.Close()
+	sock, err := console.NewSocket(p.Terminal)
+	if err != nil {
+		return err
 	}
+	defer sock.Close()
 	f, err := e.enter(ctx, c, proc, t, p, stage.Stdio(l.IO.Files()), sock.Theirs)
 	if errors.Is(err, stage.ErrJoin) {
 		return &runtime.Declined{Reason: err.Error()}
@@ -56,13 +53,12 @@ func (e *Engine) Exec(ctx context.Context, c runtime.Container, l *runtime.Launc
 			f.Kill()
 		}
 	}()
+	res := runtime.Started{Waits: true}
 	if res.PID, err = f.Start(); err != nil {
 		return err
 	}
-	if p.Terminal {
-		if res.Console, err = sock.Take(res.PID); err != nil {
-			return err
-		}
+	if res.Console, err = sock.Take(res.PID); err != nil {
+		return err
 	}
 	f.Disown()
 	if err := l.Register(res); err != nil {

@@ -108,12 +108,10 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	if join.Seen = setup.Seen(); !join.Seen {
 		setup.Mark = s.mark
 	}
-	if proc.Terminal {
-		if s.sock, err = console.NewSocket(); err != nil {
-			return err
-		}
-		defer s.sock.Close()
+	if s.sock, err = console.NewSocket(proc.Terminal); err != nil {
+		return err
 	}
+	defer s.sock.Close()
 	if s.process, err = e.stages.Program.Begin(setup, proc, stage.Stdio(l.IO.Files()), s.sock.Theirs); err != nil {
 		return err
 	}
