@@ -14,8 +14,10 @@ import (
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/ocispec"
+	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/pod/storage"
@@ -72,7 +74,7 @@ type creation struct {
 	quotaID quota.ID
 
 	img       *model.Image
-	restoring *restoring // nil: the container is not made from a checkpoint
+	restoring *checkpoints.Restoring // nil: the container is not made from a checkpoint
 
 	container *container
 	release   func() // lets others have the container; nil: it is not registered
@@ -158,7 +160,7 @@ func (cr *creation) steps() []steps.Step {
 // findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer
 // it holds.
 func (cr *creation) findImage(ctx context.Context) (err error) {
-	if cr.img, cr.restoring, err = cr.m.checkpoints.checkpointOf(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
+	if cr.img, cr.restoring, err = cr.m.checkpoints.Find(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
 		return err
 	}
 	return cr.m.restorable(cr.restoring, &cr.pod, cr.handler)
@@ -179,7 +181,7 @@ func (cr *creation) register(context.Context) error {
 	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), storage.DeclaredVolumes(cr.img)
 	r.Cgroup = m.cgroups.Dir(cr.pod.CgroupParent, cr.id)
 	if cr.restoring != nil {
-		cr.restoring.Dir = filepath.Join(m.containers.Path(cr.id), restoreDir)
+		cr.restoring.Dir = m.checkpoints.RestoreDir(cr.id)
 		r.Restored = &cr.restoring.Restored
 	}
 	op, release := operation.Taken()
@@ -221,7 +223,11 @@ func (cr *creation) unpackCheckpoint(ctx context.Context) error {
 	if cr.restoring == nil {
 		return nil
 	}
-	return cr.m.checkpoints.unpackCheckpoint(ctx, cr.container, cr.restoring)
+	hostname, err := parts.Hostname(cr.pod.Config)
+	if err != nil {
+		return err
+	}
+	return cr.m.checkpoints.Unpack(ctx, cr.id, hostname, cr.restoring)
 }
 
 func (cr *creation) mountRoot(ctx context.Context) (err error) {
@@ -266,7 +272,7 @@ func (cr *creation) allocateDevices(ctx context.Context) (err error) {
 func (cr *creation) buildSpec(ctx context.Context) error {
 	built := *cr.cfg
 	if cr.restoring != nil {
-		built = *cr.restoring.asWritten(cr.cfg)
+		built = *cr.restoring.AsWritten(cr.cfg)
 	}
 	built.Mounts = cr.mounts
 	in, err := cr.specInput(&built)
@@ -277,7 +283,7 @@ func (cr *creation) buildSpec(ctx context.Context) error {
 		return err
 	}
 	if cr.restoring != nil {
-		if err := cr.restoring.fit(cr.cfg, cr.out); err != nil {
+		if err := cr.restoring.Fit(cr.cfg, cr.out); err != nil {
 			return err
 		}
 	}
@@ -399,4 +405,17 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 	}
 	// The pod was run with a PID namespace for each container.
 	return ocispec.Fresh, nil
+}
+
+// restorable tells whether a pod can have a container from a checkpoint.
+func (m *Manager) restorable(re *checkpoints.Restoring, pod *record.Sandbox, handler Handler) error {
+	switch {
+	case handler.RuntimePath != "":
+		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
+			re.Source, handler.Name, handler.RuntimePath, errdefs.ErrFailedPrecondition)
+	case pod.Config.UserNamespace() != nil:
+		return fmt.Errorf("restore %s: the pod has a user namespace, and CRIU does not join one: %w",
+			re.Source, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"berth/internal/checkpoint"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -67,10 +68,10 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	restore := ""
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
-		if err := m.goOnWithLog(&r); err != nil {
+		if err := checkpoints.ContinueLog(&r); err != nil {
 			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.id), "error", err)
 		}
-		defer m.checkpoints.dropCheckpoint(c)
+		defer m.checkpoints.Drop(c.id)
 	}
 	if err := m.devices.prepare(ctx, c); err != nil {
 		m.teardown.startFailed(ctx, c, err)

@@ -21,6 +21,7 @@ import (
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
+	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
@@ -141,7 +142,7 @@ type Manager struct {
 	parts       *parts.Maker
 	storage     *storage.Store
 	devices     *devices
-	checkpoints *checkpoints
+	checkpoints *checkpoints.Checkpointer
 	readings    *readings
 	teardown    *teardown
 	watch       *watch
@@ -233,7 +234,10 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.storage = &storage.Store{
 		Dirs: dirs, Images: cfg.Images, Rootfs: cfg.Rootfs, Quotas: quotas, Volumes: volumes, Names: m.index.containerNames,
 	}
-	m.checkpoints = &checkpoints{containers: m.containers, cfg: &m.cfg, log: cfg.Log}
+	m.checkpoints = &checkpoints.Checkpointer{
+		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,
+		RestoreImages: cfg.RestoreImages, MaxBytes: cfg.CheckpointBytes, Log: cfg.Log,
+	}
 	m.teardown = &teardown{
 		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs, events: m.events, dirs: dirs,
 		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices, sampler: sampler, log: cfg.Log,

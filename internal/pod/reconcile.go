@@ -262,10 +262,10 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *contain
 	r := c.Record()
 	if r.CheckpointTemp != "" {
 		rc.clean("let a container go on after a checkpoint that was cut off", c.id, rc.m.cfg.Keeper.EndCheckpoint(removals, c.id))
-		rc.clean("remove what is left of a checkpoint", c.id, rc.m.checkpoints.cleanCheckpoint(c))
+		rc.clean("remove what is left of a checkpoint", c.id, rc.m.checkpoints.Clean(c.ContainerEntry))
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
-		rc.m.checkpoints.dropCheckpoint(c)
+		rc.m.checkpoints.Drop(c.id)
 	}
 	switch r.Phase {
 	case record.ContainerCreating, record.ContainerRemoving:

@@ -157,7 +157,7 @@ func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
 // CVE-2024-3056 (podman): containers of a pod that share IPC, and are started again and again, left more in shared memory each time than any
 // of them may have.
 //
-// Seen to fail with the size left out of the mount of a pod's /dev/shm, in pod/sandbox_files.go.
+// Seen to fail with the size left out of the mount of a pod's /dev/shm, in pod/parts/files.go.
 func TestCVE_2024_3056_SharedMemoryGrowsWithEachRestart(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		p := s.pod(t, n)

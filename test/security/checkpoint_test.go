@@ -204,7 +204,7 @@ func TestCVE_2026_119101_ARestoreMountsTheHost(t *testing.T) {
 // are what an admission looks at. CVE-2026-53492 (containerd) is the same with devices, by annotations of CDI; CVE-2026-95837
 // (containerd), CVE-2026-92574 (CRI-O) and CVE-2026-94603 (podman) with capabilities, users, and filters of system calls.
 //
-// Seen to fail with the comparison of a restored specification taken out of fit in pod/container_restore.go.
+// Seen to fail with the comparison of a restored specification taken out of Fit in pod/checkpoints/restore.go.
 func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Shared(t)
@@ -295,7 +295,7 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 // place, so that `kubectl logs` showed any file of the host.
 //
 // The node of this test restores images, so that the checkpoint is whatever its author has made. Seen to fail with plain taken out
-// of checkpoint.ReadDir, and with links followed in copyFile of pod/container_restore.go.
+// of checkpoint.ReadDir, and with links followed in copyFile of pod/checkpoints/restore.go.
 func TestCVE_2026_53489_TheLogOfACheckpointIsALink(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\nrestore_images = true\n", criu())})
@@ -337,7 +337,7 @@ func TestCVE_2026_53489_TheLogOfACheckpointIsALink(t *testing.T) {
 // tagged with a name of its choice: other pods of the node ran the attacker's image under that name.
 //
 // Berth neither pulls nor tags for a restore. Seen to fail with the image that config.dump names tagged in checkpointOf of
-// pod/container_restore.go.
+// pod/checkpoints/restore.go.
 func TestCVE_2026_50195_ACheckpointTagsAnImage(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Shared(t)

@@ -394,7 +394,7 @@ func isKernels(t *testing.T, pid int, name string) {
 // profile of AppArmor was written to a file of the image in place of the kernel's.
 //
 // Seen to fail with the refusal of mounts on and in /proc taken out of mountOperations in server/setup.go and of check_target in
-// stage/setup.c, and with proc no longer left out of imageVolumes in pod/container_volumes.go.
+// stage/setup.c, and with proc no longer left out of OwnVolumes in pod/storage/volumes.go.
 func TestCVE_2019_16884_AVolumeCoversProc(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		dir := openDir(t, "self/attr", "sys/kernel")
@@ -614,7 +614,7 @@ func TestCVE_2026_115521_AReadOnlyRootIsNot(t *testing.T) {
 // CVE-2022-23648 (containerd): the content of a volume that an image declares was copied from a path that the image could lead out
 // of itself, so that files of the host came into the container.
 //
-// Seen to fail with filepath.Join in place of securejoin in content of pod/container_volumes.go.
+// Seen to fail with filepath.Join in place of securejoin in content of pod/storage/volumes.go.
 func TestCVE_2022_23648_AVolumeOfTheImageHoldsTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)

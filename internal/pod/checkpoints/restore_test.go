@@ -1,4 +1,4 @@
-package pod
+package checkpoints
 
 import (
 	"encoding/json"
@@ -18,21 +18,21 @@ import (
 	"berth/internal/ocispec"
 )
 
-// Processes of a checkpoint go on as who they were, and execs are it too: an ID that means "no change" to the kernel would be
-// root's. Seen to fail without the check in fit.
+// Processes of a checkpoint go on as who they were, and execs are it too: an ID that means "no change" to the kernel
+// would be root's. Seen to fail without the check in fit.
 func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
 	for _, user := range []specs.User{{UID: 1<<32 - 1}, {GID: 1<<32 - 1}, {AdditionalGids: []uint32{5, 1 << 31}}} {
 		old := &specs.Spec{Process: &specs.Process{User: user}, Linux: &specs.Linux{}, Root: &specs.Root{}}
-		re := &restoring{info: &checkpoint.Info{Spec: old, Streams: []string{"/dev/null", "", ""}}}
+		re := &Restoring{info: &checkpoint.Info{Spec: old, Streams: []string{"/dev/null", "", ""}}}
 		out := &ocispec.Output{Spec: &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}, Root: &specs.Root{}}}
-		if err := re.fit(&model.ContainerConfig{}, out); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
+		if err := re.Fit(&model.ContainerConfig{}, out); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
 			t.Errorf("%+v: %v", user, err)
 		}
 	}
 }
 
-// FuzzDeletedFiles: whatever names a checkpoint says are deleted, and whatever links its files are, nothing outside of the
-// writable layer changes, and in it there are only more directories and whiteouts.
+// FuzzDeletedFiles: whatever names a checkpoint says are deleted, and whatever links its files are, nothing outside of
+// the writable layer changes, and in it there are only more directories and whiteouts.
 func FuzzDeletedFiles(f *testing.F) {
 	if os.Geteuid() != 0 {
 		f.Skip("needs root: whiteouts are devices")

@@ -1,10 +1,9 @@
-package pod
+package checkpoints
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -19,36 +18,38 @@ import (
 	"berth/internal/checkpoint"
 	"berth/internal/model"
 	"berth/internal/ocispec"
-	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
 )
 
-// restoreDir is where an archive is unpacked to until its container starts, in the container's directory.
-const restoreDir = "restore"
+// RestoreDir is where a checkpoint is unpacked to until the container that is made from it starts.
+func (k *Checkpointer) RestoreDir(id string) string {
+	return filepath.Join(k.Containers.Path(id), "restore")
+}
 
-// restoring is a container that is being created from a checkpoint.
-type restoring struct {
+// Restoring is a container that is being created from a checkpoint.
+type Restoring struct {
 	record.Restored
 	layer string // of an image: the directory that has it
 	info  *checkpoint.Info
 }
 
-// checkpointOf finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
+// Find finds out whether the image that a container names is a checkpoint: an archive's path, or an image that was
 // made from one. It returns the image of the container's root file system, and the checkpoint, nil if there is none.
-func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConfig, holder string) (*model.Image, *restoring, error) {
+func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
+	holder string) (*model.Image, *Restoring, error) {
 	const field = model.FieldContainerImage
 	name := cfg.Image.Image
-	re := &restoring{Restored: record.Restored{Source: name}}
+	re := &Restoring{Restored: record.Restored{Source: name}}
 	var err error
 	if filepath.IsAbs(name) {
-		re.info, err = checkpoint.ReadArchive(ctx, k.cfg.Jail, filepath.Clean(name))
+		re.info, err = checkpoint.ReadArchive(ctx, k.Jail, filepath.Clean(name))
 	} else {
 		var img *model.Image
-		if img, err = k.cfg.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
+		if img, err = k.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
 			return img, nil, err
 		}
-		if !k.cfg.RestoreImages {
+		if !k.RestoreImages {
 			return nil, nil, field.Wrong(fmt.Errorf("%s is a checkpoint, and those in images are not restored on this node, since CRIU "+
 				"does as root what they say (checkpoint.restore_images): %w", name, errdefs.ErrFailedPrecondition))
 		}
@@ -64,7 +65,7 @@ func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConf
 		if name == "" || slices.Contains(tried, name) {
 			continue
 		}
-		img, err := k.cfg.Images.Get(ctx, name)
+		img, err := k.Images.Get(ctx, name)
 		if err == nil {
 			re.Image = img.ID
 			if len(img.RepoTags) > 0 {
@@ -81,22 +82,9 @@ func (k *checkpoints) checkpointOf(ctx context.Context, cfg *model.ContainerConf
 		name, strings.Join(tried, " or "), errdefs.ErrNotFound))
 }
 
-// restorable tells whether a pod can have a container from a checkpoint.
-func (m *Manager) restorable(re *restoring, pod *record.Sandbox, handler Handler) error {
-	switch {
-	case handler.RuntimePath != "":
-		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
-			re.Source, handler.Name, handler.RuntimePath, errdefs.ErrFailedPrecondition)
-	case pod.Config.UserNamespace() != nil:
-		return fmt.Errorf("restore %s: the pod has a user namespace, and CRIU does not join one: %w",
-			re.Source, errdefs.ErrFailedPrecondition)
-	}
-	return nil
-}
-
 // checkpointLayer finds the layer of an image that is a checkpoint, and holds it.
-func (k *checkpoints) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
-	layers, err := k.cfg.Images.Hold(img.ID, holder)
+func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
+	layers, err := k.Images.Hold(img.ID, holder)
 	if err != nil {
 		return "", nil, err
 	}
@@ -110,27 +98,22 @@ func (k *checkpoints) checkpointLayer(img *model.Image, holder string) (string, 
 		img.ID, checkpoint.ConfigFile, errdefs.ErrInvalidArgument)
 }
 
-// unpackCheckpoint puts a checkpoint into a container's directory: CRIU's images, and the writable layer, before the root file
+// Unpack puts a checkpoint into a container's directory: CRIU's images, and the writable layer, before the root file
 // system is mounted.
-func (k *checkpoints) unpackCheckpoint(ctx context.Context, c *container, re *restoring) error {
+func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Restoring) error {
 	var err error
 	if re.CheckpointImage == "" {
-		err = checkpoint.Unpack(ctx, k.cfg.Jail, filepath.Clean(re.Source), re.Dir, k.cfg.CheckpointBytes)
+		err = checkpoint.Unpack(ctx, k.Jail, filepath.Clean(re.Source), re.Dir, k.MaxBytes)
 	} else {
 		err = checkpoint.Link(re.layer, re.Dir)
 	}
 	if err != nil {
 		return err
 	}
-	pod := c.sandbox.Record()
-	name, err := parts.Hostname(pod.Config)
-	if err != nil {
+	if err := checkpoint.SetHostname(re.Dir, hostname); err != nil {
 		return err
 	}
-	if err := checkpoint.SetHostname(re.Dir, name); err != nil {
-		return err
-	}
-	upper := rootfs.Upper(k.containers.Path(c.id))
+	upper := rootfs.Upper(k.Containers.Path(id))
 	if err := os.MkdirAll(upper, 0o755); err != nil {
 		return err
 	}
@@ -141,14 +124,15 @@ func (k *checkpoints) unpackCheckpoint(ctx context.Context, c *container, re *re
 		return err
 	default:
 		defer diff.Close()
-		if err := k.cfg.Images.UnpackTar(ctx, upper, diff); err != nil {
+		if err := k.Images.UnpackTar(ctx, upper, diff); err != nil {
 			return fmt.Errorf("%s: %w", checkpoint.DiffFile, err)
 		}
 	}
 	return deleteFiles(upper, re.Dir)
 }
 
-// deleteFiles deletes from a root file system what the checkpoint says, for archives of runtimes that know no whiteouts.
+// deleteFiles deletes from a root file system what the checkpoint says, for archives of runtimes that know no
+// whiteouts.
 func deleteFiles(upper, dir string) error {
 	deleted, err := checkpoint.ReadDeleted(dir)
 	if err != nil || len(deleted) == 0 {
@@ -184,17 +168,17 @@ func deleteFiles(upper, dir string) error {
 	return nil
 }
 
-// asWritten makes the configuration of a container fit its checkpoint where it says nothing: the command is that of the
+// AsWritten makes the configuration of a container fit its checkpoint where it says nothing: the command is that of the
 // process that goes on.
-func (re *restoring) asWritten(cfg *model.ContainerConfig) *model.ContainerConfig {
+func (re *Restoring) AsWritten(cfg *model.ContainerConfig) *model.ContainerConfig {
 	out := *cfg
 	out.Command, out.Args = re.info.Spec.Process.Args, nil
 	return &out
 }
 
-// fit makes the specification that of the processes as they were written down. What a request asks for and they do not have
-// cannot be given to them, and they must not bring more rights than it gives: both are refused.
-func (re *restoring) fit(cfg *model.ContainerConfig, out *ocispec.Output) error {
+// Fit makes the specification that of the processes as they were written down. What a request asks for and they do not
+// have cannot be given to them, and they must not bring more rights than it gives: both are refused.
+func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error {
 	old, spec := re.info.Spec, out.Spec
 	differ := func(what string, is, was any) error {
 		return fmt.Errorf("the checkpoint %s has %s %v, and the request %v: a restored process cannot change it: %w",
@@ -288,8 +272,8 @@ func moreCapabilities(spec, old *specs.Spec) []string {
 	return slices.DeleteFunc(sorted(has), func(c string) bool { return slices.Contains(may, c) })
 }
 
-// goOnWithLog lets the log of a restored container begin with that of the one that was written down.
-func (m *Manager) goOnWithLog(r *record.Container) error {
+// ContinueLog lets the log of a restored container begin with that of the one that was written down.
+func ContinueLog(r *record.Container) error {
 	if r.LogPath == "" {
 		return nil
 	}
@@ -303,26 +287,9 @@ func (m *Manager) goOnWithLog(r *record.Container) error {
 	return err
 }
 
-// dropCheckpoint ends the need for a checkpoint whose container runs, or will not.
-func (k *checkpoints) dropCheckpoint(c *container) {
-	if err := os.RemoveAll(filepath.Join(k.containers.Path(c.id), restoreDir)); err != nil {
-		k.log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(c.id), "error", err)
+// Drop ends the need for a checkpoint whose container runs, or will not.
+func (k *Checkpointer) Drop(id string) {
+	if err := os.RemoveAll(k.RestoreDir(id)); err != nil {
+		k.Log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(id), "error", err)
 	}
-}
-
-func copyFile(from, to string, mode fs.FileMode) error {
-	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s is no regular file", from))
-	}
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }

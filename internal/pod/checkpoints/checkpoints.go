@@ -1,0 +1,181 @@
+// Package checkpoints writes containers down and makes containers from what was written. It owns what lies on disk
+// meanwhile: the parts of an archive that is being put together, and a checkpoint that is unpacked until its container
+// starts. The format of an archive is package checkpoint's.
+package checkpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"berth/internal/checkpoint"
+	"berth/internal/image"
+	"berth/internal/jail"
+	keeper "berth/internal/keeper/client"
+	"berth/internal/model"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
+	"berth/internal/rootfs"
+)
+
+// Checkpointer makes and reads checkpoints of containers. The caller of its methods holds the container's lock.
+type Checkpointer struct {
+	Containers *record.Containers
+	Keeper     Keeper
+	Images     Images
+	CRIU       string     // the program; empty: the one in PATH
+	Jail       *jail.Jail // in which archives are read
+	// RestoreImages says that images which are checkpoints are restored, and not archives alone.
+	RestoreImages bool
+	MaxBytes      uint64 // to which an archive is unpacked
+	Log           *slog.Logger
+}
+
+// Keeper is what a Checkpointer asks of the keeper.
+type Keeper interface {
+	// Checkpoint writes the processes of a container down, which stand still until thaw is called.
+	Checkpoint(context.Context, *keeper.CheckpointRequest) (thaw func(context.Context) error, err error)
+}
+
+// Images is what a Checkpointer asks of the image store.
+type Images interface {
+	Get(ctx context.Context, refOrID string) (*model.Image, error)
+	Hold(imageID, holder string) (*image.Layers, error)
+	UnpackTar(ctx context.Context, dir string, r io.Reader) error
+}
+
+// checkpointDir is where a checkpoint of a container is put together, in the container's directory.
+const checkpointDir = "checkpoint"
+
+// CheckLocation refuses a path at which no archive can be put: it is not absolute, has no directory, or is there and is
+// no regular file. The error is errdefs.ErrInvalidArgument.
+func CheckLocation(location string) error {
+	if !filepath.IsAbs(location) {
+		return fmt.Errorf("location %q is not an absolute path: %w", location, errdefs.ErrInvalidArgument)
+	}
+	if st, err := os.Stat(filepath.Dir(location)); err != nil || !st.IsDir() {
+		return fmt.Errorf("location %s: there is no such directory: %w", location, errdefs.ErrInvalidArgument)
+	}
+	st, err := os.Lstat(location)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("location: %w: %w", err, errdefs.ErrInvalidArgument)
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("location %s is there and no regular file: %w", location, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Archive puts a checkpoint of a container together and writes its archive to a file, which is not there yet. The
+// container stands still meanwhile, but for the time in which the archive is written. loadSpec reads its specification.
+func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r *record.Container, file string,
+	loadSpec func() (*specs.Spec, error)) error {
+	dir := filepath.Join(k.Containers.Path(c.ID()), checkpointDir)
+	begin := time.Now()
+	deadline, _ := ctx.Deadline()
+	thaw, err := k.Keeper.Checkpoint(ctx, &keeper.CheckpointRequest{
+		ID: c.ID(), Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline), CRIU: k.CRIU,
+	})
+	if err != nil {
+		return err
+	}
+	// What is on disk has to be what the processes have in mind, so they stand still until it is copied.
+	deleted, err := k.copyFiles(ctx, c, r, dir)
+	end, cancel := steps.Undoing(ctx)
+	defer cancel()
+	if err = errors.Join(err, thaw(end)); err != nil {
+		return err
+	}
+	k.Log.Info("a container was written down", "container", record.ShortID(c.ID()), "stood_still", time.Since(begin))
+	spec, err := loadSpec()
+	if err != nil {
+		return err
+	}
+	if err := describe(r, spec, dir, deleted); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("location: %w", err)
+	}
+	return errors.Join(checkpoint.Write(ctx, f, dir), f.Close())
+}
+
+// copyFiles copies what the container has written to its root file system, and its log. deleted is what it has removed
+// there.
+func (k *Checkpointer) copyFiles(ctx context.Context, c *record.ContainerEntry, r *record.Container,
+	dir string) (deleted []string, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, checkpoint.DiffFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	deleted, err = rootfs.WriteDiff(ctx, f, k.Containers.Path(c.ID()))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if r.LogPath == "" {
+		return deleted, nil
+	}
+	return deleted, copyFile(r.LogPath, filepath.Join(dir, checkpoint.LogFile), 0o600)
+}
+
+// describe writes who the container is.
+func describe(r *record.Container, spec *specs.Spec, dir string, deleted []string) error {
+	config := &checkpoint.Config{
+		ID: r.ID, Name: r.Config.Metadata.Name,
+		RootfsImage: r.Config.Image.Image, RootfsImageName: r.Config.Image.Image, RootfsImageRef: r.ImageRef,
+		OCIRuntime: "runc", CreatedTime: r.CreatedAt, CheckpointedAt: time.Now(),
+	}
+	if r.Restored != nil {
+		config.Restored, config.RestoredAt = true, r.Restored.At
+		config.RootfsImage, config.RootfsImageName = r.Restored.Image, r.Restored.Image
+	}
+	return checkpoint.WriteMetadata(dir, config, spec, deleted)
+}
+
+// Clean removes what a checkpoint leaves beside its archive. It is idempotent.
+func (k *Checkpointer) Clean(c *record.ContainerEntry) error {
+	r := c.Record()
+	if r.CheckpointTemp == "" {
+		return nil
+	}
+	err := os.RemoveAll(filepath.Join(k.Containers.Path(c.ID()), checkpointDir))
+	if rerr := os.Remove(r.CheckpointTemp); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	if err != nil {
+		return err
+	}
+	return c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = "" })
+}
+
+// copyFile copies a regular file. What leads elsewhere or waits for a reader is refused: containers write to the
+// places.
+func copyFile(from, to string, mode fs.FileMode) error {
+	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s is no regular file", from))
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}

@@ -1,0 +1,145 @@
+package checkpoints
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/checkpoint"
+	"berth/internal/image"
+	"berth/internal/model"
+	"berth/internal/pod/record"
+)
+
+// oneImage is an image store with one image.
+type oneImage struct {
+	model.Image
+	held bool
+}
+
+func (s *oneImage) Get(context.Context, string) (*model.Image, error) { return &s.Image, nil }
+
+func (s *oneImage) Hold(string, string) (*image.Layers, error) {
+	s.held = true
+	return &image.Layers{}, nil
+}
+
+func (s *oneImage) UnpackTar(context.Context, string, io.Reader) error { return nil }
+
+func newCheckpointer(t *testing.T) *Checkpointer {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	return &Checkpointer{Containers: record.NewContainers(t.TempDir(), log), Log: log}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnArchiveGoesToAFreePathInADirectory(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "old.tar"), "")
+	if err := os.Symlink("old.tar", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, good := range []string{filepath.Join(dir, "new.tar"), filepath.Join(dir, "old.tar")} {
+		if err := CheckLocation(good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"new.tar", filepath.Join(dir, "none/new.tar"), dir, filepath.Join(dir, "link")} {
+		if err := CheckLocation(bad); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// TestAnImageThatIsACheckpointIsRestoredWhereTheNodeAllowsIt alone, since CRIU does as root what it says.
+func TestAnImageThatIsACheckpointIsRestoredWhereTheNodeAllowsIt(t *testing.T) {
+	cfg := &model.ContainerConfig{Image: model.ImageSpec{Image: "web:1"}}
+	images := &oneImage{Image: model.Image{ID: "sha256:1"}}
+	k := newCheckpointer(t)
+	k.Images = images
+	if img, re, err := k.Find(t.Context(), cfg, "c"); err != nil || re != nil || img.ID != "sha256:1" || images.held {
+		t.Errorf("any other image: %v, %v, held %v: %v", img, re, images.held, err)
+	}
+	images.Checkpoint = "web"
+	var field *model.FieldError
+	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsFailedPrecondition(err) || !errors.As(err, &field) || images.held {
+		t.Errorf("a checkpoint, held %v: %v", images.held, err)
+	}
+	k.RestoreImages = true
+	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsInvalidArgument(err) || !images.held {
+		t.Errorf("one without the layer that it should have, held %v: %v", images.held, err)
+	}
+}
+
+// TestTheLogOfARestoredContainerBeginsWithTheOldOne, unless it has begun, and never through a link.
+func TestTheLogOfARestoredContainerBeginsWithTheOldOne(t *testing.T) {
+	dir := t.TempDir()
+	log := filepath.Join(dir, "0.log")
+	r := &record.Container{LogPath: log, Restored: &record.Restored{Dir: filepath.Join(dir, "restore")}}
+	if err := ContinueLog(r); err != nil {
+		t.Errorf("a checkpoint without a log: %v", err)
+	}
+	old := filepath.Join(dir, "restore", checkpoint.LogFile)
+	write(t, old, "before\n")
+	for _, now := range []string{"", "begun\n"} {
+		write(t, log, now)
+		if err := ContinueLog(r); err != nil {
+			t.Fatal(err)
+		}
+		want := now
+		if now == "" {
+			want = "before\n"
+		}
+		if got, err := os.ReadFile(log); err != nil || string(got) != want {
+			t.Errorf("the log is %q and not %q (%v)", got, want, err)
+		}
+	}
+	secret := filepath.Join(dir, "secret")
+	write(t, secret, "secret")
+	if err := errors.Join(os.Remove(old), os.Symlink(secret, old), os.Remove(log)); err != nil {
+		t.Fatal(err)
+	}
+	if err := ContinueLog(r); err == nil {
+		t.Error("a log that is a link was copied")
+	}
+}
+
+// TestWhatACheckpointLeavesIsRemoved by what its container's record says, and once.
+func TestWhatACheckpointLeavesIsRemoved(t *testing.T) {
+	k := newCheckpointer(t)
+	temp := filepath.Join(t.TempDir(), ".berth-checkpoint-1")
+	c := k.Containers.New("c", record.Container{
+		ID: "c", Phase: record.ContainerRunning, Config: &model.ContainerConfig{}, CheckpointTemp: temp,
+	})
+	parts := filepath.Join(k.Containers.Path("c"), checkpointDir, "images")
+	write(t, filepath.Join(parts, "pages-1.img"), "")
+	write(t, temp, "")
+	for range 2 {
+		if err := k.Clean(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{parts, temp} {
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s is there: %v", path, err)
+		}
+	}
+	if left := c.Record().CheckpointTemp; left != "" {
+		t.Errorf("on record is still %s", left)
+	}
+}
