@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"sync"
 
 	"github.com/containerd/errdefs"
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/pod/record"
+	"berth/internal/pod/stdio"
 	"berth/internal/pod/steps"
 )
 
@@ -40,18 +39,18 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		ContainerID: c.id, AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
 		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.Attach(),
 	}
-	var out outputs
-	defer out.close()
-	if err := out.request(req, &opts, r.Config.TTY); err != nil {
+	var out stdio.Outputs
+	defer out.Close()
+	if err := out.Request(req, &opts, r.Config.TTY); err != nil {
 		return attachErr(err)
 	}
 	err = m.cfg.Keeper.Attach(ctx, req)
-	out.closeTheirs()
+	out.CloseTheirs()
 	if err != nil {
 		return attachErr(err)
 	}
 	defer func() {
-		detachErr := m.detach(ctx, c, req.AttachID, len(out.ours) > 0)
+		detachErr := m.detach(ctx, c, req.AttachID, out.Any())
 		switch {
 		case detachErr == nil:
 		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
@@ -60,11 +59,11 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 			m.log.Debug("detach", "container", record.ShortID(c.id), "error", detachErr)
 		}
 	}()
-	out.start()
+	out.Start()
 	done := make(chan struct{})
 	defer close(done)
 	if input != nil && input.Terminal {
-		go resize(input.File, opts.Resize, done)
+		go stdio.Resize(input.File, opts.Resize, done)
 	}
 	inputDone := make(chan struct{})
 	if opts.Stdin != nil && input != nil {
@@ -83,8 +82,8 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	}
 	// Whoever wants output stays for all of it; whoever brings input alone stays until that ends.
 	var stdinEnded, outputEnded <-chan struct{}
-	if len(out.ours) > 0 {
-		outputEnded = out.ended()
+	if out.Any() {
+		outputEnded = out.Ended()
 	} else {
 		stdinEnded = inputDone
 	}
@@ -132,65 +131,6 @@ func (m *Manager) detach(ctx context.Context, c *container, attachID string, out
 	}
 	// The output ended with that keeper, and not with the container.
 	return fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable)
-}
-
-// outputs are the pipes by which an attached client gets a container's output.
-type outputs struct {
-	ours, theirs []*os.File // the ends that are read here, and those that the keeper gets
-	to           []io.Writer
-	copies       sync.WaitGroup
-}
-
-// request opens the pipes that a client wants. A terminal has one output for both streams.
-func (o *outputs) request(req *keeper.AttachRequest, opts *AttachOptions, terminal bool) (err error) {
-	if req.Stdout, err = o.open(opts.Stdout); err != nil || terminal {
-		return err
-	}
-	req.Stderr, err = o.open(opts.Stderr)
-	return err
-}
-
-// open makes a pipe whose content goes to dst once start is called, and returns the keeper's end. Nobody wants what
-// goes to nil: it gets no pipe.
-func (o *outputs) open(dst io.Writer) (*os.File, error) {
-	if dst == nil {
-		return nil, nil
-	}
-	pr, pw, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	o.ours, o.theirs, o.to = append(o.ours, pr), append(o.theirs, pw), append(o.to, dst)
-	return pw, nil
-}
-
-// start copies in the background, until the keeper or close closes the pipes.
-func (o *outputs) start() {
-	for i, pr := range o.ours {
-		o.copies.Go(func() { _, _ = io.Copy(o.to[i], pr) })
-	}
-}
-
-// ended is closed once all that the keeper has written is copied.
-func (o *outputs) ended() <-chan struct{} {
-	all := make(chan struct{})
-	go func() { o.copies.Wait(); close(all) }()
-	return all
-}
-
-// closeTheirs closes the keeper's ends, which it has by then.
-func (o *outputs) closeTheirs() {
-	for _, f := range o.theirs {
-		f.Close()
-	}
-	o.theirs = nil
-}
-
-func (o *outputs) close() {
-	o.closeTheirs()
-	for _, f := range o.ours {
-		f.Close()
-	}
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.

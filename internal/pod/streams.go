@@ -2,12 +2,12 @@ package pod
 
 import (
 	"io"
+
+	"berth/internal/pod/stdio"
 )
 
 // TermSize is the size of a terminal in characters.
-type TermSize struct {
-	Width, Height uint16
-}
+type TermSize = stdio.Size
 
 // ExecOptions is a command to run in a container, with its streams. A nil stream is not wanted. With TTY, output comes
 // on Stdout alone and Resize, where it is not nil, changes the terminal's size.
@@ -21,10 +21,4 @@ type ExecOptions struct {
 }
 
 // AttachOptions are the streams that are joined to a running container's own.
-type AttachOptions struct {
-	TTY    bool
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
-	Resize <-chan TermSize
-}
+type AttachOptions = stdio.Client

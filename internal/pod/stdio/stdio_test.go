@@ -1,0 +1,185 @@
+package stdio
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	keeper "berth/internal/keeper/client"
+)
+
+// sharedBuffer may be written and read at once.
+type sharedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *sharedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *sharedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// dup is a second descriptor of a pipe, as the keeper gets one.
+func dup(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
+// TestAnExecIsReadToItsEnd: what its process has written before it ended is copied, each stream to its own.
+func TestAnExecIsReadToItsEnd(t *testing.T) {
+	var out, errOut sharedBuffer
+	client := &Client{Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errOut}
+	var req keeper.ExecRequest
+	var e Exec
+	defer e.Close()
+	if err := e.Open(client, &req); err != nil {
+		t.Fatal(err)
+	}
+	stdin, stdout, stderr := dup(t, req.Stdin), dup(t, req.Stdout), dup(t, req.Stderr)
+	e.CloseTheirs()
+	done := make(chan struct{})
+	e.Start(client, nil, done)
+	if got, err := io.ReadAll(stdin); err != nil || string(got) != "input" {
+		t.Errorf("the process has read %q (%v)", got, err)
+	}
+	for f, text := range map[*os.File]string{stdout: "out", stderr: "err"} {
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	e.Wait(t.Context())
+	if out.String() != "out" || errOut.String() != "err" {
+		t.Errorf("the client has read %q and %q", out.String(), errOut.String())
+	}
+}
+
+// TestADaemonThatHoldsAPipeOpenDoesNotHoldItsExec: what is in the pipe when the command ends is the client's, and
+// nobody waits for more. Seen to fail, by its deadline, without Drain.
+func TestADaemonThatHoldsAPipeOpenDoesNotHoldItsExec(t *testing.T) {
+	var out sharedBuffer
+	client := &Client{Stdout: &out}
+	var req keeper.ExecRequest
+	var e Exec
+	defer e.Close()
+	if err := e.Open(client, &req); err != nil {
+		t.Fatal(err)
+	}
+	daemon := dup(t, req.Stdout)
+	defer daemon.Close()
+	e.CloseTheirs()
+	done := make(chan struct{})
+	e.Start(client, nil, done)
+	if _, err := daemon.WriteString("before the end"); err != nil {
+		t.Fatal(err)
+	}
+	close(done)
+	e.Drain()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	e.Wait(ctx)
+	if ctx.Err() != nil || out.String() != "before the end" {
+		t.Errorf("the client has read %q (%v)", out.String(), ctx.Err())
+	}
+}
+
+// deaf takes nothing.
+type deaf struct{}
+
+func (deaf) Write([]byte) (int, error) { return 0, errors.New("gone") }
+
+// TestAClientThatIsGoneDoesNotStopACommand: its output is read all the same.
+func TestAClientThatIsGoneDoesNotStopACommand(t *testing.T) {
+	client := &Client{Stdout: deaf{}}
+	var req keeper.ExecRequest
+	var e Exec
+	defer e.Close()
+	if err := e.Open(client, &req); err != nil {
+		t.Fatal(err)
+	}
+	stdout := dup(t, req.Stdout)
+	e.CloseTheirs()
+	e.Start(client, nil, make(chan struct{}))
+	if _, err := stdout.Write(make([]byte, 1<<20)); err != nil { // more than a pipe holds
+		t.Fatal(err)
+	}
+	stdout.Close()
+	e.Wait(t.Context())
+}
+
+// TestATerminalBeginsWithTheSizeThatItsClientHas, and has no pipes.
+func TestATerminalBeginsWithTheSizeThatItsClientHas(t *testing.T) {
+	sizes := make(chan Size, 1)
+	sizes <- Size{Width: 120, Height: 40}
+	var req keeper.ExecRequest
+	var e Exec
+	defer e.Close()
+	if err := e.Open(&Client{TTY: true, Stdout: io.Discard, Resize: sizes}, &req); err != nil {
+		t.Fatal(err)
+	}
+	if req.Width != 120 || req.Height != 40 || req.Stdout != nil {
+		t.Errorf("asked for is %+v", req)
+	}
+}
+
+func TestABufferKeepsTheBeginning(t *testing.T) {
+	var b Buffer
+	for range 3 {
+		if n, err := b.Write(make([]byte, maxSyncOutput/2+1)); n != maxSyncOutput/2+1 || err != nil {
+			t.Errorf("written are %d bytes (%v)", n, err)
+		}
+	}
+	if n := len(b.Bytes()); n != maxSyncOutput {
+		t.Errorf("kept are %d bytes", n)
+	}
+}
+
+// TestAnAttachedClientGetsTheStreamsThatItWants: those of a terminal are one.
+func TestAnAttachedClientGetsTheStreamsThatItWants(t *testing.T) {
+	for _, terminal := range []bool{false, true} {
+		var out, errOut sharedBuffer
+		var req keeper.AttachRequest
+		var o Outputs
+		if err := o.Request(&req, &Client{Stdout: &out, Stderr: &errOut}, terminal); err != nil {
+			t.Fatal(err)
+		}
+		if (req.Stderr == nil) != terminal || !o.Any() {
+			t.Errorf("with a terminal %v: asked for is %+v", terminal, req)
+		}
+		stdout := dup(t, req.Stdout)
+		o.CloseTheirs()
+		o.Start()
+		if _, err := stdout.WriteString("text"); err != nil {
+			t.Fatal(err)
+		}
+		stdout.Close()
+		<-o.Ended()
+		if out.String() != "text" {
+			t.Errorf("the client has read %q", out.String())
+		}
+		o.Close()
+	}
+	var none Outputs
+	if err := none.Request(&keeper.AttachRequest{}, &Client{}, false); err != nil || none.Any() {
+		t.Errorf("a client that wants nothing has %+v (%v)", none.ours, err)
+	}
+}
