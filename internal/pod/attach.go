@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	keeper "berth/internal/keeper/client"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
 	"berth/internal/pod/steps"
@@ -19,24 +20,24 @@ import (
 // has cut it off gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets
 // ErrUnavailable.
 func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
 	}
-	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.id), err) }
+	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err) }
 	var input *keeper.Input
 	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
-		if input, err = m.cfg.Keeper.Input(c.id); err != nil {
+		if input, err = m.cfg.Keeper.Input(c.ID()); err != nil {
 			return attachErr(err)
 		}
 		defer input.File.Close()
 	}
 	req := &keeper.AttachRequest{
-		ContainerID: c.id, AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
+		ContainerID: c.ID(), AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
 		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.Attach(),
 	}
 	var out stdio.Outputs
@@ -56,7 +57,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
 			err = attachErr(detachErr)
 		default:
-			m.log.Debug("detach", "container", record.ShortID(c.id), "error", detachErr)
+			m.log.Debug("detach", "container", record.ShortID(c.ID()), "error", detachErr)
 		}
 	}()
 	out.Start()
@@ -87,7 +88,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	} else {
 		stdinEnded = inputDone
 	}
-	if err := c.awaitAttached(ctx, outputEnded, stdinEnded); err != nil {
+	if err := awaitAttached(ctx, c, outputEnded, stdinEnded); err != nil {
 		if r.Config.StdinOnce && opts.Stdin != nil {
 			m.closeStdinOnce(context.WithoutCancel(ctx), c, &r)
 		}
@@ -98,11 +99,11 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 
 // awaitAttached waits until the client's output or input has ended, of which the other channel is nil, or the
 // container has, with the rest of what it wrote. The error is that ctx has ended first.
-func (c *container) awaitAttached(ctx context.Context, outputEnded, stdinEnded <-chan struct{}) error {
+func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEnded <-chan struct{}) error {
 	select {
 	case <-outputEnded:
 	case <-stdinEnded:
-	case <-c.exited:
+	case <-c.Exited():
 		if outputEnded == nil {
 			return nil
 		}
@@ -119,10 +120,10 @@ func (c *container) awaitAttached(ctx context.Context, outputEnded, stdinEnded <
 // detach ends an attachment. The error is errdefs.ErrResourceExhausted where the client was cut off, and
 // errdefs.ErrUnavailable where it had output and the keeper that copied that has ended; others are of no concern to a
 // client.
-func (m *Manager) detach(ctx context.Context, c *container, attachID string, output bool) error {
+func (m *Manager) detach(ctx context.Context, c *index.Container, attachID string, output bool) error {
 	ctx, cancel := steps.Undoing(ctx)
 	defer cancel()
-	err := m.cfg.Keeper.Detach(ctx, c.id, attachID)
+	err := m.cfg.Keeper.Detach(ctx, c.ID(), attachID)
 	switch replaced := errdefs.IsNotFound(err) || errdefs.IsUnavailable(err); {
 	case !replaced:
 		return err
@@ -134,11 +135,11 @@ func (m *Manager) detach(ctx context.Context, c *container, attachID string, out
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.
-func (m *Manager) closeStdinOnce(ctx context.Context, c *container, r *record.Container) {
+func (m *Manager) closeStdinOnce(ctx context.Context, c *index.Container, r *record.Container) {
 	if !r.Config.StdinOnce || r.Config.TTY {
 		return
 	}
-	if err := m.cfg.Keeper.CloseStdin(ctx, c.id); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		m.log.Debug("close the input of a container", "container", record.ShortID(c.id), "error", err)
+	if err := m.cfg.Keeper.CloseStdin(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+		m.log.Debug("close the input of a container", "container", record.ShortID(c.ID()), "error", err)
 	}
 }

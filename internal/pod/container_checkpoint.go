@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
@@ -22,11 +23,11 @@ const checkpointTimeout = 10 * time.Minute
 // an archive at an absolute path of the node. The container stands still meanwhile and then goes on. Nothing is at the path
 // until the archive is whole. Timeout 0 is ten minutes.
 func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, timeout time.Duration) error {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("checkpoint of container %s", record.ShortID(c.id))
+	what := fmt.Sprintf("checkpoint of container %s", record.ShortID(c.ID()))
 	if err := checkpoints.CheckLocation(location); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -35,16 +36,16 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	release, err := c.op.Exclusive(ctx, what)
+	release, err := c.Lock(ctx, "checkpoint")
 	if err != nil {
 		return err
 	}
 	defer release()
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
-	c.setCut(cut)
-	defer c.setCut(nil)
-	r, pod := c.Record(), c.sandbox.Record()
+	c.SetCut(cut)
+	defer c.SetCut(nil)
+	r, pod := c.Record(), c.Sandbox.Record()
 	switch {
 	case r.Phase != record.ContainerRunning:
 		return fmt.Errorf("%s: it is %s, not running: %w", what, r.Phase, errdefs.ErrFailedPrecondition)
@@ -56,39 +57,20 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	if err := c.Update(record.Save, func(r *record.Container) { r.CheckpointTemp = temp }); err != nil {
 		return err
 	}
-	err = m.checkpoints.Archive(ctx, c.ContainerEntry, &r, temp, c.loadSpec)
+	err = m.checkpoints.Archive(ctx, c.ContainerEntry, &r, temp, c.LoadSpec)
 	if err == nil {
 		if err = os.Rename(temp, location); err != nil {
 			err = fmt.Errorf("location: %w", err)
 		}
 	}
 	if cerr := m.checkpoints.Clean(c.ContainerEntry); cerr != nil {
-		m.log.Error("remove what is left of a checkpoint", "container", record.ShortID(c.id), "error", cerr)
+		m.log.Error("remove what is left of a checkpoint", "container", record.ShortID(c.ID()), "error", cerr)
 	}
 	if err != nil {
-		if cause := context.Cause(ctx); errors.Is(cause, errCut) {
+		if cause := context.Cause(ctx); errors.Is(cause, index.ErrCut) {
 			err = cause
 		}
 		return fmt.Errorf("%s: %w", what, disk.Exhausted(err))
 	}
 	return nil
-}
-
-// errCut ends a checkpoint whose container is to end: a stop does not wait for it.
-var errCut = fmt.Errorf("the container is being stopped: %w", errdefs.ErrFailedPrecondition)
-
-func (c *container) setCut(cut context.CancelCauseFunc) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cut = cut
-}
-
-// cutCheckpoint ends a checkpoint that is under way.
-func (c *container) cutCheckpoint() {
-	c.mu.Lock()
-	cut := c.cut
-	c.mu.Unlock()
-	if cut != nil {
-		cut(errCut)
-	}
 }

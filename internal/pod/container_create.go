@@ -15,6 +15,7 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/ocispec"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/parts"
@@ -24,25 +25,22 @@ import (
 	"berth/internal/quota"
 )
 
-// specFile is a container's specification, beside its record.
-const specFile = "spec.json"
-
 // CreateContainer prepares a container in a pod: its root file system and its specification. It returns the
 // container's ID. What it makes, and how that is undone when it fails, is in creation.steps.
 //
 // A sandbox that is not ready is errdefs.ErrFailedPrecondition, an image that is not on the node errdefs.ErrNotFound, a
 // name in use errdefs.ErrAlreadyExists.
 func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *model.ContainerConfig) (string, error) {
-	s, err := m.index.sandbox(sandboxID)
+	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
 		return "", err
 	}
-	release, err := s.op.Shared(ctx, "create container in pod sandbox "+record.ShortID(s.id), "it")
+	release, err := s.Share(ctx, "create container in")
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	if m.index.gone(s) {
+	if m.index.Gone(s) {
 		return "", fmt.Errorf("pod sandbox %q: %w", sandboxID, errdefs.ErrNotFound)
 	}
 	cr := &creation{m: m, sandbox: s, pod: s.Record(), id: record.NewID(), cfg: cfg}
@@ -64,7 +62,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 // creation is a container that is being created. Its fields are filled by its steps, in their order.
 type creation struct {
 	m       *Manager
-	sandbox *sandbox
+	sandbox *index.Sandbox
 	pod     record.Sandbox // as it is while the container is created, which keeps it from changing
 	id      string
 
@@ -76,7 +74,7 @@ type creation struct {
 	img       *model.Image
 	restoring *checkpoints.Restoring // nil: the container is not made from a checkpoint
 
-	container *container
+	container *index.Container
 	release   func() // lets others have the container; nil: it is not registered
 
 	layers *image.Layers
@@ -176,7 +174,7 @@ func (cr *creation) releaseImages(context.Context) error {
 func (cr *creation) register(context.Context) error {
 	m := cr.m
 	r := cr.rec
-	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.id, record.ContainerCreating
+	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.ID(), record.ContainerCreating
 	r.Config, r.Resources = cr.cfg, cr.cfg.Resources
 	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), storage.DeclaredVolumes(cr.img)
 	r.Cgroup = m.cgroups.Dir(cr.pod.CgroupParent, cr.id)
@@ -185,7 +183,7 @@ func (cr *creation) register(context.Context) error {
 		r.Restored = &cr.restoring.Restored
 	}
 	op, release := operation.Taken()
-	c, err := m.index.addContainer(m.containers, r, cr.sandbox, op)
+	c, err := m.index.AddContainer(m.containers, r, cr.sandbox, op)
 	if err != nil {
 		return err
 	}
@@ -287,7 +285,7 @@ func (cr *creation) buildSpec(ctx context.Context) error {
 			return err
 		}
 	}
-	return cr.container.SaveFile(specFile, cr.out.Spec)
+	return cr.container.SaveSpec(cr.out.Spec)
 }
 
 // specInput is what the specification is built from.
@@ -328,20 +326,13 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 // finish records that the container is created.
 func (cr *creation) finish(timings []steps.Timing) error {
 	c, process := cr.container, *cr.out.Spec.Process
-	err := c.Update(record.Save, func(r *record.Container) {
+	return c.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerCreated
 		r.User = cr.out.User
 		r.StopSignal = cr.out.StopSignal
 		r.Process = &process
 		r.Timings = timings
 	})
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.spec = cr.out.Spec
-	return nil
 }
 
 // imageRef is what a status reports as the reference of an image: a digest that a registry knows it by, else its ID.
@@ -387,16 +378,16 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
-		target, err := m.index.container(options.TargetID)
+		target, err := m.index.Container(options.TargetID)
 		if err != nil {
 			return "", field.Wrong(err)
 		}
 		r := target.Record()
 		if r.SandboxID != pod.ID {
-			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.id), errdefs.ErrInvalidArgument))
+			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()), errdefs.ErrInvalidArgument))
 		}
 		if r.Phase != record.ContainerRunning {
-			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.id), errdefs.ErrFailedPrecondition))
+			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.ID()), errdefs.ErrFailedPrecondition))
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}

@@ -20,6 +20,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/index"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -143,7 +144,7 @@ type creations struct {
 	images  *oneImage
 	rootfs  *plainRootfs
 	devices *countedDevices
-	pod     *sandbox
+	pod     *index.Sandbox
 }
 
 func newCreations(t *testing.T) *creations {
@@ -165,7 +166,7 @@ func newCreations(t *testing.T) *creations {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	f.pod, err = f.index.addSandbox(f.pods, record.Sandbox{
+	f.pod, err = f.index.AddSandbox(f.pods, record.Sandbox{
 		ID: record.NewID(), Phase: record.SandboxReady, CgroupParent: "/berth-create-test/pod",
 		Config: &model.SandboxConfig{
 			Metadata:    model.SandboxMetadata{Name: "web"},
@@ -213,13 +214,14 @@ func (f *creations) left(t *testing.T, id string) []string {
 	if _, err := os.Lstat(f.containers.Path(id)); !errors.Is(err, os.ErrNotExist) {
 		all = append(all, "its directory")
 	}
-	if _, c := f.index.byID(id); c != nil {
+	if _, c := f.index.ByID(id); c != nil {
 		all = append(all, "its place in the index")
 	}
-	for name, other := range f.index.names {
-		if other == id {
-			all = append(all, fmt.Sprintf("the name %q", name))
-		}
+	again := record.Container{ID: record.NewID(), SandboxID: f.pod.ID(), Config: &model.ContainerConfig{
+		Metadata: model.ContainerMetadata{Name: "server"},
+	}}
+	if _, err := f.index.AddContainer(f.containers, again, f.pod, operation.New()); err != nil {
+		all = append(all, fmt.Sprintf("its name: %v", err))
 	}
 	return all
 }
@@ -296,7 +298,7 @@ func TestAMountThatIsBusyOnceIsUndoneAgain(t *testing.T) {
 func TestACreatedContainerIsOnRecord(t *testing.T) {
 	f := newCreations(t)
 	cr := f.creation()
-	id, err := f.CreateContainer(t.Context(), f.pod.id, cr.cfg)
+	id, err := f.CreateContainer(t.Context(), f.pod.ID(), cr.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

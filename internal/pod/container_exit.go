@@ -8,6 +8,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 )
@@ -19,7 +20,7 @@ const logPatience = 2 * time.Second
 // watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and lost namespaces.
 type watch struct {
 	keeper     Keeper
-	index      *index
+	index      *index.Index
 	dirs       *layout.Dirs
 	events     *events
 	teardown   *teardown
@@ -48,7 +49,7 @@ func (w *watch) keeperEvent(e keeper.Event) {
 	if e.Gone || e.Status.State != keeper.StateExited {
 		return
 	}
-	switch s, c := w.index.byID(e.Status.ID); {
+	switch s, c := w.index.ByID(e.Status.ID); {
 	case c != nil:
 		w.background.Go(func() { w.containerExited(c, e.Status) })
 	case s != nil:
@@ -57,19 +58,19 @@ func (w *watch) keeperEvent(e keeper.Event) {
 }
 
 // containerExited takes over how a container ended. The event comes twice, before and after the log is complete.
-func (w *watch) containerExited(c *container, st keeper.Status) {
+func (w *watch) containerExited(c *index.Container, st keeper.Status) {
 	if !st.LogDone {
 		select {
-		case <-c.exited: // the second event did it
+		case <-c.Exited(): // the second event did it
 			return
 		case <-w.ctx.Done():
 			return
 		case <-time.After(logPatience):
-			w.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.id))
+			w.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.ID()))
 		}
 	}
 	// A start that is on its way records its own end first.
-	release, err := c.hold(w.ctx, "record the end of")
+	release, err := c.Lock(w.ctx, "record the end of")
 	if err != nil {
 		return
 	}
@@ -77,8 +78,8 @@ func (w *watch) containerExited(c *container, st keeper.Status) {
 	w.teardown.adoptExit(w.ctx, c, st)
 }
 
-// adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds c.op.
-func (td *teardown) adoptExit(ctx context.Context, c *container, st keeper.Status) {
+// adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds the container's lock.
+func (td *teardown) adoptExit(ctx context.Context, c *index.Container, st keeper.Status) {
 	r := c.Record()
 	if r.Phase == record.ContainerStarting || r.Phase == record.ContainerRunning {
 		td.finish(c, func(r *record.Container) {
@@ -90,12 +91,12 @@ func (td *teardown) adoptExit(ctx context.Context, c *container, st keeper.Statu
 			r.Reason, r.Message = reasonOf(st)
 		})
 	}
-	if err := td.keeper.Delete(ctx, c.id); err != nil {
-		td.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.id), "error", err)
+	if err := td.keeper.Delete(ctx, c.ID()); err != nil {
+		td.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.ID()), "error", err)
 	}
 	if c.Record().Phase == record.ContainerExited {
-		if err := td.storage.UnmountContainer(c.ContainerEntry, new(c.sandbox.Record())); err != nil {
-			td.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.id), "error", err)
+		if err := td.storage.UnmountContainer(c.ContainerEntry, new(c.Sandbox.Record())); err != nil {
+			td.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.ID()), "error", err)
 		}
 	}
 }
@@ -113,7 +114,7 @@ func reasonOf(st keeper.Status) (reason, message string) {
 }
 
 // finish makes a container exited.
-func (td *teardown) finish(c *container, change func(*record.Container)) {
+func (td *teardown) finish(c *index.Container, change func(*record.Container)) {
 	set := func(r *record.Container) {
 		r.Phase = record.ContainerExited
 		r.PID = 0
@@ -124,16 +125,16 @@ func (td *teardown) finish(c *container, change func(*record.Container)) {
 		}
 	}
 	if err := c.Update(record.Happened, set); err != nil {
-		td.log.Error("record the end of a container", "container_id", c.id, "error", err)
+		td.log.Error("record the end of a container", "container_id", c.ID(), "error", err)
 	}
-	td.logs.Release(c.id)
-	td.events.tell(c.sandbox, c.id, model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
-	c.ended()
+	td.logs.Release(c.ID())
+	td.events.tell(c.Sandbox, c.ID(), model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
+	c.Ended()
 }
 
 // reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
-func (w *watch) reaperExited(s *sandbox, st keeper.Status) {
-	release, err := s.hold(w.ctx, "record the end of")
+func (w *watch) reaperExited(s *index.Sandbox, st keeper.Status) {
+	release, err := s.Lock(w.ctx, "record the end of")
 	if err != nil {
 		return
 	}
@@ -143,8 +144,8 @@ func (w *watch) reaperExited(s *sandbox, st keeper.Status) {
 		return
 	}
 	if err := w.breakSandbox(s, lostInit); err != nil {
-		w.log.Error("record that a pod is broken", "pod", record.ShortID(s.id), "error", err)
+		w.log.Error("record that a pod is broken", "pod", record.ShortID(s.ID()), "error", err)
 		return
 	}
-	w.events.tell(s, s.id, model.EventStopped)
+	w.events.tell(s, s.ID(), model.EventStopped)
 }

@@ -11,21 +11,21 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/disk"
 	"berth/internal/ocispec"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
 // updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
 // and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start. 0
 // changes nothing.
-func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host) error {
+func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec.Host) error {
 	if wanted == 0 {
 		return nil
 	}
 	score := max(int(wanted), host.MinOOMScoreAdj)
 	if score != int(wanted) {
-		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container", record.ShortID(c.id), "wanted", wanted, "given", score)
+		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container", record.ShortID(c.ID()), "wanted", wanted, "given", score)
 	}
 	r := c.Record()
 	if r.Phase == record.ContainerRunning {
@@ -41,18 +41,15 @@ func (m *Manager) updateOOMScore(c *container, wanted int64, host *ocispec.Host)
 			}
 		}
 	} else {
-		spec, err := c.loadSpec()
+		spec, err := c.LoadSpec()
 		if err != nil {
 			return err
 		}
 		next := *spec
 		next.Process = withOOMScore(spec.Process, score)
-		if err := c.SaveFile(specFile, &next); err != nil {
-			return disk.Exhausted(err)
+		if err := c.SaveSpec(&next); err != nil {
+			return err
 		}
-		c.mu.Lock()
-		c.spec = &next
-		c.mu.Unlock()
 	}
 	if r.Process == nil {
 		return nil

@@ -16,6 +16,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -24,17 +25,17 @@ import (
 // leaves the container exited, with the exit code that a shell would give (127 not found, 126 not executable, else
 // 128).
 func (m *Manager) StartContainer(ctx context.Context, id string) error {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
-	s := c.sandbox
-	releasePod, err := c.holdPod(ctx, "start")
+	s := c.Sandbox
+	releasePod, err := c.LockPod(ctx, "start")
 	if err != nil {
 		return err
 	}
 	defer releasePod()
-	release, err := c.hold(ctx, "start")
+	release, err := c.Lock(ctx, "start")
 	if err != nil {
 		return err
 	}
@@ -43,25 +44,25 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	r, pod := c.Record(), s.Record()
 	name := r.Config.Metadata.Name
 	if r.Phase != record.ContainerCreated {
-		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if pod.Phase != record.SandboxReady {
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), errSandboxNotReady)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), errSandboxNotReady)
 	}
 	handler, err := m.handlers.get(pod.Handler)
 	if err != nil {
 		return err
 	}
-	spec, err := c.loadSpec()
+	spec, err := c.LoadSpec()
 	if err != nil {
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
-	spec.Root.Path = m.dirs.Rootfs(&pod, c.id) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
-	if err := m.logs.Claim(c.id, r.LogPath); err != nil {
+	spec.Root.Path = m.dirs.Rootfs(&pod, c.ID()) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
+	if err := m.logs.Claim(c.ID(), r.LogPath); err != nil {
 		return err
 	}
 	if err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
-		m.logs.Release(c.id)
+		m.logs.Release(c.ID())
 		return err
 	}
 	begin := time.Now()
@@ -69,30 +70,28 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
 		if err := checkpoints.ContinueLog(&r); err != nil {
-			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.id), "error", err)
+			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.ID()), "error", err)
 		}
-		defer m.checkpoints.Drop(c.id)
+		defer m.checkpoints.Drop(c.ID())
 	}
 	if err := m.devices.prepare(ctx, c); err != nil {
 		m.teardown.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
 	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, handler, restore))
 	if err != nil {
 		m.teardown.startFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.id), notStarted(err))
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))
 	}
 	tracePhases(ctx, result.Phases)
-	err = c.recordStart(result, begin)
+	err = recordStart(c, result, begin)
 	if err != nil {
 		// A container that no record calls running must not run.
 		m.teardown.startFailed(ctx, c, err)
 		return err
 	}
-	c.mu.Lock()
-	c.spec = nil
-	c.mu.Unlock()
-	m.events.tell(s, c.id, model.EventStarted)
+	c.DropSpec()
+	m.events.tell(s, c.ID(), model.EventStarted)
 	return nil
 }
 
@@ -121,7 +120,7 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Hand
 
 // recordStart records that the container runs, as the keeper says, and how long the parts of its start took since
 // begin.
-func (c *container) recordStart(result *keeper.RunResult, begin time.Time) error {
+func recordStart(c *index.Container, result *keeper.RunResult, begin time.Time) error {
 	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
 	for _, p := range result.Phases {
 		timings = append(timings, steps.Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
@@ -154,24 +153,12 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 	}
 }
 
-// loadSpec is a container's specification, from memory when it was just created, else from disk.
-func (c *container) loadSpec() (*specs.Spec, error) {
-	c.mu.Lock()
-	spec := c.spec
-	c.mu.Unlock()
-	if spec != nil {
-		return spec, nil
-	}
-	spec = &specs.Spec{}
-	return spec, c.LoadFile(specFile, spec)
-}
-
 // startFailed ends a container whose start went wrong.
-func (td *teardown) startFailed(ctx context.Context, c *container, cause error) {
+func (td *teardown) startFailed(ctx context.Context, c *index.Container, cause error) {
 	clean, cancel := steps.Undoing(ctx)
 	defer cancel()
-	if err := td.keeper.Delete(clean, c.id); err != nil {
-		td.log.Error("remove what is left of a failed start", "container", record.ShortID(c.id), "error", err)
+	if err := td.keeper.Delete(clean, c.ID()); err != nil {
+		td.log.Error("remove what is left of a failed start", "container", record.ShortID(c.ID()), "error", err)
 	}
 	code := int32(128)
 	var start *keeper.StartError

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
@@ -16,7 +15,7 @@ import (
 
 // ContainerStatus is the state of one container.
 func (m *Manager) ContainerStatus(_ context.Context, id string) (*model.ContainerStatus, error) {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err
 	}
@@ -25,29 +24,28 @@ func (m *Manager) ContainerStatus(_ context.Context, id string) (*model.Containe
 
 // ContainerInfo is what helps a person to understand a container, as JSON values by name.
 func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string, error) {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err
 	}
-	r, pod := c.Record(), c.sandbox.Record()
-	spec := &specs.Spec{}
-	err = c.LoadFile(specFile, spec)
+	r, pod := c.Record(), c.Sandbox.Record()
+	spec, err := c.ReadSpec()
 	info := map[string]any{
 		"sandboxID":      r.SandboxID,
 		"pid":            r.PID,
 		"phase":          r.Phase,
 		"removing":       r.Phase == record.ContainerRemoving,
 		"cgroup":         r.Cgroup,
-		"directory":      m.containers.Path(c.id),
-		"rootfs":         m.dirs.Rootfs(&pod, c.id),
-		"writableLayer":  rootfs.Upper(m.containers.Path(c.id)),
+		"directory":      m.containers.Path(c.ID()),
+		"rootfs":         m.dirs.Rootfs(&pod, c.ID()),
+		"writableLayer":  rootfs.Upper(m.containers.Path(c.ID())),
 		"logPath":        r.LogPath,
 		"user":           r.User,
 		"resources":      r.Resources,
 		"ignored":        r.Ignored,
 		"stopSignal":     unix.SignalName(r.StopSignal),
 		"imageID":        r.ImageID,
-		"diskQuotas":     m.storage.Quotas.Held(c.id),
+		"diskQuotas":     m.storage.Quotas.Held(c.ID()),
 		"runtimeHandler": pod.Handler,
 		"setup":          r.Setup,
 		"timings":        r.Timings,
@@ -68,10 +66,10 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 
 // ListContainers returns the containers that a filter selects, newest first.
 func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]*model.ContainerStatus, error) {
-	m.index.mu.RLock()
-	list := make([]*model.ContainerStatus, 0, len(m.index.containers))
-	for id, c := range m.index.containers {
-		if !strings.HasPrefix(id, f.ID) || !strings.HasPrefix(c.sandbox.id, f.SandboxID) {
+	all := m.index.Containers()
+	list := make([]*model.ContainerStatus, 0, len(all))
+	for _, c := range all {
+		if !strings.HasPrefix(c.ID(), f.ID) || !strings.HasPrefix(c.Sandbox.ID(), f.SandboxID) {
 			continue
 		}
 		st := c.Status()
@@ -80,9 +78,17 @@ func (m *Manager) ListContainers(_ context.Context, f model.ContainerFilter) ([]
 		}
 		list = append(list, st)
 	}
-	m.index.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *model.ContainerStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return list, nil
 }
 
 var errNotRunning = errors.New("it is not running")
+
+func matchLabels(have, want map[string]string) bool {
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

@@ -12,26 +12,27 @@ import (
 	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
 // UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they were.
 // What the kernel refuses changes nothing.
 func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources, annotations map[string]string) error {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
 	if update == nil {
-		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.id), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
 	}
-	release, err := c.hold(ctx, "update")
+	release, err := c.Lock(ctx, "update")
 	if err != nil {
 		return err
 	}
 	defer release()
 	r := c.Record()
-	pod := c.sandbox.Record()
+	pod := c.Sandbox.Record()
 	handler, err := m.handlers.get(pod.Handler)
 	if err != nil {
 		return err
@@ -41,30 +42,30 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return err
 	}
 	if r.Phase != record.ContainerRunning && r.Phase != record.ContainerCreated {
-		return fmt.Errorf("update container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("update container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	merged := ocispec.MergeResources(r.Resources, update)
 	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
 	if err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 	}
 	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 	}
 	if err := m.updateOOMScore(c, update.OOMScoreAdj, host); err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 	}
 	if len(update.DiskQuota) > 0 {
 		if err := m.storage.UpdateQuotas(ctx, c.ContainerEntry, update.DiskQuota); err != nil {
-			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
+			return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 		}
 	}
 	if r.Phase == record.ContainerRunning {
-		if err := m.cfg.Keeper.Update(ctx, c.id, resources); err != nil {
-			return fmt.Errorf("update container %s: %w", record.ShortID(c.id), err)
+		if err := m.cfg.Keeper.Update(ctx, c.ID(), resources); err != nil {
+			return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 		}
 	} else {
-		spec, err := c.loadSpec()
+		spec, err := c.LoadSpec()
 		if err != nil {
 			return err
 		}
@@ -73,18 +74,15 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		resources.Devices, resources.Network = linux.Resources.Devices, linux.Resources.Network
 		linux.Resources = resources
 		next.Linux = &linux
-		if err := c.SaveFile(specFile, &next); err != nil {
-			return disk.Exhausted(err)
+		if err := c.SaveSpec(&next); err != nil {
+			return err
 		}
-		c.mu.Lock()
-		c.spec = &next
-		c.mu.Unlock()
 	}
 	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
 }
 
 // updateUlimits changes the limits of a created container's processes. Those of a running container are each process's own.
-func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
+func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
 	if len(update) == 0 {
 		return nil
 	}
@@ -92,7 +90,7 @@ func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, updat
 	if err != nil {
 		return err
 	}
-	spec, err := c.loadSpec()
+	spec, err := c.LoadSpec()
 	if err != nil {
 		return err
 	}
@@ -105,33 +103,30 @@ func (m *Manager) updateUlimits(c *container, phase record.ContainerPhase, updat
 	next, process := *spec, *spec.Process
 	process.Rlimits = limits
 	next.Process = &process
-	if err := c.SaveFile(specFile, &next); err != nil {
-		return disk.Exhausted(err)
+	if err := c.SaveSpec(&next); err != nil {
+		return err
 	}
-	c.mu.Lock()
-	c.spec = &next
-	c.mu.Unlock()
 	return c.Update(record.Save, func(r *record.Container) { r.Process = &process })
 }
 
 // ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved away.
 func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.id), errNotRunning, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.ID()), errNotRunning, errdefs.ErrFailedPrecondition)
 	}
 	if r.LogPath == "" {
-		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.id), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()), errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
 		return disk.Exhausted(err)
 	}
-	if err := m.cfg.Keeper.ReopenLog(ctx, c.id); err != nil {
-		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.id), err)
+	if err := m.cfg.Keeper.ReopenLog(ctx, c.ID()); err != nil {
+		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.ID()), err)
 	}
 	return nil
 }

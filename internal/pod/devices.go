@@ -9,13 +9,14 @@ import (
 	"berth/internal/device"
 	"berth/internal/device/manager"
 	"berth/internal/model"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
 // devices are those that the node's device manager gives to containers. Its methods may be called concurrently.
 type devices struct {
 	manager Devices // nil: the node has none
-	index   *index
+	index   *index.Index
 }
 
 // check refuses a pod that asks for devices in words that nobody understands, or on a node that has no manager.
@@ -32,7 +33,7 @@ func (d *devices) check(cfg *model.SandboxConfig) error {
 }
 
 // allocate gives a container what its pod asks for it.
-func (d *devices) allocate(ctx context.Context, c *container, pod *record.Sandbox) ([]model.Edits, error) {
+func (d *devices) allocate(ctx context.Context, c *index.Container, pod *record.Sandbox) ([]model.Edits, error) {
 	if d.manager == nil {
 		return nil, d.check(pod.Config) // it may have been switched off under a pod
 	}
@@ -44,13 +45,13 @@ func (d *devices) allocate(ctx context.Context, c *container, pod *record.Sandbo
 		SandboxID:   pod.ID,
 		Namespace:   pod.Config.Metadata.Namespace,
 		Pod:         pod.Config.Metadata.Name,
-		ContainerID: c.id,
+		ContainerID: c.ID(),
 		Container:   c.Record().Config.Metadata.Name,
 		Asks:        asks,
 	}
-	for _, other := range d.index.containersOf(pod.ID) {
+	for _, other := range d.index.ContainersOf(pod.ID) {
 		if other.Status().State == model.ContainerExited {
-			req.Ended = append(req.Ended, other.id)
+			req.Ended = append(req.Ended, other.ID())
 		}
 	}
 	return d.manager.Allocate(ctx, req)
@@ -58,26 +59,26 @@ func (d *devices) allocate(ctx context.Context, c *container, pod *record.Sandbo
 
 // prepare tells plugins of a start. Whoever holds no device waits for nobody. A container whose devices cannot be
 // prepared does not keep them.
-func (d *devices) prepare(ctx context.Context, c *container) error {
+func (d *devices) prepare(ctx context.Context, c *index.Container) error {
 	if d.manager == nil {
 		return nil
 	}
-	err := d.manager.PreStart(ctx, c.id)
+	err := d.manager.PreStart(ctx, c.ID())
 	if err != nil {
-		d.manager.Free(c.id)
+		d.manager.Free(c.ID())
 	}
 	return err
 }
 
-func (d *devices) cancel(c *container) {
+func (d *devices) cancel(c *index.Container) {
 	if d.manager != nil {
-		d.manager.Cancel(c.sandbox.id, c.id)
+		d.manager.Cancel(c.Sandbox.ID(), c.ID())
 	}
 }
 
-func (d *devices) free(c *container) {
+func (d *devices) free(c *index.Container) {
 	if d.manager != nil {
-		d.manager.Free(c.id)
+		d.manager.Free(c.ID())
 	}
 }
 
@@ -87,8 +88,8 @@ func (d *devices) reconcile() {
 		return
 	}
 	d.manager.Reconcile(
-		func(id string) bool { return d.index.pods[id] != nil },
-		func(id string) bool { return d.index.containers[id] != nil },
+		func(id string) bool { s, _ := d.index.ByID(id); return s != nil },
+		func(id string) bool { _, c := d.index.ByID(id); return c != nil },
 	)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth/internal/model"
+	"berth/internal/pod/index"
 )
 
 // eventBacklog is how many events a subscriber may be behind before it is cut off: it comes back and lists.
@@ -73,10 +74,10 @@ func (h *hub) publish(make func() model.ContainerEvent) {
 // events tells subscribers what happens to the pods of an index.
 type events struct {
 	hub
-	index *index
+	index *index.Index
 }
 
-func newEvents(x *index) *events {
+func newEvents(x *index.Index) *events {
 	ev := &events{index: x}
 	ev.init()
 	return ev
@@ -91,22 +92,22 @@ func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
 }
 
 // tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's own ID
-// for an event of the sandbox. The caller does not hold m.index.mu.
-func (ev *events) tell(s *sandbox, containerID string, what model.ContainerEventType) {
+// for an event of the sandbox.
+func (ev *events) tell(s *index.Sandbox, containerID string, what model.ContainerEventType) {
 	ev.publish(func() model.ContainerEvent {
 		e := model.ContainerEvent{
 			ContainerID: containerID,
-			SandboxID:   s.id,
+			SandboxID:   s.ID(),
 			Type:        what,
 			At:          time.Now(),
 			Sandbox:     s.Status(),
 		}
 		// A kubelet forgets the whole pod once it hears that a sandbox of it is gone. It must not while another attempt
 		// lives, so that it is not told then whose the sandbox was.
-		if what == model.EventDeleted && containerID == s.id && ev.index.hasSandboxOf(e.Sandbox.Config.Metadata.UID) {
+		if what == model.EventDeleted && containerID == s.ID() && ev.index.HasSandboxOf(e.Sandbox.Config.Metadata.UID) {
 			e.Sandbox = nil
 		}
-		for _, c := range ev.index.containersOf(s.id) {
+		for _, c := range ev.index.ContainersOf(s.ID()) {
 			if st := c.Status(); st != nil {
 				e.Containers = append(e.Containers, st)
 			}

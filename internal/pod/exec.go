@@ -45,23 +45,23 @@ func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, e
 }
 
 func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout time.Duration) (*keeper.ExecExit, error) {
-	c, err := m.index.container(id)
+	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err
 	}
 	if len(opts.Cmd) == 0 {
-		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", record.ShortID(c.id), errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.id), r.Phase, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if r.Paused {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), errPaused)
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), errPaused)
 	}
 	process := ocispec.Exec(&specs.Spec{Process: r.Process}, opts.Cmd, opts.TTY)
 
-	req := &keeper.ExecRequest{ContainerID: c.id, ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
+	req := &keeper.ExecRequest{ContainerID: c.ID(), ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
 	client := &stdio.Client{TTY: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr, Resize: opts.Resize}
 	var io stdio.Exec
 	defer io.Close()
@@ -71,7 +71,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	result, err := m.cfg.Keeper.Exec(ctx, req)
 	io.CloseTheirs()
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), notStarted(err))
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), notStarted(err))
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	io.Start(client, result.Console, done)
@@ -81,7 +81,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		wait, stopWaiting = context.WithTimeout(ctx, timeout+killPatience)
 	}
 	defer stopWaiting()
-	exit, err := m.cfg.Keeper.WaitExec(wait, c.id, req.ExecID)
+	exit, err := m.cfg.Keeper.WaitExec(wait, c.ID(), req.ExecID)
 	if err != nil && ctx.Err() == nil && wait.Err() != nil {
 		// It was killed and has not died: the container is paused, or a file system does not answer. It dies when that ends.
 		exit, err = &keeper.ExecExit{TimedOut: true}, nil
@@ -89,18 +89,18 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	if err != nil {
 		kill, cancel := steps.Undoing(ctx)
 		defer cancel()
-		if killErr := m.cfg.Keeper.KillExec(kill, c.id, req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
-			m.log.Warn("kill an exec that nobody waits for", "container", record.ShortID(c.id), "error", killErr)
+		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
+			m.log.Warn("kill an exec that nobody waits for", "container", record.ShortID(c.ID()), "error", killErr)
 		}
 		// The keeper's client keeps a descriptor of it until it is told of its end.
 		m.background.Go(func() {
 			wait, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
 			defer cancel()
-			_, _ = m.cfg.Keeper.WaitExec(wait, c.id, req.ExecID)
+			_, _ = m.cfg.Keeper.WaitExec(wait, c.ID(), req.ExecID)
 		})
 		close(done)
 		io.Drain()
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.id), err)
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), err)
 	}
 	close(done)
 	io.Drain()

@@ -22,6 +22,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
@@ -133,7 +134,7 @@ type Manager struct {
 
 	pods       *record.Sandboxes
 	containers *record.Containers
-	index      *index
+	index      *index.Index
 	logs       *logs.Claims
 	events     *events
 
@@ -199,7 +200,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		handlers:   handlers{byName: cfg.Handlers, standard: cfg.Default},
 		pods:       record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
 		containers: record.NewContainers(dirs.Containers(), cfg.Log),
-		index:      newIndex(),
+		index:      index.New(),
 		logs:       logs.New(),
 		dirs:       dirs,
 	}
@@ -232,7 +233,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.storage = &storage.Store{
-		Dirs: dirs, Images: cfg.Images, Rootfs: cfg.Rootfs, Quotas: quotas, Volumes: volumes, Names: m.index.containerNames,
+		Dirs: dirs, Images: cfg.Images, Rootfs: cfg.Rootfs, Quotas: quotas, Volumes: volumes, Names: m.index.ContainerNames,
 	}
 	m.checkpoints = &checkpoints.Checkpointer{
 		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,

@@ -6,6 +6,7 @@ import (
 
 	"berth/internal/model"
 	"berth/internal/pod/cgroups"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/stats"
 	"berth/internal/stats/cadvisor"
@@ -18,22 +19,20 @@ func (m *Manager) MetricDescriptors() []model.MetricDescriptor { return cadvisor
 // its last figures, with the time of those.
 func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetrics, error) {
 	began := time.Now()
-	var sandboxes []*sandbox
-	var containers []*container
+	var sandboxes []*index.Sandbox
+	var containers []*index.Container
 	place := map[string]int{}
-	m.index.mu.RLock()
-	for id, s := range m.index.pods {
+	for _, s := range m.index.Sandboxes() {
 		if s.Status().State == model.SandboxReady {
-			place[id] = len(sandboxes)
+			place[s.ID()] = len(sandboxes)
 			sandboxes = append(sandboxes, s)
 		}
 	}
-	for _, c := range m.index.containers {
-		if _, ready := place[c.sandbox.id]; ready && c.Record().Phase == record.ContainerRunning {
+	for _, c := range m.index.Containers() {
+		if _, ready := place[c.Sandbox.ID()]; ready && c.Record().Phase == record.ContainerRunning {
 			containers = append(containers, c)
 		}
 	}
-	m.index.mu.RUnlock()
 
 	targets := make([]stats.Target, 0, len(sandboxes)+len(containers))
 	for _, s := range sandboxes {
@@ -50,7 +49,7 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 	out := make([]model.SandboxMetrics, len(sandboxes))
 	for i, s := range sandboxes {
 		r := s.Record()
-		out[i] = model.SandboxMetrics{SandboxID: s.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
+		out[i] = model.SandboxMetrics{SandboxID: s.ID(), Metrics: cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:    targets[i].Cgroup,
 			Pod:       r.Config.Metadata.Name,
 			Namespace: r.Config.Metadata.Namespace,
@@ -68,11 +67,11 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 	}
 	for i, c := range containers {
 		st, reading := c.Status(), readings[len(sandboxes)+i]
-		pod := c.sandbox.Status().Config.Metadata
-		to := &out[place[c.sandbox.id]]
-		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.id, Metrics: cadvisor.Metrics(&cadvisor.Subject{
+		pod := c.Sandbox.Status().Config.Metadata
+		to := &out[place[c.Sandbox.ID()]]
+		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.ID(), Metrics: cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:     targets[len(sandboxes)+i].Cgroup,
-			Name:       c.id,
+			Name:       c.ID(),
 			Image:      imageName(st),
 			Pod:        pod.Name,
 			Namespace:  pod.Namespace,

@@ -20,20 +20,20 @@ const dialTimeout = 10 * time.Second
 
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
 func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error {
-	s, err := m.index.sandbox(sandboxID)
+	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
 		return err
 	}
 	r := s.Record()
 	if r.Phase != record.SandboxReady {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.id), errSandboxNotReady)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), errSandboxNotReady)
 	}
 	if port < 1 || port > 65535 {
 		return fmt.Errorf("forward port %d: %w", port, errdefs.ErrInvalidArgument)
 	}
 	var path string
 	if !r.NodeNetwork() {
-		path = m.dirs.Namespaces(s.id).Path(namespace.Network)
+		path = m.dirs.Namespaces(s.ID()).Path(namespace.Network)
 	}
 	var target net.Conn
 	err = namespace.Do(path, func() error {
@@ -50,7 +50,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return errors.Join(errs...)
 	})
 	if err != nil {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.id), err, errdefs.ErrUnavailable)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.ID()), err, errdefs.ErrUnavailable)
 	}
 	defer target.Close()
 	stop := context.AfterFunc(ctx, func() { target.Close() })
@@ -72,7 +72,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 	}
 	<-toPod
 	if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.id), err)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), err)
 	}
 	return ctx.Err()
 }

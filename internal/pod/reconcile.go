@@ -14,6 +14,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
@@ -56,11 +57,11 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	for _, c := range rc.m.index.containers {
-		rc.reconcileContainer(ctx, removals, c, rows[c.id], mounted)
+	for _, c := range rc.m.index.Containers() {
+		rc.reconcileContainer(ctx, removals, c, rows[c.ID()], mounted)
 	}
-	for _, s := range rc.m.index.pods {
-		rc.reconcileSandbox(removals, s, rows[s.id])
+	for _, s := range rc.m.index.Sandboxes() {
+		rc.reconcileSandbox(removals, s, rows[s.ID()])
 	}
 	var nobodys []lost
 	for _, b := range brokenContainers {
@@ -73,18 +74,18 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	}
 	// What the keeper runs and no record knows was started by nobody that can be told of it.
 	for id, row := range rows {
-		if rc.m.index.containers[id] == nil && rc.m.index.pods[id] == nil {
+		if !rc.m.index.Has(id) {
 			nobodys = append(nobodys, lost{id: id, why: errNoRecord, row: row})
 		}
 	}
 	rc.endLost(removals, nobodys)
-	rc.m.storage.Quotas.Reconcile(func(id string) bool { return rc.m.index.containers[id] != nil })
+	rc.m.storage.Quotas.Reconcile(rc.m.index.Has)
 	rc.m.devices.reconcile()
 	rc.removeStrayState(points)
 	rc.m.cgroups.Reconcile(brokenPods)
 
 	var live []*network.Pod
-	for _, s := range rc.m.index.pods {
+	for _, s := range rc.m.index.Sandboxes() {
 		r := s.Record()
 		if r.NodeNetwork() {
 			continue
@@ -117,7 +118,7 @@ func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	}
 	for id, why := range lost {
 		rc.m.log.Error("the network of a pod is lost", "pod_id", id, "error", why)
-		if s := rc.m.index.pods[id]; s.Record().Phase == record.SandboxReady {
+		if s, _ := rc.m.index.ByID(id); s.Record().Phase == record.SandboxReady {
 			rc.clean("record that a pod is broken", id, rc.m.watch.breakSandbox(s, "network"))
 		}
 	}
@@ -148,12 +149,12 @@ func (rc *recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 		return nil, nil, err
 	}
 	for id, entry := range loaded {
-		s := newSandbox(id, entry)
+		s := index.NewSandbox(entry)
 		r := s.Record()
 		rc.clean("reserve the SELinux label of a pod", id, r.Label.Reserve())
 		rc.m.cgroups.Adopt(&r)
 		rc.clean("note the cgroup that a pod owns", id, s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup }))
-		rc.m.index.adoptSandbox(s)
+		rc.m.index.AdoptSandbox(s)
 	}
 	record.LogSpared(rc.m.log, "pod_id", spared)
 	return broken, noteSpared(spared), nil
@@ -166,7 +167,7 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 	}
 	for id, entry := range loaded {
 		r := entry.Record()
-		s, _ := rc.m.index.byID(r.SandboxID)
+		s, _ := rc.m.index.ByID(r.SandboxID)
 		if s == nil {
 			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", r.SandboxID)})
 			continue
@@ -183,7 +184,7 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 				rc.clean("hold the volume of a container", id, rc.m.storage.Volumes.Hold(mount.Volume, id))
 			}
 		}
-		rc.m.index.adoptContainer(newContainer(id, entry, s))
+		rc.m.index.AdoptContainer(index.NewContainer(entry, s))
 	}
 	record.LogSpared(rc.m.log, "container_id", spared)
 	return broken, noteSpared(spared), nil
@@ -225,20 +226,20 @@ func (rc *recovery) startDecided(ctx context.Context, id string, row *keeper.Sta
 }
 
 // awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes too long is ended.
-func (rc *recovery) awaitStart(c *container) {
-	rc.later("decide a start that was under way", c.id, func(ctx context.Context) error {
-		row, known := rc.startDecided(ctx, c.id, &keeper.Status{State: keeper.StateStarting}, hungStart)
+func (rc *recovery) awaitStart(c *index.Container) {
+	rc.later("decide a start that was under way", c.ID(), func(ctx context.Context) error {
+		row, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
 		if !known {
-			if err := rc.m.cfg.Keeper.Delete(ctx, c.id); err != nil {
+			if err := rc.m.cfg.Keeper.Delete(ctx, c.ID()); err != nil {
 				return fmt.Errorf("end a start that takes too long: %w", err)
 			}
 		}
-		release, err := c.hold(ctx, "release")
+		release, err := c.Lock(ctx, "release")
 		if err != nil {
 			return err
 		}
 		defer release()
-		if rc.m.index.goneContainer(c) || c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
+		if rc.m.index.GoneContainer(c) || c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
 		points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
@@ -258,39 +259,39 @@ func (rc *recovery) awaitStart(c *container) {
 }
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
-func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
+func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) {
 	r := c.Record()
 	if r.CheckpointTemp != "" {
-		rc.clean("let a container go on after a checkpoint that was cut off", c.id, rc.m.cfg.Keeper.EndCheckpoint(removals, c.id))
-		rc.clean("remove what is left of a checkpoint", c.id, rc.m.checkpoints.Clean(c.ContainerEntry))
+		rc.clean("let a container go on after a checkpoint that was cut off", c.ID(), rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
+		rc.clean("remove what is left of a checkpoint", c.ID(), rc.m.checkpoints.Clean(c.ContainerEntry))
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
-		rc.m.checkpoints.Drop(c.id)
+		rc.m.checkpoints.Drop(c.ID())
 	}
 	switch r.Phase {
 	case record.ContainerCreating, record.ContainerRemoving:
-		rc.attempt(removals, "finish the removal of a container", c.id, func(ctx context.Context) error { return rc.finishContainer(ctx, c) })
+		rc.attempt(removals, "finish the removal of a container", c.ID(), func(ctx context.Context) error { return rc.finishContainer(ctx, c) })
 	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
-		if err := rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.sandbox.Record()), mounted); err != nil {
-			rc.clean("mount the root file system of a created container", c.id, err)
+		if err := rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted); err != nil {
+			rc.clean("mount the root file system of a created container", c.ID(), err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
-		if decided, known := rc.startDecided(removals, c.id, row, startWait); known {
+		if decided, known := rc.startDecided(removals, c.ID(), row, startWait); known {
 			rc.adoptDecided(removals, c, decided, mounted)
 		} else {
 			rc.awaitStart(c) // as it was, until the keeper says
 		}
 	case record.ContainerExited:
-		c.ended()
+		c.Ended()
 		rc.releaseEnded(removals, c)
 	}
 }
 
 // finishLost tells a container as ended whose end nobody knows.
-func (rc *recovery) finishLost(c *container) {
+func (rc *recovery) finishLost(c *index.Container) {
 	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-	if rc.m.dirs.LostNamespace(new(c.sandbox.Record())) != "" {
+	if rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) != "" {
 		reason, message = model.ReasonRebooted, "the node went down while the container ran"
 	}
 	rc.m.teardown.finish(c, func(r *record.Container) {
@@ -305,11 +306,11 @@ const unlistedPatience = 2 * time.Second
 
 // endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or
 // read its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
-func (rc *recovery) endUnlisted(ctx context.Context, c *container) (lived, ended bool) {
+func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
 	r := c.Record()
 	host, err := cgroup.Host()
 	if err != nil || r.Cgroup == "" {
-		rc.clean("look for processes of a container", c.id, err)
+		rc.clean("look for processes of a container", c.ID(), err)
 		return false, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
@@ -317,15 +318,15 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *container) (lived, ended
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		pids, err := host.Processes(r.Cgroup)
 		if err != nil {
-			rc.clean("look for processes of a container", c.id, err)
+			rc.clean("look for processes of a container", c.ID(), err)
 			return lived, false
 		}
 		if len(pids) == 0 {
 			return lived, true
 		}
 		if !lived {
-			rc.m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it", "container_id", c.id, "pids", pids)
-			rc.clean("end a container that the keeper does not know", c.id, rc.m.cfg.Keeper.Delete(ctx, c.id))
+			rc.m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it", "container_id", c.ID(), "pids", pids)
+			rc.clean("end a container that the keeper does not know", c.ID(), rc.m.cfg.Keeper.Delete(ctx, c.ID()))
 		}
 		lived = true
 		for _, pid := range pids {
@@ -340,7 +341,7 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *container) (lived, ended
 }
 
 // adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
-func (rc *recovery) adoptDecided(removals context.Context, c *container, row *keeper.Status, mounted map[string]bool) {
+func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) {
 	over, err := rc.adoptStarted(removals, c, row, mounted)
 	if over {
 		rc.releaseEnded(removals, c)
@@ -348,12 +349,12 @@ func (rc *recovery) adoptDecided(removals context.Context, c *container, row *ke
 	if err == nil {
 		return
 	}
-	rc.m.log.Error("end what the keeper does not know: it is tried again", "container_id", c.id, "error", err)
-	rc.later("end what the keeper does not know", c.id, func(ctx context.Context) error {
+	rc.m.log.Error("end what the keeper does not know: it is tried again", "container_id", c.ID(), "error", err)
+	rc.later("end what the keeper does not know", c.ID(), func(ctx context.Context) error {
 		if _, ended := rc.endUnlisted(ctx, c); !ended {
 			return errLives
 		}
-		release, err := c.hold(ctx, "release")
+		release, err := c.Lock(ctx, "release")
 		if err != nil {
 			return err
 		}
@@ -370,7 +371,7 @@ var errLives = errors.New("processes of the container live")
 
 // adoptStarted brings the record of a container that was started in line with its row (nil: the keeper has none). over: it has ended, and
 // what it held is to be released. The error is that its processes live, and nobody knows them.
-func (rc *recovery) adoptStarted(ctx context.Context, c *container, row *keeper.Status, mounted map[string]bool) (over bool, err error) {
+func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) (over bool, err error) {
 	if row == nil {
 		return rc.adoptUnlisted(ctx, c, mounted)
 	}
@@ -384,51 +385,51 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *container, row *keeper.
 		r.StartedAt = row.StartedAt
 		r.Setup = row.Setup
 	})
-	rc.clean("record that a container runs", c.id, err)
+	rc.clean("record that a container runs", c.ID(), err)
 	rc.reconcilePause(ctx, c)
-	rc.m.logs.Adopt(c.id, c.Record().LogPath)
+	rc.m.logs.Adopt(c.ID(), c.Record().LogPath)
 	return false, nil
 }
 
 // adoptUnlisted is adoptStarted where the keeper has no row.
-func (rc *recovery) adoptUnlisted(ctx context.Context, c *container, mounted map[string]bool) (over bool, err error) {
+func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container, mounted map[string]bool) (over bool, err error) {
 	lived, ended := rc.endUnlisted(ctx, c)
 	switch {
 	case !ended:
 		return false, errLives
-	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.sandbox.Record())) == "":
+	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) == "":
 		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
-		rc.clean("record that a start was cut off", c.id, c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
-		rc.clean("mount the root file system of a created container", c.id, rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.sandbox.Record()), mounted))
+		rc.clean("record that a start was cut off", c.ID(), c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
+		rc.clean("mount the root file system of a created container", c.ID(), rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted))
 		return false, nil
 	}
 	rc.finishLost(c)
 	return true, nil
 }
 
-func (rc *recovery) reconcileSandbox(ctx context.Context, s *sandbox, row *keeper.Status) {
+func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, row *keeper.Status) {
 	r := s.Record()
 	switch r.Phase {
 	case record.SandboxCreating, record.SandboxRemoving:
 		const what = "finish the removal of a pod"
 		finish := func(ctx context.Context) error { return rc.finishSandbox(ctx, s) }
 		if rc.runsSomething(s) {
-			rc.m.log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.id)
-			rc.later(what, s.id, finish)
+			rc.m.log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.ID())
+			rc.later(what, s.ID(), finish)
 			return
 		}
-		rc.attempt(ctx, what, s.id, finish)
+		rc.attempt(ctx, what, s.ID(), finish)
 	case record.SandboxReady:
 		lost := rc.m.dirs.LostNamespace(new(s.Record()))
 		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
 			lost = lostInit
 		}
 		if lost != "" {
-			rc.clean("record that a pod is broken", s.id, rc.m.watch.breakSandbox(s, lost))
+			rc.clean("record that a pod is broken", s.ID(), rc.m.watch.breakSandbox(s, lost))
 			return
 		}
-		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.id, rc.m.dirs.MakeStatePod(&r))
-		rc.clean("make the files of a pod that an earlier version of Berth has made", s.id, rc.m.parts.AdoptFiles(s.SandboxEntry))
+		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.ID(), rc.m.dirs.MakeStatePod(&r))
+		rc.clean("make the files of a pod that an earlier version of Berth has made", s.ID(), rc.m.parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
@@ -442,7 +443,7 @@ func (rc *recovery) removeStrayState(points []string) {
 		return
 	}
 	for _, e := range entries {
-		if id := e.Name(); rc.m.index.pods[id] == nil {
+		if id := e.Name(); !rc.m.index.Has(id) {
 			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id), rc.m.storage.UnmountBelow(rc.m.dirs.StatePod(id), points))
 			if err == nil {
 				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))

@@ -6,6 +6,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
@@ -18,15 +19,15 @@ const lookAtNamespaces = 5 * time.Second
 
 func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
 
-// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds s.op.
-func (w *watch) breakSandbox(s *sandbox, lost string) error {
+// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds the pod's lock.
+func (w *watch) breakSandbox(s *index.Sandbox, lost string) error {
 	metadata := s.Record().Config.Metadata
-	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.id), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
+	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.ID()), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
 	return s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxBroken; r.ReaperPID = 0 })
 }
 
 // checkParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
-func (w *watch) checkParts(ctx context.Context, s *sandbox) error {
+func (w *watch) checkParts(ctx context.Context, s *index.Sandbox) error {
 	r := s.Record()
 	if r.Phase != record.SandboxReady {
 		return nil
@@ -37,7 +38,7 @@ func (w *watch) checkParts(ctx context.Context, s *sandbox) error {
 		if err != nil {
 			return err
 		}
-		if !reaperLives(rows[s.id]) {
+		if !reaperLives(rows[s.ID()]) {
 			lost = lostInit
 		}
 	}
@@ -57,38 +58,32 @@ func (w *watch) watchNamespaces() {
 			return
 		case <-tick.C:
 		}
-		w.index.mu.RLock()
-		ready := make([]*sandbox, 0, len(w.index.pods))
-		for _, s := range w.index.pods {
+		for _, s := range w.index.Sandboxes() {
 			if s.Status().State == model.SandboxReady {
-				ready = append(ready, s)
+				w.checkNamespaces(s)
 			}
-		}
-		w.index.mu.RUnlock()
-		for _, s := range ready {
-			w.checkNamespaces(s)
 		}
 	}
 }
 
 // checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
 // by one is looked at another time.
-func (w *watch) checkNamespaces(s *sandbox) {
+func (w *watch) checkNamespaces(s *index.Sandbox) {
 	if w.dirs.LostNamespace(new(s.Record())) == "" {
 		return
 	}
-	release := s.op.TryShared()
+	release := s.TryShare()
 	if release == nil {
 		return
 	}
 	defer release()
 	lost := w.dirs.LostNamespace(new(s.Record()))
-	if lost == "" || s.Record().Phase != record.SandboxReady || w.index.gone(s) {
+	if lost == "" || s.Record().Phase != record.SandboxReady || w.index.Gone(s) {
 		return
 	}
 	if err := w.breakSandbox(s, lost); err != nil {
-		w.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.id), "error", err)
+		w.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.ID()), "error", err)
 		return
 	}
-	w.events.tell(s, s.id, model.EventStopped)
+	w.events.tell(s, s.ID(), model.EventStopped)
 }

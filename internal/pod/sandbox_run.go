@@ -9,6 +9,7 @@ import (
 	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/index"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -53,14 +54,14 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	r.Label = label
 	op, release := operation.Taken()
 	defer release()
-	s, err := m.index.addSandbox(m.pods, r, op)
+	s, err := m.index.AddSandbox(m.pods, r, op)
 	if err != nil {
 		label.Release()
 		m.cgroups.Leave(&r)
 		return "", err
 	}
 	cfg = s.Record().Config
-	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", record.ShortID(s.id))
+	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", record.ShortID(s.ID()))
 
 	undone, err := steps.Run(ctx, log, append([]steps.Step{
 		{
@@ -71,7 +72,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			Name: "limit the pod's cgroup",
 			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
-	}, m.parts.Steps(s.SandboxEntry, nil)...), s.ready)
+	}, m.parts.Steps(s.SandboxEntry, nil)...), ready(s))
 	if err != nil {
 		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
 		clean, cancel := steps.Undoing(ctx)
@@ -83,18 +84,20 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
 	}
-	m.events.tell(s, s.id, model.EventCreated)
-	m.events.tell(s, s.id, model.EventStarted)
+	m.events.tell(s, s.ID(), model.EventCreated)
+	m.events.tell(s, s.ID(), model.EventStarted)
 	log.Debug("pod runs", "ips", s.Record().IPs)
-	return s.id, nil
+	return s.ID(), nil
 }
 
 // ready records that a pod's parts are made.
-func (s *sandbox) ready(timings []steps.Timing) error {
-	return s.Update(record.Save, func(r *record.Sandbox) {
-		r.Phase = record.SandboxReady
-		r.Timings = timings
-	})
+func ready(s *index.Sandbox) func([]steps.Timing) error {
+	return func(timings []steps.Timing) error {
+		return s.Update(record.Save, func(r *record.Sandbox) {
+			r.Phase = record.SandboxReady
+			r.Timings = timings
+		})
+	}
 }
 
 func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) error {
@@ -120,19 +123,19 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 }
 
 // forgetSandbox drops a sandbox of which nothing but the record is left.
-func (td *teardown) forgetSandbox(s *sandbox) {
+func (td *teardown) forgetSandbox(s *index.Sandbox) {
 	r := s.Record()
 	td.cgroups.Leave(&r) // while the record says what is to be removed
-	if err := td.trash.Discard(td.pods.Path(s.id)); err != nil {
-		td.log.Error("remove a pod's directory", "id", record.ShortID(s.id), "error", err)
+	if err := td.trash.Discard(td.pods.Path(s.ID())); err != nil {
+		td.log.Error("remove a pod's directory", "id", record.ShortID(s.ID()), "error", err)
 	}
-	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.id)); err != nil {
-		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.id), "error", err)
+	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.ID())); err != nil {
+		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.ID()), "error", err)
 	}
-	td.devices.freePod(s.id)
+	td.devices.freePod(s.ID())
 	r.Label.Release()
-	td.index.forgetSandbox(s)
-	td.sampler.Forget(s.id)
+	td.index.ForgetSandbox(s)
+	td.sampler.Forget(s.ID())
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

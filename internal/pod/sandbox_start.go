@@ -11,6 +11,7 @@ import (
 	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -20,16 +21,16 @@ import (
 // sandbox that is ready, or was stopped on purpose, is errdefs.ErrFailedPrecondition. When it fails, the sandbox is as
 // before, and can be started again.
 func (m *Manager) StartSandbox(ctx context.Context, id string) error {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if err != nil {
 		return err
 	}
-	release, err := s.hold(ctx, "start")
+	release, err := s.Lock(ctx, "start")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if m.index.gone(s) {
+	if m.index.Gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	if err := m.watch.checkParts(ctx, s); err != nil {
@@ -38,16 +39,16 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	switch phase := s.Record().Phase; phase {
 	case record.SandboxBroken:
 	case record.SandboxReady:
-		return fmt.Errorf("start pod sandbox %s: it runs: %w", record.ShortID(s.id), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it runs: %w", record.ShortID(s.ID()), errdefs.ErrFailedPrecondition)
 	case record.SandboxStopped:
-		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.id), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.ID()), errdefs.ErrFailedPrecondition)
 	default:
-		return fmt.Errorf("start pod sandbox %s: it is %s: %w", record.ShortID(s.id), phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it is %s: %w", record.ShortID(s.ID()), phase, errdefs.ErrFailedPrecondition)
 	}
 	return m.startBroken(ctx, s)
 }
 
-func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
+func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	old := s.Record()
 	before, err := networkBefore(&old)
 	if err != nil {
@@ -55,16 +56,16 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 	}
 	// What runs in parts that are lost can neither be reached nor come along.
 	if err := m.teardown.killContainers(ctx, s); err != nil {
-		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.id), err)
+		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
-	if err := errors.Join(m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.id).Remove(), m.parts.UnmountFiles(s.id)); err != nil {
-		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.id), err)
+	if err := errors.Join(m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.ID()).Remove(), m.parts.UnmountFiles(s.ID())); err != nil {
+		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.ID()), err)
 	}
-	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.id))
+	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.ID()))
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
-	}}, m.parts.Steps(s.SandboxEntry, before)...), s.ready)
+	}}, m.parts.Steps(s.SandboxEntry, before)...), ready(s))
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0
@@ -72,7 +73,7 @@ func (m *Manager) startBroken(ctx context.Context, s *sandbox) error {
 		err = errors.Join(notStarted(err), back)
 		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, disk.Exhausted(err))
 	}
-	m.events.tell(s, s.id, model.EventStarted)
+	m.events.tell(s, s.ID(), model.EventStarted)
 	return nil
 }
 

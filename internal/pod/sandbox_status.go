@@ -13,7 +13,7 @@ import (
 
 // SandboxStatus is the state of one pod.
 func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxStatus, error) {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if err != nil {
 		return nil, err
 	}
@@ -22,15 +22,15 @@ func (m *Manager) SandboxStatus(_ context.Context, id string) (*model.SandboxSta
 
 // SandboxInfo is what helps a person to understand a pod, as JSON values by name.
 func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, error) {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if err != nil {
 		return nil, err
 	}
 	r := s.Record()
 	namespaces := map[string]string{}
 	for _, k := range []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS, namespace.PID, namespace.User} {
-		if m.dirs.Namespaces(s.id).Pinned(k) {
-			namespaces[string(k)] = m.dirs.Namespaces(s.id).Path(k)
+		if m.dirs.Namespaces(s.ID()).Pinned(k) {
+			namespaces[string(k)] = m.dirs.Namespaces(s.ID()).Path(k)
 		}
 	}
 	info := map[string]string{"info": toJSON(map[string]any{
@@ -47,8 +47,8 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"interface":      r.Interface,
 		"network":        m.networkInfo(&r),
 		"mounts":         m.dirs.Mounts(&r),
-		"directory":      m.pods.Path(s.id),
-		"stateDirectory": m.dirs.StatePod(s.id),
+		"directory":      m.pods.Path(s.ID()),
+		"stateDirectory": m.dirs.StatePod(s.ID()),
 		"timings":        r.Timings,
 		"config":         r.Config,
 	})}
@@ -67,10 +67,10 @@ func (m *Manager) networkInfo(r *record.Sandbox) map[string]any {
 
 // ListSandboxes returns the sandboxes that a filter selects, newest first.
 func (m *Manager) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*model.SandboxStatus, error) {
-	m.index.mu.RLock()
-	list := make([]*model.SandboxStatus, 0, len(m.index.pods))
-	for id, s := range m.index.pods {
-		if !strings.HasPrefix(id, f.ID) {
+	all := m.index.Sandboxes()
+	list := make([]*model.SandboxStatus, 0, len(all))
+	for _, s := range all {
+		if !strings.HasPrefix(s.ID(), f.ID) {
 			continue
 		}
 		st := s.Status()
@@ -79,7 +79,6 @@ func (m *Manager) ListSandboxes(_ context.Context, f model.SandboxFilter) ([]*mo
 		}
 		list = append(list, st)
 	}
-	m.index.mu.RUnlock()
 	slices.SortFunc(list, func(a, b *model.SandboxStatus) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return list, nil
 }

@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/model"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
 // StopSandbox ends what runs in a pod at once and gives back its address, its host ports and its namespaces. It is
 // idempotent; a pod that does not exist is stopped.
 func (m *Manager) StopSandbox(ctx context.Context, id string) error {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	release, err := s.hold(ctx, "stop")
+	release, err := s.Lock(ctx, "stop")
 	if err != nil {
 		return err
 	}
@@ -30,13 +31,13 @@ func (m *Manager) StopSandbox(ctx context.Context, id string) error {
 	return m.teardown.stopSandbox(ctx, s)
 }
 
-func (td *teardown) stopSandbox(ctx context.Context, s *sandbox) error {
+func (td *teardown) stopSandbox(ctx context.Context, s *index.Sandbox) error {
 	phase := s.Record().Phase
 	if phase == record.SandboxStopped {
 		return nil
 	}
 	if err := td.releaseSandbox(ctx, s); err != nil {
-		return fmt.Errorf("stop pod sandbox %s: %w", record.ShortID(s.id), err)
+		return fmt.Errorf("stop pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	if phase == record.SandboxCreating || phase == record.SandboxRemoving {
 		return nil
@@ -48,28 +49,28 @@ func (td *teardown) stopSandbox(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return err
 	}
-	td.events.tell(s, s.id, model.EventStopped)
+	td.events.tell(s, s.ID(), model.EventStopped)
 	return nil
 }
 
 // releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever else
 // fails.
-func (td *teardown) releaseSandbox(ctx context.Context, s *sandbox) error {
+func (td *teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.killContainers(ctx, s); err != nil {
 		return err // their network stays while they live
 	}
 	return errors.Join(
 		td.parts.StopInit(ctx, s.SandboxEntry),
 		td.parts.TearDownNetwork(ctx, s.SandboxEntry),
-		td.dirs.Namespaces(s.id).Remove(),
-		td.parts.UnmountFiles(s.id),
+		td.dirs.Namespaces(s.ID()).Remove(),
+		td.parts.UnmountFiles(s.ID()),
 	)
 }
 
 // killContainers ends all containers of a pod, side by side.
-func (td *teardown) killContainers(ctx context.Context, s *sandbox) error {
+func (td *teardown) killContainers(ctx context.Context, s *index.Sandbox) error {
 	var g errgroup.Group
-	for _, c := range td.index.containersOf(s.id) {
+	for _, c := range td.index.ContainersOf(s.ID()) {
 		g.Go(func() error { return td.kill(ctx, c) })
 	}
 	return g.Wait()
@@ -77,25 +78,25 @@ func (td *teardown) killContainers(ctx context.Context, s *sandbox) error {
 
 // RemoveSandbox removes a pod with all its containers, running ones included. It is idempotent.
 func (m *Manager) RemoveSandbox(ctx context.Context, id string) error {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	release, err := s.hold(ctx, "remove")
+	release, err := s.Lock(ctx, "remove")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if m.index.gone(s) {
+	if m.index.Gone(s) {
 		return nil // another removal was first
 	}
 	return m.teardown.removeSandbox(ctx, s)
 }
 
-func (td *teardown) removeSandbox(ctx context.Context, s *sandbox) error {
+func (td *teardown) removeSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.stopSandbox(ctx, s); err != nil {
 		return err
 	}
@@ -103,16 +104,16 @@ func (td *teardown) removeSandbox(ctx context.Context, s *sandbox) error {
 	if err := s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxRemoving }); err != nil {
 		return err
 	}
-	for _, c := range td.index.containersOf(s.id) {
+	for _, c := range td.index.ContainersOf(s.ID()) {
 		if err := td.removeContainer(ctx, c); err != nil {
-			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
+			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
 		}
 	}
 	td.cgroups.Leave(new(s.Record()))
-	if err := td.trash.Discard(td.pods.Path(s.id)); err != nil {
-		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.id), err)
+	if err := td.trash.Discard(td.pods.Path(s.ID())); err != nil {
+		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	td.forgetSandbox(s)
-	td.events.tell(s, s.id, model.EventDeleted)
+	td.events.tell(s, s.ID(), model.EventDeleted)
 	return nil
 }

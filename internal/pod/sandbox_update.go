@@ -17,21 +17,21 @@ import (
 // Who made the pod's cgroup keeps its limits. A kubelet makes it before the pod runs, and writes to it itself right after
 // this call: Berth remembers and reports then, and writes where the cgroup is its own.
 func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhead, resources *model.Resources) error {
-	s, err := m.index.sandbox(id)
+	s, err := m.index.Sandbox(id)
 	if err != nil {
 		return err
 	}
-	release, err := s.hold(ctx, "update")
+	release, err := s.Lock(ctx, "update")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if m.index.gone(s) {
+	if m.index.Gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
 	old := s.Record()
 	if old.Phase != record.SandboxReady {
-		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.id), errSandboxNotReady)
+		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), errSandboxNotReady)
 	}
 	next := old
 	config := *old.Config // statuses share the old one
@@ -44,9 +44,9 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 	next.Config = &config
 	if err := m.cgroups.Limit(&next); err != nil {
 		if back := m.cgroups.Limit(&old); back != nil {
-			m.log.Error("limits of a pod after an update that failed", "pod", record.ShortID(s.id), "error", back)
+			m.log.Error("limits of a pod after an update that failed", "pod", record.ShortID(s.ID()), "error", back)
 		}
-		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.id), err)
+		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	return s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
 }

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/network"
+	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
@@ -38,7 +38,7 @@ func noteSpared(list []state.Spared) sparedRecords {
 // adoptSpared makes records that were read from their second files fit what lives, and writes them again.
 func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
 	for id, older := range pods {
-		s := rc.m.index.pods[id]
+		s, _ := rc.m.index.ByID(id)
 		if s == nil {
 			continue // it is told as broken
 		}
@@ -49,7 +49,7 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 		}))
 	}
 	for id, older := range containers {
-		c := rc.m.index.containers[id]
+		_, c := rc.m.index.ByID(id)
 		if c == nil {
 			continue
 		}
@@ -63,14 +63,16 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 
 // mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the next change.
 func (rc *recovery) mendSeconds() {
-	for id, s := range rc.m.index.pods {
+	for _, s := range rc.m.index.Sandboxes() {
+		id := s.ID()
 		mended, err := s.Mend()
 		if mended {
 			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
 		}
 		rc.clean("write the record of a pod again", id, err)
 	}
-	for id, c := range rc.m.index.containers {
+	for _, c := range rc.m.index.Containers() {
+		id := c.ID()
 		mended, err := c.Mend()
 		if mended {
 			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
@@ -108,13 +110,12 @@ func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 }
 
 // adoptOlderContainer does for a container what adoptOlderSandbox does for a pod.
-func (rc *recovery) adoptOlderContainer(c *container, r *record.Container, row *keeper.Status) {
+func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container, row *keeper.Status) {
 	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && row == nil {
 		return
 	}
 	if r.Process == nil {
-		var spec specs.Spec
-		if err := c.LoadFile(specFile, &spec); err == nil && spec.Process != nil {
+		if spec, err := c.ReadSpec(); err == nil && spec.Process != nil {
 			r.Process = spec.Process
 			r.User = model.User{UID: int64(spec.Process.User.UID), GID: int64(spec.Process.User.GID)}
 			for _, gid := range spec.Process.User.AdditionalGids {
@@ -256,27 +257,27 @@ func (rc *recovery) repeat(what, id string, do func(context.Context) error) {
 }
 
 // finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
-func (rc *recovery) finishContainer(ctx context.Context, c *container) error {
-	releasePod, err := c.holdPod(ctx, "remove")
+func (rc *recovery) finishContainer(ctx context.Context, c *index.Container) error {
+	releasePod, err := c.LockPod(ctx, "remove")
 	if err != nil {
 		return err
 	}
 	defer releasePod()
-	release, err := c.hold(ctx, "release")
+	release, err := c.Lock(ctx, "release")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if rc.m.index.goneContainer(c) {
+	if rc.m.index.GoneContainer(c) {
 		return nil
 	}
 	return rc.m.teardown.dropContainer(ctx, c)
 }
 
 // releaseEnded gives back what a container that has ended held.
-func (rc *recovery) releaseEnded(ctx context.Context, c *container) {
-	rc.attempt(ctx, "release a container that has ended", c.id, func(ctx context.Context) error {
-		release, err := c.hold(ctx, "release")
+func (rc *recovery) releaseEnded(ctx context.Context, c *index.Container) {
+	rc.attempt(ctx, "release a container that has ended", c.ID(), func(ctx context.Context) error {
+		release, err := c.Lock(ctx, "release")
 		if err != nil {
 			return err
 		}
@@ -289,21 +290,21 @@ func (rc *recovery) releaseEnded(ctx context.Context, c *container) {
 }
 
 // finishSandbox does for a pod what finishContainer does for a container.
-func (rc *recovery) finishSandbox(ctx context.Context, s *sandbox) error {
-	release, err := s.hold(ctx, "remove")
+func (rc *recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
+	release, err := s.Lock(ctx, "remove")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if rc.m.index.gone(s) {
+	if rc.m.index.Gone(s) {
 		return nil
 	}
 	return rc.m.teardown.removeSandbox(ctx, s)
 }
 
 // runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
-func (rc *recovery) runsSomething(s *sandbox) bool {
-	for _, c := range rc.m.index.containersOf(s.id) {
+func (rc *recovery) runsSomething(s *index.Sandbox) bool {
+	for _, c := range rc.m.index.ContainersOf(s.ID()) {
 		if c.Record().Phase == record.ContainerRunning {
 			return true
 		}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"berth/internal/pod/cgroups"
+	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
@@ -19,7 +20,7 @@ type teardown struct {
 	keeper     Keeper
 	pods       *record.Sandboxes
 	containers *record.Containers
-	index      *index
+	index      *index.Index
 	logs       *logs.Claims
 	events     *events
 	dirs       *layout.Dirs

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"berth/internal/cgroup"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
@@ -59,7 +60,7 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 	k := &forgetfulKeeper{}
 	rc := &recovery{m: &Manager{cfg: Config{Keeper: k}, log: slog.New(slog.DiscardHandler)}}
 	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
-	c := newContainer("a", containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
+	c := index.NewContainer(containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
 	if lived, over := rc.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {
 		t.Errorf("lived %v, ended %v, the keeper was asked to delete %v", lived, over, k.deleted)
 	}

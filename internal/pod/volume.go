@@ -34,7 +34,7 @@ func (m *Manager) RemoveVolume(ctx context.Context, name string) error {
 	err := m.storage.Volumes.Remove(ctx, name)
 	var used *volume.InUseError
 	if errors.As(err, &used) {
-		return &volume.InUseError{Name: used.Name, Users: m.index.containerNames(used.Users)}
+		return &volume.InUseError{Name: used.Name, Users: m.index.ContainerNames(used.Users)}
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package pod
+package index
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"berth/internal/pod/record"
 )
 
-// nameSandbox takes the name of a new pod. A client that named it without metadata gets the first attempt that is free, and
-// no second pod of that name until the first one has stopped. The caller holds x.mu.
-func (x *index) nameSandbox(r *record.Sandbox) error {
+// nameSandbox takes the name of a new pod. A client that named it without metadata gets the first attempt that is free,
+// and no second pod of that name until the first one has stopped. The caller holds x.mu.
+func (x *Index) nameSandbox(r *record.Sandbox) error {
 	cfg := r.Config
 	if cfg.Name != "" {
 		for id, other := range x.pods {
@@ -33,8 +33,9 @@ func (x *index) nameSandbox(r *record.Sandbox) error {
 	return x.reserve("pod sandbox", sandboxName(cfg.Metadata), r.ID)
 }
 
-// nameContainer does for a container of a pod what nameSandbox does for a pod; its name is free again once it has ended.
-func (x *index) nameContainer(r *record.Container) error {
+// nameContainer does for a container of a pod what nameSandbox does for a pod; its name is free again once it has
+// ended.
+func (x *Index) nameContainer(r *record.Container) error {
 	cfg, pod := r.Config, r.SandboxID
 	if cfg.Name != "" {
 		for id, other := range x.containers {
@@ -53,7 +54,7 @@ func (x *index) nameContainer(r *record.Container) error {
 }
 
 // freeAttempt is the first attempt whose name nobody has.
-func (x *index) freeAttempt(name func(attempt uint32) string) (n uint32) {
+func (x *Index) freeAttempt(name func(attempt uint32) string) (n uint32) {
 	for x.names[name(n)] != "" {
 		n++
 	}

@@ -1,4 +1,4 @@
-package pod
+package index
 
 import (
 	"log/slog"
@@ -10,21 +10,22 @@ import (
 	"berth/internal/pod/record"
 )
 
-// TestAnAttemptIsCreatedAfterTheOnesBefore, wherever the wall clock was set meanwhile: kubelets go by the creation time. Other pods, and
-// other containers, have the clock's. Seen to fail with the clock's time for all, and with no latest time kept.
+// TestAnAttemptIsCreatedAfterTheOnesBefore, wherever the wall clock was set meanwhile: kubelets go by the creation
+// time. Other pods, and other containers, have the clock's. Seen to fail with the clock's time for all, and with no
+// latest time kept.
 func TestAnAttemptIsCreatedAfterTheOnesBefore(t *testing.T) {
-	x := newIndex()
+	x := New()
 	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, slog.New(slog.DiscardHandler))
 	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
 	web := model.SandboxMetadata{Name: "web", Namespace: "default", UID: "1"}
-	sandboxAt := func(id string, meta model.SandboxMetadata, at time.Time) *sandbox {
-		s := newSandbox(id, pods.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{Metadata: meta}, CreatedAt: at}))
+	sandboxAt := func(id string, meta model.SandboxMetadata, at time.Time) *Sandbox {
+		s := NewSandbox(pods.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{Metadata: meta}, CreatedAt: at}))
 		x.pods[id] = s
 		return s
 	}
-	containerAt := func(id, name string, s *sandbox, at time.Time) {
-		x.containers[id] = newContainer(id, containers.New(id, record.Container{
-			ID: id, SandboxID: s.id, Config: &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: name}}, CreatedAt: at,
+	containerAt := func(id, name string, s *Sandbox, at time.Time) {
+		x.containers[id] = NewContainer(containers.New(id, record.Container{
+			ID: id, SandboxID: s.ID(), Config: &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: name}}, CreatedAt: at,
 		}), s)
 	}
 	// What berthd has loaded is from before the clock was set back by an hour.

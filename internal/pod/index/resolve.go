@@ -1,4 +1,4 @@
-package pod
+package index
 
 import (
 	"fmt"
@@ -9,7 +9,8 @@ import (
 	"berth/internal/model"
 )
 
-// sandboxName is what is unique among sandboxes. No name holds a NUL, as all may hold underscores: a_b of c is not a of b_c.
+// sandboxName is what is unique among sandboxes. No name holds a NUL, as all may hold underscores: a_b of c is not a of
+// b_c.
 func sandboxName(m model.SandboxMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.Name, m.Namespace, m.UID, m.Attempt)
 }
@@ -44,13 +45,4 @@ func resolve[T any](kind string, objects map[string]T, id string) (found T, err 
 	}
 	var zero T
 	return zero, fmt.Errorf("%s ID %q fits %d: %w", kind, id, n, errdefs.ErrInvalidArgument)
-}
-
-func matchLabels(have, want map[string]string) bool {
-	for k, v := range want {
-		if got, ok := have[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
