@@ -55,7 +55,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	for _, w := range cr.out.Warnings {
 		log.Warn(w)
 	}
-	m.events.tell(s, cr.id, model.EventCreated)
+	m.events.Tell(s, cr.id, model.EventCreated)
 	return cr.id, nil
 }
 

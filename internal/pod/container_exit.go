@@ -8,6 +8,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
@@ -22,7 +23,7 @@ type watch struct {
 	keeper     Keeper
 	index      *index.Index
 	dirs       *layout.Dirs
-	events     *events
+	events     *events.Feed
 	teardown   *teardown
 	ctx        context.Context // ends with the Manager
 	background *sync.WaitGroup // of the Manager, which waits for it
@@ -128,7 +129,7 @@ func (td *teardown) finish(c *index.Container, change func(*record.Container)) {
 		td.log.Error("record the end of a container", "container_id", c.ID(), "error", err)
 	}
 	td.logs.Release(c.ID())
-	td.events.tell(c.Sandbox, c.ID(), model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
+	td.events.Tell(c.Sandbox, c.ID(), model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
 	c.Ended()
 }
 
@@ -147,5 +148,5 @@ func (w *watch) reaperExited(s *index.Sandbox, st keeper.Status) {
 		w.log.Error("record that a pod is broken", "pod", record.ShortID(s.ID()), "error", err)
 		return
 	}
-	w.events.tell(s, s.ID(), model.EventStopped)
+	w.events.Tell(s, s.ID(), model.EventStopped)
 }

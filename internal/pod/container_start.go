@@ -91,7 +91,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return err
 	}
 	c.DropSpec()
-	m.events.tell(s, c.ID(), model.EventStarted)
+	m.events.Tell(s, c.ID(), model.EventStarted)
 	return nil
 }
 

@@ -138,7 +138,7 @@ func (td *teardown) removeContainer(ctx context.Context, c *index.Container) err
 	if err := td.dropContainer(ctx, c); err != nil {
 		return fmt.Errorf("remove container %s: %w", record.ShortID(c.ID()), err)
 	}
-	td.events.tell(c.Sandbox, c.ID(), model.EventDeleted)
+	td.events.Tell(c.Sandbox, c.ID(), model.EventDeleted)
 	return nil
 }
 

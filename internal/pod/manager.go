@@ -22,6 +22,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
@@ -136,7 +137,7 @@ type Manager struct {
 	containers *record.Containers
 	index      *index.Index
 	logs       *logs.Claims
-	events     *events
+	events     *events.Feed
 
 	dirs        *layout.Dirs
 	cgroups     *cgroups.Driver
@@ -205,7 +206,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		dirs:       dirs,
 	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
-	m.events = newEvents(m.index)
+	m.events = events.New(m.index)
 	trash := trash.New(m.ctx, dirs.Trash(), cfg.Log)
 	m.cgroups = cgroups.New(m.ctx, cgroups.Config{
 		Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
@@ -255,7 +256,7 @@ func (m *Manager) Close() error {
 	m.stop()
 	m.background.Wait()
 	m.storage.Quotas.Close()
-	m.events.close()
+	m.events.Close()
 	m.readings.sampler.Close()
 	return nil
 }

@@ -85,5 +85,5 @@ func (w *watch) checkNamespaces(s *index.Sandbox) {
 		w.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.ID()), "error", err)
 		return
 	}
-	w.events.tell(s, s.ID(), model.EventStopped)
+	w.events.Tell(s, s.ID(), model.EventStopped)
 }

@@ -84,8 +84,8 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
 	}
-	m.events.tell(s, s.ID(), model.EventCreated)
-	m.events.tell(s, s.ID(), model.EventStarted)
+	m.events.Tell(s, s.ID(), model.EventCreated)
+	m.events.Tell(s, s.ID(), model.EventStarted)
 	log.Debug("pod runs", "ips", s.Record().IPs)
 	return s.ID(), nil
 }

@@ -73,7 +73,7 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 		err = errors.Join(notStarted(err), back)
 		return fmt.Errorf("start pod %s/%s: %w", old.Config.Metadata.Namespace, old.Config.Metadata.Name, disk.Exhausted(err))
 	}
-	m.events.tell(s, s.ID(), model.EventStarted)
+	m.events.Tell(s, s.ID(), model.EventStarted)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func (td *teardown) stopSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	td.events.tell(s, s.ID(), model.EventStopped)
+	td.events.Tell(s, s.ID(), model.EventStopped)
 	return nil
 }
 
@@ -114,6 +114,6 @@ func (td *teardown) removeSandbox(ctx context.Context, s *index.Sandbox) error {
 		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	td.forgetSandbox(s)
-	td.events.tell(s, s.ID(), model.EventDeleted)
+	td.events.Tell(s, s.ID(), model.EventDeleted)
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"berth/internal/pod/cgroups"
+	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
@@ -22,7 +23,7 @@ type teardown struct {
 	containers *record.Containers
 	index      *index.Index
 	logs       *logs.Claims
-	events     *events
+	events     *events.Feed
 	dirs       *layout.Dirs
 	trash      *trash.Trash
 	cgroups    *cgroups.Driver

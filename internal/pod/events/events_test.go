@@ -1,12 +1,15 @@
-package pod
+package events
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
 	"berth/internal/model"
+	"berth/internal/pod/index"
+	"berth/internal/pod/record"
 )
 
 func TestSubscribersGetEachEventOnceInOneOrder(t *testing.T) {
@@ -28,7 +31,7 @@ func TestSubscribersGetEachEventOnceInOneOrder(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	h.close()
+	h.Close()
 	var order []string
 	for n, ch := range channels {
 		var got []string
@@ -91,4 +94,28 @@ func TestNoEventIsMadeForNobody(t *testing.T) {
 	ch := h.subscribe()
 	h.drop(ch)
 	h.publish(func() model.ContainerEvent { t.Error("it is made"); return model.ContainerEvent{} })
+}
+
+// TestAPodIsNotForgottenForAnOldAttempt: a kubelet forgets the pod that a deletion names, so that none is named while
+// another sandbox of it lives. Seen to fail with the sandbox named in each event.
+func TestAPodIsNotForgottenForAnOldAttempt(t *testing.T) {
+	x := index.New()
+	table := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, slog.New(slog.DiscardHandler))
+	var attempts []*index.Sandbox
+	for i := range uint32(2) {
+		id := fmt.Sprint(i)
+		meta := model.SandboxMetadata{Name: "web", UID: "1", Attempt: i}
+		s := index.NewSandbox(table.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{Metadata: meta}}))
+		x.AdoptSandbox(s)
+		attempts = append(attempts, s)
+	}
+	feed := New(x)
+	ch := feed.Follow(t.Context())
+	for i, named := range []bool{false, true} {
+		x.ForgetSandbox(attempts[i])
+		feed.Tell(attempts[i], attempts[i].ID(), model.EventDeleted)
+		if e := <-ch; e.SandboxID != attempts[i].ID() || (e.Sandbox != nil) != named {
+			t.Errorf("the deletion of attempt %d is told as %+v", i, e)
+		}
+	}
 }

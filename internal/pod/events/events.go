@@ -1,4 +1,5 @@
-package pod
+// Package events tells subscribers what happens to pods and containers, as evented kubelets want it.
+package events
 
 import (
 	"context"
@@ -42,7 +43,8 @@ func (h *hub) drop(ch chan model.ContainerEvent) {
 	}
 }
 
-func (h *hub) close() {
+// Close ends all subscriptions, and those to come.
+func (h *hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
@@ -52,8 +54,8 @@ func (h *hub) close() {
 	}
 }
 
-// publish makes an event and hands it out in one step, so that subscribers get events in the order of their times and of
-// the states that they tell of. It does not make what nobody wants.
+// publish makes an event and hands it out in one step, so that subscribers get events in the order of their times and
+// of the states that they tell of. It does not make what nobody wants.
 func (h *hub) publish(make func() model.ContainerEvent) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,29 +73,30 @@ func (h *hub) publish(make func() model.ContainerEvent) {
 	}
 }
 
-// events tells subscribers what happens to the pods of an index.
-type events struct {
+// Feed tells subscribers what happens to the pods of an index. Its methods may be called concurrently.
+type Feed struct {
 	hub
 	index *index.Index
 }
 
-func newEvents(x *index.Index) *events {
-	ev := &events{index: x}
+// New is a feed that nobody follows.
+func New(x *index.Index) *Feed {
+	ev := &Feed{index: x}
 	ev.init()
 	return ev
 }
 
-// Subscribe follows what happens to pods and containers until ctx ends; the channel is closed then, and also when the
-// subscriber is too far behind.
-func (m *Manager) Subscribe(ctx context.Context) <-chan model.ContainerEvent {
-	ch := m.events.subscribe()
-	context.AfterFunc(ctx, func() { m.events.drop(ch) })
+// Follow returns what happens to pods and containers from now on until ctx ends; the channel is closed then, and also
+// when the subscriber is too far behind.
+func (ev *Feed) Follow(ctx context.Context) <-chan model.ContainerEvent {
+	ch := ev.subscribe()
+	context.AfterFunc(ctx, func() { ev.drop(ch) })
 	return ch
 }
 
-// tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's own ID
-// for an event of the sandbox.
-func (ev *events) tell(s *index.Sandbox, containerID string, what model.ContainerEventType) {
+// Tell publishes an event with the state of the whole pod, as evented kubelets want it. containerID is the sandbox's
+// own ID for an event of the sandbox.
+func (ev *Feed) Tell(s *index.Sandbox, containerID string, what model.ContainerEventType) {
 	ev.publish(func() model.ContainerEvent {
 		e := model.ContainerEvent{
 			ContainerID: containerID,
