@@ -149,7 +149,7 @@ func (cr *creation) steps() []steps.Step {
 		},
 		{
 			Name: "allocate devices", Do: cr.allocateDevices,
-			Undo: func(context.Context) error { m.devices.cancel(cr.container); return nil },
+			Undo: func(context.Context) error { m.devices.Cancel(cr.container); return nil },
 		},
 		{Name: "build the specification", Do: cr.buildSpec},
 	}
@@ -262,7 +262,7 @@ func (cr *creation) mountImages(ctx context.Context) (err error) {
 }
 
 func (cr *creation) allocateDevices(ctx context.Context) (err error) {
-	cr.edits, err = cr.m.devices.allocate(ctx, cr.container, &cr.pod)
+	cr.edits, err = cr.m.devices.Allocate(ctx, cr.container, &cr.pod)
 	return err
 }
 

@@ -20,6 +20,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/devices"
 	"berth/internal/pod/index"
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
@@ -116,7 +117,7 @@ func (p *plainRootfs) Unmount(dir string, at ...string) error {
 
 // countedDevices knows which containers have any.
 type countedDevices struct {
-	Devices
+	devices.Manager
 	mu   sync.Mutex
 	held map[string]bool
 }

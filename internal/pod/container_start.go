@@ -74,7 +74,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		}
 		defer m.checkpoints.Drop(c.ID())
 	}
-	if err := m.devices.prepare(ctx, c); err != nil {
+	if err := m.devices.Prepare(ctx, c); err != nil {
 		m.teardown.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}

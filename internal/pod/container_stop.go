@@ -172,7 +172,7 @@ func (td *teardown) forgetContainer(c *index.Container) {
 		td.log.Error("remove a container's directory", "container", record.ShortID(c.ID()), "error", err)
 	}
 	td.storage.Release(c.ID())
-	td.devices.free(c)
+	td.devices.Free(c)
 	c.Ended()
 	td.index.ForgetContainer(c)
 	td.sampler.Forget(c.ID())

@@ -3,9 +3,11 @@
 // and it runs the steps of a start, a stop and a removal, each with its undo.
 //
 // A Manager has a method for each call of the CRI, in the file that is named after the call: CreateContainer is in
-// container_create.go. What calls have in common is owned by types of their own: records (package record), the order of
-// operations on one object (package operation), steps and their undo (package steps), the index of names, the cgroups,
-// the parts of a pod, the file systems of containers, the teardown, the watch of events, and the recovery at the start.
+// container_create.go. What calls have in common is owned by the packages below this one, which do not know it: records
+// (package record), which pods and containers there are (index), the order of operations on one object (operation), steps
+// and their undo (steps), where things are on disk (layout), cgroups, the parts of a pod, the storage of containers and so
+// on. What ends and removes pods and containers, what watches them, and the recovery at the start are types of this
+// package: teardown, watch and recovery.
 //
 // The package knows nothing of gRPC and of no API's names. An API translates its requests into package model and calls a
 // Manager; errors name fields of the model (model.FieldError).

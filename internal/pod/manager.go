@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/device/manager"
 	"berth/internal/image"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
@@ -22,6 +21,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/devices"
 	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
@@ -30,6 +30,7 @@ import (
 	"berth/internal/pod/record"
 	"berth/internal/pod/storage"
 	"berth/internal/pod/trash"
+	"berth/internal/pod/usage"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -71,21 +72,6 @@ type Images interface {
 	Collect(context.Context) error
 }
 
-// Devices is what the domain asks of the node's device manager.
-type Devices interface {
-	// Allocate gives a container its devices, and returns what they add to it. After an error it holds none.
-	Allocate(context.Context, manager.Request) ([]model.Edits, error)
-	// Cancel gives back what was allocated for a container that could not be made.
-	Cancel(sandboxID, containerID string)
-	// PreStart prepares a container's devices for its start.
-	PreStart(ctx context.Context, containerID string) error
-	// Free gives a container's devices back, and FreePod forgets a pod.
-	Free(containerID string)
-	FreePod(sandboxID string)
-	// Reconcile frees what pods and containers hold that are not there any more.
-	Reconcile(podLives, containerLives func(id string) bool)
-}
-
 // Handler is a runtime handler as the node's configuration has it.
 type Handler struct {
 	Name string
@@ -114,11 +100,11 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	Rootfs        storage.Rootfs // nil: package rootfs
-	Devices       Devices        // nil: the node has no device manager
-	CRIU          string         // the program; empty: the one in PATH
-	RestoreImages bool           // containers are created from images that are checkpoints
-	Jail          *jail.Jail     // in which archives of checkpoints are read
+	Rootfs        storage.Rootfs  // nil: package rootfs
+	Devices       devices.Manager // nil: the node has no device manager
+	CRIU          string          // the program; empty: the one in PATH
+	RestoreImages bool            // containers are created from images that are checkpoints
+	Jail          *jail.Jail      // in which archives of checkpoints are read
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
 	CheckpointBytes uint64
 	AttachBacklog   int64 // bytes that are kept for an attached client that does not take them; 0: the keeper's default
@@ -143,9 +129,9 @@ type Manager struct {
 	cgroups     *cgroups.Driver
 	parts       *parts.Maker
 	storage     *storage.Store
-	devices     *devices
+	devices     *devices.Allocator
 	checkpoints *checkpoints.Checkpointer
-	readings    *readings
+	readings    *usage.Reader
 	teardown    *teardown
 	watch       *watch
 
@@ -212,7 +198,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
 		Background: &m.background, Log: cfg.Log,
 	})
-	m.devices = &devices{manager: cfg.Devices, index: m.index}
+	m.devices = &devices.Allocator{Manager: cfg.Devices, Index: m.index}
 	m.parts = &parts.Maker{
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
 		Setup: func(handler string) (keeper.SetupChoice, error) {
@@ -224,7 +210,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.readings = &readings{sampler: sampler, index: m.index, dirs: dirs, cgroups: m.cgroups}
+	m.readings = &usage.Reader{Sampler: sampler, Index: m.index, Dirs: dirs, Cgroups: m.cgroups, Log: cfg.Log}
 	quotas, err := quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log)
 	if err != nil {
 		return nil, err
@@ -257,7 +243,7 @@ func (m *Manager) Close() error {
 	m.background.Wait()
 	m.storage.Quotas.Close()
 	m.events.Close()
-	m.readings.sampler.Close()
+	m.readings.Sampler.Close()
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	}
 	rc.endLost(removals, nobodys)
 	rc.m.storage.Quotas.Reconcile(rc.m.index.Has)
-	rc.m.devices.reconcile()
+	rc.m.devices.Reconcile()
 	rc.removeStrayState(points)
 	rc.m.cgroups.Reconcile(brokenPods)
 

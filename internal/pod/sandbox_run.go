@@ -29,7 +29,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
 		return "", model.FieldSandboxSysctls.Wrong(err)
 	}
-	if err := m.devices.check(cfg); err != nil {
+	if err := m.devices.Check(cfg); err != nil {
 		return "", err
 	}
 	if cfg.Security.Namespaces.PID == "" {
@@ -132,7 +132,7 @@ func (td *teardown) forgetSandbox(s *index.Sandbox) {
 	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.ID())); err != nil {
 		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.ID()), "error", err)
 	}
-	td.devices.freePod(s.ID())
+	td.devices.FreePod(s.ID())
 	r.Label.Release()
 	td.index.ForgetSandbox(s)
 	td.sampler.Forget(s.ID())

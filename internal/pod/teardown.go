@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"berth/internal/pod/cgroups"
+	"berth/internal/pod/devices"
 	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
@@ -29,7 +30,7 @@ type teardown struct {
 	cgroups    *cgroups.Driver
 	parts      *parts.Maker
 	storage    *storage.Store
-	devices    *devices
+	devices    *devices.Allocator
 	sampler    *stats.Sampler
 	log        *slog.Logger
 }

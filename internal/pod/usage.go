@@ -5,31 +5,10 @@ import (
 	"fmt"
 
 	"berth/internal/model"
-	"berth/internal/namespace"
-	"berth/internal/pod/cgroups"
 	"berth/internal/pod/index"
-	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
-	"berth/internal/rootfs"
-	"berth/internal/stats"
+	"berth/internal/stats/cadvisor"
 )
-
-// readings reads what pods and containers use. Its methods may be called concurrently.
-type readings struct {
-	sampler *stats.Sampler
-	index   *index.Index
-	dirs    *layout.Dirs
-	cgroups *cgroups.Driver
-}
-
-func (rd *readings) containerTarget(c *index.Container) stats.Target {
-	r := c.Record()
-	t := stats.Target{ID: c.ID(), Layer: rootfs.Upper(rd.dirs.Container(c.ID()))}
-	if r.Phase == record.ContainerRunning {
-		t.Cgroup = r.Cgroup
-	}
-	return t
-}
 
 // ContainerUsage reads what one container uses.
 func (m *Manager) ContainerUsage(ctx context.Context, id string) (*model.ContainerUsage, error) {
@@ -37,20 +16,7 @@ func (m *Manager) ContainerUsage(ctx context.Context, id string) (*model.Contain
 	if err != nil {
 		return nil, err
 	}
-	return m.readings.containerUsage(ctx, []*index.Container{c})[0], nil
-}
-
-func (rd *readings) containerUsage(ctx context.Context, list []*index.Container) []*model.ContainerUsage {
-	targets := make([]stats.Target, len(list))
-	for i, c := range list {
-		targets[i] = rd.containerTarget(c)
-	}
-	usage := rd.sampler.Containers(ctx, targets)
-	rd.forgetGone(targets)
-	for i, c := range list {
-		usage[i].Container = c.Status()
-	}
-	return usage
+	return m.readings.Containers(ctx, []*index.Container{c})[0], nil
 }
 
 // ListContainerUsage reads what the running containers use that a filter selects.
@@ -68,7 +34,7 @@ func (m *Manager) ListContainerUsage(ctx context.Context, f model.ContainerFilte
 			list = append(list, c)
 		}
 	}
-	return m.readings.containerUsage(ctx, list), nil
+	return m.readings.Containers(ctx, list), nil
 }
 
 // SandboxUsage reads what one pod and its containers use.
@@ -80,7 +46,7 @@ func (m *Manager) SandboxUsage(ctx context.Context, id string) (*model.SandboxUs
 	if st := s.Status(); st.State != model.SandboxReady {
 		return nil, fmt.Errorf("stats of pod sandbox %s: %w", record.ShortID(s.ID()), errSandboxNotReady)
 	}
-	return m.readings.sandboxUsage(ctx, []*index.Sandbox{s})[0], nil
+	return m.readings.Sandboxes(ctx, []*index.Sandbox{s})[0], nil
 }
 
 // ListSandboxUsage reads what the ready pods use that a filter selects.
@@ -98,49 +64,14 @@ func (m *Manager) ListSandboxUsage(ctx context.Context, f model.SandboxFilter) (
 			list = append(list, s)
 		}
 	}
-	return m.readings.sandboxUsage(ctx, list), nil
+	return m.readings.Sandboxes(ctx, list), nil
 }
 
-// forgetGone drops what the sampler remembers of pods and containers that were removed while they were read.
-func (rd *readings) forgetGone(targets []stats.Target) {
-	for _, t := range targets {
-		if !rd.index.Has(t.ID) {
-			rd.sampler.Forget(t.ID)
-		}
-	}
-}
+// MetricDescriptors are the metrics that ListSandboxMetrics may give. They do not change.
+func (m *Manager) MetricDescriptors() []model.MetricDescriptor { return cadvisor.Descriptors() }
 
-func (rd *readings) sandboxTarget(s *index.Sandbox) stats.Target {
-	r := s.Record()
-	t := stats.Target{ID: s.ID(), Cgroup: rd.cgroups.PodDir(r.CgroupParent)}
-	if !r.NodeNetwork() {
-		t.NetNS = rd.dirs.Namespaces(s.ID()).Path(namespace.Network)
-		t.Network = true
-	}
-	return t
-}
-
-func (rd *readings) sandboxUsage(ctx context.Context, list []*index.Sandbox) []*model.SandboxUsage {
-	targets := make([]stats.Target, len(list))
-	place := make(map[string]int, len(list))
-	for i, s := range list {
-		targets[i] = rd.sandboxTarget(s)
-		place[s.ID()] = i
-	}
-	usage := rd.sampler.Sandboxes(ctx, targets)
-	rd.forgetGone(targets)
-	for i, s := range list {
-		usage[i].Sandbox = s.Status()
-	}
-	var running []*index.Container
-	for _, c := range rd.index.Containers() {
-		if _, wanted := place[c.Sandbox.ID()]; wanted && c.Record().Phase == record.ContainerRunning {
-			running = append(running, c)
-		}
-	}
-	for i, u := range rd.containerUsage(ctx, running) {
-		pod := usage[place[running[i].Sandbox.ID()]]
-		pod.Containers = append(pod.Containers, u)
-	}
-	return usage
+// ListSandboxMetrics reads the metrics of the ready pods and their running containers. One that does not answer in time has
+// its last figures, with the time of those.
+func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetrics, error) {
+	return m.readings.Metrics(ctx), nil
 }

@@ -1,4 +1,4 @@
-package pod
+package usage
 
 import (
 	"context"
@@ -12,23 +12,20 @@ import (
 	"berth/internal/stats/cadvisor"
 )
 
-// MetricDescriptors are the metrics that ListSandboxMetrics may give. They do not change.
-func (m *Manager) MetricDescriptors() []model.MetricDescriptor { return cadvisor.Descriptors() }
-
-// ListSandboxMetrics reads the metrics of the ready pods and their running containers. One that does not answer in time has
+// Metrics reads the metrics of the ready pods and their running containers. One that does not answer in time has
 // its last figures, with the time of those.
-func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetrics, error) {
+func (rd *Reader) Metrics(ctx context.Context) []model.SandboxMetrics {
 	began := time.Now()
 	var sandboxes []*index.Sandbox
 	var containers []*index.Container
 	place := map[string]int{}
-	for _, s := range m.index.Sandboxes() {
+	for _, s := range rd.Index.Sandboxes() {
 		if s.Status().State == model.SandboxReady {
 			place[s.ID()] = len(sandboxes)
 			sandboxes = append(sandboxes, s)
 		}
 	}
-	for _, c := range m.index.Containers() {
+	for _, c := range rd.Index.Containers() {
 		if _, ready := place[c.Sandbox.ID()]; ready && c.Record().Phase == record.ContainerRunning {
 			containers = append(containers, c)
 		}
@@ -36,15 +33,15 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 
 	targets := make([]stats.Target, 0, len(sandboxes)+len(containers))
 	for _, s := range sandboxes {
-		targets = append(targets, m.readings.sandboxTarget(s))
+		targets = append(targets, rd.sandboxTarget(s))
 	}
 	for _, c := range containers {
-		t := m.readings.containerTarget(c)
+		t := rd.containerTarget(c)
 		t.PID = c.Status().PID
 		targets = append(targets, t)
 	}
-	readings := m.readings.sampler.Details(ctx, targets)
-	m.readings.forgetGone(targets)
+	readings := rd.Sampler.Details(ctx, targets)
+	rd.forgetGone(targets)
 
 	out := make([]model.SandboxMetrics, len(sandboxes))
 	for i, s := range sandboxes {
@@ -61,15 +58,15 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 		})}
 	}
 	// All writable layers are on one file system. Without it, its figures are missing and all others are there.
-	disk, err := stats.StatFilesystem(m.containers.Dir())
+	disk, err := stats.StatFilesystem(rd.Dirs.Containers())
 	if err != nil {
-		m.log.Warn("metrics of the writable layers", "error", err)
+		rd.Log.Warn("metrics of the writable layers", "error", err)
 	}
 	for i, c := range containers {
 		st, reading := c.Status(), readings[len(sandboxes)+i]
 		pod := c.Sandbox.Status().Config.Metadata
 		to := &out[place[c.Sandbox.ID()]]
-		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.ID(), Metrics: cadvisor.Metrics(&cadvisor.Subject{
+		metrics := cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:     targets[len(sandboxes)+i].Cgroup,
 			Name:       c.ID(),
 			Image:      imageName(st),
@@ -82,9 +79,10 @@ func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetric
 			Layer:      reading.Layer,
 			Filesystem: disk,
 			Began:      began,
-		})})
+		})
+		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.ID(), Metrics: metrics})
 	}
-	return out, nil
+	return out
 }
 
 // imageName is the image as a person named it, where the client tells.
