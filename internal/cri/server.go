@@ -27,7 +27,7 @@ type ServerConfig struct {
 	Names map[string]request.Names
 }
 
-// NewServer returns a gRPC server without services: doors register themselves on it.
+// NewServer returns a gRPC server without services: APIs register themselves on it.
 func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 	calls := &calls{log: cfg.Log, names: cfg.Names}
 	if cfg.Log == nil {

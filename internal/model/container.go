@@ -198,7 +198,7 @@ const (
 	ReasonKeeperLost = "KeeperLost" // it ended while no keeper watched it, and the kernel kept no exit code
 	ReasonRebooted   = "Rebooted"   // it was running when the node went down
 	ReasonStartError = "StartError"
-	ReasonPaused     = "Paused" // for clients of doors that have no such state
+	ReasonPaused     = "Paused" // for clients of APIs that have no such state
 )
 
 // User is whom a container's init process runs as, as numbers in the container's user namespace.

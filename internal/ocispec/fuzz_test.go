@@ -11,7 +11,7 @@ import (
 	"berth/internal/model"
 )
 
-// FuzzBuild: whatever a client says, the answer is a spec or an error that a door has a code for.
+// FuzzBuild: whatever a client says, the answer is a spec or an error that an API has a code for.
 func FuzzBuild(f *testing.F) {
 	full, err := json.Marshal(model.ContainerConfig{
 		Command: []string{"x"}, Env: []model.EnvVar{{Key: "A"}}, WorkingDir: "/x",

@@ -1,4 +1,4 @@
-// Package stream serves what outlives a gRPC call: exec, attach and port-forward. A door asks it for an address
+// Package stream serves what outlives a gRPC call: exec, attach and port-forward. An API asks it for an address
 // (GetExec, GetAttach, GetPortForward); the address holds a token that is good for one connection and a short time. The
 // client, mostly a kubelet that passes on the API server's connection, connects there with SPDY or WebSocket, and its streams
 // are joined to the domain's.

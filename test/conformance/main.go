@@ -26,7 +26,7 @@ type settings struct {
 	phases  string
 	focus   string
 	handler string
-	door    string
+	api     string
 	setup   string
 	cni     bool
 	seed    int64
@@ -45,7 +45,7 @@ func main() {
 	flag.StringVar(&s.focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.handler, "runtime-handler", "", "runtime handler of every pod")
 	flag.StringVar(&s.setup, "setup", "", "setup of the default runtime handler: stage (also where it is not given), or libcontainer")
-	flag.StringVar(&s.door, "door", "v1", "the version of the interface that critest's calls are made through: v1, or v1alpha2")
+	flag.StringVar(&s.api, "api", "v1", "the version of the interface that critest's calls are made through: v1, or v1alpha2")
 	flag.DurationVar(&s.limit, "limit", 15*time.Minute, "longest time of one run of critest")
 	flag.BoolVar(&s.cni, "cni", false, "give berthd a CNI configuration (Debian's plugins) in place of its own bridge")
 	flag.Int64Var(&s.seed, "seed", time.Now().Unix(), "seed of the order in which specs run")
@@ -67,8 +67,8 @@ func conformance(ctx context.Context, s settings) error {
 	if s.address != "" && s.hosts == "" {
 		return errors.New("-address needs -hosts-dir")
 	}
-	if s.door != "v1" && s.door != "v1alpha2" {
-		return fmt.Errorf("unknown door %q: v1 or v1alpha2", s.door)
+	if s.api != "v1" && s.api != "v1alpha2" {
+		return fmt.Errorf("unknown API %q: v1 or v1alpha2", s.api)
 	}
 	phases, err := parsePhases(s.phases)
 	if err != nil {
@@ -168,15 +168,15 @@ func startTarget(ctx context.Context, s settings, built images.Images) (*target,
 	if err := registrytest.Mirrors(hosts, images.Hosts, registry, registry); err != nil {
 		return nil, errors.Join(err, t.stop())
 	}
-	if s.door == "v1" {
+	if s.api == "v1" {
 		return t, nil
 	}
-	d, err := openDoor(s.door, t.address)
+	p, err := openProxy(s.api, t.address)
 	if err != nil {
 		return nil, errors.Join(err, t.stop())
 	}
 	stop := t.stop
-	t.address, t.stop = d.address, func() error { return errors.Join(d.close(), stop()) }
+	t.address, t.stop = p.address, func() error { return errors.Join(p.close(), stop()) }
 	return t, nil
 }
 

@@ -40,7 +40,7 @@ func blockDevice(t testing.TB) (path, numbers string) {
 
 func cgroupV2() bool { return exists("/sys/fs/cgroup/cgroup.controllers") }
 
-// limited makes a container with limits through the door of v1alpha2.
+// limited makes a container with limits through v1alpha2.
 func limited(t testing.TB, p *nodetest.Pod, ext *pouch.LinuxContainerResources, edits ...nodetest.ContainerEdit) (*nodetest.Container, error) {
 	t.Helper()
 	config := p.ContainerConfig(edits...)

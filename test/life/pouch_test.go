@@ -91,7 +91,7 @@ func TestAPodLivesThroughV1alpha2(t *testing.T) {
 	if err != nil || string(out.Stdout) != "there\n" {
 		t.Errorf("%v, %v", out, err)
 	}
-	// What one door made, the other sees.
+	// What was made through one API is there in the other.
 	list, err := n.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: ctr.ContainerId}})
 	if err != nil || len(list.Containers) != 1 || list.Containers[0].State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("%v, %v", list, err)

@@ -864,7 +864,7 @@ func TestEveryFieldOfAnAuthConfigOpensARegistry(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := d.PullImage(nodetest.Context(t), auth2016(host+"/private:then", auth)); err != nil {
-				t.Errorf("through the door of 2016: %v", err)
+				t.Errorf("through the interface of 2016: %v", err)
 			}
 			auth.ServerAddress = "another.test"
 			push(t, r, "private:other", image(t))

@@ -9,7 +9,7 @@ import (
 	early "berth/api/runtime/v1alpha1"
 )
 
-// Tests of the door of July 2016.
+// Tests of the interface of July 2016.
 const (
 	earlyLife      = "TestThe2016LifeOfAPod"
 	earlyPod       = "TestAPodOf2016IsTranslatedWhole"
@@ -23,7 +23,7 @@ const (
 	earlyExec      = "TestThe2016ExecIsAStreamOfBothSides"
 	earlyInput     = "TestThe2016ContainersInputIsKeptOpen"
 	earlyAuth      = "TestEveryFieldOfAnAuthConfigOpensARegistry TestCredentialsOf2016GoToTheStore"
-	earlyShared    = "TestPodsAreSharedByTheDoorsOf2016AndOfNow TestAPodOf2016IsPausedAndStoppedThroughV1alpha2"
+	earlyShared    = "TestPodsAreSharedByTheAPIsOf2016AndOfNow TestAPodOf2016IsPausedAndStoppedThroughV1alpha2"
 	earlyBadPods   = "TestWhatAPodOf2016CannotBeIsRefused"
 	earlyBad       = "TestWhatAContainerOf2016CannotBeIsRefused"
 	earlyNeeds     = "TestCallsOf2016WithoutWhatTheyNeedAreRefused"
@@ -89,7 +89,7 @@ var earlyFields = map[string]map[string]verdict{
 		"dns_options":   works(earlyWorld),
 		"port_mappings": works(earlyWorld),
 		"resources":     works(earlyLimits),
-		"labels":        works(earlyLife + " TestThe2016PodOfAKubeletHasTheMetadataOfItsLabels " + earlyBadPods).but("a kubelet's labels are the metadata that other doors tell"),
+		"labels":        works(earlyLife + " TestThe2016PodOfAKubeletHasTheMetadataOfItsLabels " + earlyBadPods).but("a kubelet's labels are the metadata that other APIs tell"),
 		"annotations":   works(earlyLife + " " + earlyBadPods),
 		"linux":         works(earlyWorld),
 	},
@@ -103,7 +103,7 @@ var earlyFields = map[string]map[string]verdict{
 	"LinuxPodSandboxStatus":    of(works(earlyWorld), "namespaces"),
 	"PodSandboxStatus": {
 		"id": works(earlyLife), "state": works(earlyLife), "network": works(earlyLife), "linux": works(earlyWorld),
-		"name":       works(earlyLife + " " + earlyShared).but("of a pod of another door: namespace/name/uid/attempt"),
+		"name":       works(earlyLife + " " + earlyShared).but("of a pod of another API: namespace/name/uid/attempt"),
 		"created_at": works(earlyLife).but("nanoseconds, as later versions say; this one names no unit"),
 		"labels":     works(earlyLife), "annotations": works(earlyLife),
 	},
@@ -133,7 +133,7 @@ var earlyFields = map[string]map[string]verdict{
 		"mounts":          works(earlyAsked),
 		"labels":          works(earlyLife + " TestThe2016PodOfAKubeletHasTheMetadataOfItsLabels " + earlyBad),
 		"annotations":     works(earlyLife + " " + earlyBad),
-		"privileged":      works(earlyAsked).but("in any pod that this door has made"),
+		"privileged":      works(earlyAsked).but("in any pod that this API has made"),
 		"readonly_rootfs": works(earlyAsked),
 		"log_path":        works(earlyLife + " " + earlyBad).but("folders on the way are made; unset: no log"),
 		"stdin":           works(earlyInput),
@@ -187,7 +187,7 @@ func of(v verdict, names ...string) map[string]verdict {
 	return out
 }
 
-// earlySection is the door of July 2016, every call and every field, those of answers included.
+// earlySection is the interface of July 2016, every call and every field, those of answers included.
 func earlySection(r *rows) error {
 	r.b.WriteString(`
 ## runtime (v1alpha1), July 2016

@@ -17,7 +17,7 @@ const wholeNode = "test/life"
 
 func TestThePageIsOfThisList(t *testing.T) { isOfTheList(t, "cri-v1.md", page) }
 
-func TestTheDoorsPageIsOfTheLists(t *testing.T) { isOfTheList(t, "doors.md", doorsPage) }
+func TestTheOlderAPIsPageIsOfTheLists(t *testing.T) { isOfTheList(t, "older-apis.md", olderPage) }
 
 // isOfTheList compares a page below docs with what a list makes of it.
 func isOfTheList(t *testing.T, name string, page func(where func(string) (string, error)) (string, error)) {

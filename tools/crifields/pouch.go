@@ -14,7 +14,7 @@ import (
 	"berth/api/pouch"
 )
 
-// Tests of the door of runtime.v1alpha2.
+// Tests of runtime.v1alpha2.
 const (
 	bothWays    = "TestWhatPouchContainerAddsIsTranslatedBothWays"
 	byPath      = "TestWhatPouchContainerDoesNotAllowIsRefusedByPath"
@@ -179,14 +179,14 @@ const pouchIntro = `## runtime.v1alpha2, with PouchContainer's extensions
 
 RuntimeService and ImageService are those of Kubernetes 1.25: on the wire v1 is a superset of them, which
 [TestV1ReadsAndWritesTheBytesOfKubernetes125](../internal/cri/v1alpha2) holds to the bytes that Kubernetes' own types write, and v1's
-handlers answer. So the tests of v1 after a field are its tests; ` + "`make conformance CONFORMANCE_FLAGS='-door v1alpha2'`" + ` runs
-critest through this door. The calls that v1 has added since are there, too. VersionResponse says v1alpha2.
+handlers answer. So the tests of v1 after a field are its tests; ` + "`make conformance CONFORMANCE_FLAGS='-api v1alpha2'`" + ` runs
+critest through this API. The calls that v1 has added since are there, too. VersionResponse says v1alpha2.
 
 What PouchContainer adds stands in the same messages from field 100 on; these fields are marked **Pouch**. Through v1 they are
 unknown fields, and left alone. A paused container is in state 4, CONTAINER_PAUSE; v1 calls it running, with the reason Paused.
 State 100 of a sandbox, SANDBOX_NOTFOUND, selects none in a filter.
 
-Annotations, heeded through this door alone:
+Annotations that only this API heeds:
 
 | annotation | on | |
 |---|---|---|
@@ -195,7 +195,7 @@ Annotations, heeded through this door alone:
 | io.alibaba.pouch.resources.memory-swap | a container | memory and swap together, in bytes; -1 is no limit |
 | io.alibaba.pouch.resources.pids-limit | a container | how many processes it may have; -1 is no limit |
 
-Through every door the following annotations are heeded, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them (none
+Every API heeds the following annotations, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them (none
 by default). On a pod the container's name follows (` + "`berth.dev/ulimits.web`" + `), on a container nothing does; a field of the
 request holds against an annotation. One that is not allowed, or that does not exist, is ignored: the log says so, and so does a
 verbose status, under ` + "`ignored`" + `.
@@ -211,7 +211,7 @@ verbose status, under ` + "`ignored`" + `.
 | berth.dev/disk-quota, berth.dev/quota-id | ` + "`/=10g,/data=2g`" + `, or one size for the root file system and all volumes together; ` + "`-1`" + ` |
 
 Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life), [TestEveryAnnotationIsRead](../internal/annotation).
-Pods live across doors: [TestAPodLivesThroughV1alpha2](../test/life), [TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
+A pod that one API makes is there in the others: [TestAPodLivesThroughV1alpha2](../test/life), [TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
 
 ### Calls
 

@@ -10,7 +10,7 @@ import (
 	"berth/internal/model"
 )
 
-// Devices is the device manager as this door uses it.
+// Devices is the device manager as this API uses it.
 type Devices interface {
 	List() []model.DeviceResource
 }

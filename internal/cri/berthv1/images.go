@@ -13,7 +13,7 @@ import (
 	"berth/internal/model"
 )
 
-// Images is the image store as this door uses it.
+// Images is the image store as this API uses it.
 type Images interface {
 	// Pull calls Progress of the request from one goroutine at a time, and not after it has returned.
 	Pull(ctx context.Context, req model.PullRequest) (*model.Image, error)

@@ -7,7 +7,7 @@ import (
 	"berth/internal/model"
 )
 
-// Volumes are the node's named volumes as this door uses them.
+// Volumes are the node's named volumes as this API uses them.
 type Volumes interface {
 	ListVolumes(context.Context) ([]*model.Volume, error)
 	Volume(ctx context.Context, name string) (*model.Volume, error)

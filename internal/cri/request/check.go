@@ -66,7 +66,7 @@ func (e invalid) Error() string { return e.text }
 func (e invalid) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 // New begins with what holds for every message: enums have a value that the interface names, no string holds a NUL byte (no
-// path, argument or name of the kernel's can), all are UTF-8 (proto2 does not see to that, and a client of another door
+// path, argument or name of the kernel's can), all are UTF-8 (proto2 does not see to that, and a client of another API
 // could not read a list that has one which is not), and nothing speaks of Windows.
 func New(req proto.Message) *Check { return NewWith(req, nil) }
 

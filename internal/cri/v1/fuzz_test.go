@@ -154,8 +154,8 @@ func (f filler) spoil(m protoreflect.Message) {
 	}
 }
 
-// populated is a door with something behind it, so that calls get further.
-func populated(t testing.TB) *door {
+// populated is the API with something behind it, so that calls get further.
+func populated(t testing.TB) *fixture {
 	d := open(t, slog.LevelError)
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "pod1", State: model.SandboxReady}, {}}
 	d.rec.containers = []*model.ContainerStatus{{ID: "c", State: model.ContainerRunning}, {State: "odd"}}
@@ -167,7 +167,7 @@ func populated(t testing.TB) *door {
 }
 
 // send makes a call and says if it ended as calls must: with an answer, or an error that has a code.
-func send(t testing.TB, d *door, m protoreflect.MethodDescriptor, req any, opts ...grpc.CallOption) {
+func send(t testing.TB, d *fixture, m protoreflect.MethodDescriptor, req any, opts ...grpc.CallOption) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -193,7 +193,7 @@ func send(t testing.TB, d *door, m protoreflect.MethodDescriptor, req any, opts 
 	case codes.Unknown, codes.DeadlineExceeded, codes.DataLoss:
 		t.Errorf("%s: %v\n%v", m.Name(), err, req)
 	case codes.Internal:
-		if !strings.Contains(err.Error(), "unmarshal") { // what is no message at all never gets to the door
+		if !strings.Contains(err.Error(), "unmarshal") { // what is no message at all never gets to the API
 			t.Errorf("%s: %v\n%v", m.Name(), err, req)
 		}
 	}

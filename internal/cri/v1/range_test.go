@@ -199,7 +199,7 @@ func (p place) named(err error) bool {
 }
 
 // first is how a stream begins.
-func first(t *testing.T, d *door, m protoreflect.MethodDescriptor, name string, req proto.Message) error {
+func first(t *testing.T, d *fixture, m protoreflect.MethodDescriptor, name string, req proto.Message) error {
 	t.Helper()
 	s, err := d.conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, name)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"berth/internal/stream"
 )
 
-// Runtime is what the door asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
+// Runtime is what the API asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
 // github.com/containerd/errdefs.
 type Runtime interface {
 	RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (id string, err error)
@@ -57,7 +57,7 @@ type Runtime interface {
 	CgroupDriver() string // cgroupfs or systemd
 }
 
-// Images is what the door asks of the image store.
+// Images is what the API asks of the image store.
 type Images interface {
 	PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error)
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound
@@ -74,7 +74,7 @@ type Streams interface {
 	GetPortForward(stream.PortForwardRequest) (url string, err error)
 }
 
-// Deps is everything that the door calls. All fields are required but Info and Log.
+// Deps is everything that the API calls. All fields are required but Info and Log.
 type Deps struct {
 	Runtime Runtime
 	Images  Images
@@ -100,7 +100,7 @@ type Services struct {
 	Image   api.ImageServiceServer
 }
 
-// NewServices makes the services of a dialect, for a door that gives them names of its own.
+// NewServices makes the services of a dialect, for an API that gives them names of its own.
 func NewServices(deps Deps, d Dialect) Services {
 	if deps.Log == nil {
 		deps.Log = slog.New(slog.DiscardHandler)

@@ -1,4 +1,4 @@
-// Package v1alpha1 is the door of the Container Runtime Interface as it was in July 2016: the gRPC services
+// Package v1alpha1 is the Container Runtime Interface as it was in July 2016: the gRPC services
 // runtime.RuntimeService and runtime.ImageService, in proto2. It translates requests into package model and back, and decides
 // nothing.
 //

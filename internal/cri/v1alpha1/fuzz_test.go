@@ -86,7 +86,7 @@ func garble(rnd *rand.Rand, m protoreflect.Message, depth int) {
 }
 
 // No request is answered by an error of the server's own.
-func TestNoRequestOf2016BreaksTheDoor(t *testing.T) {
+func TestNoRequestOf2016BreaksTheAPI(t *testing.T) {
 	d := open(t)
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "p", Config: &model.SandboxConfig{}}}
 	d.rec.containers = []*model.ContainerStatus{{ID: "c", Config: &model.ContainerConfig{}}}
@@ -119,7 +119,7 @@ func TestNoRequestOf2016BreaksTheDoor(t *testing.T) {
 	}
 }
 
-func send(t *testing.T, d *door, name string, m protoreflect.MethodDescriptor, req proto.Message) error {
+func send(t *testing.T, d *fixture, name string, m protoreflect.MethodDescriptor, req proto.Message) error {
 	t.Helper()
 	resp := dynamicpb.NewMessage(m.Output())
 	if !m.IsStreamingServer() {

@@ -19,7 +19,7 @@ type (
 
 var newCheck = request.New
 
-// Runtime is what the door asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
+// Runtime is what the API asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
 // github.com/containerd/errdefs.
 type Runtime interface {
 	RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (id string, err error)
@@ -38,7 +38,7 @@ type Runtime interface {
 	Exec(ctx context.Context, id string, opts pod.ExecOptions) (exitCode int, err error)
 }
 
-// Images is what the door asks of the image store.
+// Images is what the API asks of the image store.
 type Images interface {
 	PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error)
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound
@@ -46,7 +46,7 @@ type Images interface {
 	Remove(ctx context.Context, refOrID string) error // an absent image is no error
 }
 
-// Deps is everything that the door calls. All fields are required.
+// Deps is everything that the API calls. All fields are required.
 type Deps struct {
 	Runtime Runtime
 	Images  Images

@@ -12,7 +12,7 @@ import (
 	"berth/internal/model"
 )
 
-// Whatever stands in the fields that v1 does not know, the door answers and does not panic.
+// Whatever stands in the fields that v1 does not know, the API answers and does not panic.
 func FuzzUnknownFields(f *testing.F) {
 	f.Add([]byte(nil), []byte(nil))
 	f.Add([]byte(marshal(resources())), []byte{0xa2, 0x06, 0x01, 'v'})

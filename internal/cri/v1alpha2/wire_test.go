@@ -22,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/pouch.txt")
 
-// serviceInfo is what the door registers.
+// serviceInfo is what the API registers.
 func serviceInfo() map[string]grpc.ServiceInfo {
 	server := grpc.NewServer()
 	Register(server, criv1.Deps{}, nil, volumes{})

@@ -11,7 +11,7 @@ import (
 	"berth/test/node"
 )
 
-// V1alpha2 is a client of the door of runtime.v1alpha2. Its messages are v1's, which are the same on the wire.
+// V1alpha2 is a client of runtime.v1alpha2. Its messages are v1's, which are the same on the wire.
 type V1alpha2 struct {
 	cri.RuntimeServiceClient
 	cri.ImageServiceClient

@@ -27,24 +27,24 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// door2016 is a client of the interface of July 2016, for a node that others speak v1 to.
-type door2016 struct {
+// client2016 is a client of the interface of July 2016, for a node that others speak v1 to.
+type client2016 struct {
 	early.RuntimeServiceClient
 	early.ImageServiceClient
 	n *node.Node
 	t *testing.T
 }
 
-func open2016(t *testing.T, n *node.Node) *door2016 {
+func open2016(t *testing.T, n *node.Node) *client2016 {
 	t.Helper()
 	nodetest.BerthOnly(t, "it does not speak this interface")
-	return &door2016{early.NewRuntimeServiceClient(n.Conn), early.NewImageServiceClient(n.Conn), n, t}
+	return &client2016{early.NewRuntimeServiceClient(n.Conn), early.NewImageServiceClient(n.Conn), n, t}
 }
 
 var serial2016 atomic.Int64
 
 // pod makes a pod that is deleted when the test ends.
-func (d *door2016) pod(edits ...func(*early.PodSandboxConfig)) (string, *early.PodSandboxConfig) {
+func (d *client2016) pod(edits ...func(*early.PodSandboxConfig)) (string, *early.PodSandboxConfig) {
 	d.t.Helper()
 	name := fmt.Sprintf("early_%d", serial2016.Add(1))
 	config := &early.PodSandboxConfig{
@@ -64,7 +64,7 @@ func (d *door2016) pod(edits ...func(*early.PodSandboxConfig)) (string, *early.P
 	return r.GetPodSandboxId(), config
 }
 
-func (d *door2016) remove(pod string) {
+func (d *client2016) remove(pod string) {
 	if d.n.PID() == 0 {
 		return
 	}
@@ -94,7 +94,7 @@ func script2016(script string) func(*early.ContainerConfig) {
 	return func(c *early.ContainerConfig) { c.Command = []string{"sh", "-c", script} }
 }
 
-func (d *door2016) create(pod string, edits ...func(*early.ContainerConfig)) string {
+func (d *client2016) create(pod string, edits ...func(*early.ContainerConfig)) string {
 	d.t.Helper()
 	nodetest.Pull(d.t, d.n, node.Busybox)
 	r, err := d.CreateContainer(nodetest.Context(d.t), &early.CreateContainerRequest{
@@ -106,21 +106,21 @@ func (d *door2016) create(pod string, edits ...func(*early.ContainerConfig)) str
 	return r.GetContainerId()
 }
 
-func (d *door2016) start(id string) {
+func (d *client2016) start(id string) {
 	d.t.Helper()
 	if _, err := d.StartContainer(nodetest.Context(d.t), &early.StartContainerRequest{ContainerId: &id}); err != nil {
 		d.t.Fatalf("start container: %v", err)
 	}
 }
 
-func (d *door2016) run(pod string, edits ...func(*early.ContainerConfig)) string {
+func (d *client2016) run(pod string, edits ...func(*early.ContainerConfig)) string {
 	d.t.Helper()
 	id := d.create(pod, edits...)
 	d.start(id)
 	return id
 }
 
-func (d *door2016) status(id string) *early.ContainerStatus {
+func (d *client2016) status(id string) *early.ContainerStatus {
 	d.t.Helper()
 	r, err := d.ContainerStatus(nodetest.Context(d.t), &early.ContainerStatusRequest{ContainerId: &id})
 	if err != nil {
@@ -129,7 +129,7 @@ func (d *door2016) status(id string) *early.ContainerStatus {
 	return r.Status
 }
 
-func (d *door2016) podStatus(id string) *early.PodSandboxStatus {
+func (d *client2016) podStatus(id string) *early.PodSandboxStatus {
 	d.t.Helper()
 	r, err := d.PodSandboxStatus(nodetest.Context(d.t), &early.PodSandboxStatusRequest{PodSandboxId: &id})
 	if err != nil {
@@ -138,7 +138,7 @@ func (d *door2016) podStatus(id string) *early.PodSandboxStatus {
 	return r.Status
 }
 
-func (d *door2016) ended(id string) *early.ContainerStatus {
+func (d *client2016) ended(id string) *early.ContainerStatus {
 	d.t.Helper()
 	var st *early.ContainerStatus
 	nodetest.Eventually(d.t, 30*time.Second, "the container has ended", func() error {
@@ -151,7 +151,7 @@ func (d *door2016) ended(id string) *early.ContainerStatus {
 }
 
 // exec runs a command with an input and returns what it wrote and the status that it ended with.
-func (d *door2016) exec(id string, in io.Reader, tty bool, cmd ...string) (stdout, stderr string, err error) {
+func (d *client2016) exec(id string, in io.Reader, tty bool, cmd ...string) (stdout, stderr string, err error) {
 	d.t.Helper()
 	s, err := d.Exec(nodetest.Context(d.t))
 	if err != nil {
@@ -185,7 +185,7 @@ func (d *door2016) exec(id string, in io.Reader, tty bool, cmd ...string) (stdou
 }
 
 // sh runs a shell script in a container, which must end with 0, and returns its output without the last newline.
-func (d *door2016) sh(id, script string) string {
+func (d *client2016) sh(id, script string) string {
 	d.t.Helper()
 	out, errOut, err := d.exec(id, nil, false, "sh", "-c", script)
 	if err != nil {
@@ -342,7 +342,7 @@ func TestThe2016PodThatIsDeletedTakesWhatRunsAlong(t *testing.T) {
 	}
 }
 
-func TestPodsAreSharedByTheDoorsOf2016AndOfNow(t *testing.T) {
+func TestPodsAreSharedByTheAPIsOf2016AndOfNow(t *testing.T) {
 	n := nodetest.Shared(t)
 	d := open2016(t, n)
 	ctx := nodetest.Context(t)

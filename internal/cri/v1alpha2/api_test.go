@@ -27,7 +27,7 @@ import (
 	"berth/internal/pod"
 )
 
-// The domain has what the door calls.
+// The domain has what the API calls.
 var (
 	_ Extensions = (*pod.Manager)(nil)
 	_ Volumes    = (*pod.Manager)(nil)
@@ -105,7 +105,7 @@ func (d *domain) StartSandbox(_ context.Context, id string) error     { return d
 func (d *domain) PauseContainer(_ context.Context, id string) error   { return d.note("pause", id) }
 func (d *domain) UnpauseContainer(_ context.Context, id string) error { return d.note("unpause", id) }
 
-// client speaks v1's messages to a door by the door's name.
+// client speaks v1's messages to an API, by that API's name.
 type client struct {
 	api.RuntimeServiceClient
 	api.ImageServiceClient
@@ -124,7 +124,7 @@ func (n named) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return n.ClientConn.NewStream(ctx, desc, strings.Replace(method, "runtime.v1.", "runtime."+n.version+".", 1), opts...)
 }
 
-type doors struct {
+type fixture struct {
 	*domain
 	v1, v1alpha2 client
 	conn         *grpc.ClientConn
@@ -133,15 +133,15 @@ type doors struct {
 	log          bytes.Buffer
 }
 
-func (d *doors) Write(p []byte) (int, error) {
+func (d *fixture) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.log.Write(p)
 }
 
-func open(t *testing.T) *doors {
+func open(t *testing.T) *fixture {
 	t.Helper()
-	d := &doors{domain: &domain{}}
+	d := &fixture{domain: &domain{}}
 	log := slog.New(slog.NewTextHandler(d, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	server, err := cri.NewServer(cri.ServerConfig{Log: log})
 	if err != nil {
@@ -439,7 +439,7 @@ func TestNoSandboxIsInTheStateNotFound(t *testing.T) {
 	}
 }
 
-// Metrics and the log tell which door was used.
+// Metrics and the log tell which API was used.
 func TestACallIsKnownByTheNameThatTheClientUsed(t *testing.T) {
 	var seen []string
 	desc := renamed(api.RuntimeService_ServiceDesc, "runtime.v1alpha2.RuntimeService")

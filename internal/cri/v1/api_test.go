@@ -34,15 +34,15 @@ import (
 	"berth/internal/stream"
 )
 
-// What the door calls is there.
+// The domain has what the API calls.
 var (
 	_ Runtime = (*pod.Manager)(nil)
 	_ Images  = (*image.Store)(nil)
 	_ Streams = (*stream.Server)(nil)
 )
 
-// door is the door on a socket, with a recorder behind it.
-type door struct {
+// fixture is the API on a socket, with a recorder behind it.
+type fixture struct {
 	rec *recorder
 	api.RuntimeServiceClient
 	api.ImageServiceClient
@@ -67,9 +67,9 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func open(t testing.TB, level slog.Level) *door {
+func open(t testing.TB, level slog.Level) *fixture {
 	t.Helper()
-	d := &door{rec: &recorder{}, log: &lockedBuffer{}}
+	d := &fixture{rec: &recorder{}, log: &lockedBuffer{}}
 	log := slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: level}))
 	server, err := cri.NewServer(cri.ServerConfig{Log: log})
 	if err != nil {

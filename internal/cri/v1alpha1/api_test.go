@@ -23,7 +23,7 @@ import (
 	"berth/internal/pod"
 )
 
-// What the door calls is there.
+// The domain has what the API calls.
 var (
 	_ Runtime = (*pod.Manager)(nil)
 	_ interface {
@@ -93,14 +93,14 @@ func (r *recorder) Exec(ctx context.Context, _ string, opts pod.ExecOptions) (in
 	return 3, nil
 }
 
-type door struct {
+type fixture struct {
 	api.RuntimeServiceClient
 	api.ImageServiceClient
 	conn *grpc.ClientConn
 	rec  *recorder
 }
 
-func open(t *testing.T) *door {
+func open(t *testing.T) *fixture {
 	t.Helper()
 	server, err := cri.NewServer(cri.ServerConfig{})
 	if err != nil {
@@ -126,7 +126,7 @@ func open(t *testing.T) *door {
 			t.Error(err)
 		}
 	})
-	return &door{api.NewRuntimeServiceClient(conn), api.NewImageServiceClient(conn), conn, rec}
+	return &fixture{api.NewRuntimeServiceClient(conn), api.NewImageServiceClient(conn), conn, rec}
 }
 
 func goodSandbox() *api.PodSandboxConfig {
@@ -354,7 +354,7 @@ func TestCallsOf2016WithoutWhatTheyNeedAreRefused(t *testing.T) {
 	}
 }
 
-func refused(t *testing.T, d *door, err error, says string) {
+func refused(t *testing.T, d *fixture, err error, says string) {
 	t.Helper()
 	if status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), says) {
 		t.Errorf("%v, want InvalidArgument with %q", err, says)

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// door stands between critest, which speaks v1, and a runtime: it calls v1's services by the names of another version that
+// proxy stands between critest, which speaks v1, and a runtime: it calls v1's services by the names of another version that
 // has the same messages, and looks into none.
-type door struct {
+type proxy struct {
 	conn    *grpc.ClientConn
 	server  *grpc.Server
 	dir     string
@@ -27,38 +27,38 @@ type door struct {
 	address string
 }
 
-// openDoor listens on a socket of its own in front of the runtime at address.
-func openDoor(version, address string) (*door, error) {
+// openProxy listens on a socket of its own in front of the runtime at address.
+func openProxy(version, address string) (*proxy, error) {
 	if !strings.Contains(address, "://") {
 		address = "unix://" + address
 	}
-	d := &door{version: version}
+	p := &proxy{version: version}
 	var err error
-	if d.conn, err = grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	if p.conn, err = grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.ForceCodecV2(raw{}))); err != nil {
 		return nil, err
 	}
-	if d.dir, err = os.MkdirTemp("", "door-"); err != nil {
-		return nil, errors.Join(err, d.conn.Close())
+	if p.dir, err = os.MkdirTemp("", "proxy-"); err != nil {
+		return nil, errors.Join(err, p.conn.Close())
 	}
-	socket := filepath.Join(d.dir, "s")
+	socket := filepath.Join(p.dir, "s")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
-		return nil, errors.Join(err, d.conn.Close(), os.RemoveAll(d.dir))
+		return nil, errors.Join(err, p.conn.Close(), os.RemoveAll(p.dir))
 	}
-	d.address = "unix://" + socket
-	d.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(d.pass), grpc.MaxRecvMsgSize(64<<20))
-	go func() { _ = d.server.Serve(listener) }()
-	return d, nil
+	p.address = "unix://" + socket
+	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass), grpc.MaxRecvMsgSize(64<<20))
+	go func() { _ = p.server.Serve(listener) }()
+	return p, nil
 }
 
-func (d *door) close() error {
-	d.server.Stop()
-	return errors.Join(d.conn.Close(), os.RemoveAll(d.dir))
+func (p *proxy) close() error {
+	p.server.Stop()
+	return errors.Join(p.conn.Close(), os.RemoveAll(p.dir))
 }
 
 // pass hands the messages of one call on, in both directions.
-func (d *door) pass(_ any, client grpc.ServerStream) error {
+func (p *proxy) pass(_ any, client grpc.ServerStream) error {
 	method, ok := grpc.MethodFromServerStream(client)
 	if !ok {
 		return errors.New("a call without a name")
@@ -68,8 +68,8 @@ func (d *door) pass(_ any, client grpc.ServerStream) error {
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
-	renamed := strings.Replace(method, "/runtime.v1.", "/runtime."+d.version+".", 1)
-	runtime, err := d.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, renamed)
+	renamed := strings.Replace(method, "/runtime.v1.", "/runtime."+p.version+".", 1)
+	runtime, err := p.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, renamed)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (behind) StreamContainers(_ *api.StreamContainersRequest, out grpc.ServerSt
 	return nil
 }
 
-func TestTheDoorRenamesCallsAndKeepsTheirErrors(t *testing.T) {
+func TestTheProxyRenamesCallsAndKeepsTheirErrors(t *testing.T) {
 	server := grpc.NewServer()
 	desc := api.RuntimeService_ServiceDesc
 	desc.ServiceName = "runtime.v1alpha2.RuntimeService"
@@ -47,7 +47,7 @@ func TestTheDoorRenamesCallsAndKeepsTheirErrors(t *testing.T) {
 	}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
-	d, err := openDoor("v1alpha2", socket)
+	d, err := openProxy("v1alpha2", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
