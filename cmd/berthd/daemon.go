@@ -21,21 +21,14 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/cri"
-	"berth/internal/cri/berthv1"
 	"berth/internal/cri/request"
 	criv1 "berth/internal/cri/v1"
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
 	"berth/internal/device/manager"
-	"berth/internal/image"
-	"berth/internal/image/registry"
 	"berth/internal/jail"
-	keeper "berth/internal/keeper/client"
 	"berth/internal/liblog"
-	"berth/internal/network"
-	"berth/internal/ocispec"
 	"berth/internal/pod"
-	"berth/internal/state"
 	"berth/internal/stream"
 )
 
@@ -48,190 +41,18 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	stream.LogLibraries(log)
 	liblog.Logrus(log)
-	var closers []func() error
-	defer func() {
-		for i := len(closers) - 1; i >= 0; i-- {
-			err = errors.Join(err, closers[i]())
-		}
-	}()
 	begin := time.Now()
 	protect(cfg, log)
-
-	unlock, err := state.Lock(cfg.Root)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, func() error { unlock(); return nil })
-
-	systemd := systemdCgroups(cfg)
-	release, err := claimCgroups(ctx, cfg, systemd, log)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, release)
-
-	stopSpans, err := sendSpans(ctx, cfg, log)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, stopSpans)
-
-	children, err := openJail(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, children.Close)
-
-	images, err := image.Open(ctx, image.Config{
-		Jail:                   children,
-		Root:                   filepath.Join(cfg.Root, "images"),
-		HostsDir:               cfg.HostsDir,
-		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
-		PinnedImages:           cfg.Image.Pinned,
-		Platform:               cfg.Image.Platform,
-		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
-		Limits:                 imageLimits(&cfg.Image),
-		UserAgent:              "berth/" + version,
-		Logger:                 log,
-	})
-	if err != nil {
-		return fmt.Errorf("open the image store: %w", err)
-	}
-	closers = append(closers, images.Close)
-
-	net, err := network.New(network.Config{
-		CNIConfDir:  cfg.Network.CNIConfDir,
-		CNIBinDirs:  cfg.Network.CNIBinDirs,
-		CNICacheDir: filepath.Join(cfg.Root, "cni"),
-		StateDir:    filepath.Join(cfg.Root, "network"),
-		Bridge:      cfg.Network.Bridge,
-		PodCIDRs:    cfg.Network.PodCIDRs(),
-		MTU:         cfg.Network.MTU,
-		Logger:      log,
-	})
-	if err != nil {
-		return fmt.Errorf("make the pods' network: %w", err)
-	}
-	closers = append(closers, net.Close)
-
-	binary, err := keeperBinary(cfg)
-	if err != nil {
-		return err
-	}
-	kpr, err := keeper.Connect(ctx, keeper.Config{
-		Dir:    filepath.Join(cfg.State, "keeper"),
-		Binary: binary,
-		Await:  binary == "",
-		Args:   []string{"--log-level=" + cfg.LogLevel},
-		Logger: log,
-	})
-	if err != nil {
-		return fmt.Errorf("reach the keeper: %w", err)
-	}
-	closers = append(closers, kpr.Close)
-
-	devices, err := deviceManager(cfg, log)
-	if err != nil {
-		return err
-	}
-	if devices != nil {
-		closers = append(closers, devices.Close)
-	}
-
-	info, err := kpr.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("reach the keeper: %w", err)
-	}
-	bounding, err := ocispec.Bounding(info.PID)
-	if err != nil {
-		return fmt.Errorf("what the keeper can give to containers: %w", err)
-	}
-	known, err := handlers(cfg, bounding)
-	if err != nil {
-		return err
-	}
-	warnOfOldKeeper(info, known, log)
-	domain := pod.Config{
-		Root:          cfg.Root,
-		State:         cfg.State,
-		CgroupRoot:    cgroupRoot(cfg, systemd),
-		SystemdCgroup: systemd,
-		Handlers:      known,
-		Default:       cfg.DefaultRuntime,
-		Keeper:        kpr,
-		Images:        images,
-		Network:       net,
-		CRIU:          cfg.Checkpoint.CRIU,
-		RestoreImages: cfg.Checkpoint.RestoreImages,
-		Jail:          children, CheckpointBytes: imageLimits(&cfg.Image).Layer.Bytes,
-		AttachBacklog: cfg.Stream.AttachBacklogBytes(),
-		AttachTotal:   cfg.Stream.AttachBacklogTotalBytes(),
-		Log:           log,
-	}
-	if devices != nil {
-		domain.Devices = devices
-	}
-	pods, err := pod.New(ctx, domain)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, pods.Close)
-	if devices != nil {
-		// Only now it knows which devices are held.
-		if err := devices.Serve(); err != nil {
-			return fmt.Errorf("device_plugins: %w", err)
-		}
-	}
-
-	streams, err := newStreams(cfg, pods, log)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, func() error {
-		end, cancel := context.WithTimeout(context.Background(), time.Duration(cfg.ShutdownTimeout))
-		defer cancel()
-		return streams.Close(end)
-	})
-
-	registerer, closeMetrics, err := serveMetrics(cfg, log)
-	if err != nil {
-		return err
-	}
-	closers = append(closers, closeMetrics)
-
-	if devices != nil && registerer != nil {
-		if err := registerer.Register(devices); err != nil {
+	d := &parts{cfg: cfg, log: log}
+	defer func() { err = errors.Join(err, d.close()) }()
+	for _, open := range []func(context.Context) error{
+		d.lock, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork, d.reachKeeper, d.openDevices,
+		d.openPods, d.openStreams, d.serveMetrics, d.register,
+	} {
+		if err := open(ctx); err != nil {
 			return err
 		}
 	}
-
-	server, err := cri.NewServer(cri.ServerConfig{Log: log, Metrics: registerer, Names: fieldNames()})
-	if err != nil {
-		return err
-	}
-	deps := criv1.Deps{
-		Runtime: pods,
-		Images:  images,
-		Streams: streams,
-		Version: version,
-		Info: func(ctx context.Context) map[string]any {
-			info := map[string]any{"config": cfg, "streaming": streams.Address()}
-			if k, err := kpr.Info(ctx); err == nil {
-				info["keeper"] = k
-			}
-			return info
-		},
-		Log: log,
-	}
-	criv1.Register(server, deps)
-	v1alpha2.Register(server, deps, pods, pods)
-	criv1alpha1.Register(server, criv1alpha1.Deps{Runtime: pods, Images: images, Version: version})
-	own := berthv1.Deps{Images: images, Volumes: pods}
-	if devices != nil {
-		own.Devices = devices
-	}
-	berthv1.Register(server, own)
-
 	gid, err := cfg.SocketGID()
 	if err != nil {
 		return err
@@ -241,9 +62,9 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	served := make(chan error, 1)
-	go func() { served <- cri.Serve(server, listener, cfg.Address, gid, log) }()
+	go func() { served <- cri.Serve(d.server, listener, cfg.Address, gid, log) }()
 	log.Info("berthd is ready", "version", version, "address", cfg.Address, "root", cfg.Root,
-		"cgroup_driver", pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
+		"cgroup_driver", d.pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
 
 	select {
@@ -253,7 +74,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	log.Info("berthd ends; pods live on")
-	stop(server, time.Duration(cfg.ShutdownTimeout))
+	stop(d.server, time.Duration(cfg.ShutdownTimeout))
 	return nil
 }
 

@@ -15,6 +15,7 @@ const DefaultPath = "/etc/berth/config.toml"
 const NoKeeper = "none"
 
 // Config is what default.toml says of each key. A field's flag is its key with - for _, unless a tag names another.
+// It has as many fields as the file has keys outside of tables, and tables.
 type Config struct {
 	Root            string   `toml:"root"`
 	State           string   `toml:"state"`

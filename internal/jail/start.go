@@ -94,6 +94,25 @@ func newTree(d Dir) (*tree, error) {
 	return t, nil
 }
 
+// newTrees takes all directories of a child, or none.
+func newTrees(dirs []Dir) (trees []*tree, err error) {
+	for _, d := range dirs {
+		t, err := newTree(d)
+		if err != nil {
+			closeTrees(trees)
+			return nil, fmt.Errorf("take %s into a jail: %w", d.File.Name(), err)
+		}
+		trees = append(trees, t)
+	}
+	return trees, nil
+}
+
+func closeTrees(trees []*tree) {
+	for _, t := range trees {
+		t.close()
+	}
+}
+
 func newKept(dir *os.File, name string) (*kept, error) {
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -159,12 +178,9 @@ func (j *Jail) start(ctx context.Context, spec *Spec) (*Child, error) {
 	if len(spec.Dirs) > maxDirs {
 		return nil, fmt.Errorf("%d directories, of at most %d: %w", len(spec.Dirs), maxDirs, errdefs.ErrResourceExhausted)
 	}
-	task := []byte("null")
-	if spec.Task != nil {
-		var err error
-		if task, err = json.Marshal(spec.Task); err != nil {
-			return nil, err
-		}
+	task, err := json.Marshal(spec.Task) // "null" for none
+	if err != nil {
+		return nil, err
 	}
 	s, err := j.ready()
 	if err != nil {
@@ -192,20 +208,12 @@ func (j *Jail) start(ctx context.Context, spec *Spec) (*Child, error) {
 		if err != nil {
 			return err
 		}
-		var trees []*tree
-		defer func() {
-			for _, t := range trees {
-				t.close()
-			}
-		}()
-		for _, d := range spec.Dirs {
-			t, err := newTree(d)
-			if err != nil {
-				calls.Close()
-				return fmt.Errorf("take %s into a jail: %w", d.File.Name(), err)
-			}
-			trees = append(trees, t)
+		trees, err := newTrees(spec.Dirs)
+		if err != nil {
+			calls.Close()
+			return err
 		}
+		defer closeTrees(trees)
 		all := slices.Clone(theirs.list)
 		for _, pair := range slices.Concat(spec.In, spec.Out) {
 			all = append(all, pair.Memory, pair.Socket)

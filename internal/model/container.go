@@ -144,7 +144,8 @@ type ContainerSecurity struct {
 	AppArmor                 *SecurityProfile `json:"apparmor,omitempty"`
 }
 
-// ContainerConfig is everything that a client says about a container when it creates one.
+// ContainerConfig is everything that a client says about a container when it creates one, a field
+// for each of the CRI's and PouchContainer's.
 type ContainerConfig struct {
 	Metadata    ContainerMetadata `json:"metadata"`
 	Name        string            `json:"name,omitempty"` // see Named

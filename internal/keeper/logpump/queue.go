@@ -26,7 +26,8 @@ const (
 // mem, what is in the spill file, and tail, which waits for that file.
 //
 // Whoever has output for the reader (push) waits for neither reader nor disk: one goroutine writes to the reader, and another,
-// which is there only while there is something in the file or for it, does all that concerns the file.
+// which is there only while there is something in the file or for it, does all that concerns the file. It has more fields than a type
+// should: a byte moves from one of its places to the next under the one mu, so that none is lost or doubled in between.
 type queue struct {
 	file    *os.File
 	all     *Backlogs

@@ -18,7 +18,8 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// Container is a container as it is written to disk and put into escrow: what another keeper needs to go on.
+// Container is a container as it is written to disk and put into escrow: what another keeper needs to go on. It
+// has a field for each thing that another keeper cannot find out.
 type Container struct {
 	ID      string `json:"id"`
 	Nonce   string `json:"nonce"` // of the call that ran it

@@ -74,7 +74,7 @@ const (
 )
 
 // Operation is one thing that is done in the container's new root. Targets are absolute and clean; they are resolved inside
-// the root, and mount points that are not there are made.
+// the root, and mount points that are not there are made. Its fields are those of struct stage_op in stage.h, by name.
 type Operation struct {
 	Kind             Kind
 	Source, Target   string

@@ -16,7 +16,8 @@ import (
 	"berth/internal/state"
 )
 
-// Container is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json.
+// Container is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json,
+// with a field for each thing that a restart has to know.
 type Container struct {
 	ID        string                 `json:"id"`
 	SandboxID string                 `json:"sandboxID"`

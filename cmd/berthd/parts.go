@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"berth/internal/config"
+	"berth/internal/cri"
+	"berth/internal/cri/berthv1"
+	criv1 "berth/internal/cri/v1"
+	criv1alpha1 "berth/internal/cri/v1alpha1"
+	"berth/internal/cri/v1alpha2"
+	"berth/internal/device/manager"
+	"berth/internal/image"
+	"berth/internal/image/registry"
+	"berth/internal/jail"
+	keeper "berth/internal/keeper/client"
+	"berth/internal/network"
+	"berth/internal/ocispec"
+	"berth/internal/pod"
+	"berth/internal/state"
+	"berth/internal/stream"
+)
+
+// parts are what the daemon is made of. Each method makes one of them, from those that were made before it.
+type parts struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	systemd bool // the pods' cgroups are systemd's
+	closers []func() error
+
+	children   *jail.Jail
+	images     *image.Store
+	network    network.Provider
+	keeper     *keeper.Client
+	devices    *manager.Manager // nil: the configuration has none
+	pods       *pod.Manager
+	streams    *stream.Server
+	registerer prometheus.Registerer // nil: nothing is measured
+	server     *grpc.Server
+}
+
+// onClose has fn called when the daemon ends, before what was given here earlier.
+func (d *parts) onClose(fn func() error) { d.closers = append(d.closers, fn) }
+
+func (d *parts) close() (err error) {
+	for _, fn := range slices.Backward(d.closers) {
+		err = errors.Join(err, fn())
+	}
+	return err
+}
+
+// lock makes this the only daemon of its root.
+func (d *parts) lock(context.Context) error {
+	unlock, err := state.Lock(d.cfg.Root)
+	if err != nil {
+		return err
+	}
+	d.onClose(func() error { unlock(); return nil })
+	return nil
+}
+
+func (d *parts) claimCgroups(ctx context.Context) error {
+	d.systemd = systemdCgroups(d.cfg)
+	release, err := claimCgroups(ctx, d.cfg, d.systemd, d.log)
+	if err != nil {
+		return err
+	}
+	d.onClose(release)
+	return nil
+}
+
+func (d *parts) sendSpans(ctx context.Context) error {
+	stop, err := sendSpans(ctx, d.cfg, d.log)
+	if err != nil {
+		return err
+	}
+	d.onClose(stop)
+	return nil
+}
+
+func (d *parts) openJail(ctx context.Context) (err error) {
+	if d.children, err = openJail(ctx, d.cfg); err != nil {
+		return err
+	}
+	d.onClose(d.children.Close)
+	return nil
+}
+
+func (d *parts) openImages(ctx context.Context) (err error) {
+	cfg := &d.cfg.Image
+	d.images, err = image.Open(ctx, image.Config{
+		Jail:                   d.children,
+		Root:                   filepath.Join(d.cfg.Root, "images"),
+		HostsDir:               d.cfg.HostsDir,
+		MaxConcurrentDownloads: cfg.MaxConcurrentDownloads,
+		PinnedImages:           cfg.Pinned,
+		Platform:               cfg.Platform,
+		Retry:                  registry.Retry{Attempts: cfg.Retries, Stall: time.Duration(cfg.Timeout)},
+		Limits:                 imageLimits(cfg),
+		UserAgent:              "berth/" + version,
+		Logger:                 d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("open the image store: %w", err)
+	}
+	d.onClose(d.images.Close)
+	return nil
+}
+
+func (d *parts) openNetwork(context.Context) (err error) {
+	cfg := &d.cfg.Network
+	d.network, err = network.New(network.Config{
+		CNIConfDir:  cfg.CNIConfDir,
+		CNIBinDirs:  cfg.CNIBinDirs,
+		CNICacheDir: filepath.Join(d.cfg.Root, "cni"),
+		StateDir:    filepath.Join(d.cfg.Root, "network"),
+		Bridge:      cfg.Bridge,
+		PodCIDRs:    cfg.PodCIDRs(),
+		MTU:         cfg.MTU,
+		Logger:      d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("make the pods' network: %w", err)
+	}
+	d.onClose(d.network.Close)
+	return nil
+}
+
+func (d *parts) reachKeeper(ctx context.Context) error {
+	binary, err := keeperBinary(d.cfg)
+	if err != nil {
+		return err
+	}
+	d.keeper, err = keeper.Connect(ctx, keeper.Config{
+		Dir:    filepath.Join(d.cfg.State, "keeper"),
+		Binary: binary,
+		Await:  binary == "",
+		Args:   []string{"--log-level=" + d.cfg.LogLevel},
+		Logger: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("reach the keeper: %w", err)
+	}
+	d.onClose(d.keeper.Close)
+	return nil
+}
+
+func (d *parts) openDevices(context.Context) (err error) {
+	if d.devices, err = deviceManager(d.cfg, d.log); err != nil || d.devices == nil {
+		return err
+	}
+	d.onClose(d.devices.Close)
+	return nil
+}
+
+func (d *parts) openPods(ctx context.Context) error {
+	info, err := d.keeper.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("reach the keeper: %w", err)
+	}
+	bounding, err := ocispec.Bounding(info.PID)
+	if err != nil {
+		return fmt.Errorf("what the keeper can give to containers: %w", err)
+	}
+	known, err := handlers(d.cfg, bounding)
+	if err != nil {
+		return err
+	}
+	warnOfOldKeeper(info, known, d.log)
+	cfg := pod.Config{
+		Root:          d.cfg.Root,
+		State:         d.cfg.State,
+		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
+		SystemdCgroup: d.systemd,
+		Handlers:      known,
+		Default:       d.cfg.DefaultRuntime,
+		Keeper:        d.keeper,
+		Images:        d.images,
+		Network:       d.network,
+		CRIU:          d.cfg.Checkpoint.CRIU,
+		RestoreImages: d.cfg.Checkpoint.RestoreImages,
+		Jail:          d.children, CheckpointBytes: imageLimits(&d.cfg.Image).Layer.Bytes,
+		AttachBacklog: d.cfg.Stream.AttachBacklogBytes(),
+		AttachTotal:   d.cfg.Stream.AttachBacklogTotalBytes(),
+		Log:           d.log,
+	}
+	if d.devices != nil {
+		cfg.Devices = d.devices
+	}
+	if d.pods, err = pod.New(ctx, cfg); err != nil {
+		return err
+	}
+	d.onClose(d.pods.Close)
+	if d.devices != nil {
+		// Only now it knows which devices are held.
+		if err := d.devices.Serve(); err != nil {
+			return fmt.Errorf("device_plugins: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *parts) openStreams(context.Context) (err error) {
+	if d.streams, err = newStreams(d.cfg, d.pods, d.log); err != nil {
+		return err
+	}
+	d.onClose(func() error {
+		end, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.ShutdownTimeout))
+		defer cancel()
+		return d.streams.Close(end)
+	})
+	return nil
+}
+
+func (d *parts) serveMetrics(context.Context) error {
+	registerer, end, err := serveMetrics(d.cfg, d.log)
+	if err != nil {
+		return err
+	}
+	d.registerer = registerer
+	d.onClose(end)
+	if d.devices != nil && registerer != nil {
+		return registerer.Register(d.devices)
+	}
+	return nil
+}
+
+// register makes the server with all APIs.
+func (d *parts) register(context.Context) (err error) {
+	if d.server, err = cri.NewServer(cri.ServerConfig{Log: d.log, Metrics: d.registerer, Names: fieldNames()}); err != nil {
+		return err
+	}
+	deps := criv1.Deps{
+		Runtime: d.pods,
+		Images:  d.images,
+		Streams: d.streams,
+		Version: version,
+		Info:    d.info,
+		Log:     d.log,
+	}
+	criv1.Register(d.server, deps)
+	v1alpha2.Register(d.server, deps, d.pods, d.pods)
+	criv1alpha1.Register(d.server, criv1alpha1.Deps{Runtime: d.pods, Images: d.images, Version: version})
+	own := berthv1.Deps{Images: d.images, Volumes: d.pods}
+	if d.devices != nil {
+		own.Devices = d.devices
+	}
+	berthv1.Register(d.server, own)
+	return nil
+}
+
+// info is what a verbose Status tells of the daemon.
+func (d *parts) info(ctx context.Context) map[string]any {
+	info := map[string]any{"config": d.cfg, "streaming": d.streams.Address()}
+	if k, err := d.keeper.Info(ctx); err == nil {
+		info["keeper"] = k
+	}
+	return info
+}
