@@ -100,10 +100,10 @@ func level(code codes.Code) slog.Level {
 func subject(req any) []slog.Attr {
 	var attrs []slog.Attr
 	if r, ok := req.(interface{ GetPodSandboxId() string }); ok {
-		attrs = append(attrs, slog.String("pod", r.GetPodSandboxId()))
+		attrs = append(attrs, slog.String("pod_id", r.GetPodSandboxId()))
 	}
 	if r, ok := req.(interface{ GetContainerId() string }); ok {
-		attrs = append(attrs, slog.String("container", r.GetContainerId()))
+		attrs = append(attrs, slog.String("container_id", r.GetContainerId()))
 	}
 	return attrs
 }

@@ -58,7 +58,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 		}
 		return nil, brief(fmt.Errorf("pull %s: %w", named, err))
 	}
-	s.log.Info("image pulled", "image", named.String(), "id", img.ID, "bytes", img.Size, "took", time.Since(start))
+	s.log.Info("image pulled", "image", named.String(), "image_id", img.ID, "bytes", img.Size, "took", time.Since(start))
 	return img, nil
 }
 

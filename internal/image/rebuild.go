@@ -75,7 +75,7 @@ func (s *Store) mend() {
 			continue
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			s.log.Warn("the file of an image is spoilt, and is written again", "image", id, "error", err)
+			s.log.Warn("the file of an image is spoilt, and is written again", "image_id", id, "error", err)
 		}
 		s.db.keepImage(r)
 	}
@@ -218,13 +218,13 @@ func (d *database) rebuild(quiet bool) error {
 		return err
 	}
 	for _, o := range spared {
-		d.log.Warn("the newest version of a record is spoilt, and its second file was read", "image", o.ID, "error", o.Err)
+		d.log.Warn("the newest version of a record is spoilt, and its second file was read", "image_id", o.ID, "error", o.Err)
 	}
 	lost := false
 	for _, b := range broken {
 		delete(found, b.ID)
 		lost = true
-		d.log.Error("an image is lost: it must be pulled again", "image", "sha256:"+b.ID, "error", b.Err)
+		d.log.Error("an image is lost: it must be pulled again", "image_id", "sha256:"+b.ID, "error", b.Err)
 	}
 	layers, unread, err := d.layers.recorded()
 	if err != nil {
@@ -252,7 +252,7 @@ func (d *database) rebuild(quiet bool) error {
 			for _, key := range f.Image.Layers {
 				if tx.Bucket(bucketLayers).Get([]byte(key)) == nil {
 					lost = true
-					d.log.Error("an image is lost: it must be pulled again", "image", f.Image.ID, "tags", f.Image.Tags, "layer", key)
+					d.log.Error("an image is lost: it must be pulled again", "image_id", f.Image.ID, "tags", f.Image.Tags, "layer", key)
 					continue next
 				}
 			}

@@ -168,12 +168,12 @@ func (s *Store) load() error {
 		return tx.Bucket(bucketImages).ForEach(func(k, v []byte) error {
 			var r imageRecord
 			if err := json.Unmarshal(v, &r); err != nil {
-				s.log.Warn("image record does not parse", "image", string(k), "error", err)
+				s.log.Warn("image record does not parse", "image_id", string(k), "error", err)
 				return nil
 			}
 			for _, key := range r.Layers {
 				if s.index.layers[key] == nil {
-					s.log.Warn("image was lost: it must be pulled again", "image", r.ID, "layer", key)
+					s.log.Warn("image was lost: it must be pulled again", "image_id", r.ID, "layer", key)
 					return nil
 				}
 			}

@@ -257,7 +257,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	}
 	if disk.Full(err) { // even the room that keepRoom has taken is used up
 		const event = "a removed image is still in the database, and is there again after a restart if all of its layers are"
-		s.log.Warn(event, "image", r.ID, "error", err)
+		s.log.Warn(event, "image_id", r.ID, "error", err)
 		err = nil
 	}
 	return r, unused, err

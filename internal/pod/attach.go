@@ -57,7 +57,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
 			err = attachErr(detachErr)
 		default:
-			m.log.Debug("detach", "container", record.ShortID(c.ID()), "error", detachErr)
+			m.log.Debug("detach", "container_id", c.ID(), "error", detachErr)
 		}
 	}()
 	out.Start()
@@ -140,6 +140,6 @@ func (m *Manager) closeStdinOnce(ctx context.Context, c *index.Container, r *rec
 		return
 	}
 	if err := m.cfg.Keeper.CloseStdin(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		m.log.Debug("close the input of a container", "container", record.ShortID(c.ID()), "error", err)
+		m.log.Debug("close the input of a container", "container_id", c.ID(), "error", err)
 	}
 }

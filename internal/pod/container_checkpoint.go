@@ -64,7 +64,7 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 		}
 	}
 	if cerr := m.checkpoints.Clean(c.ContainerEntry); cerr != nil {
-		m.log.Error("remove what is left of a checkpoint", "container", record.ShortID(c.ID()), "error", cerr)
+		m.log.Error("remove what is left of a checkpoint", "container_id", c.ID(), "error", cerr)
 	}
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, index.ErrCut) {

@@ -47,7 +47,7 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 	if err := cr.check(); err != nil {
 		return "", err
 	}
-	log := m.log.With("container", cfg.Metadata.Name, "id", record.ShortID(cr.id))
+	log := m.log.With("container", cfg.Metadata.Name, "container_id", cr.id)
 	defer cr.unlock()
 	if _, err := steps.Run(ctx, log, cr.steps(), cr.finish); err != nil {
 		return "", fmt.Errorf("create container %s: %w", cfg.Metadata.Name, disk.Exhausted(err))
@@ -103,7 +103,7 @@ func (cr *creation) check() (err error) {
 		return fmt.Errorf("create container: %w", err)
 	}
 	for key, why := range cr.rec.Ignored {
-		cr.m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod", record.ShortID(pod.ID), "annotation", key,
+		cr.m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod_id", pod.ID, "annotation", key,
 			"reason", why)
 	}
 	if cr.rec.LogPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {

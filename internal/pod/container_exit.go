@@ -67,7 +67,7 @@ func (w *watch) containerExited(c *index.Container, st keeper.Status) {
 		case <-w.ctx.Done():
 			return
 		case <-time.After(logPatience):
-			w.log.Warn("a container has ended, but something still holds its output open", "container", record.ShortID(c.ID()))
+			w.log.Warn("a container has ended, but something still holds its output open", "container_id", c.ID())
 		}
 	}
 	// A start that is on its way records its own end first.
@@ -93,11 +93,11 @@ func (td *teardown) adoptExit(ctx context.Context, c *index.Container, st keeper
 		})
 	}
 	if err := td.keeper.Delete(ctx, c.ID()); err != nil {
-		td.log.Warn("the keeper did not forget a container that has ended", "container", record.ShortID(c.ID()), "error", err)
+		td.log.Warn("the keeper did not forget a container that has ended", "container_id", c.ID(), "error", err)
 	}
 	if c.Record().Phase == record.ContainerExited {
 		if err := td.storage.UnmountContainer(c.ContainerEntry, new(c.Sandbox.Record())); err != nil {
-			td.log.Warn("unmount what a container that has ended had mounted", "container", record.ShortID(c.ID()), "error", err)
+			td.log.Warn("unmount what a container that has ended had mounted", "container_id", c.ID(), "error", err)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (w *watch) reaperExited(s *index.Sandbox, st keeper.Status) {
 		return
 	}
 	if err := w.breakSandbox(s, lostInit); err != nil {
-		w.log.Error("record that a pod is broken", "pod", record.ShortID(s.ID()), "error", err)
+		w.log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
 		return
 	}
 	w.events.Tell(s, s.ID(), model.EventStopped)

@@ -73,5 +73,5 @@ func (rc *recovery) reconcilePause(ctx context.Context, c *index.Container) {
 	if err == nil && !st.Paused {
 		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 	}
-	rc.clean("find out whether a container is paused", c.ID(), err)
+	rc.clean("find out whether a container is paused", containerID(c.ID()), err)
 }

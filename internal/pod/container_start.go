@@ -70,7 +70,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
 		if err := checkpoints.ContinueLog(&r); err != nil {
-			m.log.Warn("the log of a restored container does not begin with the old one's", "container", record.ShortID(c.ID()), "error", err)
+			m.log.Warn("the log of a restored container does not begin with the old one's", "container_id", c.ID(), "error", err)
 		}
 		defer m.checkpoints.Drop(c.ID())
 	}
@@ -158,7 +158,7 @@ func (td *teardown) startFailed(ctx context.Context, c *index.Container, cause e
 	clean, cancel := steps.Undoing(ctx)
 	defer cancel()
 	if err := td.keeper.Delete(clean, c.ID()); err != nil {
-		td.log.Error("remove what is left of a failed start", "container", record.ShortID(c.ID()), "error", err)
+		td.log.Error("remove what is left of a failed start", "container_id", c.ID(), "error", err)
 	}
 	code := int32(128)
 	var start *keeper.StartError

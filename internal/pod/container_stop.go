@@ -73,7 +73,7 @@ func (td *teardown) kill(ctx context.Context, c *index.Container) error {
 		return fmt.Errorf("kill container %s: %w", record.ShortID(c.ID()), err)
 	}
 	if err := td.letEnd(ctx, c); err != nil {
-		td.log.Debug("thaw a killed container", "container", record.ShortID(c.ID()), "error", err)
+		td.log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
 	}
 	thaw := time.NewTimer(thawAfter)
 	defer thaw.Stop()
@@ -85,7 +85,7 @@ func (td *teardown) kill(ctx context.Context, c *index.Container) error {
 			return fmt.Errorf("container %s was killed and has not ended: %w", record.ShortID(c.ID()), ctx.Err())
 		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
 			if err := td.keeper.Resume(ctx, c.ID()); err != nil {
-				td.log.Debug("thaw a killed container", "container", record.ShortID(c.ID()), "error", err)
+				td.log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
 			}
 		}
 	}
@@ -96,7 +96,8 @@ func (td *teardown) letEnd(ctx context.Context, c *index.Container) error {
 	if !c.Record().Paused {
 		return nil
 	}
-	if err := td.keeper.Resume(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
+	err := td.keeper.Resume(ctx, c.ID())
+	if err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		return fmt.Errorf("let it go on: %w", err)
 	}
 	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
@@ -169,7 +170,7 @@ func (td *teardown) releaseContainer(ctx context.Context, c *index.Container) er
 // forgetContainer drops a container of which nothing but its directory is left.
 func (td *teardown) forgetContainer(c *index.Container) {
 	if err := td.trash.Discard(td.containers.Path(c.ID())); err != nil {
-		td.log.Error("remove a container's directory", "container", record.ShortID(c.ID()), "error", err)
+		td.log.Error("remove a container's directory", "container_id", c.ID(), "error", err)
 	}
 	td.storage.Release(c.ID())
 	td.devices.Free(c)

@@ -21,7 +21,8 @@ const killPatience = 2 * time.Second
 
 // ExecSync runs a command in a container and returns what it wrote. A command that runs longer than timeout (0: no
 // limit) is killed with all that it started, and the error is context.DeadlineExceeded.
-func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string, timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
+func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
+	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
 	var out, errOut stdio.Buffer
 	exit, err := m.exec(ctx, id, ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}, timeout)
 	if err != nil {
@@ -90,7 +91,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		kill, cancel := steps.Undoing(ctx)
 		defer cancel()
 		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
-			m.log.Warn("kill an exec that nobody waits for", "container", record.ShortID(c.ID()), "error", killErr)
+			m.log.Warn("kill an exec that nobody waits for", "container_id", c.ID(), "error", killErr)
 		}
 		// The keeper's client keeps a descriptor of it until it is told of its end.
 		m.background.Go(func() {

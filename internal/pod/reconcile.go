@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -119,7 +120,7 @@ func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	for id, why := range lost {
 		rc.m.log.Error("the network of a pod is lost", "pod_id", id, "error", why)
 		if s, _ := rc.m.index.ByID(id); s.Record().Phase == record.SandboxReady {
-			rc.clean("record that a pod is broken", id, rc.m.watch.breakSandbox(s, "network"))
+			rc.clean("record that a pod is broken", podID(id), rc.m.watch.breakSandbox(s, "network"))
 		}
 	}
 	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
@@ -130,16 +131,21 @@ func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 		if err != nil {
 			const what = "collect what the network holds for pods that are gone"
 			rc.m.log.Error(what+": it is tried again", "error", err)
-			rc.repeat(what, "", rc.m.cfg.Network.Collect)
+			rc.repeat(what, slog.Attr{}, rc.m.cfg.Network.Collect)
 		}
 	})
 }
 
-func (rc *recovery) clean(what, id string, err error) {
+// clean logs that something could not be done, and of which object.
+func (rc *recovery) clean(what string, of slog.Attr, err error) {
 	if err != nil {
-		rc.m.log.Error(what, "id", record.ShortID(id), "error", err)
+		rc.m.log.Error(what, of, "error", err)
 	}
 }
+
+// podID and containerID say of which object a log line speaks.
+func podID(id string) slog.Attr       { return slog.String("pod_id", id) }
+func containerID(id string) slog.Attr { return slog.String("container_id", id) }
 
 var errNoRecord = errors.New("there is no record")
 
@@ -151,9 +157,10 @@ func (rc *recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 	for id, entry := range loaded {
 		s := index.NewSandbox(entry)
 		r := s.Record()
-		rc.clean("reserve the SELinux label of a pod", id, r.Label.Reserve())
+		rc.clean("reserve the SELinux label of a pod", podID(id), r.Label.Reserve())
 		rc.m.cgroups.Adopt(&r)
-		rc.clean("note the cgroup that a pod owns", id, s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup }))
+		err := s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup })
+		rc.clean("note the cgroup that a pod owns", podID(id), err)
 		rc.m.index.AdoptSandbox(s)
 	}
 	record.LogSpared(rc.m.log, "pod_id", spared)
@@ -173,15 +180,15 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 			continue
 		}
 		if _, err := rc.m.cfg.Images.Hold(r.ImageID, id); err != nil {
-			rc.m.log.Warn("hold the image of a container", "container", record.ShortID(id), "image", r.ImageID, "error", err)
+			rc.m.log.Warn("hold the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
 		}
 		for _, volume := range r.VolumeImages {
 			_, err := rc.m.cfg.Images.Hold(volume, id)
-			rc.clean("hold the image of a volume", id, err)
+			rc.clean("hold the image of a volume", containerID(id), err)
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {
-				rc.clean("hold the volume of a container", id, rc.m.storage.Volumes.Hold(mount.Volume, id))
+				rc.clean("hold the volume of a container", containerID(id), rc.m.storage.Volumes.Hold(mount.Volume, id))
 			}
 		}
 		rc.m.index.AdoptContainer(index.NewContainer(entry, s))
@@ -218,7 +225,7 @@ func (rc *recovery) startDecided(ctx context.Context, id string, row *keeper.Sta
 		if row, err = rc.m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
 			return nil, true
 		} else if err != nil {
-			rc.clean("ask for a start that was cut off", id, err)
+			rc.clean("ask for a start that was cut off", containerID(id), err)
 			return nil, false
 		}
 	}
@@ -227,7 +234,7 @@ func (rc *recovery) startDecided(ctx context.Context, id string, row *keeper.Sta
 
 // awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes too long is ended.
 func (rc *recovery) awaitStart(c *index.Container) {
-	rc.later("decide a start that was under way", c.ID(), func(ctx context.Context) error {
+	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
 		row, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
 		if !known {
 			if err := rc.m.cfg.Keeper.Delete(ctx, c.ID()); err != nil {
@@ -260,21 +267,22 @@ func (rc *recovery) awaitStart(c *index.Container) {
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
 func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) {
-	r := c.Record()
+	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
-		rc.clean("let a container go on after a checkpoint that was cut off", c.ID(), rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
-		rc.clean("remove what is left of a checkpoint", c.ID(), rc.m.checkpoints.Clean(c.ContainerEntry))
+		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
+		rc.clean("remove what is left of a checkpoint", of, rc.m.checkpoints.Clean(c.ContainerEntry))
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
 		rc.m.checkpoints.Drop(c.ID())
 	}
 	switch r.Phase {
 	case record.ContainerCreating, record.ContainerRemoving:
-		rc.attempt(removals, "finish the removal of a container", c.ID(), func(ctx context.Context) error { return rc.finishContainer(ctx, c) })
+		finish := func(ctx context.Context) error { return rc.finishContainer(ctx, c) }
+		rc.attempt(removals, "finish the removal of a container", of, finish)
 	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
 		if err := rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted); err != nil {
-			rc.clean("mount the root file system of a created container", c.ID(), err)
+			rc.clean("mount the root file system of a created container", of, err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
 		if decided, known := rc.startDecided(removals, c.ID(), row, startWait); known {
@@ -310,7 +318,7 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 	r := c.Record()
 	host, err := cgroup.Host()
 	if err != nil || r.Cgroup == "" {
-		rc.clean("look for processes of a container", c.ID(), err)
+		rc.clean("look for processes of a container", containerID(c.ID()), err)
 		return false, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
@@ -318,15 +326,16 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		pids, err := host.Processes(r.Cgroup)
 		if err != nil {
-			rc.clean("look for processes of a container", c.ID(), err)
+			rc.clean("look for processes of a container", containerID(c.ID()), err)
 			return lived, false
 		}
 		if len(pids) == 0 {
 			return lived, true
 		}
 		if !lived {
-			rc.m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it", "container_id", c.ID(), "pids", pids)
-			rc.clean("end a container that the keeper does not know", c.ID(), rc.m.cfg.Keeper.Delete(ctx, c.ID()))
+			rc.m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it",
+				"container_id", c.ID(), "pids", pids)
+			rc.clean("end a container that the keeper does not know", containerID(c.ID()), rc.m.cfg.Keeper.Delete(ctx, c.ID()))
 		}
 		lived = true
 		for _, pid := range pids {
@@ -350,7 +359,7 @@ func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, r
 		return
 	}
 	rc.m.log.Error("end what the keeper does not know: it is tried again", "container_id", c.ID(), "error", err)
-	rc.later("end what the keeper does not know", c.ID(), func(ctx context.Context) error {
+	rc.later("end what the keeper does not know", containerID(c.ID()), func(ctx context.Context) error {
 		if _, ended := rc.endUnlisted(ctx, c); !ended {
 			return errLives
 		}
@@ -371,7 +380,8 @@ var errLives = errors.New("processes of the container live")
 
 // adoptStarted brings the record of a container that was started in line with its row (nil: the keeper has none). over: it has ended, and
 // what it held is to be released. The error is that its processes live, and nobody knows them.
-func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) (over bool, err error) {
+func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *keeper.Status,
+	mounted map[string]bool) (over bool, err error) {
 	if row == nil {
 		return rc.adoptUnlisted(ctx, c, mounted)
 	}
@@ -385,7 +395,7 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *k
 		r.StartedAt = row.StartedAt
 		r.Setup = row.Setup
 	})
-	rc.clean("record that a container runs", c.ID(), err)
+	rc.clean("record that a container runs", containerID(c.ID()), err)
 	rc.reconcilePause(ctx, c)
 	rc.m.logs.Adopt(c.ID(), c.Record().LogPath)
 	return false, nil
@@ -399,8 +409,11 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container, mount
 		return false, errLives
 	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) == "":
 		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
-		rc.clean("record that a start was cut off", c.ID(), c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated }))
-		rc.clean("mount the root file system of a created container", c.ID(), rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted))
+		of := containerID(c.ID())
+		err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated })
+		rc.clean("record that a start was cut off", of, err)
+		err = rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted)
+		rc.clean("mount the root file system of a created container", of, err)
 		return false, nil
 	}
 	rc.finishLost(c)
@@ -415,21 +428,21 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, row 
 		finish := func(ctx context.Context) error { return rc.finishSandbox(ctx, s) }
 		if rc.runsSomething(s) {
 			rc.m.log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.ID())
-			rc.later(what, s.ID(), finish)
+			rc.later(what, podID(s.ID()), finish)
 			return
 		}
-		rc.attempt(ctx, what, s.ID(), finish)
+		rc.attempt(ctx, what, podID(s.ID()), finish)
 	case record.SandboxReady:
 		lost := rc.m.dirs.LostNamespace(new(s.Record()))
 		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
 			lost = lostInit
 		}
 		if lost != "" {
-			rc.clean("record that a pod is broken", s.ID(), rc.m.watch.breakSandbox(s, lost))
+			rc.clean("record that a pod is broken", podID(s.ID()), rc.m.watch.breakSandbox(s, lost))
 			return
 		}
-		rc.clean("correct the directory of a pod that an earlier version of Berth has made", s.ID(), rc.m.dirs.MakeStatePod(&r))
-		rc.clean("make the files of a pod that an earlier version of Berth has made", s.ID(), rc.m.parts.AdoptFiles(s.SandboxEntry))
+		rc.clean("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()), rc.m.dirs.MakeStatePod(&r))
+		rc.clean("make the files of a pod that an earlier version of Berth has made", podID(s.ID()), rc.m.parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
@@ -444,11 +457,13 @@ func (rc *recovery) removeStrayState(points []string) {
 	}
 	for _, e := range entries {
 		if id := e.Name(); !rc.m.index.Has(id) {
-			err := errors.Join(rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id), rc.m.storage.UnmountBelow(rc.m.dirs.StatePod(id), points))
+			err := errors.Join(
+				rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id),
+				rc.m.storage.UnmountBelow(rc.m.dirs.StatePod(id), points))
 			if err == nil {
 				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))
 			}
-			rc.clean("remove the state of a pod without a record", id, err)
+			rc.clean("remove the state of a pod without a record", podID(id), err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func reaperLives(row *keeper.Status) bool { return row != nil && row.State != ke
 // breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds the pod's lock.
 func (w *watch) breakSandbox(s *index.Sandbox, lost string) error {
 	metadata := s.Record().Config.Metadata
-	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", record.ShortID(s.ID()), "pod", metadata.Namespace+"/"+metadata.Name, "lost", lost)
+	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", s.ID(), "pod", metadata.Namespace+"/"+metadata.Name, "part", lost)
 	return s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxBroken; r.ReaperPID = 0 })
 }
 
@@ -82,7 +82,7 @@ func (w *watch) checkNamespaces(s *index.Sandbox) {
 		return
 	}
 	if err := w.breakSandbox(s, lost); err != nil {
-		w.log.Error("record that a pod is broken", "pod_id", record.ShortID(s.ID()), "error", err)
+		w.log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
 		return
 	}
 	w.events.Tell(s, s.ID(), model.EventStopped)

@@ -61,7 +61,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		return "", err
 	}
 	cfg = s.Record().Config
-	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "id", record.ShortID(s.ID()))
+	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "pod_id", s.ID())
 
 	undone, err := steps.Run(ctx, log, append([]steps.Step{
 		{
@@ -86,7 +86,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}
 	m.events.Tell(s, s.ID(), model.EventCreated)
 	m.events.Tell(s, s.ID(), model.EventStarted)
-	log.Debug("pod runs", "ips", s.Record().IPs)
+	log.Debug("pod runs", "addresses", s.Record().IPs)
 	return s.ID(), nil
 }
 
@@ -127,10 +127,10 @@ func (td *teardown) forgetSandbox(s *index.Sandbox) {
 	r := s.Record()
 	td.cgroups.Leave(&r) // while the record says what is to be removed
 	if err := td.trash.Discard(td.pods.Path(s.ID())); err != nil {
-		td.log.Error("remove a pod's directory", "id", record.ShortID(s.ID()), "error", err)
+		td.log.Error("remove a pod's directory", "pod_id", s.ID(), "error", err)
 	}
 	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.ID())); err != nil {
-		td.log.Error("remove a pod's state directory", "id", record.ShortID(s.ID()), "error", err)
+		td.log.Error("remove a pod's state directory", "pod_id", s.ID(), "error", err)
 	}
 	td.devices.FreePod(s.ID())
 	r.Label.Release()

@@ -58,10 +58,12 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	if err := m.teardown.killContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
-	if err := errors.Join(m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.ID()).Remove(), m.parts.UnmountFiles(s.ID())); err != nil {
+	err = errors.Join(
+		m.parts.StopInit(ctx, s.SandboxEntry), m.dirs.Namespaces(s.ID()).Remove(), m.parts.UnmountFiles(s.ID()))
+	if err != nil {
 		return fmt.Errorf("start pod sandbox %s: clear what is left of it: %w", record.ShortID(s.ID()), err)
 	}
-	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "id", record.ShortID(s.ID()))
+	log := m.log.With("pod", old.Config.Metadata.Namespace+"/"+old.Config.Metadata.Name, "pod_id", s.ID())
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },

@@ -44,7 +44,7 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 	next.Config = &config
 	if err := m.cgroups.Limit(&next); err != nil {
 		if back := m.cgroups.Limit(&old); back != nil {
-			m.log.Error("limits of a pod after an update that failed", "pod", record.ShortID(s.ID()), "error", back)
+			m.log.Error("limits of a pod after an update that failed", "pod_id", s.ID(), "error", back)
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}

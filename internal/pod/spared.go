@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -42,7 +43,7 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 		if s == nil {
 			continue // it is told as broken
 		}
-		rc.clean("write the record of a pod again", id, s.Update(record.Repair, func(r *record.Sandbox) {
+		rc.clean("write the record of a pod again", podID(id), s.Update(record.Repair, func(r *record.Sandbox) {
 			if older {
 				rc.adoptOlderSandbox(r, rows[id])
 			}
@@ -53,7 +54,7 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 		if c == nil {
 			continue
 		}
-		rc.clean("write the record of a container again", id, c.Update(record.Repair, func(r *record.Container) {
+		rc.clean("write the record of a container again", containerID(id), c.Update(record.Repair, func(r *record.Container) {
 			if older {
 				rc.adoptOlderContainer(c, r, rows[id])
 			}
@@ -69,7 +70,7 @@ func (rc *recovery) mendSeconds() {
 		if mended {
 			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
 		}
-		rc.clean("write the record of a pod again", id, err)
+		rc.clean("write the record of a pod again", podID(id), err)
 	}
 	for _, c := range rc.m.index.Containers() {
 		id := c.ID()
@@ -77,7 +78,7 @@ func (rc *recovery) mendSeconds() {
 		if mended {
 			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
 		}
-		rc.clean("write the record of a container again", id, err)
+		rc.clean("write the record of a container again", containerID(id), err)
 	}
 }
 
@@ -148,16 +149,21 @@ type lost struct {
 	pod    bool
 }
 
+// key says of which object a log line speaks.
+func (l *lost) key() slog.Attr {
+	if l.pod {
+		return podID(l.id)
+	}
+	return containerID(l.id)
+}
+
 // endLost ends what no record tells of. What does not end soon is ended in the background.
 func (rc *recovery) endLost(ctx context.Context, all []lost) {
 	var g errgroup.Group
 	errs := make([]error, len(all))
 	for i, l := range all {
-		log := rc.m.log.With("container_id", l.id)
-		switch {
-		case l.pod:
-			log = rc.m.log.With("pod_id", l.id)
-		case l.row != nil:
+		log := rc.m.log.With(l.key())
+		if !l.pod && l.row != nil {
 			log = log.With("pod_id", l.row.PodID)
 		}
 		if l.row != nil && l.row.State != keeper.StateExited {
@@ -176,13 +182,13 @@ func (rc *recovery) endLost(ctx context.Context, all []lost) {
 	_ = g.Wait()
 	for i, l := range all {
 		if errs[i] != nil {
-			rc.m.log.Error("what has no record does not end: it is tried again", "id", l.id, "error", errs[i])
-			rc.later("end what has no record", l.id, func(ctx context.Context) error {
+			rc.m.log.Error("what has no record does not end: it is tried again", l.key(), "error", errs[i])
+			rc.later("end what has no record", l.key(), func(ctx context.Context) error {
 				return errors.Join(rc.m.cfg.Keeper.Delete(ctx, l.id), rc.putAway(&l))
 			})
 			continue
 		}
-		rc.clean("remove what has no record", l.id, rc.putAway(&l))
+		rc.clean("remove what has no record", l.key(), rc.putAway(&l))
 	}
 }
 
@@ -221,34 +227,34 @@ func (rc *recovery) keptSpoilt(l *lost) string {
 const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
 
 // attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
-func (rc *recovery) attempt(ctx context.Context, what, id string, do func(context.Context) error) {
+func (rc *recovery) attempt(ctx context.Context, what string, of slog.Attr, do func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
 	if err := do(ctx); err != nil {
-		rc.m.log.Error(what+": it is tried again", "id", record.ShortID(id), "error", err)
-		rc.later(what, id, do)
+		rc.m.log.Error(what+": it is tried again", of, "error", err)
+		rc.later(what, of, do)
 	}
 }
 
 // later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are followed.
-func (rc *recovery) later(what, id string, do func(context.Context) error) {
-	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, id, do) })
+func (rc *recovery) later(what string, of slog.Attr, do func(context.Context) error) {
+	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, of, do) })
 }
 
 // How long after a failure something is done again.
 const retryFirst, retryLast = time.Second, time.Minute
 
 // repeat does something again and again, until it succeeds or the manager is closed.
-func (rc *recovery) repeat(what, id string, do func(context.Context) error) {
+func (rc *recovery) repeat(what string, of slog.Attr, do func(context.Context) error) {
 	for wait := retryFirst; rc.m.ctx.Err() == nil; wait = min(2*wait, retryLast) {
 		ctx, cancel := context.WithTimeout(rc.m.ctx, steps.UndoTimeout)
 		err := do(ctx)
 		cancel()
 		if err == nil {
-			rc.m.log.Info("done: "+what, "id", record.ShortID(id))
+			rc.m.log.Info("done: "+what, of)
 			return
 		}
-		rc.m.log.Warn(what, "id", record.ShortID(id), "error", err)
+		rc.m.log.Warn(what, of, "error", err)
 		select {
 		case <-rc.m.ctx.Done():
 		case <-time.After(wait):
@@ -276,7 +282,7 @@ func (rc *recovery) finishContainer(ctx context.Context, c *index.Container) err
 
 // releaseEnded gives back what a container that has ended held.
 func (rc *recovery) releaseEnded(ctx context.Context, c *index.Container) {
-	rc.attempt(ctx, "release a container that has ended", c.ID(), func(ctx context.Context) error {
+	rc.attempt(ctx, "release a container that has ended", containerID(c.ID()), func(ctx context.Context) error {
 		release, err := c.Lock(ctx, "release")
 		if err != nil {
 			return err

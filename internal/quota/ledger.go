@@ -132,7 +132,7 @@ func (l *Ledger) Reconcile(lives func(holder string) bool) {
 			if !lives(holder) {
 				gone = append(gone, holder)
 			} else if err := limit(dirs[0], g.ID, g.Limit); err != nil {
-				l.log.Error("set a disk quota again", "container", holder, "project", g.ID, "error", err)
+				l.log.Error("set a disk quota again", "container_id", holder, "project", g.ID, "error", err)
 			}
 		}
 		if len(g.Holders) == 0 {

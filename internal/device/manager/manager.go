@@ -154,7 +154,7 @@ func (m *Manager) gone(p *plugin, why string) {
 	if r == nil || r.plugin != p || m.ctx.Err() != nil {
 		return
 	}
-	m.log.Warn("a device plugin went away", "resource", r.name, "endpoint", r.endpoint, "why", why)
+	m.log.Warn("a device plugin went away", "resource", r.name, "endpoint", r.endpoint, "reason", why)
 	r.plugin, r.problem = nil, "its plugin went away: "+why
 	r.forget = time.AfterFunc(m.cfg.Grace, func() {
 		m.mu.Lock()

@@ -55,7 +55,7 @@ func (m *Manager) load() error {
 		m.log.Warn("the newest version of a record is spoilt, and its second file was read", "pod_id", o.ID, "error", o.Err)
 	}
 	for _, b := range broken {
-		m.log.Warn("remove a record of devices that cannot be read", "pod", b.ID, "error", b.Err)
+		m.log.Warn("remove a record of devices that cannot be read", "pod_id", b.ID, "error", b.Err)
 		delete(loaded, b.ID)
 		if err := os.RemoveAll(m.records.Path(b.ID)); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (m *Manager) release(containerID string, all func(*pod) bool) {
 	for _, p := range changed {
 		// On a disk that is full the record stays as it was; the next start of the daemon finds that the container is gone.
 		if err := m.save(p); err != nil {
-			m.log.Error("record that devices are free", "container", containerID, "error", err)
+			m.log.Error("record that devices are free", "container_id", containerID, "error", err)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (m *Manager) FreePod(sandboxID string) {
 		return
 	}
 	if err := m.save(p); err != nil {
-		m.log.Error("remove the record of a pod's devices", "pod", sandboxID, "error", err)
+		m.log.Error("remove the record of a pod's devices", "pod_id", sandboxID, "error", err)
 	}
 }
 
@@ -209,7 +209,7 @@ func (m *Manager) Reconcile(podLives, containerLives func(id string) bool) {
 	m.mu.Unlock()
 	for _, p := range list {
 		if err := m.save(p); err != nil {
-			m.log.Error("record that devices are free", "pod", p.rec.SandboxID, "error", err)
+			m.log.Error("record that devices are free", "pod_id", p.rec.SandboxID, "error", err)
 		}
 	}
 }

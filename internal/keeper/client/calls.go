@@ -255,7 +255,7 @@ func (c *Client) abandonExec(containerID, execID string) {
 		}
 	}
 	if err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		c.log.Warn("kill an exec whose caller has given up", "container", containerID, "error", err)
+		c.log.Warn("kill an exec whose caller has given up", "container_id", containerID, "error", err)
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *Client) supervise(conn *connection) {
 			}
 			if said != err.Error() { // once, though the keeper may be stopped for days
 				said = err.Error()
-				c.log.Error("connect to keeper", "dir", c.cfg.Dir, "error", err)
+				c.log.Error("connect to keeper", "directory", c.cfg.Dir, "error", err)
 			}
 			c.set(nil, err)
 			select {
@@ -292,7 +292,7 @@ func (c *Client) dial(ctx context.Context) (_ *connection, err error) {
 	}
 	if len(back) > 0 {
 		c.log.Warn("keeper restarted; what was in escrow is handed back to the new process",
-			"dir", c.cfg.Dir, "items", len(back))
+			"directory", c.cfg.Dir, "items", len(back))
 	}
 	for _, k := range back {
 		if err := c.handBack(ctx, conn, k); err != nil {

@@ -117,7 +117,7 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 		return
 	}
 	if err != nil {
-		c.log.Warn("watch process", "process", c.record.PID, "error", err)
+		c.log.Warn("watch process", "pid", c.record.PID, "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -356,11 +356,11 @@ func (a *adoption) endLost(id string) {
 	if _, err := s.containers.get(id); err == nil {
 		return
 	}
-	s.log.Error("a container whose record is lost is ended", "container", id)
+	s.log.Error("a container whose record is lost is ended", "container_id", id)
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
 	if err := s.deleteUnknown(ctx, id); err != nil {
-		s.log.Error("end a container whose record is lost", "container", id, "error", err)
+		s.log.Error("end a container whose record is lost", "container_id", id, "error", err)
 	}
 }
 

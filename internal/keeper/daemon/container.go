@@ -93,7 +93,7 @@ func (c *container) UseFilter(key string) {
 func (s *Server) newContainer(r record.Container) *container {
 	return &container{
 		s: s, id: r.ID, record: r, stdin: -1,
-		log:     s.log.With("container", r.ID, "pod", r.PodID),
+		log:     s.log.With("container_id", r.ID, "pod_id", r.PodID),
 		started: make(chan struct{}), exited: make(chan struct{}), flushed: make(chan struct{}),
 		pumps: map[logpump.Stream]*logpump.Pump{}, execs: map[string]*process{},
 		owners: map[string]string{}, clients: map[string]string{},

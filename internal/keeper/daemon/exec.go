@@ -284,7 +284,7 @@ func (p *process) register(res runtime.Started, terminal bool, session string) e
 		if res.Waits {
 			return err
 		}
-		c.log.Warn("an exec runs and is not in escrow", "exec", p.record.ExecID, "error", err)
+		c.log.Warn("an exec runs and is not in escrow", "exec_id", p.record.ExecID, "error", err)
 	}
 	return nil
 }
@@ -366,7 +366,7 @@ func (p *process) kill(timeout bool) {
 	case dir != "":
 		// Also while it is being started: it is in this cgroup from the moment that it can run anything.
 		if err := cgroupdir.Kill(dir); err != nil {
-			c.log.Error("kill exec", "exec", p.record.ExecID, "error", err)
+			c.log.Error("kill exec", "exec_id", p.record.ExecID, "error", err)
 		}
 	case proc != nil:
 		for range 5 {

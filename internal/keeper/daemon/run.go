@@ -112,7 +112,7 @@ func (c *container) start(l *runtime.Launch) {
 	end := c.s.orphans.Begin()
 	err := c.launch(l)
 	if err != nil {
-		c.log.Info("container did not start", "name", c.record.Name, "error", err)
+		c.log.Info("container did not start", "container", c.record.Name, "error", err)
 		c.runErr = err
 		c.s.containers.remove(c)
 		if ferr := c.s.table.Forget(c.id); ferr != nil {
@@ -171,7 +171,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	c.change(func(to *record.Container) { *to = r })
 	l.Phases.End("record")
 	c.phases = l.Phases.List
-	c.log.Info("container started", "name", r.Name, "process", r.PID)
+	c.log.Info("container started", "container", r.Name, "pid", r.PID)
 	s.watching.Go(func() { c.watch(proc) })
 	return nil
 }

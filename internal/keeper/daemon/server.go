@@ -201,7 +201,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.escrow.store != nil {
 		s.escrow.store.Notify("READY=1")
 	}
-	s.log.Info("keeper serves", "dir", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation,
+	s.log.Info("keeper serves", "directory", s.cfg.Dir, "pid", os.Getpid(), "generation", s.identity.generation,
 		"upgrades", s.identity.upgrades)
 	time.AfterFunc(handbackWait, s.adoption.endHandback)
 	select {

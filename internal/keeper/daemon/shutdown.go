@@ -105,7 +105,7 @@ func (s *Server) startEscrowProcess() error {
 		_ = cmd.Process.Kill()
 		return fmt.Errorf("escrow process %d: %w", cmd.Process.Pid, errors.Join(err, cmd.Wait()))
 	}
-	s.log.Info("an escrow process has everything until the next keeper comes", "process", cmd.Process.Pid)
+	s.log.Info("an escrow process has everything until the next keeper comes", "pid", cmd.Process.Pid)
 	return nil
 }
 

@@ -506,7 +506,7 @@ func (u *upgrade) restoreExec(c *container, se *savedExec) {
 		unix.CloseOnExec(se.Pidfd)
 		var err error
 		if proc, err = pidfd.New(se.Pidfd, se.Record.PID, !se.Record.Orphan); err != nil {
-			c.log.Error("restore exec", "exec", se.Record.ExecID, "error", err)
+			c.log.Error("restore exec", "exec_id", se.Record.ExecID, "error", err)
 		}
 	}
 	if se.Record.Uncertain || p.undecided() && proc == nil {

@@ -107,7 +107,7 @@ func (l *Log) newQueue(id string, c *client, s Stream, f *os.File, keep Keep) *q
 func (l *Log) lose(id string, c *client, s Stream, err error) {
 	c.cut()
 	c.queues, c.lost = nil, fmt.Errorf("cut off: it does not take what the container writes to %s, and %w", s, err)
-	l.logger.Warn("attached client cut off", "attach", id, "error", c.lost)
+	l.logger.Warn("attached client cut off", "attach_id", id, "error", c.lost)
 }
 
 // errGone: the reader is.

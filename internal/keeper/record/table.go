@@ -101,7 +101,7 @@ func (t *Table) Load() (records []*Container, lost []string, err error) {
 			spare, spareErr := readRecord(strings.TrimSuffix(path, recordSuffix)+recordSpareSuffix, id)
 			if spareErr == nil {
 				t.log.Warn("a container's record is spoilt, and its second file was read",
-					"container", id, "error", err)
+					"container_id", id, "error", err)
 			}
 			r, err = spare, errors.Join(err, spareErr)
 			if spareErr == nil {
@@ -112,7 +112,7 @@ func (t *Table) Load() (records []*Container, lost []string, err error) {
 		case errors.As(err, &newer):
 			return nil, nil, err
 		case err != nil:
-			t.log.Error("a container's record is unreadable", "container", id, "error", err)
+			t.log.Error("a container's record is unreadable", "container_id", id, "error", err)
 			lost = append(lost, id)
 		default:
 			records = append(records, r)

@@ -268,7 +268,7 @@ func (b *Bridge) retry(ctx context.Context) {
 	b.pods.mu.Unlock()
 	for _, id := range stuck {
 		if err := b.Detach(ctx, id); err != nil {
-			b.log.Error("remove what is left of a pod's network", "id", id, "error", err)
+			b.log.Error("remove what is left of a pod's network", "pod_id", id, "error", err)
 		}
 	}
 }

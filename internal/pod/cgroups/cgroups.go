@@ -167,7 +167,7 @@ func (g *Driver) Path(parent, id string) string {
 func (g *Driver) Dir(parent, id string) string {
 	dir, err := cgroup.Path(g.Path(parent, id), g.systemd)
 	if err != nil { // place has checked the parent
-		g.log.Error("the cgroup of a container", "container", record.ShortID(id), "error", err)
+		g.log.Error("the cgroup of a container", "container_id", id, "error", err)
 	}
 	return dir
 }
@@ -304,7 +304,7 @@ func (g *Driver) RemoveContainer(ctx context.Context, dir string) error {
 // forget drops the record of cgroups that are removed.
 func (g *Driver) forget(podID string) {
 	if err := os.RemoveAll(g.left.Path(podID)); err != nil {
-		g.log.Error("remove the record of a removed cgroup", "pod", record.ShortID(podID), "error", err)
+		g.log.Error("remove the record of a removed cgroup", "pod_id", podID, "error", err)
 	}
 }
 
@@ -335,7 +335,7 @@ func (g *Driver) Reconcile(broken []state.Broken) {
 	}
 	for id, left := range list {
 		if left.PodID != id || !podID.MatchString(id) {
-			g.log.Error("a record of a cgroup that is to be removed is not of the pod that it is named by", "pod", id)
+			g.log.Error("a record of a cgroup that is to be removed is not of the pod that it is named by", "pod_id", id)
 			g.forget(id)
 			continue
 		}

@@ -98,7 +98,7 @@ func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r 
 	if err = errors.Join(err, thaw(end)); err != nil {
 		return err
 	}
-	k.Log.Info("a container was written down", "container", record.ShortID(c.ID()), "stood_still", time.Since(begin))
+	k.Log.Info("a container was written down", "container_id", c.ID(), "stood_still", time.Since(begin))
 	spec, err := loadSpec()
 	if err != nil {
 		return err

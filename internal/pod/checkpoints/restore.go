@@ -290,6 +290,6 @@ func ContinueLog(r *record.Container) error {
 // Drop ends the need for a checkpoint whose container runs, or will not.
 func (k *Checkpointer) Drop(id string) {
 	if err := os.RemoveAll(k.RestoreDir(id)); err != nil {
-		k.Log.Error("remove a checkpoint that is no longer needed", "container", record.ShortID(id), "error", err)
+		k.Log.Error("remove a checkpoint that is no longer needed", "container_id", id, "error", err)
 	}
 }

@@ -455,7 +455,7 @@ func (b *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	for k, p := range c.Record().Cgroups {
 		if cgroupdir.Members(map[string]string{k: p}) != "" {
 			if err := cgroups.RemovePath(p); err != nil {
-				c.Log().Warn("remove cgroup", "path", p, "error", err)
+				c.Log().Warn("remove cgroup", "cgroup", p, "error", err)
 			}
 		}
 	}

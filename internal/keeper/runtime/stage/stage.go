@@ -337,7 +337,7 @@ func begins(r *record.Container, mark string, log *slog.Logger) bool {
 			break // abort goes on with it
 		}
 		if err := unix.Kill(r.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
-			log.Error("kill a stage that does not end", "process", r.PID, "error", err)
+			log.Error("kill a stage that does not end", "pid", r.PID, "error", err)
 		}
 		deadline, killed = time.Now().Add(runtime.StageWait), true
 	}
