@@ -42,7 +42,7 @@ func TestADockerArchiveIsImported(t *testing.T) {
 	if len(list) != 2 || list[1].ID != id(t, img) || !slices.Equal(list[1].RepoTags, []string{"berth.test/loaded:1", "berth.test/loaded:2"}) {
 		t.Errorf("%+v", list)
 	}
-	l, err := f.Hold(list[0].ID, "t")
+	l, err := f.AddReference(list[0].ID, "t")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	rt "berth/internal/registrytest"
 )
 
-// TestPullsRemovalsAndHoldsAtOnce: whatever comes in whatever order, what is held is there, and in the end nothing is.
-func TestPullsRemovalsAndHoldsAtOnce(t *testing.T) {
+// TestPullsRemovalsAndReferencesAtOnce: whatever comes in whatever order, what is held is there, and in the end nothing is.
+func TestPullsRemovalsAndReferencesAtOnce(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()
 	common := files("common", "c")
@@ -51,10 +51,10 @@ func TestPullsRemovalsAndHoldsAtOnce(t *testing.T) {
 						continue
 					}
 					holder := fmt.Sprintf("%d-%d", w, n)
-					l, err := f.Hold(img.ID, holder)
+					l, err := f.AddReference(img.ID, holder)
 					if err != nil {
 						if !errdefs.IsNotFound(err) {
-							t.Error("hold:", err)
+							t.Error("add a reference:", err)
 						}
 						continue
 					}
@@ -80,7 +80,7 @@ func TestPullsRemovalsAndHoldsAtOnce(t *testing.T) {
 	f.wantNothing()
 	f.index.mu.Lock()
 	defer f.index.mu.Unlock()
-	if len(f.index.layers)+len(f.index.images)+len(f.index.names)+len(f.index.jobs)+len(f.index.holds)+len(f.index.busy) != 0 {
-		t.Errorf("tables: %v %v %v %v %v %v", f.index.layers, f.index.images, f.index.names, f.index.jobs, f.index.holds, f.index.busy)
+	if len(f.index.layers)+len(f.index.images)+len(f.index.names)+len(f.index.jobs)+len(f.index.references)+len(f.index.busy) != 0 {
+		t.Errorf("tables: %v %v %v %v %v %v", f.index.layers, f.index.images, f.index.names, f.index.jobs, f.index.references, f.index.busy)
 	}
 }

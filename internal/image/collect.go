@@ -10,7 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// dropRemoved finishes the removal of images that nothing holds any more.
+// dropRemoved finishes the removal of images that nothing refers to any more.
 func (s *Store) dropRemoved() error {
 	var errs []error
 	var unused []*layer
@@ -18,7 +18,7 @@ func (s *Store) dropRemoved() error {
 	s.index.mu.Lock()
 	var gone []*imageRecord
 	for _, r := range s.index.images {
-		if r.Removed && !s.index.held(r.ID) {
+		if r.Removed && !s.index.referenced(r.ID) {
 			gone = append(gone, r)
 		}
 	}
@@ -36,7 +36,7 @@ func (s *Store) dropRemoved() error {
 }
 
 // Collect removes what crashes left, and layers that nothing needs. It is called once after a start, when all holders
-// hold what they need.
+// have added their references.
 func (s *Store) Collect(ctx context.Context) error {
 	err := s.dropRemoved()
 	err = errors.Join(err, s.collectLayers(s.cfg.LeftoverAge))

@@ -22,17 +22,17 @@ type index struct {
 	jobs   map[digest.Digest]*job
 	// variants has the directories of layers of which a variant is being made, with channels that are closed at the
 	// end.
-	variants map[string]chan struct{}
-	holds    map[string][]string // holder to image IDs
-	next     uint64              // number of the next layer directory
-	busy     map[string]bool     // directories being made or removed
-	closed   bool
+	variants   map[string]chan struct{}
+	references map[string][]string // holder to image IDs
+	next       uint64              // number of the next layer directory
+	busy       map[string]bool     // directories being made or removed
+	closed     bool
 }
 
 func newIndex() *index {
 	return &index{
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
-		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, holds: map[string][]string{}, next: 1, busy: map[string]bool{},
+		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1, busy: map[string]bool{},
 	}
 }
 
@@ -146,9 +146,9 @@ func (x *index) find(ref string) (*imageRecord, error) {
 	return nil, notFound()
 }
 
-// held tells whether a holder needs an image. index.mu is held.
-func (x *index) held(id string) bool {
-	for _, ids := range x.holds {
+// referenced tells whether a holder needs an image. index.mu is held.
+func (x *index) referenced(id string) bool {
+	for _, ids := range x.references {
 		if slices.Contains(ids, id) {
 			return true
 		}

@@ -28,11 +28,11 @@ func TestLayersStayWhileTheyAreHeld(t *testing.T) {
 	ctx := context.Background()
 	img := f.push("a:1", files("a", "a"), files("b", "b"))
 	imageID := f.pull("a:1")
-	l, err := f.Hold(imageID, "c1")
+	l, err := f.AddReference(imageID, "c1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Hold(strings.TrimPrefix(imageID, "sha256:"), "c2"); err != nil {
+	if _, err := f.AddReference(strings.TrimPrefix(imageID, "sha256:"), "c2"); err != nil {
 		t.Fatal(err)
 	}
 	if len(l.Dirs) != 2 || !strings.HasPrefix(l.Dirs[0], f.cfg.Root+"/layers/") {
@@ -52,7 +52,7 @@ func TestLayersStayWhileTheyAreHeld(t *testing.T) {
 	}
 	// A daemon that starts again holds what it needs by ID, then collects.
 	f.reopen()
-	if _, err := f.Hold(imageID, "c1"); err != nil {
+	if _, err := f.AddReference(imageID, "c1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Collect(ctx); err != nil {
@@ -74,7 +74,7 @@ func TestLayersStayWhileTheyAreHeld(t *testing.T) {
 	if n := len(f.layerDirs()); n != 2 {
 		t.Errorf("%d layers are left of an image that is here", n)
 	}
-	if _, err := f.Hold(imageID, "c3"); err != nil {
+	if _, err := f.AddReference(imageID, "c3"); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Remove(ctx, host+"a:1"); err != nil {
@@ -82,8 +82,8 @@ func TestLayersStayWhileTheyAreHeld(t *testing.T) {
 	}
 	f.Release("c3")
 	f.eventually("released layers are gone", func() bool { return len(f.layerDirs()) == 0 })
-	if _, err := f.Hold(imageID, "c4"); !errdefs.IsNotFound(err) {
-		t.Errorf("hold of what is gone: %v", err)
+	if _, err := f.AddReference(imageID, "c4"); !errdefs.IsNotFound(err) {
+		t.Errorf("a reference to what is gone: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestEveryKindOfImageIsUnpackedTheSame(t *testing.T) {
 			if got := f.pull(name); got != want {
 				t.Errorf("%s: ID %s, want %s", name, got, want)
 			}
-			l, err := f.Hold(want, "test")
+			l, err := f.AddReference(want, "test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -296,7 +296,7 @@ func TestEmptyAndRepeatedLayersStack(t *testing.T) {
 	f.push("empty:1", empty, empty)
 	f.push("mixed:1", empty, same, files("same", "y"), empty, same)
 	dirs := func(name string) []string {
-		l, err := f.Hold(f.pull(name), "test")
+		l, err := f.AddReference(f.pull(name), "test")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -218,7 +218,7 @@ func first(tags []string) string {
 	return tags[0]
 }
 
-// Remove removes an image with all its names. Its layers stay while containers hold them. An image that is not there
+// Remove removes an image with all its names. Its layers stay while containers refer to them. An image that is not there
 // is no error.
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	r, unused, err := s.remove(refOrID)
@@ -238,7 +238,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 		s.index.mu.Unlock()
 		return nil, nil, err
 	}
-	held := s.index.held(r.ID)
+	held := s.index.referenced(r.ID)
 	var unused []*layer
 	removed := r.with(func(c *imageRecord) { c.Removed = true })
 	if held {

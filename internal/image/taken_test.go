@@ -90,7 +90,7 @@ func TestAChildThatMakesAVariantIsTakenOver(t *testing.T) {
 			upper := rt.Layer(rt.File("a/f", 0o644, "f"))
 			f.push("honest:1", upper) // which has the layer as it is
 			id := f.pull("honest:1")
-			held, err := f.Hold(id, "test")
+			held, err := f.AddReference(id, "test")
 			if err != nil {
 				t.Fatal(err)
 			}

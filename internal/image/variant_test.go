@@ -21,7 +21,7 @@ import (
 // mounted pulls an image and shows it as a container would see it.
 func (f *fixture) mounted(name string) string {
 	f.t.Helper()
-	l, err := f.Hold(f.pull(name), name)
+	l, err := f.AddReference(f.pull(name), name)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestAVariantLooksAtManyLayers(t *testing.T) {
 		layers = append(layers, rt.Layer(rt.Dir("d", 0o711), rt.Dir("d/e", 0o711), rt.Dir("d/e/g", 0o711), rt.File(fmt.Sprintf("d/e/g/%d", i), 0o644, "x")))
 	}
 	f.push("a:1", append(layers, rt.Layer(rt.File("d/e/g/h/last", 0o644, "x")))...)
-	held, err := f.Hold(f.pull("a:1"), "test")
+	held, err := f.AddReference(f.pull("a:1"), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestAVariantCopiesWhatCannotHaveMoreNames(t *testing.T) {
 		upper = append(upper, rt.Hardlink(fmt.Sprintf("d/%d", i+1), "d/0"))
 	}
 	f.push("a:1", rt.Layer(rt.Dir("d", 0o711)), rt.Layer(upper...))
-	held, err := f.Hold(f.pull("a:1"), "test")
+	held, err := f.AddReference(f.pull("a:1"), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

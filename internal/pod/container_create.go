@@ -129,7 +129,7 @@ func (cr *creation) steps() []steps.Step {
 		{Do: cr.findImage, Undo: cr.releaseImages},
 		{Do: cr.register, Undo: cr.forget},
 		{Name: "write the container's record", Do: cr.writeRecord},
-		{Name: "hold the image's layers", Do: cr.holdLayers, Undo: cr.releaseImages},
+		{Name: "add a reference to the image's layers", Do: cr.addReference, Undo: cr.releaseImages},
 		{Name: "unpack the checkpoint", Do: cr.unpackCheckpoint},
 		{
 			Name: "mount the root file system", Do: cr.mountRoot,
@@ -164,7 +164,7 @@ func (cr *creation) findImage(ctx context.Context) (err error) {
 	return cr.m.restorable(cr.restoring, &cr.pod, cr.handler)
 }
 
-// releaseImages lets go of all images that the container holds.
+// releaseImages ends the references to images that the container has.
 func (cr *creation) releaseImages(context.Context) error {
 	cr.m.cfg.Images.Release(cr.id)
 	return nil
@@ -191,7 +191,7 @@ func (cr *creation) register(context.Context) error {
 	return nil
 }
 
-// unlock ends the creation's hold on the container, be it created or forgotten.
+// unlock lets others have the container, be it created or forgotten.
 func (cr *creation) unlock() {
 	if cr.release != nil {
 		cr.release()
@@ -212,8 +212,8 @@ func (cr *creation) writeRecord(context.Context) error {
 	return cr.container.Update(record.Save, func(*record.Container) {})
 }
 
-func (cr *creation) holdLayers(context.Context) (err error) {
-	cr.layers, err = cr.m.cfg.Images.Hold(cr.img.ID, cr.id)
+func (cr *creation) addReference(context.Context) (err error) {
+	cr.layers, err = cr.m.cfg.Images.AddReference(cr.img.ID, cr.id)
 	return err
 }
 

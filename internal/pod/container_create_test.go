@@ -68,7 +68,7 @@ func (s *oneImage) Get(context.Context, string) (*model.Image, error) {
 // mayChown tells whether the test can make volumes, which belong to root.
 func mayChown() bool { return os.Geteuid() == 0 }
 
-func (s *oneImage) Hold(_, holder string) (*image.Layers, error) {
+func (s *oneImage) AddReference(_, holder string) (*image.Layers, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held[holder]++

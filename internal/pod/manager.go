@@ -64,8 +64,8 @@ type Keeper interface {
 // Images is what the domain asks of the image store.
 type Images interface {
 	Get(ctx context.Context, refOrID string) (*model.Image, error)
-	// Hold keeps an image's layers, whatever becomes of its record, until Release of the same holder.
-	Hold(imageID, holder string) (*image.Layers, error)
+	// AddReference keeps an image's layers, whatever becomes of its record, until Release of the same holder.
+	AddReference(imageID, holder string) (*image.Layers, error)
 	Release(holder string)
 	// UnpackTar unpacks a tar that nobody has checked into an empty directory, within the limits of a layer.
 	UnpackTar(ctx context.Context, dir string, r io.Reader) error

@@ -179,16 +179,16 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", r.SandboxID)})
 			continue
 		}
-		if _, err := rc.m.cfg.Images.Hold(r.ImageID, id); err != nil {
-			rc.m.log.Warn("hold the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
+		if _, err := rc.m.cfg.Images.AddReference(r.ImageID, id); err != nil {
+			rc.m.log.Warn("add a reference to the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
 		}
 		for _, volume := range r.VolumeImages {
-			_, err := rc.m.cfg.Images.Hold(volume, id)
-			rc.clean("hold the image of a volume", containerID(id), err)
+			_, err := rc.m.cfg.Images.AddReference(volume, id)
+			rc.clean("add a reference to the image of a volume", containerID(id), err)
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {
-				rc.clean("hold the volume of a container", containerID(id), rc.m.storage.Volumes.Hold(mount.Volume, id))
+				rc.clean("note that a container uses a volume", containerID(id), rc.m.storage.Volumes.AddUser(mount.Volume, id))
 			}
 		}
 		rc.m.index.AdoptContainer(index.NewContainer(entry, s))

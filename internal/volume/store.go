@@ -151,8 +151,8 @@ func (s *Store) filling(name string) string { return filepath.Join(s.records.Pat
 // Path is where the volume of a name is, whether there is one or not.
 func (s *Store) Path(name string) string { return s.data(name) }
 
-// Hold enters a user of a volume that was found in the user's own record.
-func (s *Store) Hold(name, user string) error {
+// AddUser enters a user of a volume that was found in the user's own record.
+func (s *Store) AddUser(name, user string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.volumes[name]

@@ -208,7 +208,7 @@ func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	}
 	// The users of a store that is opened again come from their own records.
 	s = open(t, dir)
-	if err := s.Hold("v", "two"); err != nil {
+	if err := s.AddUser("v", "two"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(context.Background(), "v"); !errors.As(err, &used) {

@@ -50,7 +50,7 @@ type Keeper interface {
 // Images is what a Checkpointer asks of the image store.
 type Images interface {
 	Get(ctx context.Context, refOrID string) (*model.Image, error)
-	Hold(imageID, holder string) (*image.Layers, error)
+	AddReference(imageID, holder string) (*image.Layers, error)
 	UnpackTar(ctx context.Context, dir string, r io.Reader) error
 }
 

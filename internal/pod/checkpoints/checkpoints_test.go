@@ -25,7 +25,7 @@ type oneImage struct {
 
 func (s *oneImage) Get(context.Context, string) (*model.Image, error) { return &s.Image, nil }
 
-func (s *oneImage) Hold(string, string) (*image.Layers, error) {
+func (s *oneImage) AddReference(string, string) (*image.Layers, error) {
 	s.held = true
 	return &image.Layers{}, nil
 }

@@ -82,9 +82,9 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		name, strings.Join(tried, " or "), errdefs.ErrNotFound))
 }
 
-// checkpointLayer finds the layer of an image that is a checkpoint, and holds it.
+// checkpointLayer finds the layer of an image that is a checkpoint, and adds a reference to it.
 func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string, *checkpoint.Info, error) {
-	layers, err := k.Images.Hold(img.ID, holder)
+	layers, err := k.Images.AddReference(img.ID, holder)
 	if err != nil {
 		return "", nil, err
 	}

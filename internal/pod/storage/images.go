@@ -22,7 +22,7 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 		if err != nil {
 			return nil, (mountField(i) + ".image").Wrong(err)
 		}
-		layers, err := st.Images.Hold(img.ID, c.ID())
+		layers, err := st.Images.AddReference(img.ID, c.ID())
 		if err != nil {
 			return nil, (mountField(i) + ".image").Wrong(err)
 		}

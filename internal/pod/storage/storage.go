@@ -42,7 +42,7 @@ func (Overlays) Unmount(dir string, at ...string) error { return rootfs.Unmount(
 // Images is what holds the layers of images.
 type Images interface {
 	Get(ctx context.Context, refOrID string) (*model.Image, error)
-	Hold(imageID, holder string) (*image.Layers, error)
+	AddReference(imageID, holder string) (*image.Layers, error)
 	Release(holder string)
 }
 
@@ -83,7 +83,7 @@ func (st *Store) RemountRoot(ctx context.Context, c *record.ContainerEntry, pod 
 	if mounted[st.Dirs.Rootfs(pod, c.ID())] {
 		return nil
 	}
-	layers, err := st.Images.Hold(r.ImageID, c.ID())
+	layers, err := st.Images.AddReference(r.ImageID, c.ID())
 	if err != nil {
 		return err
 	}

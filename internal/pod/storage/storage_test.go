@@ -50,7 +50,7 @@ func (s *anyImages) Get(_ context.Context, name string) (*model.Image, error) {
 	return &model.Image{ID: "sha256:" + name}, nil
 }
 
-func (s *anyImages) Hold(imageID, holder string) (*image.Layers, error) {
+func (s *anyImages) AddReference(imageID, holder string) (*image.Layers, error) {
 	s.held[holder] = append(s.held[holder], imageID)
 	return &image.Layers{Dirs: []string{"/layer"}}, nil
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Hold keeps an image's layers until Release of the same holder, whatever becomes of the image. A holder may hold
-// several images. It lives in memory: after a start, whoever needs layers holds them again before Collect.
-func (s *Store) Hold(imageID, holder string) (*Layers, error) {
+// AddReference keeps an image's layers until Release of the same holder, whatever becomes of the image. A holder may
+// refer to several images. References live in memory: after a start, whoever needs layers refers to them again before
+// Collect.
+func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 	id := "sha256:" + strings.TrimPrefix(imageID, "sha256:")
@@ -18,8 +19,8 @@ func (s *Store) Hold(imageID, holder string) (*Layers, error) {
 	if r == nil {
 		return nil, fmt.Errorf("image %s: %w", imageID, errdefs.ErrNotFound)
 	}
-	if !slices.Contains(s.index.holds[holder], id) {
-		s.index.holds[holder] = append(s.index.holds[holder], id)
+	if !slices.Contains(s.index.references[holder], id) {
+		s.index.references[holder] = append(s.index.references[holder], id)
 	}
 	layers := make([]*layer, len(r.Layers))
 	for i, key := range r.Layers {
@@ -28,14 +29,14 @@ func (s *Store) Hold(imageID, holder string) (*Layers, error) {
 	return &Layers{Dirs: s.dirs.stack(layers)}, nil
 }
 
-// Release ends what a holder holds. What nobody needs then is removed in the background.
+// Release ends the references of a holder. What nobody needs then is removed in the background.
 func (s *Store) Release(holder string) {
 	s.index.mu.Lock()
-	ids := s.index.holds[holder]
-	delete(s.index.holds, holder)
+	ids := s.index.references[holder]
+	delete(s.index.references, holder)
 	again := slices.ContainsFunc(ids, func(id string) bool {
 		r := s.index.images[id]
-		return r != nil && r.Removed && !s.index.held(id)
+		return r != nil && r.Removed && !s.index.referenced(id)
 	})
 	s.index.mu.Unlock()
 	if again {
