@@ -134,7 +134,7 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 	}
 	err := g.Wait()
 	if err == nil {
-		err = s.arrange(ctx, layers)
+		err = s.resolveVariants(ctx, layers)
 	}
 	var r *imageRecord
 	if err == nil {

@@ -30,9 +30,9 @@ const chainKey = "chain:"
 // whoever makes it may see no more than that directory. One that is left by a crash is set aside by Open.
 const stagingDir = "variant"
 
-// arrange replaces those layers of an image (base first, each with a reference of the caller's) which must be
+// resolveVariants replaces those layers of an image (base first, each with a reference of the caller's) which must be
 // variants: see package variant.
-func (s *Store) arrange(ctx context.Context, layers []*layer) error {
+func (s *Store) resolveVariants(ctx context.Context, layers []*layer) error {
 	diffIDs := make([]digest.Digest, len(layers))
 	for i, l := range layers {
 		diffIDs[i] = digest.Digest(l.DiffID)
