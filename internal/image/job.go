@@ -17,16 +17,16 @@ import (
 
 // job loads one layer for all pulls that need it. It goes on while one of them waits.
 type job struct {
-	diffID  digest.Digest
-	desc    ocispec.Descriptor
-	fetch   fetcher // of the pull that came first
-	done    chan struct{}
-	loaded  atomic.Int64 // bytes of the packed layer
-	waiters int          // guarded by index.mu
-	settled bool         // guarded by index.mu: layer and err are final, and the layer has the waiters' references
-	cancel  context.CancelFunc
-	layer   *layer // set before done is closed, with a reference for each waiter
-	err     error
+	diffID   digest.Digest
+	desc     ocispec.Descriptor
+	fetch    fetcher // of the pull that came first
+	done     chan struct{}
+	loaded   atomic.Int64 // bytes of the packed layer
+	waiters  int          // guarded by index.mu
+	finished bool         // guarded by index.mu: layer and err are final, and the layer has the waiters' references
+	cancel   context.CancelFunc
+	layer    *layer // set before done is closed, with a reference for each waiter
+	err      error
 }
 
 // layer gets a layer and takes a reference to it, for the caller to give up.
@@ -80,9 +80,9 @@ func (s *Store) leave(j *job, cause error) error {
 	last := j.waiters == 0
 	var unused []*layer
 	switch {
-	case j.settled && j.layer != nil:
+	case j.finished && j.layer != nil:
 		unused = s.index.unref(j.layer)
-	case !j.settled && last && s.index.jobs[j.diffID] == j:
+	case !j.finished && last && s.index.jobs[j.diffID] == j:
 		delete(s.index.jobs, j.diffID) // who comes now starts anew
 	}
 	s.index.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *Store) run(ctx context.Context, j *job) {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}
 	}
-	if s.settle(j, rec, n, err) {
+	if s.finish(j, rec, n, err) {
 		if e := s.removeDir(n); e != nil {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}
@@ -115,15 +115,15 @@ func (s *Store) run(ctx context.Context, j *job) {
 	close(j.done) // whoever gave up waits for this, so that nothing is there when a failed pull returns
 }
 
-// settle hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
+// finish hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
 // job was faster after this one was given up.
-func (s *Store) settle(j *job, rec *layerFile, n string, err error) (unneeded bool) {
+func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bool) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 	if s.index.jobs[j.diffID] == j {
 		delete(s.index.jobs, j.diffID)
 	}
-	j.settled = true
+	j.finished = true
 	if j.err = err; err != nil {
 		return false
 	}

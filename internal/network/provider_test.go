@@ -114,16 +114,16 @@ func (n *node) conf(file, text string) {
 	path := filepath.Join(n.confs, file)
 	if text == "" {
 		testhost.Check(n.t, os.Remove(path))
-		n.settle()
+		n.awaitNews()
 		return
 	}
 	testhost.Check(n.t, os.WriteFile(path+".tmp", []byte(text), 0o600))
 	testhost.Check(n.t, os.Rename(path+".tmp", path))
-	n.settle()
+	n.awaitNews()
 }
 
-// settle waits until the news of a change has come.
-func (n *node) settle() { time.Sleep(50 * time.Millisecond) }
+// awaitNews waits until the news of a change has come.
+func (n *node) awaitNews() { time.Sleep(50 * time.Millisecond) }
 
 // script writes a plugin that keeps a log of its commands and then does what body says.
 func (n *node) script(name, body string) {
@@ -371,7 +371,7 @@ func TestADirectoryThatAppearsIsSeen(t *testing.T) {
 		t.Fatal(s)
 	}
 	testhost.Check(t, os.MkdirAll(n.confs, 0o700))
-	n.settle()
+	n.awaitNews()
 	n.conf("10-test.conf", fmt.Sprintf(`{"cniVersion": "0.4.0", "name": "single", "type": "bridge", "bridge": "cni-single",
 		"isGateway": true, "ipam": {"type": "host-local", "dataDir": %q, "subnet": "10.68.0.0/24"}}`, n.ipam))
 	p := n.pod("p")

@@ -360,7 +360,7 @@ func (l *Ledger) startClearing(id uint32) {
 			return
 		}
 		g.Clearing = slices.DeleteFunc(g.Clearing, func(dir string) bool { return slices.Contains(dirs, dir) })
-		if err := l.settle(g, dirs); err != nil {
+		if err := l.forgetUnused(g, dirs); err != nil {
 			l.log.Error("end a disk quota", "project", id, "error", err)
 		}
 		close(l.cleared)
@@ -368,8 +368,8 @@ func (l *Ledger) startClearing(id uint32) {
 	})
 }
 
-// settle forgets a grant that nobody has any more. The caller holds l.mu.
-func (l *Ledger) settle(g *Grant, cleared []string) error {
+// forgetUnused forgets a grant that nobody has any more. The caller holds l.mu.
+func (l *Ledger) forgetUnused(g *Grant, cleared []string) error {
 	if len(g.Holders) > 0 || len(g.Clearing) > 0 {
 		return l.records.SaveTwice(recordName(g.ID), g)
 	}

@@ -97,7 +97,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, trust
 			return nil, fmt.Errorf("unpack %q: %w", shortened(h.Name), diskError(err))
 		}
 	}
-	l.settle()
+	l.finish()
 	if err := l.setDirTimes(); err != nil {
 		return nil, diskError(err)
 	}
@@ -269,7 +269,7 @@ func (l *layer) whiteout(parent *dir, name string) error {
 		return err
 	}
 	if d := l.child(parent, name); d != nil {
-		d.Data.settle()
+		d.Data.finish()
 		if d.Data.full {
 			return l.makeOpaque(d)
 		}
@@ -439,7 +439,7 @@ func (l *layer) mention(d *dir, h *tar.Header) error {
 		return err
 	}
 	// Where something was put into it before, a lower layer's link would have led that elsewhere.
-	d.Data.settle()
+	d.Data.finish()
 	fill(d)
 	d.Data.mentioned = true
 	d.Data.times = timesOf(h) // set at the end: what is put into a directory changes its time

@@ -38,7 +38,7 @@ func (l *layer) made(parent *dir, name string) (*dir, error) {
 	} else {
 		// There was one before, which something has replaced.
 		l.tree.Forget(d)
-		d.Data.settle()
+		d.Data.finish()
 		d.Data = made{life: d.Data.life + 1, direct: d.Data.direct}
 	}
 	d.Data.upLife, d.Data.length = parent.Data.life, uint16(length)
@@ -50,8 +50,8 @@ func (l *layer) made(parent *dir, name string) (*dir, error) {
 	return d, nil
 }
 
-// settle ends that a directory is implied: what was put into it is right only if lower layers have no link in its place.
-func (m *made) settle() {
+// finish ends that a directory is implied: what was put into it is right only if lower layers have no link in its place.
+func (m *made) finish() {
 	m.direct = m.direct || m.implied && !m.hidden
 	m.implied = false
 }
@@ -213,7 +213,7 @@ func (l *layer) hide(top *dir) error {
 			}
 			empty := !c.Data.full
 			// What was put into it before would have gone where a link of lower layers leads.
-			c.Data.settle()
+			c.Data.finish()
 			if empty {
 				if err := l.remove(c); err != nil {
 					return err
@@ -227,8 +227,8 @@ func (l *layer) hide(top *dir) error {
 	return nil
 }
 
-// settle finds out about all directories what only the end can tell.
-func (l *layer) settle() {
+// finish finds out about all directories what only the end can tell.
+func (l *layer) finish() {
 	for d := range l.tree.All() {
 		m, up := &d.Data, d.Parent()
 		if up == nil {
@@ -239,7 +239,7 @@ func (l *layer) settle() {
 		if m.hidden {
 			m.implied = false // no lower layer has a say
 		} else if !m.there {
-			m.settle() // something was put into it before it was removed
+			m.finish() // something was put into it before it was removed
 		}
 		if m.implied || m.direct {
 			for ; up != nil && !up.Data.listed; up = up.Parent() {
@@ -250,7 +250,7 @@ func (l *layer) settle() {
 	}
 }
 
-// implied lists what depends on lower layers, after settle.
+// implied lists what depends on lower layers, after finish.
 func (l *layer) implied() Implied {
 	var list Implied
 	depth := 0

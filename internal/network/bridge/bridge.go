@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
-	"berth/internal/network/keylock"
-
 	"github.com/containerd/errdefs"
+
+	"berth/internal/network/keylock"
 )
 
 // Config says what a bridge is.
@@ -36,7 +36,7 @@ type Config struct {
 const (
 	defaultLinger = 2 * time.Second
 	checkInterval = 10 * time.Second
-	settle        = time.Second
+	quietTime     = time.Second
 )
 
 // Bridge is the network of the endpoints on one bridge. It works in the network namespace of its process. Each lock
@@ -109,7 +109,7 @@ func (b *Bridge) Attach(ctx context.Context, e Endpoint) ([]netip.Addr, error) {
 	}
 	defer b.leave()
 
-	old, err := b.pods.settled(ctx, e.ID)
+	old, err := b.pods.afterRemoval(ctx, e.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,12 @@ import (
 	"testing"
 	"time"
 
-	"berth/internal/model"
-	"berth/internal/network/testhost"
-
 	"github.com/containerd/errdefs"
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
+
+	"berth/internal/model"
+	"berth/internal/network/testhost"
 )
 
 var ctx = context.Background()
@@ -562,7 +562,7 @@ func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
 		"the bridge":        func() error { return removeLink("brself") },
 		"the veth":          func() error { return removeLink(vethName("brself", "p")) },
 	} {
-		time.Sleep(settle + settle/2) // the repair before this one is told of as well, and looked at
+		time.Sleep(quietTime + quietTime/2) // the repair before this one is told of as well, and looked at
 		testhost.Check(t, remove())
 		began := time.Now()
 		for !answers() {

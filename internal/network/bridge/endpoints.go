@@ -245,8 +245,8 @@ func (es *endpoints) openedPorts() []hostPort {
 	return all
 }
 
-// settled is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
-func (es *endpoints) settled(ctx context.Context, id string) (*record, error) {
+// afterRemoval is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
+func (es *endpoints) afterRemoval(ctx context.Context, id string) (*record, error) {
 	for {
 		es.mu.Lock()
 		r := es.records[id]

@@ -72,7 +72,7 @@ func (b *Bridge) watch(ctx context.Context) {
 			b.expire()
 		case <-removed:
 			if soon == nil { // not at once: a firewall that is loaded anew flushes first, and then fills
-				soon = time.After(settle)
+				soon = time.After(quietTime)
 			}
 		case <-soon:
 			soon = nil
