@@ -232,8 +232,8 @@ func (f *creations) hasVolume(name string) bool {
 	return err == nil
 }
 
-// TestACreationThatFailsLeavesNothing, whichever step fails, before it has done anything or after it has done all, and where the
-// record of the created container cannot be written.
+// TestACreationThatFailsLeavesNothing, whichever step fails, before it has done anything or after it has done all, and
+// where the record of the created container cannot be written.
 func TestACreationThatFailsLeavesNothing(t *testing.T) {
 	boom := errors.New("boom")
 	list := (&creation{m: &Manager{storage: &storage.Store{}}}).steps()

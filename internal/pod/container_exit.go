@@ -18,7 +18,8 @@ import (
 // the container that holds the pipe open must not keep the container from ending.
 const logPatience = 2 * time.Second
 
-// watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and lost namespaces.
+// watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and lost
+// namespaces.
 type watch struct {
 	keeper     Keeper
 	index      *index.Index
@@ -79,7 +80,8 @@ func (w *watch) containerExited(c *index.Container, st keeper.Status) {
 	w.teardown.adoptExit(w.ctx, c, st)
 }
 
-// adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds the container's lock.
+// adoptExit records the end of a container that the keeper reports and lets the keeper forget it. The caller holds the
+// container's lock.
 func (td *teardown) adoptExit(ctx context.Context, c *index.Container, st keeper.Status) {
 	r := c.Record()
 	if r.Phase == record.ContainerStarting || r.Phase == record.ContainerRunning {

@@ -16,9 +16,9 @@ import (
 	"berth/internal/pod/record"
 )
 
-// updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that run
-// and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start. 0
-// changes nothing.
+// updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that
+// run and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to
+// start. 0 changes nothing.
 func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec.Host) error {
 	if wanted == 0 {
 		return nil

@@ -143,8 +143,8 @@ func (td *teardown) removeContainer(ctx context.Context, c *index.Container) err
 	return nil
 }
 
-// dropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next start of
-// berthd finishes it. The caller holds the container's lock.
+// dropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next
+// start of berthd finishes it. The caller holds the container's lock.
 func (td *teardown) dropContainer(ctx context.Context, c *index.Container) error {
 	if err := td.releaseContainer(ctx, c); err != nil {
 		return err
@@ -156,7 +156,8 @@ func (td *teardown) dropContainer(ctx context.Context, c *index.Container) error
 	return nil
 }
 
-// releaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds the container's lock.
+// releaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds the
+// container's lock.
 func (td *teardown) releaseContainer(ctx context.Context, c *index.Container) error {
 	if err := td.keeper.Delete(ctx, c.ID()); err != nil {
 		return err

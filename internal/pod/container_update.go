@@ -16,8 +16,8 @@ import (
 	"berth/internal/pod/record"
 )
 
-// UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they were.
-// What the kernel refuses changes nothing.
+// UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they
+// were. What the kernel refuses changes nothing.
 func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources, annotations map[string]string) error {
 	c, err := m.index.Container(id)
 	if err != nil {
@@ -81,7 +81,8 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
 }
 
-// updateUlimits changes the limits of a created container's processes. Those of a running container are each process's own.
+// updateUlimits changes the limits of a created container's processes. Those of a running container are each process's
+// own.
 func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
 	if len(update) == 0 {
 		return nil
@@ -109,7 +110,8 @@ func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase,
 	return c.Update(record.Save, func(r *record.Container) { r.Process = &process })
 }
 
-// ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved away.
+// ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved
+// away.
 func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
 	c, err := m.index.Container(id)
 	if err != nil {

@@ -35,8 +35,8 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	return out.Bytes(), errOut.Bytes(), exit.ExitCode, nil
 }
 
-// Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that it
-// wrote is written. When ctx ends first, the command is killed.
+// Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that
+// it wrote is written. When ctx ends first, the command is killed.
 func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, error) {
 	exit, err := m.exec(ctx, id, opts, 0)
 	if err != nil {

@@ -57,7 +57,7 @@ type Keeper interface {
 	Pause(ctx context.Context, id string) error
 	Resume(ctx context.Context, id string) error
 	Status(ctx context.Context, id string) (*keeper.Status, error)
-	Checkpoint(context.Context, *keeper.CheckpointRequest) (goOn func(context.Context) error, err error)
+	Checkpoint(context.Context, *keeper.CheckpointRequest) (thaw func(context.Context) error, err error)
 	EndCheckpoint(ctx context.Context, id string) error
 }
 

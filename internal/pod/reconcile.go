@@ -22,16 +22,17 @@ import (
 	"berth/internal/state"
 )
 
-// recovery is the start of berthd: it brings the records in line with what the kernel and the keeper say. It has one goroutine
-// until reconcile returns.
+// recovery is the start of berthd: it brings the records in line with what the kernel and the keeper say. It has one
+// goroutine until reconcile returns.
 type recovery struct {
 	m *Manager
 	// unfinished is what could not be brought to its end; see later.
 	unfinished []func()
 }
 
-// reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any point
-// and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the node down.
+// reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any
+// point and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the
+// node down.
 func (rc *recovery) reconcile(ctx context.Context) error {
 	brokenPods, sparedPods, err := rc.loadSandboxes()
 	if err != nil {
@@ -41,7 +42,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rows, err := keeperRows(ctx, rc.m.cfg.Keeper)
+	statuses, err := keeperStatuses(ctx, rc.m.cfg.Keeper)
 	if err != nil {
 		return err
 	}
@@ -53,30 +54,30 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	for _, p := range points {
 		mounted[p] = true
 	}
-	rc.adoptSpared(sparedPods, sparedContainers, rows)
+	rc.adoptSpared(sparedPods, sparedContainers, statuses)
 	rc.mendSeconds()
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	for _, c := range rc.m.index.Containers() {
-		rc.reconcileContainer(ctx, removals, c, rows[c.ID()], mounted)
+		rc.reconcileContainer(ctx, removals, c, statuses[c.ID()], mounted)
 	}
 	for _, s := range rc.m.index.Sandboxes() {
-		rc.reconcileSandbox(removals, s, rows[s.ID()])
+		rc.reconcileSandbox(removals, s, statuses[s.ID()])
 	}
 	var nobodys []lost
 	for _, b := range brokenContainers {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.containers.Path(b.ID), row: rows[b.ID], points: points})
-		delete(rows, b.ID)
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.containers.Path(b.ID), status: statuses[b.ID], points: points})
+		delete(statuses, b.ID)
 	}
 	for _, b := range brokenPods {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.pods.Path(b.ID), row: rows[b.ID], pod: true})
-		delete(rows, b.ID)
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.pods.Path(b.ID), status: statuses[b.ID], pod: true})
+		delete(statuses, b.ID)
 	}
 	// What the keeper runs and no record knows was started by nobody that can be told of it.
-	for id, row := range rows {
+	for id, status := range statuses {
 		if !rc.m.index.Has(id) {
-			nobodys = append(nobodys, lost{id: id, why: errNoRecord, row: row})
+			nobodys = append(nobodys, lost{id: id, why: errNoRecord, status: status})
 		}
 	}
 	rc.endLost(removals, nobodys)
@@ -197,45 +198,46 @@ func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 	return broken, noteSpared(spared), nil
 }
 
-// keeperRows is what the keeper says of each container and each pod's init, by ID.
-func keeperRows(ctx context.Context, k Keeper) (map[string]*keeper.Status, error) {
+// keeperStatuses is what the keeper says of each container and each pod's init, by ID.
+func keeperStatuses(ctx context.Context, k Keeper) (map[string]*keeper.Status, error) {
 	list, err := k.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows := make(map[string]*keeper.Status, len(list))
+	statuses := make(map[string]*keeper.Status, len(list))
 	for i := range list {
-		rows[list[i].ID] = &list[i]
+		statuses[list[i].ID] = &list[i]
 	}
-	return rows, nil
+	return statuses, nil
 }
 
-// startWait is how long a start of berthd waits for the start of a container that is under way at the keeper, and hungStart how long that
-// may take until it is ended.
+// startWait is how long a start of berthd waits for the start of a container that is under way at the keeper, and
+// hungStart how long that may take until it is ended.
 const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
-// startDecided is a container's row once the keeper starts it no more: nil if there is none. It is false where the keeper does not tell, or
-// goes on with the start for longer than that.
-func (rc *recovery) startDecided(ctx context.Context, id string, row *keeper.Status, wait time.Duration) (_ *keeper.Status, known bool) {
-	for deadline := time.Now().Add(wait); row != nil && row.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
+// startDecided is a container's status once the keeper starts it no more: nil if there is none. It is false where the
+// keeper does not tell, or goes on with the start for longer than that.
+func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.Status, wait time.Duration) (_ *keeper.Status, known bool) {
+	for deadline := time.Now().Add(wait); status != nil && status.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return nil, false
 		}
 		var err error
-		if row, err = rc.m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
+		if status, err = rc.m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
 			return nil, true
 		} else if err != nil {
 			rc.clean("ask for a start that was cut off", containerID(id), err)
 			return nil, false
 		}
 	}
-	return row, true
+	return status, true
 }
 
-// awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes too long is ended.
+// awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes
+// too long is ended.
 func (rc *recovery) awaitStart(c *index.Container) {
 	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
-		row, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
+		status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
 		if !known {
 			if err := rc.m.cfg.Keeper.Delete(ctx, c.ID()); err != nil {
 				return fmt.Errorf("end a start that takes too long: %w", err)
@@ -257,7 +259,7 @@ func (rc *recovery) awaitStart(c *index.Container) {
 		for _, p := range points {
 			mounted[p] = true
 		}
-		over, err := rc.adoptStarted(ctx, c, row, mounted)
+		over, err := rc.adoptStarted(ctx, c, status, mounted)
 		if over {
 			err = rc.m.teardown.releaseContainer(ctx, c)
 		}
@@ -266,7 +268,7 @@ func (rc *recovery) awaitStart(c *index.Container) {
 }
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
-func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) {
+func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status, mounted map[string]bool) {
 	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
 		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
@@ -285,7 +287,7 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 			rc.clean("mount the root file system of a created container", of, err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
-		if decided, known := rc.startDecided(removals, c.ID(), row, startWait); known {
+		if decided, known := rc.startDecided(removals, c.ID(), status, startWait); known {
 			rc.adoptDecided(removals, c, decided, mounted)
 		} else {
 			rc.awaitStart(c) // as it was, until the keeper says
@@ -312,8 +314,9 @@ func (rc *recovery) finishLost(c *index.Container) {
 // unlistedPatience is how long what the keeper does not know may take to end once it is killed.
 const unlistedPatience = 2 * time.Second
 
-// endUnlisted ends the processes of a container that the keeper does not know: its rows are lost, and nobody will be told of its end or
-// read its output. A container is not told as ended while they live. lived: there were some; ended: there are none any more.
+// endUnlisted ends the processes of a container that the keeper does not know: its state there is lost, and nobody will
+// be told of its end or read its output. A container is not told as ended while they live. lived: there were some;
+// ended: there are none any more.
 func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
 	r := c.Record()
 	host, err := cgroup.Host()
@@ -350,8 +353,8 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 }
 
 // adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
-func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, row *keeper.Status, mounted map[string]bool) {
-	over, err := rc.adoptStarted(removals, c, row, mounted)
+func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status, mounted map[string]bool) {
+	over, err := rc.adoptStarted(removals, c, status, mounted)
 	if over {
 		rc.releaseEnded(removals, c)
 	}
@@ -378,22 +381,22 @@ func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, r
 
 var errLives = errors.New("processes of the container live")
 
-// adoptStarted brings the record of a container that was started in line with its row (nil: the keeper has none). over: it has ended, and
-// what it held is to be released. The error is that its processes live, and nobody knows them.
-func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *keeper.Status,
+// adoptStarted brings the record of a container that was started in line with its status (nil: the keeper has none).
+// over: it has ended, and what it held is to be released. The error is that its processes live, and nobody knows them.
+func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) (over bool, err error) {
-	if row == nil {
+	if status == nil {
 		return rc.adoptUnlisted(ctx, c, mounted)
 	}
-	if row.State == keeper.StateExited {
-		rc.m.teardown.adoptExit(ctx, c, *row)
+	if status.State == keeper.StateExited {
+		rc.m.teardown.adoptExit(ctx, c, *status)
 		return false, nil
 	}
 	err = c.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerRunning
-		r.PID = row.PID
-		r.StartedAt = row.StartedAt
-		r.Setup = row.Setup
+		r.PID = status.PID
+		r.StartedAt = status.StartedAt
+		r.Setup = status.Setup
 	})
 	rc.clean("record that a container runs", containerID(c.ID()), err)
 	rc.reconcilePause(ctx, c)
@@ -401,14 +404,15 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, row *k
 	return false, nil
 }
 
-// adoptUnlisted is adoptStarted where the keeper has no row.
+// adoptUnlisted is adoptStarted where the keeper does not know the container.
 func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container, mounted map[string]bool) (over bool, err error) {
 	lived, ended := rc.endUnlisted(ctx, c)
 	switch {
 	case !ended:
 		return false, errLives
 	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) == "":
-		// The keeper has a row from a start's first moment on, until it has failed or been cut off: no program has run.
+		// The keeper knows a container from a start's first moment on, until it has failed or been cut off: no program has
+		// run.
 		of := containerID(c.ID())
 		err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated })
 		rc.clean("record that a start was cut off", of, err)
@@ -420,7 +424,7 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container, mount
 	return true, nil
 }
 
-func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, row *keeper.Status) {
+func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, status *keeper.Status) {
 	r := s.Record()
 	switch r.Phase {
 	case record.SandboxCreating, record.SandboxRemoving:
@@ -434,7 +438,7 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, row 
 		rc.attempt(ctx, what, podID(s.ID()), finish)
 	case record.SandboxReady:
 		lost := rc.m.dirs.LostNamespace(new(s.Record()))
-		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(row) {
+		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(status) {
 			lost = lostInit
 		}
 		if lost != "" {

@@ -28,8 +28,9 @@ func (k *statusKeeper) Status(context.Context, string) (*keeper.Status, error) {
 	return &keeper.Status{State: next.(keeper.State)}, nil
 }
 
-// A container that the keeper still starts when berthd comes is neither running nor lost: berthd waits until that is decided. It took the
-// container for one that runs, while the keeper refused execs since it was starting: so the first case fails without the wait.
+// A container that the keeper still starts when berthd comes is neither running nor lost: berthd waits until that is
+// decided. It took the container for one that runs, while the keeper refused execs since it was starting: so the first
+// case fails without the wait.
 func TestStartUnderWayIsAwaited(t *testing.T) {
 	missing := fmt.Errorf("container: %w", errdefs.ErrNotFound)
 	for _, c := range []struct {
@@ -45,12 +46,12 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rc := &recovery{m: &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}}
-			row, known := rc.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
+			status, known := rc.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
 			if known == c.unknown {
 				t.Errorf("known: %v", known)
 			}
-			if row == nil && c.want != "" || row != nil && row.State != c.want {
-				t.Errorf("row %+v, want %q", row, c.want)
+			if status == nil && c.want != "" || status != nil && status.State != c.want {
+				t.Errorf("status %+v, want %q", status, c.want)
 			}
 		})
 	}

@@ -13,13 +13,15 @@ import (
 // lostInit is the part that a pod has lost when its init has ended.
 const lostInit = "init"
 
-// lookAtNamespaces is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but those who watch all
-// mounts of the node, which each start changes. A look is a statfs for each namespace: some microseconds for a pod.
+// lookAtNamespaces is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but
+// those who watch all mounts of the node, which each start changes. A look is a statfs for each namespace: some
+// microseconds for a pod.
 const lookAtNamespaces = 5 * time.Second
 
-func reaperLives(row *keeper.Status) bool { return row != nil && row.State != keeper.StateExited }
+func reaperLives(status *keeper.Status) bool { return status != nil && status.State != keeper.StateExited }
 
-// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds the pod's lock.
+// breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds
+// the pod's lock.
 func (w *watch) breakSandbox(s *index.Sandbox, lost string) error {
 	metadata := s.Record().Config.Metadata
 	w.log.Warn("a pod is not ready: a part of it is gone", "pod_id", s.ID(), "pod", metadata.Namespace+"/"+metadata.Name, "part", lost)
@@ -34,11 +36,11 @@ func (w *watch) checkParts(ctx context.Context, s *index.Sandbox) error {
 	}
 	lost := w.dirs.LostNamespace(new(s.Record()))
 	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
-		rows, err := keeperRows(ctx, w.keeper)
+		statuses, err := keeperStatuses(ctx, w.keeper)
 		if err != nil {
 			return err
 		}
-		if !reaperLives(rows[s.ID()]) {
+		if !reaperLives(statuses[s.ID()]) {
 			lost = lostInit
 		}
 	}
@@ -66,8 +68,8 @@ func (w *watch) watchNamespaces() {
 	}
 }
 
-// checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready: a pod that is held
-// by one is looked at another time.
+// checkNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready:
+// a pod that is held by one is looked at another time.
 func (w *watch) checkNamespaces(s *index.Sandbox) {
 	if w.dirs.LostNamespace(new(s.Record())) == "" {
 		return

@@ -53,8 +53,8 @@ func (td *teardown) stopSandbox(ctx context.Context, s *index.Sandbox) error {
 	return nil
 }
 
-// releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever else
-// fails.
+// releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever
+// else fails.
 func (td *teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.killContainers(ctx, s); err != nil {
 		return err // their network stays while they live

@@ -11,11 +11,11 @@ import (
 	"berth/internal/pod/record"
 )
 
-// UpdateSandboxResources changes the limits of a whole pod: its overhead and what its containers have together. What is nil
-// or zero stays as it was. Limits that the kernel refuses change nothing.
+// UpdateSandboxResources changes the limits of a whole pod: its overhead and what its containers have together. What is
+// nil or zero stays as it was. Limits that the kernel refuses change nothing.
 //
-// Who made the pod's cgroup keeps its limits. A kubelet makes it before the pod runs, and writes to it itself right after
-// this call: Berth remembers and reports then, and writes where the cgroup is its own.
+// Who made the pod's cgroup keeps its limits. A kubelet makes it before the pod runs, and writes to it itself right
+// after this call: Berth remembers and reports then, and writes where the cgroup is its own.
 func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhead, resources *model.Resources) error {
 	s, err := m.index.Sandbox(id)
 	if err != nil {

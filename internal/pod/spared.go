@@ -21,9 +21,10 @@ import (
 	"berth/internal/state"
 )
 
-// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says the
-// same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected here by what
-// the keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is told as lost.
+// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says
+// the same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected
+// here by what the keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is
+// told as lost.
 
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool
@@ -37,7 +38,7 @@ func noteSpared(list []state.Spared) sparedRecords {
 }
 
 // adoptSpared makes records that were read from their second files fit what lives, and writes them again.
-func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]*keeper.Status) {
+func (rc *recovery) adoptSpared(pods, containers sparedRecords, statuses map[string]*keeper.Status) {
 	for id, older := range pods {
 		s, _ := rc.m.index.ByID(id)
 		if s == nil {
@@ -45,7 +46,7 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 		}
 		rc.clean("write the record of a pod again", podID(id), s.Update(record.Repair, func(r *record.Sandbox) {
 			if older {
-				rc.adoptOlderSandbox(r, rows[id])
+				rc.adoptOlderSandbox(r, statuses[id])
 			}
 		}))
 	}
@@ -56,13 +57,14 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, rows map[string]
 		}
 		rc.clean("write the record of a container again", containerID(id), c.Update(record.Repair, func(r *record.Container) {
 			if older {
-				rc.adoptOlderContainer(c, r, rows[id])
+				rc.adoptOlderContainer(c, r, statuses[id])
 			}
 		}))
 	}
 }
 
-// mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the next change.
+// mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the
+// next change.
 func (rc *recovery) mendSeconds() {
 	for _, s := range rc.m.index.Sandboxes() {
 		id := s.ID()
@@ -82,11 +84,12 @@ func (rc *recovery) mendSeconds() {
 	}
 }
 
-// adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was followed by a ready
-// pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal, once it has begun, is finished.
-func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
-	if reaperLives(row) {
-		r.ReaperPID, r.ReaperSetup = row.PID, row.Setup
+// adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was
+// followed by a ready pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal,
+// once it has begun, is finished.
+func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, status *keeper.Status) {
+	if reaperLives(status) {
+		r.ReaperPID, r.ReaperSetup = status.PID, status.Setup
 	}
 	if r.Phase != record.SandboxCreating {
 		return
@@ -111,8 +114,8 @@ func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, row *keeper.Status) {
 }
 
 // adoptOlderContainer does for a container what adoptOlderSandbox does for a pod.
-func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container, row *keeper.Status) {
-	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && row == nil {
+func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container, status *keeper.Status) {
+	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && status == nil {
 		return
 	}
 	if r.Process == nil {
@@ -125,9 +128,9 @@ func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container,
 		}
 	}
 	switch {
-	case row != nil:
+	case status != nil:
 		r.Phase = record.ContainerRunning
-		r.PID, r.StartedAt, r.Setup = row.PID, row.StartedAt, row.Setup
+		r.PID, r.StartedAt, r.Setup = status.PID, status.StartedAt, status.Setup
 		r.Paused = true // reconcilePause asks
 	case r.Phase == record.ContainerCreating && r.Process != nil:
 		r.Phase = record.ContainerCreated // the specification is what is made last
@@ -137,14 +140,15 @@ func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container,
 	}
 }
 
-// lost is something that runs, or stands on disk, of which no version of a record can be read. It cannot be told to any client, and a
-// client that does not find its pod starts another in its place: two that write one volume would do more harm than an end. So it is ended
-// at once, with an error in the log, and its directory is kept for whoever wants what it holds.
+// lost is something that runs, or stands on disk, of which no version of a record can be read. It cannot be told to any
+// client, and a client that does not find its pod starts another in its place: two that write one volume would do more
+// harm than an end. So it is ended at once, with an error in the log, and its directory is kept for whoever wants what
+// it holds.
 type lost struct {
 	id     string
 	why    error
 	dir    string         // its directory in the root; empty: it has none
-	row    *keeper.Status // nil: the keeper does not know it
+	status *keeper.Status // nil: the keeper does not know it
 	points []string       // mount points below it
 	pod    bool
 }
@@ -163,12 +167,12 @@ func (rc *recovery) endLost(ctx context.Context, all []lost) {
 	errs := make([]error, len(all))
 	for i, l := range all {
 		log := rc.m.log.With(l.key())
-		if !l.pod && l.row != nil {
-			log = log.With("pod_id", l.row.PodID)
+		if !l.pod && l.status != nil {
+			log = log.With("pod_id", l.status.PodID)
 		}
-		if l.row != nil && l.row.State != keeper.StateExited {
+		if l.status != nil && l.status.State != keeper.StateExited {
 			log.Error("end what runs without a record: no version of it can be read, and nobody could be told of it",
-				"pid", l.row.PID, "kept", rc.keptSpoilt(&l), "error", l.why)
+				"pid", l.status.PID, "kept", rc.keptSpoilt(&l), "error", l.why)
 		} else {
 			log.Warn("remove what has no record", "error", l.why)
 		}
@@ -217,13 +221,14 @@ func (rc *recovery) putAway(l *lost) error {
 
 // keptSpoilt is where the directory of something that was ended is kept; empty: it is not, since nothing ran.
 func (rc *recovery) keptSpoilt(l *lost) string {
-	if l.dir == "" || l.row == nil || l.row.State == keeper.StateExited {
+	if l.dir == "" || l.status == nil || l.status.State == keeper.StateExited {
 		return ""
 	}
 	return filepath.Join(rc.m.cfg.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
 }
 
-// How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd serves.
+// How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd
+// serves.
 const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
 
 // attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
@@ -236,7 +241,8 @@ func (rc *recovery) attempt(ctx context.Context, what string, of slog.Attr, do f
 	}
 }
 
-// later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are followed.
+// later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are
+// followed.
 func (rc *recovery) later(what string, of slog.Attr, do func(context.Context) error) {
 	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, of, do) })
 }

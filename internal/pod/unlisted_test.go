@@ -25,8 +25,8 @@ func (k *forgetfulKeeper) Delete(_ context.Context, id string) error {
 	return nil
 }
 
-// What lives in the cgroup of a container that the keeper does not know is ended before the container is told as ended. Seen to fail with a
-// cgroup that is not looked into.
+// What lives in the cgroup of a container that the keeper does not know is ended before the container is told as ended.
+// Seen to fail with a cgroup that is not looked into.
 func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("cgroups need root")

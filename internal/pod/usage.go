@@ -70,8 +70,8 @@ func (m *Manager) ListSandboxUsage(ctx context.Context, f model.SandboxFilter) (
 // MetricDescriptors are the metrics that ListSandboxMetrics may give. They do not change.
 func (m *Manager) MetricDescriptors() []model.MetricDescriptor { return cadvisor.Descriptors() }
 
-// ListSandboxMetrics reads the metrics of the ready pods and their running containers. One that does not answer in time has
-// its last figures, with the time of those.
+// ListSandboxMetrics reads the metrics of the ready pods and their running containers. One that does not answer in time
+// has its last figures, with the time of those.
 func (m *Manager) ListSandboxMetrics(ctx context.Context) ([]model.SandboxMetrics, error) {
 	return m.readings.Metrics(ctx), nil
 }
