@@ -15,6 +15,7 @@ import (
 	"berth/internal/coredump"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/daemon"
+	"berth/internal/keeper/handover"
 	"berth/internal/liblog"
 )
 
@@ -47,7 +48,7 @@ func run() error {
 		fmt.Println("berth-keeper", version)
 		return nil
 	case *showFormat:
-		fmt.Println(daemon.StateFormat)
+		fmt.Println(handover.Format)
 		return nil
 	}
 	if err := coredump.Forbid(); err != nil {

@@ -21,6 +21,7 @@ import (
 	"berth/internal/keeper/fdstore"
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/gate"
+	"berth/internal/keeper/handover"
 	"berth/internal/keeper/limits"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/oom"
@@ -150,7 +151,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.escrow = &escrow{sessions: s.sessions, store: fdstore.Open(s.log)}
 
-	saved, err := savedState()
+	saved, err := handover.Load()
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"berth/internal/keeper/handover"
 )
 
 // EscrowFlag makes this program an escrow process: see client.HoldEscrow.
@@ -78,7 +80,7 @@ func (s *Server) startEscrowProcess() error {
 	cmd.Dir, cmd.Stderr = "/", os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "NOTIFY_SOCKET=") && !strings.HasPrefix(e, stateEnv+"=") {
+		if !strings.HasPrefix(e, "NOTIFY_SOCKET=") && !strings.HasPrefix(e, handover.Environment+"=") {
 			cmd.Env = append(cmd.Env, e)
 		}
 	}

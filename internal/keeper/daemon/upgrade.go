@@ -1,72 +1,26 @@
 package daemon
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"os/signal"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"berth/internal/keeper/gate"
+	"berth/internal/keeper/handover"
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
-	"berth/internal/keeper/record"
 )
 
-// An upgrade in place: nothing new begins, what has begun ends, connections close, pumps stop between two reads, the
-// state goes into a memfd, and the new program is executed with every descriptor open. Children stay children.
+// An upgrade in place: nothing new begins, what has begun ends, connections close, pumps stop between two reads, and
+// package handover executes the new program with the state and every descriptor. Children stay children.
 
 const (
-	stateEnv = "BERTH_KEEPER_STATE" // the memfd's number
-	// StateFormat is the version of the saved state; a program that prints another one is not executed.
-	StateFormat    = 1
 	upgradeWait    = 30 * time.Second // for what is under way
 	disconnectWait = 2 * time.Second  // for the answers to reach their clients
-	checkProgWait  = time.Minute      // for the new program to say what state it understands
 )
-
-type savedServer struct {
-	Format       int                 `json:"format"`
-	Generation   string              `json:"generation"`
-	Upgrades     uint32              `json:"image"`
-	StartedAt    time.Time           `json:"startedAt"`
-	HandbackOver bool                `json:"settled"`
-	Lock         int                 `json:"lock"`
-	RPC          int                 `json:"rpc"`
-	FDs          int                 `json:"fds"`
-	Containers   []savedContainer    `json:"containers"`
-	Stored       map[string][]string `json:"stored,omitempty"`
-}
-
-type savedContainer struct {
-	Record  record.Container                     `json:"row"`
-	Pidfd   int                                  `json:"pidfd"`
-	Stdin   int                                  `json:"stdin"`
-	Log     *logpump.LogState                    `json:"log,omitempty"`
-	Pumps   map[logpump.Stream]logpump.PumpState `json:"pumps,omitempty"`
-	Execs   []savedExec                          `json:"execs,omitempty"`
-	Owners  map[string]string                    `json:"owners,omitempty"`
-	Clients map[string]string                    `json:"clients,omitempty"`
-}
-
-type savedExec struct {
-	Record record.Exec `json:"row"`
-	Pidfd  int         `json:"pidfd"`
-	// EndedAgo is how long it has been over; 0: it is not, or an earlier version of the keeper has saved this.
-	EndedAgo time.Duration `json:"endedAgo,omitempty"`
-	// EndedAt is for earlier versions.
-	EndedAt time.Time `json:"endedAt,omitzero"`
-}
 
 // upgrade replaces the program of this process, and goes on where the replaced program stopped.
 type upgrade struct {
@@ -99,19 +53,8 @@ func (u *upgrade) replace() error {
 
 // checkBinary makes sure that the program can run here and understands the state.
 func (u *upgrade) checkBinary() error {
-	s := u.s
-	ctx, cancel := context.WithTimeout(context.Background(), checkProgWait)
-	defer cancel()
-	end := s.orphans.Begin()
-	defer end()
-	out, err := exec.CommandContext(ctx, s.cfg.Binary, "--state-format").Output()
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.cfg.Binary, err)
-	}
-	if got := strings.TrimSpace(string(out)); got != strconv.Itoa(StateFormat) {
-		return fmt.Errorf("%s has state format %s, not %d", s.cfg.Binary, got, StateFormat)
-	}
-	return nil
+	defer u.s.orphans.Begin()()
+	return handover.Check(u.s.cfg.Binary)
 }
 
 func (u *upgrade) execute() error {
@@ -129,9 +72,10 @@ func (u *upgrade) execute() error {
 	}
 	s.disconnect()
 
-	saved, fds, err := u.save()
+	saved, err := u.save()
 	if err == nil {
-		err = u.become(saved, fds)
+		// Nothing is under way, and nothing begins: no process is started meanwhile.
+		err = handover.Execute(s.cfg.Binary, saved, s.cfg.Hangup, s.limits.HandOn)
 	}
 	// Only a failure comes here.
 	u.resume()
@@ -142,24 +86,22 @@ func (u *upgrade) execute() error {
 	return err
 }
 
-// save stops waiters and log pumps and describes everything, with the descriptors that must stay open.
-func (u *upgrade) save() (*savedServer, []int, error) {
+// save stops waiters and log pumps and describes everything.
+func (u *upgrade) save() (*handover.State, error) {
 	s := u.s
-	saved := &savedServer{
-		Format: StateFormat, Generation: s.identity.generation, Upgrades: s.identity.upgrades + 1,
+	saved := &handover.State{
+		Format: handover.Format, Generation: s.identity.generation, Upgrades: s.identity.upgrades + 1,
 		StartedAt: s.identity.startedAt, HandbackOver: s.adoption.handbackOver(),
 		Lock: int(s.sockets.lock.Fd()),
 	}
-	fds := []int{saved.Lock}
 	for l, to := range map[*net.UnixListener]*int{s.sockets.rpc: &saved.RPC, s.sockets.fds: &saved.FDs} {
 		raw, err := l.SyscallConn()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if err := raw.Control(func(fd uintptr) { *to = int(fd) }); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		fds = append(fds, *to)
 	}
 	for _, c := range s.containers.all() {
 		c.stop()
@@ -167,17 +109,16 @@ func (u *upgrade) save() (*savedServer, []int, error) {
 	// Who has just seen a process end writes that down first: it is reaped, and nobody could learn it again.
 	s.watching.Wait()
 	for _, c := range s.containers.all() {
-		sc, more, err := c.save()
+		sc, err := c.save()
 		if err != nil {
-			return nil, nil, fmt.Errorf("container %s: %w", c.id, err)
+			return nil, fmt.Errorf("container %s: %w", c.id, err)
 		}
 		saved.Containers = append(saved.Containers, sc)
-		fds = append(fds, more...)
 	}
 	if s.escrow.store != nil {
 		saved.Stored = s.escrow.store.List()
 	}
-	return saved, fds, nil
+	return saved, nil
 }
 
 // stop stops the container's waiters and log pumps.
@@ -209,116 +150,46 @@ func (c *container) stop() {
 	}
 }
 
-func (c *container) save() (savedContainer, []int, error) {
+// save describes a container that is stopped.
+func (c *container) save() (handover.Container, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sc := savedContainer{Record: c.record, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
-	var fds []int
-	keep := func(fd int) {
-		if fd >= 0 {
-			fds = append(fds, fd)
-		}
-	}
-	keep(c.stdin)
+	sc := handover.Container{Record: c.record, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
 	if c.proc != nil {
 		if err := c.proc.Control(func(fd int) { sc.Pidfd = fd }); err != nil {
-			return sc, nil, err
+			return sc, err
 		}
-		keep(sc.Pidfd)
 	}
 	if c.out != nil {
 		st, err := c.out.Save()
 		if err != nil {
-			return sc, nil, err
+			return sc, err
 		}
 		sc.Log = &st
-		keep(st.FD)
-		for _, queues := range st.Clients {
-			for _, q := range queues {
-				keep(q.FD)
-				keep(q.Memory)
-				keep(q.Spill)
-			}
-		}
 	}
 	for stream, p := range c.pumps {
 		st, err := p.Save()
 		if err != nil {
-			return sc, nil, err
+			return sc, err
 		}
 		if sc.Pumps == nil {
 			sc.Pumps = map[logpump.Stream]logpump.PumpState{}
 		}
 		sc.Pumps[stream] = st
-		keep(st.FD)
-		for _, fd := range st.Held {
-			keep(fd)
-		}
 	}
 	for _, p := range c.execs {
-		se := savedExec{Record: p.record, Pidfd: -1, EndedAt: p.endedAt}
+		se := handover.Exec{Record: p.record, Pidfd: -1, EndedAt: p.endedAt}
 		if !p.endedAt.IsZero() {
 			se.EndedAgo = time.Since(p.endedAt)
 		}
 		if p.proc != nil {
 			if err := p.proc.Control(func(fd int) { se.Pidfd = fd }); err != nil {
-				return sc, nil, err
+				return sc, err
 			}
-			keep(se.Pidfd)
 		}
 		sc.Execs = append(sc.Execs, se)
 	}
-	return sc, fds, nil
-}
-
-// become executes the new program.
-func (u *upgrade) become(saved *savedServer, fds []int) error {
-	s := u.s
-	b, err := json.Marshal(saved)
-	if err != nil {
-		return err
-	}
-	mem, err := unix.MemfdCreate("berth-keeper-state", unix.MFD_CLOEXEC)
-	if err != nil {
-		return os.NewSyscallError("memfd_create", err)
-	}
-	defer unix.Close(mem)
-	for done := 0; done < len(b); {
-		n, err := unix.Write(mem, b[done:])
-		if err != nil {
-			return fmt.Errorf("write state: %w", err)
-		}
-		done += n
-	}
-	fds = append(fds, mem)
-	var env []string
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, stateEnv+"=") {
-			env = append(env, e)
-		}
-	}
-	env = append(env, stateEnv+"="+strconv.Itoa(mem))
-	// No process is started between here and the execve: nothing is under way, and nothing begins.
-	syscall.ForkLock.Lock()
-	defer syscall.ForkLock.Unlock()
-	for _, fd := range fds {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
-			return fmt.Errorf("keep descriptor %d: %w", fd, err)
-		}
-	}
-	// Caught, it would have its default action in the new program until that catches it, and end the keeper.
-	if s.cfg.Hangup != nil {
-		signal.Ignore(unix.SIGHUP)
-		defer signal.Notify(s.cfg.Hangup, unix.SIGHUP)
-	}
-	if err := s.limits.HandOn(); err != nil {
-		return err
-	}
-	err = syscall.Exec(s.cfg.Binary, os.Args, env)
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
-	return fmt.Errorf("execute %s: %w", s.cfg.Binary, err)
+	return sc, nil
 }
 
 // resume starts waiters and log pumps again after a failed upgrade.
@@ -360,61 +231,16 @@ func (u *upgrade) resume() {
 	}
 }
 
-// savedState is what the program that this one replaced has left; nil if there was none.
-func savedState() (*savedServer, error) {
-	v, ok := os.LookupEnv(stateEnv)
-	if !ok {
-		return nil, nil
-	}
-	os.Unsetenv(stateEnv)
-	fd, err := strconv.Atoi(v)
-	if err != nil {
-		return nil, fmt.Errorf("%s=%q: %w", stateEnv, v, err)
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("saved state: %w", err)
-	}
-	b := make([]byte, st.Size)
-	if _, err := unix.Pread(fd, b, 0); err != nil {
-		return nil, fmt.Errorf("saved state: %w", err)
-	}
-	saved := &savedServer{}
-	if err := json.Unmarshal(b, saved); err != nil {
-		return nil, fmt.Errorf("saved state: %w", err)
-	}
-	if saved.Format != StateFormat {
-		return nil, fmt.Errorf("saved state has format %d, not %d", saved.Format, StateFormat)
-	}
-	return saved, nil
-}
-
-// listener takes a listening socket over.
-func listener(fd int) (*net.UnixListener, error) {
-	unix.CloseOnExec(fd)
-	f := os.NewFile(uintptr(fd), "listener")
-	defer f.Close()
-	l, err := net.FileListener(f)
-	if err != nil {
-		return nil, err
-	}
-	u := l.(*net.UnixListener)
-	u.SetUnlinkOnClose(false)
-	return u, nil
-}
-
 // restore goes on where the replaced program stopped.
-func (u *upgrade) restore(saved *savedServer) (err error) {
+func (u *upgrade) restore(saved *handover.State) (err error) {
 	s := u.s
 	s.identity = identity{saved.Generation, saved.Upgrades, saved.StartedAt}
 	s.adoption.over = saved.HandbackOver
-	unix.CloseOnExec(saved.Lock)
 	s.sockets.lock = os.NewFile(uintptr(saved.Lock), protocol.LockFile)
-	if s.sockets.rpc, err = listener(saved.RPC); err != nil {
+	if s.sockets.rpc, err = handover.Listener(saved.RPC); err != nil {
 		return fmt.Errorf("restore %s: %w", protocol.RPCSocket, err)
 	}
-	if s.sockets.fds, err = listener(saved.FDs); err != nil {
+	if s.sockets.fds, err = handover.Listener(saved.FDs); err != nil {
 		return fmt.Errorf("restore %s: %w", protocol.FDsSocket, err)
 	}
 	if s.escrow.store != nil {
@@ -433,16 +259,13 @@ func (u *upgrade) restore(saved *savedServer) (err error) {
 	return nil
 }
 
-func (u *upgrade) restoreContainer(sc *savedContainer) *container {
+func (u *upgrade) restoreContainer(sc *handover.Container) *container {
 	s := u.s
 	c := s.newContainer(sc.Record)
 	s.containers.add(c)
 	close(c.started)
 	s.thawInherited(c)
 	c.stdin = sc.Stdin
-	if c.stdin >= 0 {
-		unix.CloseOnExec(c.stdin)
-	}
 	for k, v := range sc.Owners {
 		c.owners[k] = v
 	}
@@ -450,15 +273,8 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 		c.clients[k] = v
 	}
 	if sc.Log != nil {
-		closeOnExec(sc.Log)
 		c.out = logpump.Restore(*sc.Log, s.backlogs, c.log)
 		for stream, st := range sc.Pumps {
-			if st.FD >= 0 {
-				unix.CloseOnExec(st.FD)
-			}
-			for _, fd := range st.Held {
-				unix.CloseOnExec(fd)
-			}
 			p, err := logpump.RestorePump(c.out, stream, st)
 			if err != nil {
 				c.log.Error("restore output", "stream", stream, "error", err)
@@ -482,7 +298,6 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 		return c
 	}
 	if sc.Pidfd >= 0 {
-		unix.CloseOnExec(sc.Pidfd)
 		proc, err := pidfd.New(sc.Pidfd, sc.Record.PID, !sc.Record.Orphan)
 		if err != nil {
 			c.log.Error("restore process", "error", err)
@@ -495,7 +310,7 @@ func (u *upgrade) restoreContainer(sc *savedContainer) *container {
 	return c
 }
 
-func (u *upgrade) restoreExec(c *container, se *savedExec) {
+func (u *upgrade) restoreExec(c *container, se *handover.Exec) {
 	p := newExec(c, se.Record)
 	if !se.EndedAt.IsZero() {
 		p.endedAt = time.Now().Add(-se.EndedAgo) // the wall clock may have been set since
@@ -503,7 +318,6 @@ func (u *upgrade) restoreExec(c *container, se *savedExec) {
 	c.execs[se.Record.ExecID] = p
 	var proc *pidfd.FD
 	if !se.Record.Exited && se.Pidfd >= 0 {
-		unix.CloseOnExec(se.Pidfd)
 		var err error
 		if proc, err = pidfd.New(se.Pidfd, se.Record.PID, !se.Record.Orphan); err != nil {
 			c.log.Error("restore exec", "exec_id", se.Record.ExecID, "error", err)
@@ -522,21 +336,4 @@ func (u *upgrade) restoreExec(c *container, se *savedExec) {
 	p.proc = proc
 	p.arm()
 	p.follow(proc)
-}
-
-// closeOnExec marks what a saved log brought along.
-func closeOnExec(l *logpump.LogState) {
-	mark := func(fd int) {
-		if fd >= 0 {
-			unix.CloseOnExec(fd)
-		}
-	}
-	mark(l.FD)
-	for _, queues := range l.Clients {
-		for _, q := range queues {
-			mark(q.FD)
-			mark(q.Memory)
-			mark(q.Spill)
-		}
-	}
 }

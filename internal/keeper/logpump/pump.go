@@ -352,9 +352,9 @@ func appendTime(b []byte, t time.Time) []byte {
 type PumpState struct {
 	FD   int  `json:"fd"` // -1: it has ended
 	Last bool `json:"last,omitempty"`
-	// Held are the descriptors that Held gives; none: from an image that knew none of them.
+	// Held are the descriptors that Held gives; none: from an earlier version, which knew none of them.
 	Held map[Role]int `json:"held,omitempty"`
-	// Pending and Open are what these have of a line, from such an image, and for one.
+	// Pending and Open are what these have of a line, from such a version, and for one.
 	Pending []byte `json:"pending,omitempty"`
 	Open    bool   `json:"open,omitempty"`
 }
