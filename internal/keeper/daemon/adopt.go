@@ -387,7 +387,7 @@ func (a *adoption) endHandback() {
 		c.mu.Lock()
 		gone := c.record.State == protocol.StateRunning && c.proc == nil && c.record.Orphan && !c.ending
 		mute := c.record.Orphan && c.record.State == protocol.StateRunning && len(c.pumps) == 0
-		rest := c.record.State == protocol.StateExited && !c.record.LogDone
+		rest := c.exitSaved() && !c.record.LogDone
 		c.mu.Unlock()
 		if mute {
 			c.log.Warn("nobody held this container's output in escrow; it is lost from the keeper's death on")
@@ -395,7 +395,7 @@ func (a *adoption) endHandback() {
 		switch {
 		case gone:
 			s.watching.Go(func() { c.ended(pidfd.Exit{Code: 255}) })
-		case rest:
+		case rest: // else ended does it, once the end is saved
 			s.watching.Go(c.drain)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	api "berth/api/keeper"
+	"berth/internal/keeper/events"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
@@ -136,5 +137,38 @@ func TestAStartMadeAgainStaysInEscrow(t *testing.T) {
 		if q.packet.Kind == protocol.Release {
 			t.Errorf("%s is dropped", q.packet.ID)
 		}
+	}
+}
+
+// TestTheEscrowIsKeptUntilTheEndIsSaved: the handback may be over while a container's end is known and about to be saved. A
+// keeper that was killed then had given up the pidfd that tells the end: the next one told it as 255.
+func TestTheEscrowIsKeptUntilTheEndIsSaved(t *testing.T) {
+	s, holder := successor(t)
+	s.table = record.NewTable(t.TempDir(), s.log)
+	s.events = events.New()
+	released := func() bool {
+		s.watching.Wait()
+		holder.mu.Lock()
+		defer holder.mu.Unlock()
+		for _, q := range holder.queue {
+			if q.packet.Kind == protocol.Release {
+				return true
+			}
+		}
+		return false
+	}
+	c, err := s.containers.get("c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.record.Orphan, c.ending, c.record.State = true, true, protocol.StateExited // and ended has yet to save it
+	s.adoption.endHandback()
+	if released() {
+		t.Error("the escrow was given up")
+	}
+	close(c.exited)
+	c.drain() // as ended does then
+	if !released() {
+		t.Error("the escrow was not given up")
 	}
 }

@@ -198,10 +198,21 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.drain()
 }
 
+// exitSaved says whether the end of the init process is on disk. Until it is, only the escrow can tell it to the next keeper, by
+// the pidfd.
+func (c *container) exitSaved() bool {
+	select {
+	case <-c.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 // drainWait is how long somebody else may hold the container's output open after its end.
 const drainWait = 5 * time.Second
 
-// drain waits until all that the container wrote is in the log.
+// drain waits until all that the container wrote is in the log, and gives the escrow up. The end of the container has been saved.
 func (c *container) drain() {
 	c.mu.Lock()
 	if c.draining || c.record.LogDone {
