@@ -18,31 +18,23 @@ import (
 	"berth/internal/keeper/runtime"
 )
 
-// container is a container of the table, with what is open for it. It has more fields than a type should: an end, the
-// removal, an adoption and an upgrade each change or describe most of them at once, under the one mu.
+// container is a container of the table, with what is open for it.
 type container struct {
 	s   *Server
 	id  string
 	log *slog.Logger
 
-	phases  []*api.Phase  // of the start; valid once started is closed
-	started chan struct{} // closed when the start has succeeded or failed
-	exited  chan struct{} // closed when the init process has ended
-	flushed chan struct{} // closed when all output is in the log
+	milestones
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards all that follows, but for what says otherwise
 	record   record.Container
 	prepared *record.Container // what record will be once the program begins; nil: it has begun, or is not set up
-	runErr   error             // why the start failed; valid once started is closed
 	proc     *pidfd.FD         // nil: not running, or unknown after another keeper's death
-	out      *logpump.Log
-	pumps    map[logpump.Stream]*logpump.Pump
-	stdin    int // the write end of the container's input; -1: none
-	execs    map[string]*process
-	forgot   time.Time         // when execs that have ended were last dropped
-	owners   map[string]string // attach ID to the session that brought input with it
-	clients  map[string]string // attach ID to its session
-	removed  bool
+	streams
+	attached
+	execs   map[string]*process
+	forgot  time.Time // when execs that have ended were last dropped
+	removed bool
 	// ending: somebody sees to the end of the init process.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
@@ -50,11 +42,33 @@ type container struct {
 	thawed chan struct{}
 	// saving is held from a change of the record until it is on disk, so that the last one is what is there.
 	saving sync.Mutex
-	// draining: somebody sees to the output of a container that has ended.
-	draining bool
 
 	guard  sync.RWMutex // see runtime.Container
 	loaded any          // an engine's; guarded by guard
+}
+
+// milestones are what others wait for in the life of a container.
+type milestones struct {
+	started chan struct{} // closed when the start has succeeded or failed
+	runErr  error         // why the start failed; valid once started is closed
+	phases  []*api.Phase  // of the start; valid once started is closed
+	exited  chan struct{} // closed when the init process has ended
+	flushed chan struct{} // closed when all output is in the log
+}
+
+// streams are the keeper's ends of a container's output and input. container.mu guards them.
+type streams struct {
+	out   *logpump.Log
+	pumps map[logpump.Stream]*logpump.Pump
+	stdin int // the write end of the container's input; -1: none
+	// draining: somebody sees to the output of a container that has ended.
+	draining bool
+}
+
+// attached are the clients that a container's output is copied to. container.mu guards them.
+type attached struct {
+	owners  map[string]string // attach ID to the session that brought input with it
+	clients map[string]string // attach ID to its session
 }
 
 var _ runtime.Container = (*container)(nil)
@@ -92,11 +106,11 @@ func (c *container) UseFilter(key string) {
 
 func (s *Server) newContainer(r record.Container) *container {
 	return &container{
-		s: s, id: r.ID, record: r, stdin: -1,
-		log:     s.log.With("container_id", r.ID, "pod_id", r.PodID),
-		started: make(chan struct{}), exited: make(chan struct{}), flushed: make(chan struct{}),
-		pumps: map[logpump.Stream]*logpump.Pump{}, execs: map[string]*process{},
-		owners: map[string]string{}, clients: map[string]string{},
+		s: s, id: r.ID, record: r, log: s.log.With("container_id", r.ID, "pod_id", r.PodID),
+		milestones: milestones{started: make(chan struct{}), exited: make(chan struct{}), flushed: make(chan struct{})},
+		streams:    streams{stdin: -1, pumps: map[logpump.Stream]*logpump.Pump{}},
+		attached:   attached{owners: map[string]string{}, clients: map[string]string{}},
+		execs:      map[string]*process{},
 	}
 }
 
