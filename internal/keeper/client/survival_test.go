@@ -141,7 +141,11 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 		t.Errorf("log has %d bytes, want %d", len(got), want.Len())
 	}
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("slow client has %d bytes, want %d; %v", len(got), want.Len(), err)
+		at := 0
+		for at < min(len(got), want.Len()) && got[at] == want.Bytes()[at] {
+			at++
+		}
+		t.Errorf("slow client has %d bytes, want %d; the first other one is at %d: %.60q; %v", len(got), want.Len(), at, got[at:], err)
 	}
 	stopWatch()
 	group.Wait()

@@ -209,11 +209,11 @@ func (u *upgrade) resume() {
 			proc.Resume()
 			s.watching.Go(func() { c.watch(proc) })
 		}
-		for _, p := range pumps {
-			p.Start()
-		}
 		if out != nil {
 			out.Start()
+		}
+		for _, p := range pumps {
+			p.Start()
 		}
 		for _, p := range execs {
 			c.mu.Lock()
@@ -281,9 +281,11 @@ func (u *upgrade) restoreContainer(sc *handover.Container) *container {
 				continue
 			}
 			c.pumps[stream] = p
-			p.Start()
 		}
 		c.out.Start()
+		for _, p := range c.pumps {
+			p.Start()
+		}
 	}
 	for _, se := range sc.Execs {
 		u.restoreExec(c, &se)

@@ -156,7 +156,8 @@ func (l *Log) Stop() {
 	}
 }
 
-// Start goes on after Stop.
+// Start lets the clients go on after Stop, or after Restore. The pumps are started after that: what they bring before
+// has to wait in a file.
 func (l *Log) Start() {
 	l.amu.Lock()
 	defer l.amu.Unlock()

@@ -85,7 +85,7 @@ func (q *queue) start() {
 	_ = q.file.SetWriteDeadline(time.Time{})
 	q.done = make(chan struct{})
 	go q.run(q.done)
-	if q.from < q.to || len(q.tail) > 0 {
+	if q.spooled == nil && (q.from < q.to || len(q.tail) > 0) { // push may have begun it
 		q.startSpool()
 	}
 	token(q.wake)
@@ -138,7 +138,9 @@ func (q *queue) push(b []byte) error {
 	if q.dead {
 		return errGone
 	}
-	if q.spooled == nil && len(q.mem)+len(b) <= memoryLimit {
+	// Nobody is at work on the file of a queue that is stopped, or not started; what is in there comes first all the
+	// same.
+	if q.spooled == nil && q.from == q.to && len(q.mem)+len(b) <= memoryLimit {
 		q.mem = append(q.mem, b...)
 		token(q.wake)
 		return nil
