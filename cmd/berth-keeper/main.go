@@ -33,8 +33,8 @@ func run() error {
 	flags := flag.NewFlagSet("berth-keeper", flag.ExitOnError)
 	dir := flags.String("dir", "/run/berth/keeper", "the keeper's `directory`: its sockets and table")
 	level := flags.String("log-level", "info", "debug, info, warn or error")
-	escrowProcess := flags.Bool(daemon.EscrowFlag, false, "hold duplicates of the pipes and pidfds of the keeper in the directory "+
-		"until another keeper has them; a keeper that ends starts this by itself")
+	escrowProcess := flags.Bool(daemon.EscrowFlag, false, "hold duplicates of the pipes and pidfds of the keeper "+
+		"in the directory until another keeper has them; a keeper that ends starts this by itself")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	showFormat := flags.Bool("state-format", false, "print the version of the state that an upgrade hands over and exit")
 	if err := flags.Parse(os.Args[1:]); err != nil {

@@ -29,8 +29,8 @@ func WriteFile(path string, data []byte, perm fs.FileMode) error {
 	return err
 }
 
-// WriteOrOverwrite is WriteFile with permissions for the owner alone. Where the disk has no room for a second file, a file
-// that is there is overwritten in place, so a crash may leave a mixture then (see Overwrite).
+// WriteOrOverwrite is WriteFile with permissions for the owner alone. Where the disk has no room for a second file, a
+// file that is there is overwritten in place, so a crash may leave a mixture then (see Overwrite).
 func WriteOrOverwrite(path string, data []byte) error {
 	err := WriteFile(path, data, 0o600)
 	if Full(err) {

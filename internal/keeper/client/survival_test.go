@@ -145,7 +145,8 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 		for at < min(len(got), want.Len()) && got[at] == want.Bytes()[at] {
 			at++
 		}
-		t.Errorf("slow client has %d bytes, want %d; the first other one is at %d: %.60q; %v", len(got), want.Len(), at, got[at:], err)
+		t.Errorf("slow client has %d bytes, want %d; the first other one is at %d: %.60q; %v",
+			len(got), want.Len(), at, got[at:], err)
 	}
 	stopWatch()
 	group.Wait()

@@ -268,7 +268,8 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 		return err
 	}
 	p := newExec(c, *r)
-	// Whether the program has begun is not decided yet: a keeper that takes this exec back after this one has to find out again.
+	// Whether the program has begun is not decided yet: a keeper that takes this exec back after this one has to find
+	// out again.
 	p.record.Orphan, p.record.Prepared = true, r.Prepared && !r.Began
 	p.proc = proc
 	c.mu.Lock()
@@ -302,7 +303,8 @@ func (p *process) follow(proc *pidfd.FD) {
 }
 
 // resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no
-// stage any more: one that its keeper had not let go on ends by itself. An upgrade in the middle of it has it done again.
+// stage any more: one that its keeper had not let go on ends by itself. An upgrade in the middle of it has it done
+// again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)

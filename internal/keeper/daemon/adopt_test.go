@@ -20,7 +20,8 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// successor is a keeper that has just come, with one running container "c", and the session that holds an escrow for it.
+// successor is a keeper that has just come, with one running container "c", and the session that holds an escrow for
+// it.
 func successor(t *testing.T) (*Server, *session) {
 	t.Helper()
 	s := &Server{
@@ -60,8 +61,8 @@ func heldOf(t *testing.T, holder *session) record.Exec {
 	return record.Exec{}
 }
 
-// TestTwoKeepersKilledAsACommandBegins: what an exec ends with whose keeper was killed before it let the command begin is
-// no exit code of the command, whichever keeper tells it. The second to take it back told it as one, since the first
+// TestTwoKeepersKilledAsACommandBegins: what an exec ends with whose keeper was killed before it let the command begin
+// is no exit code of the command, whichever keeper tells it. The second to take it back told it as one, since the first
 // had put the exec into escrow again as one that had begun.
 func TestTwoKeepersKilledAsACommandBegins(t *testing.T) {
 	for _, test := range []struct {

@@ -93,7 +93,10 @@ func (p *process) escrowPacket() (_ *protocol.Packet, err error) {
 	if p.proc == nil {
 		return nil, nil
 	}
-	k := &protocol.Packet{Kind: protocol.Keep, ID: execKey(p.record.ContainerID, p.record.ExecID), Record: record.JSON(record.Escrowed{Exec: &p.record})}
+	k := &protocol.Packet{
+		Kind: protocol.Keep, ID: execKey(p.record.ContainerID, p.record.ExecID),
+		Record: record.JSON(record.Escrowed{Exec: &p.record}),
+	}
 	_ = p.proc.Control(func(fd int) { err = addDuplicate(k, protocol.RolePidfd, fd) })
 	return k, err
 }

@@ -122,7 +122,8 @@ func (s *Server) reserveExec(req *api.ExecRequest) (p *process, fresh bool, err 
 		return old, false, nil
 	}
 	if c.record.State != protocol.StateRunning || c.removed {
-		return nil, false, fmt.Errorf("container %s is %s, not running: %w", c.id, c.record.State, errdefs.ErrFailedPrecondition)
+		return nil, false, fmt.Errorf("container %s is %s, not running: %w",
+			c.id, c.record.State, errdefs.ErrFailedPrecondition)
 	}
 	if ok {
 		return nil, false, fmt.Errorf("exec %s: %w", req.ExecId, errdefs.ErrAlreadyExists)
@@ -315,7 +316,8 @@ func (p *process) sendConsole(session string, fd int) error {
 		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.record.ExecID, errdefs.ErrFailedPrecondition)
 	}
 	ses.push(&protocol.Packet{
-		Kind: protocol.Console, ID: execKey(p.record.ContainerID, p.record.ExecID), Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
+		Kind: protocol.Console, ID: execKey(p.record.ContainerID, p.record.ExecID),
+		Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
 	})
 	return nil
 }

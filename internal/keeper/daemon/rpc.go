@@ -36,7 +36,8 @@ func done(err error) (*api.Empty, error) {
 func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, error) {
 	s := v.s
 	return &api.InfoResponse{
-		Version: s.cfg.Version, Pid: int32(os.Getpid()), Generation: s.identity.generation, Upgrades: s.identity.upgrades,
+		Version: s.cfg.Version, Pid: int32(os.Getpid()),
+		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
 		Features: []string{protocol.FeatureSetup},
 	}, nil

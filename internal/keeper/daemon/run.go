@@ -207,7 +207,8 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	c.s.oom.Begin(res.Cgroups)
 	c.mu.Lock()
 	r := c.record
-	r.State, r.Prepared, r.PID, r.Start, r.StartedAt, r.Cgroups = protocol.StateRunning, true, res.PID, start, time.Now(), res.Cgroups
+	r.State, r.Prepared, r.StartedAt = protocol.StateRunning, true, time.Now()
+	r.PID, r.Start, r.Cgroups = res.PID, start, res.Cgroups
 	r.SetSetup(res.Setup, res.Join)
 	if r.Setup.Engine != protocol.EngineStage {
 		r.Waits = procfs.CommandLine(res.PID)

@@ -118,7 +118,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	_, bare := os.Lstat(filepath.Join(cfg.Dir, recordsDir))
 	dir := runtime.Dir(cfg.Dir)
-	for _, d := range []string{dir.States(), filepath.Join(cfg.Dir, recordsDir), dir.Bundles(), filepath.Join(cfg.Dir, filterDir)} {
+	for _, d := range []string{
+		dir.States(), filepath.Join(cfg.Dir, recordsDir), dir.Bundles(), filepath.Join(cfg.Dir, filterDir),
+	} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, err
 		}

@@ -18,16 +18,16 @@ import (
 const EscrowFlag = "custodian"
 
 const (
-	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a node
-	// that is far too busy a program takes many seconds to begin.
+	// All of these together are less than the 90 s that systemd gives a service to stop (DefaultTimeoutStopSec). On a
+	// node that is far too busy a program takes many seconds to begin.
 	escrowProcessWait = time.Minute     // for an escrow process to have everything
 	shutdownWait      = 5 * time.Second // for what is under way
 
 	escrowProcessPoll = 10 * time.Millisecond // how often a keeper looks whether it has ended
 )
 
-// shutdown ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that was
-// read of their output is in the log.
+// shutdown ends the keeper in order: somebody holds in escrow what containers need, nothing new begins, and all that
+// was read of their output is in the log.
 func (s *Server) shutdown() {
 	if err := s.startEscrowProcess(); err != nil {
 		s.log.Error("nobody but berthd holds the containers' pipes when this keeper is gone", "error", err)

@@ -195,7 +195,8 @@ func (f *Store) Profile(key string) (*configs.Seccomp, error) {
 			continue
 		}
 		if err := errs[1-i]; err != nil {
-			_ = disk.WriteOrOverwrite(f.path(key, profileFiles[1-i]), b) // it is tried again when the profile is next needed
+			// It is tried again when the profile is next needed.
+			_ = disk.WriteOrOverwrite(f.path(key, profileFiles[1-i]), b)
 		}
 		return p, nil
 	}

@@ -36,9 +36,9 @@ func Check(binary string) error {
 	return nil
 }
 
-// Execute executes a program in place of this one, with the state and all its descriptors. It returns only if that failed.
-// No process may be started meanwhile: it would inherit them. last is called right before the execve. hangup is where
-// SIGHUP arrives; nil: it is not caught.
+// Execute executes a program in place of this one, with the state and all its descriptors. It returns only if that
+// failed. No process may be started meanwhile: it would inherit them. last is called right before the execve. hangup is
+// where SIGHUP arrives; nil: it is not caught.
 func Execute(binary string, s *State, hangup chan<- os.Signal, last func() error) error {
 	mem, err := s.write()
 	if err != nil {

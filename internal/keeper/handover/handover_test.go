@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 	n, err := unix.Read(s.Containers[0].Stdin, b)
 	flags, ferr := unix.FcntlInt(uintptr(s.Containers[0].Stdin), unix.F_GETFD, 0)
 	_, left := os.LookupEnv(Environment)
-	fmt.Printf("%s %q, close-on-exec %t, environment %t, %v\n", s.Generation, b[:n], flags == unix.FD_CLOEXEC, left, errors.Join(err, ferr))
+	fmt.Printf("%s %q, close-on-exec %t, environment %t, %v\n",
+		s.Generation, b[:n], flags == unix.FD_CLOEXEC, left, errors.Join(err, ferr))
 	os.Exit(0)
 }
 
@@ -48,7 +49,10 @@ func handOver() error {
 	if _, err := unix.Write(p[1], []byte("output")); err != nil {
 		return err
 	}
-	s := &State{Format: Format, Generation: "this", Lock: -1, RPC: -1, FDs: -1, Containers: []Container{{Stdin: p[0], Pidfd: -1}}}
+	s := &State{
+		Format: Format, Generation: "this", Lock: -1, RPC: -1, FDs: -1,
+		Containers: []Container{{Stdin: p[0], Pidfd: -1}},
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -63,8 +67,8 @@ func handOver() error {
 	return Execute(self, s, nil, func() error { return nil })
 }
 
-// TestTheNextProgramHasStateAndDescriptors: and hands them to none of its children, nor does a program that could not be
-// replaced. Seen to fail without either closeOnExec, and without descriptors.
+// TestTheNextProgramHasStateAndDescriptors: and hands them to none of its children, nor does a program that could not
+// be replaced. Seen to fail without either closeOnExec, and without descriptors.
 func TestTheNextProgramHasStateAndDescriptors(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -78,13 +82,15 @@ func TestTheNextProgramHasStateAndDescriptors(t *testing.T) {
 	}
 }
 
-// TestEveryDescriptorIsHandedOn: each int of the state is one, but for those of the records and the format. Seen to fail
-// with the memory of a slow client's queue left out.
+// TestEveryDescriptorIsHandedOn: each int of the state is one, but for those of the records and the format. Seen to
+// fail with the memory of a slow client's queue left out.
 func TestEveryDescriptorIsHandedOn(t *testing.T) {
 	s := &State{
 		Containers: []Container{{
-			Log:   &logpump.LogState{Clients: map[string][]logpump.QueueState{"client": make([]logpump.QueueState, 2)}},
-			Pumps: map[logpump.Stream]logpump.PumpState{logpump.Stdout: {Held: map[logpump.Role]int{logpump.Memory: 0, logpump.Relay: 0}}},
+			Log: &logpump.LogState{Clients: map[string][]logpump.QueueState{"client": make([]logpump.QueueState, 2)}},
+			Pumps: map[logpump.Stream]logpump.PumpState{
+				logpump.Stdout: {Held: map[logpump.Role]int{logpump.Memory: 0, logpump.Relay: 0}},
+			},
 			Execs: make([]Exec, 2),
 		}},
 	}
@@ -145,7 +151,8 @@ func TestTheKeysOfTheStateStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`{"format":0,"generation":"","image":0,"startedAt":"`, `,"settled":false,"lock":0,"rpc":0,"fds":0,"containers":[{"row":{`,
+		`{"format":0,"generation":"","image":0,"startedAt":"`,
+		`,"settled":false,"lock":0,"rpc":0,"fds":0,"containers":[{"row":{`,
 		`"pidfd":0,"stdin":0,"execs":[{"row":{`,
 	} {
 		if !strings.Contains(string(b), want) {

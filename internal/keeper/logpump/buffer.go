@@ -223,7 +223,8 @@ func (b *buffer) trim() {
 	if b.high <= idleBuffer || b.pos > idleBuffer {
 		return
 	}
-	if err := unix.Fallocate(b.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, idleBuffer, bufferSize-idleBuffer); err == nil {
+	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	if err := unix.Fallocate(b.fd, punch, idleBuffer, bufferSize-idleBuffer); err == nil {
 		b.high = idleBuffer
 	}
 }
