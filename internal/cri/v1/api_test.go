@@ -554,7 +554,7 @@ func TestNoSecretReachesTheLog(t *testing.T) {
 	if strings.Contains(log, secret) {
 		t.Errorf("the log has it: %s", log)
 	}
-	if !strings.Contains(log, "CreateContainer") || !strings.Contains(log, "pod=pod1") {
+	if !strings.Contains(log, "CreateContainer") || !strings.Contains(log, "pod_id=pod1") {
 		t.Errorf("the log has no calls: %s", log)
 	}
 }
