@@ -22,17 +22,17 @@ import (
 func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 	out := &specs.LinuxBlockIO{}
 	if b.Weight != 0 {
-		if err := checkWeight("blkio_weight", b.Weight, h); err != nil {
+		if err := checkWeight(model.LimitBlockWeight, b.Weight, h); err != nil {
 			return nil, err
 		}
 		weight := b.Weight
 		out.Weight = &weight
 	}
 	for _, d := range b.WeightDevices {
-		if err := checkWeight("blkio_weight_device", d.Weight, h); err != nil {
+		if err := checkWeight(model.LimitBlockWeightDevices, d.Weight, h); err != nil {
 			return nil, err
 		}
-		major, minor, err := blockDevice("blkio_weight_device", d.Path)
+		major, minor, err := blockDevice(model.LimitBlockWeightDevices, d.Path)
 		if err != nil {
 			return nil, err
 		}
@@ -44,17 +44,18 @@ func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 		out.WeightDevice = append(out.WeightDevice, one)
 	}
 	for _, t := range []struct {
-		field, file string
-		from        []model.ThrottleDevice
-		to          *[]specs.LinuxThrottleDevice
+		field model.Field
+		file  string
+		from  []model.ThrottleDevice
+		to    *[]specs.LinuxThrottleDevice
 	}{
-		{"blkio_device_read_bps", "blkio.throttle.read_bps_device", b.ReadBps, &out.ThrottleReadBpsDevice},
-		{"blkio_device_write_bps", "blkio.throttle.write_bps_device", b.WriteBps, &out.ThrottleWriteBpsDevice},
-		{"blkio_device_read_IOps", "blkio.throttle.read_iops_device", b.ReadIOPS, &out.ThrottleReadIOPSDevice},
-		{"blkio_device_write_IOps", "blkio.throttle.write_iops_device", b.WriteIOPS, &out.ThrottleWriteIOPSDevice},
+		{model.LimitBlockReadBps, "blkio.throttle.read_bps_device", b.ReadBps, &out.ThrottleReadBpsDevice},
+		{model.LimitBlockWriteBps, "blkio.throttle.write_bps_device", b.WriteBps, &out.ThrottleWriteBpsDevice},
+		{model.LimitBlockReadIOPS, "blkio.throttle.read_iops_device", b.ReadIOPS, &out.ThrottleReadIOPSDevice},
+		{model.LimitBlockWriteIOPS, "blkio.throttle.write_iops_device", b.WriteIOPS, &out.ThrottleWriteIOPSDevice},
 	} {
 		if len(t.from) > 0 && !h.hasBlockFile(t.file, "io.max") {
-			return nil, unable("resources: %s: the kernel has no throttling of block I/O for cgroup v%d here", t.field, h.Cgroups.Version)
+			return nil, t.field.Wrong(unable("the kernel has no throttling of block I/O for cgroup v%d here", h.Cgroups.Version))
 		}
 		for _, d := range t.from {
 			major, minor, err := blockDevice(t.field, d.Path)
@@ -72,12 +73,12 @@ func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 	return out, nil
 }
 
-func checkWeight(field string, weight uint16, h *Host) error {
+func checkWeight(field model.Field, weight uint16, h *Host) error {
 	if weight < model.MinBlockWeight || weight > model.MaxBlockWeight {
-		return invalid("resources: %s %d is not in %d to %d", field, weight, model.MinBlockWeight, model.MaxBlockWeight)
+		return field.Wrong(invalid("%d is not in %d to %d", weight, model.MinBlockWeight, model.MaxBlockWeight))
 	}
 	names := []string{"blkio.weight", "blkio.bfq.weight"}
-	switch perDevice, v2 := field == "blkio_weight_device", h.Cgroups.Version == cgroup.V2; {
+	switch perDevice, v2 := field == model.LimitBlockWeightDevices, h.Cgroups.Version == cgroup.V2; {
 	case perDevice && v2:
 		names = []string{"io.bfq.weight"} // io.weight gets none: libcontainer writes only the weight of all devices there
 	case perDevice:
@@ -90,8 +91,8 @@ func checkWeight(field string, weight uint16, h *Host) error {
 			return nil
 		}
 	}
-	return unable("resources: %s: the kernel has no weights of block I/O for cgroup v%d here (%s)", field, h.Cgroups.Version,
-		names[len(names)-1])
+	return field.Wrong(unable("the kernel has no weights of block I/O for cgroup v%d here (%s)", h.Cgroups.Version,
+		names[len(names)-1]))
 }
 
 // legacyWeights is the file of cgroup v1 for weights of a device, whatever its scheduler, before Linux 5.0.
@@ -107,8 +108,8 @@ func (h *Host) checkScheduler(path string, major, minor int64) error {
 	if err != nil || strings.Contains(string(list), "[bfq]") {
 		return nil
 	}
-	return unable("resources: blkio_weight_device: the kernel has weights for devices with the I/O scheduler bfq, and %s has %s", path,
-		strings.TrimSpace(string(list)))
+	return model.LimitBlockWeightDevices.Wrong(unable(
+		"the kernel has weights for devices with the I/O scheduler bfq, and %s has %s", path, strings.TrimSpace(string(list))))
 }
 
 // hasBlockFile tells whether cgroups have a file of the block I/O controller. Roots lack some of them, so one below it is
@@ -130,9 +131,9 @@ func (h *Host) hasBlockFile(v1, v2 string) bool {
 	return err == nil && len(found) > 0
 }
 
-func blockDevice(field, path string) (major, minor int64, err error) {
+func blockDevice(field model.Field, path string) (major, minor int64, err error) {
 	if !filepath.IsAbs(path) {
-		return 0, 0, invalid("resources: %s: %q is not an absolute path", field, path)
+		return 0, 0, field.Wrong(invalid("%q is not an absolute path", path))
 	}
 	resolved, err := hostpath.Resolve(path)
 	var n hostpath.Node
@@ -141,13 +142,13 @@ func blockDevice(field, path string) (major, minor int64, err error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return 0, 0, invalid("resources: %s: %v", field, err)
+		return 0, 0, field.Wrong(invalid("%v", err))
 	case errdefs.IsUnavailable(err):
-		return 0, 0, fmt.Errorf("resources: %s: %w", field, err)
+		return 0, 0, field.Wrong(err)
 	case err != nil:
-		return 0, 0, unable("resources: %s: %v", field, err)
+		return 0, 0, field.Wrong(unable("%v", err))
 	case n.Mode&unix.S_IFMT != unix.S_IFBLK:
-		return 0, 0, invalid("resources: %s: %s is no block device", field, path)
+		return 0, 0, field.Wrong(invalid("%s is no block device", path))
 	}
 	return int64(n.Major), int64(n.Minor), nil
 }

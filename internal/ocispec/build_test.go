@@ -236,12 +236,12 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{"environment without a name", func(in changed) { in.Container.Env = []model.EnvVar{{Value: "x"}} }, "environment", errdefs.ErrInvalidArgument},
 		{"unknown user", func(in changed) { in.Image.User = "ghost" }, `"ghost" is not in /etc/passwd`, errdefs.ErrInvalidArgument},
 		{"unknown group", func(in changed) { in.Image.User = "web:ghosts" }, `"ghosts" is not in /etc/group`, errdefs.ErrInvalidArgument},
-		{"group without a user", func(in changed) { in.Container.Security.RunAsGroup = ptr(int64(1)) }, "run_as_group", errdefs.ErrInvalidArgument},
+		{"group without a user", func(in changed) { in.Container.Security.RunAsGroup = ptr(int64(1)) }, "security.runAsGroup: ", errdefs.ErrInvalidArgument},
 		{"two users", func(in changed) {
 			in.Container.Security.RunAsUser, in.Container.Security.RunAsUsername = ptr(int64(1)), "web"
 		}, "exclude", errdefs.ErrInvalidArgument},
-		{"negative user", func(in changed) { in.Container.Security.RunAsUser = ptr(int64(-1)) }, "run_as_user", errdefs.ErrInvalidArgument},
-		{"huge group", func(in changed) { in.Container.Security.SupplementalGroups = []int64{1 << 40} }, "supplemental group", errdefs.ErrInvalidArgument},
+		{"negative user", func(in changed) { in.Container.Security.RunAsUser = ptr(int64(-1)) }, "security.runAsUser: ", errdefs.ErrInvalidArgument},
+		{"huge group", func(in changed) { in.Container.Security.SupplementalGroups = []int64{1 << 40} }, "security.supplementalGroups[", errdefs.ErrInvalidArgument},
 		{"unknown capability", func(in changed) { in.Container.Security.Capabilities.Add = []string{"FLY"} }, `"FLY"`, errdefs.ErrInvalidArgument},
 		{"missing source", mount(model.Mount{ContainerPath: "/data", HostPath: "/no/such/path"}), "/no/such/path", errdefs.ErrInvalidArgument},
 		{"relative source", mount(model.Mount{ContainerPath: "/data", HostPath: "tmp"}), `"tmp"`, errdefs.ErrInvalidArgument},
@@ -264,15 +264,15 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		}, `"mine"`, errdefs.ErrFailedPrecondition},
 		{"PID namespace without a path", func(in changed) { in.Container.Security.Namespaces.PID = model.NamespacePod }, "PID", errdefs.ErrInvalidArgument},
 		{"relative masked path", func(in changed) { in.Container.Security.MaskedPaths = []string{"proc"} }, `"proc"`, errdefs.ErrInvalidArgument},
-		{"negative memory", limit(model.Resources{MemoryLimit: -5}), "memory_limit_in_bytes", errdefs.ErrInvalidArgument},
-		{"swap below memory", limit(model.Resources{MemoryLimit: 10 << 20, MemorySwap: 1}), "memory_swap", errdefs.ErrInvalidArgument},
-		{"negative shares", limit(model.Resources{CPUShares: -1}), "cpu_shares", errdefs.ErrInvalidArgument},
-		{"short period", limit(model.Resources{CPUPeriod: 1}), "cpu_period", errdefs.ErrInvalidArgument},
-		{"short quota", limit(model.Resources{CPUQuota: -7}), "cpu_quota", errdefs.ErrInvalidArgument},
-		{"long cpuset", limit(model.Resources{CPUSetMems: strings.Repeat("0,", 1<<15) + "0"}), "cpuset_mems", errdefs.ErrInvalidArgument},
-		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "cpuset_cpus", errdefs.ErrInvalidArgument},
+		{"negative memory", limit(model.Resources{MemoryLimit: -5}), "container.resources.memoryLimit: ", errdefs.ErrInvalidArgument},
+		{"swap below memory", limit(model.Resources{MemoryLimit: 10 << 20, MemorySwap: 1}), "container.resources.memorySwap: ", errdefs.ErrInvalidArgument},
+		{"negative shares", limit(model.Resources{CPUShares: -1}), "container.resources.cpuShares: ", errdefs.ErrInvalidArgument},
+		{"short period", limit(model.Resources{CPUPeriod: 1}), "container.resources.cpuPeriod: ", errdefs.ErrInvalidArgument},
+		{"short quota", limit(model.Resources{CPUQuota: -7}), "container.resources.cpuQuota: ", errdefs.ErrInvalidArgument},
+		{"long cpuset", limit(model.Resources{CPUSetMems: strings.Repeat("0,", 1<<15) + "0"}), "container.resources.cpusetMems: ", errdefs.ErrInvalidArgument},
+		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "container.resources.cpusetCPUs: ", errdefs.ErrInvalidArgument},
 		{"odd page size", limit(model.Resources{HugepageLimit: []model.HugepageLimit{{PageSize: "big"}}}), "hugepage", errdefs.ErrInvalidArgument},
-		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "oom_score_adj", errdefs.ErrInvalidArgument},
+		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "container.resources.oomScoreAdj: ", errdefs.ErrInvalidArgument},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := input(t)
@@ -575,8 +575,8 @@ func TestResourcesOfBothVersions(t *testing.T) {
 		t.Errorf("v1: %+v", out)
 	}
 	for what, bad := range map[string]model.Resources{
-		"memory_swap_limit_in_bytes": {MemoryLimit: 64 << 20, MemorySwap: 96 << 20},
-		"hugepage_limits":            {HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}},
+		"memorySwap":     {MemoryLimit: 64 << 20, MemorySwap: 96 << 20},
+		"hugepageLimits": {HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}},
 	} {
 		if _, err := Resources(&bad, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s on a host that cannot limit it: %v", what, err)

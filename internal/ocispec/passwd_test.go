@@ -72,9 +72,9 @@ func TestUsersThatAreNoneAreRefused(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*model.ContainerSecurity){
-		"run_as_user":        func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1 << 31)) },
-		"run_as_group":       func(s *model.ContainerSecurity) { s.RunAsUser, s.RunAsGroup = ptr(int64(1)), ptr(int64(1<<32)) },
-		"supplemental group": func(s *model.ContainerSecurity) { s.SupplementalGroups = []int64{1, 1<<32 - 1} },
+		"security.runAsUser: ":         func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1 << 31)) },
+		"security.runAsGroup: ":        func(s *model.ContainerSecurity) { s.RunAsUser, s.RunAsGroup = ptr(int64(1)), ptr(int64(1<<32)) },
+		"security.supplementalGroups[": func(s *model.ContainerSecurity) { s.SupplementalGroups = []int64{1, 1<<32 - 1} },
 	} {
 		in := input(t)
 		change(&in.Container.Security)

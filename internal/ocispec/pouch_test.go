@@ -42,15 +42,15 @@ func TestWhatACgroupVersionLacksIsRefused(t *testing.T) {
 		host *Host
 		says string
 	}{
-		"swappiness on v2":            {model.Resources{MemorySwappiness: &zero}, v2, "memory_swappiness"},
-		"swappiness without memory":   {model.Resources{MemorySwappiness: &zero}, bare, "memory_swappiness"},
+		"swappiness on v2":            {model.Resources{MemorySwappiness: &zero}, v2, "memorySwappiness"},
+		"swappiness without memory":   {model.Resources{MemorySwappiness: &zero}, bare, "memorySwappiness"},
 		"kernel memory on v2":         {model.Resources{KernelMemory: 1}, v2, "cgroup v2"},
 		"kernel memory on v1":         {model.Resources{KernelMemory: 1}, v1, "5.16"},
-		"a reservation without":       {model.Resources{MemoryReservation: 1}, bare, "memory_reservation"},
-		"processes without":           {model.Resources{PidsLimit: 1}, bare, "pids_limit"},
-		"throttling without":          {model.Resources{BlockIO: &model.BlockIO{ReadBps: disk}}, v1, "blkio_device_read_bps"},
-		"throttling without io on v2": {model.Resources{BlockIO: &model.BlockIO{WriteIOPS: disk}}, v2, "blkio_device_write_IOps"},
-		"a weight without":            {model.Resources{BlockIO: &model.BlockIO{Weight: 100}}, v2, "blkio_weight"},
+		"a reservation without":       {model.Resources{MemoryReservation: 1}, bare, "memoryReservation"},
+		"processes without":           {model.Resources{PidsLimit: 1}, bare, "pidsLimit"},
+		"throttling without":          {model.Resources{BlockIO: &model.BlockIO{ReadBps: disk}}, v1, "blockIO.readBps"},
+		"throttling without io on v2": {model.Resources{BlockIO: &model.BlockIO{WriteIOPS: disk}}, v2, "blockIO.writeIOPS"},
+		"a weight without":            {model.Resources{BlockIO: &model.BlockIO{Weight: 100}}, v2, "blockIO.weight"},
 	} {
 		if _, err := Resources(&tc.r, 0, tc.host); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
@@ -133,7 +133,7 @@ func TestTrafficHasItsPriority(t *testing.T) {
 		h       *cgroup.Hierarchies
 		network string
 	}{"not mounted": {without, ""}, "v2": {madeUpHierarchies(t, true, "cpu"), ""}, "a network of its own": {with, "/ns"}} {
-		if _, err := build(5, tc.h, tc.network); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "net_priority") {
+		if _, err := build(5, tc.h, tc.network); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "container.netPriority") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

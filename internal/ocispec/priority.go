@@ -7,6 +7,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
+	"berth/internal/model"
 )
 
 // netPriority gives a container's traffic its priority on every interface of the node. The kernel's controller knows these
@@ -17,17 +18,17 @@ func (b *builder) netPriority() error {
 	case p == 0:
 		return nil
 	case p < 0 || p > math.MaxUint32:
-		return invalid("net_priority %d is not in 0 to %d", p, uint32(math.MaxUint32))
+		return model.FieldContainerNetPriority.Wrong(invalid("%d is not in 0 to %d", p, uint32(math.MaxUint32)))
 	case b.host.Cgroups.Version == cgroup.V2:
-		return unable("net_priority: this host uses cgroup v2, which has no net_prio controller")
+		return model.FieldContainerNetPriority.Wrong(unable("this host uses cgroup v2, which has no net_prio controller"))
 	case !b.host.Cgroups.Has("net_prio"):
-		return unable("net_priority: the net_prio controller is not mounted on this host")
+		return model.FieldContainerNetPriority.Wrong(unable("the net_prio controller is not mounted on this host"))
 	case b.in.Namespaces.Network != "":
-		return unable("net_priority: the net_prio controller knows the node's interfaces alone, and this pod has a network of its own")
+		return model.FieldContainerNetPriority.Wrong(unable("the net_prio controller knows the node's interfaces alone, and this pod has a network of its own"))
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		return unable("net_priority: %v", err)
+		return model.FieldContainerNetPriority.Wrong(unable("%v", err))
 	}
 	network := &specs.LinuxNetwork{}
 	for _, i := range interfaces {

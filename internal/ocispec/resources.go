@@ -16,7 +16,7 @@ import (
 func (b *builder) resources() error {
 	linux, err := Resources(b.config.Resources, b.in.Handler.PidsLimit, b.host)
 	if err != nil {
-		return err
+		return model.FieldContainerResources.Within(err)
 	}
 	b.spec.Linux.Resources = linux
 	wanted := 0
@@ -33,7 +33,7 @@ func (b *builder) resources() error {
 }
 
 // Resources checks limits and turns them into those of a spec, for a new container and for an update alike. What is
-// zero stays unset. pidsLimit is in processes; 0: none. Device rules are not among them.
+// zero stays unset. pidsLimit is in processes; 0: none. Errors are those of CheckResources. Device rules are not among them.
 func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResources, error) {
 	out := &specs.LinuxResources{}
 	if r != nil && r.PidsLimit != 0 {
@@ -108,20 +108,20 @@ func checkV1Memory(r *model.Resources, h *Host) error {
 	if s := r.MemorySwappiness; s != nil {
 		switch {
 		case *s < 0 || *s > model.MaxSwappiness:
-			return invalid("resources: memory_swappiness %d is not in 0 to %d", *s, model.MaxSwappiness)
+			return model.LimitMemorySwappiness.Wrong(invalid("%d is not in 0 to %d", *s, model.MaxSwappiness))
 		case h.Cgroups.Version == cgroup.V2:
-			return unable("resources: memory_swappiness: this host uses cgroup v2, which has no swappiness of a cgroup")
+			return model.LimitMemorySwappiness.Wrong(unable("this host uses cgroup v2, which has no swappiness of a cgroup"))
 		case !h.Cgroups.Has("memory"):
-			return unable("resources: memory_swappiness: this host has no memory controller")
+			return model.LimitMemorySwappiness.Wrong(unable("this host has no memory controller"))
 		}
 	}
 	switch {
 	case r.KernelMemory == 0:
 	case h.Cgroups.Version == cgroup.V2:
-		return unable("resources: kernel_memory: this host uses cgroup v2, whose memory limit has the kernel's memory in it")
+		return model.LimitKernelMemory.Wrong(unable("this host uses cgroup v2, whose memory limit has the kernel's memory in it"))
 	default:
 		// Linux 5.16 refuses it; before, a limit could lead to failures that no program expects.
-		return unable("resources: kernel_memory: the limit was given up in Linux 5.16, and is not set on older kernels either")
+		return model.LimitKernelMemory.Wrong(unable("the limit was given up in Linux 5.16, and is not set on older kernels either"))
 	}
 	return nil
 }
@@ -139,71 +139,75 @@ const (
 	minShares, maxShares = 2, 262144
 )
 
-// CheckResources says which limit is wrong (ErrInvalidArgument), or not to be had on this host (ErrFailedPrecondition).
+// CheckResources says which limit is wrong (ErrInvalidArgument), or not to be had on this host (ErrFailedPrecondition). The
+// error names the limit by its name in the model, of which the caller says what it is within.
 func CheckResources(r *model.Resources, h *Host) error {
 	switch {
 	case r.CPUPeriod != 0 && (r.CPUPeriod < minPeriod || r.CPUPeriod > maxPeriod):
-		return invalid("resources: cpu_period %d µs is not in %d to %d", r.CPUPeriod, minPeriod, maxPeriod)
+		return model.LimitCPUPeriod.Wrong(invalid("%d µs is not in %d to %d", r.CPUPeriod, minPeriod, maxPeriod))
 	case r.CPUQuota != 0 && r.CPUQuota != -1 && r.CPUQuota < minQuota:
-		return invalid("resources: cpu_quota %d µs is below %d, and not -1", r.CPUQuota, minQuota)
+		return model.LimitCPUQuota.Wrong(invalid("%d µs is below %d, and not -1", r.CPUQuota, minQuota))
 	case r.CPUShares != 0 && (r.CPUShares < minShares || r.CPUShares > maxShares):
-		return invalid("resources: cpu_shares %d is not in 2 to %d", r.CPUShares, maxShares)
+		return model.LimitCPUShares.Wrong(invalid("%d is not in 2 to %d", r.CPUShares, maxShares))
 	case r.MemoryLimit < -1:
-		return invalid("resources: memory_limit_in_bytes %d is negative, and not -1", r.MemoryLimit)
+		return model.LimitMemory.Wrong(invalid("%d is negative, and not -1", r.MemoryLimit))
 	case r.MemorySwap < -1:
-		return invalid("resources: memory_swap_limit_in_bytes %d is negative, and not -1", r.MemorySwap)
+		return model.LimitMemorySwap.Wrong(invalid("%d is negative, and not -1", r.MemorySwap))
 	case r.MemorySwap > 0 && r.MemoryLimit <= 0:
-		return invalid("resources: memory_swap_limit_in_bytes %d without a memory limit", r.MemorySwap)
+		return model.LimitMemorySwap.Wrong(invalid("%d without a memory limit", r.MemorySwap))
 	case r.MemorySwap > 0 && r.MemorySwap < r.MemoryLimit:
-		return invalid("resources: memory_swap_limit_in_bytes %d, which includes memory, is below the memory limit %d",
-			r.MemorySwap, r.MemoryLimit)
+		return model.LimitMemorySwap.Wrong(invalid("%d, which includes memory, is below the memory limit %d",
+			r.MemorySwap, r.MemoryLimit))
 	case r.MemorySwap > r.MemoryLimit && !h.SwapLimits:
-		return unable("resources: memory_swap_limit_in_bytes %d: this kernel does not limit swap", r.MemorySwap)
+		return model.LimitMemorySwap.Wrong(unable("%d: this kernel does not limit swap", r.MemorySwap))
 	case r.OOMScoreAdj < -1000 || r.OOMScoreAdj > 1000:
-		return invalid("resources: oom_score_adj %d is not in -1000 to 1000", r.OOMScoreAdj)
+		return model.LimitOOMScoreAdj.Wrong(invalid("%d is not in -1000 to 1000", r.OOMScoreAdj))
 	case r.MemoryReservation < -1:
-		return invalid("resources: memory_reservation %d is negative, and not -1", r.MemoryReservation)
+		return model.LimitMemoryReservation.Wrong(invalid("%d is negative, and not -1", r.MemoryReservation))
 	case r.MemoryReservation > 0 && r.MemoryLimit > 0 && r.MemoryReservation > r.MemoryLimit:
-		return invalid("resources: memory_reservation %d is above the memory limit %d", r.MemoryReservation, r.MemoryLimit)
+		return model.LimitMemoryReservation.Wrong(invalid("%d is above the memory limit %d", r.MemoryReservation, r.MemoryLimit))
 	case r.MemoryReservation != 0 && !h.Cgroups.Has("memory"):
-		return unable("resources: memory_reservation: this host has no memory controller")
+		return model.LimitMemoryReservation.Wrong(unable("this host has no memory controller"))
 	case r.PidsLimit < -1:
-		return invalid("resources: pids_limit %d is negative, and not -1", r.PidsLimit)
+		return model.LimitPids.Wrong(invalid("%d is negative, and not -1", r.PidsLimit))
 	case r.PidsLimit > 0 && !h.Cgroups.Has("pids"):
-		return unable("resources: pids_limit: this host has no pids controller")
+		return model.LimitPids.Wrong(unable("this host has no pids controller"))
 	case r.KernelMemory < -1:
-		return invalid("resources: kernel_memory %d is negative, and not -1", r.KernelMemory)
+		return model.LimitKernelMemory.Wrong(invalid("%d is negative, and not -1", r.KernelMemory))
 	}
 	if err := checkV1Memory(r, h); err != nil {
 		return err
 	}
-	for _, set := range []struct{ field, list string }{{"cpuset_cpus", r.CPUSetCPUs}, {"cpuset_mems", r.CPUSetMems}} {
+	for _, set := range []struct {
+		field model.Field
+		list  string
+	}{{model.LimitCPUSetCPUs, r.CPUSetCPUs}, {model.LimitCPUSetMems, r.CPUSetMems}} {
 		if len(set.list) > maxCPUList {
-			return invalid("resources: %s is a list of %d bytes, and the kernel takes %d", set.field, len(set.list), maxCPUList)
+			return set.field.Wrong(invalid("a list of %d bytes, and the kernel takes %d", len(set.list), maxCPUList))
 		}
 		if set.list != "" && !cpuListValid(set.list) {
-			return invalid("resources: %s %q is not a list as 0-3,8", set.field, set.list)
+			return set.field.Wrong(invalid("%q is not a list as 0-3,8", set.list))
 		}
 	}
 	sizes := map[string]bool{}
 	for _, huge := range r.HugepageLimit {
 		switch {
 		case !pageSize.MatchString(huge.PageSize):
-			return invalid("resources: hugepage_limits: page size %q is not as 2MB", huge.PageSize)
+			return model.LimitHugepages.Wrong(invalid("page size %q is not as 2MB", huge.PageSize))
 		case sizes[huge.PageSize]:
-			return invalid("resources: hugepage_limits: page size %s is there twice", huge.PageSize)
+			return model.LimitHugepages.Wrong(invalid("page size %s is there twice", huge.PageSize))
 		case huge.Limit > 0 && !h.Cgroups.Has("hugetlb"):
 			// A limit of 0 comes from every kubelet; there is nothing to keep from who has no huge pages.
-			return unable("resources: hugepage_limits: this host has no hugetlb controller")
+			return model.LimitHugepages.Wrong(unable("this host has no hugetlb controller"))
 		}
 		sizes[huge.PageSize] = true
 	}
 	for name := range r.Unified {
 		if h.Cgroups.Version != cgroup.V2 {
-			return unable("resources: unified: %s: this host uses cgroup v1", name)
+			return model.LimitUnified.Wrong(unable("%s: this host uses cgroup v1", name))
 		}
 		if !fileName.MatchString(name) || strings.HasPrefix(name, "cgroup.") {
-			return invalid("resources: unified: %q is not a limit's file", name)
+			return model.LimitUnified.Wrong(invalid("%q is not a limit's file", name))
 		}
 	}
 	return nil

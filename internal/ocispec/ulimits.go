@@ -3,6 +3,7 @@ package ocispec
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -35,12 +36,12 @@ func Ulimits(asked []model.Ulimit, handler []specs.POSIXRlimit, h *Host) (out []
 	}
 	for i, u := range asked {
 		if err := model.CheckUlimit(u); err != nil {
-			return nil, nil, fmt.Errorf("resources: ulimits[%d]: %w", i, err)
+			return nil, nil, limitUlimit(i).Wrong(err)
 		}
 		limit := rlimitOf(u)
 		if most, above := aboveOwn(rlimits[limit.Type], limit.Hard, h); above {
-			return nil, nil, unable("resources: ulimits[%d]: %s: the kernel lets this node's runtime, which has no CAP_SYS_RESOURCE, "+
-				"give %d at most, and %d is asked for", i, u.Name, most, u.Hard)
+			return nil, nil, limitUlimit(i).Wrong(unable("%s: the kernel lets this node's runtime, which has no "+
+				"CAP_SYS_RESOURCE, give %d at most, and %d is asked for", u.Name, most, u.Hard))
 		}
 		at := slices.IndexFunc(out, func(other specs.POSIXRlimit) bool { return other.Type == limit.Type })
 		if at >= 0 {
@@ -51,6 +52,9 @@ func Ulimits(asked []model.Ulimit, handler []specs.POSIXRlimit, h *Host) (out []
 	}
 	return out, warnings, nil
 }
+
+// limitUlimit names a limit of processes in errors, by its place.
+func limitUlimit(i int) model.Field { return model.LimitUlimits + model.Field("["+strconv.Itoa(i)+"]") }
 
 // aboveOwn tells whether a hard limit is above that of this process, where that binds it.
 func aboveOwn(which int, hard uint64, h *Host) (most uint64, above bool) {
@@ -71,7 +75,7 @@ func (b *builder) rlimits() error {
 	}
 	limits, warnings, err := Ulimits(asked, b.in.Handler.Rlimits, b.host)
 	if err != nil {
-		return err
+		return model.FieldContainerResources.Within(err)
 	}
 	b.spec.Process.Rlimits = limits
 	b.warnings = append(b.warnings, warnings...)

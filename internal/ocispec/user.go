@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ func (b *builder) user() error {
 	}
 	for i, gid := range b.security.SupplementalGroups {
 		if gid < 0 || gid > MaxID {
-			return invalid("security context: supplemental group %d: %d is not a group ID", i, gid)
+			return (model.FieldContainerGroups + model.Field(fmt.Sprintf("[%d]", i))).Wrong(invalid("%d is not a group ID", gid))
 		}
 	}
 	// The primary group is among the groups, so that a file of that group which denies it access does deny it.
@@ -90,25 +91,25 @@ func (b *builder) userSpec() (string, error) {
 	var spec string
 	switch {
 	case s.RunAsUser != nil && s.RunAsUsername != "":
-		return "", invalid("security context: run_as_user and run_as_username exclude one another")
+		return "", model.FieldContainerRunAsUser.Wrong(invalid("a user's ID and name exclude one another"))
 	case s.RunAsUser != nil:
 		if *s.RunAsUser < 0 || *s.RunAsUser > MaxID {
-			return "", invalid("security context: run_as_user: %d is not a user ID", *s.RunAsUser)
+			return "", model.FieldContainerRunAsUser.Wrong(invalid("%d is not a user ID", *s.RunAsUser))
 		}
 		spec = strconv.FormatInt(*s.RunAsUser, 10)
 	case s.RunAsUsername != "":
 		if strings.ContainsAny(s.RunAsUsername, ":\x00\n") {
-			return "", invalid("security context: run_as_username: %q is not a user's name", s.RunAsUsername)
+			return "", model.FieldContainerRunAsUsername.Wrong(invalid("%q is not a user's name", s.RunAsUsername))
 		}
 		spec = s.RunAsUsername
 	case s.RunAsGroup != nil:
-		return "", invalid("security context: run_as_group %d without run_as_user or run_as_username", *s.RunAsGroup)
+		return "", model.FieldContainerRunAsGroup.Wrong(invalid("%d without a user", *s.RunAsGroup))
 	default:
 		return b.in.Image.User, nil
 	}
 	if s.RunAsGroup != nil {
 		if *s.RunAsGroup < 0 || *s.RunAsGroup > MaxID {
-			return "", invalid("security context: run_as_group: %d is not a group ID", *s.RunAsGroup)
+			return "", model.FieldContainerRunAsGroup.Wrong(invalid("%d is not a group ID", *s.RunAsGroup))
 		}
 		spec += ":" + strconv.FormatInt(*s.RunAsGroup, 10)
 	}

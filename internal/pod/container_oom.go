@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
@@ -69,7 +70,8 @@ func setOOMScore(pid, score int) error {
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH): // it has ended
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("oom_score_adj %d: this node's runtime may not lower it that far: %w", score, errdefs.ErrFailedPrecondition)
+		err = fmt.Errorf("%d: this node's runtime may not lower it that far: %w", score, errdefs.ErrFailedPrecondition)
+		return model.FieldUpdate.Within(model.LimitOOMScoreAdj.Wrong(err))
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	merged := ocispec.MergeResources(r.Resources, update)
 	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
 	if err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), model.FieldUpdate.Within(err))
 	}
 	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
 		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
@@ -89,7 +89,7 @@ func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase,
 	}
 	limits, _, err := ocispec.Ulimits(merged, handler.Spec.Rlimits, host)
 	if err != nil {
-		return err
+		return model.FieldUpdate.Within(err)
 	}
 	spec, err := c.LoadSpec()
 	if err != nil {
@@ -99,7 +99,8 @@ func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase,
 		return nil
 	}
 	if phase == record.ContainerRunning {
-		return fmt.Errorf("ulimits: they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
+		err := fmt.Errorf("they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
+		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}
 	next, process := *spec, *spec.Process
 	process.Rlimits = limits

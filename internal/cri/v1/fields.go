@@ -11,22 +11,69 @@ import (
 
 // fieldNames are what v1 calls the fields of the model. It has none for disk quotas, which come by annotations.
 var fieldNames = request.Names{
-	model.FieldSandboxCgroupParent:  "config.linux.cgroup_parent",
-	model.FieldSandboxDNS:           "config.dns_config",
-	model.FieldSandboxLogDirectory:  "sandbox_config.log_directory",
-	model.FieldSandboxSysctls:       "config.linux.sysctls",
-	model.FieldSandboxUserNamespace: "config.linux.security_context.namespace_options.userns_options",
-	model.FieldContainerDiskQuota:   `config.annotations["berth.dev/disk-quota"]`,
-	model.FieldContainerImage:       "config.image.image",
-	model.FieldContainerLogPath:     "config.log_path",
-	model.FieldContainerMounts:      "config.mounts",
-	model.FieldContainerPIDTarget:   "config.linux.security_context.namespace_options.target_id",
-	model.FieldContainerQuotaID:     `config.annotations["berth.dev/quota-id"]`,
-	model.FieldNodePodCIDR:          "runtime_config.network_config.pod_cidr",
+	model.FieldSandboxCgroupParent:    "config.linux.cgroup_parent",
+	model.FieldSandboxDNS:             "config.dns_config",
+	model.FieldSandboxLogDirectory:    "sandbox_config.log_directory",
+	model.FieldSandboxSysctls:         "config.linux.sysctls",
+	model.FieldSandboxUserNamespace:   "config.linux.security_context.namespace_options.userns_options",
+	model.FieldContainerDiskQuota:     `config.annotations["berth.dev/disk-quota"]`,
+	model.FieldContainerImage:         "config.image.image",
+	model.FieldContainerLogPath:       "config.log_path",
+	model.FieldContainerMounts:        "config.mounts",
+	model.FieldContainerPIDTarget:     "config.linux.security_context.namespace_options.target_id",
+	model.FieldContainerNetPriority:   `config.annotations["berth.dev/net-priority"]`,
+	model.FieldContainerRunAsUser:     "config.linux.security_context.run_as_user",
+	model.FieldContainerRunAsGroup:    "config.linux.security_context.run_as_group",
+	model.FieldContainerRunAsUsername: "config.linux.security_context.run_as_username",
+	model.FieldContainerGroups:        "config.linux.security_context.supplemental_groups",
+	model.FieldContainerQuotaID:       `config.annotations["berth.dev/quota-id"]`,
+	model.FieldNodePodCIDR:            "runtime_config.network_config.pod_cidr",
 }
 
+// limitNames are what v1 calls limits in its resources, and those that come by annotations.
+var (
+	limitNames = map[model.Field]request.Path{
+		model.LimitCPUPeriod:   "cpu_period",
+		model.LimitCPUQuota:    "cpu_quota",
+		model.LimitCPUShares:   "cpu_shares",
+		model.LimitMemory:      "memory_limit_in_bytes",
+		model.LimitMemorySwap:  "memory_swap_limit_in_bytes",
+		model.LimitOOMScoreAdj: "oom_score_adj",
+		model.LimitCPUSetCPUs:  "cpuset_cpus",
+		model.LimitCPUSetMems:  "cpuset_mems",
+		model.LimitHugepages:   "hugepage_limits",
+		model.LimitUnified:     "unified",
+	}
+	annotatedLimits = map[model.Field]string{
+		model.LimitUlimits:           "ulimits",
+		model.LimitBlockIO:           "blkio",
+		model.LimitKernelMemory:      "kernel-memory",
+		model.LimitMemoryReservation: "memory-reservation",
+		model.LimitMemorySwappiness:  "memory-swappiness",
+		model.LimitPids:              "pids-limit",
+	}
+)
+
 // FieldNames are what the API calls fields of the model, for errors; it is the caller's to change.
-func FieldNames() request.Names { return maps.Clone(fieldNames) }
+func FieldNames() request.Names {
+	names := maps.Clone(fieldNames)
+	NameLimits(names, limitNames)
+	for limit, name := range annotatedLimits {
+		within := model.FieldContainerResources + "." + limit
+		names[within] = request.Path(`config.annotations["berth.dev/` + name + `"]`)
+	}
+	return names
+}
+
+// NameLimits adds what an API calls limits in the resources of a pod, a container and an update.
+func NameLimits(names request.Names, limits map[model.Field]request.Path) {
+	for limit, name := range limits {
+		names[model.FieldSandboxOverhead+"."+limit] = "config.linux.overhead." + name
+		names[model.FieldSandboxResources+"."+limit] = "config.linux.resources." + name
+		names[model.FieldContainerResources+"."+limit] = "config.linux.resources." + name
+		names[model.FieldUpdate+"."+limit] = "linux." + name
+	}
+}
 
 // Service is the gRPC service whose errors have these names.
 var Service = api.RuntimeService_ServiceDesc.ServiceName

@@ -16,6 +16,12 @@ var fieldNames = request.Names{
 	model.FieldContainerImage:      "config.image.image",
 	model.FieldContainerLogPath:    "config.log_path",
 	model.FieldContainerMounts:     "config.mounts",
+
+	model.FieldContainerResources + "." + model.LimitCPUPeriod:   "config.linux.resources.cpu_period",
+	model.FieldContainerResources + "." + model.LimitCPUQuota:    "config.linux.resources.cpu_quota",
+	model.FieldContainerResources + "." + model.LimitCPUShares:   "config.linux.resources.cpu_shares",
+	model.FieldContainerResources + "." + model.LimitMemory:      "config.linux.resources.memory_limit_in_bytes",
+	model.FieldContainerResources + "." + model.LimitOOMScoreAdj: "config.linux.resources.oom_score_adj",
 }
 
 // FieldNames are what the API calls fields of the model, for errors; it is the caller's to change.

@@ -14,6 +14,20 @@ func FieldNames() request.Names {
 	names[model.FieldContainerDiskQuota] = "config.linux.resources.disk_quota"
 	names[model.FieldContainerQuotaID] = "config.quota_id"
 	names[model.FieldUpdateDiskQuota] = "linux.disk_quota"
+	names[model.FieldContainerNetPriority] = "config.net_priority"
+	criv1.NameLimits(names, map[model.Field]request.Path{
+		model.LimitUlimits:            "ulimits",
+		model.LimitBlockWeight:        "blkio_weight",
+		model.LimitBlockWeightDevices: "blkio_weight_device",
+		model.LimitBlockReadBps:       "blkio_device_read_bps",
+		model.LimitBlockWriteBps:      "blkio_device_write_bps",
+		model.LimitBlockReadIOPS:      "blkio_device_read_IOps",
+		model.LimitBlockWriteIOPS:     "blkio_device_write_IOps",
+		model.LimitKernelMemory:       "kernel_memory",
+		model.LimitMemoryReservation:  "memory_reservation",
+		model.LimitMemorySwappiness:   "memory_swappiness",
+		model.LimitPids:               "pids_limit",
+	})
 	return names
 }
 

@@ -362,10 +362,11 @@ func (g *Driver) Owns(r *record.Sandbox) bool {
 // Limit sets the limits of a pod's cgroup, and makes that where it is not there, if it is the pod's own. Pods that were
 // told to share one share its limits too: those of the last one hold.
 func (g *Driver) Limit(r *record.Sandbox) error {
-	for _, limits := range []*model.Resources{r.Config.Overhead, r.Config.Resources} {
-		if err := checkPodLimits(limits); err != nil {
-			return err
-		}
+	if err := checkPodLimits(model.FieldSandboxOverhead, r.Config.Overhead); err != nil {
+		return err
+	}
+	if err := checkPodLimits(model.FieldSandboxResources, r.Config.Resources); err != nil {
+		return err
 	}
 	limits := Limits(r.Config)
 	if limits == nil {
@@ -380,7 +381,7 @@ func (g *Driver) Limit(r *record.Sandbox) error {
 	}
 	resources, err := ocispec.Resources(limits, 0, host)
 	if err != nil {
-		return fmt.Errorf("limits of the whole pod: %w", err)
+		return model.FieldSandboxResources.Within(err)
 	}
 	tree, err := cgroup.Host()
 	if err != nil {
@@ -395,18 +396,19 @@ func (g *Driver) Limit(r *record.Sandbox) error {
 	return tree.Limit(r.CgroupParent, resources)
 }
 
-// checkPodLimits refuses limits that only containers have.
-func checkPodLimits(r *model.Resources) error {
+// checkPodLimits refuses limits that only containers have. within is what they are asked for in.
+func checkPodLimits(within model.Field, r *model.Resources) error {
 	if r == nil {
 		return nil
 	}
-	for name, set := range map[string]bool{
-		"blkio": r.BlockIO != nil, "kernel_memory": r.KernelMemory != 0,
-		"memory_swappiness": r.MemorySwappiness != nil, "pids_limit": r.PidsLimit != 0, "ulimits": len(r.Ulimits) > 0,
-		"disk_quota": len(r.DiskQuota) > 0,
+	for limit, set := range map[model.Field]bool{
+		model.LimitBlockIO: r.BlockIO != nil, model.LimitKernelMemory: r.KernelMemory != 0,
+		model.LimitMemorySwappiness: r.MemorySwappiness != nil, model.LimitPids: r.PidsLimit != 0,
+		model.LimitUlimits: len(r.Ulimits) > 0, model.LimitDiskQuota: len(r.DiskQuota) > 0,
 	} {
 		if set {
-			return fmt.Errorf("limits of the whole pod: %s: only a container can have it: %w", name, errdefs.ErrInvalidArgument)
+			err := fmt.Errorf("only a container can have it, and not a whole pod: %w", errdefs.ErrInvalidArgument)
+			return within.Within(limit.Wrong(err))
 		}
 	}
 	return nil

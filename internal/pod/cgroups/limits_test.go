@@ -71,7 +71,7 @@ func TestOverheadComesOnTopOfAPodsLimits(t *testing.T) {
 
 func TestLimitsThatOnlyContainersHaveAreRefused(t *testing.T) {
 	for name, limits := range map[string]*model.Resources{
-		"ulimits": {Ulimits: []model.Ulimit{{Name: "nofile"}}}, "disk": {DiskQuota: map[string]string{"/": "1g"}},
+		"sandbox.resources.ulimits: ": {Ulimits: []model.Ulimit{{Name: "nofile"}}}, "sandbox.resources.diskQuota: ": {DiskQuota: map[string]string{"/": "1g"}},
 	} {
 		err := testCgroups(t, "/berth-pod-test-unused").Limit(&record.Sandbox{Config: &model.SandboxConfig{Resources: limits}})
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), name) {
