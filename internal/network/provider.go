@@ -12,12 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
+
+	"github.com/containerd/errdefs"
 
 	"berth/internal/network/bridge"
 	"berth/internal/network/cni"
-
-	"github.com/containerd/errdefs"
+	"berth/internal/undo"
 )
 
 // Reasons of a Status that is not ready.
@@ -114,9 +114,9 @@ func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
 	}
 	if err == nil && pod.Before != nil && !slices.Equal(result.IPs, pod.before()) {
 		err = fmt.Errorf("it had %v, and would be given %v: %w", pod.before(), result.IPs, errdefs.ErrFailedPrecondition)
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		undoing, cancel := undo.Context(ctx)
 		defer cancel()
-		err = errors.Join(err, p.Teardown(undo, pod))
+		err = errors.Join(err, p.Teardown(undoing, pod))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("network of pod %s/%s: %w", pod.Namespace, pod.Name, err)
@@ -131,9 +131,6 @@ func (p *Pod) before() []netip.Addr {
 	}
 	return p.Before.IPs
 }
-
-// undoTimeout bounds taking a pod out of a network that is not its own.
-const undoTimeout = 30 * time.Second
 
 func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod) (*Result, error) {
 	if err := p.bridge.Detach(ctx, pod.ID); err != nil {

@@ -12,7 +12,7 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
-	"berth/internal/pod/steps"
+	"berth/internal/undo"
 )
 
 // Attach joins the caller's streams to a running container's own until the container ends, the output's reader goes,
@@ -121,7 +121,7 @@ func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEn
 // errdefs.ErrUnavailable where it had output and the keeper that copied that has ended; others are of no concern to a
 // client.
 func (m *Manager) detach(ctx context.Context, c *index.Container, attachID string, output bool) error {
-	ctx, cancel := steps.Undoing(ctx)
+	ctx, cancel := undo.Context(ctx)
 	defer cancel()
 	err := m.cfg.Keeper.Detach(ctx, c.ID(), attachID)
 	switch replaced := errdefs.IsNotFound(err) || errdefs.IsUnavailable(err); {

@@ -9,7 +9,7 @@ import (
 
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
-	"berth/internal/pod/steps"
+	"berth/internal/undo"
 )
 
 // errPaused is why a call that needs the processes of a container to run cannot be answered.
@@ -26,7 +26,7 @@ func (m *Manager) PauseContainer(ctx context.Context, id string) error {
 		if err == nil {
 			return nil
 		}
-		clean, cancel := steps.Undoing(ctx)
+		clean, cancel := undo.Context(ctx)
 		defer cancel()
 		return errors.Join(err, m.teardown.resume(clean, c))
 	})

@@ -19,6 +19,7 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
+	"berth/internal/undo"
 )
 
 // StartContainer starts a created container and returns when its own program runs. A program that cannot be started
@@ -155,7 +156,7 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 
 // startFailed ends a container whose start went wrong.
 func (td *teardown) startFailed(ctx context.Context, c *index.Container, cause error) {
-	clean, cancel := steps.Undoing(ctx)
+	clean, cancel := undo.Context(ctx)
 	defer cancel()
 	if err := td.keeper.Delete(clean, c.ID()); err != nil {
 		td.log.Error("remove what is left of a failed start", "container_id", c.ID(), "error", err)

@@ -13,7 +13,7 @@ import (
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
-	"berth/internal/pod/steps"
+	"berth/internal/undo"
 )
 
 // killPatience is how long a command that was killed may take to die before its caller is told that it timed out.
@@ -88,14 +88,14 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 		exit, err = &keeper.ExecExit{TimedOut: true}, nil
 	}
 	if err != nil {
-		kill, cancel := steps.Undoing(ctx)
+		kill, cancel := undo.Context(ctx)
 		defer cancel()
 		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
 			m.log.Warn("kill an exec that nobody waits for", "container_id", c.ID(), "error", killErr)
 		}
 		// The keeper's client keeps a descriptor of it until it is told of its end.
 		m.background.Go(func() {
-			wait, cancel := context.WithTimeout(m.ctx, steps.UndoTimeout)
+			wait, cancel := context.WithTimeout(m.ctx, undo.Timeout)
 			defer cancel()
 			_, _ = m.cfg.Keeper.WaitExec(wait, c.ID(), req.ExecID)
 		})

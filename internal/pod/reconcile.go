@@ -17,9 +17,9 @@ import (
 	"berth/internal/network"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
-	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
 	"berth/internal/state"
+	"berth/internal/undo"
 )
 
 // recovery is the start of berthd: it brings the records in line with what the kernel and the keeper say. It has one
@@ -126,7 +126,7 @@ func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	}
 	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
 	rc.unfinished = append(rc.unfinished, func() {
-		ctx, cancel := context.WithTimeout(rc.m.ctx, steps.UndoTimeout)
+		ctx, cancel := context.WithTimeout(rc.m.ctx, undo.Timeout)
 		err := rc.m.cfg.Network.Collect(ctx)
 		cancel()
 		if err != nil {

@@ -18,7 +18,9 @@ const lostInit = "init"
 // microseconds for a pod.
 const lookAtNamespaces = 5 * time.Second
 
-func reaperLives(status *keeper.Status) bool { return status != nil && status.State != keeper.StateExited }
+func reaperLives(status *keeper.Status) bool {
+	return status != nil && status.State != keeper.StateExited
+}
 
 // breakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds
 // the pod's lock.

@@ -14,6 +14,7 @@ import (
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
+	"berth/internal/undo"
 )
 
 // RunSandbox makes a pod ready for containers: its namespaces, its network, its files. It returns the pod's ID.
@@ -75,7 +76,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	}, m.parts.Steps(s.SandboxEntry, nil)...), ready(s))
 	if err != nil {
 		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
-		clean, cancel := steps.Undoing(ctx)
+		clean, cancel := undo.Context(ctx)
 		defer cancel()
 		if undone {
 			m.teardown.forgetSandbox(s)

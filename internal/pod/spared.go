@@ -17,8 +17,8 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
-	"berth/internal/pod/steps"
 	"berth/internal/state"
+	"berth/internal/undo"
 )
 
 // A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says
@@ -253,7 +253,7 @@ const retryFirst, retryLast = time.Second, time.Minute
 // repeat does something again and again, until it succeeds or the manager is closed.
 func (rc *recovery) repeat(what string, of slog.Attr, do func(context.Context) error) {
 	for wait := retryFirst; rc.m.ctx.Err() == nil; wait = min(2*wait, retryLast) {
-		ctx, cancel := context.WithTimeout(rc.m.ctx, steps.UndoTimeout)
+		ctx, cancel := context.WithTimeout(rc.m.ctx, undo.Timeout)
 		err := do(ctx)
 		cancel()
 		if err == nil {

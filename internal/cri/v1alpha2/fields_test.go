@@ -9,8 +9,8 @@ import (
 	"berth/internal/model"
 )
 
-// TestLimitsHaveTheNamesOfTheAPI that was called: those that v1 has no field for come by annotations there, and by fields of
-// PouchContainer here.
+// TestLimitsHaveTheNamesOfTheAPI that was called: those that v1 has no field for come by annotations there, and by
+// fields of PouchContainer here.
 func TestLimitsHaveTheNamesOfTheAPI(t *testing.T) {
 	for _, c := range []struct {
 		field     model.Field

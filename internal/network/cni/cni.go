@@ -27,6 +27,7 @@ import (
 	"berth/internal/namespace"
 	"berth/internal/network/keylock"
 	"berth/internal/state"
+	"berth/internal/undo"
 )
 
 // Config says where things are.
@@ -39,8 +40,6 @@ type Config struct {
 }
 
 const (
-	// undoTimeout bounds the DEL of a pod that could not be joined.
-	undoTimeout = 30 * time.Second
 	// statusTimeout and statusAge bound what asking the plugins for their status costs.
 	statusTimeout = 5 * time.Second
 	statusAge     = 10 * time.Second
@@ -196,9 +195,9 @@ func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a At
 		return result, nil
 	}
 	err = fmt.Errorf("CNI network %s: %w", list.Name, err)
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	undoing, cancel := undo.Context(ctx)
 	defer cancel()
-	if failed := n.del(undo, a.ID); failed != nil {
+	if failed := n.del(undoing, a.ID); failed != nil {
 		n.log.Error("what is left of a failed network set-up goes at the next try", "pod", r.Pod, "error", failed)
 	}
 	return nil, err

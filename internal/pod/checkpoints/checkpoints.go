@@ -24,8 +24,8 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/record"
-	"berth/internal/pod/steps"
 	"berth/internal/rootfs"
+	"berth/internal/undo"
 )
 
 // Checkpointer makes and reads checkpoints of containers. The caller of its methods holds the container's lock.
@@ -93,7 +93,7 @@ func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r 
 	}
 	// What is on disk has to be what the processes have in mind, so they stand still until it is copied.
 	deleted, err := k.copyFiles(ctx, c, r, dir)
-	end, cancel := steps.Undoing(ctx)
+	end, cancel := undo.Context(ctx)
 	defer cancel()
 	if err = errors.Join(err, thaw(end)); err != nil {
 		return err

@@ -8,20 +8,12 @@ import (
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/codes"
+
+	"berth/internal/undo"
 )
 
 // tracer makes spans for whoever has set a provider; until then they are nothing.
 var tracer = otel.Tracer("berth/internal/pod")
-
-// UndoTimeout bounds the undo of what has failed. What is not undone by then stays on record, and is removed by the
-// next removal or the next start of berthd.
-const UndoTimeout = 30 * time.Second
-
-// Undoing is the context of an undo: the client of a call may have gone, and what was made goes all the same. It ends
-// after UndoTimeout, or with the returned function, which has to be called.
-func Undoing(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), UndoTimeout)
-}
 
 // Step is one part of a start. Do makes something, Undo removes it; either may be nil.
 //
@@ -50,14 +42,14 @@ func Run(ctx context.Context, log *slog.Logger, list []Step, finish func([]Timin
 	for i := range list {
 		begin := time.Now()
 		if err := list[i].run(ctx); err != nil {
-			return undo(ctx, log, list[:i+1]), err
+			return undoAll(ctx, log, list[:i+1]), err
 		}
 		if list[i].Name != "" {
 			timings = append(timings, Timing{Step: list[i].Name, Begin: begin, Took: time.Since(begin)})
 		}
 	}
 	if err := finish(timings); err != nil {
-		return undo(ctx, log, list), err
+		return undoAll(ctx, log, list), err
 	}
 	return false, nil
 }
@@ -89,9 +81,9 @@ func (s *Step) named(err error) error {
 	return fmt.Errorf("%s: %w", s.Name, err)
 }
 
-// undo undoes steps, the last one first, and tells whether all succeeded.
-func undo(ctx context.Context, log *slog.Logger, list []Step) bool {
-	ctx, cancel := Undoing(ctx)
+// undoAll undoes steps, the last one first, and tells whether all succeeded.
+func undoAll(ctx context.Context, log *slog.Logger, list []Step) bool {
+	ctx, cancel := undo.Context(ctx)
 	defer cancel()
 	undone := true
 	for i := len(list) - 1; i >= 0; i-- {
