@@ -37,6 +37,35 @@ func (h *Hierarchies) Create(cgroup string) error {
 	return nil
 }
 
+// Renew makes an empty cgroup, in the hierarchies that have its parent, and anew where there is one. It gives it no limits and no
+// processor: nothing is to run in it.
+func (h *Hierarchies) Renew(cgroup string) error {
+	if err := h.Rmdir(cgroup); err != nil {
+		return err
+	}
+	for _, dir := range h.Dirs(cgroup) {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("make cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// Rmdir removes a cgroup that nothing is in, in all hierarchies, without waiting: where a process or another cgroup is in it, the error
+// is EBUSY. It is idempotent.
+func (h *Hierarchies) Rmdir(cgroup string) error {
+	if path.Join("/", cgroup) == "/" {
+		return errors.New("remove cgroup: the root is not removed")
+	}
+	var errs []error
+	for _, dir := range h.Dirs(cgroup) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (h *Hierarchies) createUnified(cgroup string) error {
 	dir := h.Unified
 	for part := range strings.SplitSeq(strings.Trim(path.Join("/", cgroup), "/"), "/") {

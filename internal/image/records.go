@@ -89,7 +89,7 @@ func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 
 func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
-		ID: r.ID, RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
+		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint,
 		SpecAnnotations: r.SpecAnnotations,
 	}

@@ -289,6 +289,19 @@ func (s *Store) ConfigJSON(imageID string) ([]byte, error) {
 	return s.document(imageID, func(r *imageRecord) string { return r.ID })
 }
 
+// Document is the manifest or the configuration of an image, by its digest.
+func (s *Store) Document(digest string) ([]byte, error) {
+	var data []byte
+	err := s.db.view(func(tx *bolt.Tx) error {
+		data = slices.Clone(tx.Bucket(bucketBlobs).Get([]byte(digest)))
+		return nil
+	})
+	if err == nil && data == nil {
+		err = fmt.Errorf("manifest or configuration %s: %w", digest, errdefs.ErrNotFound)
+	}
+	return data, err
+}
+
 func (s *Store) document(imageID string, which func(*imageRecord) string) ([]byte, error) {
 	s.index.mu.Lock()
 	r := s.index.images["sha256:"+strings.TrimPrefix(imageID, "sha256:")]

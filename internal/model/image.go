@@ -17,6 +17,7 @@ type Auth struct {
 // Image is an image that the node has. Its ID is the digest of its configuration.
 type Image struct {
 	ID          string   // sha256:…
+	Manifest    string   // sha256:… of the manifest that it was pulled with
 	RepoTags    []string // docker.io/library/busybox:1.36, sorted
 	RepoDigests []string // docker.io/library/busybox@sha256:…, sorted
 	Size        uint64   // bytes of its compressed blobs as pulled

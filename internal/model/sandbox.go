@@ -177,6 +177,7 @@ type SandboxStatus struct {
 	CreatedAt      time.Time
 	IPs            []string // the first is the pod's primary IP; empty in the node's network
 	RuntimeHandler string
+	PID            int    // of its init process; 0: it has none, as most
 	NetNS          string // the path of the pod's network namespace; empty in the node's network, and once it has stopped
 }
 

@@ -59,6 +59,10 @@ func (td *teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error 
 	if err := td.killContainers(ctx, s); err != nil {
 		return err // their network stays while they live
 	}
+	r := s.Record()
+	if err := td.cgroups.RemoveSandbox(&r); err != nil { // somebody else has put a process into it
+		td.log.Warn("remove the cgroup of a pod's sandbox", "pod_id", s.ID(), "error", err)
+	}
 	return errors.Join(
 		td.parts.StopInit(ctx, s.SandboxEntry),
 		td.parts.TearDownNetwork(ctx, s.SandboxEntry),

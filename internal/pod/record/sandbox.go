@@ -82,6 +82,7 @@ func sandboxStatus(r *Sandbox, netns func(id string) string) *model.SandboxStatu
 		CreatedAt:      r.CreatedAt,
 		IPs:            r.IPs,
 		RuntimeHandler: r.Handler,
+		PID:            r.ReaperPID,
 	}
 	if r.Phase == SandboxReady {
 		st.State = model.SandboxReady
