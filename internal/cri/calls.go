@@ -71,6 +71,9 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 	code := status.Code(err)
 	c.metrics.observe(method, code, took)
 	level := level(code)
+	if code == codes.NotFound && strings.HasPrefix(method, containerdPrefix) {
+		level = slog.LevelDebug // monitors ask for whatever looks like a container: another runtime's too
+	}
 	if !c.log.Enabled(ctx, level) {
 		return
 	}
@@ -78,7 +81,19 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 	if err != nil {
 		attrs = append(attrs, slog.String("code", code.String()), slog.String("error", status.Convert(err).Message()))
 	}
-	c.log.LogAttrs(ctx, level, path.Base(method), attrs...)
+	c.log.LogAttrs(ctx, level, callName(method), attrs...)
+}
+
+// containerdPrefix is that of the methods of containerd's API.
+const containerdPrefix = "/containerd.services."
+
+// callName is what the log calls a call: its method's name, which says enough but for containerd's API, where each service
+// has a Get and a List.
+func callName(method string) string {
+	if strings.HasPrefix(method, containerdPrefix) {
+		return strings.TrimPrefix(method, "/")
+	}
+	return path.Base(method)
 }
 
 // level is how much an outcome concerns whoever reads the log.

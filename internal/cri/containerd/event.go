@@ -1,0 +1,122 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/containerd/api/events"
+	api "github.com/containerd/containerd/api/services/events/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/pkg/filters"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"berth/internal/model"
+)
+
+type eventService struct {
+	api.UnimplementedEventsServer
+	api *API
+}
+
+// event is a message of containerd/api/events, which knows its fields.
+type event interface {
+	proto.Message
+	filters.Adaptor
+}
+
+// Subscribe follows what happens to containers and sandboxes until the client has seen enough. One that is far behind
+// gets an error: it comes back and lists.
+func (s *eventService) Subscribe(req *api.SubscribeRequest, stream api.Events_SubscribeServer) error {
+	filter, err := filters.ParseAll(req.Filters...)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(stream.Context())
+	defer stop()
+	for e := range s.api.Runtime.Subscribe(ctx) {
+		for _, what := range s.translate(ctx, &e) {
+			if !filter.Match(what) {
+				continue
+			}
+			envelope, err := what.envelope(&e)
+			if err != nil {
+				return err
+			}
+			if err := stream.Send(envelope); err != nil {
+				return err
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("the client is too far behind with events, or berthd ends: %w", errdefs.ErrUnavailable)
+}
+
+// topical is an event and its topic.
+type topical struct {
+	topic string
+	event event
+}
+
+// Field has filters ask for topic, namespace and the event's own fields.
+func (t topical) Field(path []string) (string, bool) {
+	if len(path) > 1 && path[0] == "event" {
+		return t.event.Field(path[1:])
+	}
+	return fields{"topic": t.topic, "namespace": namespace}.Field(path)
+}
+
+func (t topical) envelope(e *model.ContainerEvent) (*types.Envelope, error) {
+	data, err := proto.Marshal(t.event)
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", t.topic, err)
+	}
+	return &types.Envelope{
+		Timestamp: timestamppb.New(e.At), Namespace: namespace, Topic: t.topic,
+		Event: &anypb.Any{TypeUrl: string(t.event.ProtoReflect().Descriptor().FullName()), Value: data},
+	}, nil
+}
+
+// translate is what containerd would say. A sandbox that is made runs at once.
+func (s *eventService) translate(ctx context.Context, e *model.ContainerEvent) []topical {
+	id, sandbox := e.ContainerID, e.ContainerID == e.SandboxID
+	var c *model.ContainerStatus
+	for _, of := range e.Containers {
+		if of.ID == id {
+			c = of
+		}
+	}
+	switch e.Type {
+	case model.EventCreated:
+		image := sandboxImage
+		if c != nil {
+			image = imageName(c, s.api.image(ctx, c.ImageID))
+		}
+		return []topical{{"/containers/create", &events.ContainerCreate{
+			ID: id, Image: image, Runtime: &events.ContainerCreate_Runtime{Name: runtimeName},
+		}}}
+	case model.EventStarted:
+		start := &events.TaskStart{ContainerID: id}
+		if c != nil {
+			start.Pid = uint32(c.PID)
+		}
+		return []topical{{"/tasks/start", start}}
+	case model.EventStopped:
+		exit := &events.TaskExit{ContainerID: id, ID: id, ExitedAt: timestamppb.New(e.At)}
+		if c != nil && !sandbox {
+			exit.ExitStatus, exit.ExitedAt, exit.Pid = uint32(c.ExitCode), timestamppb.New(c.FinishedAt), uint32(c.PID)
+		}
+		out := []topical{{"/tasks/exit", exit}}
+		if c != nil && c.Reason == model.ReasonOOMKilled {
+			out = append([]topical{{"/tasks/oom", &events.TaskOOM{ContainerID: id}}}, out...)
+		}
+		return out
+	case model.EventDeleted:
+		return []topical{{"/containers/delete", &events.ContainerDelete{ID: id}}}
+	}
+	return nil
+}
