@@ -65,7 +65,12 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	go func() { served <- cri.Serve(d.server, listener, cfg.Address, gid, log) }()
 	log.Info("berthd is ready", "version", version, "address", cfg.Address, "root", cfg.Root,
 		"cgroup_driver", d.pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+	second := serveSecond(ctx, d.server, cfg.Containerd, gid, log)
+	defer func() {
+		d.server.Stop()
+		<-second
+	}()
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // the kubelet starts now, and looks for the second socket once
 
 	select {
 	case err := <-served:

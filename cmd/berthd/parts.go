@@ -15,6 +15,7 @@ import (
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/cri/berthv1"
+	"berth/internal/cri/containerd"
 	criv1 "berth/internal/cri/v1"
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
@@ -255,6 +256,11 @@ func (d *parts) register(context.Context) (err error) {
 		own.Devices = d.devices
 	}
 	berthv1.Register(d.server, own)
+	monitors := containerd.New(containerd.Deps{
+		Runtime: d.pods, Images: d.images, Version: version, UUID: nodeUUID(d.cfg.Root), Log: d.log,
+	})
+	monitors.Register(d.server)
+	d.onClose(monitors.Close)
 	return nil
 }
 

@@ -20,6 +20,7 @@ type Config struct {
 	Root            string   `toml:"root"`
 	State           string   `toml:"state"`
 	Address         string   `toml:"address"`
+	Containerd      string   `toml:"containerd_address"`
 	SocketGroup     string   `toml:"socket_group"`
 	HostsDir        string   `toml:"hosts_dir"`
 	LogLevel        string   `toml:"log_level"`

@@ -50,6 +50,10 @@ func (c *Config) Validate() error {
 	}
 	v.absolute("state", c.State)
 	v.absolute("address", strings.TrimPrefix(c.Address, "unix://"))
+	v.optional("containerd_address", strings.TrimPrefix(c.Containerd, "unix://"))
+	if c.Containerd != "" && strings.TrimPrefix(c.Containerd, "unix://") == strings.TrimPrefix(c.Address, "unix://") {
+		v.fail("containerd_address", "%q is address, where the same is answered already", c.Containerd)
+	}
 	v.absolute("hosts_dir", c.HostsDir)
 	if c.KeeperBinary != NoKeeper {
 		v.optional("keeper_binary", c.KeeperBinary)
