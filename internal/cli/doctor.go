@@ -25,7 +25,9 @@ is 1 if pods cannot run.`,
 			if err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
-			findings := doctor.Examine(cmd.Context(), doctor.Config{Socket: socket, Root: root, CNIConfDir: cniConfDir})
+			findings := doctor.Examine(cmd.Context(), doctor.Config{
+				Socket: socket, Root: root, CNIConfDir: cniConfDir, ContainerdVersion: connection.ContainerdVersion,
+			})
 			failed := false
 			for _, f := range findings {
 				failed = failed || f.Level == doctor.Bad

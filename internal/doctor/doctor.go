@@ -30,6 +30,9 @@ type Config struct {
 	Socket     string // path
 	Root       string // the daemon's directory for data; it need not exist
 	CNIConfDir string
+	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
+	ContainerdVersion func(ctx context.Context, socket string) (string, error)
+	Proc              string // where processes are; empty: /proc
 }
 
 func good(detail string) Finding         { return Finding{Level: Good, Detail: detail} }
@@ -57,6 +60,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"files", checkFiles},
 		{"programs", checkPrograms},
 		{"socket", checkSocket},
+		{"container metrics", checkMetrics},
 	} {
 		finding := check.look(ctx, cfg)
 		finding.Subject = check.subject

@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// cadvisorSocket is where a kubelet's cAdvisor looks for containerd unless --containerd says another.
+const cadvisorSocket = "/run/containerd/containerd.sock"
+
+// checkMetrics says whether the cAdvisor of a kubelet on this machine knows the pods of Berth's containers. One that
+// has found no containerd when it started does not look again.
+func checkMetrics(ctx context.Context, cfg Config) Finding {
+	proc := cfg.Proc
+	if proc == "" {
+		proc = "/proc"
+	}
+	socket, runs := kubeletsContainerd(proc)
+	if !runs {
+		return good("no kubelet runs here, whose cAdvisor would look for containerd")
+	}
+	if cfg.ContainerdVersion == nil {
+		return good("a kubelet's cAdvisor looks for containerd at " + socket)
+	}
+	const (
+		effect = "its container metrics (/metrics/cadvisor, the summary API) have no names of Berth's pods, " +
+			"and no pod network"
+		restart = "Then restart the kubelet: it looks once."
+	)
+	advice := fmt.Sprintf("Set containerd_address = %q in the daemon's configuration and restart berthd,\n"+
+		"or start the kubelet with --containerd=%s.\n%s", socket, cfg.Socket, restart)
+	lacks := func(advice, format string, args ...any) Finding {
+		return poor("a kubelet's cAdvisor "+fmt.Sprintf(format, args...)+": "+effect, advice)
+	}
+	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
+		return lacks(advice, "looks for containerd at %s, where nothing is", socket)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	switch version, err := cfg.ContainerdVersion(ctx, socket); {
+	case err != nil:
+		return lacks(advice, "looks for containerd at %s, which does not answer (%v)", socket, err)
+	case !strings.Contains(version, "+berth."):
+		return lacks("Stop and disable containerd if nothing needs it, and set containerd_address,\n"+
+			"or start the kubelet with --containerd="+cfg.Socket+".\n"+restart,
+			"asks containerd %s at %s and not Berth", version, socket)
+	}
+	return good("Berth answers at " + socket + ", where a kubelet's cAdvisor looks for containerd")
+}
+
+// kubeletsContainerd is where the kubelet that runs on this machine looks for containerd.
+func kubeletsContainerd(proc string) (socket string, runs bool) {
+	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
+	for _, path := range commands {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		args := strings.Split(string(bytes.TrimRight(data, "\x00")), "\x00")
+		if filepath.Base(args[0]) != "kubelet" {
+			continue
+		}
+		socket = cadvisorSocket
+		for i, arg := range args[1:] {
+			flag, isFlag := strings.CutPrefix(arg, "--containerd")
+			if value, ok := strings.CutPrefix(flag, "="); ok && isFlag {
+				socket = value
+			} else if isFlag && flag == "" && i+2 < len(args) {
+				socket = args[i+2]
+			}
+		}
+		return socket, true
+	}
+	return "", false
+}
