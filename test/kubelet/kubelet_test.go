@@ -35,6 +35,8 @@ type options struct {
 	config map[string]any
 	// args are further flags, and env further variables of its environment.
 	args, env []string
+	// ask has cAdvisor ask the node's CRI socket for containerd's API.
+	ask bool
 }
 
 // kubelet is a kubelet on a node.
@@ -92,6 +94,9 @@ exec "$@"
 // startKubelet makes a kubelet for a node and waits until it answers.
 func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error) {
 	k := &kubelet{node: n, name: n.Name, dir: filepath.Join(n.Dir, "kubelet"), args: o.args, env: o.env}
+	if o.ask {
+		k.args = append(k.args, "--containerd="+n.Socket)
+	}
 	k.root, k.manifests = filepath.Join(k.dir, "root"), filepath.Join(k.dir, "manifests")
 	k.plugins = filepath.Join(k.dir, "plug")
 	for _, dir := range []string{k.root, k.manifests, k.plugins, filepath.Join(k.dir, "certs")} {

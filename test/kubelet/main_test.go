@@ -118,7 +118,13 @@ func shared(t *testing.T) *kubelet {
 // own is a node and a kubelet for one test. Both end with it, which fails if a trace of either is left.
 func own(t *testing.T, no node.Options, o options) *kubelet {
 	t.Helper()
-	n, err := node.Start(nodetest.Context(t), no)
+	return ownOf(t, node.Start, no, o)
+}
+
+// ownOf is own for a node that start makes.
+func ownOf(t *testing.T, start func(context.Context, node.Options) (*node.Node, error), no node.Options, o options) *kubelet {
+	t.Helper()
+	n, err := start(nodetest.Context(t), no)
 	if err != nil {
 		t.Fatalf("start a node: %v", err)
 	}

@@ -3,8 +3,12 @@ package kubelet
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,7 +91,7 @@ func busy(k *kubelet) *v1.Pod {
 }
 
 // wantSummary waits until stats/summary has a busy pod's figures.
-func wantSummary(t *testing.T, p *pod, fromCRI bool) {
+func wantSummary(t *testing.T, p *pod, whole bool) {
 	t.Helper()
 	eventually(t, 60*time.Second, "stats/summary has the pod's figures", func() error {
 		body, err := p.k.get(t.Context(), "/stats/summary")
@@ -100,14 +104,14 @@ func wantSummary(t *testing.T, p *pod, fromCRI bool) {
 		}
 		for _, stats := range all.Pods {
 			if stats.PodRef.UID == string(p.spec.UID) {
-				return stats.check(fromCRI)
+				return stats.check(whole)
 			}
 		}
 		return fmt.Errorf("it has no such pod among %d", len(all.Pods))
 	})
 }
 
-func (s *podStats) check(fromCRI bool) error {
+func (s *podStats) check(whole bool) error {
 	if s.CPU == nil || s.Memory == nil || s.EphemeralStorage == nil {
 		return fmt.Errorf("CPU, memory or storage of the pod is missing: %+v", s)
 	}
@@ -116,7 +120,7 @@ func (s *podStats) check(fromCRI bool) error {
 		above("memory of the pod", s.Memory.WorkingSetBytes, 8<<20),
 		above("storage of the pod", s.EphemeralStorage.UsedBytes, 5<<20),
 	}
-	if fromCRI {
+	if whole {
 		// cAdvisor does not know the network of a runtime that it does not know.
 		if s.Network == nil || s.ProcessStats == nil {
 			return fmt.Errorf("network or processes of the pod are missing: %+v", s)
@@ -202,11 +206,98 @@ var (
 	podSeries       = []string{"pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes"}
 )
 
+// atContainerd is a node that answers where a kubelet is told to look for containerd, and that kubelet.
+func atContainerd(t *testing.T, o options) *kubelet {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "c") // short: a socket's path has 107 characters at the most
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "containerd.sock")
+	o.args = append(o.args, "--containerd="+socket)
+	return own(t, node.Options{Config: fmt.Sprintf("containerd_address = %q\n", socket)}, o)
+}
+
+// networkSeries are those of a pod's network.
+var networkSeries = []string{"container_network_receive_bytes_total", "container_network_transmit_bytes_total"}
+
+// wantPodSeries waits until cAdvisor's series say which pod and container they are of.
+func wantPodSeries(t *testing.T, p *pod) {
+	t.Helper()
+	ofPod := []string{`pod="` + p.name + `"`, `namespace="default"`}
+	wantSeries(t, p.k, "/metrics/cadvisor", append(slices.Clip(containerSeries),
+		"container_processes", "container_oom_events_total", "container_spec_memory_limit_bytes",
+	), append(slices.Clip(ofPod), `container="main"`, `image="`+node.Busybox+`"`)...)
+	wantSeries(t, p.k, "/metrics/cadvisor", networkSeries, append(slices.Clip(ofPod), `interface="eth0"`)...)
+}
+
 // TestStatsFromCAdvisor is the kubelet's default: containers' figures from the runtime, pods' from the cgroups. cAdvisor
-// does not know the runtime, so its series name cgroups and not pods.
+// takes Berth for containerd, so that its series and the summary have what a node of containerd has.
 func TestStatsFromCAdvisor(t *testing.T) {
 	t.Parallel()
-	k := own(t, node.Options{}, options{})
+	k := atContainerd(t, options{})
+	p := k.run(t, busy(k))
+	p.running()
+	wantPodSeries(t, p)
+	wantSummary(t, p, true)
+	wantSeries(t, k, "/metrics/resource", containerSeries, `container="main"`, `pod="`+p.name+`"`)
+	wantSeries(t, k, "/metrics/resource", podSeries, `pod="`+p.name+`"`)
+}
+
+// TestAPodsNetworkIsCountedOnAfterARestart of the container whose process cAdvisor reads it from.
+func TestAPodsNetworkIsCountedOnAfterARestart(t *testing.T) {
+	t.Parallel()
+	k := own(t, node.Options{}, options{ask: true})
+	p := k.run(t, busy(k))
+	p.running()
+	wantPodSeries(t, p)
+	// Both end, the older one first: whichever stands for the pod is another one then.
+	for _, name := range []string{"main", "idle"} {
+		if err := syscall.Kill(p.pid(name), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.until(60*time.Second, "both run again", func(now *v1.Pod) error {
+		for _, name := range []string{"main", "idle"} {
+			if s := status(now, name); s.RestartCount == 0 || s.State.Running == nil {
+				return fmt.Errorf("%s: %+v", name, s)
+			}
+		}
+		return nil
+	})
+	sent := func() (float64, error) {
+		metrics, err := k.get(t.Context(), "/metrics/cadvisor")
+		if err != nil {
+			return 0, err
+		}
+		lines := series(metrics, "container_network_transmit_bytes_total", `pod="`+p.name+`"`, `interface="eth0"`)
+		if len(lines) != 1 {
+			return 0, fmt.Errorf("series %q", lines)
+		}
+		return strconv.ParseFloat(strings.Fields(lines[0][strings.LastIndex(lines[0], "}")+1:])[0], 64)
+	}
+	var before float64
+	// What cAdvisor has of the dead process it tells for two minutes, and no longer: figures that grow are of another one.
+	eventually(t, 60*time.Second, "the pod's bytes grow", func() error {
+		now, err := sent()
+		if err != nil {
+			return err
+		}
+		if before == 0 {
+			before = now
+		}
+		if now <= before {
+			return fmt.Errorf("%v bytes after %v", now, before)
+		}
+		return nil
+	})
+}
+
+// TestStatsOfAKubeletThatFindsNoContainerd is what is left without containerd_address: series name cgroups and not pods.
+func TestStatsOfAKubeletThatFindsNoContainerd(t *testing.T) {
+	t.Parallel()
+	k := own(t, node.Options{}, options{args: []string{"--containerd=/nonexistent/containerd.sock"}})
 	p := k.run(t, busy(k))
 	p.running()
 	wantSummary(t, p, false)
@@ -219,7 +310,7 @@ func TestStatsFromCAdvisor(t *testing.T) {
 // from the runtime.
 func TestStatsFromTheRuntime(t *testing.T) {
 	t.Parallel()
-	k := own(t, node.Options{}, options{gates: map[string]bool{"PodAndContainerStatsFromCRI": true}})
+	k := atContainerd(t, options{gates: map[string]bool{"PodAndContainerStatsFromCRI": true}})
 	p := k.run(t, busy(k))
 	p.running()
 	wantSummary(t, p, true)

@@ -1,0 +1,337 @@
+package life
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/api/events"
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	eventsapi "github.com/containerd/containerd/api/services/events/v1"
+	snapshots "github.com/containerd/containerd/api/services/snapshots/v1"
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	versions "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/grpc/codes"
+	healthapi "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cri/containerd"
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// kubernetes is a context of calls of containerd's API, in the CRI's namespace.
+func kubernetes(t *testing.T) context.Context {
+	return namespaces.WithNamespace(nodetest.Context(t), "k8s.io")
+}
+
+// ofPod has a pod's labels as kubelets give them, and its cgroup.
+func ofPod(n *node.Node, name string) nodetest.PodEdit {
+	return func(c *cri.PodSandboxConfig) {
+		c.Labels = map[string]string{"io.kubernetes.pod.name": name, "io.kubernetes.pod.namespace": "default"}
+		c.Linux.CgroupParent = n.PodCgroup(name)
+		// As kubelets have it: no process of the pod's own.
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}
+	}
+}
+
+// TestContainerdsAPITellsOfPodsAndContainers through the CRI's socket.
+func TestContainerdsAPITellsOfPodsAndContainers(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it answers for containerd")
+	ctx := kubernetes(t)
+	p := nodetest.RunPod(t, n, ofPod(n, "told"))
+	c := p.Run(func(c *cri.ContainerConfig) { c.Labels = map[string]string{"io.kubernetes.container.name": "main"} })
+
+	got, err := containers.NewContainersClient(n.Conn).Get(ctx, &containers.GetContainerRequest{ID: c.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(got.Container.Spec.Value, &spec); err != nil {
+		t.Fatal(err)
+	}
+	labels := got.Container.Labels
+	if labels["io.cri-containerd.kind"] != "container" || labels["io.kubernetes.container.name"] != "main" {
+		t.Errorf("labels %v", labels)
+	}
+	if spec.Process == nil || !slices.Equal(spec.Process.Args, []string{"sleep", "3600"}) ||
+		spec.Linux.CgroupsPath == "" || spec.Annotations["io.kubernetes.cri.sandbox-id"] != p.ID || got.Container.Image != node.Busybox {
+		t.Errorf("specification %+v of image %s", spec, got.Container.Image)
+	}
+	client := tasks.NewTasksClient(n.Conn)
+	process, err := client.Get(ctx, &tasks.GetRequest{ContainerID: c.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := int(process.Process.Pid); pid != hostPID(t, c) || process.Process.Status != task.Status_RUNNING {
+		t.Errorf("task %+v, and the process is %v", process.Process, hostPID(t, c))
+	}
+	pids, err := client.ListPids(ctx, &tasks.ListPidsRequest{ContainerID: c.ID})
+	if err != nil || len(pids.Processes) != 1 || pids.Processes[0].Pid != process.Process.Pid {
+		t.Errorf("processes %v, %v", pids, err)
+	}
+	sandbox, err := client.Get(ctx, &tasks.GetRequest{ContainerID: p.ID})
+	if err != nil || sandbox.Process.Pid != process.Process.Pid || sandbox.Process.Status != task.Status_RUNNING {
+		t.Errorf("the sandbox's task: %v, %v", sandbox, err)
+	}
+	shared := nodetest.RunPod(t, n) // its containers share their PID namespace, for which it has an init process
+	shared.Run()
+	sandbox, err = client.Get(ctx, &tasks.GetRequest{ContainerID: shared.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err = client.ListPids(ctx, &tasks.ListPidsRequest{ContainerID: shared.ID})
+	if err != nil || len(pids.Processes) != 1 || pids.Processes[0].Pid != sandbox.Process.Pid || sandbox.Process.Pid == 0 {
+		t.Errorf("the init process of a pod: %v, %v, task %v", pids, err, sandbox)
+	}
+	c.Stop(0)
+	process, err = client.Get(ctx, &tasks.GetRequest{ContainerID: c.ID})
+	if err != nil || process.Process.Status != task.Status_STOPPED || process.Process.ExitStatus != 137 ||
+		process.Process.Pid != 0 {
+		t.Errorf("the task of a killed container: %v, %v", process, err)
+	}
+	health, err := healthapi.NewHealthClient(n.Conn).Check(ctx, &healthapi.HealthCheckRequest{})
+	if err != nil || health.Status != healthapi.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v, %v", health, err)
+	}
+}
+
+// TestContainerdsAPIChangesNothing: what would is refused, with a reason, also in services that are not answered at
+// all.
+func TestContainerdsAPIChangesNothing(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it answers for containerd")
+	ctx := kubernetes(t)
+	c := nodetest.RunPod(t, n).Run()
+	_, kill := tasks.NewTasksClient(n.Conn).Kill(ctx, &tasks.KillRequest{ContainerID: c.ID, Signal: 9})
+	_, remove := containers.NewContainersClient(n.Conn).Delete(ctx, &containers.DeleteContainerRequest{ID: c.ID})
+	_, mounts := snapshots.NewSnapshotsClient(n.Conn).Mounts(ctx, &snapshots.MountsRequest{Key: c.ID})
+	for call, err := range map[string]error{
+		"containerd.services.tasks.v1.Tasks/Kill": kill, "containerd.services.containers.v1.Containers/Delete": remove,
+		"containerd.services.snapshots.v1.Snapshots/Mounts": mounts,
+	} {
+		nodetest.WantCode(t, err, codes.Unimplemented)
+		if err != nil && (!strings.Contains(err.Error(), call) || !strings.Contains(err.Error(), "Berth")) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("the container is %v", s.State)
+	}
+}
+
+// TestContainerdsEventsAreTold in the order in which things happen.
+func TestContainerdsEventsAreTold(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it answers for containerd")
+	ctx, stop := context.WithCancel(kubernetes(t))
+	defer stop()
+	req := &eventsapi.SubscribeRequest{Filters: []string{"topic~=/tasks/"}}
+	stream, err := eventsapi.NewEventsClient(n.Conn).Subscribe(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // until it is subscribed
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("exit 3"))
+	for _, want := range []struct {
+		topic string
+		event proto.Message
+	}{{"/tasks/start", &events.TaskStart{}}, {"/tasks/exit", &events.TaskExit{}}} {
+		for {
+			e, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(e.Event.Value), c.ID) {
+				continue
+			}
+			if e.Topic != want.topic || e.Namespace != "k8s.io" {
+				t.Fatalf("event %s in %s, not %s", e.Topic, e.Namespace, want.topic)
+			}
+			if err := proto.Unmarshal(e.Event.Value, want.event); err != nil {
+				t.Fatal(err)
+			}
+			if exit, ok := want.event.(*events.TaskExit); ok && exit.ExitStatus != 3 {
+				t.Errorf("%+v", exit)
+			}
+			break
+		}
+	}
+}
+
+// TestAPodsCgroupIsForMonitors: from the first question of a monitor on there is an empty cgroup with the pod's ID,
+// while a container of the pod runs. It is another one when another container stands for the pod, and goes with the
+// pod.
+func TestAPodsCgroupIsForMonitors(t *testing.T) {
+	n := nodetest.Start(t, node.Options{})
+	nodetest.BerthOnly(t, "a pod of containerd has a process")
+	ctx := kubernetes(t)
+	p := nodetest.RunPod(t, n, ofPod(n, "monitored"))
+	first := p.Run()
+	controllers, err := node.CgroupMounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(controllers[0], n.ContainerCgroup(n.PodCgroup("monitored"), p.ID))
+	inode := func() (uint64, error) {
+		var st syscall.Stat_t
+		err := syscall.Stat(dir, &st)
+		return st.Ino, err
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if _, err := inode(); err == nil {
+		t.Errorf("%s is there though nobody has asked", dir)
+	}
+	_, err = containers.NewContainersClient(n.Conn).Get(ctx, &containers.GetContainerRequest{ID: first.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before uint64
+	nodetest.Eventually(t, 20*time.Second, "the pod has its cgroup", func() (err error) {
+		before, err = inode()
+		return err
+	})
+	pid := func() uint32 {
+		got, err := tasks.NewTasksClient(n.Conn).Get(ctx, &tasks.GetRequest{ContainerID: p.ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Process.Pid
+	}
+	if got := pid(); int(got) != hostPID(t, first) {
+		t.Errorf("PID %d stands for the pod, not %d", got, hostPID(t, first))
+	}
+	second := p.Run()
+	time.Sleep(1500 * time.Millisecond)
+	if after, err := inode(); err != nil || after != before {
+		t.Errorf("a second container has changed it: %d, %d, %v", before, after, err)
+	}
+	first.Stop(0)
+	nodetest.Eventually(t, 20*time.Second, "the second container stands for the pod", func() error {
+		if after, err := inode(); err != nil || after == before {
+			return fmt.Errorf("inode %d, %v", after, err)
+		}
+		return nil
+	})
+	if got := pid(); int(got) != hostPID(t, second) {
+		t.Errorf("PID %d stands for the pod, not %d", got, hostPID(t, second))
+	}
+	second.Stop(0)
+	nodetest.Eventually(t, 20*time.Second, "nothing stands for a pod in which nothing runs", func() error {
+		if _, err := inode(); err == nil {
+			return fmt.Errorf("%s is there", dir)
+		}
+		return nil
+	})
+	p.Run()
+	nodetest.Eventually(t, 20*time.Second, "the third one stands for it", func() error {
+		_, err := inode()
+		return err
+	})
+	// One that a killed berthd has made goes, too.
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	p.Stop()
+	if _, err := inode(); err == nil {
+		t.Errorf("%s is there after the pod has stopped", dir)
+	}
+}
+
+// TestContainerdAddressIsServed at its path, which comes later where somebody else answers there.
+func TestContainerdAddressIsServed(t *testing.T) {
+	dir, err := os.MkdirTemp("", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "sub", "containerd.sock")
+	if err := os.Mkdir(filepath.Dir(socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("containerd_address = %q\n", socket)})
+	nodetest.BerthOnly(t, "it answers for containerd")
+	if log := n.LogTail(); !strings.Contains(log, "containerd_address cannot be served") {
+		t.Errorf("the log says nothing of a socket that another answers on: %s", log)
+	}
+	other.Close()
+	if err := os.RemoveAll(filepath.Dir(socket)); err != nil { // its directory is made, too
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 20*time.Second, "the socket is there", func() error { _, err := os.Stat(socket); return err })
+	info, err := os.Stat(socket)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("%v, %v", info, err)
+	}
+	v, err := versions.NewVersionClient(n.Conn).Version(kubernetes(t), &emptypb.Empty{})
+	if err != nil || !strings.Contains(v.Version, "berth") || !strings.HasPrefix(v.Version, containerd.Version("")) {
+		t.Errorf("version %v, %v", v, err)
+	}
+	p := nodetest.RunPod(t, n, ofPod(n, "ctr"))
+	c := p.Run()
+	ctr, err := exec.LookPath("ctr")
+	if err != nil {
+		t.Skip("no ctr (Debian: containerd)")
+	}
+	run := func(command string) (string, error) {
+		args := append([]string{"-a", socket}, strings.Fields(command)...)
+		out, err := exec.CommandContext(t.Context(), ctr, args...).CombinedOutput()
+		return string(out), err
+	}
+	for _, tc := range []struct {
+		command string
+		want    []string
+	}{
+		{"version", []string{"berth"}},
+		{"namespaces list", []string{"k8s.io"}},
+		{"-n k8s.io containers list", []string{c.ID, p.ID, node.Busybox, "registry.k8s.io/pause"}},
+		{"-n k8s.io containers info " + c.ID, []string{`"args"`, "cgroupsPath"}},
+		{"-n k8s.io tasks list", []string{c.ID, strconv.Itoa(hostPID(t, c)), "RUNNING"}},
+		{"-n k8s.io tasks ps " + c.ID, []string{strconv.Itoa(hostPID(t, c))}},
+		{"-n k8s.io images list", []string{node.Busybox, "sha256:", "linux/amd64"}},
+		{"-n k8s.io content list", []string{"sha256:"}},
+		{"plugins list", []string{"io.containerd.grpc.v1", "containers"}},
+		{"-n default containers list", nil},
+	} {
+		out, err := run(tc.command)
+		if err != nil {
+			t.Errorf("ctr %s: %v: %s", tc.command, err, out)
+		}
+		for _, text := range tc.want {
+			if !strings.Contains(out, text) {
+				t.Errorf("ctr %s has no %s:\n%s", tc.command, text, out)
+			}
+		}
+	}
+	for _, command := range []string{
+		"-n k8s.io tasks kill " + c.ID, "-n k8s.io containers label " + c.ID + " a=b", "namespaces create x",
+	} {
+		out, err := run(command)
+		if err == nil || !strings.Contains(out, "Berth is not containerd") {
+			t.Errorf("ctr %s: %v: %s", command, err, out)
+		}
+	}
+}
