@@ -42,10 +42,10 @@ demo: build ## run the main job before your eyes (root)
 	$(GOBUILD) -o bin/demo ./test/demo
 	bin/demo -bin bin -web bin/demo-web -manifest test/demo/hello.yaml
 
-# What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper with libseccomp before the
-# first of them begins and need root all; those of its log pump, which write so much that they take minutes with the race detector; and those
-# of streams, where the detector finds that a request may come while the server is closed.
-UNIT_WITHOUT  = berth/internal/stream berth/internal/keeper berth/internal/keeper/client berth/internal/keeper/daemon berth/internal/keeper/logpump
+# What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper with libseccomp before
+# the first of them begins and need root all, and those of its log pump and of streams, which move so much that each takes a minute with
+# the race detector. `make test-race` runs them.
+UNIT_WITHOUT  = $(addprefix berth/internal/,stream keeper keeper/client keeper/daemon keeper/logpump)
 UNIT_PACKAGES ?= $(filter-out $(UNIT_WITHOUT),$(shell $(GO) list ./cmd/... ./internal/... 2>/dev/null))
 UNIT_FLAGS    ?=
 
@@ -71,14 +71,37 @@ announce:
 	@echo "it was before, and make lint. On two cores at rest it takes about half an hour. Without root: make unit. One test: CONTRIBUTING.md."
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
+ci: ## what a change has to pass (root): test, test-race-life, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
 	$(MAKE) test
+	$(MAKE) test-race-life
 	$(MAKE) fuzz
 	$(MAKE) fuzz-go
 	$(MAKE) conformance
 	$(MAKE) test-libcontainer
 	$(MAKE) vm-smoke
 	$(MAKE) vm-selinux
+
+# Which tests of test/life run on nodes whose programs look for data races.
+RACE_LIFE     ?= Exec|Attach|PortForward|Events|Stats|Restart|Pull|Pause
+# The same for the packages' own tests, as root.
+RACE_PACKAGES ?= ./internal/pod/... ./internal/image/... ./internal/network/... ./internal/keeper/... ./internal/stream
+RACE_BUILD     = CGO_ENABLED=1 $(GO) build -race -buildvcs=false
+
+.PHONY: test-race
+test-race: test-race-life ## tests that need root with the race detector, and pods on nodes that are built with it (root)
+	BERTH_CRIU=$$(packaging/criu.sh) $(GO) test -race -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PACKAGES)
+
+# The daemon is linked statically, since it starts itself in places that hold nothing else. A program goes on after a race, and writes
+# what it found to a file; the nodes' tests do not see it. So the files are looked for afterwards, whatever the tests say.
+.PHONY: test-race-life
+test-race-life: test-deps build
+	rm -rf bin/race && mkdir -p bin/race
+	cp bin/berth bin/berth-unpack bin/race/
+	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo -ldflags '-linkmode=external -extldflags -static' -o bin/race/ ./cmd/berthd
+	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo,embedprogram -o bin/race/ ./cmd/berth-keeper
+	GORACE=log_path=$(CURDIR)/bin/race/report BERTH_BIN=$(CURDIR)/bin/race $(GO) test -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
+		-run '$(RACE_LIFE)' ./test/life; failed=$$?; \
+		if ls bin/race/report.* 2>/dev/null; then cat bin/race/report.*; echo "berthd or berth-keeper has a data race"; exit 1; fi; exit $$failed
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
