@@ -222,3 +222,17 @@ func TestCallsAreMeasuredAndLoggedByOutcome(t *testing.T) {
 		t.Errorf("log: %s", log)
 	}
 }
+
+// TestMonitorsThatAskForOthersContainersFillNoLog, and calls of containerd's API are logged with their service.
+func TestMonitorsThatAskForOthersContainersFillNoLog(t *testing.T) {
+	var out bytes.Buffer
+	c := &calls{log: slog.New(slog.NewTextHandler(&out, nil))}
+	info := &grpc.UnaryServerInfo{FullMethod: "/containerd.services.tasks.v1.Tasks/Get"}
+	for _, err := range []error{errdefs.ErrNotFound, errdefs.ErrNotImplemented} {
+		_, _ = c.unary(t.Context(), nil, info, func(context.Context, any) (any, error) { return nil, err })
+	}
+	log := out.String()
+	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "msg=containerd.services.tasks.v1.Tasks/Get") {
+		t.Errorf("log: %s", log)
+	}
+}
