@@ -44,7 +44,7 @@ demo: build ## run the main job before your eyes (root)
 
 # What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper with libseccomp before
 # the first of them begins and need root all, and those of its log pump and of streams, which move so much that each takes a minute with
-# the race detector. `make test-race` runs them.
+# the race detector.
 UNIT_WITHOUT  = $(addprefix berth/internal/,stream keeper keeper/client keeper/daemon keeper/logpump)
 UNIT_PACKAGES ?= $(filter-out $(UNIT_WITHOUT),$(shell $(GO) list ./cmd/... ./internal/... 2>/dev/null))
 UNIT_FLAGS    ?=
@@ -83,12 +83,12 @@ ci: ## what a change has to pass (root): test, test-race-life, fuzz, fuzz-go, co
 
 # Which tests of test/life run on nodes whose programs look for data races.
 RACE_LIFE     ?= Exec|Attach|PortForward|Events|Stats|Restart|Pull|Pause
-# The same for the packages' own tests, as root.
-RACE_PACKAGES ?= ./internal/pod/... ./internal/image/... ./internal/network/... ./internal/keeper/... ./internal/stream
+# Whose own tests run with the race detector as root.
+RACE_PACKAGES ?= ./internal/pod/... ./internal/stream
 RACE_BUILD     = CGO_ENABLED=1 $(GO) build -race -buildvcs=false
 
 .PHONY: test-race
-test-race: test-race-life ## tests that need root with the race detector, and pods on nodes that are built with it (root)
+test-race: test-race-life ## RACE_PACKAGES with the race detector, and pods on nodes that are built with it (root)
 	BERTH_CRIU=$$(packaging/criu.sh) $(GO) test -race -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PACKAGES)
 
 # The daemon is linked statically, since it starts itself in places that hold nothing else. A program goes on after a race, and writes
