@@ -71,9 +71,8 @@ announce:
 	@echo "it was before, and make lint. On two cores at rest it takes about half an hour. Without root: make unit. One test: CONTRIBUTING.md."
 
 .PHONY: ci
-ci: ## what a change has to pass (root): test, test-race-life, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
+ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
 	$(MAKE) test
-	$(MAKE) test-race-life
 	$(MAKE) fuzz
 	$(MAKE) fuzz-go
 	$(MAKE) conformance

@@ -211,7 +211,8 @@ verbose status, under ` + "`ignored`" + `.
 | berth.dev/disk-quota, berth.dev/quota-id | ` + "`/=10g,/data=2g`" + `, or one size for the root file system and all volumes together; ` + "`-1`" + ` |
 
 Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life), [TestEveryAnnotationIsRead](../internal/annotation).
-A pod that one API makes is there in the others: [TestAPodLivesThroughV1alpha2](../test/life), [TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
+A pod that one API makes is there in the others: [TestAPodLivesThroughV1alpha2](../test/life),
+[TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
 
 ### Calls
 
