@@ -390,6 +390,36 @@ func TestImageMountsAreReadOnlyAndStayInTheImage(t *testing.T) {
 	}
 }
 
+// TestImageMountsAreMappedOnceOnly: an image is mounted on the host with the mapping of its pod, which a kubelet copies to every mount.
+func TestImageMountsAreMappedOnceOnly(t *testing.T) {
+	ids := func(host uint32) []model.IDMapping { return []model.IDMapping{{HostID: host, Length: 65536}} }
+	try := func(asked []model.IDMapping, user *model.UserNamespace) (specs.Mount, error) {
+		in := input(t)
+		in.Sandbox.Security.Namespaces.User, in.Container.Security.Namespaces.User = user, user
+		in.Namespaces.User = "/proc/self/ns/user"
+		in.ImageMounts = map[string]string{"/img": t.TempDir()}
+		in.Container.Mounts = []model.Mount{{
+			ContainerPath: "/img", Image: &model.ImageSpec{Image: "i"}, UIDMappings: asked, GIDMappings: asked,
+		}}
+		out, err := Build(t.Context(), in)
+		if err != nil {
+			return specs.Mount{}, err
+		}
+		return out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/img" })], nil
+	}
+	user := &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids(200000), GIDs: ids(200000)}
+	m, err := try(ids(200000), user)
+	must(t, err)
+	if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 || slices.Contains(m.Options, "idmap") {
+		t.Errorf("the image is mapped again: %+v", m)
+	}
+	for name, u := range map[string]*model.UserNamespace{"another mapping": user, "a pod without user namespace": nil} {
+		if _, err := try(ids(300000), u); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestCapabilitiesAreTheDefaultsChanged(t *testing.T) {
 	h := host(t)
 	for _, c := range []struct {

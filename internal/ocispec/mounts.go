@@ -168,7 +168,15 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 	default:
 		out.Options = append(out.Options, "rw")
 	}
-	if len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0 {
+	isMapped := len(m.UIDMappings) > 0 || len(m.GIDMappings) > 0
+	if m.Image != nil && isMapped {
+		// The image is mounted on the host with its pod's mapping, and the kernel maps no mount twice.
+		if err := b.checkImageMappings(m); err != nil {
+			return out, err
+		}
+		isMapped = false
+	}
+	if isMapped {
 		if !b.host.IDMappedMounts {
 			return out, unable("ID-mapped mounts need Linux 5.12")
 		}
@@ -229,6 +237,16 @@ func (b *builder) imageSource(m *model.Mount) (string, error) {
 		return "", invalid("image %s has no %q", m.Image.Image, m.ImageSubPath)
 	}
 	return source, nil
+}
+
+// checkImageMappings refuses mappings of an image's mount that are not those of the pod's user namespace, by which images are mounted. A
+// kubelet copies the pod's to every mount.
+func (b *builder) checkImageMappings(m *model.Mount) error {
+	user := b.userNamespace()
+	if user == nil || !slices.Equal(m.UIDMappings, user.UIDs) || !slices.Equal(m.GIDMappings, user.GIDs) {
+		return invalid("image %s: UID and GID mappings differ from those of the pod's user namespace", m.Image.Image)
+	}
+	return nil
 }
 
 // propagation is the mount option, and sets the propagation of the container's root that goes with it. Mounts can only

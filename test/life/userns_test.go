@@ -133,3 +133,22 @@ func TestAnImageIsAVolume(t *testing.T) {
 	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "registry.test/no/such:1"}}))
 	nodetest.WantCode(t, err, codes.NotFound)
 }
+
+// TestAnImageIsAVolumeInAUserNamespace: a kubelet copies the mappings of a pod to each of its mounts, those of images too. It was seen to
+// fail with "invalid argument", when the mappings were applied to the image's mount, which has them already.
+func TestAnImageIsAVolumeInAUserNamespace(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs a runtime and a kernel with ID-mapped mounts")
+	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{UsernsOptions: userNamespace(200000, 65536)}))
+	image, ids := p.ContainerConfig().Image, userNamespace(200000, 65536).Uids
+	c := p.Run(nodetest.Mounts(
+		&cri.Mount{ContainerPath: "/image", Image: image, Readonly: true, UidMappings: ids, GidMappings: ids},
+		&cri.Mount{ContainerPath: "/etc-of-image", Image: image, ImageSubPath: "etc", Readonly: true, UidMappings: ids, GidMappings: ids},
+	))
+	if got := c.Sh("stat -c %u:%g /image/bin/busybox /etc-of-image/passwd"); got != "0:0\n0:0" {
+		t.Errorf("owners in the image: %q", got)
+	}
+	other := []*cri.IDMapping{{ContainerId: 0, HostId: 300000, Length: 65536}}
+	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, UidMappings: other, GidMappings: other}))
+	nodetest.WantCode(t, err, codes.InvalidArgument)
+}
