@@ -14,6 +14,14 @@ type Auth struct {
 	RegistryToken string // a bearer token
 }
 
+// ImageVolumeError is why an image cannot be a volume of a container. It adds nothing to the text and the code of what is wrong; an API
+// may tell it by it.
+type ImageVolumeError struct{ Err error }
+
+func (e *ImageVolumeError) Error() string { return e.Err.Error() }
+
+func (e *ImageVolumeError) Unwrap() error { return e.Err }
+
 // Image is an image that the node has. Its ID is the digest of its configuration.
 type Image struct {
 	ID          string   // sha256:…

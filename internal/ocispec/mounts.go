@@ -23,6 +23,9 @@ func (b *builder) mounts() error {
 	var asked []specs.Mount
 	for i := range b.config.Mounts {
 		m, err := b.mount(&b.config.Mounts[i])
+		if err != nil && b.config.Mounts[i].Image != nil {
+			err = &model.ImageVolumeError{Err: err}
+		}
 		if err != nil {
 			return fmt.Errorf("mount at %q: %w", b.config.Mounts[i].ContainerPath, err)
 		}

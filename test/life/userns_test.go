@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
 
 	"berth/test/node/nodetest"
 )
@@ -130,8 +132,26 @@ func TestAnImageIsAVolume(t *testing.T) {
 	}
 	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "../etc"}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
-	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "registry.test/no/such:1"}}))
-	nodetest.WantCode(t, err, codes.NotFound)
+	absent := &cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "registry.test/no/such:1"}, Readonly: true}
+	_, err = p.TryCreate(nodetest.Mounts(absent))
+	wantImageVolumeMountFailed(t, err)
+	if !nodetest.Containerd() { // which says Unknown
+		nodetest.WantCode(t, err, codes.NotFound)
+	}
+	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "nothing", Readonly: true}))
+	wantImageVolumeMountFailed(t, err)
+	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/x", HostPath: "/no/such/directory"}))
+	if got := status.Convert(err).Message(); err == nil || strings.Contains(got, crierrors.ErrImageVolumeMountFailed.Error()) {
+		t.Errorf("a mount of no image: %q", got)
+	}
+}
+
+// wantImageVolumeMountFailed checks that an error begins with the word by which a kubelet counts failures of image volumes.
+func wantImageVolumeMountFailed(t *testing.T, err error) {
+	t.Helper()
+	if got := status.Convert(err).Message(); !strings.HasPrefix(got, crierrors.ErrImageVolumeMountFailed.Error()+": ") {
+		t.Errorf("%q does not begin with %s", got, crierrors.ErrImageVolumeMountFailed)
+	}
 }
 
 // TestAnImageIsAVolumeInAUserNamespace: a kubelet copies the mappings of a pod to each of its mounts, those of images too. It was seen to

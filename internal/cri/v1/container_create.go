@@ -2,8 +2,13 @@ package v1
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
+	crierrors "k8s.io/cri-api/pkg/errors"
+
+	"berth/internal/model"
 )
 
 // CreateContainer takes the sandbox from its ID alone: sandbox_config is the one that RunPodSandbox had, repeated.
@@ -19,6 +24,10 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 		return nil, err
 	}
 	id, err := s.Runtime.CreateContainer(ctx, req.PodSandboxId, cfg)
+	if volume := (*model.ImageVolumeError)(nil); errors.As(err, &volume) {
+		// A kubelet counts failures of image volumes by this beginning.
+		err = fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -20,11 +20,11 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 		}
 		img, err := st.Images.Get(ctx, mount.Image.Image)
 		if err != nil {
-			return nil, (mountField(i) + ".image").Wrong(err)
+			return nil, imageVolumeError(i, err)
 		}
 		layers, err := st.Images.AddReference(img.ID, c.ID())
 		if err != nil {
-			return nil, (mountField(i) + ".image").Wrong(err)
+			return nil, imageVolumeError(i, err)
 		}
 		err = c.Update(record.Draft, func(r *record.Container) {
 			r.VolumeImages = append(slices.Clip(r.VolumeImages), img.ID)
@@ -36,7 +36,7 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 		o.Readonly = true
 		path, err := st.Rootfs.Mount(ctx, o)
 		if err != nil {
-			return nil, (mountField(i) + ".image").Wrong(err)
+			return nil, imageVolumeError(i, err)
 		}
 		if at == nil {
 			at = map[string]string{}
@@ -44,6 +44,10 @@ func (st *Store) MountImages(ctx context.Context, c *record.ContainerEntry,
 		at[mount.ContainerPath] = path
 	}
 	return at, nil
+}
+
+func imageVolumeError(mount int, err error) error {
+	return &model.ImageVolumeError{Err: (mountField(mount) + ".image").Wrong(err)}
 }
 
 // UnmountImages unmounts what MountImages has mounted. It is idempotent.
