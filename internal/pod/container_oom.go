@@ -41,16 +41,10 @@ func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec
 				}
 			}
 		}
-	} else {
-		spec, err := c.LoadSpec()
-		if err != nil {
-			return err
-		}
-		next := *spec
-		next.Process = withOOMScore(spec.Process, score)
-		if err := c.SaveSpec(&next); err != nil {
-			return err
-		}
+	}
+	err := changeSpec(c, r.Phase, func(spec *specs.Spec) { spec.Process = withOOMScore(spec.Process, score) })
+	if err != nil {
+		return err
 	}
 	if r.Process == nil {
 		return nil

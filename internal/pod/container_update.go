@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/disk"
 	"berth/internal/model"
@@ -64,21 +65,37 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		if err := m.cfg.Keeper.Update(ctx, c.ID(), resources); err != nil {
 			return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
 		}
-	} else {
-		spec, err := c.LoadSpec()
-		if err != nil {
-			return err
-		}
-		next, linux := *spec, *spec.Linux
+	}
+	err = changeSpec(c, r.Phase, func(spec *specs.Spec) {
+		linux := *spec.Linux
+		limits := *resources
 		// An update says nothing of these.
-		resources.Devices, resources.Network = linux.Resources.Devices, linux.Resources.Network
-		linux.Resources = resources
-		next.Linux = &linux
-		if err := c.SaveSpec(&next); err != nil {
-			return err
-		}
+		limits.Devices, limits.Network = linux.Resources.Devices, linux.Resources.Network
+		linux.Resources = &limits
+		spec.Linux = &linux
+	})
+	if err != nil {
+		return err
 	}
 	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
+}
+
+// changeSpec writes what is in force to a container's specification: a start takes it from there, and verbose status and checkpoints
+// show it. change gets a copy, whose pointers it does not write through.
+func changeSpec(c *index.Container, phase record.ContainerPhase, change func(*specs.Spec)) error {
+	spec, err := c.LoadSpec()
+	if err != nil {
+		return err
+	}
+	next := *spec
+	change(&next)
+	if err := c.SaveSpec(&next); err != nil {
+		return err
+	}
+	if phase == record.ContainerRunning {
+		c.DropSpec()
+	}
+	return nil
 }
 
 // updateUlimits changes the limits of a created container's processes. Those of a running container are each process's
@@ -102,10 +119,9 @@ func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase,
 		err := fmt.Errorf("they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}
-	next, process := *spec, *spec.Process
+	process := *spec.Process
 	process.Rlimits = limits
-	next.Process = &process
-	if err := c.SaveSpec(&next); err != nil {
+	if err := changeSpec(c, phase, func(spec *specs.Spec) { spec.Process = &process }); err != nil {
 		return err
 	}
 	return c.Update(record.Save, func(r *record.Container) { r.Process = &process })

@@ -2,12 +2,14 @@ package life
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -55,6 +57,37 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	check("cpuset/cpuset.cpus", "cpuset.cpus", "0", "0") // what is not named stays
 	if got := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes(); got != 128<<20 && !nodetest.Containerd() {
 		t.Errorf("status after the update says %d", got)
+	}
+}
+
+// TestVerboseStatusShowsTheSpecificationThatIsInForce: after an update of a running container too, and what the update does not name stays.
+func TestVerboseStatusShowsTheSpecificationThatIsInForce(t *testing.T) {
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{CpuShares: 512, MemoryLimitInBytes: 64 << 20, OomScoreAdj: 500}
+	})
+	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, OomScoreAdj: 600},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := n.Runtime.ContainerStatus(nodetest.Context(t), &cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		RuntimeSpec specs.Spec `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(status.Info["info"]), &info); err != nil {
+		t.Fatal(err)
+	}
+	linux, process := info.RuntimeSpec.Linux.Resources, info.RuntimeSpec.Process
+	if *linux.Memory.Limit != 128<<20 || *linux.CPU.Shares != 512 || len(linux.Devices) == 0 {
+		t.Errorf("the specification has memory %d, shares %d and %d device rules", *linux.Memory.Limit, *linux.CPU.Shares, len(linux.Devices))
+	}
+	if *process.OOMScoreAdj != 600 && !nodetest.Containerd() { // containerd changes no score
+		t.Errorf("the specification has oom_score_adj %d", *process.OOMScoreAdj)
 	}
 }
 
