@@ -177,6 +177,7 @@ func (cr *creation) register(context.Context) error {
 	r.ID, r.SandboxID, r.Phase = cr.id, cr.sandbox.ID(), record.ContainerCreating
 	r.Config, r.Resources = cr.cfg, cr.cfg.Resources
 	r.ImageID, r.ImageRef, r.Volumes = cr.img.ID, imageRef(cr.img), storage.DeclaredVolumes(cr.img)
+	r.ImageTag = imageTag(cr.cfg.Image.Image, cr.img)
 	r.Cgroup = m.cgroups.Dir(cr.pod.CgroupParent, cr.id)
 	if cr.restoring != nil {
 		cr.restoring.Dir = m.checkpoints.RestoreDir(cr.id)
@@ -341,6 +342,16 @@ func imageRef(img *model.Image) string {
 		return img.RepoDigests[0]
 	}
 	return img.ID
+}
+
+// imageTag is the first tag of an image that a client names by its ID, or by the beginning of it, as kubelets do. It is empty where the
+// image has none, or is named otherwise.
+func imageTag(named string, img *model.Image) string {
+	id := strings.TrimPrefix(img.ID, "sha256:")
+	if len(img.RepoTags) == 0 || !strings.HasPrefix(id, strings.TrimPrefix(named, "sha256:")) {
+		return ""
+	}
+	return img.RepoTags[0]
 }
 
 // logPath is where a container's log goes: a path relative to the pod's log directory, and inside it. Empty: nowhere.

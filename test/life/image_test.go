@@ -163,3 +163,39 @@ func TestAnImageHasOneIDInEveryCall(t *testing.T) {
 		})
 	}
 }
+
+// TestAContainerByAnImagesIDHasItsTag: kubelets create containers by the ID of an image, and people know it by a name. Images that it
+// mounts are told by their IDs.
+func TestAContainerByAnImagesIDHasItsTag(t *testing.T) {
+	n := nodetest.Shared(t)
+	got, err := n.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}})
+	if err != nil || got.Image == nil || len(got.Image.RepoTags) == 0 {
+		t.Fatal(got, err)
+	}
+	id, tag := got.Image.Id, got.Image.RepoTags[0]
+	p := nodetest.RunPod(t, n)
+	for name, c := range map[string]struct {
+		spec *cri.ImageSpec
+		want string
+	}{
+		"its ID":                      {&cri.ImageSpec{Image: id}, tag},
+		"its ID without algorithm":    {&cri.ImageSpec{Image: strings.TrimPrefix(id, "sha256:")}, tag},
+		"a name":                      {&cri.ImageSpec{Image: node.Busybox}, node.Busybox},
+		"its ID and what a user said": {&cri.ImageSpec{Image: id, UserSpecifiedImage: "busybox"}, "busybox"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.want != tag {
+				nodetest.BerthOnly(t, "containerd tells the first tag in any case")
+			}
+			made := p.Create(func(cfg *cri.ContainerConfig) { cfg.Image = c.spec })
+			if got := made.Status().Image.Image; got != c.want {
+				t.Errorf("the image is %q in the status, want %q", got, c.want)
+			}
+		})
+	}
+	nodetest.BerthOnly(t, "containerd tells the image of a mount as it was sent")
+	made := p.Create(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: node.Busybox}, Readonly: true}))
+	if mounts := made.Status().Mounts; len(mounts) != 1 || mounts[0].Image.Image != id || mounts[0].Image.UserSpecifiedImage != node.Busybox {
+		t.Errorf("its mounts: %v, want the image %s that was asked for as %s", mounts, id, node.Busybox)
+	}
+}

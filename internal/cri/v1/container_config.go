@@ -2,6 +2,7 @@ package v1
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -157,6 +158,23 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 	c.Relative(p.Field("image_sub_path"), m.ImageSubPath)
 	if m.HostPath != "" {
 		c.Fail(p.Field("host_path"), "cannot be set together with image")
+	}
+	return out
+}
+
+// fromMounts are the mounts of a container. An image is named by its ID, by which a kubelet asks for its digest: another image may have the
+// name by now that the client gave, which stands beside it.
+func fromMounts(d Dialect, st *model.ContainerStatus, mounts []model.Mount) []*api.Mount {
+	var out []*api.Mount
+	ids := st.VolumeImages
+	for _, m := range mounts {
+		mount := fromMount(d, m)
+		if m.Image != nil && len(ids) > 0 {
+			spec := mount.Image
+			spec.UserSpecifiedImage, spec.Image = cmp.Or(spec.UserSpecifiedImage, spec.Image), ids[0]
+			ids = ids[1:]
+		}
+		out = append(out, mount)
 	}
 	return out
 }

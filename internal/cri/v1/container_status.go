@@ -56,13 +56,11 @@ func fromContainerStatus(d Dialect, st *model.ContainerStatus) *api.ContainerSta
 		ImageId:     st.ImageID,
 		StopSignal:  fromSignal(st.StopSignal),
 	}
-	// A kubelet asks for an image by its ID and shows people what stands here: the name that they gave.
-	if name := cfg.Image.UserSpecifiedImage; name != "" {
-		out.Image.Image = name
+	// A kubelet asks for an image by its ID and shows people what stands here.
+	if st.Config != nil {
+		out.Image.Image = st.ImageName()
 	}
-	for _, m := range cfg.Mounts {
-		out.Mounts = append(out.Mounts, fromMount(d, m))
-	}
+	out.Mounts = fromMounts(d, st, cfg.Mounts)
 	if st.Resources != nil {
 		out.Resources = &api.ContainerResources{Linux: fromResources(st.Resources)}
 	}

@@ -61,12 +61,9 @@ func toImageSpec(c *check, p path, in *api.ImageSpec) model.ImageSpec {
 	return model.ImageSpec{Image: in.GetImage()}
 }
 
-// fromImageSpec is an image as a person named it, where the client tells.
-func fromImageSpec(s model.ImageSpec) *api.ImageSpec {
-	if s.UserSpecifiedImage != "" {
-		return &api.ImageSpec{Image: proto.String(s.UserSpecifiedImage)}
-	}
-	return &api.ImageSpec{Image: proto.String(s.Image)}
+// containerImage is a container's image as a person named it, where the client tells.
+func containerImage(st *model.ContainerStatus) *api.ImageSpec {
+	return &api.ImageSpec{Image: proto.String(st.ImageName())}
 }
 
 // toEnv says nothing of a variable's value in an error.

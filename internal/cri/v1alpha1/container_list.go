@@ -26,7 +26,7 @@ func (s *runtimeService) ListContainers(ctx context.Context, req *api.ListContai
 		item := &api.Container{
 			Id:       proto.String(st.ID),
 			Name:     proto.String(st.Config.Named()),
-			Image:    fromImageSpec(st.Config.Image),
+			Image:    containerImage(st),
 			ImageRef: proto.String(st.ImageID),
 			State:    fromContainerState(st.State).Enum(),
 			Labels:   st.Config.Labels,

@@ -31,7 +31,7 @@ func fromContainerStatus(st *model.ContainerStatus) *api.ContainerStatus {
 		CreatedAt:   nanoseconds(st.CreatedAt),
 		StartedAt:   nanoseconds(st.StartedAt),
 		FinishedAt:  nanoseconds(st.FinishedAt),
-		Image:       fromImageSpec(st.Config.Image),
+		Image:       containerImage(st),
 		ImageRef:    proto.String(st.ImageID),
 		Labels:      st.Config.Labels,
 		Annotations: st.Config.Annotations,

@@ -25,6 +25,8 @@ type Container struct {
 	Phase     ContainerPhase         `json:"phase"`
 	ImageID   string                 `json:"imageID"`
 	ImageRef  string                 `json:"imageRef"`
+	// ImageTag is a tag that the image had when the container was created by its ID.
+	ImageTag string `json:"imageTag,omitempty"`
 	// VolumeImages are the IDs of the images that are volumes of the container.
 	VolumeImages []string `json:"volumeImages,omitempty"`
 	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container
@@ -138,6 +140,9 @@ func containerStatus(of *Container) *model.ContainerStatus {
 		Volumes:    r.Volumes,
 		QuotaID:    r.QuotaID,
 		Env:        environment(r.Process),
+
+		ImageTag:     r.ImageTag,
+		VolumeImages: r.VolumeImages,
 	}
 }
 

@@ -69,7 +69,7 @@ func (rd *Reader) Metrics(ctx context.Context) []model.SandboxMetrics {
 		metrics := cadvisor.Metrics(&cadvisor.Subject{
 			Cgroup:     targets[len(sandboxes)+i].Cgroup,
 			Name:       c.ID(),
-			Image:      imageName(st),
+			Image:      st.ImageName(),
 			Pod:        pod.Name,
 			Namespace:  pod.Namespace,
 			Container:  st.Config.Metadata.Name,
@@ -83,12 +83,4 @@ func (rd *Reader) Metrics(ctx context.Context) []model.SandboxMetrics {
 		to.Containers = append(to.Containers, model.ContainerMetrics{ContainerID: c.ID(), Metrics: metrics})
 	}
 	return out
-}
-
-// imageName is the image as a person named it, where the client tells.
-func imageName(st *model.ContainerStatus) string {
-	if name := st.Config.Image.UserSpecifiedImage; name != "" {
-		return name
-	}
-	return st.Config.Image.Image
 }
