@@ -65,6 +65,7 @@ type criuResult struct {
 	PID          int    `json:"pid,omitempty"`
 	Error        string `json:"error,omitempty"`
 	Precondition bool   `json:"precondition,omitempty"` // the node lacks what is needed
+	Unsupported  bool   `json:"unsupported,omitempty"`  // the node has no CRIU that works
 }
 
 // callCRIU runs a process that makes one call of CRIU.
@@ -133,7 +134,10 @@ func (e *Engine) callCRIU(
 		if said := criuSaid(call); said != "" {
 			res.Error += ": " + said
 		}
-		if res.Precondition {
+		if res.Unsupported && !call.Restore {
+			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrNotImplemented)
+		}
+		if res.Precondition || res.Unsupported {
 			return nil, fmt.Errorf("%s: %w", res.Error, errdefs.ErrFailedPrecondition)
 		}
 		return nil, errors.New(res.Error)
@@ -269,6 +273,7 @@ func CRIU() int {
 	if err := makeCall(res); err != nil {
 		res.Error = err.Error()
 		res.Precondition = errors.Is(err, errdefs.ErrFailedPrecondition)
+		res.Unsupported = errors.Is(err, errNoCRIU)
 	}
 	if err := json.NewEncoder(out).Encode(res); err != nil || res.Error != "" {
 		return 1
@@ -308,18 +313,21 @@ func makeCall(res *criuResult) error {
 	return lib.Checkpoint(opts)
 }
 
+// errNoCRIU is a node that has no CRIU which works.
+var errNoCRIU = errors.New("no criu that works")
+
 // find sees to it that libcontainer, which looks for "criu" in PATH, finds the one that is meant.
 func (call *criuCall) find() error {
 	path := call.CRIU
 	if path == "" {
 		found, err := exec.LookPath("criu")
 		if err != nil {
-			return fmt.Errorf("criu is not installed on this node (package criu): %w", errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("criu is not installed on this node (package criu): %w", errNoCRIU)
 		}
 		path = found
 	}
 	if err := unix.Access(path, unix.X_OK); err != nil {
-		return fmt.Errorf("criu at %s: %w: %w", path, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("criu at %s: %w: %w", path, err, errNoCRIU)
 	}
 	if filepath.Base(path) != "criu" {
 		return fmt.Errorf("criu at %s: the program's name has to be criu: %w", path, errdefs.ErrFailedPrecondition)
@@ -331,7 +339,7 @@ func (call *criuCall) find() error {
 	out, err := exec.Command(path, "check").CombinedOutput()
 	if err != nil {
 		first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("criu at %s does not work on this kernel: %s (%w): %w", path, first, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("criu at %s does not work on this kernel: %s (%w): %w", path, first, err, errNoCRIU)
 	}
 	if call.Spec != nil && call.Spec.Process.NoNewPrivileges {
 		return keepsPrivileges(path)
