@@ -74,6 +74,48 @@ func TestLinesOfEverySizeComeThrough(t *testing.T) {
 	}
 }
 
+// TestRecordsAreThoseOfContainerd: a line of the longest length is one record, though its newline comes in another read, and a last line
+// without newline stays partial.
+func TestRecordsAreThoseOfContainerd(t *testing.T) {
+	long := strings.Repeat("x", MaxLine)
+	for name, c := range map[string]struct {
+		writes []string
+		tags   string
+	}{
+		"a line":                            {[]string{"abc\n"}, "F"},
+		"the longest line":                  {[]string{long, "\n"}, "F"},
+		"longer by one":                     {[]string{long + "x", "\n"}, "PF"},
+		"no newline":                        {[]string{"abc"}, "P"},
+		"no newline after the longest line": {[]string{long + "\nabc"}, "FP"},
+		"the longest line without newline":  {[]string{long}, "P"},
+		"nothing":                           {nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "log")
+			_, p, w := pump(t, path)
+			for _, text := range c.writes {
+				if _, err := w.WriteString(text); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(idle / 10) // a read of its own, and not so long that the beginning of a line is written
+			}
+			w.Close()
+			<-p.Done()
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tags := ""
+			for line := range strings.Lines(string(b)) {
+				tags += strings.SplitN(line, " ", 4)[2]
+			}
+			if tags != c.tags {
+				t.Errorf("the records have the tags %q, want %q", tags, c.tags)
+			}
+		})
+	}
+}
+
 func TestStopInTheMiddleOfALine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, p, w := pump(t, path)

@@ -137,7 +137,7 @@ func (p *Pump) Stop() {
 // Flush writes what a stopped pump has of a line, for somebody else to go on.
 func (p *Pump) Flush() {
 	if !p.ended {
-		p.flush(false)
+		p.flush()
 	}
 }
 
@@ -203,7 +203,7 @@ func (p *Pump) run(done chan struct{}) {
 			if last && p.drain() {
 				return
 			}
-			p.flush(false)
+			p.flush()
 			p.buf.room()
 			p.buf.trim()
 			waiting = true
@@ -236,11 +236,10 @@ func (p *Pump) drain() bool {
 	}
 }
 
-// finish ends the last line and closes the descriptor.
+// finish writes what there is of a last line that has no end, and closes the descriptor. The record of such a line is of tag P, so that
+// a client which shows it adds no newline of its own.
 func (p *Pump) finish() {
-	if len(p.buf.rest()) > 0 || p.buf.open() {
-		p.flush(true)
-	}
+	p.flush()
 	p.ended = true
 	p.file.Close()
 	p.buf.close()
@@ -305,14 +304,14 @@ func (p *Pump) take() {
 			at, open = end+1, false
 			continue
 		}
-		if end < 0 && len(text)-at < MaxLine {
+		if end < 0 && len(text)-at <= MaxLine { // what has the longest length may still be a whole line
 			break
 		}
 		if len(out)+len(head)+MaxLine+4 > cap(out) {
 			p.log.write(out, b, mark(at, open))
 			out = out[:0]
 		}
-		out = record(out, head, 'P', text[at:at+MaxLine])
+		out = record(out, head, text[at:at+MaxLine])
 		at, open = at+MaxLine, true
 	}
 	p.log.write(out, b, mark(at, open))
@@ -324,22 +323,20 @@ func (p *Pump) take() {
 	}
 }
 
-// record appends one record.
-func record(out, head []byte, tag byte, line []byte) []byte {
-	out = append(append(out, head...), tag, ' ')
+// record appends one record of a part of a line.
+func record(out, head, line []byte) []byte {
+	out = append(append(out, head...), 'P', ' ')
 	return append(append(out, line...), '\n')
 }
 
-// flush writes the beginning of a line that waits for its end, as the line's end if whole.
-func (p *Pump) flush(whole bool) {
-	tag, rest := byte('P'), p.buf.rest()
-	if whole {
-		tag = 'F'
-	} else if len(rest) == 0 {
+// flush writes the beginning of a line that waits for its end.
+func (p *Pump) flush() {
+	rest := p.buf.rest()
+	if len(rest) == 0 {
 		return
 	}
 	head := append(appendTime(nil, time.Now()), p.tag...)
-	p.log.write(record(make([]byte, 0, len(head)+MaxLine+4), head, tag, rest), p.buf, mark(p.buf.pos, !whole))
+	p.log.write(record(make([]byte, 0, len(head)+MaxLine+4), head, rest), p.buf, mark(p.buf.pos, true))
 	p.scanned = 0
 }
 
