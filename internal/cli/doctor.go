@@ -13,7 +13,7 @@ import (
 )
 
 func (a *app) doctorCommand() *cobra.Command {
-	var root, cniConfDir string
+	var root, state, cniConfDir string
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether this machine has what Berth needs",
@@ -26,7 +26,8 @@ is 1 if pods cannot run.`,
 				return &usageError{err, cmd.CommandPath()}
 			}
 			findings := doctor.Examine(cmd.Context(), doctor.Config{
-				Socket: socket, Root: root, CNIConfDir: cniConfDir, ContainerdVersion: connection.ContainerdVersion,
+				Socket: socket, Root: root, State: state, CNIConfDir: cniConfDir,
+				ContainerdVersion: connection.ContainerdVersion,
 			})
 			failed := false
 			for _, f := range findings {
@@ -46,6 +47,7 @@ is 1 if pods cannot run.`,
 		},
 	}
 	cmd.Flags().StringVar(&root, "root", "/var/lib/berth", "the daemon's directory for data")
+	cmd.Flags().StringVar(&state, "state", "/run/berth", "the daemon's directory for what a reboot may lose")
 	cmd.Flags().StringVar(&cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "the daemon's directory of CNI configurations")
 	a.output(cmd)
 	return cmd

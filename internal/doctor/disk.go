@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/fileattr"
 )
 
 // existing is the nearest directory at or above path that exists.
@@ -58,6 +60,18 @@ func tryOverlay(parent string) (err error) {
 		return fmt.Errorf("mount an overlay in %s: %w", parent, err)
 	}
 	return errors.Join(os.WriteFile(filepath.Join(merged, "file"), nil, 0o600), unix.Unmount(merged, 0))
+}
+
+// checkState looks whether the root of a pod's user namespace reaches the root file systems of such pods, which are mounted below the state
+// directory.
+func checkState(_ context.Context, cfg Config) Finding {
+	const nobody = 1<<32 - 2 // owns nothing
+	if dir, mode := fileattr.Barring(cfg.State, nobody, nobody); dir != "" && dir != filepath.Clean(cfg.State) {
+		return poor(fmt.Sprintf("%s, of mode %#o, keeps pods with user namespaces from their root file systems in %s", dir, mode, cfg.State),
+			"Their containers do not start where libcontainer or an OCI runtime sets them up.\n"+
+				"Try: chmod o+x "+dir+", or set state in the daemon's configuration to a directory that all may reach.")
+	}
+	return good("pods with user namespaces reach " + cfg.State)
 }
 
 // What is left of a disk when it gets tight. A kubelet evicts pods below 10 % by default.

@@ -29,6 +29,7 @@ type Finding struct {
 type Config struct {
 	Socket     string // path
 	Root       string // the daemon's directory for data; it need not exist
+	State      string // the daemon's directory for what a reboot may lose; it need not exist
 	CNIConfDir string
 	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
 	ContainerdVersion func(ctx context.Context, socket string) (string, error)
@@ -55,6 +56,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"security modules", checkModules},
 		{"network", checkNetwork},
 		{"disk", checkDisk},
+		{"user namespaces", checkState},
 		{"inotify", checkInotify},
 		{"processes", checkProcesses},
 		{"files", checkFiles},

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/moby/sys/mountinfo"
+
+	"berth/internal/fileattr"
 )
 
 func TestKernelsAreJudged(t *testing.T) {
@@ -124,5 +126,31 @@ func TestAnExaminationLeavesNothingBehind(t *testing.T) {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(root))
 	if err != nil || len(infos) != 0 {
 		t.Errorf("%v, %v", infos, err)
+	}
+}
+
+func TestAClosedParentOfTheStateIsNamed(t *testing.T) {
+	top := t.TempDir()
+	closed := filepath.Join(top, "closed")
+	for _, dir := range []string{top, filepath.Dir(top)} {
+		if err := os.Chmod(dir, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(closed, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if dir, mode := fileattr.Barring(top, 1<<32-2, 1<<32-2); dir != "" {
+		t.Skipf("%s, in which temporary directories are, has mode %#o: name another in TMPDIR", dir, mode)
+	}
+	cfg := Config{State: filepath.Join(closed, "state")}
+	if f := checkState(t.Context(), cfg); f.Level != Good {
+		t.Errorf("%+v", f)
+	}
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if f := checkState(t.Context(), cfg); f.Level != Poor || !strings.Contains(f.Detail, closed+", of mode 0700") || f.Advice == "" {
+		t.Errorf("%+v", f)
 	}
 }

@@ -80,6 +80,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
 	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, handler, restore))
+	err = m.dirs.Barred(&pod, err)
 	if err != nil {
 		m.teardown.startFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))

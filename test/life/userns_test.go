@@ -12,6 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	crierrors "k8s.io/cri-api/pkg/errors"
 
+	"berth/test/node"
 	"berth/test/node/nodetest"
 )
 
@@ -171,4 +172,36 @@ func TestAnImageIsAVolumeInAUserNamespace(t *testing.T) {
 	other := []*cri.IDMapping{{ContainerId: 0, HostId: 300000, Length: 65536}}
 	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, UidMappings: other, GidMappings: other}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
+}
+
+// TestWhoCannotReachARootFileSystemIsToldWhy: libcontainer and OCI runtimes walk there as the root of the pod's user namespace, and the
+// kernel names the last directory of the path, whichever bars.
+func TestWhoCannotReachARootFileSystemIsToldWhy(t *testing.T) {
+	nodetest.BerthOnly(t, "the node's directories are Berth's own")
+	closed, err := os.MkdirTemp("", "closed") // of mode 0700; t.TempDir has a path that is too long for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(closed); err != nil {
+			t.Error(err)
+		}
+	})
+	n := nodetest.Start(t, node.Options{Dir: closed, Setup: "libcontainer"})
+	for name, pid := range map[string]cri.NamespaceMode{"the pod's init": cri.NamespaceMode_POD, "a container": cri.NamespaceMode_CONTAINER} {
+		t.Run(name, func(t *testing.T) {
+			namespaces := podNamespaces(&cri.NamespaceOption{Pid: pid, UsernsOptions: userNamespace(200000, 65536)})
+			var err error
+			if pid == cri.NamespaceMode_POD {
+				config := nodetest.PodConfig(n, namespaces)
+				_, err = n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config})
+			} else {
+				c := nodetest.RunPod(t, n, namespaces).Create()
+				_, err = n.Runtime.StartContainer(nodetest.Context(t), &cri.StartContainerRequest{ContainerId: c.ID})
+			}
+			if err == nil || !strings.Contains(err.Error(), "cannot pass the directory "+closed+" of mode 0700") {
+				t.Errorf("the error does not name %s: %v", closed, err)
+			}
+		})
+	}
 }

@@ -11,11 +11,16 @@ package layout
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"berth/internal/fileattr"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/ocispec"
@@ -142,6 +147,23 @@ func (l *Dirs) MakeStatePod(r *record.Sandbox) error {
 		return err
 	}
 	return os.Chmod(dir, 0o710)
+}
+
+// Barred adds to an error of a container's start that a directory above the root file systems of pods with user namespaces keeps their
+// processes from getting there, if that may be why. Not all engines walk there by that path, so nothing is refused before.
+func (l *Dirs) Barred(r *record.Sandbox, err error) error {
+	user := r.Config.UserNamespace()
+	if err == nil || user == nil || !strings.Contains(err.Error(), unix.EACCES.Error()) {
+		return err
+	}
+	uid, _ := model.HostID(user.UIDs, 0)
+	gid, _ := model.HostID(user.GIDs, 0)
+	dir, mode := fileattr.Barring(l.State, uid, gid)
+	if dir == "" {
+		return err
+	}
+	return fmt.Errorf("%w (the root of the pod's user namespace, user %d of the node, cannot pass the directory %s of mode %#o: "+
+		"chmod o+x %s, or set state to a directory that all may reach)", err, uid, dir, mode, dir)
 }
 
 // Rootfs is where the root file system of a container is mounted.

@@ -198,6 +198,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
 		Setup:         setup,
 		Reaper:        true,
 	})
+	err = p.Dirs.Barred(&r, err)
 	if err != nil {
 		return err
 	}
