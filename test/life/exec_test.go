@@ -172,6 +172,28 @@ func TestAnExecIsStreamed(t *testing.T) {
 	}
 }
 
+// TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput: as ExecSync does. What the daemon writes later is nobody's, and it is told so.
+func TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
+	nodetest.BerthOnly(t, "containerd waits until nobody has the output")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run()
+	const script = `(trap "" PIPE; for i in $(seq 100); do test -e /ended && break; sleep 0.1; done; echo late || echo refused >/late) & echo started; exit 3`
+	for _, transport := range transports() {
+		t.Run(string(transport), func(t *testing.T) {
+			c.Sh("rm -f /ended /late")
+			var stdout bytes.Buffer
+			at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"sh", "-c", script}, Stdout: true})
+			code, err := nodetest.Stream(nodetest.Context(t), transport, at, remotecommand.StreamOptions{Stdout: &stdout})
+			if err != nil || code != 3 || stdout.String() != "started\n" {
+				t.Errorf("got %d, %v, %q", code, err, stdout.String())
+			}
+			if got := c.Sh("touch /ended; for i in $(seq 100); do test -s /late && break; sleep 0.1; done; cat /late"); got != "refused" {
+				t.Errorf("what the daemon writes later: %q", got)
+			}
+		})
+	}
+}
+
 func TestManyBytesPassThroughAnExecUnchanged(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
