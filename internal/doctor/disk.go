@@ -62,8 +62,8 @@ func tryOverlay(parent string) (err error) {
 	return errors.Join(os.WriteFile(filepath.Join(merged, "file"), nil, 0o600), unix.Unmount(merged, 0))
 }
 
-// checkState looks whether the root of a pod's user namespace reaches the root file systems of such pods, which are mounted below the state
-// directory.
+// checkState looks whether the root of a pod's user namespace reaches the root file systems of such pods, which are
+// mounted below the state directory.
 func checkState(_ context.Context, cfg Config) Finding {
 	const nobody = 1<<32 - 2 // owns nothing
 	if dir, mode := fileattr.Barring(cfg.State, nobody, nobody); dir != "" && dir != filepath.Clean(cfg.State) {

@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// Barring is the topmost directory of a path, up to the path itself, that the mode of a directory keeps a user with one group from
-// passing, and this mode; empty if there is none. Access control lists are not looked at. What is not there, or cannot be looked at, bars
-// nobody.
+// Barring is the topmost directory of a path, up to the path itself, that the mode of a directory keeps a user with
+// one group from passing, and this mode; empty if there is none. Access control lists are not looked at. What is not
+// there, or cannot be looked at, bars nobody.
 func Barring(path string, uid, gid uint32) (dir string, mode fs.FileMode) {
 	path = filepath.Clean(path)
 	if up := filepath.Dir(path); up != path {

@@ -232,13 +232,15 @@ type ContainerStatus struct {
 	Volumes    []string // container paths that the image declares as volumes, sorted
 	Env        []EnvVar // of its init process: the image's and the configuration's
 	QuotaID    string   // of its project quota; empty: none
-	// ImageTag is a tag of the image, of a container that was created by the image's ID; empty: it has none, or was created by a name.
+	// ImageTag is a tag of the image, of a container that was created by the image's ID; empty: it has none, or was
+	// created by a name.
 	ImageTag string
 	// VolumeImages are the IDs of the images that it mounts, in the order of its mounts.
 	VolumeImages []string
 }
 
-// ImageName is what people are shown as the container's image: the name that they gave, where the client tells it, else a tag.
+// ImageName is what people are shown as the container's image: the name that they gave, where the client tells it,
+// else a tag.
 func (s *ContainerStatus) ImageName() string {
 	return cmp.Or(s.Config.Image.UserSpecifiedImage, s.ImageTag, s.Config.Image.Image)
 }

@@ -390,7 +390,8 @@ func TestImageMountsAreReadOnlyAndStayInTheImage(t *testing.T) {
 	}
 }
 
-// TestImageMountsAreMappedOnceOnly: an image is mounted on the host with the mapping of its pod, which a kubelet copies to every mount.
+// TestImageMountsAreMappedOnceOnly: an image is mounted on the host with the mapping of its pod, which a kubelet
+// copies to every mount.
 func TestImageMountsAreMappedOnceOnly(t *testing.T) {
 	ids := func(host uint32) []model.IDMapping { return []model.IDMapping{{HostID: host, Length: 65536}} }
 	try := func(asked []model.IDMapping, user *model.UserNamespace) (specs.Mount, error) {

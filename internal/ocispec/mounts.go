@@ -242,8 +242,8 @@ func (b *builder) imageSource(m *model.Mount) (string, error) {
 	return source, nil
 }
 
-// checkImageMappings refuses mappings of an image's mount that are not those of the pod's user namespace, by which images are mounted. A
-// kubelet copies the pod's to every mount.
+// checkImageMappings refuses mappings of an image's mount that are not those of the pod's user namespace, by which
+// images are mounted. A kubelet copies the pod's to every mount.
 func (b *builder) checkImageMappings(m *model.Mount) error {
 	user := b.userNamespace()
 	if user == nil || !slices.Equal(m.UIDMappings, user.UIDs) || !slices.Equal(m.GIDMappings, user.GIDs) {

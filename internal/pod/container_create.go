@@ -344,8 +344,8 @@ func imageRef(img *model.Image) string {
 	return img.ID
 }
 
-// imageTag is the first tag of an image that a client names by its ID, or by the beginning of it, as kubelets do. It is empty where the
-// image has none, or is named otherwise.
+// imageTag is the first tag of an image that a client names by its ID, or by the beginning of it, as kubelets do. It
+// is empty where the image has none, or is named otherwise.
 func imageTag(named string, img *model.Image) string {
 	id := strings.TrimPrefix(img.ID, "sha256:")
 	if len(img.RepoTags) == 0 || !strings.HasPrefix(id, strings.TrimPrefix(named, "sha256:")) {

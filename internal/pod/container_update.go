@@ -80,8 +80,8 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
 }
 
-// changeSpec writes what is in force to a container's specification: a start takes it from there, and verbose status and checkpoints
-// show it. change gets a copy, whose pointers it does not write through.
+// changeSpec writes what is in force to a container's specification: a start takes it from there, and verbose status
+// and checkpoints show it. change gets a copy, whose pointers it does not write through.
 func changeSpec(c *index.Container, phase record.ContainerPhase, change func(*specs.Spec)) error {
 	spec, err := c.LoadSpec()
 	if err != nil {

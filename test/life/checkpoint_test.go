@@ -391,7 +391,8 @@ func TestACheckpointWithoutCRIUIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "criu") {
 		t.Errorf("it does not name criu: %v", err)
 	}
-	// The beginning by which the e2e_node tests of Kubernetes know a node without checkpoints, in checkpoint_container.go.
+	// The beginning by which the e2e_node tests of Kubernetes know a node without checkpoints, in
+	// checkpoint_container.go.
 	if got := status.Convert(err).Message(); !strings.HasPrefix(got, "unknown method CheckpointContainer") {
 		t.Errorf("Kubernetes does not know %q", got)
 	}

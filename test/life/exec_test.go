@@ -172,7 +172,8 @@ func TestAnExecIsStreamed(t *testing.T) {
 	}
 }
 
-// TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput: as ExecSync does. What the daemon writes later is nobody's, and it is told so.
+// TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput: as ExecSync does. What the daemon writes later is
+// nobody's, and it is told so.
 func TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd waits until nobody has the output")
 	n := nodetest.Shared(t)

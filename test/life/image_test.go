@@ -164,8 +164,8 @@ func TestAnImageHasOneIDInEveryCall(t *testing.T) {
 	}
 }
 
-// TestAContainerByAnImagesIDHasItsTag: kubelets create containers by the ID of an image, and people know it by a name. Images that it
-// mounts are told by their IDs.
+// TestAContainerByAnImagesIDHasItsTag: kubelets create containers by the ID of an image, and people know it by a
+// name. Images that it mounts are told by their IDs.
 func TestAContainerByAnImagesIDHasItsTag(t *testing.T) {
 	n := nodetest.Shared(t)
 	got, err := n.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}})

@@ -60,7 +60,8 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 	}
 }
 
-// TestVerboseStatusShowsTheSpecificationThatIsInForce: after an update of a running container too, and what the update does not name stays.
+// TestVerboseStatusShowsTheSpecificationThatIsInForce: after an update of a running container too, and what the
+// update does not name stays.
 func TestVerboseStatusShowsTheSpecificationThatIsInForce(t *testing.T) {
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) {

@@ -147,7 +147,8 @@ func TestAnImageIsAVolume(t *testing.T) {
 	}
 }
 
-// wantImageVolumeMountFailed checks that an error begins with the word by which a kubelet counts failures of image volumes.
+// wantImageVolumeMountFailed checks that an error begins with the word by which a kubelet counts failures of image
+// volumes.
 func wantImageVolumeMountFailed(t *testing.T, err error) {
 	t.Helper()
 	if got := status.Convert(err).Message(); !strings.HasPrefix(got, crierrors.ErrImageVolumeMountFailed.Error()+": ") {
@@ -155,8 +156,9 @@ func wantImageVolumeMountFailed(t *testing.T, err error) {
 	}
 }
 
-// TestAnImageIsAVolumeInAUserNamespace: a kubelet copies the mappings of a pod to each of its mounts, those of images too. It was seen to
-// fail with "invalid argument", when the mappings were applied to the image's mount, which has them already.
+// TestAnImageIsAVolumeInAUserNamespace: a kubelet copies the mappings of a pod to each of its mounts, those of images
+// too. It was seen to fail with "invalid argument", when the mappings were applied to the image's mount, which has
+// them already.
 func TestAnImageIsAVolumeInAUserNamespace(t *testing.T) {
 	n := nodetest.Shared(t)
 	nodetest.BerthOnly(t, "needs a runtime and a kernel with ID-mapped mounts")
@@ -174,8 +176,8 @@ func TestAnImageIsAVolumeInAUserNamespace(t *testing.T) {
 	nodetest.WantCode(t, err, codes.InvalidArgument)
 }
 
-// TestWhoCannotReachARootFileSystemIsToldWhy: libcontainer and OCI runtimes walk there as the root of the pod's user namespace, and the
-// kernel names the last directory of the path, whichever bars.
+// TestWhoCannotReachARootFileSystemIsToldWhy: libcontainer and OCI runtimes walk there as the root of the pod's user
+// namespace, and the kernel names the last directory of the path, whichever bars.
 func TestWhoCannotReachARootFileSystemIsToldWhy(t *testing.T) {
 	nodetest.BerthOnly(t, "the node's directories are Berth's own")
 	closed, err := os.MkdirTemp("", "closed") // of mode 0700; t.TempDir has a path that is too long for sockets

@@ -21,7 +21,8 @@ func (s *runtimeService) CheckpointContainer(ctx context.Context, req *api.Check
 	}
 	err := s.Runtime.CheckpointContainer(ctx, req.ContainerId, req.Location, timeout)
 	if errdefs.IsNotImplemented(err) {
-		// On a node without CRIU there is no such call: gRPC says it in these words, by which Kubernetes' tests know it.
+		// On a node without CRIU there is no such call: gRPC says it in these words, by which Kubernetes' tests know
+		// it.
 		err = fmt.Errorf("unknown method CheckpointContainer: %w", err)
 	}
 	if err != nil {

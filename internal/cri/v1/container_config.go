@@ -162,8 +162,8 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 	return out
 }
 
-// fromMounts are the mounts of a container. An image is named by its ID, by which a kubelet asks for its digest: another image may have the
-// name by now that the client gave, which stands beside it.
+// fromMounts are the mounts of a container. An image is named by its ID, by which a kubelet asks for its digest:
+// another image may have the name by now that the client gave, which stands beside it.
 func fromMounts(d Dialect, st *model.ContainerStatus, mounts []model.Mount) []*api.Mount {
 	var out []*api.Mount
 	ids := st.VolumeImages

@@ -74,8 +74,8 @@ func TestLinesOfEverySizeComeThrough(t *testing.T) {
 	}
 }
 
-// TestRecordsAreThoseOfContainerd: a line of the longest length is one record, though its newline comes in another read, and a last line
-// without newline stays partial.
+// TestRecordsAreThoseOfContainerd: a line of the longest length is one record, though its newline comes in another
+// read, and a last line without newline stays partial.
 func TestRecordsAreThoseOfContainerd(t *testing.T) {
 	long := strings.Repeat("x", MaxLine)
 	for name, c := range map[string]struct {

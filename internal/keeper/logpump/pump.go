@@ -236,8 +236,8 @@ func (p *Pump) drain() bool {
 	}
 }
 
-// finish writes what there is of a last line that has no end, and closes the descriptor. The record of such a line is of tag P, so that
-// a client which shows it adds no newline of its own.
+// finish writes what there is of a last line that has no end, and closes the descriptor. The record of such a line is
+// of tag P, so that a client which shows it adds no newline of its own.
 func (p *Pump) finish() {
 	p.flush()
 	p.ended = true

@@ -149,8 +149,9 @@ func (l *Dirs) MakeStatePod(r *record.Sandbox) error {
 	return os.Chmod(dir, 0o710)
 }
 
-// Barred adds to an error of a container's start that a directory above the root file systems of pods with user namespaces keeps their
-// processes from getting there, if that may be why. Not all engines walk there by that path, so nothing is refused before.
+// Barred adds to an error of a container's start that a directory above the root file systems of pods with user
+// namespaces keeps their processes from getting there, if that may be why. Not all engines walk there by that path,
+// so nothing is refused before.
 func (l *Dirs) Barred(r *record.Sandbox, err error) error {
 	user := r.Config.UserNamespace()
 	if err == nil || user == nil || !strings.Contains(err.Error(), unix.EACCES.Error()) {
