@@ -16,6 +16,7 @@ import (
 	"berth/api/pouch"
 	"berth/internal/device"
 	"berth/internal/device/plugintest"
+	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -72,6 +73,7 @@ func (c *crowded) leases(t *testing.T) int {
 }
 
 func (c *crowded) othersNetworks(t *testing.T) {
+	count(t).add(tally.Rounds, 1)
 	port := func(p *cri.PodSandboxConfig) {
 		p.PortMappings = []*cri.PortMapping{{ContainerPort: 80, HostPort: int32(20000 + os.Getpid()%10000), HostIp: "127.0.0.1"}}
 	}
@@ -141,6 +143,7 @@ func (c *crowded) othersNetworks(t *testing.T) {
 }
 
 func (c *crowded) namedVolumes(t *testing.T) {
+	count(t).add(tally.Rounds, 1)
 	d := nodetest.DialV1alpha2(c.Node)
 	p := nodetest.RunPod(t, c.Node)
 	id, err := createNamed(nodetest.Context(t), p, node.Busybox, "there")
@@ -173,6 +176,7 @@ func (c *crowded) namedVolumes(t *testing.T) {
 }
 
 func (c *crowded) devices(t *testing.T, dir string) {
+	count(t).add(tally.Rounds, 1)
 	const resource = "vendor.com/gpu"
 	plugin := &plugintest.Plugin{Dir: dir, Resource: resource, Endpoint: "plugin.sock"}
 	if err := plugin.Start(plugintest.Devices("a", "b")...); err != nil {
@@ -224,6 +228,7 @@ func (c *crowded) devices(t *testing.T, dir string) {
 }
 
 func (c *crowded) checkpoint(t *testing.T) {
+	count(t).add(tally.Rounds, 1)
 	p := nodetest.RunPod(t, c.Node)
 	running := p.Run(nodetest.Sh(counter))
 	running.WaitLog("line 5")

@@ -17,6 +17,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/registrytest"
+	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -264,6 +265,7 @@ func (c *crowded) steps(t *testing.T) {
 		{"pull", c.pull},
 		{"remove an image", c.removeImage},
 	} {
+		count(t).add(tally.Rounds, 1)
 		t.Run(step.name, step.do)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"berth/internal/registrytest"
 	"berth/test/faults/disk"
+	"berth/test/faults/tally"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -312,7 +313,7 @@ func (o *outage) check(t *testing.T) {
 
 func (o *outage) checkImages(t *testing.T) {
 	t.Helper()
-	present := 0
+	present, counts := 0, count(t)
 	dirs, all := o.layerDirs(t)
 	for _, s := range o.pool {
 		r, err := o.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: s.ref}})
@@ -328,11 +329,15 @@ func (o *outage) checkImages(t *testing.T) {
 			o.outcomes["images whose pull was lost"]++
 			o.lost = max(o.lost, o.at.Sub(o.acked[s.ref]))
 		default:
+			counts.add(tally.Pulls, 1)
+			counts.add(tally.PullsWrong, 1)
 			t.Errorf("%s is lost, which was there at an earlier boot", s.ref)
 		}
 		if there {
 			present++
+			counts.add(tally.Pulls, 1)
 			if err := s.whole(dirs[s.diffID]); err != nil {
+				counts.add(tally.PullsWrong, 1)
 				t.Errorf("%s is not whole: %v", s.ref, err)
 			}
 		}
@@ -359,6 +364,7 @@ func TestPowerCuts(t *testing.T) {
 			for i := range cuts {
 				seed := r.Int63()
 				if !t.Run(fmt.Sprintf("cut %d of seed %d", i+1, seed), func(t *testing.T) {
+					count(t).add(tally.Rounds, 1)
 					o.cut(t, rand.New(rand.NewSource(seed)))
 					o.check(t)
 				}) {
