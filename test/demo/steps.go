@@ -75,7 +75,7 @@ func (d *demo) startNode(ctx context.Context) error {
 }
 
 func (d *demo) lookAround(ctx context.Context) error {
-	if _, err := d.berth(ctx, "doctor", "--root", d.node.Root, "--cni-conf-dir", d.node.CNIConfDir); err != nil {
+	if _, err := d.berth(ctx, "doctor", "--root", d.node.Root, "--state", d.node.State, "--cni-conf-dir", d.node.CNIConfDir); err != nil {
 		return err
 	}
 	_, err := d.berth(ctx, "version")
