@@ -94,6 +94,38 @@ func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 	}
 }
 
+// An exec of an engine that cannot hold its process is refused when it is asked for again after a keeper was killed during it: its
+// command may have run. It ran twice (1 of 30 in a round of TestKeeperKilledAtAnyMoment with libcontainer).
+func TestAnExecThatCannotBeHeldIsNotMadeAgain(t *testing.T) {
+	n := start(t)
+	req := n.request("a", "sleep", "1000")
+	req.Setup = keeper.SetupLibcontainer
+	n.run(req)
+	mark := filepath.Join(n.dir, "bundles", "a", "exec-e")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(mark), 0o700), os.WriteFile(mark, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	exec := func() error {
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "e", Process: n.process("sh", "-c", "echo >>/tmp/e")})
+		if err == nil {
+			_, err = n.client.WaitExec(n.ctx(), "a", "e")
+		}
+		return err
+	}
+	if err := exec(); !errors.Is(err, errdefs.ErrAborted) {
+		t.Errorf("after a keeper that was killed: %v", err)
+	}
+	if err := exec(); err != nil {
+		t.Errorf("another exec: %v", err)
+	}
+	if ran, _ := os.ReadFile(filepath.Join(n.root, "tmp", "e")); len(ran) != 1 {
+		t.Errorf("the command ran %d times", len(ran))
+	}
+	if _, err := os.Lstat(mark); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file of the exec: %v", err)
+	}
+}
+
 // What waits to become a program when its keeper dies never does. The next keeper forgets it, even if it is killed half way; the call that
 // had started it is made again. With begins taken out of the stage's engine, "staged" was there and had exited.
 func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {

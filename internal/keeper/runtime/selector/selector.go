@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -87,7 +89,7 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	r := c.Record()
 	if r.Runtime != "" {
-		return s.of(c).Exec(ctx, c, l)
+		return s.once(c, l, func() error { return s.of(c).Exec(ctx, c, l) })
 	}
 	if err := plan.CheckProcess(l.Process); err != nil {
 		return err
@@ -100,7 +102,38 @@ func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Lau
 		}
 		c.Log().Debug("exec goes through libcontainer", "reason", declined.Reason)
 	}
-	return s.libcontainer.Exec(ctx, c, l)
+	return s.once(c, l, func() error { return s.libcontainer.Exec(ctx, c, l) })
+}
+
+// errUncertain is the error of an exec that a keeper which was killed may have begun.
+var errUncertain = fmt.Errorf("a keeper ended as the command was started: whether it has run is not known: %w", errdefs.ErrAborted)
+
+// once runs an exec of an engine that cannot hold a process until it is in escrow. A keeper that is killed meanwhile leaves a file, by
+// which the next one refuses the exec when the client asks for it again: its command would run twice. The file goes with the
+// container at the latest.
+func (s *Selector) once(c runtime.Container, l *runtime.Launch, exec func() error) error {
+	mark := filepath.Join(s.dir.Bundle(c.ID()), "exec-"+l.ExecID)
+	f, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(mark), 0o700); err == nil {
+			f, err = os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		}
+	}
+	if errors.Is(err, os.ErrExist) {
+		err = errUncertain
+		if rerr := os.Remove(mark); rerr != nil {
+			c.Log().Warn("remove what a keeper that was killed has left of an exec", "error", rerr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if rerr := errors.Join(f.Close(), os.Remove(mark)); rerr != nil {
+			c.Log().Warn("remove the file of an exec that has begun", "error", rerr)
+		}
+	}()
+	return exec()
 }
 
 // Begun asks the container's engine.
