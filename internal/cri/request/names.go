@@ -116,6 +116,36 @@ func (c *Check) Subject(p Path, id int64) {
 	}
 }
 
+// Env checks the name of a variable of the environment.
+func (c *Check) Env(p Path, key string) {
+	if key == "" || strings.Contains(key, "=") {
+		c.Fail(p, "%q is empty or has = in it", key)
+	}
+}
+
+// MountTarget checks the path in a container at which something is mounted.
+func (c *Check) MountTarget(p Path, path string) {
+	c.Absolute(p, path)
+	if filepath.Clean(path) == "/" {
+		c.Fail(p, "%q is the root file system", path)
+	}
+}
+
+// DNS checks the name servers of a pod and the domains that it searches.
+func (c *Check) DNS(p Path, d interface {
+	GetServers() []string
+	GetSearches() []string
+}) {
+	for i, s := range d.GetServers() {
+		if _, err := netip.ParseAddr(s); err != nil { // a link-local server has a zone
+			c.Fail(p.Field("servers").At(i), "%q is no IP address", s)
+		}
+	}
+	for i, s := range d.GetSearches() {
+		c.Word(p.Field("searches").At(i), s)
+	}
+}
+
 // CDIDevice checks the qualified name of a device.
 func (c *Check) CDIDevice(p Path, s string) {
 	if _, _, _, err := parser.ParseQualifiedName(s); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -95,9 +94,7 @@ func toEnv(c *check, p path, in []*api.KeyValue) []model.EnvVar {
 	out := make([]model.EnvVar, 0, len(in))
 	for i, kv := range in {
 		key, value := kv.GetKey(), kv.GetValue()
-		if key == "" || strings.Contains(key, "=") {
-			c.Fail(p.At(i).Field("key"), "%q is empty or has = in it", key)
-		}
+		c.Env(p.At(i).Field("key"), key)
 		if bytes.IndexByte(value, 0) >= 0 {
 			c.Fail(p.At(i).Field("value"), "contains a NUL byte")
 		}
@@ -119,10 +116,7 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 		c.Fail(p, "is empty")
 		return model.Mount{}
 	}
-	c.Absolute(p.Field("container_path"), m.ContainerPath)
-	if filepath.Clean(m.ContainerPath) == "/" {
-		c.Fail(p.Field("container_path"), "%q is the root file system", m.ContainerPath)
-	}
+	c.MountTarget(p.Field("container_path"), m.ContainerPath)
 	if m.RecursiveReadOnly {
 		if !m.Readonly {
 			c.Fail(p.Field("recursive_read_only"), "needs readonly")

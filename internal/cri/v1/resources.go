@@ -2,6 +2,7 @@ package v1
 
 import (
 	"maps"
+	"math"
 
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -12,16 +13,8 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 	if r == nil {
 		return nil
 	}
-	within := func(field string, v, low, high int64) { c.Within(p.Field(field), v, low, high) }
-	const unbounded = 1<<63 - 1
-	within("cpu_period", r.CpuPeriod, 1000, 1000000) // what the kernel takes, in µs
-	if r.CpuQuota != -1 {                            // no limit
-		within("cpu_quota", r.CpuQuota, 1000, unbounded) // as the kernel has it, in µs
-	}
-	within("cpu_shares", r.CpuShares, 2, 262144)
-	within("memory_limit_in_bytes", r.MemoryLimitInBytes, -1, unbounded)
-	within("memory_swap_limit_in_bytes", r.MemorySwapLimitInBytes, -1, unbounded)
-	within("oom_score_adj", r.OomScoreAdj, -1000, 1000)
+	c.Resources(p, r)
+	c.Within(p.Field("memory_swap_limit_in_bytes"), r.MemorySwapLimitInBytes, -1, math.MaxInt64)
 	if swap, limit := r.MemorySwapLimitInBytes, r.MemoryLimitInBytes; swap > 0 && limit > 0 && swap < limit {
 		c.Fail(p.Field("memory_swap_limit_in_bytes"), "%d is memory and swap together, which cannot be less than "+
 			"memory_limit_in_bytes, %d", swap, limit)

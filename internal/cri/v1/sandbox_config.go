@@ -65,14 +65,7 @@ func toDNS(c *check, p path, d *api.DNSConfig) *model.DNS {
 	if d == nil {
 		return nil
 	}
-	for i, s := range d.Servers {
-		if _, err := netip.ParseAddr(s); err != nil {
-			c.Fail(p.Field("servers").At(i), "%q is no IP address", s)
-		}
-	}
-	for i, s := range d.Searches {
-		c.Word(p.Field("searches").At(i), s)
-	}
+	c.DNS(p, d)
 	for i, s := range d.Options {
 		c.Word(p.Field("options").At(i), s)
 	}

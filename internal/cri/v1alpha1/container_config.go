@@ -2,9 +2,7 @@ package v1alpha1
 
 import (
 	"maps"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -70,9 +68,7 @@ func containerImage(st *model.ContainerStatus) *api.ImageSpec {
 func toEnv(c *check, p path, in []*api.KeyValue) []model.EnvVar {
 	out := make([]model.EnvVar, 0, len(in))
 	for i, kv := range in {
-		if key := kv.GetKey(); key == "" || strings.Contains(key, "=") {
-			c.Fail(p.At(i).Field("key"), "%q is empty or has = in it", key)
-		}
+		c.Env(p.At(i).Field("key"), kv.GetKey())
 		out = append(out, model.EnvVar{Key: kv.GetKey(), Value: kv.GetValue()})
 	}
 	return out
@@ -82,10 +78,7 @@ func toMounts(c *check, p path, in []*api.Mount) []model.Mount {
 	var out []model.Mount
 	for i, m := range in {
 		at := p.At(i)
-		c.Absolute(at.Field("container_path"), m.GetContainerPath())
-		if filepath.Clean(m.GetContainerPath()) == "/" {
-			c.Fail(at.Field("container_path"), "%q is the root file system", m.GetContainerPath())
-		}
+		c.MountTarget(at.Field("container_path"), m.GetContainerPath())
 		c.Absolute(at.Field("host_path"), m.GetHostPath())
 		out = append(out, model.Mount{
 			Name:           m.GetName(),
@@ -116,14 +109,7 @@ func toResources(c *check, p path, r *api.LinuxContainerResources) *model.Resour
 	if r == nil {
 		return nil
 	}
-	const unbounded = 1<<63 - 1
-	c.Within(p.Field("cpu_period"), r.GetCpuPeriod(), 1000, 1000000) // what the kernel takes, in µs
-	if r.GetCpuQuota() != -1 {                                       // no limit
-		c.Within(p.Field("cpu_quota"), r.GetCpuQuota(), 1000, unbounded)
-	}
-	c.Within(p.Field("cpu_shares"), r.GetCpuShares(), minShares, maxShares)
-	c.Within(p.Field("memory_limit_in_bytes"), r.GetMemoryLimitInBytes(), -1, unbounded)
-	c.Within(p.Field("oom_score_adj"), r.GetOomScoreAdj(), -1000, 1000)
+	c.Resources(p, r)
 	return &model.Resources{
 		CPUPeriod:   r.GetCpuPeriod(),
 		CPUQuota:    r.GetCpuQuota(),

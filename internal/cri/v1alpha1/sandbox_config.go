@@ -45,12 +45,7 @@ func toDNS(c *check, p path, d *api.DNSOption) *model.DNS {
 	if d == nil {
 		return nil
 	}
-	for i, s := range d.Servers {
-		c.Address(p.Field("servers").At(i), s)
-	}
-	for i, s := range d.Searches {
-		c.Word(p.Field("searches").At(i), s)
-	}
+	c.DNS(p, d)
 	return &model.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches)}
 }
 
@@ -75,33 +70,32 @@ const (
 	minCores  = 0.01   // of which the kernel makes its smallest quota, 1 ms
 	maxCores  = 1 << 20
 
-	sharesPerCore        = 1024
-	minShares, maxShares = 2, 262144
+	sharesPerCore = 1024
 )
 
 // toPodResources translates limits into what the kernel enforces, and requests into weights and a soft limit.
 func toPodResources(c *check, p path, r *api.PodSandboxResources) *model.Resources {
 	var out model.Resources
-	limit, request := requirements(c, p.Field("cpu"), r.GetCpu(), maxCores)
+	limit, requested := requirements(c, p.Field("cpu"), r.GetCpu(), maxCores)
 	if limit > 0 {
 		if limit < minCores {
 			c.Fail(p.Field("cpu").Field("limits"), "%g cores are less than %g, the least that the kernel can enforce", limit, minCores)
 		}
 		out.CPUPeriod, out.CPUQuota = cpuPeriod, int64(math.Round(limit*cpuPeriod))
 	}
-	if request == 0 {
-		request = limit
+	if requested == 0 {
+		requested = limit
 	}
-	if request > 0 {
-		out.CPUShares = int64(min(max(math.Round(request*sharesPerCore), minShares), maxShares))
+	if requested > 0 {
+		out.CPUShares = int64(min(max(math.Round(requested*sharesPerCore), request.MinCPUShares), request.MaxCPUShares))
 	}
-	limit, request = requirements(c, p.Field("memory"), r.GetMemory(), 1<<62)
-	for field, v := range map[string]float64{"limits": limit, "requests": request} {
+	limit, requested = requirements(c, p.Field("memory"), r.GetMemory(), 1<<62)
+	for field, v := range map[string]float64{"limits": limit, "requests": requested} {
 		if v != math.Trunc(v) {
 			c.Fail(p.Field("memory").Field(field), "%g is no whole number of bytes", v)
 		}
 	}
-	out.MemoryLimit, out.MemoryReservation = int64(limit), int64(request)
+	out.MemoryLimit, out.MemoryReservation = int64(limit), int64(requested)
 	if out.MemoryReservation == 0 {
 		out.MemoryReservation = out.MemoryLimit
 	}
