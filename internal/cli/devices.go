@@ -42,28 +42,15 @@ func (a *app) devicesCommand() *cobra.Command {
 
 A node has them where its device manager is on: device_plugins.enabled in the configuration of berthd.`,
 		ValidArgsFunction: a.complete(0, resourceNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			rows, problems, err := a.deviceRows(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			for _, problem := range problems {
-				fmt.Fprintf(a.err, "warning: %s\n", problem)
-			}
-			return table.Print(a.out, a.format, rows, []table.Column[deviceRow]{
-				{Title: "RESOURCE", Value: func(r deviceRow) string { return r.Resource }},
-				{Title: "DEVICE", Value: func(r deviceRow) string { return r.ID }},
-				{Title: "HEALTH", Value: func(r deviceRow) string { return r.health() }},
-				{Title: "NUMA", Value: func(r deviceRow) string {
-					return numbers(r.NUMANodes)
-				}},
-				{Title: "HELD BY", Value: func(r deviceRow) string { return r.heldBy() }},
-				{Title: "PLUGIN", Wide: true, Value: func(r deviceRow) string { return r.Plugin }},
-			})
-		},
 	}
-	a.output(cmd)
-	return cmd
+	return listCommand(a, cmd, a.deviceRows, []table.Column[deviceRow]{
+		{Title: "RESOURCE", Value: func(r deviceRow) string { return r.Resource }},
+		{Title: "DEVICE", Value: func(r deviceRow) string { return r.ID }},
+		{Title: "HEALTH", Value: func(r deviceRow) string { return r.health() }},
+		{Title: "NUMA", Value: func(r deviceRow) string { return numbers(r.NUMANodes) }},
+		{Title: "HELD BY", Value: func(r deviceRow) string { return r.heldBy() }},
+		{Title: "PLUGIN", Wide: true, Value: func(r deviceRow) string { return r.Plugin }},
+	})
 }
 
 func (r deviceRow) health() string {
@@ -90,26 +77,23 @@ func (r deviceRow) heldBy() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *app) deviceRows(ctx context.Context, resources []string) (rows []deviceRow, problems []string, err error) {
-	conn, err := a.dial(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer conn.Close()
+// deviceRows warns of what is wrong with a resource.
+func (a *app) deviceRows(ctx context.Context, conn *connection.Connection, resources []string) ([]deviceRow, error) {
+	var rows []deviceRow
 	if len(resources) == 0 {
 		resources = []string{""}
 	}
 	for _, name := range resources {
 		list, err := conn.Devices.List(ctx, &berthv1.ListDevicesRequest{Resource: name})
 		if connection.Code(err) == codes.Unimplemented {
-			return nil, nil, fmt.Errorf("the runtime on %s has no device manager: it is not Berth, or an old one", conn.Address)
+			return nil, fmt.Errorf("the runtime on %s has no device manager: it is not Berth, or an old one", conn.Address)
 		}
 		if err != nil {
-			return nil, nil, connection.Plain(err)
+			return nil, connection.Plain(err)
 		}
 		for _, r := range list.GetResources() {
 			if r.GetProblem() != "" {
-				problems = append(problems, fmt.Sprintf("%s: %s", r.GetName(), r.GetProblem()))
+				fmt.Fprintf(a.err, "warning: %s: %s\n", r.GetName(), r.GetProblem())
 			}
 			row := deviceRow{Resource: r.GetName(), Plugin: r.GetEndpoint(), Connected: r.GetConnected(), Problem: r.GetProblem()}
 			if len(r.GetDevices()) == 0 {
@@ -127,5 +111,5 @@ func (a *app) deviceRows(ctx context.Context, resources []string) (rows []device
 			}
 		}
 	}
-	return rows, problems, nil
+	return rows, nil
 }

@@ -25,27 +25,15 @@ type imageRow struct {
 }
 
 func (a *app) imagesCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "images",
-		Short: "List images",
-		Args:  arguments(cobra.NoArgs),
-		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			rows, err := imageRows(ctx, conn)
-			if err != nil {
-				return err
-			}
-			return table.Print(a.out, a.format, rows, []table.Column[imageRow]{
-				{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
-				{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
-				{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) }},
-				{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
-				{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
-				{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
-			})
-		}),
-	}
-	a.output(cmd)
-	return cmd
+	cmd := &cobra.Command{Use: "images", Short: "List images", Args: arguments(cobra.NoArgs)}
+	return listCommand(a, cmd, imageRows, []table.Column[imageRow]{
+		{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
+		{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
+		{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) }},
+		{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
+		{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
+		{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
+	})
 }
 
 func yes(b bool) string {
@@ -55,7 +43,7 @@ func yes(b bool) string {
 	return ""
 }
 
-func imageRows(ctx context.Context, conn *connection.Connection) ([]imageRow, error) {
+func imageRows(ctx context.Context, conn *connection.Connection, _ []string) ([]imageRow, error) {
 	list, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {
 		return nil, err

@@ -38,34 +38,21 @@ type podRow struct {
 }
 
 func (a *app) podsCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "pods",
-		Short: "List pods",
-		Args:  arguments(cobra.NoArgs),
-		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			rows, err := podRows(ctx, conn)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			return table.Print(a.out, a.format, rows, []table.Column[podRow]{
-				{Title: "POD", Value: func(r podRow) string { return r.display }},
-				{Title: "STATE", Value: func(r podRow) string { return r.State }},
-				{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) }},
-				{Title: "IP", Value: func(r podRow) string { return strings.Join(r.IPs, ",") }},
-				{Title: "PORTS", Value: func(r podRow) string { return strings.Join(r.Ports, ", ") }},
-				{Title: "AGE", Value: func(r podRow) string { return table.Age(now.Sub(r.CreatedAt)) }},
-				{Title: "ID", Value: func(r podRow) string { return table.ShortID(r.ID) }},
-				{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
-				{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
-			})
-		}),
-	}
-	a.output(cmd)
-	return cmd
+	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: arguments(cobra.NoArgs)}
+	return listCommand(a, cmd, podRows, []table.Column[podRow]{
+		{Title: "POD", Value: func(r podRow) string { return r.display }},
+		{Title: "STATE", Value: func(r podRow) string { return r.State }},
+		{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) }},
+		{Title: "IP", Value: func(r podRow) string { return strings.Join(r.IPs, ",") }},
+		{Title: "PORTS", Value: func(r podRow) string { return strings.Join(r.Ports, ", ") }},
+		{Title: "AGE", Value: func(r podRow) string { return table.Age(time.Since(r.CreatedAt)) }},
+		{Title: "ID", Value: func(r podRow) string { return table.ShortID(r.ID) }},
+		{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
+		{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
+	})
 }
 
-func podRows(ctx context.Context, conn *connection.Connection) ([]podRow, error) {
+func podRows(ctx context.Context, conn *connection.Connection, _ []string) ([]podRow, error) {
 	pods, err := lookup.Pods(ctx, conn.Runtime)
 	if err != nil {
 		return nil, err

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
@@ -43,38 +45,26 @@ func (a *app) psCommand() *cobra.Command {
 		Short:             "List containers",
 		Long:              "List running containers, of the pods that are named or of all.",
 		ValidArgsFunction: a.complete(0, podNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			rows, err := a.containerRows(cmd, args, all)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			return table.Print(a.out, a.format, rows, []table.Column[containerRow]{
-				{Title: "CONTAINER", Value: func(r containerRow) string { return r.display }},
-				{Title: "STATE", Value: func(r containerRow) string { return r.status(now) }},
-				{Title: "IMAGE", Value: func(r containerRow) string { return r.Image }},
-				{Title: "AGE", Value: func(r containerRow) string { return table.Age(now.Sub(r.CreatedAt)) }},
-				{Title: "ID", Value: func(r containerRow) string { return table.ShortID(r.ID) }},
-				{Title: "KIND", Wide: true, Value: func(r containerRow) string { return r.Kind }},
-				{Title: "ATTEMPT", Wide: true, Value: func(r containerRow) string { return fmt.Sprint(r.Attempt) }},
-				{Title: "NAMESPACE", Wide: true, Value: func(r containerRow) string { return r.Namespace }},
-				{Title: "POD ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.PodID) }},
-				{Title: "IMAGE ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.ImageID) }},
-			})
-		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that do not run, too")
-	a.output(cmd)
-	return cmd
+	rows := func(ctx context.Context, conn *connection.Connection, pods []string) ([]containerRow, error) {
+		return containerRows(ctx, conn, pods, all)
+	}
+	return listCommand(a, cmd, rows, []table.Column[containerRow]{
+		{Title: "CONTAINER", Value: func(r containerRow) string { return r.display }},
+		{Title: "STATE", Value: func(r containerRow) string { return r.status(time.Now()) }},
+		{Title: "IMAGE", Value: func(r containerRow) string { return r.Image }},
+		{Title: "AGE", Value: func(r containerRow) string { return table.Age(time.Since(r.CreatedAt)) }},
+		{Title: "ID", Value: func(r containerRow) string { return table.ShortID(r.ID) }},
+		{Title: "KIND", Wide: true, Value: func(r containerRow) string { return r.Kind }},
+		{Title: "ATTEMPT", Wide: true, Value: func(r containerRow) string { return fmt.Sprint(r.Attempt) }},
+		{Title: "NAMESPACE", Wide: true, Value: func(r containerRow) string { return r.Namespace }},
+		{Title: "POD ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.PodID) }},
+		{Title: "IMAGE ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.ImageID) }},
+	})
 }
 
-func (a *app) containerRows(cmd *cobra.Command, pods []string, all bool) ([]containerRow, error) {
-	ctx := cmd.Context()
-	conn, err := a.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
+func containerRows(ctx context.Context, conn *connection.Connection, pods []string, all bool) ([]containerRow, error) {
 	wanted := map[string]bool{}
 	for _, name := range pods {
 		pod, err := lookup.Pod(ctx, conn.Runtime, name)

@@ -51,23 +51,17 @@ func (a *app) volumeListCommand() *cobra.Command {
 		Use:   "ls",
 		Short: "List volumes",
 		Args:  arguments(cobra.NoArgs),
-		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			rows, err := volumeRows(ctx, conn, unused)
-			if err != nil {
-				return err
-			}
-			now := time.Now()
-			return table.Print(a.out, a.format, rows, []table.Column[volumeRow]{
-				{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
-				{Title: "AGE", Value: func(r volumeRow) string { return table.Age(now.Sub(r.CreatedAt)) }},
-				{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
-				{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
-			})
-		}),
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "those that no container uses")
-	a.output(cmd)
-	return cmd
+	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]volumeRow, error) {
+		return volumeRows(ctx, conn, unused)
+	}
+	return listCommand(a, cmd, rows, []table.Column[volumeRow]{
+		{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
+		{Title: "AGE", Value: func(r volumeRow) string { return table.Age(time.Since(r.CreatedAt)) }},
+		{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
+		{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
+	})
 }
 
 func (a *app) volumeInspectCommand() *cobra.Command {
