@@ -73,13 +73,28 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 		if spec.Rlimits, err = cfg.Rlimits(name); err != nil {
 			return nil, err
 		}
+		defaults, err := cfg.PodDefaults(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := ocispec.CheckSysctls(defaults.Sysctls, model.NamespaceOptions{}); err != nil {
+			return nil, fmt.Errorf("default_sysctls of the runtime handler %s: %w", name, err)
+		}
+		spec.ShmSize, spec.DeviceOwnership = defaults.ShmSize, cfg.DeviceOwnership
+		for _, v := range defaults.Env {
+			spec.Env = append(spec.Env, model.EnvVar{Key: v.Name, Value: v.Value})
+		}
+		for _, m := range defaults.Mounts {
+			spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath, Readonly: m.Readonly})
+		}
 		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
 		spec.Annotations = r.Annotations
 		if len(r.Capabilities) > 0 {
 			spec.Capabilities = r.Capabilities
 		}
 		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
-			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup)}
+			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),
+			Sysctls: defaults.Sysctls}
 		if r.Type == config.RuntimeOCI {
 			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
 			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none of it at all.

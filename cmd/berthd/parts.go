@@ -248,9 +248,14 @@ func (d *parts) register(context.Context) (err error) {
 		Info:    d.info,
 		Log:     d.log,
 	}
+	deps.CreateHostPaths = d.cfg.CreatesHostPaths(config.APIv1)
 	criv1.Register(d.server, deps)
+	deps.CreateHostPaths = d.cfg.CreatesHostPaths(config.APIv1alpha2)
 	v1alpha2.Register(d.server, deps, d.pods, d.pods)
-	criv1alpha1.Register(d.server, criv1alpha1.Deps{Runtime: d.pods, Images: d.images, Version: version})
+	criv1alpha1.Register(d.server, criv1alpha1.Deps{
+		Runtime: d.pods, Images: d.images, Version: version,
+		CreateHostPaths: d.cfg.CreatesHostPaths(config.APIv1alpha1),
+	})
 	own := berthv1.Deps{Images: d.images, Volumes: d.pods}
 	if d.devices != nil {
 		own.Devices = d.devices

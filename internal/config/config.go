@@ -33,6 +33,12 @@ type Config struct {
 	PidsLimit       int64    `toml:"pids_limit"`
 	Ulimits         []string `toml:"ulimits"`
 	CDISpecDirs     []string `toml:"cdi_spec_dirs"`
+	CreateHostPaths []string `toml:"create_host_paths"`
+	DefaultSysctls  []string `toml:"default_sysctls"`
+	DefaultEnv      []string `toml:"default_env"`
+	DefaultMounts   []string `toml:"default_mounts"`
+	ShmSize         string   `toml:"shm_size"`
+	DeviceOwnership bool     `toml:"device_ownership_from_security_context"`
 	DefaultRuntime  string   `toml:"default_runtime"`
 
 	Network Network `toml:"network"`
@@ -165,6 +171,10 @@ type Runtime struct {
 	AllowedAnnotations           []string `toml:"allowed_annotations"`
 	Capabilities                 []string `toml:"capabilities"`
 	Ulimits                      []string `toml:"ulimits"`
+	DefaultSysctls               []string `toml:"default_sysctls"`
+	DefaultEnv                   []string `toml:"default_env"`
+	DefaultMounts                []string `toml:"default_mounts"`
+	ShmSize                      string   `toml:"shm_size"` // empty: Config.ShmSize
 	DiskQuota                    string   `toml:"disk_quota"`
 }
 
@@ -186,7 +196,14 @@ func Default() *Config {
 		CgroupRoot:      "/berth",
 		Ulimits:         []string{},
 		CDISpecDirs:     []string{"/etc/cdi", "/var/run/cdi"},
-		DefaultRuntime:  "berth",
+		CreateHostPaths: []string{"v1"},
+		DefaultSysctls: []string{
+			"net.ipv4.ip_unprivileged_port_start=0", "net.ipv4.ping_group_range=0 2147483647",
+		},
+		DefaultEnv:     []string{},
+		DefaultMounts:  []string{},
+		ShmSize:        "64m",
+		DefaultRuntime: "berth",
 		Network: Network{
 			CNIConfDir: "/etc/cni/net.d",
 			CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
@@ -222,7 +239,10 @@ func Default() *Config {
 			Timeout: Duration(30 * time.Second),
 		},
 		Runtimes: map[string]Runtime{
-			"berth": {Type: RuntimeBuiltin, Annotations: []string{}, AllowedAnnotations: []string{}, Capabilities: []string{}, Ulimits: []string{}},
+			"berth": {
+				Type: RuntimeBuiltin, Annotations: []string{}, AllowedAnnotations: []string{}, Capabilities: []string{},
+				Ulimits: []string{}, DefaultSysctls: []string{}, DefaultEnv: []string{}, DefaultMounts: []string{},
+			},
 		},
 	}
 }

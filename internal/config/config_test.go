@@ -55,6 +55,72 @@ func TestEveryKeyIsDocumentedAndHasAFlag(t *testing.T) {
 	}
 }
 
+func TestAHandlersDefaultsOfPodsComeInThePlaceOfTheNodes(t *testing.T) {
+	c, err := Load(file(t, `
+default_sysctls = ["net.ipv4.ip_unprivileged_port_start=1", "kernel.msgmax=2"]
+default_env = ["A=node", "B=node=b", "C="]
+default_mounts = ["/a:/in/a", "/b/../c:/in/b/:ro"]
+[runtimes.other]
+type = "builtin"
+default_sysctls = ["net/ipv4/ip_unprivileged_port_start=3"]
+default_env = ["A=other"]
+default_mounts = ["/other:/in/b:rw"]
+shm_size = "1g"
+`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]PodDefaults{
+		"berth": {
+			Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "1", "kernel.msgmax": "2"},
+			Env:     []Variable{{"A", "node"}, {"B", "node=b"}, {"C", ""}},
+			Mounts:  []HostMount{{"/a", "/in/a", false}, {"/c", "/in/b", true}}, ShmSize: 64 << 20,
+		},
+		"other": {
+			Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "3", "kernel.msgmax": "2"},
+			Env:     []Variable{{"B", "node=b"}, {"C", ""}, {"A", "other"}},
+			Mounts:  []HostMount{{"/a", "/in/a", false}, {"/other", "/in/b", false}}, ShmSize: 1 << 30,
+		},
+	} {
+		got, err := c.PodDefaults(name)
+		if err != nil || !reflect.DeepEqual(*got, want) {
+			t.Errorf("%s has\n%+v, %v\nwant\n%+v", name, got, err, want)
+		}
+	}
+	if !c.CreatesHostPaths(APIv1) || c.CreatesHostPaths(APIv1alpha2) || c.CreatesHostPaths(APIv1alpha1) {
+		t.Errorf("host paths are made by %v", c.CreateHostPaths)
+	}
+}
+
+func TestDefaultsOfPodsThatMakeNoSenseAreRefused(t *testing.T) {
+	for _, line := range []string{
+		`create_host_paths = ["v2"]`,
+		`default_sysctls = ["net.ipv4.ip_unprivileged_port_start"]`,
+		`default_sysctls = ["a b.c=1"]`,
+		`default_sysctls = ["kernel.msgmax=1", "kernel/msgmax=2"]`,
+		`default_env = ["A"]`,
+		`default_env = ["=x"]`,
+		`default_mounts = ["/a"]`,
+		`default_mounts = ["a:/b"]`,
+		`default_mounts = ["/a:b"]`,
+		`default_mounts = ["/a:/b:rx"]`,
+		`default_mounts = ["/a:/"]`,
+		`default_mounts = ["/a:/b", "/c:/b/"]`,
+		`shm_size = "4k"`,
+		`shm_size = "much"`,
+	} {
+		key, _, _ := strings.Cut(line, " ")
+		for _, text := range []string{line, "[runtimes.other]\ntype = \"builtin\"\n" + line} {
+			if strings.HasPrefix(line, "create_") && text != line {
+				continue // not a handler's
+			}
+			if _, err := Load(file(t, text), nil); err == nil || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+}
+
 func file(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.toml")

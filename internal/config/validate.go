@@ -100,6 +100,7 @@ func (c *Config) Validate() error {
 	v.absolute("device_plugins.dir", c.Devices.Dir)
 	v.positive("device_plugins.timeout", c.Devices.Timeout)
 	v.optional("checkpoint.criu", c.Checkpoint.CRIU)
+	v.pods(c)
 	v.runtimes(c)
 	return errors.Join(v.errs...)
 }

@@ -28,6 +28,7 @@ const (
 // The acts of a child, each with a path and further arguments.
 const (
 	actResolve = "resolve"
+	actCreate  = "create"
 	actNode    = "node"
 	actBelow   = "below"
 	actRelabel = "relabel"
@@ -56,6 +57,8 @@ func act(what, path string, more []string) (any, error) {
 	switch {
 	case what == actResolve:
 		return wait(path)
+	case what == actCreate:
+		return create(path)
 	case what == actNode:
 		return nodeAt(path)
 	case what == actBelow:

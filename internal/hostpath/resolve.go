@@ -2,6 +2,7 @@ package hostpath
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -76,6 +77,23 @@ func wait(path string) (r Resolved, err error) {
 		return r, err
 	}
 	return r, r.look(unix.AT_FDCWD, r.Path, 0)
+}
+
+// Create makes a directory, and those above it that are missing, root's and with mode 0755, and resolves it. One that is
+// there is left as it is. Errors are as Resolve's.
+func Create(path string) (Resolved, error) {
+	var r Resolved
+	err := ask(actCreate, path, &r, nil)
+	return r, err
+}
+
+// create is what the child does, which has a umask of its own to change.
+func create(path string) (r Resolved, err error) {
+	unix.Umask(0)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return r, err
+	}
+	return wait(path)
 }
 
 func unanswered(path string) error {

@@ -169,6 +169,8 @@ type ContainerConfig struct {
 	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"`  // 0: the image's, else SIGTERM
 	NetPriority int64             `json:"netPriority,omitempty"` // of its traffic (net_prio, cgroup v1)
 	QuotaID     string            `json:"quotaID,omitempty"`     // empty or 0: none; -1: a free one; else 16777216 or more
+	// CreateHostPaths has a directory made where the host path of a mount does not exist.
+	CreateHostPaths bool `json:"createHostPaths,omitempty"`
 }
 
 // Named is what clients that know no metadata call a container: Name, if such a client made it, else the metadata's. A

@@ -60,6 +60,7 @@ func Build(ctx context.Context, in Input) (*Output, error) {
 		b.paths,
 		b.annotations,
 		func() error { return b.waiting("CDI devices", b.cdi) },
+		b.deviceOwners,
 	} {
 		if err := step(); err != nil {
 			return nil, err

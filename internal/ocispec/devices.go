@@ -55,6 +55,24 @@ func (b *builder) devices() error {
 	return nil
 }
 
+// deviceOwners gives the container's devices to the user and the group that its security context names, where the runtime
+// handler says so. Those that a privileged container has of the host keep their owners.
+func (b *builder) deviceOwners() error {
+	if !b.in.Handler.DeviceOwnership || b.security.Privileged && !b.in.Handler.PrivilegedWithoutHostDevices {
+		return nil
+	}
+	for i := range b.spec.Linux.Devices {
+		d := &b.spec.Linux.Devices[i]
+		if b.security.RunAsUser != nil {
+			d.UID = new(uint32(*b.security.RunAsUser))
+		}
+		if b.security.RunAsGroup != nil {
+			d.GID = new(uint32(*b.security.RunAsGroup))
+		}
+	}
+	return nil
+}
+
 // device is a device of the configuration: a node, a link to one, or a directory of them.
 func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
 	access := d.Permissions

@@ -74,6 +74,15 @@ type Handler struct {
 	SeccompRoot string
 	// CDISpecDirs are searched for CDI devices; nil: /etc/cdi and /var/run/cdi.
 	CDISpecDirs []string
+	// Env are variables that each container has, where neither its image nor its configuration has them.
+	Env []model.EnvVar
+	// Mounts are host paths that each container has, where it has no mount of its own at their container path. One whose
+	// host path is not there is left out with a warning.
+	Mounts []model.Mount
+	// ShmSize is the size of a container's own /dev/shm, in bytes; 0: DefaultShmSize.
+	ShmSize uint64
+	// DeviceOwnership gives the devices that a container names to the user and the group that its security context names.
+	DeviceOwnership bool
 	// Annotations are names and patterns of annotations of the pod and the container that go into the spec, as
 	// annotation.Passed has them. The container's win.
 	Annotations []string

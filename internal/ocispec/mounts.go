@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -34,6 +35,10 @@ func (b *builder) mounts() error {
 		}
 		asked = append(asked, m)
 	}
+	asked, err := b.addDefaults(asked)
+	if err != nil {
+		return err
+	}
 	lxcfs, err := b.lxcfsMounts()
 	if err != nil {
 		return err
@@ -45,6 +50,28 @@ func (b *builder) mounts() error {
 	b.spec.Mounts = all
 	b.sortMounts()
 	return nil
+}
+
+// addDefaults adds the mounts that the runtime handler has for every container, where the container has none of its own.
+func (b *builder) addDefaults(asked []specs.Mount) ([]specs.Mount, error) {
+	own := len(asked)
+	for i := range b.in.Handler.Mounts {
+		m := &b.in.Handler.Mounts[i]
+		taken := func(other specs.Mount) bool { return other.Destination == m.ContainerPath }
+		if slices.ContainsFunc(asked[:own], taken) {
+			continue
+		}
+		if _, err := hostpath.Resolve(m.HostPath); errors.Is(err, os.ErrNotExist) {
+			b.warn("default_mounts: the host has no %s, so the container goes without it", m.HostPath)
+			continue
+		}
+		mount, err := b.mount(m)
+		if err != nil {
+			return nil, fmt.Errorf("default_mounts: mount at %q: %w", m.ContainerPath, err)
+		}
+		asked = append(asked, mount)
+	}
+	return asked, nil
 }
 
 // sortMounts puts parents before children, and otherwise leaves the order.
@@ -128,7 +155,7 @@ func (b *builder) podMounts() []specs.Mount {
 	}
 	if files.Shm == "" {
 		return append(out, specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
-			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}})
+			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", b.shmSize()}})
 	}
 	return append(out, specs.Mount{Destination: "/dev/shm", Type: "bind", Source: files.Shm,
 		Options: []string{"rbind", "nosuid", "noexec", "nodev", "rprivate", "rw"}})
@@ -149,7 +176,7 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		readonly = true
 		out.Source, err = b.imageSource(m)
 	} else {
-		out.Source, err = hostSource(m.HostPath)
+		out.Source, err = hostSource(m.HostPath, b.config.CreateHostPaths)
 	}
 	if err != nil {
 		return out, err
@@ -200,12 +227,23 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 	return out, nil
 }
 
-// hostSource follows the links of a host path. It has to be there: a directory made in its place would hide a mistake.
-func hostSource(host string) (string, error) {
+// DefaultShmSize is the size of /dev/shm, in bytes, as Docker and Kubernetes have it.
+const DefaultShmSize = 64 << 20
+
+func (b *builder) shmSize() string {
+	return "size=" + strconv.FormatUint(cmp.Or(b.in.Handler.ShmSize, DefaultShmSize)>>10, 10) + "k"
+}
+
+// hostSource follows the links of a host path. Where nothing is there, a directory is made if create is set; else that is
+// an error.
+func hostSource(host string, create bool) (string, error) {
 	if !filepath.IsAbs(host) || strings.ContainsRune(host, 0) {
 		return "", invalid("host path %q is not absolute", host)
 	}
 	source, err := hostpath.Resolve(host)
+	if errors.Is(err, os.ErrNotExist) && create {
+		source, err = hostpath.Create(host)
+	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return "", invalid("host path %s does not exist", host)

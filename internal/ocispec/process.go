@@ -66,6 +66,9 @@ func (b *builder) env() error {
 		env.set("TERM", "xterm")
 	}
 	env.set("HOSTNAME", b.hostname())
+	for _, v := range b.in.Handler.Env {
+		env.set(v.Key, v.Value)
+	}
 	for _, entry := range b.in.Image.Env {
 		// Images hold odd entries that other builders let pass: one without a "=" is no variable, and is left out.
 		if key, value, ok := strings.Cut(entry, "="); ok && key != "" && !strings.ContainsRune(entry, 0) {

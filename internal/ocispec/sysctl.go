@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -32,6 +33,26 @@ func CheckSysctls(sysctls map[string]string, n model.NamespaceOptions) error {
 		}
 	}
 	return nil
+}
+
+// Sysctls are those of a pod: what it asks for, and of the others what concerns no namespace that is the node's. Names may
+// have dots or slashes.
+func Sysctls(asked, others map[string]string, n model.NamespaceOptions) map[string]string {
+	out := maps.Clone(asked)
+	named := map[string]bool{}
+	for key := range asked {
+		named[strings.ReplaceAll(key, "/", ".")] = true
+	}
+	for key, value := range others {
+		if named[strings.ReplaceAll(key, "/", ".")] || CheckSysctls(map[string]string{key: value}, n) != nil {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[key] = value
+	}
+	return out
 }
 
 // ipcSysctls are the sysctls of the IPC namespace (ipc_namespaces(7)) besides fs.mqueue.

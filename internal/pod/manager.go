@@ -81,6 +81,8 @@ type Handler struct {
 	// Setup is what sets its containers up, where RuntimePath is empty, and the init of its pods.
 	Setup keeper.SetupChoice
 	Spec  ocispec.Handler
+	// Sysctls are those that its pods have where they ask for no other value.
+	Sysctls map[string]string
 	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
 	UserNamespaces, RecursiveReadOnly bool
 	// AllowedAnnotations are those of package annotation that work on its pods, by name.
@@ -201,9 +203,9 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.devices = &devices.Allocator{Manager: cfg.Devices, Index: m.index}
 	m.parts = &parts.Maker{
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
-		Setup: func(handler string) (keeper.SetupChoice, error) {
-			h, err := m.handlers.get(handler)
-			return h.Setup, err
+		Handler: func(name string) (parts.Handler, error) {
+			h, err := m.handlers.get(name)
+			return parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}, err
 		},
 	}
 	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})

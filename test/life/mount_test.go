@@ -9,8 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	early "berth/api/runtime/v1alpha1"
 	"berth/test/node/nodetest"
 )
 
@@ -52,21 +54,54 @@ func TestMountsBringHostPathsIn(t *testing.T) {
 	}
 }
 
-func TestAMountWhoseSourceDoesNotExistIsAnError(t *testing.T) {
+// As with containerd and CRI-O; pods whose hostPath has no type rely on it.
+func TestAMissingHostPathIsMade(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	missing := filepath.Join(t.TempDir(), "missing")
-	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"}))
-	if nodetest.Containerd() {
-		return // makes the directory
+	missing := filepath.Join(t.TempDir(), "missing/below")
+	c := p.Run(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"}))
+	c.Sh("echo written >/m/file")
+	if data, err := os.ReadFile(filepath.Join(missing, "file")); err != nil || string(data) != "written\n" {
+		t.Errorf("what the container wrote is %q, %v", data, err)
 	}
+	if info, err := os.Stat(missing); err != nil || info.Mode() != os.ModeDir|0o755 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+		t.Errorf("the directory is %v, %v", info, err)
+	}
+	dangling := filepath.Join(t.TempDir(), "dangling")
+	if err := os.Symlink(filepath.Join(t.TempDir(), "nothing"), dangling); err != nil {
+		t.Fatal(err)
+	}
+	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: dangling, ContainerPath: "/m"}))
 	if err == nil {
 		err = c.TryStart()
 	}
-	nodetest.WantCode(t, err, codes.InvalidArgument, codes.FailedPrecondition, codes.NotFound)
+	if err == nil || !strings.Contains(err.Error(), dangling) {
+		t.Errorf("a link that leads nowhere: %v", err)
+	}
+}
+
+func TestAMissingHostPathIsAnErrorOfTheOlderAPIs(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it makes the directory")
+	p := nodetest.RunPod(t, n)
+	missing := filepath.Join(t.TempDir(), "missing")
+	config := p.ContainerConfig(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"}))
+	_, err := nodetest.DialV1alpha2(n).CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{
+		PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config,
+	})
+	nodetest.WantCode(t, err, codes.InvalidArgument)
 	if err == nil || !strings.Contains(err.Error(), missing) {
 		t.Errorf("the error does not name the path: %v", err)
 	}
+	d := open2016(t, n)
+	pod, _ := d.pod()
+	_, err = d.CreateContainer(nodetest.Context(t), &early.CreateContainerRequest{
+		PodSandboxId: &pod, Config: &early.ContainerConfig{
+			Name: proto.String("mounts"), Image: &early.ImageSpec{Image: proto.String(config.Image.Image)},
+			Mounts: []*early.Mount{{HostPath: &missing, ContainerPath: proto.String("/m")}},
+		},
+	})
+	nodetest.WantCode(t, err, codes.InvalidArgument)
 	if exists(missing) {
 		t.Error("the path was made")
 	}

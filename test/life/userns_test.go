@@ -116,6 +116,33 @@ func TestTheNodesUserNamespaceIsThatOfAPodThatAsksForIt(t *testing.T) {
 	}
 }
 
+func TestAUserNamespaceGoesWithTheNodesNetwork(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "needs containerd 2.3")
+	status, err := n.Runtime.Status(nodetest.Context(t), &cri.StatusRequest{})
+	if err != nil || !status.GetFeatures().GetUserNamespacesHostNetwork() {
+		t.Errorf("the feature is not announced: %v, %v", status.GetFeatures(), err)
+	}
+	for name, pid := range map[string]cri.NamespaceMode{
+		"a PID namespace for each container": cri.NamespaceMode_CONTAINER,
+		"a PID namespace for the pod":        cri.NamespaceMode_POD,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{
+				Network: cri.NamespaceMode_NODE, Pid: pid, UsernsOptions: userNamespace(200000, 65536),
+			}))
+			c := p.Run()
+			if got := c.Sh("id -u; cat /proc/self/uid_map | tr -s ' '"); got != "0\n 0 200000 65536" {
+				t.Errorf("inside: %q", got)
+			}
+			if got, want := namespace(t, hostPID(t, c), "net"), namespace(t, "self", "net"); got != want {
+				t.Errorf("its network namespace is %s, the node's is %s", got, want)
+			}
+			c.Sh("ls /sys/class/net/lo >/dev/null; ! ip link set lo mtu 65000 2>/dev/null; ! touch /sys/x 2>/dev/null")
+		})
+	}
+}
+
 func TestAnImageIsAVolume(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)

@@ -210,7 +210,7 @@ var fields = map[string]map[string]verdict{
 	},
 	"Mount": {
 		"container_path":      works("TestMountsBringHostPathsIn TestAMountStaysInsideTheContainer"),
-		"host_path":           works("TestMountsBringHostPathsIn TestAMountWhoseSourceDoesNotExistIsAnError"),
+		"host_path":           works("TestMountsBringHostPathsIn TestAMissingHostPathIsMade TestAMissingHostPathIsAnErrorOfTheOlderAPIs"),
 		"readonly":            works("TestMountsBringHostPathsIn"),
 		"selinux_relabel":     works(containerTranslated + " TestThePolicyKeepsPodsApart").but("where the host has SELinux"),
 		"propagation":         works("TestMountsSpreadAsTheirPropagationSays TestPropagationToAndFromAMountThatIsNotSharedIsRefused"),

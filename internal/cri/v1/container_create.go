@@ -23,6 +23,7 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
+	cfg.CreateHostPaths = s.CreateHostPaths
 	id, err := s.Runtime.CreateContainer(ctx, req.PodSandboxId, cfg)
 	if volume := (*model.ImageVolumeError)(nil); errors.As(err, &volume) {
 		// A kubelet counts failures of image volumes by this beginning.

@@ -74,12 +74,14 @@ type Streams interface {
 	GetPortForward(stream.PortForwardRequest) (url string, err error)
 }
 
-// Deps is everything that the API calls. All fields are required but Info and Log.
+// Deps is everything that the API calls. All fields are required but CreateHostPaths, Info and Log.
 type Deps struct {
 	Runtime Runtime
 	Images  Images
 	Streams Streams
 	Version string // of Berth, semver
+	// CreateHostPaths has a directory made where the host path of a container's mount does not exist.
+	CreateHostPaths bool
 	// Info is what Status tells beyond its fields when it is asked to be verbose (the configuration, the keeper's
 	// version): each value is given as JSON.
 	Info func(context.Context) map[string]any

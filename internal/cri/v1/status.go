@@ -12,8 +12,7 @@ func (s *runtimeService) Status(ctx context.Context, req *api.StatusRequest) (*a
 		return nil, err
 	}
 	resp := &api.StatusResponse{
-		Status: &api.RuntimeStatus{},
-		// UserNamespacesHostNetwork stays false: a pod in the node's network has the node's user namespace.
+		Status:   &api.RuntimeStatus{},
 		Features: &api.RuntimeFeatures{SupplementalGroupsPolicy: true},
 	}
 	for _, c := range s.Runtime.Conditions(ctx) {
@@ -22,6 +21,8 @@ func (s *runtimeService) Status(ctx context.Context, req *api.StatusRequest) (*a
 		})
 	}
 	for _, h := range s.Runtime.Handlers() {
+		// What keeps a handler from it is what keeps it from user namespaces at all.
+		resp.Features.UserNamespacesHostNetwork = resp.Features.UserNamespacesHostNetwork || h.UserNamespaces
 		resp.RuntimeHandlers = append(resp.RuntimeHandlers, &api.RuntimeHandler{
 			Name: h.Name,
 			Features: &api.RuntimeHandlerFeatures{

@@ -51,6 +51,8 @@ type Deps struct {
 	Runtime Runtime
 	Images  Images
 	Version string // of Berth, semver
+	// CreateHostPaths has a directory made where the host path of a container's mount does not exist.
+	CreateHostPaths bool
 }
 
 // Register adds the services to a server. Handlers return errors of errdefs: the server's interceptors give them their codes

@@ -1,6 +1,7 @@
 package parts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/model"
+	"berth/internal/ocispec"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
@@ -23,8 +25,6 @@ var podFiles = []string{layout.HostsFile, layout.ResolvFile, layout.HostnameFile
 // counts as their memory. Berth writes the files before any container is there, so none can keep it from that by
 // filling the tmpfs.
 const (
-	// shmSize is the size of a pod's /dev/shm, as Docker and Kubernetes have it.
-	shmSize = 64 << 20
 	// filesSize is the room for the files of a pod that has the node's /dev/shm, beyond what they are when they are made.
 	filesSize = 1 << 20
 	// inodeSize is how much of a tmpfs there is for each of its inodes: a file that is not empty takes as much.
@@ -34,7 +34,15 @@ const (
 // makeFiles makes a pod's tmpfs with all that is on it.
 func (p *Maker) makeFiles(s *record.SandboxEntry) error {
 	r := s.Record()
-	if err := p.mountFiles(&r, r.Config.OwnIPC()); err != nil {
+	handler, err := p.Handler(r.Handler)
+	if err != nil {
+		return err
+	}
+	shm := uint64(0)
+	if r.Config.OwnIPC() {
+		shm = cmp.Or(handler.ShmSize, ocispec.DefaultShmSize)
+	}
+	if err := p.mountFiles(&r, shm); err != nil {
 		return err
 	}
 	return s.Update(record.Draft, func(r *record.Sandbox) { r.SharedTmpfs = true })
@@ -53,19 +61,20 @@ func (p *Maker) AdoptFiles(s *record.SandboxEntry) error {
 	if err := unmountTmpfs(p.Dirs.Files(s.ID())); err != nil {
 		return err
 	}
-	return p.mountFiles(&r, false)
+	return p.mountFiles(&r, 0)
 }
 
-func (p *Maker) mountFiles(r *record.Sandbox, shm bool) error {
+// mountFiles makes a pod's tmpfs, with shared memory of shm bytes, or with none.
+func (p *Maker) mountFiles(r *record.Sandbox, shm uint64) error {
 	content, err := podFileContent(r)
 	if err != nil {
 		return err
 	}
-	size := shmSize
-	if !shm {
+	size := shm
+	if shm == 0 {
 		size = filesSize
 		for _, data := range content {
-			size += len(data)
+			size += uint64(len(data))
 		}
 	}
 	path := p.Dirs.Files(r.ID)
@@ -88,7 +97,7 @@ func (p *Maker) mountFiles(r *record.Sandbox, shm bool) error {
 		}
 		return err
 	}
-	if shm {
+	if shm > 0 {
 		dir := filepath.Join(path, layout.ShmDir)
 		if err := made(dir, os.Mkdir(dir, 0o700)); err != nil {
 			return err

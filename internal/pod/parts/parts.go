@@ -31,9 +31,16 @@ type Maker struct {
 	Cgroups *cgroups.Driver
 	Keeper  Keeper
 	Network network.Provider
-	// Setup is what sets the init of a pod up, by the pod's runtime handler.
-	Setup   func(handler string) (keeper.SetupChoice, error)
+	// Handler is what a runtime handler says of its pods; one that is not configured is errdefs.ErrNotFound.
+	Handler func(name string) (Handler, error)
 	Systemd bool // the cgroup driver
+}
+
+// Handler is what a runtime handler says of the parts of its pods.
+type Handler struct {
+	Setup   keeper.SetupChoice // what sets the init up
+	Sysctls map[string]string  // those of pods that ask for no other value
+	ShmSize uint64             // of /dev/shm, in bytes; 0: ocispec.DefaultShmSize
 }
 
 // Steps are those that make a pod's parts: its namespaces, network, files and init. A pod that had a network
@@ -76,7 +83,11 @@ func (p *Maker) makeNamespaces(s *record.SandboxEntry) error {
 	if err := p.Dirs.MakeStatePod(&r); err != nil {
 		return err
 	}
-	o := namespace.Options{Sysctls: cfg.Sysctls}
+	handler, err := p.Handler(r.Handler)
+	if err != nil {
+		return err
+	}
+	o := namespace.Options{Sysctls: ocispec.Sysctls(cfg.Sysctls, handler.Sysctls, cfg.Security.Namespaces)}
 	if !cfg.NodeNetwork() {
 		// A pod in the node's network has the node's name too: it is the node, to its peers.
 		o.Kinds = append(o.Kinds, namespace.Network, namespace.UTS)
@@ -185,7 +196,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
 	if err != nil {
 		return err
 	}
-	setup, err := p.Setup(r.Handler)
+	handler, err := p.Handler(r.Handler)
 	if err != nil {
 		return err
 	}
@@ -195,7 +206,7 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
 		Name:          "init",
 		Spec:          spec,
 		SystemdCgroup: p.Systemd,
-		Setup:         setup,
+		Setup:         handler.Setup,
 		Reaper:        true,
 	})
 	err = p.Dirs.Barred(&r, err)
