@@ -81,6 +81,12 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			return nil, fmt.Errorf("default_sysctls of the runtime handler %s: %w", name, err)
 		}
 		spec.ShmSize, spec.DeviceOwnership = defaults.ShmSize, cfg.DeviceOwnership
+		spec.RefuseMissing, spec.CgroupWritable = cfg.RefuseMissing, r.CgroupWritable
+		for _, d := range defaults.Devices {
+			spec.Devices = append(spec.Devices, model.Device{
+				HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions,
+			})
+		}
 		for _, v := range defaults.Env {
 			spec.Env = append(spec.Env, model.EnvVar{Key: v.Name, Value: v.Value})
 		}
@@ -94,7 +100,7 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 		}
 		h := pod.Handler{Name: name, Spec: spec, UserNamespaces: true, RecursiveReadOnly: true,
 			AllowedAnnotations: r.AllowedAnnotations, DiskQuota: r.DiskQuotaBytes(), Setup: keeper.SetupChoice(r.Setup),
-			Sysctls: defaults.Sysctls}
+			Sysctls: defaults.Sysctls, IgnoreDeclaredVolumes: cfg.Image.DeclaredVolumes == config.DeclaredVolumesIgnore}
 		if r.Type == config.RuntimeOCI {
 			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
 			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none of it at all.

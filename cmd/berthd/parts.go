@@ -122,6 +122,7 @@ func (d *parts) openNetwork(context.Context) (err error) {
 	d.network, err = network.New(network.Config{
 		CNIConfDir:  cfg.CNIConfDir,
 		CNIBinDirs:  cfg.CNIBinDirs,
+		CNINetwork:  cfg.CNINetwork,
 		CNICacheDir: filepath.Join(d.cfg.Root, "cni"),
 		StateDir:    filepath.Join(d.cfg.Root, "network"),
 		Bridge:      cfg.Bridge,

@@ -34,9 +34,11 @@ type Config struct {
 	Ulimits         []string `toml:"ulimits"`
 	CDISpecDirs     []string `toml:"cdi_spec_dirs"`
 	CreateHostPaths []string `toml:"create_host_paths"`
+	RefuseMissing   []string `toml:"refuse_missing_host_paths"`
 	DefaultSysctls  []string `toml:"default_sysctls"`
 	DefaultEnv      []string `toml:"default_env"`
 	DefaultMounts   []string `toml:"default_mounts"`
+	DefaultDevices  []string `toml:"default_devices"`
 	ShmSize         string   `toml:"shm_size"`
 	DeviceOwnership bool     `toml:"device_ownership_from_security_context"`
 	DefaultRuntime  string   `toml:"default_runtime"`
@@ -59,6 +61,7 @@ type Config struct {
 type Network struct {
 	CNIConfDir string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
 	CNIBinDirs []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
+	CNINetwork string   `toml:"cni_network" flag:"cni-network"`
 	Bridge     string   `toml:"bridge" flag:"bridge"`
 	PodCIDR    []string `toml:"pod_cidr" flag:"pod-cidr"`
 	MTU        int      `toml:"mtu" flag:"mtu"`
@@ -68,6 +71,7 @@ type Network struct {
 type Image struct {
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
 	Pinned                 []string `toml:"pinned"`
+	DeclaredVolumes        string   `toml:"declared_volumes"`
 	Platform               string   `toml:"platform"`
 	Timeout                Duration `toml:"timeout"`
 	Retries                int      `toml:"retries"`
@@ -83,6 +87,12 @@ type Image struct {
 	MaxConfigText          string   `toml:"max_config_text"`
 	MaxVolumes             int      `toml:"max_volumes"`
 }
+
+// Values of Image.DeclaredVolumes.
+const (
+	DeclaredVolumesCopy   = "copy"
+	DeclaredVolumesIgnore = "ignore"
+)
 
 // Bytes is a size of a valid configuration, such as MaxLayerBytes.
 func Bytes(size string) uint64 {
@@ -174,7 +184,9 @@ type Runtime struct {
 	DefaultSysctls               []string `toml:"default_sysctls"`
 	DefaultEnv                   []string `toml:"default_env"`
 	DefaultMounts                []string `toml:"default_mounts"`
+	DefaultDevices               []string `toml:"default_devices"`
 	ShmSize                      string   `toml:"shm_size"` // empty: Config.ShmSize
+	CgroupWritable               bool     `toml:"cgroup_writable"`
 	DiskQuota                    string   `toml:"disk_quota"`
 }
 
@@ -197,11 +209,13 @@ func Default() *Config {
 		Ulimits:         []string{},
 		CDISpecDirs:     []string{"/etc/cdi", "/var/run/cdi"},
 		CreateHostPaths: []string{"v1"},
+		RefuseMissing:   []string{},
 		DefaultSysctls: []string{
 			"net.ipv4.ip_unprivileged_port_start=0", "net.ipv4.ping_group_range=0 2147483647",
 		},
 		DefaultEnv:     []string{},
 		DefaultMounts:  []string{},
+		DefaultDevices: []string{},
 		ShmSize:        "64m",
 		DefaultRuntime: "berth",
 		Network: Network{
@@ -213,6 +227,7 @@ func Default() *Config {
 		Image: Image{
 			MaxConcurrentDownloads: 4,
 			Pinned:                 []string{},
+			DeclaredVolumes:        DeclaredVolumesCopy,
 			Timeout:                Duration(30 * time.Second),
 			Retries:                5,
 			MaxLayers:              500,
@@ -242,6 +257,7 @@ func Default() *Config {
 			"berth": {
 				Type: RuntimeBuiltin, Annotations: []string{}, AllowedAnnotations: []string{}, Capabilities: []string{},
 				Ulimits: []string{}, DefaultSysctls: []string{}, DefaultEnv: []string{}, DefaultMounts: []string{},
+				DefaultDevices: []string{},
 			},
 		},
 	}

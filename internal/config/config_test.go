@@ -60,11 +60,13 @@ func TestAHandlersDefaultsOfPodsComeInThePlaceOfTheNodes(t *testing.T) {
 default_sysctls = ["net.ipv4.ip_unprivileged_port_start=1", "kernel.msgmax=2"]
 default_env = ["A=node", "B=node=b", "C="]
 default_mounts = ["/a:/in/a", "/b/../c:/in/b/:ro"]
+default_devices = ["/dev/fuse", "/dev/a:/dev/b:rw"]
 [runtimes.other]
 type = "builtin"
 default_sysctls = ["net/ipv4/ip_unprivileged_port_start=3"]
 default_env = ["A=other"]
 default_mounts = ["/other:/in/b:rw"]
+default_devices = ["/dev/fuse:r"]
 shm_size = "1g"
 `), nil)
 	if err != nil {
@@ -75,11 +77,13 @@ shm_size = "1g"
 			Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "1", "kernel.msgmax": "2"},
 			Env:     []Variable{{"A", "node"}, {"B", "node=b"}, {"C", ""}},
 			Mounts:  []HostMount{{"/a", "/in/a", false}, {"/c", "/in/b", true}}, ShmSize: 64 << 20,
+			Devices: []HostDevice{{"/dev/fuse", "/dev/fuse", "rwm"}, {"/dev/a", "/dev/b", "rw"}},
 		},
 		"other": {
 			Sysctls: map[string]string{"net.ipv4.ip_unprivileged_port_start": "3", "kernel.msgmax": "2"},
 			Env:     []Variable{{"B", "node=b"}, {"C", ""}, {"A", "other"}},
 			Mounts:  []HostMount{{"/a", "/in/a", false}, {"/other", "/in/b", false}}, ShmSize: 1 << 30,
+			Devices: []HostDevice{{"/dev/a", "/dev/b", "rw"}, {"/dev/fuse", "/dev/fuse", "r"}},
 		},
 	} {
 		got, err := c.PodDefaults(name)
@@ -106,12 +110,17 @@ func TestDefaultsOfPodsThatMakeNoSenseAreRefused(t *testing.T) {
 		`default_mounts = ["/a:/b:rx"]`,
 		`default_mounts = ["/a:/"]`,
 		`default_mounts = ["/a:/b", "/c:/b/"]`,
+		`default_devices = ["dev/fuse"]`,
+		`default_devices = ["/dev/fuse:x"]`,
+		`default_devices = ["/dev/fuse:/dev/a:rwm:r"]`,
+		`default_devices = ["/dev/fuse", "/dev/a:/dev/fuse"]`,
+		`refuse_missing_host_paths = ["etc/hostname"]`,
 		`shm_size = "4k"`,
 		`shm_size = "much"`,
 	} {
 		key, _, _ := strings.Cut(line, " ")
 		for _, text := range []string{line, "[runtimes.other]\ntype = \"builtin\"\n" + line} {
-			if strings.HasPrefix(line, "create_") && text != line {
+			if (strings.HasPrefix(line, "create_") || strings.HasPrefix(line, "refuse_")) && text != line {
 				continue // not a handler's
 			}
 			if _, err := Load(file(t, text), nil); err == nil || !strings.Contains(err.Error(), key) {

@@ -25,6 +25,7 @@ type PodDefaults struct {
 	Sysctls map[string]string
 	Env     []Variable
 	Mounts  []HostMount
+	Devices []HostDevice
 	ShmSize uint64 // bytes
 }
 
@@ -37,6 +38,12 @@ type HostMount struct {
 	Readonly                bool
 }
 
+// HostDevice is a device of the host in a container.
+type HostDevice struct {
+	HostPath, ContainerPath string
+	Permissions             string // of r, w and m
+}
+
 // PodDefaults are those of a runtime handler: the node's, but for what the handler has of the same name.
 func (c *Config) PodDefaults(handler string) (*PodDefaults, error) {
 	own := c.Runtimes[handler]
@@ -44,11 +51,11 @@ func (c *Config) PodDefaults(handler string) (*PodDefaults, error) {
 	key := "runtimes." + handler + "."
 	var errs []error
 	for _, from := range []struct {
-		key                  string
-		sysctls, env, mounts []string
+		key                           string
+		sysctls, env, mounts, devices []string
 	}{
-		{"", c.DefaultSysctls, c.DefaultEnv, c.DefaultMounts},
-		{key, own.DefaultSysctls, own.DefaultEnv, own.DefaultMounts},
+		{"", c.DefaultSysctls, c.DefaultEnv, c.DefaultMounts, c.DefaultDevices},
+		{key, own.DefaultSysctls, own.DefaultEnv, own.DefaultMounts, own.DefaultDevices},
 	} {
 		sysctls, err := parseSysctls(from.key+"default_sysctls", from.sysctls)
 		errs = append(errs, err)
@@ -67,6 +74,12 @@ func (c *Config) PodDefaults(handler string) (*PodDefaults, error) {
 			same := func(other HostMount) bool { return other.ContainerPath == m.ContainerPath }
 			out.Mounts = append(slices.DeleteFunc(out.Mounts, same), m)
 		}
+		devices, err := parseDevices(from.key+"default_devices", from.devices)
+		errs = append(errs, err)
+		for _, d := range devices {
+			same := func(other HostDevice) bool { return other.ContainerPath == d.ContainerPath }
+			out.Devices = append(slices.DeleteFunc(out.Devices, same), d)
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -79,22 +92,24 @@ func (v *validation) pods(c *Config) {
 	for _, api := range c.CreateHostPaths {
 		v.oneOf("create_host_paths", api, APIv1, APIv1alpha2, APIv1alpha1)
 	}
+	v.directories("refuse_missing_host_paths", c.RefuseMissing)
 	v.shmSize("shm_size", c.ShmSize)
-	v.defaults("", c.DefaultSysctls, c.DefaultEnv, c.DefaultMounts)
+	v.defaults("", c.DefaultSysctls, c.DefaultEnv, c.DefaultMounts, c.DefaultDevices)
 	for name, r := range c.Runtimes {
 		key := "runtimes." + name + "."
-		v.defaults(key, r.DefaultSysctls, r.DefaultEnv, r.DefaultMounts)
+		v.defaults(key, r.DefaultSysctls, r.DefaultEnv, r.DefaultMounts, r.DefaultDevices)
 		if r.ShmSize != "" {
 			v.shmSize(key+"shm_size", r.ShmSize)
 		}
 	}
 }
 
-func (v *validation) defaults(key string, sysctls, env, mounts []string) {
+func (v *validation) defaults(key string, sysctls, env, mounts, devices []string) {
 	_, sysctlErr := parseSysctls(key+"default_sysctls", sysctls)
 	_, envErr := parseEnv(key+"default_env", env)
 	_, mountErr := parseMounts(key+"default_mounts", mounts)
-	for _, err := range []error{sysctlErr, envErr, mountErr} {
+	_, deviceErr := parseDevices(key+"default_devices", devices)
+	for _, err := range []error{sysctlErr, envErr, mountErr, deviceErr} {
 		if err != nil {
 			v.errs = append(v.errs, err)
 		}
@@ -156,20 +171,29 @@ func assignments(key string, list []string, check func(name, value string) (stri
 }
 
 func parseMounts(key string, list []string) ([]HostMount, error) {
+	return placed(key, list, parseMount, func(m HostMount) string { return m.ContainerPath })
+}
+
+func parseDevices(key string, list []string) ([]HostDevice, error) {
+	return placed(key, list, parseDevice, func(d HostDevice) string { return d.ContainerPath })
+}
+
+// placed reads the entries of a list that have a path each in containers.
+func placed[T any](key string, list []string, parse func(string) (T, error), at func(T) string) ([]T, error) {
 	var (
-		out  []HostMount
+		out  []T
 		errs []error
 	)
 	for _, s := range list {
-		m, err := parseMount(s)
-		if err == nil && slices.ContainsFunc(out, func(o HostMount) bool { return o.ContainerPath == m.ContainerPath }) {
+		one, err := parse(s)
+		if err == nil && slices.ContainsFunc(out, func(other T) bool { return at(other) == at(one) }) {
 			err = errors.New("its path in the container is given twice")
 		}
 		if err != nil {
 			errs = append(errs, &KeyError{key, fmt.Sprintf("%q: %v", s, err)})
 			continue
 		}
-		out = append(out, m)
+		out = append(out, one)
 	}
 	return out, errors.Join(errs...)
 }
@@ -188,4 +212,22 @@ func parseMount(s string) (m HostMount, err error) {
 		return m, errors.New("the root file system of a container cannot be replaced")
 	}
 	return m, nil
+}
+
+func parseDevice(s string) (HostDevice, error) {
+	parts := strings.Split(s, ":")
+	d := HostDevice{HostPath: parts[0], ContainerPath: parts[0], Permissions: "rwm"}
+	rest := parts[1:]
+	if len(rest) > 0 && strings.HasPrefix(rest[0], "/") {
+		d.ContainerPath, rest = rest[0], rest[1:]
+	}
+	if len(rest) > 0 {
+		d.Permissions, rest = rest[0], rest[1:]
+	}
+	if len(rest) > 0 || !path.IsAbs(d.HostPath) || strings.ContainsRune(s, 0) || d.Permissions == "" ||
+		strings.Trim(d.Permissions, "rwm") != "" {
+		return d, errors.New("is not /dev/of/host, with :/dev/in/container and :rwm behind it or not")
+	}
+	d.HostPath, d.ContainerPath = path.Clean(d.HostPath), path.Clean(d.ContainerPath)
+	return d, nil
 }

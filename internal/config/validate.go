@@ -193,6 +193,7 @@ func (v *validation) image(i *Image) {
 	v.between("image.max_concurrent_downloads", int64(i.MaxConcurrentDownloads), 1, 64)
 	v.between("image.retries", int64(i.Retries), 1, 100)
 	v.positive("image.timeout", i.Timeout)
+	v.oneOf("image.declared_volumes", i.DeclaredVolumes, DeclaredVolumesCopy, DeclaredVolumesIgnore)
 	if i.Platform != "" {
 		if _, err := platforms.Parse(i.Platform); err != nil {
 			v.fail("image.platform", "%q is no platform such as linux/arm64/v8", i.Platform)

@@ -67,6 +67,7 @@ type Provider interface {
 type Config struct {
 	CNIConfDir  string         // followed; empty: no CNI
 	CNIBinDirs  []string       // default: /opt/cni/bin and /usr/lib/cni
+	CNINetwork  string         // name of the network; empty: the lexically first file's
 	CNICacheDir string         // default: a directory under StateDir
 	StateDir    string         // for records, on disk as long as the node's data
 	Bridge      string         // default: berth0

@@ -66,7 +66,7 @@ func New(cfg Config) (Provider, error) {
 		return nil, err
 	}
 	p.cni, err = cni.Open(cni.Config{
-		ConfDir: cfg.CNIConfDir, BinDirs: cfg.CNIBinDirs, CacheDir: cfg.CNICacheDir,
+		ConfDir: cfg.CNIConfDir, Network: cfg.CNINetwork, BinDirs: cfg.CNIBinDirs, CacheDir: cfg.CNICacheDir,
 		StateDir: filepath.Join(cfg.StateDir, "cni"), Logger: cfg.Logger,
 	})
 	if err != nil {

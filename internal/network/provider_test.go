@@ -361,6 +361,25 @@ func TestOnlyBrokenConfigurationsAreNoNetwork(t *testing.T) {
 	}
 }
 
+func TestTheNetworkThatIsNamedIsTaken(t *testing.T) {
+	n := newNode(t)
+	n.Close()
+	n.cfg.CNINetwork = "named"
+	n.open()
+	n.conf("10-test.conflist", n.bridgeConf("first", "10.66.0.0/24", ""))
+	if s := n.Status(ctx); s.Ready || !strings.Contains(s.Message, `"named"`) || !strings.Contains(s.Message, `"first"`) {
+		t.Errorf("without a file of the network: %+v", s)
+	}
+	n.conf("20-test.conflist", n.bridgeConf("named", "10.67.0.0/24", ""))
+	p := n.pod("p")
+	if r := n.setup(p); !strings.HasPrefix(r.IPs[0].String(), "10.67.") {
+		t.Errorf("%v", r.IPs)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+	n.conf("10-test.conflist", "")
+	n.conf("20-test.conflist", "")
+}
+
 func TestADirectoryThatAppearsIsSeen(t *testing.T) {
 	n := newNode(t)
 	n.Close()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -35,9 +34,13 @@ func (b *builder) devices() error {
 		linux.Devices = found
 		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
 	}
-	for i := range b.config.Devices {
-		d := &b.config.Devices[i]
-		found, access, err := device(d)
+	defaults := b.defaultDevices()
+	for i, d := range slices.Concat(defaults, b.config.Devices) {
+		found, access, err := device(&d)
+		if errors.Is(err, fs.ErrNotExist) && i < len(defaults) {
+			b.warn("default_devices: the host has no %s, so the container goes without it", d.HostPath)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("device %s: %w", d.HostPath, err)
 		}
@@ -53,6 +56,16 @@ func (b *builder) devices() error {
 	}
 	linux.Resources.Devices = rules
 	return nil
+}
+
+// defaultDevices are those that the runtime handler has for every container, but for those in whose place the container
+// has another.
+func (b *builder) defaultDevices() []model.Device {
+	return slices.DeleteFunc(slices.Clone(b.in.Handler.Devices), func(d model.Device) bool {
+		return slices.ContainsFunc(b.config.Devices, func(own model.Device) bool {
+			return path.Clean(cmpOr(own.ContainerPath, own.HostPath)) == d.ContainerPath
+		})
+	})
 }
 
 // deviceOwners gives the container's devices to the user and the group that its security context names, where the runtime
@@ -93,8 +106,8 @@ func device(d *model.Device) ([]specs.LinuxDevice, string, error) {
 		return nil, "", invalid("container path %q is not absolute", at)
 	}
 	host, err := hostpath.Resolve(d.HostPath)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, "", invalid("it does not exist")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("it does not exist: %w (%w)", errdefs.ErrInvalidArgument, fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, "", unread(err)

@@ -79,6 +79,13 @@ type Handler struct {
 	// Mounts are host paths that each container has, where it has no mount of its own at their container path. One whose
 	// host path is not there is left out with a warning.
 	Mounts []model.Mount
+	// RefuseMissing are host paths that are not made where a mount's configuration asks for that.
+	RefuseMissing []string
+	// Devices are those that each container has, where it has none of its own at their container path. One that the host
+	// does not have is left out with a warning.
+	Devices []model.Device
+	// CgroupWritable lets containers of a cgroup v2 node write to their own cgroups.
+	CgroupWritable bool
 	// ShmSize is the size of a container's own /dev/shm, in bytes; 0: DefaultShmSize.
 	ShmSize uint64
 	// DeviceOwnership gives the devices that a container names to the user and the group that its security context names.

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/cgroup"
 	"berth/internal/hostpath"
 	"berth/internal/model"
 )
@@ -103,6 +104,10 @@ func (b *builder) systemMounts() []specs.Mount {
 	if b.security.Privileged {
 		access = "rw"
 	}
+	cgroupAccess := access
+	if b.in.Handler.CgroupWritable && b.host.Cgroups.Version == cgroup.V2 {
+		cgroupAccess = "rw" // the container's cgroup namespace shows it no other cgroup
+	}
 	user := b.userNamespace()
 	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
 	if const5 := uint32(5); user == nil || mapped(user.GIDs, const5) { // the group tty
@@ -129,7 +134,7 @@ func (b *builder) systemMounts() []specs.Mount {
 		mqueue,
 		sysfs,
 		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
-			Options: []string{"nosuid", "noexec", "nodev", "relatime", access}},
+			Options: []string{"nosuid", "noexec", "nodev", "relatime", cgroupAccess}},
 	}
 }
 
@@ -176,7 +181,7 @@ func (b *builder) mount(m *model.Mount) (specs.Mount, error) {
 		readonly = true
 		out.Source, err = b.imageSource(m)
 	} else {
-		out.Source, err = hostSource(m.HostPath, b.config.CreateHostPaths)
+		out.Source, err = hostSource(m.HostPath, b.mayCreate(m.HostPath))
 	}
 	if err != nil {
 		return out, err
@@ -232,6 +237,12 @@ const DefaultShmSize = 64 << 20
 
 func (b *builder) shmSize() string {
 	return "size=" + strconv.FormatUint(cmp.Or(b.in.Handler.ShmSize, DefaultShmSize)>>10, 10) + "k"
+}
+
+// mayCreate tells whether a directory is made at a host path of a mount that is not there.
+func (b *builder) mayCreate(host string) bool {
+	refused := func(path string) bool { return filepath.Clean(path) == filepath.Clean(host) }
+	return b.config.CreateHostPaths && !slices.ContainsFunc(b.in.Handler.RefuseMissing, refused)
 }
 
 // hostSource follows the links of a host path. Where nothing is there, a directory is made if create is set; else that is

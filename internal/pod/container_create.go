@@ -237,13 +237,17 @@ func (cr *creation) mountRoot(ctx context.Context) (err error) {
 // takeQuotas decides which declared volumes the container has of its own, and takes the quotas of all that it writes
 // to.
 func (cr *creation) takeQuotas(ctx context.Context) error {
-	own, err := storage.OwnVolumes(storage.DeclaredVolumes(cr.img), cr.root, cr.cfg)
-	if err != nil {
-		return err
+	var own []string
+	if !cr.handler.IgnoreDeclaredVolumes {
+		var err error
+		if own, err = storage.OwnVolumes(storage.DeclaredVolumes(cr.img), cr.root, cr.cfg); err != nil {
+			return err
+		}
 	}
 	if err := cr.container.Update(record.Draft, func(r *record.Container) { r.ImageVolumes = own }); err != nil {
 		return err
 	}
+	var err error
 	cr.limits, err = cr.m.storage.TakeQuotas(ctx, cr.container.ContainerEntry, cr.quotaID, cr.handler.DiskQuota)
 	return err
 }

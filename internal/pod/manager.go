@@ -85,6 +85,8 @@ type Handler struct {
 	Sysctls map[string]string
 	// UserNamespaces and RecursiveReadOnly are what the runtime can do.
 	UserNamespaces, RecursiveReadOnly bool
+	// IgnoreDeclaredVolumes: containers have no volumes of their own at the paths that images declare.
+	IgnoreDeclaredVolumes bool
 	// AllowedAnnotations are those of package annotation that work on its pods, by name.
 	AllowedAnnotations []string
 	// DiskQuota limits the writable layer of a container that does not ask for a limit itself, in bytes; 0: no limit.

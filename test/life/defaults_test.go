@@ -64,6 +64,8 @@ func TestPodsHaveTheDefaultsOfTheConfiguration(t *testing.T) {
 		Config: `default_env = ["FROM=node", "KEPT=node", "PATH=/node"]
 default_sysctls = ["net.ipv4.ip_unprivileged_port_start=81"]
 default_mounts = ["` + dir + `:/mnt/defaults:ro", "` + dir + `/none:/mnt/none"]
+default_devices = ["/dev/loop-control:/dev/given:r", "/dev/no-such"]
+refuse_missing_host_paths = ["` + dir + `/never"]
 shm_size = "2m"
 create_host_paths = ["v1alpha2"]
 device_ownership_from_security_context = true
@@ -106,6 +108,10 @@ shm_size = "3m"
 	if got := other.Run().Sh(ask + "; head -c 4 /mnt/defaults"); got != "handler node\n82\n3\nroot" {
 		t.Errorf("a container of another handler has %q", got)
 	}
+	const devices = "(: </dev/given) && echo readable; (: >/dev/given) 2>/dev/null || echo read-only; [ -e /dev/no-such ] || echo none"
+	if got := c.Sh(devices); got != "readable\nread-only\nnone" {
+		t.Errorf("its default devices: %q", got)
+	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
@@ -114,5 +120,23 @@ shm_size = "3m"
 		Config: p.ContainerConfig(nodetest.Mounts(&cri.Mount{HostPath: missing, ContainerPath: "/m"})),
 	}); err != nil || !exists(missing) {
 		t.Errorf("create_host_paths names v1alpha2, which made no directory: %v", err)
+	}
+	never := filepath.Join(dir, "never")
+	_, err = nodetest.DialV1alpha2(n).CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{
+		PodSandboxId: p.ID, SandboxConfig: p.Config,
+		Config: p.ContainerConfig(nodetest.Mounts(&cri.Mount{HostPath: never + "/", ContainerPath: "/m"})),
+	})
+	nodetest.WantCode(t, err, codes.InvalidArgument)
+	if exists(never) {
+		t.Error("refuse_missing_host_paths names a path that was made")
+	}
+}
+
+func TestDeclaredVolumesAreIgnoredWhereTheConfigurationSaysSo(t *testing.T) {
+	nodetest.BerthOnly(t, "this is a key of Berth's configuration")
+	n := nodetest.Start(t, node.Options{Tables: "[image]\ndeclared_volumes = \"ignore\"\n"})
+	c := nodetest.RunPod(t, n).Run(volumeImage(t, n))
+	if got := c.Sh("grep -c -E ' (/data|/none/here|/real/x) ' /proc/mounts; cat /data/file"); got != "0\nfrom the image" {
+		t.Errorf("mounts at declared volumes, and a file of one: %q", got)
 	}
 }

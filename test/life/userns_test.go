@@ -168,7 +168,7 @@ func TestAnImageIsAVolume(t *testing.T) {
 	}
 	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "nothing", Readonly: true}))
 	wantImageVolumeMountFailed(t, err)
-	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/x", HostPath: "/no/such/directory"}))
+	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/x", HostPath: "/dev/null/no-directory"}))
 	if got := status.Convert(err).Message(); err == nil || strings.Contains(got, crierrors.ErrImageVolumeMountFailed.Error()) {
 		t.Errorf("a mount of no image: %q", got)
 	}

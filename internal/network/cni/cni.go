@@ -33,6 +33,7 @@ import (
 // Config says where things are.
 type Config struct {
 	ConfDir  string   // of the network configurations; empty: there are none
+	Network  string   // name of the network; empty: the lexically first file's
 	BinDirs  []string // where plugins are searched, in this order
 	CacheDir string   // libcni's
 	StateDir string   // for records; made if it is not there
@@ -144,7 +145,7 @@ func (n *Networks) Selected() Selection {
 	if !n.follow.changed() && !stale && at.Equal(n.changed) {
 		return n.selected
 	}
-	s := load(n.cfg.ConfDir, func(plugin string) error {
+	s := load(n.cfg.ConfDir, n.cfg.Network, func(plugin string) error {
 		_, err := (&executor{}).FindInPath(plugin, n.cfg.BinDirs)
 		return err
 	})

@@ -23,8 +23,8 @@ type Selection struct {
 // Empty tells that there is no file at all, not even a broken one.
 func (s Selection) Empty() bool { return s.Network == nil && len(s.Broken) == 0 }
 
-// load reads a directory. One that is not there is empty.
-func load(dir string, findPlugin func(string) error) Selection {
+// load reads a directory. One that is not there is empty. Where a network is named, files of others are passed over.
+func load(dir, network string, findPlugin func(string) error) Selection {
 	var s Selection
 	if dir == "" {
 		return s
@@ -36,6 +36,7 @@ func load(dir string, findPlugin func(string) error) Selection {
 		}
 		return s
 	}
+	var others []string // names of networks
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() {
@@ -50,6 +51,10 @@ func load(dir string, findPlugin func(string) error) Selection {
 		default:
 			continue
 		}
+		if err == nil && network != "" && list.Name != network {
+			others = append(others, list.Name)
+			continue
+		}
 		if err == nil {
 			err = validate(list, findPlugin)
 		}
@@ -59,6 +64,10 @@ func load(dir string, findPlugin func(string) error) Selection {
 		}
 		s.Network, s.File = list, path
 		return s
+	}
+	if len(others) > 0 {
+		s.Broken = append(s.Broken, fmt.Errorf("%s: no file has the network %q that network.cni_network names; there are %q",
+			dir, network, others))
 	}
 	return s
 }

@@ -1,0 +1,97 @@
+package ocispec
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/cgroup"
+	"berth/internal/model"
+)
+
+func TestAPodsOwnSysctlsWinAndTheNodesNamespacesAreLeftAlone(t *testing.T) {
+	others := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0", "kernel.msgmax": "1"}
+	for _, c := range []struct {
+		asked, want map[string]string
+		namespaces  model.NamespaceOptions
+	}{
+		{nil, others, model.NamespaceOptions{}},
+		{nil, map[string]string{"kernel.msgmax": "1"}, model.NamespaceOptions{Network: model.NamespaceNode}},
+		{nil, nil, model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode}},
+		{
+			map[string]string{"net/ipv4/ip_unprivileged_port_start": "80"},
+			map[string]string{"net/ipv4/ip_unprivileged_port_start": "80", "kernel.msgmax": "1"}, model.NamespaceOptions{},
+		},
+	} {
+		if got := Sysctls(c.asked, others, c.namespaces); !maps.Equal(got, c.want) {
+			t.Errorf("asked for %v in %+v: got %v, want %v", c.asked, c.namespaces, got, c.want)
+		}
+	}
+}
+
+func TestCgroupsAreWritableWhereTheHandlerSaysSoAndNoOtherIsSeen(t *testing.T) {
+	access := func(writable, privileged bool, version cgroup.Version) string {
+		in := input(t)
+		in.Host.Cgroups = hierarchies(t, version)
+		in.Handler.CgroupWritable, in.Container.Security.Privileged = writable, privileged
+		mounts := build(t, in).Spec.Mounts
+		i := slices.IndexFunc(mounts, func(m specs.Mount) bool { return m.Destination == "/sys/fs/cgroup" })
+		return mounts[i].Options[len(mounts[i].Options)-1]
+	}
+	for _, c := range []struct {
+		writable, privileged bool
+		version              cgroup.Version
+		want                 string
+	}{
+		{false, false, cgroup.V2, "ro"}, {true, false, cgroup.V2, "rw"}, {true, false, cgroup.V1, "ro"}, {false, true, cgroup.V1, "rw"},
+	} {
+		if got := access(c.writable, c.privileged, c.version); got != c.want {
+			t.Errorf("%+v: the mount is %s", c, got)
+		}
+	}
+}
+
+func TestAMissingHostPathIsMadeWhereThatIsAskedFor(t *testing.T) {
+	for _, c := range []struct{ create, refused, want bool }{{}, {true, false, true}, {true, true, false}} {
+		path := filepath.Join(t.TempDir(), "a/b")
+		in := input(t)
+		in.Container.CreateHostPaths = c.create
+		in.Container.Mounts = []model.Mount{{HostPath: path + "/", ContainerPath: "/m"}}
+		if c.refused {
+			in.Handler.RefuseMissing = []string{path}
+		}
+		_, err := Build(t.Context(), in)
+		if c.want != (err == nil) || !c.want && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if _, err := os.Stat(path); c.want == errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%+v: the path: %v", c, err)
+		}
+	}
+}
+
+func TestADefaultDeviceYieldsToTheContainersOwn(t *testing.T) {
+	in := input(t)
+	in.Handler.Devices = []model.Device{
+		{HostPath: "/dev/full", ContainerPath: "/dev/x", Permissions: "rwm"},
+		{HostPath: "/dev/no-such-device", ContainerPath: "/dev/y", Permissions: "rwm"},
+	}
+	in.Handler.DeviceOwnership = true
+	in.Container.Security.RunAsUser = ptr(int64(7))
+	out := build(t, in)
+	if len(out.Spec.Linux.Devices) != 1 || *out.Spec.Linux.Devices[0].UID != 7 || len(out.Warnings) != 1 {
+		t.Errorf("devices %+v, warnings %q", out.Spec.Linux.Devices, out.Warnings)
+	}
+	in.Container.Devices = []model.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/x", Permissions: "r"}}
+	out = build(t, in)
+	rules := out.Spec.Linux.Resources.Devices
+	if len(out.Spec.Linux.Devices) != 1 || out.Spec.Linux.Devices[0].Minor != 5 || len(rules) != 2 || *rules[1].Minor != 5 {
+		t.Errorf("devices %+v, rules %+v", out.Spec.Linux.Devices, rules)
+	}
+}
