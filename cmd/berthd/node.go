@@ -94,6 +94,7 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath, Readonly: m.Readonly})
 		}
 		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
+		spec.PrivilegedAllDevicesAllowed = r.PrivilegedAllDevicesAllowed
 		spec.Annotations = r.Annotations
 		if len(r.Capabilities) > 0 {
 			spec.Capabilities = r.Capabilities

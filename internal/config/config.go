@@ -177,6 +177,7 @@ type Runtime struct {
 	Root                         string   `toml:"root"`
 	Setup                        string   `toml:"setup"` // empty, with RuntimeBuiltin: SetupStage
 	PrivilegedWithoutHostDevices bool     `toml:"privileged_without_host_devices"`
+	PrivilegedAllDevicesAllowed  bool     `toml:"privileged_without_host_devices_all_devices_allowed"`
 	Annotations                  []string `toml:"annotations"`
 	AllowedAnnotations           []string `toml:"allowed_annotations"`
 	Capabilities                 []string `toml:"capabilities"`

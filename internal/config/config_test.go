@@ -115,6 +115,7 @@ func TestDefaultsOfPodsThatMakeNoSenseAreRefused(t *testing.T) {
 		`default_devices = ["/dev/fuse:/dev/a:rwm:r"]`,
 		`default_devices = ["/dev/fuse", "/dev/a:/dev/fuse"]`,
 		`refuse_missing_host_paths = ["etc/hostname"]`,
+		`privileged_without_host_devices_all_devices_allowed = true`,
 		`shm_size = "4k"`,
 		`shm_size = "much"`,
 	} {

@@ -277,6 +277,9 @@ func (v *validation) runtimes(c *Config) {
 		if _, err := parseUlimits(key+".ulimits", r.Ulimits); err != nil {
 			v.errs = append(v.errs, err)
 		}
+		if r.PrivilegedAllDevicesAllowed && !r.PrivilegedWithoutHostDevices {
+			v.fail(key+".privileged_without_host_devices_all_devices_allowed", "needs privileged_without_host_devices")
+		}
 		if r.DiskQuota != "" {
 			v.size(key+".disk_quota", r.DiskQuota)
 		}

@@ -76,6 +76,18 @@ func TestAMissingHostPathIsMadeWhereThatIsAskedFor(t *testing.T) {
 	}
 }
 
+func TestAPrivilegedContainerWithoutDevicesMayMakeThem(t *testing.T) {
+	in := input(t)
+	in.Container.Security.Privileged, in.Handler.PrivilegedWithoutHostDevices = true, true
+	for _, allowed := range []bool{false, true} {
+		in.Handler.PrivilegedAllDevicesAllowed = allowed
+		linux := build(t, in).Spec.Linux
+		if len(linux.Devices) > 0 || len(linux.Resources.Devices) != 1 || linux.Resources.Devices[0].Allow != allowed {
+			t.Errorf("allowed %v: devices %+v, rules %+v", allowed, linux.Devices, linux.Resources.Devices)
+		}
+	}
+}
+
 func TestADefaultDeviceYieldsToTheContainersOwn(t *testing.T) {
 	in := input(t)
 	in.Handler.Devices = []model.Device{

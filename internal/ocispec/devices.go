@@ -34,6 +34,9 @@ func (b *builder) devices() error {
 		linux.Devices = found
 		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
 	}
+	if b.security.Privileged && b.in.Handler.PrivilegedAllDevicesAllowed {
+		rules = []specs.LinuxDeviceCgroup{{Allow: true, Access: allAccess}}
+	}
 	defaults := b.defaultDevices()
 	for i, d := range slices.Concat(defaults, b.config.Devices) {
 		found, access, err := device(&d)

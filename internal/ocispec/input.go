@@ -55,6 +55,8 @@ type PodFiles struct {
 type Handler struct {
 	// PrivilegedWithoutHostDevices gives a privileged container the devices that it names, not all of the host's.
 	PrivilegedWithoutHostDevices bool
+	// PrivilegedAllDevicesAllowed lets such a container use devices that it makes itself.
+	PrivilegedAllDevicesAllowed bool
 	// Capabilities is the set that a container starts from; nil: DefaultCapabilities.
 	Capabilities []string
 	// Bounding are the capabilities that a container can be given: those of the process that starts it, as Bounding lists them. Nil:
