@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 
 	"berth/internal/model"
 	rt "berth/internal/registrytest"
@@ -217,9 +219,33 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 	}
 	f.push("a:1", rt.ReadyLayer(common), files("a", "a"))
 	f.push("b:1", rt.ReadyLayer(common), files("b", "b"))
-	f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20})
+	f.reg.SetFaults(rt.Faults{BytesPerSecond: 256 << 10})
 	var wg sync.WaitGroup
 	ctx := context.Background()
+	// Callers who give up, the first of all among them, stop nobody else.
+	const impatient = 4
+	giveUp, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range impatient {
+		wg.Go(func() {
+			if _, err := f.Pull(giveUp, PullRequest{Ref: host + "a:1"}); !errors.Is(err, context.Canceled) {
+				t.Errorf("a pull that was given up: %v", err)
+			}
+		})
+	}
+	diffID, err := common.DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiters := func() int {
+		f.index.mu.Lock()
+		defer f.index.mu.Unlock()
+		if j := f.index.jobs[digest.Digest(diffID.String())]; j != nil {
+			return j.waiters
+		}
+		return 0
+	}
+	f.eventually("the impatient wait for the layer", func() bool { return waiters() == impatient })
 	for i := range 16 {
 		wg.Go(func() {
 			if _, err := f.Pull(ctx, PullRequest{Ref: host + []string{"a:1", "b:1"}[i%2]}); err != nil {
@@ -227,16 +253,8 @@ func TestConcurrentPullsShareTheWork(t *testing.T) {
 			}
 		})
 	}
-	// Callers who give up, the first of all among them, stop nobody else.
-	for range 4 {
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-			defer cancel()
-			if _, err := f.Pull(ctx, PullRequest{Ref: host + "a:1"}); err == nil {
-				t.Error("a pull of 200 KiB took no time")
-			}
-		})
-	}
+	f.eventually("somebody else waits for it", func() bool { return waiters() > impatient })
+	cancel()
 	wg.Wait()
 	size, _ := common.Size()
 	if sent := f.reg.Sent(digestOf(t, common)); sent != size {
