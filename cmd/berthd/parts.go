@@ -99,7 +99,7 @@ func (d *parts) openJail(ctx context.Context) (err error) {
 func (d *parts) openImages(ctx context.Context) (err error) {
 	cfg := &d.cfg.Image
 	d.images, err = image.Open(ctx, image.Config{
-		Jail:                   d.children,
+		Children:               image.ChildrenOf(d.children),
 		Root:                   filepath.Join(d.cfg.Root, "images"),
 		HostsDir:               d.cfg.HostsDir,
 		MaxConcurrentDownloads: cfg.MaxConcurrentDownloads,

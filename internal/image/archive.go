@@ -131,7 +131,7 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 	}
 	packed := in.Writer()
 	defer packed.Close()
-	c, err := p.jail.Start(ctx, jail.Spec{
+	c, err := p.children.Start(ctx, jail.Spec{
 		Role: archive.Role, Task: limits, Memory: compression.Memory + limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
 		In: []*ring.Pair{in}, Files: []*os.File{a.file},
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/asroot"
 	rt "berth/internal/registrytest"
 )
 
@@ -65,6 +66,7 @@ func (b *bait) untouched(t testing.TB) {
 // into a directory that it does not mention. With variants made by moving directories about by path, the first of them
 // emptied the directory of the host into the image, and a pull that then failed deleted it: this test was seen to fail.
 func TestLayersReachNothingOfTheHost(t *testing.T) {
+	asroot.Need(t, "opaque directories")
 	f := newFixture(t)
 	bait := layBait(t)
 	target := bait.dir

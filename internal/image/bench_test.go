@@ -15,7 +15,6 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -80,7 +79,7 @@ func benchPull(b *testing.B, reg *rt.Registry, img v1.Image) {
 	var used time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		s, err := Open(context.Background(), Config{Jail: jailtest.Jail(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		s, err := Open(context.Background(), Config{Children: testChildren(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -22,7 +22,6 @@ import (
 
 	"berth/internal/asroot"
 	"berth/internal/image/unpack"
-	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
 
@@ -123,7 +122,7 @@ func FuzzImport(f *testing.F) {
 			t.Fatal(err)
 		}
 		s, err = Open(context.Background(), Config{
-			Jail: jailtest.Jail(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
+			Children: testChildren(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
 			Limits: Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20}, Entries: 20_000, Bytes: 64 << 20},
 		})
 		if err != nil {

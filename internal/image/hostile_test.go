@@ -24,6 +24,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"berth/internal/asroot"
 	rt "berth/internal/registrytest"
 )
 
@@ -168,6 +169,7 @@ const fine = "<nil>"
 // an image; the limit of names of unsupported attributes; and the cut of an error's text. A window of zstd beyond reason was refused without
 // its limit, too.
 func TestHostileImagesAreBounded(t *testing.T) {
+	asroot.Need(t, "confined children")
 	f := newFixture(t)
 	for _, c := range []struct {
 		name string
@@ -616,6 +618,7 @@ func replacedLinks(t *testing.T) packed {
 
 // TestAnArchiveOfManyLongDocumentsIsRefused: each image of it would keep its own in memory; a thousand took gigabytes.
 func TestAnArchiveOfManyLongDocumentsIsRefused(t *testing.T) {
+	long(t)
 	f := newFixture(t)
 	img := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH}}
 	img.RootFS.Type = "layers"

@@ -18,6 +18,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/image/unpack"
 	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
@@ -186,7 +187,7 @@ func TestMain(m *testing.M) {
 			return n
 		}
 		s, err := Open(context.Background(), Config{
-			Jail: j, Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
+			Children: ChildrenOf(j), Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
 			Limits: Limits{
 				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
 				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),
@@ -204,6 +205,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
+	asroot.Need(t, "confined children")
 	f := newFixture(t)
 	ctx := context.Background()
 	small := f.push("small:1", files("s", "s"))
@@ -292,6 +294,7 @@ func writeBoot(t *testing.T, f *fixture) {
 }
 
 func TestAFullDiskLeavesNothing(t *testing.T) {
+	asroot.Need(t, "mount")
 	f := newFixture(t)
 	f.Close()
 	disk := t.TempDir()

@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/image/registry"
-	"berth/internal/jail/jailtest"
 )
 
 func TestARegistryThatSaysNothingIsGivenUp(t *testing.T) {
@@ -19,9 +18,9 @@ func TestARegistryThatSaysNothingIsGivenUp(t *testing.T) {
 	}
 	defer listener.Close()
 	store, err := Open(t.Context(), Config{
-		Jail:  jailtest.Jail(t),
-		Root:  t.TempDir(),
-		Retry: registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: 100 * time.Millisecond},
+		Children: testChildren(t),
+		Root:     t.TempDir(),
+		Retry:    registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: 100 * time.Millisecond},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -19,16 +19,15 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/image/registry"
-	"berth/internal/jail"
 	"berth/internal/model"
 	"berth/internal/state"
 )
 
 // Config is what a store is made of. Only Root is needed.
 type Config struct {
-	Jail     *jail.Jail // in which images are parsed
-	Root     string     // absolute; short, since the paths of layers go into mount options
-	HostsDir string     // hosts.toml files of registries, as containerd's certs.d; empty: none
+	Children Children // which parse images
+	Root     string   // absolute; short, since the paths of layers go into mount options
+	HostsDir string   // hosts.toml files of registries, as containerd's certs.d; empty: none
 	// MaxConcurrentDownloads is how many layers of one pull are on their way at a time; default 4.
 	MaxConcurrentDownloads int
 	PinnedImages           []string // names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
@@ -75,8 +74,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if !filepath.IsAbs(cfg.Root) {
 		return nil, fmt.Errorf("image store: root %q is not an absolute path: %w", cfg.Root, errdefs.ErrInvalidArgument)
 	}
-	if cfg.Jail == nil {
-		return nil, fmt.Errorf("image store: it has no jail to parse images in: %w", errdefs.ErrInvalidArgument)
+	if cfg.Children == nil {
+		return nil, fmt.Errorf("image store: it has no children to parse images: %w", errdefs.ErrInvalidArgument)
 	}
 	if cfg.MaxConcurrentDownloads <= 0 {
 		cfg.MaxConcurrentDownloads = 4
@@ -110,7 +109,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot,
 		describer: &describer{limits: &cfg.Limits, platform: platform, name: name},
-		unpacker:  &unpacker{jail: cfg.Jail, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
+		unpacker:  &unpacker{children: cfg.Children, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
 		client: registry.NewClient(registry.Config{
 			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
 		}),

@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/image/registry"
 	"berth/internal/jail/jailtest"
+	"berth/internal/jail/roles"
 	rt "berth/internal/registrytest"
 )
 
@@ -55,6 +56,22 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
+// long leaves a test out of `make unit` that works for seconds, the more so with the race detector.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds: run without -short")
+	}
+}
+
+// testChildren are confined processes, or goroutines of the test where it may not confine any.
+func testChildren(t testing.TB) Children {
+	if os.Geteuid() != 0 {
+		return ChildrenOf(&jailtest.InProcess{Roles: roles.All()})
+	}
+	return ChildrenOf(jailtest.Jail(t))
+}
+
 // newFixture is a store that pulls from a registry of its own under registry.test.
 func newFixture(t *testing.T, opts ...rt.Option) *fixture {
 	t.Helper()
@@ -64,7 +81,7 @@ func newFixture(t *testing.T, opts ...rt.Option) *fixture {
 		t.Fatal(err)
 	}
 	f.cfg = Config{
-		Jail: jailtest.Jail(t), Root: t.TempDir(), HostsDir: hosts, Retry: quick,
+		Children: testChildren(t), Root: t.TempDir(), HostsDir: hosts, Retry: quick,
 		Logger: slog.New(slog.NewTextHandler(lockedWriter{f.logs, make(chan struct{}, 1)}, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	f.open()

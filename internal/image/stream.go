@@ -29,7 +29,7 @@ import (
 // between them is hashed here. A child that its layer has taken over can spoil that layer, which no other image has;
 // it cannot pass its own bytes off as those of another digest.
 type unpacking struct {
-	decompress, unpack *jail.Child
+	decompress, unpack Child
 	packed             *ring.Writer // to the first
 	plain              *ring.Reader // from the first
 	tar                *ring.Writer // to the second
@@ -47,7 +47,7 @@ const (
 // unpacker has children parse the bytes of layers and archives. It has no state of its own, and any number of them
 // may be parsed at a time.
 type unpacker struct {
-	jail     *jail.Jail
+	children Children
 	limits   *Limits
 	log      *slog.Logger
 	patience time.Duration // how long a child may not get on
@@ -76,7 +76,7 @@ func (p *unpacker) start(ctx context.Context, fs string) (*unpacking, error) {
 	}
 	packed, plain, tar := pairs[0], pairs[1], pairs[2]
 	u := &unpacking{patience: p.patience, packed: packed.Writer(), plain: plain.Reader(), tar: tar.Writer()}
-	u.decompress, err = p.jail.Start(ctx, jail.Spec{
+	u.decompress, err = p.children.Start(ctx, jail.Spec{
 		Role: compression.Role, Memory: compression.Memory, In: []*ring.Pair{packed}, Out: []*ring.Pair{plain},
 	})
 	if err != nil {
@@ -84,7 +84,7 @@ func (p *unpacker) start(ctx context.Context, fs string) (*unpacking, error) {
 		u.close()
 		return nil, err
 	}
-	u.unpack, err = p.jail.Start(ctx, jail.Spec{
+	u.unpack, err = p.children.Start(ctx, jail.Spec{
 		Role: unpack.Role, Task: limits, Memory: limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
 		In: []*ring.Pair{tar}, Dirs: []jail.Dir{{File: root}}, Calls: calls,
 	})

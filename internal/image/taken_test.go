@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
 )
@@ -28,7 +29,7 @@ func (f *fixture) taken(attack string) {
 			f.t.Error(err)
 		}
 	})
-	f.cfg.Jail = j
+	f.cfg.Children = ChildrenOf(j)
 	f.reopen()
 	f.unpacker.patience = time.Second
 }
@@ -38,6 +39,7 @@ func (f *fixture) taken(attack string) {
 // with a MiB of patience for each byte), without the digest of what was decompressed, without believable, without the tests in
 // attributeCalls and with a writable mount of the program (spawner.go), and without the count of what children write (start.go).
 func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
+	asroot.Need(t, "confined children")
 	for attack, want := range map[string]struct {
 		kind error
 		text string
@@ -73,6 +75,7 @@ func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 // can neither make its layer another one nor lead who uses it elsewhere. Seen to fail without Keep and without its second mount, without
 // ReadOnly, onlyHas and openat in makeVariant, without the test of names in Placement.nodes, and without the time limit.
 func TestAChildThatMakesAVariantIsTakenOver(t *testing.T) {
+	asroot.Need(t, "confined children")
 	for attack, want := range map[string]struct {
 		kind error
 		text string

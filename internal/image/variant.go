@@ -208,7 +208,7 @@ func (v *varying) close() {
 // run has a child do a task.
 func (v *varying) run(ctx context.Context, spec jail.Spec, result any) error {
 	spec.Memory, spec.Calls = variant.Memory(v.implied), v.calls
-	c, err := v.jail.Start(ctx, spec)
+	c, err := v.children.Start(ctx, spec)
 	if err != nil {
 		return err
 	}

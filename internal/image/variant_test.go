@@ -15,12 +15,14 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/asroot"
 	rt "berth/internal/registrytest"
 )
 
 // mounted pulls an image and shows it as a container would see it.
 func (f *fixture) mounted(name string) string {
 	f.t.Helper()
+	asroot.Need(f.t, "mount")
 	l, err := f.AddReference(f.pull(name), name)
 	if err != nil {
 		f.t.Fatal(err)
@@ -245,6 +247,7 @@ func TestALayerThatWritesThroughALinkOfItsParents(t *testing.T) {
 }
 
 func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
+	asroot.Need(t, "mount")
 	f := newFixture(t)
 	f.push("hide:1",
 		rt.Layer(rt.Dir("a", 0o700), rt.File("a/x", 0o644, ""), rt.File("a/y", 0o644, ""), rt.Dir("b", 0o755), rt.File("b/x", 0o644, ""),
@@ -267,6 +270,7 @@ func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
 // TestAVariantLooksAtManyLayers: a child has a mount and descriptors for each. Seen to fail where the number of
 // descriptors did not depend on that of directories.
 func TestAVariantLooksAtManyLayers(t *testing.T) {
+	long(t)
 	f := newFixture(t)
 	var layers []rt.ImageOption
 	for i := range 150 {
@@ -284,6 +288,7 @@ func TestAVariantLooksAtManyLayers(t *testing.T) {
 
 // TestAVariantCopiesWhatCannotHaveMoreNames: the child that makes it may make few system calls, and no other package's tests copy there.
 func TestAVariantCopiesWhatCannotHaveMoreNames(t *testing.T) {
+	long(t)
 	f := newFixture(t)
 	upper := []rt.Entry{rt.File("d/0", 0o640, "content")}
 	for i := range 40_000 { // ext4 takes 65,000 names of a file

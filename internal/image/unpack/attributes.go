@@ -20,7 +20,7 @@ func (l *layer) setAttributes(fd int, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchown(fd, uid, gid); err != nil {
+	if err := l.chown(fd, "", uid, gid); err != nil {
 		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
 	}
 	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil {
@@ -48,7 +48,7 @@ func (l *layer) setAttributesAt(at int, base string, h *tar.Header) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Fchownat(at, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := l.chown(at, base, uid, gid); err != nil {
 		return fmt.Errorf("chown to %d:%d: %w", uid, gid, err)
 	}
 	if h.Typeflag != tar.TypeSymlink {

@@ -66,7 +66,7 @@ func benchmarkLayer(b *testing.B, data []byte) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if _, err := Layer(context.Background(), root, bytes.NewReader(data), Limits{}, nil); err != nil {
+		if _, err := Layer(context.Background(), root, bytes.NewReader(data), Limits{}, Calls{}); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()

@@ -123,7 +123,7 @@ func applyLimited(t testing.TB, top string, data []byte, limits Limits) (string,
 		t.Fatal(err)
 	}
 	defer f.Close()
-	res, err := Layer(context.Background(), f, bytes.NewReader(data), limits, nil)
+	res, err := Layer(context.Background(), f, bytes.NewReader(data), limits, Calls{})
 	entries, readErr := os.ReadDir(top)
 	if readErr != nil || len(entries) != 2 {
 		t.Errorf("beside the root: %v, %v", entries, readErr)

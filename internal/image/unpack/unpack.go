@@ -54,6 +54,27 @@ type Result struct {
 // SetXattr sets an extended attribute of an open file, which may be open as a place only (O_PATH).
 type SetXattr func(fd int, key string, value []byte) error
 
+// Chown gives a file another owner: the one that has a name in an open directory, which is not followed if it is a
+// link, or the open file itself where the name is empty.
+type Chown func(fd int, name string, uid, gid int) error
+
+// SystemChown is the kernel's, for a process that may give files away.
+func SystemChown(fd int, name string, uid, gid int) error {
+	if name == "" {
+		return unix.Fchown(fd, uid, gid)
+	}
+	return unix.Fchownat(fd, name, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// Calls are the system calls that not every process may make that unpacks layers.
+type Calls struct {
+	// SetXattr sets the attributes that only the host's administrator may set, and those of links, devices and fifos, for
+	// a process that is not the administrator and has no /proc; nil: this process is and has.
+	SetXattr SetXattr
+	// Chown gives files their owners; nil: SystemChown.
+	Chown Chown
+}
+
 // setXattr is one that works by the file's name in /proc, which leads to the file itself, even if that is a link.
 func setXattr(fd int, key string, value []byte) error {
 	return unix.Setxattr("/proc/self/fd/"+strconv.Itoa(fd), key, value, 0)
@@ -61,18 +82,20 @@ func setXattr(fd int, key string, value []byte) error {
 
 // Layer unpacks the tar that r yields into the directory root, which must be empty. What it made when it fails is left to
 // the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk, and a layer that
-// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further. trusted sets the attributes that only the
-// host's administrator may set, and those of links, devices and fifos, for a process that is not the administrator and has no
-// /proc; nil: this process is and has.
-func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, trusted SetXattr) (*Result, error) {
-	if trusted == nil {
-		trusted = setXattr
+// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
+func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, calls Calls) (*Result, error) {
+	if calls.SetXattr == nil {
+		calls.SetXattr = setXattr
+	}
+	if calls.Chown == nil {
+		calls.Chown = SystemChown
 	}
 	l := &layer{
 		ctx:         ctx,
 		tree:        dirtree.New[made](root),
 		limits:      limits,
-		trusted:     trusted,
+		trusted:     calls.SetXattr,
+		chown:       calls.Chown,
 		unsupported: map[string]struct{}{},
 		buf:         make([]byte, copyBytes),
 	}
@@ -150,6 +173,7 @@ type layer struct {
 	tree        *dirtree.Tree[made] // all directories of the layer
 	limits      Limits
 	trusted     SetXattr
+	chown       Chown
 	unsupported map[string]struct{}
 	bytes       uint64 // on disk
 	inodes      uint64
@@ -286,7 +310,7 @@ func (l *layer) whiteout(parent *dir, name string) error {
 		return err
 	}
 	l.inodes++
-	return unix.Fchownat(at, name, 0, 0, unix.AT_SYMLINK_NOFOLLOW)
+	return l.chown(at, name, 0, 0)
 }
 
 // remove removes a directory and what is in it.

@@ -360,7 +360,7 @@ func TestAHoleBeyondReasonIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	_, err = Layer(context.Background(), root, bytes.NewReader(data), Limits{Bytes: 1<<40 - 1}, nil)
+	_, err = Layer(context.Background(), root, bytes.NewReader(data), Limits{Bytes: 1<<40 - 1}, Calls{})
 	if !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyBytes) || !strings.Contains(err.Error(), "huge") {
 		t.Error(err)
 	}
@@ -410,7 +410,7 @@ func TestAFullDiskIsResourceExhausted(t *testing.T) {
 	}
 	defer f.Close()
 	data, _ := rt.Tar(rt.File("big", 0o644, strings.Repeat("x", 4<<20)))
-	_, err = Layer(context.Background(), f, bytes.NewReader(data), Limits{}, nil)
+	_, err = Layer(context.Background(), f, bytes.NewReader(data), Limits{}, Calls{})
 	if !errors.Is(err, errdefs.ErrResourceExhausted) || !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}
@@ -424,7 +424,7 @@ func TestErrorsOfTheStreamPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}), Limits{}, nil)
+	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}), Limits{}, Calls{})
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}

@@ -193,7 +193,7 @@ func (l *layer) plain(d *dir) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, 0o755))
+	return errors.Join(l.chown(fd, "", 0, 0), unix.Fchmod(fd, 0o755))
 }
 
 // hide notes of all directories below one that it became opaque. Those that are there only for what they hide of lower layers

@@ -157,7 +157,7 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 			t.Fatal(err)
 		}
 		root := open(t, fs)
-		result, err := unpack.Layer(context.Background(), root, bytes.NewReader(data), unpack.Limits{}, nil)
+		result, err := unpack.Layer(context.Background(), root, bytes.NewReader(data), unpack.Limits{}, unpack.Calls{})
 		if err != nil {
 			root.Close()
 			return nil, err

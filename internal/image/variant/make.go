@@ -25,6 +25,7 @@ type Request struct {
 	Home   *os.File
 	Name   string
 	Xattrs fileattr.Xattrs
+	Chown  unpack.Chown // nil: unpack.SystemChown
 }
 
 // Result is plain data, so that it can come from another process.
@@ -52,10 +53,13 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 	root := os.NewFile(uintptr(fd), r.Name)
 	defer root.Close()
 	m := &maker{
-		ctx: ctx, xattrs: r.Xattrs, nodes: nodes, out: dirtree.New[made](root), in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
+		ctx: ctx, xattrs: r.Xattrs, chown: r.Chown, nodes: nodes, out: dirtree.New[made](root), in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
 	}
 	defer m.out.Close()
 	defer m.in.Close()
+	if m.chown == nil {
+		m.chown = unpack.SystemChown
+	}
 	if err := m.make(); err != nil {
 		return nil, disk.Exhausted(err)
 	}
@@ -66,6 +70,7 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 type maker struct {
 	ctx    context.Context
 	xattrs fileattr.Xattrs
+	chown  unpack.Chown
 	nodes  map[node]*placed
 	in     *dirtree.Tree[source]
 	out    *dirtree.Tree[made]
@@ -360,7 +365,7 @@ func (m *maker) dressOne(d *outDir) error {
 		}
 	}
 	if look == nil {
-		return errors.Join(unix.Fchown(to, 0, 0), unix.Fchmod(to, 0o755))
+		return errors.Join(m.chown(to, "", 0, 0), unix.Fchmod(to, 0o755))
 	}
 	return look.apply(m.xattrs, to)
 }

@@ -11,18 +11,23 @@ import (
 
 // SetXattr sets an extended attribute that the child may not set: one that only the host's administrator sets, or one of a file
 // that cannot be opened but as a place (O_PATH).
-func SetXattr(fd int, key string, value []byte) error {
-	_, err := call(fd, &wire.Call{Op: wire.SetXattr, Key: key, Value: value})
-	return err
-}
+func SetXattr(fd int, key string, value []byte) error { return Xattrs.Set(fd, key, value) }
 
 // Xattrs has the jail make all calls on extended attributes. What it lists has those that only the administrator sees.
-var Xattrs = fileattr.Xattrs{
-	List: func(fd int, buf []byte) (int, error) { return fill(buf)(call(fd, &wire.Call{Op: wire.ListXattr})) },
-	Get: func(fd int, key string, buf []byte) (int, error) {
-		return fill(buf)(call(fd, &wire.Call{Op: wire.GetXattr, Key: key}))
-	},
-	Set: SetXattr,
+var Xattrs = XattrsBy(call)
+
+// XattrsBy has all calls on extended attributes made by a function, which answers as the jail does.
+func XattrsBy(call func(fd int, c *wire.Call) ([]byte, error)) fileattr.Xattrs {
+	return fileattr.Xattrs{
+		List: func(fd int, buf []byte) (int, error) { return fill(buf)(call(fd, &wire.Call{Op: wire.ListXattr})) },
+		Get: func(fd int, key string, buf []byte) (int, error) {
+			return fill(buf)(call(fd, &wire.Call{Op: wire.GetXattr, Key: key}))
+		},
+		Set: func(fd int, key string, value []byte) error {
+			_, err := call(fd, &wire.Call{Op: wire.SetXattr, Key: key, Value: value})
+			return err
+		},
+	}
 }
 
 // fill makes an answer that of a system call, which tells the length where there is no buffer.

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/fileattr"
 	"berth/internal/jail/ring"
 	"berth/internal/jail/wire"
 )
@@ -28,11 +29,16 @@ type Task struct {
 	Files []*os.File
 	In    []*ring.Reader
 	Out   []*ring.Writer
-	task  json.RawMessage
+	// Request is what the role is asked, as JSON: see Decode.
+	Request json.RawMessage
+	// Xattrs are the calls on extended attributes, which the jail makes. See the variable of that name.
+	Xattrs fileattr.Xattrs
+	// Chown gives files their owners; nil: the role has the capability for that.
+	Chown func(fd int, name string, uid, gid int) error
 }
 
 // Decode reads what the role is asked.
-func (t *Task) Decode(v any) error { return wire.Decode(t.task, v) }
+func (t *Task) Decode(v any) error { return wire.Decode(t.Request, v) }
 
 // Main does the work of the role that the arguments name, and ends the process.
 func Main(roles Roles) {
@@ -70,7 +76,7 @@ func do(role *wire.Role, work Work, a *wire.Arguments) (any, error) {
 	if err := confine(role, a); err != nil {
 		return nil, fmt.Errorf("confine the child: %w", err)
 	}
-	if t.task, err = io.ReadAll(os.NewFile(wire.FDRequest, "request")); err != nil {
+	if t.Request, err = io.ReadAll(os.NewFile(wire.FDRequest, "request")); err != nil {
 		return nil, fmt.Errorf("read the request: %w", err)
 	}
 	// Roles work with the numbers of descriptors: the collector must not close the files that they belong to.
@@ -80,7 +86,7 @@ func do(role *wire.Role, work Work, a *wire.Arguments) (any, error) {
 
 // open takes what the jail has given.
 func open(a *wire.Arguments) (*Task, error) {
-	t := &Task{}
+	t := &Task{Xattrs: Xattrs}
 	fd := uintptr(wire.FDFirst)
 	next := func(name string) *os.File {
 		fd++

@@ -17,7 +17,7 @@ func planVariant(t *child.Task) (any, error) {
 	if err := t.Decode(&task); err != nil {
 		return nil, err
 	}
-	return variant.Plan(context.Background(), task.Implied, t.Dirs, task.Lookups, child.Xattrs)
+	return variant.Plan(context.Background(), task.Implied, t.Dirs, task.Lookups, t.Xattrs)
 }
 
 // makeVariant makes what another child has planned.
@@ -34,7 +34,7 @@ func makeVariant(t *child.Task) (any, error) {
 	layer := os.NewFile(uintptr(fd), task.Layer)
 	defer layer.Close()
 	return variant.Make(context.Background(), variant.Request{
-		Layer: layer, Implied: task.Implied, Placement: task.Placement, Home: home, Name: task.Name, Xattrs: child.Xattrs,
+		Layer: layer, Implied: task.Implied, Placement: task.Placement, Home: home, Name: task.Name, Xattrs: t.Xattrs, Chown: t.Chown,
 	})
 }
 
@@ -44,5 +44,5 @@ func checkVariant(t *child.Task) (any, error) {
 	if err := t.Decode(&implied); err != nil {
 		return nil, err
 	}
-	return nil, variant.Check(context.Background(), implied, t.Dirs[0], t.Dirs[1:], child.Xattrs)
+	return nil, variant.Check(context.Background(), implied, t.Dirs[0], t.Dirs[1:], t.Xattrs)
 }
