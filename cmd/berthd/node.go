@@ -15,7 +15,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/coredump"
-	"berth/internal/image"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/liblog"
@@ -146,8 +146,8 @@ func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
 }
 
 // imageLimits are the bounds of a valid configuration.
-func imageLimits(i *config.Image) image.Limits {
-	return image.Limits{
+func imageLimits(i *config.Image) source.Limits {
+	return source.Limits{
 		Layer: unpack.Limits{
 			Entries: uint64(i.MaxLayerEntries), Bytes: config.Bytes(i.MaxLayerBytes), PathMemory: config.Bytes(i.MaxLayerPathMemory),
 		},

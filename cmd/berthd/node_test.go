@@ -4,11 +4,11 @@ import (
 	"testing"
 
 	"berth/internal/config"
-	"berth/internal/image"
+	"berth/internal/image/source"
 )
 
 func TestANodeThatSetsNoLimitsHasTheStoresOwn(t *testing.T) {
-	if got := imageLimits(&config.Default().Image); got != image.DefaultLimits {
-		t.Errorf("the configuration's are\n%+v\nthe store's\n%+v", got, image.DefaultLimits)
+	if got := imageLimits(&config.Default().Image); got != source.DefaultLimits {
+		t.Errorf("the configuration's are\n%+v\nthe store's\n%+v", got, source.DefaultLimits)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"berth/internal/compression"
 	"berth/internal/disk"
 	"berth/internal/image/archive"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	"berth/internal/jail"
 	"berth/internal/jail/ring"
@@ -43,7 +44,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 		return nil, err
 	}
 	defer a.file.Close()
-	var sources []*source
+	var sources []*source.Image
 	switch {
 	case a.has("manifest.json"):
 		sources, err = s.dockerArchive(ctx, a)
@@ -85,7 +86,7 @@ type archiveFile struct {
 	parts   map[string]part
 	blobs   map[digest.Digest]part
 	digests map[part]digest.Digest // of parts that were read for it: an archive may name a layer a thousand times
-	limits  *Limits
+	limits  *source.Limits
 	size    int64  // of all parts
 	memory  uint64 // of parts, and of documents that were read: each image keeps its own until the end
 }
@@ -124,7 +125,7 @@ func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archive
 
 // readArchive has a child read an archive. It returns once the child has ended and a read of r that was under way has too.
 func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader) error {
-	limits := archive.Limits{Bytes: a.limits.Bytes, BytesKey: keyBytes, Names: a.limits.Layer.PathMemory}
+	limits := archive.Limits{Bytes: a.limits.Bytes, BytesKey: source.KeyBytes, Names: a.limits.Layer.PathMemory}
 	in, err := ring.New(ring.ToPeer)
 	if err != nil {
 		return err
@@ -180,7 +181,7 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 // keep counts what the archive takes in memory.
 func (a *archiveFile) keep(n uint64) error {
 	if a.memory += n; a.memory > a.limits.Layer.PathMemory {
-		return beyond("the names and documents in the archive take", unpack.KeyPathMemory, a.limits.Layer.PathMemory, "bytes of memory")
+		return source.Beyond("the names and documents in the archive take", unpack.KeyPathMemory, a.limits.Layer.PathMemory, "bytes of memory")
 	}
 	return nil
 }
@@ -198,7 +199,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	if uint64(n) > b.left {
-		return 0, beyond("the archive has", keyBytes, b.limit, "bytes")
+		return 0, source.Beyond("the archive has", source.KeyBytes, b.limit, "bytes")
 	}
 	b.left -= uint64(n)
 	return n, err
@@ -226,7 +227,7 @@ func (a *archiveFile) find(name string) (part, error) {
 // document reads a small part whole.
 func (a *archiveFile) document(p part) ([]byte, error) {
 	if limit := a.limits.Document; uint64(p.size) > limit {
-		return nil, beyond(fmt.Sprintf("a document has %d bytes,", p.size), keyDocument, limit, "bytes")
+		return nil, source.Beyond(fmt.Sprintf("a document has %d bytes,", p.size), source.KeyDocument, limit, "bytes")
 	}
 	if err := a.keep(uint64(p.size)); err != nil {
 		return nil, err
@@ -235,10 +236,10 @@ func (a *archiveFile) document(p part) ([]byte, error) {
 	if _, err := a.file.ReadAt(data, p.offset); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if err := a.limits.document(data); err != nil {
+	if err := a.limits.CheckDocument(data); err != nil {
 		return nil, err
 	}
-	return data, a.keep(valueMemory * values(data))
+	return data, a.keep(valueMemory * source.Values(data))
 }
 
 func (a *archiveFile) json(name string, v any) error {
@@ -291,7 +292,7 @@ func (a *archiveFile) add(ctx context.Context, name, mediaType string) (ocispec.
 
 // dockerArchive reads manifest.json: a list of images, each with its names and the files that it is made of. The
 // manifest that a registry would have is made from it.
-func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, error) {
+func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Image, error) {
 	var list []struct {
 		Config   string
 		RepoTags []string
@@ -303,7 +304,7 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, e
 	if err := countNames(len(list)); err != nil {
 		return nil, err
 	}
-	var sources []*source
+	var sources []*source.Image
 	for _, m := range list {
 		manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: images.MediaTypeDockerSchema2Manifest}
 		var err error
@@ -311,7 +312,7 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, e
 			return nil, err
 		}
 		if uint64(len(m.Layers)) > s.cfg.Limits.Layers {
-			return nil, beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), keyLayers, s.cfg.Limits.Layers, "of them")
+			return nil, source.Beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), source.KeyLayers, s.cfg.Limits.Layers, "of them")
 		}
 		for _, name := range m.Layers {
 			l, err := a.add(ctx, name, images.MediaTypeDockerSchema2Layer)
@@ -331,8 +332,8 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source, e
 			}
 			return a.blob(ctx, d)
 		}
-		src := &source{target: desc.Digest}
-		if err := s.describer.describe(ctx, src, desc, read); err != nil {
+		src := &source.Image{Target: desc.Digest}
+		if err := s.describer.Describe(ctx, src, desc, read); err != nil {
 			return nil, err
 		}
 		if sources, err = named(sources, src, m.RepoTags); err != nil {
@@ -350,7 +351,7 @@ func countNames(n int) error {
 }
 
 // named adds a source once for each of its names, or once without.
-func named(sources []*source, src *source, tags []string) ([]*source, error) {
+func named(sources []*source.Image, src *source.Image, tags []string) ([]*source.Image, error) {
 	if err := countNames(len(tags)); err != nil {
 		return nil, err
 	}
@@ -361,9 +362,9 @@ func named(sources []*source, src *source, tags []string) ([]*source, error) {
 		}
 		c := *src
 		if tagged, ok := ref.(reference.Tagged); ok {
-			c.tag = ref.Name() + ":" + tagged.Tag()
+			c.Tag = ref.Name() + ":" + tagged.Tag()
 		} else {
-			c.name = ref.Name()
+			c.Name = ref.Name()
 		}
 		sources = append(sources, &c)
 	}
@@ -375,7 +376,7 @@ func named(sources []*source, src *source, tags []string) ([]*source, error) {
 
 // layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name, the
 // one of OCI often the tag alone, which names nothing.
-func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, error) {
+func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source.Image, error) {
 	var index ocispec.Index
 	if err := a.json("index.json", &index); err != nil {
 		return nil, err
@@ -383,10 +384,10 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, e
 	if err := countNames(len(index.Manifests)); err != nil {
 		return nil, err
 	}
-	var sources []*source
+	var sources []*source.Image
 	for _, desc := range index.Manifests {
-		src := &source{target: desc.Digest}
-		if err := s.describer.describe(ctx, src, desc, a.blob); err != nil {
+		src := &source.Image{Target: desc.Digest}
+		if err := s.describer.Describe(ctx, src, desc, a.blob); err != nil {
 			if errdefs.IsNotFound(err) && len(index.Manifests) > 1 {
 				continue // for another platform
 			}
@@ -404,7 +405,7 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source, e
 		}
 	}
 	if len(sources) == 0 {
-		return nil, fmt.Errorf("no image in it is for %s: %w", s.describer.name, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no image in it is for %s: %w", s.describer.Platform, errdefs.ErrNotFound)
 	}
 	return sources, nil
 }

@@ -21,6 +21,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/asroot"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	rt "berth/internal/registrytest"
 )
@@ -123,7 +124,7 @@ func FuzzImport(f *testing.F) {
 		}
 		s, err = Open(context.Background(), Config{
 			Children: testChildren(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
-			Limits: Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20}, Entries: 20_000, Bytes: 64 << 20},
+			Limits: source.Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20}, Entries: 20_000, Bytes: 64 << 20},
 		})
 		if err != nil {
 			t.Fatal(err)

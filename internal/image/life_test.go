@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/asroot"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	"berth/internal/jail/jailtest"
 	rt "berth/internal/registrytest"
@@ -188,7 +189,7 @@ func TestMain(m *testing.M) {
 		}
 		s, err := Open(context.Background(), Config{
 			Children: ChildrenOf(j), Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick, Logger: slog.New(slog.DiscardHandler),
-			Limits: Limits{
+			Limits: source.Limits{
 				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
 				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),
 			},

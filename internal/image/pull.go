@@ -16,6 +16,7 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/image/registry"
+	"berth/internal/image/source"
 	"berth/internal/model"
 )
 
@@ -72,9 +73,9 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	if err != nil {
 		return nil, err
 	}
-	src := &source{name: named.Name(), target: target.Digest, annotations: req.SpecAnnotations}
+	src := &source.Image{Name: named.Name(), Target: target.Digest, Annotations: req.SpecAnnotations}
 	if tagged, ok := named.(reference.Tagged); ok {
-		src.tag = named.Name() + ":" + tagged.Tag()
+		src.Tag = named.Name() + ":" + tagged.Tag()
 	}
 	read := func(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
 		if data := s.db.cached(d.Digest); data != nil {
@@ -82,7 +83,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 		}
 		return repo.Document(ctx, d)
 	}
-	if err := s.describer.describe(ctx, src, target, read); err != nil {
+	if err := s.describer.Describe(ctx, src, target, read); err != nil {
 		return nil, err
 	}
 	fetch := func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
@@ -102,10 +103,10 @@ type blob interface {
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
 
 // obtain gets the layers of an image and records it.
-func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report func(Progress)) (*model.Image, error) {
-	bars := newProgress(src.layers, report)
+func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher, report func(Progress)) (*model.Image, error) {
+	bars := newProgress(src.Layers, report)
 	defer bars.close()
-	layers := make([]*layer, len(src.layers))
+	layers := make([]*layer, len(src.Layers))
 	sum := total{limits: &s.cfg.Limits}
 	release := func() error {
 		s.index.mu.Lock()
@@ -120,12 +121,12 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(s.cfg.MaxConcurrentDownloads)
-	for i, d := range src.layers {
+	for i, d := range src.Layers {
 		g.Go(func() error {
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, d, src.diffIDs[i], fetch, bars.layers[i])
+			l, err := s.layer(gctx, d, src.DiffIDs[i], fetch, bars.layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}
@@ -155,22 +156,22 @@ func (s *Store) obtain(ctx context.Context, src *source, fetch fetcher, report f
 }
 
 // record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.
-func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
+func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error) {
 	s.db.commit.Lock()
 	defer s.db.commit.Unlock()
 
 	s.index.mu.Lock()
-	r := s.index.images[src.id.String()]
+	r := s.index.images[src.ID.String()]
 	fresh := r == nil
 	if fresh {
-		r = src.newRecord(layers)
+		r = newRecord(src, layers)
 	}
-	r = r.with(src.change)
+	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
 	changed := []*imageRecord{r}
-	if id, ok := s.index.names[src.tag]; ok && id != r.ID {
+	if id, ok := s.index.names[src.Tag]; ok && id != r.ID {
 		// The tag moves here; the other image stays, by its digest.
 		changed = append(changed, s.index.images[id].with(func(c *imageRecord) {
-			c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == src.tag })
+			c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == src.Tag })
 		}))
 	}
 	var records []layerRecord
@@ -195,8 +196,8 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 		if !fresh {
 			return nil
 		}
-		return errors.Join(tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.rawMan),
-			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.rawConfig))
+		return errors.Join(tx.Bucket(bucketBlobs).Put([]byte(r.Manifest), src.RawManifest),
+			tx.Bucket(bucketBlobs).Put([]byte(r.ID), src.RawConfig))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("record image: %w", disk.Exhausted(err))
@@ -216,34 +217,34 @@ func (s *Store) record(src *source, layers []*layer) (*imageRecord, error) {
 }
 
 // newRecord is the record of an image that is new, without its names.
-func (src *source) newRecord(layers []*layer) *imageRecord {
+func newRecord(src *source.Image, layers []*layer) *imageRecord {
 	r := &imageRecord{
-		ID: src.id.String(), Manifest: src.manifest.Digest, Config: src.image.Config, Platform: src.image.Platform,
-		Pulled: time.Now().UTC(), Blobs: src.layers,
-		Size: uint64(len(src.rawMan)) + uint64(len(src.rawConfig)),
+		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
+		Pulled: time.Now().UTC(), Blobs: src.Layers,
+		Size: uint64(len(src.RawManifest)) + uint64(len(src.RawConfig)),
 	}
 	for i, l := range layers {
 		r.Layers = append(r.Layers, l.Key)
-		r.DiffIDs = append(r.DiffIDs, src.diffIDs[i].String())
-		r.Size += uint64(src.layers[i].Size)
+		r.DiffIDs = append(r.DiffIDs, src.DiffIDs[i].String())
+		r.Size += uint64(src.Layers[i].Size)
 	}
 	return r
 }
 
-// change makes a record say what this pull says of its image.
-func (src *source) change(r *imageRecord) {
+// describeRecord makes a record say what this pull says of its image.
+func describeRecord(src *source.Image, r *imageRecord) {
 	if r.Removed { // it comes back, with what this pull says alone
 		r.Removed, r.Tags, r.Digests, r.SpecAnnotations = false, nil, nil, nil
 	}
-	if len(src.annotations) > 0 {
-		r.SpecAnnotations = src.annotations
+	if len(src.Annotations) > 0 {
+		r.SpecAnnotations = src.Annotations
 	}
-	r.Checkpoint = cmp.Or(src.checkpoint, r.Checkpoint)
-	if src.tag != "" {
-		r.Tags = insert(r.Tags, src.tag)
+	r.Checkpoint = cmp.Or(src.Checkpoint, r.Checkpoint)
+	if src.Tag != "" {
+		r.Tags = insert(r.Tags, src.Tag)
 	}
-	if src.name != "" {
-		r.Digests = insert(r.Digests, src.name+"@"+src.target.String())
+	if src.Name != "" {
+		r.Digests = insert(r.Digests, src.Name+"@"+src.Target.String())
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/image/registry"
+	"berth/internal/image/source"
 	"berth/internal/model"
 	"berth/internal/state"
 )
@@ -33,7 +34,7 @@ type Config struct {
 	PinnedImages           []string // names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
 	Platform               string   // os/architecture[/variant]; empty: this machine's
 	Retry                  registry.Retry
-	Limits                 Limits
+	Limits                 source.Limits
 	UserAgent              string // of requests to registries
 	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
 	LeftoverAge time.Duration
@@ -56,7 +57,7 @@ type Store struct {
 	boot      string // of the machine
 	log       *slog.Logger
 	client    *registry.Client
-	describer *describer
+	describer *source.Describer
 	unpacker  *unpacker
 	dirs      *layerDirs
 	index     *index
@@ -86,8 +87,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	cfg.Limits = cfg.Limits.withDefaults()
-	platform, name, err := parsePlatform(cfg.Platform)
+	cfg.Limits = cfg.Limits.WithDefaults()
+	describer, err := source.NewDescriber(cfg.Platform, &cfg.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("image store: platform %q: %w: %w", cfg.Platform, err, errdefs.ErrInvalidArgument)
 	}
@@ -108,7 +109,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot,
-		describer: &describer{limits: &cfg.Limits, platform: platform, name: name},
+		describer: describer,
 		unpacker:  &unpacker{children: cfg.Children, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
 		client: registry.NewClient(registry.Config{
 			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,

@@ -18,6 +18,7 @@ import (
 	"berth/internal/compression"
 	"berth/internal/disk"
 	"berth/internal/image/registry"
+	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	"berth/internal/jail"
 	"berth/internal/jail/ring"
@@ -48,7 +49,7 @@ const (
 // may be parsed at a time.
 type unpacker struct {
 	children Children
-	limits   *Limits
+	limits   *source.Limits
 	log      *slog.Logger
 	patience time.Duration // how long a child may not get on
 }

@@ -146,7 +146,7 @@ func TestCVE_2021_21285_AManifestCrashesTheDaemon(t *testing.T) {
 // CVE-2026-95839 (containerd): an index whose entry has the annotation of a manifest's subject and a digest that is none made
 // containerd panic at each pull.
 //
-// Seen to fail with a digest taken apart before it is checked, in choose of image/pull.go.
+// Seen to fail with a digest taken apart before it is checked, in choose of image/source/describe.go.
 func TestCVE_2026_95839_ADigestThatIsNoneCrashesTheDaemon(t *testing.T) {
 	n := nodetest.Shared(t)
 	same := alive(t, n)
@@ -178,7 +178,7 @@ var odd = []string{
 // CVE-2024-3727 (containers/image, and so podman and CRI-O): digests of a manifest were used without being checked, in
 // requests to the registry, which carry credentials, and in names of files.
 //
-// Seen to fail with the check of digests taken out of Document in image/registry/client.go and of checkLayer in image/pull.go.
+// Seen to fail with the check of digests taken out of Document in image/registry/client.go and of checkLayer in image/source/describe.go.
 func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := soundParts(t, n, rt.WithBasicAuth("user", "password"))
@@ -212,7 +212,7 @@ func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 // CVE-2021-41190 (OCI, and so containerd and Docker): a document that is a manifest and an index at once was the one or the other
 // depending on who read it, or on the registry's word for it, so that what one had checked another one ran.
 //
-// Seen to fail with the refusal of documents that are both taken out of describe in image/pull.go, and with the registry's
+// Seen to fail with the refusal of documents that are both taken out of Describe in image/source/describe.go, and with the registry's
 // media type deciding in place of the document's content.
 func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 	n := nodetest.Shared(t)
@@ -309,7 +309,7 @@ func TestCVE_2020_1702_ADocumentOfAnySize(t *testing.T) {
 // GO-2026-6597 (containerd): an index of indexes, each of which lists the same ones many times, made a small image a graph of
 // millions of manifests, all of which were looked at.
 //
-// Seen to fail with the depth's limit taken out of describe in image/pull.go, for the index that holds itself, and with every
+// Seen to fail with the depth's limit taken out of Describe in image/source/describe.go, for the index that holds itself, and with every
 // entry read in place of the one that fits.
 func TestGO_2026_6597_IndexesOfIndexes(t *testing.T) {
 	n := nodetest.Shared(t)

@@ -1,4 +1,4 @@
-package image
+package source
 
 import (
 	"cmp"
@@ -15,36 +15,50 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// source is an image as a registry or an archive describes it.
-type source struct {
-	name      string // to be recorded beside target's digest; empty: none
-	tag       string // to be recorded; empty: none
-	target    digest.Digest
-	manifest  ocispec.Descriptor
-	layers    []ocispec.Descriptor
-	diffIDs   []digest.Digest
-	id        digest.Digest
-	image     ocispec.Image
-	rawConfig []byte
-	rawMan    []byte
-	// checkpoint is what annotations name as the container that the image is a checkpoint of.
-	checkpoint string
-	// annotations are PullRequest.SpecAnnotations.
-	annotations map[string]string
+// Image is an image as a registry or an archive describes it. A Describer fills in what the manifests and the
+// configuration say; the names are its caller's.
+type Image struct {
+	Name        string // to be recorded beside target's digest; empty: none
+	Tag         string // to be recorded; empty: none
+	Target      digest.Digest
+	Manifest    ocispec.Descriptor
+	Layers      []ocispec.Descriptor
+	DiffIDs     []digest.Digest
+	ID          digest.Digest
+	Image       ocispec.Image
+	RawConfig   []byte
+	RawManifest []byte
+	// Checkpoint is what annotations name as the container that the image is a checkpoint of.
+	Checkpoint string
+	// Annotations are those of the client that pulls, to be recorded.
+	Annotations map[string]string
 }
 
 // checkpointAnnotations are those by which tools mark an image as a checkpoint.
 var checkpointAnnotations = []string{metadata.CheckpointAnnotationName, "io.kubernetes.cri-o.annotations.checkpoint.name"}
 
-// describer finds out what an image is made of, from its manifests and its configuration. It has no state.
-type describer struct {
-	limits   *Limits
-	platform platforms.MatchComparer
-	name     string // of the platform, for errors
+// Describer finds out what an image is made of, from its manifests and its configuration. It has no state.
+type Describer struct {
+	Limits   *Limits
+	Platform string // for which an image is wanted, as errors name it
+
+	match platforms.MatchComparer
 }
 
-// describe reads manifests down to the one for this platform, and its configuration.
-func (d *describer) describe(ctx context.Context, src *source, target ocispec.Descriptor,
+// NewDescriber takes the name of a platform, os/architecture[/variant]; empty: this machine's.
+func NewDescriber(platform string, limits *Limits) (*Describer, error) {
+	if platform == "" {
+		return &Describer{Limits: limits, Platform: platforms.DefaultString(), match: platforms.Default()}, nil
+	}
+	p, err := platforms.Parse(platform)
+	if err != nil {
+		return nil, err
+	}
+	return &Describer{Limits: limits, Platform: platform, match: platforms.Only(p)}, nil
+}
+
+// Describe reads manifests down to the one for this platform, and its configuration.
+func (d *Describer) Describe(ctx context.Context, src *Image, target ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
 	desc := target
@@ -53,14 +67,14 @@ func (d *describer) describe(ctx context.Context, src *source, target ocispec.De
 		if !images.IsManifestType(at.MediaType) && !images.IsIndexType(at.MediaType) {
 			at.MediaType = ocispec.MediaTypeImageManifest // so that it is looked for among manifests, not blobs
 		}
-		if err := d.limits.length(at); err != nil {
+		if err := d.Limits.length(at); err != nil {
 			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 		}
 		raw, err := read(ctx, at)
 		if err != nil {
 			return err
 		}
-		if err := d.limits.document(raw); err != nil {
+		if err := d.Limits.CheckDocument(raw); err != nil {
 			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 		}
 		var doc struct {
@@ -76,7 +90,7 @@ func (d *describer) describe(ctx context.Context, src *source, target ocispec.De
 			return fmt.Errorf("manifest %s does not parse: %w: %w", desc.Digest, err, errdefs.ErrInvalidArgument)
 		}
 		for _, key := range checkpointAnnotations {
-			src.checkpoint = cmp.Or(src.checkpoint, doc.Annotations[key])
+			src.Checkpoint = cmp.Or(src.Checkpoint, doc.Annotations[key])
 		}
 		mediaType := doc.MediaType
 		if mediaType == "" {
@@ -99,16 +113,16 @@ func (d *describer) describe(ctx context.Context, src *source, target ocispec.De
 		case doc.Config.Digest == "":
 			return fmt.Errorf("%s %s is not an image: %w", mediaType, desc.Digest, errdefs.ErrInvalidArgument)
 		}
-		if err := d.limits.manifest(doc.Layers); err != nil {
+		if err := d.Limits.manifest(doc.Layers); err != nil {
 			return fmt.Errorf("manifest %s: %w", desc.Digest, err)
 		}
-		src.manifest, src.rawMan, src.layers = desc, raw, doc.Layers
+		src.Manifest, src.RawManifest, src.Layers = desc, raw, doc.Layers
 		return d.describeConfig(ctx, src, doc.Config, read)
 	}
 }
 
 // choose picks the best manifest of an index for the store's platform.
-func (d *describer) choose(index digest.Digest, manifests []ocispec.Descriptor) (ocispec.Descriptor, error) {
+func (d *Describer) choose(index digest.Digest, manifests []ocispec.Descriptor) (ocispec.Descriptor, error) {
 	var best *ocispec.Descriptor
 	var have []string
 	for i := range manifests {
@@ -124,51 +138,51 @@ func (d *describer) choose(index digest.Digest, manifests []ocispec.Descriptor) 
 		if p.OS != "unknown" && len(have) < 50 {
 			have = append(have, platforms.FormatAll(p))
 		}
-		if d.platform.Match(p) && (best == nil || d.platform.Less(p, platforms.Normalize(*best.Platform))) {
+		if d.match.Match(p) && (best == nil || d.match.Less(p, platforms.Normalize(*best.Platform))) {
 			best = m
 		}
 	}
 	if best == nil {
 		return ocispec.Descriptor{}, fmt.Errorf("index %s has no image for %s, only for %s: %w",
-			index, d.name, strings.Join(have, ", "), errdefs.ErrNotFound)
+			index, d.Platform, strings.Join(have, ", "), errdefs.ErrNotFound)
 	}
 	return *best, nil
 }
 
-func (d *describer) describeConfig(ctx context.Context, src *source, desc ocispec.Descriptor,
+func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec.Descriptor,
 	read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 
-	if err := d.limits.length(desc); err != nil {
+	if err := d.Limits.length(desc); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	raw, err := read(ctx, desc)
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := d.limits.document(raw); err != nil {
+	if err := d.Limits.CheckDocument(raw); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	var img ocispec.Image
 	if err := json.Unmarshal(raw, &img); err != nil {
 		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err, errdefs.ErrInvalidArgument)
 	}
-	if err := d.limits.config(&img.Config); err != nil {
+	if err := d.Limits.config(&img.Config); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	if img.RootFS.Type != "layers" {
 		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest, errdefs.ErrInvalidArgument)
 	}
-	if len(img.RootFS.DiffIDs) != len(src.layers) {
+	if len(img.RootFS.DiffIDs) != len(src.Layers) {
 		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
-			len(src.layers), len(img.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
+			len(src.Layers), len(img.RootFS.DiffIDs), errdefs.ErrInvalidArgument)
 	}
 	if img.OS != "" && img.Architecture != "" {
 		p := platforms.Normalize(img.Platform)
-		if !d.platform.Match(p) {
-			return fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), d.name, errdefs.ErrNotFound)
+		if !d.match.Match(p) {
+			return fmt.Errorf("the image is for %s, not for %s: %w", platforms.FormatAll(p), d.Platform, errdefs.ErrNotFound)
 		}
 	}
-	for i, l := range src.layers {
+	for i, l := range src.Layers {
 		if err := checkLayer(l); err != nil {
 			return err
 		}
@@ -176,7 +190,7 @@ func (d *describer) describeConfig(ctx context.Context, src *source, desc ocispe
 			return fmt.Errorf("diff ID %q: %w: %w", img.RootFS.DiffIDs[i], err, errdefs.ErrInvalidArgument)
 		}
 	}
-	src.id, src.rawConfig, src.image, src.diffIDs = desc.Digest, raw, img, img.RootFS.DiffIDs
+	src.ID, src.RawConfig, src.Image, src.DiffIDs = desc.Digest, raw, img, img.RootFS.DiffIDs
 	return nil
 }
 
@@ -196,16 +210,4 @@ func checkLayer(l ocispec.Descriptor) error {
 		return fmt.Errorf("layer %s of %d bytes: %w", l.Digest, l.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
-}
-
-// parsePlatform reads the name of a platform, os/architecture[/variant]; empty: this machine's.
-func parsePlatform(text string) (match platforms.MatchComparer, name string, err error) {
-	if text == "" {
-		return platforms.Default(), platforms.DefaultString(), nil
-	}
-	p, err := platforms.Parse(text)
-	if err != nil {
-		return nil, "", err
-	}
-	return platforms.Only(p), text, nil
 }

@@ -1,9 +1,8 @@
-package image
+package source
 
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -43,7 +42,8 @@ var DefaultLimits = Limits{
 	Volumes: 100, ConfigText: 1 << 20,
 }
 
-func (l Limits) withDefaults() Limits {
+// WithDefaults are the limits with the default in place of each that is 0.
+func (l Limits) WithDefaults() Limits {
 	d := DefaultLimits
 	for _, f := range []struct{ value, standard *uint64 }{
 		{&l.Layer.Entries, &d.Layer.Entries}, {&l.Layer.Bytes, &d.Layer.Bytes}, {&l.Layer.PathMemory, &d.Layer.PathMemory},
@@ -60,41 +60,42 @@ func (l Limits) withDefaults() Limits {
 
 // The keys of the configuration that set limits of images; those of layers are unpack's.
 const (
-	keyEntries         = "max_image_entries"
-	keyBytes           = "max_image_bytes"
-	keyLayers          = "max_layers"
-	keyDocument        = "max_document"
-	keyDocumentEntries = "max_document_entries"
-	keyConfigText      = "max_config_text"
-	keyVolumes         = "max_volumes"
+	KeyEntries         = "max_image_entries"
+	KeyBytes           = "max_image_bytes"
+	KeyLayers          = "max_layers"
+	KeyDocument        = "max_document"
+	KeyDocumentEntries = "max_document_entries"
+	KeyConfigText      = "max_config_text"
+	KeyVolumes         = "max_volumes"
 )
 
-func beyond(what, key string, limit uint64, unit string) error {
+// Beyond is the error of an image that is beyond the limit that a key sets.
+func Beyond(what, key string, limit uint64, unit string) error {
 	return &unpack.LimitError{What: what, Key: key, Limit: limit, Unit: unit}
 }
 
 // length checks what a descriptor says of an index, a manifest or a configuration, before it is read.
 func (l *Limits) length(d ocispec.Descriptor) error {
 	if d.Size > int64(l.Document) {
-		return beyond(fmt.Sprintf("it has %d bytes,", d.Size), keyDocument, l.Document, "bytes")
+		return Beyond(fmt.Sprintf("it has %d bytes,", d.Size), KeyDocument, l.Document, "bytes")
 	}
 	return nil
 }
 
-// document checks an index, a manifest or a configuration before it is parsed: the number of its values is what parsing
+// CheckDocument checks an index, a manifest or a configuration before it is parsed: the number of its values is what parsing
 // takes in memory.
-func (l *Limits) document(raw []byte) error {
+func (l *Limits) CheckDocument(raw []byte) error {
 	if uint64(len(raw)) > l.Document {
-		return beyond("it has", keyDocument, l.Document, "bytes")
+		return Beyond("it has", KeyDocument, l.Document, "bytes")
 	}
-	if n := values(raw); n > l.DocumentEntries {
-		return beyond("it has", keyDocumentEntries, l.DocumentEntries, "values")
+	if n := Values(raw); n > l.DocumentEntries {
+		return Beyond("it has", KeyDocumentEntries, l.DocumentEntries, "values")
 	}
 	return nil
 }
 
-// values counts the values of a JSON document, by what stands between them.
-func values(raw []byte) uint64 {
+// Values counts the values of a JSON document, by what stands between them.
+func Values(raw []byte) uint64 {
 	n := uint64(1)
 	for i := 0; i < len(raw); i++ {
 		switch raw[i] {
@@ -114,12 +115,12 @@ func values(raw []byte) uint64 {
 // manifest checks what a manifest says of its layers.
 func (l *Limits) manifest(layers []ocispec.Descriptor) error {
 	if uint64(len(layers)) > l.Layers {
-		return beyond(fmt.Sprintf("the image has %d layers,", len(layers)), keyLayers, l.Layers, "of them")
+		return Beyond(fmt.Sprintf("the image has %d layers,", len(layers)), KeyLayers, l.Layers, "of them")
 	}
 	var packed uint64
 	for _, d := range layers {
 		if packed += uint64(max(d.Size, 0)); packed > l.Bytes {
-			return beyond("the layers of the image are packed in", keyBytes, l.Bytes, "bytes")
+			return Beyond("the layers of the image are packed in", KeyBytes, l.Bytes, "bytes")
 		}
 	}
 	return nil
@@ -128,34 +129,14 @@ func (l *Limits) manifest(layers []ocispec.Descriptor) error {
 // config checks what a configuration gives to processes and containers.
 func (l *Limits) config(c *ocispec.ImageConfig) error {
 	if n := uint64(len(c.Volumes)); n > l.Volumes {
-		return beyond(fmt.Sprintf("the configuration declares %d volumes,", n), keyVolumes, l.Volumes, "of them")
+		return Beyond(fmt.Sprintf("the configuration declares %d volumes,", n), KeyVolumes, l.Volumes, "of them")
 	}
 	n := uint64(len(c.User) + len(c.WorkingDir) + len(c.StopSignal))
 	for _, text := range slices.Concat(c.Env, c.Entrypoint, c.Cmd) {
 		n += uint64(len(text)) + 16 // and where it is in memory
 	}
 	if n > l.ConfigText {
-		return beyond("environment, command and user of the configuration have", keyConfigText, l.ConfigText, "bytes")
-	}
-	return nil
-}
-
-// total adds up what the layers of an image take, as they come.
-type total struct {
-	limits *Limits
-
-	mu             sync.Mutex
-	entries, bytes uint64
-}
-
-func (t *total) add(l *layerRecord) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.entries += max(l.Entries, l.Inodes); t.entries > t.limits.Entries {
-		return beyond("the layers of the image have", keyEntries, t.limits.Entries, "entries")
-	}
-	if t.bytes += max(l.Length, l.Bytes); t.bytes > t.limits.Bytes {
-		return beyond("the layers of the image have", keyBytes, t.limits.Bytes, "bytes")
+		return Beyond("environment, command and user of the configuration have", KeyConfigText, l.ConfigText, "bytes")
 	}
 	return nil
 }
