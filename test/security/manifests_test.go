@@ -91,7 +91,7 @@ func with(object map[string]any, fields ...any) map[string]any {
 // CVE-2021-21285 (Docker): a manifest that was no sound one made dockerd panic while it pulled.
 //
 // Seen to fail with the check of an empty list of diff IDs turned into a read of its first element, in describeConfig of
-// image/pull.go.
+// image/source/describe.go.
 func TestCVE_2021_21285_AManifestCrashesTheDaemon(t *testing.T) {
 	n := nodetest.Shared(t)
 	same := alive(t, n)
