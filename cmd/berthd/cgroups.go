@@ -58,9 +58,10 @@ type claimedRoot struct {
 	Systemd bool   `json:"systemd,omitempty"`
 }
 
-// claimCgroups claims the cgroup of the node's pods, so that no other berthd of the machine takes its pods' cgroups for its own. What
-// it returns gives it back.
-func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool, log *slog.Logger) (release func() error, err error) {
+// claimCgroups claims the cgroup of the node's pods, so that no other berthd of the machine takes its pods' cgroups
+// for its own. What it returns gives it back.
+func claimCgroups(ctx context.Context, cfg *config.Config, systemd bool,
+	log *slog.Logger) (release func() error, err error) {
 	host, err := cgroup.Host()
 	if err != nil {
 		return nil, err

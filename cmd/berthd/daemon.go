@@ -32,8 +32,8 @@ import (
 	"berth/internal/stream"
 )
 
-// run is the daemon's life: it makes the parts in the order in which they need each other, serves until ctx ends, and ends
-// the parts in the reverse order. Pods live on.
+// run is the daemon's life: it makes the parts in the order in which they need each other, serves until ctx ends,
+// and ends the parts in the reverse order. Pods live on.
 func run(ctx context.Context, cfg *config.Config) (err error) {
 	log, err := newLogger(cfg)
 	if err != nil {
@@ -181,8 +181,8 @@ func keeperBinary(cfg *config.Config) (string, error) {
 	return filepath.Abs(path)
 }
 
-// openJail finds the program that parses images and archives. That it can be confined is tried at once: an operator should know before the
-// first pull.
+// openJail finds the program that parses images and archives. That it can be confined is tried at once:
+// an operator should know before the first pull.
 func openJail(ctx context.Context, cfg *config.Config) (*jail.Jail, error) {
 	path, err := jail.Find()
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 var version = "0.1.0-dev"
 
 func main() {
-	// A reader of the log that goes away must not end the daemon. Not ignored but caught: what is ignored stays so in children.
+	// A reader of the log that goes away must not end the daemon. Not ignored but caught: what is ignored stays
+	// so in children.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
@@ -37,7 +38,8 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().StringVar(&path, "config", "", "configuration file (default "+config.DefaultPath+", if it exists)")
+	root.PersistentFlags().StringVar(&path,
+		"config", "", "configuration file (default "+config.DefaultPath+", if it exists)")
 	overrides := config.Bind(root.PersistentFlags())
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.Load(path, overrides)

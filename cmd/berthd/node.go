@@ -35,7 +35,8 @@ func newLogger(cfg *config.Config) (*slog.Logger, error) {
 	return log, nil
 }
 
-// protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core files of it.
+// protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core
+// files of it.
 func protect(cfg *config.Config, log *slog.Logger) {
 	if err := coredump.Forbid(); err != nil {
 		log.Warn("core files of berthd are not forbidden", "error", err)
@@ -46,10 +47,11 @@ func protect(cfg *config.Config, log *slog.Logger) {
 	}
 }
 
-// handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give, which berthd's own
-// unit has it do without; nil: berthd's.
+// handlers turns the configured runtimes into the domain's. bounding are the capabilities that the keeper has to give,
+// which berthd's own unit has it do without; nil: berthd's.
 func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, error) {
-	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs, Bounding: bounding}
+	base := ocispec.Handler{PidsLimit: cfg.PidsLimit, SeccompRoot: cfg.Seccomp.LocalhostRoot, CDISpecDirs: cfg.CDISpecDirs,
+		Bounding: bounding}
 	switch p := cfg.Seccomp.DefaultProfile; p {
 	case "":
 	case "runtime/default":
@@ -104,7 +106,8 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			Sysctls: defaults.Sysctls, IgnoreDeclaredVolumes: cfg.Image.DeclaredVolumes == config.DeclaredVolumesIgnore}
 		if r.Type == config.RuntimeOCI {
 			h.RuntimePath, h.RuntimeRoot = r.Path, r.Root
-			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none of it at all.
+			// The init of its pods is the keeper's. A node whose operator has switched away from the stage has none
+			// of it at all.
 			if awayFromStage {
 				h.Setup = keeper.SetupLibcontainer
 			}
@@ -119,7 +122,8 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, log *slog.Logger) {
 	for name, h := range known {
 		if h.Setup == keeper.SetupLibcontainer && !slices.Contains(info.Features, keeper.FeatureSetup) {
-			log.Error("containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",
+			log.Error(
+				"containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",
 				"handler", name, "setup", h.Setup, "keeper_version", info.Version)
 		}
 	}
@@ -149,10 +153,12 @@ func runtimeFeatures(path string) (userNamespaces, recursiveReadOnly bool) {
 func imageLimits(i *config.Image) source.Limits {
 	return source.Limits{
 		Layer: unpack.Limits{
-			Entries: uint64(i.MaxLayerEntries), Bytes: config.Bytes(i.MaxLayerBytes), PathMemory: config.Bytes(i.MaxLayerPathMemory),
+			Entries: uint64(i.MaxLayerEntries), Bytes: config.Bytes(i.MaxLayerBytes),
+			PathMemory: config.Bytes(i.MaxLayerPathMemory),
 		},
 		Layers: uint64(i.MaxLayers), Entries: uint64(i.MaxImageEntries), Bytes: config.Bytes(i.MaxImageBytes),
-		Document: config.Bytes(i.MaxDocument), DocumentEntries: uint64(i.MaxDocumentEntries), ConfigText: config.Bytes(i.MaxConfigText),
-		Volumes: uint64(i.MaxVolumes), Lookups: uint64(i.MaxImageLookups),
+		Document: config.Bytes(i.MaxDocument), DocumentEntries: uint64(i.MaxDocumentEntries),
+		ConfigText: config.Bytes(i.MaxConfigText),
+		Volumes:    uint64(i.MaxVolumes), Lookups: uint64(i.MaxImageLookups),
 	}
 }

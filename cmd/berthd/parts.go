@@ -238,7 +238,8 @@ func (d *parts) serveMetrics(context.Context) error {
 
 // register makes the server with all APIs.
 func (d *parts) register(context.Context) (err error) {
-	if d.server, err = cri.NewServer(cri.ServerConfig{Log: d.log, Metrics: d.registerer, Names: fieldNames()}); err != nil {
+	if d.server, err = cri.NewServer(cri.ServerConfig{Log: d.log, Metrics: d.registerer,
+		Names: fieldNames()}); err != nil {
 		return err
 	}
 	deps := criv1.Deps{
