@@ -19,9 +19,9 @@ func (a *app) checkpointCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoint CONTAINER -o FILE",
 		Short: "Write a running container to an archive",
-		Long: `Write a running container to an archive: its memory, and what it has written to its root file system. It stands still
-meanwhile and goes on then. A manifest that names the archive's path as a container's image makes a container that goes on
-from there.
+		Long: `Write a running container to an archive: its memory, and what it has written to its root file system.
+It stands still meanwhile and goes on then. A manifest that names the archive's path as a container's image makes
+a container that goes on from there.
 
 The runtime writes the file, on its own machine. It needs criu.`,
 		Example: "  berth checkpoint hello/web -o /var/tmp/web.tar",

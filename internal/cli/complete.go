@@ -17,7 +17,8 @@ const completionPatience = time.Second
 
 type completer = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// complete asks the runtime for names. Without a runtime there is nothing to offer, which is no error while somebody types.
+// complete asks the runtime for names. Without a runtime there is nothing to offer, which is no error while somebody
+// types.
 func (a *app) complete(max int, names ...func(context.Context, *connection.Connection) []string) completer {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if max > 0 && len(args) >= max {

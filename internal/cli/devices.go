@@ -38,7 +38,8 @@ func (a *app) devicesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices [RESOURCE...]",
 		Short: "List devices of device plugins, and who holds them",
-		Long: `List the devices that device plugins offer, of the resources that are named or of all, and the containers that hold them.
+		Long: `List the devices that device plugins offer, of the resources that are named or of all, and the containers
+that hold them.
 
 A node has them where its device manager is on: device_plugins.enabled in the configuration of berthd.`,
 		ValidArgsFunction: a.complete(0, resourceNames),
@@ -95,7 +96,8 @@ func (a *app) deviceRows(ctx context.Context, conn *connection.Connection, resou
 			if r.GetProblem() != "" {
 				fmt.Fprintf(a.err, "warning: %s: %s\n", r.GetName(), r.GetProblem())
 			}
-			row := deviceRow{Resource: r.GetName(), Plugin: r.GetEndpoint(), Connected: r.GetConnected(), Problem: r.GetProblem()}
+			row := deviceRow{Resource: r.GetName(), Plugin: r.GetEndpoint(), Connected: r.GetConnected(),
+				Problem: r.GetProblem()}
 			if len(r.GetDevices()) == 0 {
 				rows = append(rows, row)
 			}

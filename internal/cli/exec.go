@@ -61,8 +61,8 @@ func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach CONTAINER",
 		Short: "Attach to the main process of a running container",
-		Long: `Attach to the main process of a running container: its output from now on, and its input where it takes one. Ctrl-P
-Ctrl-Q leaves a terminal without ending what runs in it.
+		Long: `Attach to the main process of a running container: its output from now on, and its input where it takes one.
+Ctrl-P Ctrl-Q leaves a terminal without ending what runs in it.
 
 Containers that berth run started say themselves whether they have an input and a terminal; for others -i and -t do.`,
 		Args:              arguments(cobra.ExactArgs(1)),
@@ -108,20 +108,24 @@ Containers that berth run started say themselves whether they have an input and 
 }
 
 // runningContainer finds a container and says what to try where it does not run.
-func (a *app) runningContainer(ctx context.Context, conn *connection.Connection, name string) (*lookup.Container, error) {
+func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
+	name string) (*lookup.Container, error) {
 	c, err := lookup.FindContainer(ctx, conn.Runtime, name)
 	if err != nil {
 		return nil, err
 	}
 	if c.State != cri.ContainerState_CONTAINER_RUNNING {
-		return nil, fmt.Errorf("container %s does not run (%s). `berth logs %s` shows what it wrote", c.ShortName(), containerState(c.State), c.ShortName())
+		return nil, fmt.Errorf("container %s does not run (%s). `berth logs %s` shows what it wrote", c.ShortName(),
+			containerState(c.State), c.ShortName())
 	}
 	return c, nil
 }
 
-// session runs an exec or attach with this command's input and output. detach, which an attach has, is called when the keys for it
-// are typed. The terminal of an exec is that of this command; that of a container is there anyway, and takes what comes from a pipe, too.
-func (a *app) session(ctx context.Context, stdin, tty bool, detach func(), address func(context.Context) (string, error)) error {
+// session runs an exec or attach with this command's input and output. detach, which an attach has, is called
+// when the keys for it are typed. The terminal of an exec is that of this command; that of a container is there anyway,
+// and takes what comes from a pipe, too.
+func (a *app) session(ctx context.Context, stdin, tty bool, detach func(),
+	address func(context.Context) (string, error)) error {
 	s := &streaming.Session{URL: address, Stdout: a.out, TTY: tty}
 	if !tty {
 		s.Stderr = a.err

@@ -27,8 +27,8 @@ func (a *app) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect NAME...",
 		Short: "Show all that is known of pods, containers or images",
-		Long: `Show all that is known of pods, containers or images, as JSON or with -o yaml. A name is looked for among pods, then
-containers, then images; --type looks in one of them only.`,
+		Long: `Show all that is known of pods, containers or images, as JSON or with -o yaml. A name is looked for among pods,
+then containers, then images; --type looks in one of them only.`,
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, podNames, containerNames, imageNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +55,8 @@ containers, then images; --type looks in one of them only.`,
 		},
 	}
 	cmd.Flags().StringVar(&kind, "type", "", "pod, container or image")
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions([]string{"pod", "container", "image"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("type",
+		cobra.FixedCompletions([]string{"pod", "container", "image"}, cobra.ShellCompDirectiveNoFileComp))
 	a.output(cmd)
 	return cmd
 }
@@ -74,7 +75,8 @@ func inspect(ctx context.Context, conn *connection.Connection, kind, name string
 			return found, err
 		}
 	}
-	return nil, &lookup.NotFoundError{Kind: "pod, container or image", Name: name, Try: "`berth pods`, `berth ps -a` and `berth images` list what there is."}
+	return nil, &lookup.NotFoundError{Kind: "pod, container or image", Name: name,
+		Try: "`berth pods`, `berth ps -a` and `berth images` list what there is."}
 }
 
 func inspectPod(ctx context.Context, conn *connection.Connection, name string) (*inspection, error) {
@@ -94,7 +96,8 @@ func inspectContainer(ctx context.Context, conn *connection.Connection, name str
 	if err != nil {
 		return nil, err
 	}
-	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container.Id, Verbose: true})
+	response, err := conn.Runtime.ContainerStatus(ctx,
+		&cri.ContainerStatusRequest{ContainerId: container.Id, Verbose: true})
 	if err != nil {
 		return nil, connection.Plain(err)
 	}
@@ -102,7 +105,8 @@ func inspectContainer(ctx context.Context, conn *connection.Connection, name str
 }
 
 func inspectImage(ctx context.Context, conn *connection.Connection, name string) (*inspection, error) {
-	response, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}, Verbose: true})
+	response, err := conn.Images.ImageStatus(ctx,
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}, Verbose: true})
 	if err != nil {
 		return nil, connection.Plain(err)
 	}

@@ -24,8 +24,8 @@ func (a *app) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs CONTAINER",
 		Short: "Show what a container wrote",
-		Long: `Show what a container wrote, its standard output on standard output and its standard error on standard error. The
-container is named as pod/container, by its ID, or by its pod's name where that has but one.`,
+		Long: `Show what a container wrote, its standard output on standard output and its standard error on standard error.
+The container is named as pod/container, by its ID, or by its pod's name where that has but one.`,
 		Args:              arguments(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.complete(1, containerNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -78,7 +78,8 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--since: %q is neither a span (10m) nor a time (2026-01-31T12:00:00Z)", text)
 }
 
-func (a *app) showLog(ctx context.Context, conn *connection.Connection, c *lookup.Container, options crilog.Options, stamps bool) error {
+func (a *app) showLog(ctx context.Context, conn *connection.Connection, c *lookup.Container, options crilog.Options,
+	stamps bool) error {
 	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id})
 	if err != nil {
 		return err

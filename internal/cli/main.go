@@ -121,7 +121,8 @@ func (a *app) root() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.address, "address", fromEnv("BERTH_ADDRESS", connection.DefaultAddress), "socket of the runtime ($BERTH_ADDRESS)")
+	flags.StringVar(&a.address, "address", fromEnv("BERTH_ADDRESS", connection.DefaultAddress),
+		"socket of the runtime ($BERTH_ADDRESS)")
 	flags.StringVar(&a.dataDir, "data-dir", fromEnv("BERTH_DATA_DIR", poddir.DefaultRoot),
 		"directory for logs and volumes of the pods that run starts ($BERTH_DATA_DIR)")
 	root.AddGroup(&cobra.Group{ID: "pods", Title: "Pods and containers:"}, &cobra.Group{ID: "images", Title: "Images:"},
@@ -133,7 +134,8 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
-		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(), a.unpauseCommand(),
+		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(),
+		a.unpauseCommand(),
 		a.checkpointCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
 	group("volumes", a.volumeCommand())
@@ -162,7 +164,8 @@ func (a *app) dial(ctx context.Context) (*connection.Connection, error) {
 }
 
 // connected is what a command does with the runtime.
-func (a *app) connected(do func(ctx context.Context, conn *connection.Connection, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) connected(do func(ctx context.Context, conn *connection.Connection,
+	args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		conn, err := a.dial(cmd.Context())
 		if err != nil {

@@ -23,7 +23,8 @@ func command(t *testing.T, args ...string) (code int, out, complaints string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	code = run(ctx, "test", append([]string{"--address", filepath.Join(dir, "s"), "--data-dir", dir}, args...), null, &stdout, &stderr)
+	code = run(ctx, "test", append([]string{"--address", filepath.Join(dir, "s"), "--data-dir", dir}, args...),
+		null, &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 
@@ -72,7 +73,8 @@ func TestADeadSocketIsToldFromNone(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	if code, _, says := command(t, "pods", "--address", path); code != exitError || !strings.Contains(says, "its daemon is gone") {
+	if code, _, says := command(t, "pods", "--address", path); code != exitError ||
+		!strings.Contains(says, "its daemon is gone") {
 		t.Errorf("exit code %d: %s", code, says)
 	}
 }
@@ -109,7 +111,8 @@ func TestEveryCommandIsInTheDocs(t *testing.T) {
 func TestSinceIsATimeOrASpan(t *testing.T) {
 	now := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Time{
-		"": {}, "10m": now.Add(-10 * time.Minute), "2026-01-31T11:00:00Z": now.Add(-time.Hour), "1769853600": time.Unix(1769853600, 0),
+		"": {}, "10m": now.Add(-10 * time.Minute), "2026-01-31T11:00:00Z": now.Add(-time.Hour),
+		"1769853600": time.Unix(1769853600, 0),
 	} {
 		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
 			t.Errorf("%q: %v, %v", text, got, err)
@@ -118,7 +121,8 @@ func TestSinceIsATimeOrASpan(t *testing.T) {
 }
 
 func TestPortsAreWorded(t *testing.T) {
-	got := ports(`[{"containerPort":80,"hostPort":8080,"protocol":"TCP"},{"containerPort":53,"protocol":"UDP"},{"containerPort":1,"hostPort":2,"hostIP":"127.0.0.1","protocol":"TCP"}]`)
+	got := ports(`[{"containerPort":80,"hostPort":8080,"protocol":"TCP"},{"containerPort":53,"protocol":"UDP"},
+		{"containerPort":1,"hostPort":2,"hostIP":"127.0.0.1","protocol":"TCP"}]`)
 	if want := "8080->80/tcp 53/udp 127.0.0.1:2->1/tcp"; strings.Join(got, " ") != want {
 		t.Errorf("got %v", got)
 	}

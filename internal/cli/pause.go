@@ -16,7 +16,8 @@ import (
 
 func (a *app) pauseCommand() *cobra.Command {
 	return a.freezing("pause", "Freeze the processes of running containers",
-		"Freeze the processes of running containers: they keep their memory and use no processor until they are unpaused. A pod "+
+		"Freeze the processes of running containers: "+
+			"they keep their memory and use no processor until they are unpaused. A pod "+
 			"stands for all its running containers.",
 		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
 			_, err := client.PauseContainer(ctx, &pouch.PauseContainerRequest{ContainerId: id})
@@ -25,7 +26,8 @@ func (a *app) pauseCommand() *cobra.Command {
 }
 
 func (a *app) unpauseCommand() *cobra.Command {
-	return a.freezing("unpause", "Let paused containers go on", "Let paused containers go on. A pod stands for all its containers.",
+	return a.freezing("unpause", "Let paused containers go on",
+		"Let paused containers go on. A pod stands for all its containers.",
 		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
 			_, err := client.UnpauseContainer(ctx, &pouch.UnpauseContainerRequest{ContainerId: id})
 			return err
@@ -33,7 +35,8 @@ func (a *app) unpauseCommand() *cobra.Command {
 }
 
 // freezing is a command that does one thing to containers.
-func (a *app) freezing(verb, short, long string, do func(context.Context, pouch.RuntimeServiceClient, string) error) *cobra.Command {
+func (a *app) freezing(verb, short, long string,
+	do func(context.Context, pouch.RuntimeServiceClient, string) error) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: verb + " POD|CONTAINER...", Short: short, Long: long,
@@ -48,7 +51,8 @@ func (a *app) freezing(verb, short, long string, do func(context.Context, pouch.
 }
 
 // eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
-func eachRunning(ctx context.Context, conn *connection.Connection, t target, do func(context.Context, pouch.RuntimeServiceClient, string) error) error {
+func eachRunning(ctx context.Context, conn *connection.Connection, t target,
+	do func(context.Context, pouch.RuntimeServiceClient, string) error) error {
 	if t.container != nil {
 		return do(ctx, conn.Pouch, t.container.Id)
 	}

@@ -66,7 +66,8 @@ func podRows(ctx context.Context, conn *connection.Connection, _ []string) ([]po
 		row := podRow{
 			ID: pod.Id, Name: pod.GetMetadata().GetName(), Namespace: pod.GetMetadata().GetNamespace(),
 			UID: pod.GetMetadata().GetUid(), State: podState(pod.GetState()), CreatedAt: time.Unix(0, pod.GetCreatedAt()),
-			Handler: pod.GetRuntimeHandler(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(), display: shortPodName(pod),
+			Handler: pod.GetRuntimeHandler(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(),
+			display: shortPodName(pod),
 		}
 		status, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id})
 		if isGone(err) {

@@ -20,9 +20,10 @@ import (
 func (a *app) portForwardCommand() *cobra.Command {
 	var bind []string
 	cmd := &cobra.Command{
-		Use:               "port-forward POD [LOCAL:]REMOTE...",
-		Short:             "Reach ports of a pod on ports of this machine",
-		Long:              "Reach ports of a pod on ports of this machine, until Ctrl-C. An empty LOCAL (:REMOTE) is any free port.",
+		Use:   "port-forward POD [LOCAL:]REMOTE...",
+		Short: "Reach ports of a pod on ports of this machine",
+		Long: "Reach ports of a pod on ports of this machine, until Ctrl-C. " +
+			"An empty LOCAL (:REMOTE) is any free port.",
 		Example:           "  berth port-forward hello 8080:80",
 		Args:              arguments(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.complete(1, podNames),
@@ -41,7 +42,8 @@ func (a *app) portForwardCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind, ports []string) error {
+func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind,
+	ports []string) error {
 	response, err := conn.Runtime.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: pod.GetId()})
 	if err != nil {
 		return err
@@ -52,7 +54,8 @@ func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri
 	}
 	// SPDY: the streaming server's WebSockets carry a port each, and only those named beforehand.
 	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{
-		Host: address.Scheme + "://" + address.Host, TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
+		Host:            address.Scheme + "://" + address.Host,
+		TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
 	})
 	if err != nil {
 		return err

@@ -97,8 +97,9 @@ func containerRows(ctx context.Context, conn *connection.Connection, pods []stri
 
 func newContainerRow(c *lookup.Container, status *cri.ContainerStatus) containerRow {
 	row := containerRow{
-		ID: c.Id, Name: c.GetMetadata().GetName(), Pod: c.Pod.GetMetadata().GetName(), Namespace: c.Pod.GetMetadata().GetNamespace(),
-		PodID: c.PodSandboxId, Kind: c.Annotations[manifest.AnnotationKind], State: containerState(status.GetState()),
+		ID: c.Id, Name: c.GetMetadata().GetName(), Pod: c.Pod.GetMetadata().GetName(),
+		Namespace: c.Pod.GetMetadata().GetNamespace(),
+		PodID:     c.PodSandboxId, Kind: c.Annotations[manifest.AnnotationKind], State: containerState(status.GetState()),
 		Attempt: c.GetMetadata().GetAttempt(), Image: imageName(status), ImageID: status.GetImageId(),
 		CreatedAt: time.Unix(0, status.GetCreatedAt()), Reason: status.GetReason(), Message: status.GetMessage(),
 		Labels: c.Labels, Annotations: c.Annotations, display: c.ShortName(),
@@ -116,7 +117,8 @@ func newContainerRow(c *lookup.Container, status *cri.ContainerStatus) container
 
 // imageName is what the image was asked for as, else what is known of it.
 func imageName(status *cri.ContainerStatus) string {
-	for _, name := range []string{status.GetImage().GetUserSpecifiedImage(), status.GetImage().GetImage(), status.GetImageRef()} {
+	for _, name := range []string{status.GetImage().GetUserSpecifiedImage(), status.GetImage().GetImage(),
+		status.GetImageRef()} {
 		if name != "" {
 			return name
 		}

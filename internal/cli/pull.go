@@ -36,7 +36,8 @@ type authFlags struct {
 func (f *authFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.username, "username", "u", "", "user at the registry, together with --password-stdin")
 	cmd.Flags().BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
-	cmd.Flags().StringVar(&f.file, "auth-file", "", "credentials as docker's config.json (default $REGISTRY_AUTH_FILE, else ~/.docker/config.json)")
+	cmd.Flags().StringVar(&f.file,
+		"auth-file", "", "credentials as docker's config.json (default $REGISTRY_AUTH_FILE, else ~/.docker/config.json)")
 	_ = cmd.MarkFlagFilename("auth-file")
 }
 
@@ -123,7 +124,8 @@ func (a *app) pullCommand() *cobra.Command {
 }
 
 // pull pulls an image and shows how far it is on w: bars where w is a terminal, a line a layer elsewhere.
-func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *authFlags, w io.Writer) (string, error) {
+func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *authFlags,
+	w io.Writer) (string, error) {
 	found, err := auth.find(image)
 	if err != nil {
 		return "", err
@@ -183,7 +185,8 @@ func (l *layerLines) layer(p *berthv1.Layer) {
 		return
 	}
 	l.seen[p.GetDigest()] = p.GetPhase()
-	fmt.Fprintf(l.w, "  layer %s  %s  %s\n", table.ShortID(p.GetDigest()), table.Bytes(uint64(max(p.GetTotal(), 0))), phaseWord(p.GetPhase()))
+	fmt.Fprintf(l.w, "  layer %s  %s  %s\n", table.ShortID(p.GetDigest()), table.Bytes(uint64(max(p.GetTotal(), 0))),
+		phaseWord(p.GetPhase()))
 }
 
 func (l *layerLines) end(bool) {}

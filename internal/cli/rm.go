@@ -19,9 +19,10 @@ import (
 func (a *app) rmCommand() *cobra.Command {
 	var all, force bool
 	cmd := &cobra.Command{
-		Use:               "rm POD|CONTAINER...",
-		Short:             "Remove pods or containers",
-		Long:              "Remove pods with their containers, volumes and logs, or single containers. What runs is removed with --force only.",
+		Use:   "rm POD|CONTAINER...",
+		Short: "Remove pods or containers",
+		Long: "Remove pods with their containers, volumes and logs, or single containers. " +
+			"What runs is removed with --force only.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 		RunE: a.each(&all, "remove", func(ctx context.Context, conn *connection.Connection, t target) error {
@@ -59,7 +60,8 @@ func (a *app) remove(ctx context.Context, conn *connection.Connection, t target,
 	if err := launch.RemovePod(ctx, conn.Runtime, store, t.pod); err != nil {
 		return err
 	}
-	// A pod that another data directory was used for keeps its files there: say so rather than remove what is not known here.
+	// A pod that another data directory was used for keeps its files there: say so rather than remove what is not known
+	// here.
 	if dir := t.pod.GetAnnotations()[manifest.AnnotationDirectory]; dir != "" {
 		if _, err := os.Stat(dir); err == nil {
 			fmt.Fprintf(a.err, "warning: the pod's files are still in %s, which is not below --data-dir %s\n", dir, a.dataDir)
@@ -119,7 +121,8 @@ func removeImage(ctx context.Context, conn *connection.Connection, name string) 
 	}
 	for _, c := range containers {
 		if uses(c, status.GetImage()) {
-			return fmt.Errorf("container %s (%s) is made of it: `berth rm` removes that first", c.ShortName(), table.ShortID(c.Id))
+			return fmt.Errorf("container %s (%s) is made of it: `berth rm` removes that first", c.ShortName(),
+				table.ShortID(c.Id))
 		}
 	}
 	_, err = conn.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec})

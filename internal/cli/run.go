@@ -46,15 +46,15 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE",
 		Short: "Run the pods of a Kubernetes manifest",
-		Long: `Run the pods of a Kubernetes manifest: kind Pod, apiVersion v1, YAML or JSON, several documents if need be; - is
-standard input.
+		Long: `Run the pods of a Kubernetes manifest: kind Pod, apiVersion v1, YAML or JSON, several documents if need be;
+- is standard input.
 
 Without -d the output of all containers is shown until they have ended or Ctrl-C is typed; then the pods are stopped and
-removed, and the exit code is that of the first container that failed. With -d the pods are left running: berth logs, stop
-and rm look after them.
+removed, and the exit code is that of the first container that failed. With -d the pods are left running: berth logs,
+stop and rm look after them.
 
-Each container runs once: nothing restarts it. Fields that are not supported (probes, volumes of other kinds than hostPath
-and emptyDir, ...) are refused by their paths, unless --ignore-unsupported is given.`,
+Each container runs once: nothing restarts it. Fields that are not supported (probes, volumes of other kinds
+than hostPath and emptyDir, ...) are refused by their paths, unless --ignore-unsupported is given.`,
 		Example: "  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
 			"  kubectl get pod web -o yaml | berth run --ignore-unsupported -",
 		Args: arguments(cobra.ExactArgs(1)),
@@ -153,7 +153,8 @@ func (a *app) runPods(ctx context.Context, pods []*manifest.Pod, o *runOptions) 
 		}
 		running = append(running, one)
 		started = append(started, newStartedPod(one, time.Since(begin)))
-		fmt.Fprintf(notes, "pod %s runs%s, started in %v\n", one.FullName(), at(one.IPs), time.Since(begin).Round(time.Millisecond))
+		fmt.Fprintf(notes, "pod %s runs%s, started in %v\n", one.FullName(), at(one.IPs),
+			time.Since(begin).Round(time.Millisecond))
 	}
 	if o.detach {
 		return a.reportStarted(started)
@@ -183,7 +184,8 @@ func at(ips []string) string {
 }
 
 func newStartedPod(pod *launch.Pod, took time.Duration) startedPod {
-	s := startedPod{ID: pod.SandboxID, Name: pod.Name, Namespace: pod.Namespace, IPs: pod.IPs, Containers: map[string]string{}, Took: took}
+	s := startedPod{ID: pod.SandboxID, Name: pod.Name, Namespace: pod.Namespace, IPs: pod.IPs,
+		Containers: map[string]string{}, Took: took}
 	for _, c := range pod.Containers {
 		s.Containers[c.Name] = c.ID
 	}
@@ -201,14 +203,16 @@ func (a *app) reportStarted(started []startedPod) error {
 }
 
 // startPod starts one pod under a name that no other has.
-func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *manifest.Pod, o *runOptions) (*launch.Pod, error) {
+func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *manifest.Pod,
+	o *runOptions) (*launch.Pod, error) {
 	existing, err := launcher.Existing(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
 	for _, old := range existing {
 		if !o.replace {
-			return nil, fmt.Errorf("pod %s exists already (%s): `berth rm -f %s` removes it, --replace does so first, --name gives this one another name",
+			return nil, fmt.Errorf("pod %s exists already (%s): `berth rm -f %s` removes it, --replace does so first, "+
+				"--name gives this one another name",
 				pod.FullName(), table.ShortID(old.GetId()), shortPodName(old))
 		}
 		if err := launch.StopPod(ctx, launcher.Runtime, old, -1); err != nil {
@@ -229,7 +233,8 @@ func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *mani
 }
 
 // end stops and removes pods. A Ctrl-C that is over does not count any more.
-func (a *app) end(ctx context.Context, conn *connection.Connection, launcher *launch.Launcher, pods []*launch.Pod) error {
+func (a *app) end(ctx context.Context, conn *connection.Connection, launcher *launch.Launcher,
+	pods []*launch.Pod) error {
 	ctx = context.WithoutCancel(ctx)
 	var errs []error
 	for _, pod := range pods {
@@ -314,7 +319,9 @@ func (f *follower) start(ctx context.Context, watch *launch.Watch, pod *launch.P
 	}
 	f.workers.Go(func() {
 		defer log.Close()
-		if err := log.Run(ctx, func(line *crilog.Line) error { return f.print(name, color, line) }); err != nil && ctx.Err() == nil {
+		if err := log.Run(ctx, func(line *crilog.Line) error {
+			return f.print(name, color, line)
+		}); err != nil && ctx.Err() == nil {
 			fmt.Fprintf(f.notes, "log of %s: %v\n", name, err)
 		}
 	})

@@ -39,8 +39,8 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [POD...]",
 		Short: "Show what pods and containers use",
-		Long: `Show what pods and their containers use of CPU, memory, disk and network, again and again until Ctrl-C where the output is
-a terminal, else once.`,
+		Long: `Show what pods and their containers use of CPU, memory, disk and network, again and again until Ctrl-C
+where the output is a terminal, else once.`,
 		ValidArgsFunction: a.complete(0, podNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval < 100*time.Millisecond {
@@ -93,7 +93,8 @@ func (a *app) statsOnce(ctx context.Context, conn *connection.Connection, wanted
 	return printUsage(a.out, a.format, rows)
 }
 
-func (a *app) statsLive(ctx context.Context, conn *connection.Connection, wanted map[string]bool, interval time.Duration) error {
+func (a *app) statsLive(ctx context.Context, conn *connection.Connection, wanted map[string]bool,
+	interval time.Duration) error {
 	meter := &cpuMeter{}
 	for wait := sampling; ; wait = interval {
 		rows, err := usage(ctx, conn, wanted, meter)
@@ -159,7 +160,8 @@ func printUsage(w io.Writer, format table.Format, rows []usageRow) error {
 }
 
 // usage reads what pods use: a row for the pod, and below it one for each container.
-func usage(ctx context.Context, conn *connection.Connection, wanted map[string]bool, meter *cpuMeter) ([]usageRow, error) {
+func usage(ctx context.Context, conn *connection.Connection, wanted map[string]bool,
+	meter *cpuMeter) ([]usageRow, error) {
 	list, err := conn.Runtime.ListPodSandboxStats(ctx, &cri.ListPodSandboxStatsRequest{})
 	if err != nil {
 		return nil, err

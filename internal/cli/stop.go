@@ -39,7 +39,8 @@ func find(ctx context.Context, conn *connection.Connection, name string) (target
 	}
 	container, err := lookup.FindContainer(ctx, conn.Runtime, name)
 	if errors.As(err, &none) {
-		return target{}, &lookup.NotFoundError{Kind: "pod or container", Name: name, Try: "`berth pods` and `berth ps -a` list what there is."}
+		return target{}, &lookup.NotFoundError{Kind: "pod or container", Name: name,
+			Try: "`berth pods` and `berth ps -a` list what there is."}
 	}
 	if err != nil {
 		return target{}, err
@@ -68,7 +69,8 @@ func (a *app) targets(ctx context.Context, conn *connection.Connection, names []
 }
 
 // each does one thing to all that is named, or to all pods, and prints the names of those to which it could.
-func (a *app) each(all *bool, verb string, do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
+func (a *app) each(all *bool, verb string,
+	do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
 	return a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 		list, err := a.targets(ctx, conn, args, *all)
 		if err != nil {
@@ -103,9 +105,10 @@ func (a *app) stopCommand() *cobra.Command {
 	var all bool
 	var seconds int
 	cmd := &cobra.Command{
-		Use:               "stop POD|CONTAINER...",
-		Short:             "Stop pods or containers",
-		Long:              "Stop pods or containers. Each container is asked to end, and killed after the pod's grace period or --time.",
+		Use:   "stop POD|CONTAINER...",
+		Short: "Stop pods or containers",
+		Long: "Stop pods or containers. " +
+			"Each container is asked to end, and killed after the pod's grace period or --time.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 		RunE: a.each(&all, "stop", func(ctx context.Context, conn *connection.Connection, t target) error {

@@ -23,8 +23,8 @@ func (a *app) timelineCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "timeline POD",
 		Short: "Show where the time of a pod's start went",
-		Long: `Show where the time of a pod's start went: a bar for each step of the pod and of its containers, on one scale. Time between
-the calls of whoever started it is left out.`,
+		Long: `Show where the time of a pod's start went: a bar for each step of the pod and of its containers, on one scale.
+Time between the calls of whoever started it is left out.`,
 		Args:              arguments(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.complete(1, podNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -67,7 +67,8 @@ the calls of whoever started it is left out.`,
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "", "svg, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"svg", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"svg", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -43,7 +43,8 @@ func (a *app) versionCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.out, "runtime  %s %s, CRI %s, at %s\n", v.Runtime.Name, v.Runtime.Version, v.Runtime.APIVersion, v.Runtime.Address)
+			_, err = fmt.Fprintf(a.out, "runtime  %s %s, CRI %s, at %s\n", v.Runtime.Name, v.Runtime.Version,
+				v.Runtime.APIVersion, v.Runtime.Address)
 			return err
 		},
 	}
@@ -61,6 +62,7 @@ func (a *app) runtimeVersion(cmd *cobra.Command, v *versions) error {
 	if err != nil {
 		return err
 	}
-	v.Runtime = &runtimeVersion{response.GetRuntimeName(), response.GetRuntimeVersion(), response.GetRuntimeApiVersion(), conn.Address}
+	v.Runtime = &runtimeVersion{response.GetRuntimeName(), response.GetRuntimeVersion(),
+		response.GetRuntimeApiVersion(), conn.Address}
 	return nil
 }

@@ -36,8 +36,8 @@ func (a *app) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
 		Short: "List, show and remove named volumes",
-		Long: `List, show and remove named volumes. A volume is made when a container first names it, and kept until it is removed, whatever
-becomes of the container.`,
+		Long: `List, show and remove named volumes. A volume is made when a container first names it, and kept
+until it is removed, whatever becomes of the container.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -81,7 +81,8 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 				if err != nil {
 					return volumeError(name, err)
 				}
-				all = append(all, volumeDetail{newVolumeRow(status.GetVolume(), names), status.GetUsedBytes(), status.GetInodesUsed()})
+				all = append(all, volumeDetail{newVolumeRow(status.GetVolume(), names), status.GetUsedBytes(),
+					status.GetInodesUsed()})
 			}
 			return a.details(all)
 		}),
@@ -131,7 +132,8 @@ func (a *app) volumePruneCommand() *cobra.Command {
 	return cmd
 }
 
-// removeVolumes removes what it can. A volume that came into use meanwhile is no error where it was not asked for by name.
+// removeVolumes removes what it can. A volume that came into use meanwhile is no error where it was not asked
+// for by name.
 func (a *app) removeVolumes(ctx context.Context, conn *connection.Connection, names []string, spareUsed bool) error {
 	var errs []error
 	for _, name := range names {
@@ -193,7 +195,8 @@ func namesOfContainers(ctx context.Context, conn *connection.Connection) (map[st
 }
 
 func newVolumeRow(v *berthv1.Volume, names map[string]string) volumeRow {
-	row := volumeRow{Name: v.GetName(), Path: v.GetPath(), CreatedAt: time.Unix(0, v.GetCreatedAt()), Containers: []string{}}
+	row := volumeRow{Name: v.GetName(), Path: v.GetPath(), CreatedAt: time.Unix(0, v.GetCreatedAt()),
+		Containers: []string{}}
 	for _, id := range v.GetContainerIds() {
 		name := names[id]
 		if name == "" {

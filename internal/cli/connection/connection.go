@@ -58,7 +58,8 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 	conn, err := grpc.NewClient("unix://"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, MaxDelay: 500 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6,
+				MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -103,7 +104,8 @@ func Probe(ctx context.Context, path string) error {
 	if err == nil {
 		return conn.Close()
 	}
-	const start = "Start the daemon with `systemctl start berthd` (or run `berthd`), name another socket with --address, " +
+	const start = "Start the daemon with `systemctl start berthd` (or run `berthd`), " +
+		"name another socket with --address, " +
 		"or let `berth doctor` look at this machine."
 	failure := &UnreachableError{Path: path, Why: err.Error(), Try: start, Err: err}
 	switch {

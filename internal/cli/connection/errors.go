@@ -59,7 +59,8 @@ func wording(st *status.Status) string {
 	case codes.ResourceExhausted:
 		return text + "\n(The node has run out of something. `berth doctor` checks disk space and limits.)"
 	case codes.Unauthenticated, codes.PermissionDenied:
-		return text + "\n(Credentials: berth pull --username NAME --password-stdin, or a docker config.json with --auth-file.)"
+		return text +
+			"\n(Credentials: berth pull --username NAME --password-stdin, or a docker config.json with --auth-file.)"
 	case codes.DeadlineExceeded:
 		return "no answer in time: " + text
 	}

@@ -1,6 +1,6 @@
 // Package credentials finds what to authenticate a pull with: what was said on the command line, or an entry of a
-// config.json as `docker login` and `podman login` write it. Programs that such a file names (credential helpers) are not
-// run.
+// config.json as `docker login` and `podman login` write it. Programs that such a file names (credential helpers)
+// are not run.
 package credentials
 
 import (
@@ -29,8 +29,8 @@ type entry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// DefaultPath is where the file is unless the user says otherwise: $REGISTRY_AUTH_FILE, else $DOCKER_CONFIG/config.json,
-// else ~/.docker/config.json.
+// DefaultPath is where the file is unless the user says otherwise: $REGISTRY_AUTH_FILE, else
+// $DOCKER_CONFIG/config.json, else ~/.docker/config.json.
 func DefaultPath() string {
 	if path := os.Getenv("REGISTRY_AUTH_FILE"); path != "" {
 		return path

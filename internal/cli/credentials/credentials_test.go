@@ -9,7 +9,8 @@ import (
 
 func TestCredentialsAreFoundByRegistry(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
-	content := `{"auths": {"https://index.docker.io/v1/": {"auth": "aHVi"}, "r.example:5000": {"auth": "cHJpdmF0ZQ==", "identitytoken": "i"},
+	content := `{"auths": {"https://index.docker.io/v1/": {"auth": "aHVi"},
+		"r.example:5000": {"auth": "cHJpdmF0ZQ==", "identitytoken": "i"},
 		"kept.example": {}}, "credsStore": "desktop"}`
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
@@ -19,7 +20,8 @@ func TestCredentialsAreFoundByRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	for image, want := range map[string]string{
-		"busybox": "aHVi", "docker.io/library/busybox:1": "aHVi", "r.example:5000/a/b": "cHJpdmF0ZQ==", "r.example/a": "", "kept.example/a": "",
+		"busybox": "aHVi", "docker.io/library/busybox:1": "aHVi", "r.example:5000/a/b": "cHJpdmF0ZQ==", "r.example/a": "",
+		"kept.example/a": "",
 	} {
 		auth, err := file.Find(image)
 		if err != nil || auth.GetAuth() != want {
@@ -36,7 +38,8 @@ func TestABadFileIsNamedButNotQuoted(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"auths": {"r": {"auth": hunter2}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) || strings.Contains(err.Error(), "hunter2") {
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Error(err)
 	}
 	if _, err := Open(path + ".none"); err == nil {

@@ -51,8 +51,8 @@ func parse(line []byte) (record, error) {
 
 func (r record) time() (time.Time, error) { return time.Parse(time.RFC3339Nano, string(r.stamp)) }
 
-// Line is what a container wrote up to a newline, or as much of it as there is room for: a line longer than maxLine comes
-// in pieces, all but the last with Partial set. Text holds no newline.
+// Line is what a container wrote up to a newline, or as much of it as there is room for: a line longer than maxLine
+// comes in pieces, all but the last with Partial set. Text holds no newline.
 type Line struct {
 	Time    string // RFC 3339 with nanoseconds, when its first part was written
 	Stream  Stream

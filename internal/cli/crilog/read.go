@@ -37,8 +37,8 @@ func Read(ctx context.Context, path string, options Options, emit func(*Line) er
 	return r.Run(ctx, emit)
 }
 
-// Open opens the log at path. What is in it then can be read even if it is removed. A log that does not exist yet is waited
-// for where it is followed.
+// Open opens the log at path. What is in it then can be read even if it is removed. A log that does not exist yet
+// is waited for where it is followed.
 func Open(path string, options Options) (*Reader, error) {
 	r := &Reader{path: path, options: options}
 	if options.Follow {

@@ -36,8 +36,8 @@ func ReadHost() (*manifest.Host, error) {
 	}, nil
 }
 
-// hostIPs are the machine's own addresses, of each family the one that it would reach others from. Connecting a datagram
-// socket asks the kernel for it and sends nothing; the addresses are of documentation (RFC 5737 and 3849).
+// hostIPs are the machine's own addresses, of each family the one that it would reach others from. Connecting
+// a datagram socket asks the kernel for it and sends nothing; the addresses are of documentation (RFC 5737 and 3849).
 func hostIPs() []string {
 	var ips []string
 	for _, target := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {

@@ -33,7 +33,8 @@ func GracePeriod(annotations map[string]string) time.Duration {
 func StopContainer(ctx context.Context, runtime cri.RuntimeServiceClient, id string, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+slack)
 	defer cancel()
-	_, err := runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: int64(grace.Round(time.Second).Seconds())})
+	_, err := runtime.StopContainer(ctx,
+		&cri.StopContainerRequest{ContainerId: id, Timeout: int64(grace.Round(time.Second).Seconds())})
 	return connection.Plain(err)
 }
 

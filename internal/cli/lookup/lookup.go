@@ -154,7 +154,8 @@ func FindContainer(ctx context.Context, runtime cri.RuntimeServiceClient, name s
 }
 
 // Containers lists containers with their pods, by name, the newest first among those of one name.
-func Containers(ctx context.Context, runtime cri.RuntimeServiceClient, filter *cri.ContainerFilter) ([]*Container, error) {
+func Containers(ctx context.Context, runtime cri.RuntimeServiceClient,
+	filter *cri.ContainerFilter) ([]*Container, error) {
 	list, err := runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: filter})
 	if err != nil {
 		return nil, connection.Plain(err)
@@ -208,7 +209,9 @@ func matchContainer(all []*Container, name string) (*Container, error) {
 	if len(inPod) == 0 {
 		return nil, &NotFoundError{"container", name, "`berth ps -a` lists what there is."}
 	}
-	if ordinary := filter(inPod, func(c *Container) bool { return c.Annotations[manifest.AnnotationKind] == "" }); len(ordinary) > 0 {
+	if ordinary := filter(inPod, func(c *Container) bool {
+		return c.Annotations[manifest.AnnotationKind] == ""
+	}); len(ordinary) > 0 {
 		inPod = ordinary
 	}
 	return oneContainer(name, inPod)
@@ -265,13 +268,15 @@ func Previous(ctx context.Context, runtime cri.RuntimeServiceClient, c *Containe
 	}
 	var previous *Container
 	for _, other := range all {
-		if other.GetMetadata().GetName() == c.GetMetadata().GetName() && other.GetMetadata().GetAttempt() < c.GetMetadata().GetAttempt() &&
+		if other.GetMetadata().GetName() == c.GetMetadata().GetName() &&
+			other.GetMetadata().GetAttempt() < c.GetMetadata().GetAttempt() &&
 			(previous == nil || other.GetMetadata().GetAttempt() > previous.GetMetadata().GetAttempt()) {
 			previous = other
 		}
 	}
 	if previous == nil {
-		return nil, &NotFoundError{"previous container of", c.ShortName(), "It has not been restarted, or its predecessor is removed."}
+		return nil, &NotFoundError{"previous container of", c.ShortName(),
+			"It has not been restarted, or its predecessor is removed."}
 	}
 	return previous, nil
 }

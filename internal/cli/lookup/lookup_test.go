@@ -14,7 +14,8 @@ func pod(id, namespace, name string, ready bool, created int64) *cri.PodSandbox 
 	if ready {
 		state = cri.PodSandboxState_SANDBOX_READY
 	}
-	return &cri.PodSandbox{Id: id, State: state, CreatedAt: created, Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: namespace}}
+	return &cri.PodSandbox{Id: id, State: state, CreatedAt: created,
+		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: namespace}}
 }
 
 func TestPodsAreFoundByNameAndID(t *testing.T) {
@@ -55,7 +56,8 @@ func check(t *testing.T, name, want string, id func() string, err error) {
 func TestContainersAreFoundByNameAndID(t *testing.T) {
 	web, db := pod("p1", "default", "web", true, 1), pod("p2", "other", "db", true, 2)
 	c := func(id string, p *cri.PodSandbox, name, kind string, attempt uint32) *Container {
-		return &Container{&cri.Container{Id: id, PodSandboxId: p.Id, Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt},
+		return &Container{&cri.Container{Id: id, PodSandboxId: p.Id,
+			Metadata:    &cri.ContainerMetadata{Name: name, Attempt: attempt},
 			Annotations: map[string]string{manifest.AnnotationKind: kind}}, p}
 	}
 	all := []*Container{

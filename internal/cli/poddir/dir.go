@@ -51,8 +51,8 @@ func (d *Dir) MakeLog(container string, attempt int) (string, error) {
 	return filepath.Join(container, strconv.Itoa(attempt)+".log"), nil
 }
 
-// Remove removes the directory with all that is mounted in it. One that is not there is removed already; one that belongs
-// to another pod is an error.
+// Remove removes the directory with all that is mounted in it. One that is not there is removed already;
+// one that belongs to another pod is an error.
 func (d *Dir) Remove() error {
 	if d.Path == "" {
 		return nil
@@ -162,7 +162,8 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 }
 
 // Mounts are the mounts of a container. expand replaces variables in subPathExpr.
-func (d *Dir) Mounts(container string, mounts []corev1.VolumeMount, volumes Volumes, expand func(string) string) ([]*cri.Mount, error) {
+func (d *Dir) Mounts(container string, mounts []corev1.VolumeMount, volumes Volumes,
+	expand func(string) string) ([]*cri.Mount, error) {
 	var all []*cri.Mount
 	for i, mount := range mounts {
 		source, ok := volumes[mount.Name]
@@ -197,8 +198,8 @@ func (d *Dir) Mounts(container string, mounts []corev1.VolumeMount, volumes Volu
 }
 
 // pinSubPath resolves a path inside a volume and binds what is found to a place that no container can change. Another
-// container of the pod may write to the volume: between a check of the path and its mount it could put a symbolic link to
-// the host there.
+// container of the pod may write to the volume: between a check of the path and its mount it could put a symbolic link
+// to the host there.
 func (d *Dir) pinSubPath(container string, index int, volume, sub string) (string, error) {
 	info, err := os.Stat(volume)
 	if err != nil {

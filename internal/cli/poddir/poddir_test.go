@@ -54,7 +54,8 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 	group := int64(1234)
 	volumes, err := dir.MakeVolumes([]corev1.Volume{
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &size}}},
+		{Name: "mem",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &size}}},
 	}, &group)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,8 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestNobodyElseEntersTheDirectoryOfAPod: its volumes hold what containers write, and those of an earlier version were open.
+// TestNobodyElseEntersTheDirectoryOfAPod: its volumes hold what containers write, and those of an earlier version
+// were open.
 func TestNobodyElseEntersTheDirectoryOfAPod(t *testing.T) {
 	s := newStore(t)
 	if err := os.Mkdir(s.pods(), 0o711); err != nil {
@@ -105,7 +107,8 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(outside, "secret"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	volumes, err := dir.MakeVolumes([]corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil)
+	volumes, err := dir.MakeVolumes([]corev1.Volume{
+		{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +116,10 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(volumes["v"], "evil")); err != nil {
 		t.Fatal(err)
 	}
-	for _, sub := range []string{"evil/x", "evil/secret", "evil"} { // the link is followed inside of the volume, to nothing
-		if mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/a", SubPath: sub}}, volumes, plain); err == nil {
+	// the link is followed inside of the volume, to nothing
+	for _, sub := range []string{"evil/x", "evil/secret", "evil"} {
+		if mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/a", SubPath: sub}}, volumes,
+			plain); err == nil {
 			t.Errorf("%s was mounted: %v", sub, mounts)
 		}
 	}
@@ -155,10 +160,12 @@ func TestHostPathsAreCheckedByTheirType(t *testing.T) {
 		kind corev1.HostPathType
 		good bool
 	}{
-		{dir, "", true}, {file, "", true}, {dir, "Directory", true}, {file, "Directory", false}, {file, "File", true}, {dir, "File", false},
+		{dir, "", true}, {file, "", true}, {dir, "Directory", true}, {file, "Directory", false}, {file, "File", true},
+		{dir, "File", false},
 		{filepath.Join(dir, "none"), "", false}, {filepath.Join(dir, "none"), "Directory", false},
 		{filepath.Join(dir, "new/dir"), "DirectoryOrCreate", true}, {filepath.Join(dir, "newfile"), "FileOrCreate", true},
-		{dir, "FileOrCreate", false}, {file, "DirectoryOrCreate", false}, {"/dev/null", "CharDevice", true}, {"/dev/null", "BlockDevice", false},
+		{dir, "FileOrCreate", false}, {file, "DirectoryOrCreate", false}, {"/dev/null", "CharDevice", true},
+		{"/dev/null", "BlockDevice", false},
 		{file, "Socket", false},
 	} {
 		err := checkHostPath(&corev1.HostPathVolumeSource{Path: c.path, Type: &c.kind})

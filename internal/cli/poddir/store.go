@@ -37,8 +37,8 @@ type Store struct {
 
 func (s *Store) pods() string { return filepath.Join(s.Root, "pods") }
 
-// lock keeps a sweep from a directory whose pod is not there yet: makers share the lock, a sweep has it alone. The kernel
-// lets go of it when the command ends, however it does.
+// lock keeps a sweep from a directory whose pod is not there yet: makers share the lock, a sweep has it alone.
+// The kernel lets go of it when the command ends, however it does.
 func (s *Store) lock(how int) (*os.File, error) {
 	// Volumes hold whatever containers write, setuid programs included: nobody else may reach them but through a mount. An
 	// earlier version let others pass.
@@ -64,8 +64,8 @@ func (s *Store) lock(how int) (*os.File, error) {
 	}
 }
 
-// Create makes the directory of a pod. No sweep touches it until made is called, which is once the pod exists, or once the
-// directory has been removed again.
+// Create makes the directory of a pod. No sweep touches it until made is called, which is once the pod exists,
+// or once the directory has been removed again.
 func (s *Store) Create(record Record) (dir *Dir, made func(), err error) {
 	record.Address = s.Address
 	lock, err := s.lock(unix.LOCK_SH)
@@ -92,8 +92,8 @@ func (s *Store) dir(record Record) *Dir {
 	return &Dir{Path: filepath.Join(s.pods(), record.directory()), uid: record.UID}
 }
 
-// Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command is making a
-// pod just now, it leaves all of them to the next sweep.
+// Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command
+// is making a pod just now, it leaves all of them to the next sweep.
 func (s *Store) Sweep(alive func() (map[string]bool, error)) error {
 	entries, err := os.ReadDir(s.pods())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -145,8 +145,8 @@ func readRecord(path string) (Record, error) {
 	return record, nil
 }
 
-// remove unmounts what is mounted below path and removes it. While anything is mounted there nothing is removed: it would
-// be removed from what is mounted.
+// remove unmounts what is mounted below path and removes it. While anything is mounted there nothing is removed:
+// it would be removed from what is mounted.
 func remove(path string) error {
 	for range 3 {
 		infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(path))
@@ -158,7 +158,8 @@ func remove(path string) error {
 			return removeAll(path)
 		}
 		for i := len(infos) - 1; i >= 0; i-- {
-			if err := unix.Unmount(infos[i].Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			if err := unix.Unmount(infos[i].Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil &&
+				!errors.Is(err, unix.EINVAL) {
 				return fmt.Errorf("unmount %s: %w", infos[i].Mountpoint, err)
 			}
 		}

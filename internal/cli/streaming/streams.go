@@ -27,8 +27,8 @@ type Session struct {
 	Stdin          io.Reader // nil: none
 	Stdout, Stderr io.Writer // Stderr is nil with a terminal
 	TTY            bool
-	// StdinEnds: the end of Stdin means something to the command (it is a pipe or a file). WebSocket before version 5 of the
-	// protocol cannot tell it, so SPDY is used.
+	// StdinEnds: the end of Stdin means something to the command (it is a pipe or a file). WebSocket before version 5
+	// of the protocol cannot tell it, so SPDY is used.
 	StdinEnds bool
 	Sizes     remotecommand.TerminalSizeQueue
 }

@@ -8,8 +8,10 @@ import (
 
 func TestAgesAreShort(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		-time.Second: "0s", 0: "0s", 59 * time.Second: "59s", 119 * time.Second: "119s", 3*time.Minute + 5*time.Second: "3m5s",
-		90 * time.Minute: "90m", 3*time.Hour + 12*time.Minute: "3h12m", 4 * time.Hour: "4h", 30 * time.Hour: "30h",
+		-time.Second: "0s", 0: "0s", 59 * time.Second: "59s", 119 * time.Second: "119s",
+		3*time.Minute + 5*time.Second: "3m5s",
+		90 * time.Minute:              "90m", 3*time.Hour + 12*time.Minute: "3h12m", 4 * time.Hour: "4h",
+		30 * time.Hour:     "30h",
 		5 * 24 * time.Hour: "5d", 3 * 365 * 24 * time.Hour: "3y",
 	} {
 		if got := Age(d); got != want {
@@ -19,7 +21,8 @@ func TestAgesAreShort(t *testing.T) {
 }
 
 func TestSizesHaveThreeDigits(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 4608: "4.5KiB", 34_700_000: "33.1MiB", 200 << 20: "200MiB", 3 << 40: "3.0TiB"} {
+	for n, want := range map[uint64]string{0: "0B", 1023: "1023B", 1024: "1.0KiB", 4608: "4.5KiB", 34_700_000: "33.1MiB",
+		200 << 20: "200MiB", 3 << 40: "3.0TiB"} {
 		if got := Bytes(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

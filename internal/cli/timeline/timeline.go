@@ -47,8 +47,8 @@ func Parse(of string, info map[string]string) ([]Step, error) {
 	return steps, nil
 }
 
-// Timeline is steps on one scale. Time in which none of them went on is cut out: what a client does between its calls is no
-// part of a start.
+// Timeline is steps on one scale. Time in which none of them went on is cut out: what a client does between its calls
+// is no part of a start.
 type Timeline struct {
 	Steps []Step
 	gaps  []gap
@@ -134,7 +134,8 @@ func (t *Timeline) Write(w io.Writer, columns int) error {
 		last = s.Of
 		from := float64(t.offset(s.Begin)) * scale
 		to := max(from+float64(s.Took)*scale, from+0.125)
-		if _, err := fmt.Fprintf(w, "%-*s  %-*s %*s %s\n", of, who, label, s.title(), times, milliseconds(s.Took), bar(from, to, width)); err != nil {
+		if _, err := fmt.Fprintf(w, "%-*s  %-*s %*s %s\n", of, who, label, s.title(), times, milliseconds(s.Took),
+			bar(from, to, width)); err != nil {
 			return err
 		}
 	}
@@ -142,8 +143,8 @@ func (t *Timeline) Write(w io.Writer, columns int) error {
 	return err
 }
 
-// bar fills the cells between two places of a line. What begins within a cell fills it from the left: there are no glyphs for
-// the other way.
+// bar fills the cells between two places of a line. What begins within a cell fills it from the left:
+// there are no glyphs for the other way.
 func bar(from, to float64, width int) string {
 	var b strings.Builder
 	for i := range width {
@@ -167,14 +168,17 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 	height := top + line*float64(len(t.Steps)) + 34
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`, label+plot+right, height)
+	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`,
+		label+plot+right, height)
 	p(`<rect width="100%%" height="100%%" fill="#fff"/>`)
-	p(`<text x="16" y="26" font-size="16" font-weight="bold">%s: %s</text>`, html.EscapeString(title), milliseconds(t.total))
+	p(`<text x="16" y="26" font-size="16" font-weight="bold">%s: %s</text>`, html.EscapeString(title),
+		milliseconds(t.total))
 	scale := plot / max(float64(t.total), 1)
 	for i := range 5 {
 		x := label + plot*float64(i)/4
 		p(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" stroke="#ddd"/>`, x, x, top-6, height-28)
-		p(`<text x="%.1f" y="%.0f" text-anchor="middle" fill="#555">%s</text>`, x, height-12, milliseconds(t.total*time.Duration(i)/4))
+		p(`<text x="%.1f" y="%.0f" text-anchor="middle" fill="#555">%s</text>`, x, height-12,
+			milliseconds(t.total*time.Duration(i)/4))
 	}
 	colour := map[string]string{}
 	for i, s := range t.Steps {
@@ -189,7 +193,8 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 			indent, opacity = 14, 0.6
 		}
 		p(`<text x="%.1f" y="%.1f">%s</text>`, 16+indent, y+15, html.EscapeString(s.Of+": "+s.Name))
-		p(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" fill-opacity="%.1f"/>`, x, y+3, max(float64(s.Took)*scale, 1), line-6, colour[s.Of], opacity)
+		p(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s" fill-opacity="%.1f"/>`, x, y+3,
+			max(float64(s.Took)*scale, 1), line-6, colour[s.Of], opacity)
 		p(`<text x="%.1f" y="%.1f" fill="#555">%s</text>`, x+max(float64(s.Took)*scale, 1)+4, y+15, milliseconds(s.Took))
 	}
 	p(`</svg>`)

@@ -38,7 +38,8 @@ func TestTheWaterfallLeavesOutWhatNobodyDid(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-	if len(lines) != 5 || !strings.HasPrefix(lines[0], "pod") || !strings.Contains(lines[3], "  init") || !strings.Contains(lines[4], "16.0 ms") {
+	if len(lines) != 5 || !strings.HasPrefix(lines[0], "pod") || !strings.Contains(lines[3], "  init") ||
+		!strings.Contains(lines[4], "16.0 ms") {
 		t.Fatalf("%s", out.String())
 	}
 	// Each step's bar begins where the one before it ended.
