@@ -23,7 +23,8 @@ type calls struct {
 	names   map[string]request.Names // by gRPC service
 }
 
-func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (c *calls) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	start := time.Now()
 	ctx, span := beginSpan(ctx, info.FullMethod)
 	resp, err := c.protect(ctx, info.FullMethod, func() (any, error) { return handler(ctx, req) })
@@ -87,8 +88,8 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 // containerdPrefix is that of the methods of containerd's API.
 const containerdPrefix = "/containerd.services."
 
-// callName is what the log calls a call: its method's name, which says enough but for containerd's API, where each service
-// has a Get and a List.
+// callName is what the log calls a call: its method's name, which says enough but for containerd's API,
+// where each service has a Get and a List.
 func callName(method string) string {
 	if strings.HasPrefix(method, containerdPrefix) {
 		return strings.TrimPrefix(method, "/")

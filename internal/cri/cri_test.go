@@ -101,7 +101,8 @@ func TestAFileThatIsNoSocketStays(t *testing.T) {
 }
 
 func TestAddressesThatAreNone(t *testing.T) {
-	for _, address := range []string{"", "s.sock", "tcp://127.0.0.1:1", "unix://s.sock", "/a\x00b", "/" + strings.Repeat("x", 110)} {
+	for _, address := range []string{"",
+		"s.sock", "tcp://127.0.0.1:1", "unix://s.sock", "/a\x00b", "/" + strings.Repeat("x", 110)} {
 		if l, err := Listen(address, -1); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%q: %v, %v", address, l, err)
 		}
@@ -212,7 +213,8 @@ func TestCallsAreMeasuredAndLoggedByOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := fmt.Sprint(families)
-	for _, part := range []string{"berth_cri_calls_total", "berth_cri_call_duration_seconds", `"NotFound"`, `"Version"`, `"runtime.v1.RuntimeService"`} {
+	for _, part := range []string{"berth_cri_calls_total",
+		"berth_cri_call_duration_seconds", `"NotFound"`, `"Version"`, `"runtime.v1.RuntimeService"`} {
 		if !strings.Contains(text, part) {
 			t.Errorf("no %s in %s", part, text)
 		}

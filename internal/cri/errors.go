@@ -24,7 +24,8 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("command terminated with exit code %d", e.Code)
 }
 
-// ExitReason and ExitCode are where clients find the code: the reason of a google.rpc.ErrorInfo and a key of its metadata.
+// ExitReason and ExitCode are where clients find the code: the reason of a google.rpc.ErrorInfo and a key
+// of its metadata.
 const (
 	ExitReason = "EXIT_CODE"
 	ExitCode   = "exit_code"
@@ -41,8 +42,8 @@ func (e *ExitError) status() error {
 	return st.Err()
 }
 
-// Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors. An error that
-// names no class is Internal: Unknown tells a client nothing.
+// Status gives an error the gRPC code that clients act on. It is called once, by the server's interceptors.
+// An error that names no class is Internal: Unknown tells a client nothing.
 func Status(err error) error {
 	if err == nil {
 		return nil

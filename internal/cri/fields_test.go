@@ -18,7 +18,8 @@ func TestAnErrorNamesTheFieldOfTheAPIThatWasCalled(t *testing.T) {
 		"runtime.v1.RuntimeService": {model.FieldContainerQuotaID: "config.annotations"},
 		"pouch.RuntimeService":      {model.FieldContainerQuotaID: "config.quota_id"},
 	}}
-	err := fmt.Errorf("create: %w", model.FieldContainerQuotaID.Wrong(fmt.Errorf("5 is too low: %w", errdefs.ErrInvalidArgument)))
+	err := fmt.Errorf("create: %w",
+		model.FieldContainerQuotaID.Wrong(fmt.Errorf("5 is too low: %w", errdefs.ErrInvalidArgument)))
 	for method, want := range map[string]string{
 		"/runtime.v1.RuntimeService/CreateContainer": "create: config.annotations: 5 is too low: invalid argument",
 		"/pouch.RuntimeService/CreateContainer":      "create: config.quota_id: 5 is too low: invalid argument",

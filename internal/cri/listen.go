@@ -15,9 +15,9 @@ import (
 	"berth/internal/unixsocket"
 )
 
-// Listen opens the unix socket at address, a path with or without unix:// before it, with mode 0660, owned by root and the
-// group gid (-1: root's). A socket that systemd passed for this path (LISTEN_FDS) is taken as it is. A file that is no
-// socket is never removed, nor is a socket that somebody answers on; that error wraps errdefs.ErrAlreadyExists.
+// Listen opens the unix socket at address, a path with or without unix:// before it, with mode 0660, owned by root and
+// the group gid (-1: root's). A socket that systemd passed for this path (LISTEN_FDS) is taken as it is. A file that is
+// no socket is never removed, nor is a socket that somebody answers on; that error wraps errdefs.ErrAlreadyExists.
 //
 // Close of the listener removes the socket, unless systemd owns it or another process has put its own in that place.
 func Listen(address string, gid int) (net.Listener, error) {
@@ -43,8 +43,8 @@ func socketPath(address string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// passed are the descriptors that systemd gave to this process. They are kept for the life of the process: those that are
-// no socket of ours belong to somebody else here, and a collected os.File would close them.
+// passed are the descriptors that systemd gave to this process. They are kept for the life of the process:
+// those that are no socket of ours belong to somebody else here, and a collected os.File would close them.
 var passed = sync.OnceValue(func() []*os.File { return activation.Files(false) })
 
 // claim returns a listener on the passed socket that is bound to path, or nil.

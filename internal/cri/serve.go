@@ -14,8 +14,8 @@ import (
 // socketCheck is how often the socket is looked for: a stat(2).
 const socketCheck = 2 * time.Second
 
-// Serve serves on a listener of Listen until the server stops. Where somebody has removed the socket, it is put back; connections that are
-// there stay. One that another process has put in its place is left to that, which the log says.
+// Serve serves on a listener of Listen until the server stops. Where somebody has removed the socket, it is put back;
+// connections that are there stay. One that another process has put in its place is left to that, which the log says.
 func Serve(server *grpc.Server, listener net.Listener, address string, gid int, log *slog.Logger) error {
 	own, ok := listener.(*unixsocket.Listener)
 	if !ok {

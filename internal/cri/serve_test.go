@@ -18,8 +18,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// A socket that somebody removes, alone or with its directory, is there again within seconds, and calls on connections from before go on.
-// Seen to fail with Serve of the gRPC server alone.
+// A socket that somebody removes, alone or with its directory, is there again within seconds, and calls on connections
+// from before go on. Seen to fail with Serve of the gRPC server alone.
 func TestARemovedSocketIsPutBack(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, "berthd.sock")
@@ -94,8 +94,8 @@ func TestARemovedSocketIsPutBack(t *testing.T) {
 	}
 }
 
-// A server that stops has closed its socket, and waits for a call: nobody has removed it from outside. Seen to fail where it was put back
-// each two seconds until the call had ended.
+// A server that stops has closed its socket, and waits for a call: nobody has removed it from outside. Seen to fail
+// where it was put back each two seconds until the call had ended.
 func TestTheSocketOfAServerThatStopsIsGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "berthd.sock")
 	listener, err := Listen(path, -1)

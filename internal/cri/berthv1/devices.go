@@ -23,7 +23,8 @@ type devices struct {
 // List tells of devices and who holds them.
 func (d *devices) List(_ context.Context, req *api.ListDevicesRequest) (*api.ListDevicesResponse, error) {
 	if d.manager == nil {
-		return nil, fmt.Errorf("this node's device manager is off (device_plugins.enabled): %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("this node's device manager is off (device_plugins.enabled): %w",
+			errdefs.ErrFailedPrecondition)
 	}
 	out := &api.ListDevicesResponse{}
 	for _, r := range d.manager.List() {

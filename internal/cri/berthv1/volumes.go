@@ -32,7 +32,8 @@ func (s *volumeService) ListVolumes(ctx context.Context, _ *api.ListVolumesReque
 	return out, nil
 }
 
-func (s *volumeService) VolumeStatus(ctx context.Context, req *api.VolumeStatusRequest) (*api.VolumeStatusResponse, error) {
+func (s *volumeService) VolumeStatus(ctx context.Context,
+	req *api.VolumeStatusRequest) (*api.VolumeStatusResponse, error) {
 	v, err := s.volumes.Volume(ctx, req.GetName())
 	if err != nil {
 		return nil, err
@@ -46,7 +47,8 @@ func (s *volumeService) VolumeStatus(ctx context.Context, req *api.VolumeStatusR
 	return out, nil
 }
 
-func (s *volumeService) RemoveVolume(ctx context.Context, req *api.RemoveVolumeRequest) (*api.RemoveVolumeResponse, error) {
+func (s *volumeService) RemoveVolume(ctx context.Context,
+	req *api.RemoveVolumeRequest) (*api.RemoveVolumeResponse, error) {
 	return &api.RemoveVolumeResponse{}, s.volumes.RemoveVolume(ctx, req.GetName())
 }
 

@@ -123,8 +123,8 @@ func (i images) Document(digest string) ([]byte, error) {
 
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// newFake has a ready pod "sandbox" with a container that runs, one that has ended, one that was not started and one whose
-// start has failed, and a pod "over" that has ended.
+// newFake has a ready pod "sandbox" with a container that runs, one that has ended, one that was not started
+// and one whose start has failed, and a pod "over" that has ended.
 func newFake() *fake {
 	pod := &model.SandboxConfig{
 		Metadata: model.SandboxMetadata{Name: "web", Namespace: "shop", UID: "u"},

@@ -31,8 +31,8 @@ func (p Path) At(i int) Path { return p + Path("["+strconv.Itoa(i)+"]") }
 // Key is an entry of the map at p.
 func (p Path) Key(k string) Path { return p + Path("["+strconv.Quote(k)+"]") }
 
-// Check collects what is wrong with a request. Translating functions take one, note problems in it, and return what they
-// could make; whoever made the check asks for Err before using that.
+// Check collects what is wrong with a request. Translating functions take one, note problems in it, and return
+// what they could make; whoever made the check asks for Err before using that.
 type Check struct {
 	problems []string
 	more     int
@@ -65,9 +65,9 @@ type invalid struct{ text string }
 func (e invalid) Error() string { return e.text }
 func (e invalid) Unwrap() error { return errdefs.ErrInvalidArgument }
 
-// New begins with what holds for every message: enums have a value that the interface names, no string holds a NUL byte (no
-// path, argument or name of the kernel's can), all are UTF-8 (proto2 does not see to that, and a client of another API
-// could not read a list that has one which is not), and nothing speaks of Windows.
+// New begins with what holds for every message: enums have a value that the interface names, no string holds
+// a NUL byte (no path, argument or name of the kernel's can), all are UTF-8 (proto2 does not see to that, and a client
+// of another API could not read a list that has one which is not), and nothing speaks of Windows.
 func New(req proto.Message) *Check { return NewWith(req, nil) }
 
 // NewWith is New for an interface that has more values of enums than the messages name: those for which enums is true.

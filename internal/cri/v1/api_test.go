@@ -114,10 +114,12 @@ func sandboxRequest() *api.RunPodSandboxRequest {
 			Metadata:     &api.PodSandboxMetadata{Name: "web_1", Uid: "u-1", Namespace: "default", Attempt: 2},
 			Hostname:     "web",
 			LogDirectory: "/var/log/pods/default_web_u-1",
-			DnsConfig:    &api.DNSConfig{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"}, Options: []string{"ndots:5"}},
-			PortMappings: []*api.PortMapping{{Protocol: api.Protocol_UDP, ContainerPort: 53, HostPort: 5353, HostIp: "127.0.0.1"}},
-			Labels:       map[string]string{"a": "b"},
-			Annotations:  map[string]string{"c": "d"},
+			DnsConfig: &api.DNSConfig{Servers: []string{"10.0.0.10"}, Searches: []string{"svc"},
+				Options: []string{"ndots:5"}},
+			PortMappings: []*api.PortMapping{{Protocol: api.Protocol_UDP, ContainerPort: 53, HostPort: 5353,
+				HostIp: "127.0.0.1"}},
+			Labels:      map[string]string{"a": "b"},
+			Annotations: map[string]string{"c": "d"},
 			Linux: &api.LinuxPodSandboxConfig{
 				CgroupParent: "/kubepods/pod1",
 				Sysctls:      map[string]string{"net.ipv4.ip_forward": "1"},
@@ -140,7 +142,8 @@ func sandboxRequest() *api.RunPodSandboxRequest {
 					SupplementalGroupsPolicy: api.SupplementalGroupsPolicy_Strict,
 					Privileged:               true,
 					Seccomp:                  &api.SecurityProfile{ProfileType: api.SecurityProfile_RuntimeDefault},
-					Apparmor:                 &api.SecurityProfile{ProfileType: api.SecurityProfile_Localhost, LocalhostRef: "localhost/p"},
+					Apparmor: &api.SecurityProfile{ProfileType: api.SecurityProfile_Localhost,
+						LocalhostRef: "localhost/p"},
 				},
 			},
 		},
@@ -204,8 +207,9 @@ func containerRequest() *api.CreateContainerRequest {
 		PodSandboxId:  "pod1",
 		SandboxConfig: sandboxRequest().Config,
 		Config: &api.ContainerConfig{
-			Metadata:   &api.ContainerMetadata{Name: "app", Attempt: 1},
-			Image:      &api.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox", Annotations: map[string]string{"x": "y"}},
+			Metadata: &api.ContainerMetadata{Name: "app", Attempt: 1},
+			Image: &api.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox",
+				Annotations: map[string]string{"x": "y"}},
 			Command:    []string{"sh"},
 			Args:       []string{"-c", ""},
 			WorkingDir: "/w",
@@ -262,8 +266,9 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 		t.Errorf("id %q", resp.ContainerId)
 	}
 	want := &model.ContainerConfig{
-		Metadata:   model.ContainerMetadata{Name: "app", Attempt: 1},
-		Image:      model.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox", Annotations: map[string]string{"x": "y"}},
+		Metadata: model.ContainerMetadata{Name: "app", Attempt: 1},
+		Image: model.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox",
+			Annotations: map[string]string{"x": "y"}},
 		Command:    []string{"sh"},
 		Args:       []string{"-c", ""},
 		WorkingDir: "/w",
@@ -290,7 +295,8 @@ func TestAContainerIsTranslatedWhole(t *testing.T) {
 			Unified: map[string]string{"memory.high": "1"},
 		},
 		Security: model.ContainerSecurity{
-			Capabilities: model.Capabilities{Add: []string{"NET_ADMIN"}, Drop: []string{"ALL"}, AddAmbient: []string{"CAP_CHOWN"}},
+			Capabilities: model.Capabilities{Add: []string{"NET_ADMIN"}, Drop: []string{"ALL"},
+				AddAmbient: []string{"CAP_CHOWN"}},
 			Namespaces: model.NamespaceOptions{Network: model.NamespacePod, PID: model.NamespaceTarget, IPC: model.NamespacePod,
 				TargetID: "container0"},
 			RunAsUsername:      "www",
@@ -328,38 +334,73 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 		change pods
 		path   string
 	}{
-		"no metadata":               {func(c *api.PodSandboxConfig) { c.Metadata = nil }, "config.metadata"},
-		"no name":                   {func(c *api.PodSandboxConfig) { c.Metadata.Name = "" }, "config.metadata.name"},
-		"a name with a slash":       {func(c *api.PodSandboxConfig) { c.Metadata.Name = "../x" }, "config.metadata.name"},
-		"a name with a line break":  {func(c *api.PodSandboxConfig) { c.Metadata.Name = "a\nb" }, "config.metadata.name"},
-		"no UID":                    {func(c *api.PodSandboxConfig) { c.Metadata.Uid = "" }, "config.metadata.uid"},
-		"no namespace":              {func(c *api.PodSandboxConfig) { c.Metadata.Namespace = "" }, "config.metadata.namespace"},
-		"a NUL byte":                {func(c *api.PodSandboxConfig) { c.Annotations["x"] = "a\x00" }, `config.annotations["x"]`},
-		"a long hostname":           {func(c *api.PodSandboxConfig) { c.Hostname = strings.Repeat("a", 65) }, "config.hostname"},
-		"a hostname with a space":   {func(c *api.PodSandboxConfig) { c.Hostname = "a b" }, "config.hostname"},
-		"a relative log directory":  {func(c *api.PodSandboxConfig) { c.LogDirectory = "logs" }, "config.log_directory"},
-		"a log directory with dots": {func(c *api.PodSandboxConfig) { c.LogDirectory = "/var/../etc" }, "config.log_directory"},
-		"a DNS server that is none": {func(c *api.PodSandboxConfig) { c.DnsConfig.Servers = []string{"x\noptions y"} }, "config.dns_config.servers[0]"},
-		"a DNS option of two lines": {func(c *api.PodSandboxConfig) { c.DnsConfig.Options = []string{"a\nb"} }, "config.dns_config.options[0]"},
-		"a port of 0":               {func(c *api.PodSandboxConfig) { c.PortMappings[0].ContainerPort = 0 }, "config.port_mappings[0].container_port"},
-		"a port of 65536":           {func(c *api.PodSandboxConfig) { c.PortMappings[0].HostPort = 65536 }, "config.port_mappings[0].host_port"},
-		"a negative port":           {func(c *api.PodSandboxConfig) { c.PortMappings[0].HostPort = -1 }, "config.port_mappings[0].host_port"},
-		"a host IP that is none":    {func(c *api.PodSandboxConfig) { c.PortMappings[0].HostIp = "here" }, "config.port_mappings[0].host_ip"},
-		"a protocol that is none":   {func(c *api.PodSandboxConfig) { c.PortMappings[0].Protocol = 9 }, "config.port_mappings[0].protocol"},
-		"a cgroup parent with dots": {func(c *api.PodSandboxConfig) { c.Linux.CgroupParent = "/a/../../b" }, "config.linux.cgroup_parent"},
-		"a sysctl that is a path":   {func(c *api.PodSandboxConfig) { c.Linux.Sysctls = map[string]string{"../x": "1"} }, `config.linux.sysctls["../x"]`},
-		"something about Windows":   {func(c *api.PodSandboxConfig) { c.Windows = &api.WindowsPodSandboxConfig{} }, "config.windows"},
-		"a group without a user":    {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser = nil }), "config.linux.security_context.run_as_group"},
-		"a negative user":           {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser.Value = -1 }), "config.linux.security_context.run_as_user"},
-		"a target for a pod":        {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.NamespaceOptions.Pid = api.NamespaceMode_TARGET }), "config.linux.security_context.namespace_options.pid"},
+		"no metadata":              {func(c *api.PodSandboxConfig) { c.Metadata = nil }, "config.metadata"},
+		"no name":                  {func(c *api.PodSandboxConfig) { c.Metadata.Name = "" }, "config.metadata.name"},
+		"a name with a slash":      {func(c *api.PodSandboxConfig) { c.Metadata.Name = "../x" }, "config.metadata.name"},
+		"a name with a line break": {func(c *api.PodSandboxConfig) { c.Metadata.Name = "a\nb" }, "config.metadata.name"},
+		"no UID":                   {func(c *api.PodSandboxConfig) { c.Metadata.Uid = "" }, "config.metadata.uid"},
+		"no namespace": {func(c *api.PodSandboxConfig) {
+			c.Metadata.Namespace = ""
+		}, "config.metadata.namespace"},
+		"a NUL byte": {func(c *api.PodSandboxConfig) {
+			c.Annotations["x"] = "a\x00"
+		}, `config.annotations["x"]`},
+		"a long hostname": {func(c *api.PodSandboxConfig) {
+			c.Hostname = strings.Repeat("a", 65)
+		}, "config.hostname"},
+		"a hostname with a space":  {func(c *api.PodSandboxConfig) { c.Hostname = "a b" }, "config.hostname"},
+		"a relative log directory": {func(c *api.PodSandboxConfig) { c.LogDirectory = "logs" }, "config.log_directory"},
+		"a log directory with dots": {func(c *api.PodSandboxConfig) {
+			c.LogDirectory = "/var/../etc"
+		}, "config.log_directory"},
+		"a DNS server that is none": {func(c *api.PodSandboxConfig) {
+			c.DnsConfig.Servers = []string{"x\noptions y"}
+		}, "config.dns_config.servers[0]"},
+		"a DNS option of two lines": {func(c *api.PodSandboxConfig) {
+			c.DnsConfig.Options = []string{"a\nb"}
+		}, "config.dns_config.options[0]"},
+		"a port of 0": {func(c *api.PodSandboxConfig) { c.PortMappings[0].ContainerPort = 0 },
+			"config.port_mappings[0].container_port"},
+		"a port of 65536": {func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].HostPort = 65536
+		}, "config.port_mappings[0].host_port"},
+		"a negative port": {func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].HostPort = -1
+		}, "config.port_mappings[0].host_port"},
+		"a host IP that is none": {func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].HostIp = "here"
+		}, "config.port_mappings[0].host_ip"},
+		"a protocol that is none": {func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].Protocol = 9
+		}, "config.port_mappings[0].protocol"},
+		"a cgroup parent with dots": {func(c *api.PodSandboxConfig) {
+			c.Linux.CgroupParent = "/a/../../b"
+		}, "config.linux.cgroup_parent"},
+		"a sysctl that is a path": {func(c *api.PodSandboxConfig) {
+			c.Linux.Sysctls = map[string]string{"../x": "1"}
+		}, `config.linux.sysctls["../x"]`},
+		"something about Windows": {func(c *api.PodSandboxConfig) {
+			c.Windows = &api.WindowsPodSandboxConfig{}
+		}, "config.windows"},
+		"a group without a user": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser = nil }),
+			"config.linux.security_context.run_as_group"},
+		"a negative user": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.RunAsUser.Value = -1 }),
+			"config.linux.security_context.run_as_user"},
+		"a target for a pod": {podSecurity(func(s *api.LinuxSandboxSecurityContext) {
+			s.NamespaceOptions.Pid = api.NamespaceMode_TARGET
+		}), "config.linux.security_context.namespace_options.pid"},
 		"a user namespace of another": {podSecurity(func(s *api.LinuxSandboxSecurityContext) {
 			s.NamespaceOptions.UsernsOptions.Mode = api.NamespaceMode_CONTAINER
 		}), "config.linux.security_context.namespace_options.userns_options.mode"},
-		"a user namespace of nobody": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.NamespaceOptions.UsernsOptions.Uids = nil }), "config.linux.security_context.namespace_options.userns_options.uids"},
+		"a user namespace of nobody": {podSecurity(func(s *api.LinuxSandboxSecurityContext) {
+			s.NamespaceOptions.UsernsOptions.Uids = nil
+		}), "config.linux.security_context.namespace_options.userns_options.uids"},
 		"IDs that overflow": {podSecurity(func(s *api.LinuxSandboxSecurityContext) {
 			s.NamespaceOptions.UsernsOptions.Gids[0].Length = math.MaxUint32
 		}), "config.linux.security_context.namespace_options.userns_options.gids[0]"},
-		"a reference without Localhost": {podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.Seccomp.LocalhostRef = "/x" }), "config.linux.security_context.seccomp.localhost_ref"},
+		"a reference without Localhost": {
+			podSecurity(func(s *api.LinuxSandboxSecurityContext) { s.Seccomp.LocalhostRef = "/x" }),
+			"config.linux.security_context.seccomp.localhost_ref"},
 	}
 	for name, tc := range sandboxes {
 		t.Run("pod/"+name, func(t *testing.T) {
@@ -374,51 +415,95 @@ func TestWhatTheInterfaceDoesNotAllowIsRefused(t *testing.T) {
 		change containers
 		path   string
 	}{
-		"no metadata":                {func(c *api.ContainerConfig) { c.Metadata = nil }, "config.metadata"},
-		"no name":                    {func(c *api.ContainerConfig) { c.Metadata.Name = "" }, "config.metadata.name"},
-		"no image":                   {func(c *api.ContainerConfig) { c.Image = nil }, "config.image.image"},
-		"a relative directory":       {func(c *api.ContainerConfig) { c.WorkingDir = "w" }, "config.working_dir"},
-		"a NUL byte in an argument":  {func(c *api.ContainerConfig) { c.Args[1] = "\x00" }, "config.args[1]"},
-		"a variable without a name":  {func(c *api.ContainerConfig) { c.Envs[0].Key = "" }, "config.envs[0].key"},
-		"a variable with =":          {func(c *api.ContainerConfig) { c.Envs[0].Key = "a=b" }, "config.envs[0].key"},
-		"a NUL byte in a variable":   {func(c *api.ContainerConfig) { c.Envs[0].Value = []byte{0} }, "config.envs[0].value"},
-		"a log outside":              {func(c *api.ContainerConfig) { c.LogPath = "a/../../b" }, "config.log_path"},
-		"an absolute log":            {func(c *api.ContainerConfig) { c.LogPath = "/etc/passwd" }, "config.log_path"},
-		"a signal that is none":      {func(c *api.ContainerConfig) { c.StopSignal = 99 }, "config.stop_signal"},
-		"an empty label key":         {func(c *api.ContainerConfig) { c.Labels[""] = "x" }, "config.labels"},
-		"something about Windows":    {func(c *api.ContainerConfig) { c.Windows = &api.WindowsContainerConfig{} }, "config.windows"},
-		"no permissions of a device": {func(c *api.ContainerConfig) { c.Devices[0].Permissions = "" }, "config.devices[0].permissions"},
-		"a device nowhere":           {func(c *api.ContainerConfig) { c.Devices[0].HostPath = "" }, "config.devices[0].host_path"},
-		"a CDI device without kind":  {func(c *api.ContainerConfig) { c.CDIDevices[0].Name = "gpu0" }, "config.CDI_devices[0].name"},
-		"a mount on nothing":         {mount(func(m *api.Mount) { m.ContainerPath = "" }), "config.mounts[0].container_path"},
-		"a mount on the root":        {mount(func(m *api.Mount) { m.ContainerPath = "/a/.." }), "config.mounts[0].container_path"},
-		"a mount of nothing":         {mount(func(m *api.Mount) { m.HostPath = "" }), "config.mounts[0].host_path"},
-		"a relative mount":           {mount(func(m *api.Mount) { m.HostPath = "srv" }), "config.mounts[0].host_path"},
-		"a mount of two things":      {mount(func(m *api.Mount) { m.Image = &api.ImageSpec{Image: "x"} }), "config.mounts[0].host_path"},
+		"no metadata":               {func(c *api.ContainerConfig) { c.Metadata = nil }, "config.metadata"},
+		"no name":                   {func(c *api.ContainerConfig) { c.Metadata.Name = "" }, "config.metadata.name"},
+		"no image":                  {func(c *api.ContainerConfig) { c.Image = nil }, "config.image.image"},
+		"a relative directory":      {func(c *api.ContainerConfig) { c.WorkingDir = "w" }, "config.working_dir"},
+		"a NUL byte in an argument": {func(c *api.ContainerConfig) { c.Args[1] = "\x00" }, "config.args[1]"},
+		"a variable without a name": {func(c *api.ContainerConfig) { c.Envs[0].Key = "" }, "config.envs[0].key"},
+		"a variable with =":         {func(c *api.ContainerConfig) { c.Envs[0].Key = "a=b" }, "config.envs[0].key"},
+		"a NUL byte in a variable":  {func(c *api.ContainerConfig) { c.Envs[0].Value = []byte{0} }, "config.envs[0].value"},
+		"a log outside":             {func(c *api.ContainerConfig) { c.LogPath = "a/../../b" }, "config.log_path"},
+		"an absolute log":           {func(c *api.ContainerConfig) { c.LogPath = "/etc/passwd" }, "config.log_path"},
+		"a signal that is none":     {func(c *api.ContainerConfig) { c.StopSignal = 99 }, "config.stop_signal"},
+		"an empty label key":        {func(c *api.ContainerConfig) { c.Labels[""] = "x" }, "config.labels"},
+		"something about Windows": {func(c *api.ContainerConfig) {
+			c.Windows = &api.WindowsContainerConfig{}
+		}, "config.windows"},
+		"no permissions of a device": {func(c *api.ContainerConfig) {
+			c.Devices[0].Permissions = ""
+		}, "config.devices[0].permissions"},
+		"a device nowhere": {func(c *api.ContainerConfig) {
+			c.Devices[0].HostPath = ""
+		}, "config.devices[0].host_path"},
+		"a CDI device without kind": {func(c *api.ContainerConfig) {
+			c.CDIDevices[0].Name = "gpu0"
+		}, "config.CDI_devices[0].name"},
+		"a mount on nothing": {mount(func(m *api.Mount) { m.ContainerPath = "" }), "config.mounts[0].container_path"},
+		"a mount on the root": {mount(func(m *api.Mount) {
+			m.ContainerPath = "/a/.."
+		}), "config.mounts[0].container_path"},
+		"a mount of nothing": {mount(func(m *api.Mount) { m.HostPath = "" }), "config.mounts[0].host_path"},
+		"a relative mount":   {mount(func(m *api.Mount) { m.HostPath = "srv" }), "config.mounts[0].host_path"},
+		"a mount of two things": {mount(func(m *api.Mount) {
+			m.Image = &api.ImageSpec{Image: "x"}
+		}), "config.mounts[0].host_path"},
 		"a propagation that is none": {mount(func(m *api.Mount) { m.Propagation = 7 }), "config.mounts[0].propagation"},
-		"recursive but writable":     {mount(func(m *api.Mount) { m.Readonly = false }), "config.mounts[0].recursive_read_only"},
-		"recursive but shared":       {mount(func(m *api.Mount) { m.Propagation = 1 }), "config.mounts[0].recursive_read_only"},
-		"a sub path of no image":     {mount(func(m *api.Mount) { m.ImageSubPath = "a" }), "config.mounts[0].image_sub_path"},
-		"a sub path outside":         {func(c *api.ContainerConfig) { c.Mounts[2].ImageSubPath = "../a" }, "config.mounts[2].image_sub_path"},
-		"a group without a user":     {security(func(s *api.LinuxContainerSecurityContext) { s.RunAsUsername = "" }), "config.linux.security_context.run_as_group"},
-		"a user twice":               {security(func(s *api.LinuxContainerSecurityContext) { s.RunAsUser = &api.Int64Value{} }), "config.linux.security_context.run_as_username"},
-		"a group beyond 32 bits":     {security(func(s *api.LinuxContainerSecurityContext) { s.SupplementalGroups[0] = 1 << 32 }), "config.linux.security_context.supplemental_groups[0]"},
-		"a capability that is none":  {security(func(s *api.LinuxContainerSecurityContext) { s.Capabilities.AddCapabilities[0] = "a b" }), "config.linux.security_context.capabilities.add_capabilities[0]"},
-		"a relative masked path":     {security(func(s *api.LinuxContainerSecurityContext) { s.MaskedPaths[0] = "proc" }), "config.linux.security_context.masked_paths[0]"},
-		"a target of nothing":        {security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.TargetId = "" }), "config.linux.security_context.namespace_options.target_id"},
-		"a target not asked for":     {security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.Pid = 0 }), "config.linux.security_context.namespace_options.target_id"},
-		"a target network":           {security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.Network = 3 }), "config.linux.security_context.namespace_options.network"},
-		"a policy that is none":      {security(func(s *api.LinuxContainerSecurityContext) { s.SupplementalGroupsPolicy = 4 }), "config.linux.security_context.supplemental_groups_policy"},
-		"an old profile unknown":     {security(func(s *api.LinuxContainerSecurityContext) { s.SeccompProfilePath = "x" }), "config.linux.security_context.seccomp_profile_path"},
-		"an old profile relative":    {security(func(s *api.LinuxContainerSecurityContext) { s.SeccompProfilePath = "localhost/x" }), "config.linux.security_context.seccomp_profile_path"},
-		"a short period":             {resources(func(r *api.LinuxContainerResources) { r.CpuPeriod = 1 }), "config.linux.resources.cpu_period"},
-		"a negative period":          {resources(func(r *api.LinuxContainerResources) { r.CpuPeriod = -1 }), "config.linux.resources.cpu_period"},
-		"a negative limit":           {resources(func(r *api.LinuxContainerResources) { r.MemoryLimitInBytes = -5 }), "config.linux.resources.memory_limit_in_bytes"},
-		"less swap than memory":      {resources(func(r *api.LinuxContainerResources) { r.MemorySwapLimitInBytes = 1 }), "config.linux.resources.memory_swap_limit_in_bytes"},
-		"an absurd score":            {resources(func(r *api.LinuxContainerResources) { r.OomScoreAdj = 1001 }), "config.linux.resources.oom_score_adj"},
-		"CPUs that are none":         {resources(func(r *api.LinuxContainerResources) { r.CpusetCpus = "all" }), "config.linux.resources.cpuset_cpus"},
-		"a page size that is none":   {resources(func(r *api.LinuxContainerResources) { r.HugepageLimits[0].PageSize = "big" }), "config.linux.resources.hugepage_limits[0].page_size"},
-		"a cgroup file outside":      {resources(func(r *api.LinuxContainerResources) { r.Unified = map[string]string{"../x.y": "1"} }), `config.linux.resources.unified["../x.y"]`},
+		"recursive but writable": {mount(func(m *api.Mount) { m.Readonly = false }),
+			"config.mounts[0].recursive_read_only"},
+		"recursive but shared": {mount(func(m *api.Mount) { m.Propagation = 1 }),
+			"config.mounts[0].recursive_read_only"},
+		"a sub path of no image": {mount(func(m *api.Mount) { m.ImageSubPath = "a" }), "config.mounts[0].image_sub_path"},
+		"a sub path outside": {func(c *api.ContainerConfig) {
+			c.Mounts[2].ImageSubPath = "../a"
+		}, "config.mounts[2].image_sub_path"},
+		"a group without a user": {security(func(s *api.LinuxContainerSecurityContext) { s.RunAsUsername = "" }),
+			"config.linux.security_context.run_as_group"},
+		"a user twice": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.RunAsUser = &api.Int64Value{} }),
+			"config.linux.security_context.run_as_username"},
+		"a group beyond 32 bits": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.SupplementalGroups[0] = 1 << 32 }),
+			"config.linux.security_context.supplemental_groups[0]"},
+		"a capability that is none": {security(func(s *api.LinuxContainerSecurityContext) {
+			s.Capabilities.AddCapabilities[0] = "a b"
+		}), "config.linux.security_context.capabilities.add_capabilities[0]"},
+		"a relative masked path": {security(func(s *api.LinuxContainerSecurityContext) { s.MaskedPaths[0] = "proc" }),
+			"config.linux.security_context.masked_paths[0]"},
+		"a target of nothing": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.TargetId = "" }),
+			"config.linux.security_context.namespace_options.target_id"},
+		"a target not asked for": {security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.Pid = 0 }),
+			"config.linux.security_context.namespace_options.target_id"},
+		"a target network": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.NamespaceOptions.Network = 3 }),
+			"config.linux.security_context.namespace_options.network"},
+		"a policy that is none": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.SupplementalGroupsPolicy = 4 }),
+			"config.linux.security_context.supplemental_groups_policy"},
+		"an old profile unknown": {security(func(s *api.LinuxContainerSecurityContext) { s.SeccompProfilePath = "x" }),
+			"config.linux.security_context.seccomp_profile_path"},
+		"an old profile relative": {
+			security(func(s *api.LinuxContainerSecurityContext) { s.SeccompProfilePath = "localhost/x" }),
+			"config.linux.security_context.seccomp_profile_path"},
+		"a short period": {resources(func(r *api.LinuxContainerResources) { r.CpuPeriod = 1 }),
+			"config.linux.resources.cpu_period"},
+		"a negative period": {resources(func(r *api.LinuxContainerResources) { r.CpuPeriod = -1 }),
+			"config.linux.resources.cpu_period"},
+		"a negative limit": {resources(func(r *api.LinuxContainerResources) { r.MemoryLimitInBytes = -5 }),
+			"config.linux.resources.memory_limit_in_bytes"},
+		"less swap than memory": {resources(func(r *api.LinuxContainerResources) { r.MemorySwapLimitInBytes = 1 }),
+			"config.linux.resources.memory_swap_limit_in_bytes"},
+		"an absurd score": {resources(func(r *api.LinuxContainerResources) { r.OomScoreAdj = 1001 }),
+			"config.linux.resources.oom_score_adj"},
+		"CPUs that are none": {resources(func(r *api.LinuxContainerResources) { r.CpusetCpus = "all" }),
+			"config.linux.resources.cpuset_cpus"},
+		"a page size that is none": {
+			resources(func(r *api.LinuxContainerResources) { r.HugepageLimits[0].PageSize = "big" }),
+			"config.linux.resources.hugepage_limits[0].page_size"},
+		"a cgroup file outside": {resources(func(r *api.LinuxContainerResources) {
+			r.Unified = map[string]string{"../x.y": "1"}
+		}), `config.linux.resources.unified["../x.y"]`},
 	} {
 		t.Run("container/"+name, func(t *testing.T) {
 			r := &recorder{}
@@ -450,27 +535,31 @@ func TestCallsWithoutWhatTheyNeedAreRefused(t *testing.T) {
 	d := open(t, slog.LevelError)
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"RunPodSandbox config":           second(d.RunPodSandbox(ctx, &api.RunPodSandboxRequest{})),
-		"StopPodSandbox pod_sandbox_id":  second(d.StopPodSandbox(ctx, &api.StopPodSandboxRequest{})),
-		"RemovePodSandbox pod_sandbox":   second(d.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{})),
-		"PodSandboxStatus pod_sandbox":   second(d.PodSandboxStatus(ctx, &api.PodSandboxStatusRequest{})),
-		"CreateContainer config":         second(d.CreateContainer(ctx, &api.CreateContainerRequest{PodSandboxId: "p"})),
-		"StartContainer container_id":    second(d.StartContainer(ctx, &api.StartContainerRequest{})),
-		"StopContainer timeout":          second(d.StopContainer(ctx, &api.StopContainerRequest{ContainerId: "c", Timeout: -1})),
-		"RemoveContainer container_id":   second(d.RemoveContainer(ctx, &api.RemoveContainerRequest{})),
-		"ContainerStatus container_id":   second(d.ContainerStatus(ctx, &api.ContainerStatusRequest{})),
-		"ReopenContainerLog container":   second(d.ReopenContainerLog(ctx, &api.ReopenContainerLogRequest{})),
-		"UpdateContainerResources linux": second(d.UpdateContainerResources(ctx, &api.UpdateContainerResourcesRequest{ContainerId: "c"})),
-		"ExecSync cmd":                   second(d.ExecSync(ctx, &api.ExecSyncRequest{ContainerId: "c"})),
-		"Exec stdin":                     second(d.Exec(ctx, &api.ExecRequest{ContainerId: "c", Cmd: []string{"a"}})),
-		"Exec stderr":                    second(d.Exec(ctx, &api.ExecRequest{ContainerId: "c", Cmd: []string{"a"}, Tty: true, Stderr: true})),
-		"Attach container_id":            second(d.Attach(ctx, &api.AttachRequest{Stdout: true})),
-		"PortForward port[1]":            second(d.PortForward(ctx, &api.PortForwardRequest{PodSandboxId: "p", Port: []int32{1, 0}})),
-		"ContainerStats container_id":    second(d.ContainerStats(ctx, &api.ContainerStatsRequest{})),
-		"PodSandboxStats pod_sandbox":    second(d.PodSandboxStats(ctx, &api.PodSandboxStatsRequest{})),
-		"PullImage image.image":          second(d.PullImage(ctx, &api.PullImageRequest{})),
-		"ImageStatus image.image":        second(d.ImageStatus(ctx, &api.ImageStatusRequest{})),
-		"RemoveImage image.image":        second(d.RemoveImage(ctx, &api.RemoveImageRequest{})),
+		"RunPodSandbox config":          second(d.RunPodSandbox(ctx, &api.RunPodSandboxRequest{})),
+		"StopPodSandbox pod_sandbox_id": second(d.StopPodSandbox(ctx, &api.StopPodSandboxRequest{})),
+		"RemovePodSandbox pod_sandbox":  second(d.RemovePodSandbox(ctx, &api.RemovePodSandboxRequest{})),
+		"PodSandboxStatus pod_sandbox":  second(d.PodSandboxStatus(ctx, &api.PodSandboxStatusRequest{})),
+		"CreateContainer config":        second(d.CreateContainer(ctx, &api.CreateContainerRequest{PodSandboxId: "p"})),
+		"StartContainer container_id":   second(d.StartContainer(ctx, &api.StartContainerRequest{})),
+		"StopContainer timeout": second(d.StopContainer(ctx,
+			&api.StopContainerRequest{ContainerId: "c", Timeout: -1})),
+		"RemoveContainer container_id": second(d.RemoveContainer(ctx, &api.RemoveContainerRequest{})),
+		"ContainerStatus container_id": second(d.ContainerStatus(ctx, &api.ContainerStatusRequest{})),
+		"ReopenContainerLog container": second(d.ReopenContainerLog(ctx, &api.ReopenContainerLogRequest{})),
+		"UpdateContainerResources linux": second(d.UpdateContainerResources(ctx,
+			&api.UpdateContainerResourcesRequest{ContainerId: "c"})),
+		"ExecSync cmd": second(d.ExecSync(ctx, &api.ExecSyncRequest{ContainerId: "c"})),
+		"Exec stdin":   second(d.Exec(ctx, &api.ExecRequest{ContainerId: "c", Cmd: []string{"a"}})),
+		"Exec stderr": second(d.Exec(ctx,
+			&api.ExecRequest{ContainerId: "c", Cmd: []string{"a"}, Tty: true, Stderr: true})),
+		"Attach container_id": second(d.Attach(ctx, &api.AttachRequest{Stdout: true})),
+		"PortForward port[1]": second(d.PortForward(ctx,
+			&api.PortForwardRequest{PodSandboxId: "p", Port: []int32{1, 0}})),
+		"ContainerStats container_id": second(d.ContainerStats(ctx, &api.ContainerStatsRequest{})),
+		"PodSandboxStats pod_sandbox": second(d.PodSandboxStats(ctx, &api.PodSandboxStatsRequest{})),
+		"PullImage image.image":       second(d.PullImage(ctx, &api.PullImageRequest{})),
+		"ImageStatus image.image":     second(d.ImageStatus(ctx, &api.ImageStatusRequest{})),
+		"RemoveImage image.image":     second(d.RemoveImage(ctx, &api.RemoveImageRequest{})),
 		"UpdateRuntimeConfig pod_cidr": second(d.UpdateRuntimeConfig(ctx, &api.UpdateRuntimeConfigRequest{
 			RuntimeConfig: &api.RuntimeConfig{NetworkConfig: &api.NetworkConfig{PodCidr: "here"}}})),
 		"ListContainers state": second(d.ListContainers(ctx, &api.ListContainersRequest{
@@ -562,7 +651,8 @@ func TestNoSecretReachesTheLog(t *testing.T) {
 func TestStatusTellsOfTheNode(t *testing.T) {
 	d := open(t, slog.LevelError)
 	v, err := d.Version(t.Context(), &api.VersionRequest{Version: "0.1.0"})
-	if err != nil || v.RuntimeName != "berth" || v.RuntimeApiVersion != "v1" || v.Version != "0.1.0" || v.RuntimeVersion != "0.1.0" {
+	if err != nil || v.RuntimeName != "berth" || v.RuntimeApiVersion != "v1" || v.Version != "0.1.0" ||
+		v.RuntimeVersion != "0.1.0" {
 		t.Errorf("%v, %v", v, err)
 	}
 	st, err := d.Status(t.Context(), &api.StatusRequest{Verbose: true})
@@ -600,22 +690,29 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 	ctr := toContainerConfig(&check{&request.Check{}, V1{}}, "config", containerRequest().Config)
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "pod1", Config: cfg, State: model.SandboxReady, CreatedAt: at,
 		IPs: []string{"10.0.0.2", "fd00::2"}, RuntimeHandler: "crun"}}
-	d.rec.containers = []*model.ContainerStatus{{ID: "c1", SandboxID: "pod1", Config: ctr, State: model.ContainerExited, CreatedAt: at,
+	d.rec.containers = []*model.ContainerStatus{{ID: "c1", SandboxID: "pod1", Config: ctr,
+		State: model.ContainerExited, CreatedAt: at,
 		StartedAt: at, FinishedAt: at, ExitCode: 137, Reason: model.ReasonOOMKilled, Message: "m", ImageID: "sha256:1",
-		ImageRef: "busybox@sha256:9", LogPath: "/var/log/x", Resources: ctr.Resources, User: &model.User{UID: 1, GID: 2, Groups: []int64{3}},
+		ImageRef: "busybox@sha256:9", LogPath: "/var/log/x", Resources: ctr.Resources,
+		User:       &model.User{UID: 1, GID: 2, Groups: []int64{3}},
 		StopSignal: syscall.SIGTERM}}
-	d.rec.usage = []*model.ContainerUsage{{Container: d.rec.containers[0], At: at, CPU: &model.CPUUsage{UsageNanoSeconds: 5},
-		Memory: &model.MemoryUsage{WorkingSet: 6}, Swap: &model.SwapUsage{Usage: 7}, IO: &model.IOUsage{PSI: &model.PSI{Some: model.PSIData{Total: 8}}},
+	d.rec.usage = []*model.ContainerUsage{{Container: d.rec.containers[0], At: at,
+		CPU:    &model.CPUUsage{UsageNanoSeconds: 5},
+		Memory: &model.MemoryUsage{WorkingSet: 6}, Swap: &model.SwapUsage{Usage: 7},
+		IO:            &model.IOUsage{PSI: &model.PSI{Some: model.PSIData{Total: 8}}},
 		WritableLayer: &model.FilesystemUsage{At: at, Mountpoint: "/", UsedBytes: 9, InodesUsed: 2}}, {}}
-	d.rec.podUsage = []*model.SandboxUsage{{Sandbox: d.rec.sandboxes[0], At: at, Processes: ptr[uint64](4), Containers: d.rec.usage,
-		Network: []model.InterfaceUsage{{Name: "eth0", RxBytes: 1}, {Name: "net1", TxBytes: 2}}}}
+	d.rec.podUsage = []*model.SandboxUsage{{Sandbox: d.rec.sandboxes[0], At: at, Processes: ptr[uint64](4),
+		Containers: d.rec.usage,
+		Network:    []model.InterfaceUsage{{Name: "eth0", RxBytes: 1}, {Name: "net1", TxBytes: 2}}}}
 
 	st, err := d.PodSandboxStatus(t.Context(), &api.PodSandboxStatusRequest{PodSandboxId: "pod1", Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := st.Status; s.State != api.PodSandboxState_SANDBOX_READY || s.CreatedAt != at.UnixNano() || s.Network.Ip != "10.0.0.2" ||
-		s.Network.AdditionalIps[0].Ip != "fd00::2" || s.Labels["a"] != "b" || s.Annotations["c"] != "d" || s.RuntimeHandler != "crun" ||
+	if s := st.Status; s.State != api.PodSandboxState_SANDBOX_READY || s.CreatedAt != at.UnixNano() ||
+		s.Network.Ip != "10.0.0.2" ||
+		s.Network.AdditionalIps[0].Ip != "fd00::2" || s.Labels["a"] != "b" || s.Annotations["c"] != "d" ||
+		s.RuntimeHandler != "crun" ||
 		s.Linux.Namespaces.Options.Network != api.NamespaceMode_NODE || s.Metadata.Attempt != 2 {
 		t.Errorf("%v", s)
 	}
@@ -631,7 +728,8 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := cs.Status; s.State != api.ContainerState_CONTAINER_EXITED || s.ExitCode != 137 || s.Reason != "OOMKilled" ||
-		s.FinishedAt != at.UnixNano() || s.ImageRef != "busybox@sha256:9" || s.ImageId != "sha256:1" || s.Image.UserSpecifiedImage != "busybox" ||
+		s.FinishedAt != at.UnixNano() || s.ImageRef != "busybox@sha256:9" || s.ImageId != "sha256:1" ||
+		s.Image.UserSpecifiedImage != "busybox" ||
 		s.Image.Image != "busybox" ||
 		s.StopSignal != api.Signal_SIGTERM || s.User.Linux.SupplementalGroups[0] != 3 || s.Resources.Linux.CpuShares != 512 ||
 		len(s.Mounts) != 3 || s.Mounts[1].Propagation != api.MountPropagation_PROPAGATION_BIDIRECTIONAL ||
@@ -640,11 +738,13 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 	}
 
 	list, err := d.ListContainers(t.Context(), &api.ListContainersRequest{Filter: &api.ContainerFilter{
-		State: &api.ContainerStateValue{State: api.ContainerState_CONTAINER_CREATED}, LabelSelector: map[string]string{"a": "b"}}})
+		State:         &api.ContainerStateValue{State: api.ContainerState_CONTAINER_CREATED},
+		LabelSelector: map[string]string{"a": "b"}}})
 	if err != nil || len(list.Containers) != 1 || list.Containers[0].PodSandboxId != "pod1" {
 		t.Errorf("%v, %v", list, err)
 	}
-	if f := d.rec.last("ListContainers")[0].(model.ContainerFilter); len(f.States) != 1 || f.States[0] != model.ContainerCreated || f.Labels["a"] != "b" {
+	if f := d.rec.last("ListContainers")[0].(model.ContainerFilter); len(f.States) != 1 ||
+		f.States[0] != model.ContainerCreated || f.Labels["a"] != "b" {
 		t.Errorf("filter %+v: created is not the same as unset", f)
 	}
 	if _, err := d.ListPodSandbox(t.Context(), &api.ListPodSandboxRequest{}); err != nil {
@@ -659,10 +759,12 @@ func TestStatesAndUsageAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := stats.Stats; s.Attributes.Id != "c1" || s.Cpu.UsageCoreNanoSeconds.Value != 5 || s.Cpu.UsageNanoCores != nil ||
-		s.Memory.WorkingSetBytes.Value != 6 || s.Swap.SwapUsageBytes.Value != 7 || s.Io.Psi.Some.Total != 8 || s.WritableLayer.UsedBytes.Value != 9 {
+		s.Memory.WorkingSetBytes.Value != 6 || s.Swap.SwapUsageBytes.Value != 7 || s.Io.Psi.Some.Total != 8 ||
+		s.WritableLayer.UsedBytes.Value != 9 {
 		t.Errorf("%v", s)
 	}
-	if all, err := d.ListContainerStats(t.Context(), &api.ListContainerStatsRequest{}); err != nil || len(all.Stats) != 2 || all.Stats[1].Cpu != nil {
+	if all, err := d.ListContainerStats(t.Context(), &api.ListContainerStatsRequest{}); err != nil ||
+		len(all.Stats) != 2 || all.Stats[1].Cpu != nil {
 		t.Errorf("%v, %v", all, err)
 	}
 	pods, err := d.PodSandboxStats(t.Context(), &api.PodSandboxStatsRequest{PodSandboxId: "pod1"})
@@ -692,7 +794,8 @@ func TestEventsAreStreamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := events.Recv()
-	if err != nil || e.ContainerEventType != api.ContainerEventType_CONTAINER_STARTED_EVENT || e.PodSandboxStatus.Id != "p" ||
+	if err != nil || e.ContainerEventType != api.ContainerEventType_CONTAINER_STARTED_EVENT ||
+		e.PodSandboxStatus.Id != "p" ||
 		e.ContainersStatuses[0].State != api.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("%v, %v", e, err)
 	}
@@ -707,18 +810,21 @@ func TestEventsAreStreamed(t *testing.T) {
 
 func TestStreamsAreForWhatRuns(t *testing.T) {
 	d := open(t, slog.LevelError)
-	d.rec.containers = []*model.ContainerStatus{{ID: "run", State: model.ContainerRunning}, {ID: "end", State: model.ContainerExited}}
+	d.rec.containers = []*model.ContainerStatus{{ID: "run", State: model.ContainerRunning},
+		{ID: "end", State: model.ContainerExited}}
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "p", State: model.SandboxReady}, {ID: "q", State: model.SandboxNotReady}}
 	ctx := t.Context()
 	e, err := d.Exec(ctx, &api.ExecRequest{ContainerId: "run", Cmd: []string{"sh"}, Tty: true, Stdin: true, Stdout: true})
 	if err != nil || e.Url != "http://exec" {
 		t.Errorf("%v, %v", e, err)
 	}
-	want := stream.ExecRequest{ContainerID: "run", Cmd: []string{"sh"}, Wanted: stream.Wanted{TTY: true, Stdin: true, Stdout: true}}
+	want := stream.ExecRequest{ContainerID: "run", Cmd: []string{"sh"},
+		Wanted: stream.Wanted{TTY: true, Stdin: true, Stdout: true}}
 	if got := d.rec.last("GetExec")[0]; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
 	}
-	if _, err := d.Exec(ctx, &api.ExecRequest{ContainerId: "end", Cmd: []string{"sh"}, Stdout: true}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := d.Exec(ctx, &api.ExecRequest{ContainerId: "end", Cmd: []string{"sh"},
+		Stdout: true}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 	if _, err := d.Attach(ctx, &api.AttachRequest{ContainerId: "none", Stdout: true}); status.Code(err) != codes.NotFound {
@@ -727,13 +833,14 @@ func TestStreamsAreForWhatRuns(t *testing.T) {
 	if _, err := d.PortForward(ctx, &api.PortForwardRequest{PodSandboxId: "p", Port: []int32{80}}); err != nil {
 		t.Error(err)
 	}
-	if _, err := d.PortForward(ctx, &api.PortForwardRequest{PodSandboxId: "q"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := d.PortForward(ctx,
+		&api.PortForwardRequest{PodSandboxId: "q"}); status.Code(err) != codes.FailedPrecondition {
 		t.Error(err)
 	}
 }
 
-// A client that brings a terminal to a container without one would wait for what nobody sends. Without the comparison all four get an
-// address.
+// A client that brings a terminal to a container without one would wait for what nobody sends. Without the comparison
+// all four get an address.
 func TestAnAttachHasTheTerminalOfItsContainer(t *testing.T) {
 	d := open(t, slog.LevelError)
 	d.rec.containers = []*model.ContainerStatus{
@@ -783,7 +890,8 @@ func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
 	if timeout := d.rec.last("ExecSync")[2]; timeout != 2*time.Second {
 		t.Errorf("timeout %v", timeout)
 	}
-	if _, err := d.StopContainer(t.Context(), &api.StopContainerRequest{ContainerId: "c", Timeout: math.MaxInt64}); err != nil {
+	if _, err := d.StopContainer(t.Context(),
+		&api.StopContainerRequest{ContainerId: "c", Timeout: math.MaxInt64}); err != nil {
 		t.Error(err)
 	}
 	if timeout := d.rec.last("StopContainer")[1]; timeout != time.Duration(math.MaxInt64) {
@@ -794,7 +902,8 @@ func TestOutputOfExecSyncFitsAMessage(t *testing.T) {
 func TestImages(t *testing.T) {
 	d := open(t, slog.LevelError)
 	ctx := t.Context()
-	d.rec.images = []*model.Image{{ID: "sha256:1", RepoTags: []string{"a:1"}, Size: 7, Pinned: true, Config: ocispec.ImageConfig{User: "1002:users"}}}
+	d.rec.images = []*model.Image{{ID: "sha256:1", RepoTags: []string{"a:1"}, Size: 7, Pinned: true,
+		Config: ocispec.ImageConfig{User: "1002:users"}}}
 	spec := func(name string) *api.ImageSpec { return &api.ImageSpec{Image: name} }
 	st, err := d.ImageStatus(ctx, &api.ImageStatusRequest{Image: spec("sha256:1"), Verbose: true})
 	if err != nil || st.Image.Uid.Value != 1002 || st.Image.Username != "" || !st.Image.Pinned || st.Image.Size != 7 ||
@@ -807,10 +916,12 @@ func TestImages(t *testing.T) {
 	if l, err := d.ListImages(ctx, &api.ListImagesRequest{}); err != nil || len(l.Images) != 1 {
 		t.Errorf("%v, %v", l, err)
 	}
-	if l, err := d.ListImages(ctx, &api.ListImagesRequest{Filter: &api.ImageFilter{Image: spec("none")}}); err != nil || len(l.Images) != 0 {
+	if l, err := d.ListImages(ctx, &api.ListImagesRequest{Filter: &api.ImageFilter{Image: spec("none")}}); err != nil ||
+		len(l.Images) != 0 {
 		t.Errorf("%v, %v", l, err)
 	}
-	p, err := d.PullImage(ctx, &api.PullImageRequest{Image: spec("a:1"), Auth: &api.AuthConfig{Username: "u", RegistryToken: "t"}})
+	p, err := d.PullImage(ctx, &api.PullImageRequest{Image: spec("a:1"),
+		Auth: &api.AuthConfig{Username: "u", RegistryToken: "t"}})
 	if err != nil || p.ImageRef != "sha256:1" {
 		t.Errorf("%v, %v", p, err)
 	}
@@ -853,7 +964,8 @@ func TestSignalsGoBothWays(t *testing.T) {
 		}
 	}
 	for api, want := range map[api.Signal]syscall.Signal{api.Signal_SIGTERM: 15, api.Signal_SIGRTMIN: 34,
-		api.Signal_SIGRTMINPLUS15: 49, api.Signal_SIGRTMAXMINUS14: 50, api.Signal_SIGRTMAX: 64, api.Signal_SIGPOLL: syscall.SIGIO} {
+		api.Signal_SIGRTMINPLUS15: 49, api.Signal_SIGRTMAXMINUS14: 50, api.Signal_SIGRTMAX: 64,
+		api.Signal_SIGPOLL: syscall.SIGIO} {
 		if got := toSignal(&check{&request.Check{}, V1{}}, "", api); got != want {
 			t.Errorf("%v: %d, want %d", api, got, want)
 		}
@@ -862,7 +974,8 @@ func TestSignalsGoBothWays(t *testing.T) {
 
 func TestACheckpointIsAskedFor(t *testing.T) {
 	d := open(t, slog.LevelError)
-	if _, err := d.CheckpointContainer(t.Context(), &api.CheckpointContainerRequest{ContainerId: "c", Location: "/x.tar", Timeout: 7}); err != nil {
+	if _, err := d.CheckpointContainer(t.Context(),
+		&api.CheckpointContainerRequest{ContainerId: "c", Location: "/x.tar", Timeout: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if args := d.rec.last("CheckpointContainer"); !reflect.DeepEqual(args, []any{"c", "/x.tar", 7 * time.Second}) {

@@ -21,9 +21,11 @@ func (s *runtimeService) Attach(ctx context.Context, req *api.AttachRequest) (*a
 	if err != nil {
 		return nil, err
 	}
-	// "This must match the TTY setting in the ContainerConfig": a kubelet takes it from the pod's spec, whatever its client wants.
+	// "This must match the TTY setting in the ContainerConfig": a kubelet takes it from the pod's spec, whatever
+	// its client wants.
 	if has := containerConfig(st).TTY; has != req.Tty {
-		return nil, fmt.Errorf("tty: is %t, and has to be %t as in the ContainerConfig of container %s: %w", req.Tty, has, st.ID, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("tty: is %t, and has to be %t as in the ContainerConfig of container %s: %w", req.Tty,
+			has, st.ID, errdefs.ErrInvalidArgument)
 	}
 	url, err := s.Streams.GetAttach(stream.AttachRequest{
 		ContainerID: st.ID,

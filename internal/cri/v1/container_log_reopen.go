@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (s *runtimeService) ReopenContainerLog(ctx context.Context, req *api.ReopenContainerLogRequest) (*api.ReopenContainerLogResponse, error) {
+func (s *runtimeService) ReopenContainerLog(ctx context.Context,
+	req *api.ReopenContainerLogRequest) (*api.ReopenContainerLogResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {

@@ -9,7 +9,8 @@ import (
 	"berth/internal/model"
 )
 
-func (s *runtimeService) ContainerStats(ctx context.Context, req *api.ContainerStatsRequest) (*api.ContainerStatsResponse, error) {
+func (s *runtimeService) ContainerStats(ctx context.Context,
+	req *api.ContainerStatsRequest) (*api.ContainerStatsResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {

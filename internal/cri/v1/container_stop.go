@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (s *runtimeService) StopContainer(ctx context.Context, req *api.StopContainerRequest) (*api.StopContainerResponse, error) {
+func (s *runtimeService) StopContainer(ctx context.Context,
+	req *api.StopContainerRequest) (*api.StopContainerResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("container_id", req.GetContainerId())
 	timeout := c.Seconds("timeout", req.GetTimeout())

@@ -9,8 +9,9 @@ import (
 )
 
 // Dialect is a version of the interface that has v1's messages and says more, or other things, in some of them. What it
-// adds arrives in the unknown fields of the messages. Read methods complete what v1's fields were translated to, and note
-// in c what is wrong with the message at p; Write methods complete answers, of which they own nothing but the message's own fields.
+// adds arrives in the unknown fields of the messages. Read methods complete what v1's fields were translated to,
+// and note in c what is wrong with the message at p; Write methods complete answers, of which they own nothing
+// but the message's own fields.
 type Dialect interface {
 	// Version is what VersionResponse.runtime_api_version says.
 	Version() string

@@ -13,8 +13,8 @@ import (
 	"berth/internal/stream"
 )
 
-// recorder is a domain that does nothing and keeps what it was called with. The life of pods is tested elsewhere, with the
-// real one.
+// recorder is a domain that does nothing and keeps what it was called with. The life of pods is tested elsewhere,
+// with the real one.
 type recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []call
@@ -131,7 +131,8 @@ func (r *recorder) ListContainers(_ context.Context, f model.ContainerFilter) ([
 	return r.containers, r.record("ListContainers", f)
 }
 
-func (r *recorder) UpdateContainerResources(_ context.Context, id string, res *model.Resources, a map[string]string) error {
+func (r *recorder) UpdateContainerResources(_ context.Context, id string, res *model.Resources,
+	a map[string]string) error {
 	return r.record("UpdateContainerResources", id, res, a)
 }
 
@@ -143,7 +144,8 @@ func (r *recorder) CheckpointContainer(_ context.Context, id, location string, t
 	return r.record("CheckpointContainer", id, location, timeout)
 }
 
-func (r *recorder) ExecSync(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte, []byte, int, error) {
+func (r *recorder) ExecSync(_ context.Context, id string, cmd []string, timeout time.Duration) ([]byte,
+	[]byte, int, error) {
 	return r.stdout, r.stderr, 3, r.record("ExecSync", id, cmd, timeout)
 }
 
@@ -196,7 +198,8 @@ func (r *recorder) Subscribe(context.Context) <-chan model.ContainerEvent {
 
 func (r *recorder) Conditions(context.Context) []pod.Condition {
 	_ = r.record("Conditions")
-	return []pod.Condition{{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoNetwork", Message: "none"}}
+	return []pod.Condition{{Type: "RuntimeReady", Status: true},
+		{Type: "NetworkReady", Reason: "NoNetwork", Message: "none"}}
 }
 
 func (r *recorder) Handlers() []pod.HandlerInfo {

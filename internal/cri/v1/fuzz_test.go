@@ -52,8 +52,10 @@ func newMessage(t testing.TB, d protoreflect.MessageDescriptor) proto.Message {
 }
 
 // absurd are strings that have broken something somewhere.
-var absurd = []string{"", ".", "..", "/", "../../etc/passwd", "/a/../../b", "a\x00b", "a\nb", "\u202e", strings.Repeat("x", 70000),
-	"%s%n", "localhost/", "localhost//", "runtime/default", "-1", "0-", "10.0.0.0/99", ":::", "sha256:", "@", "::1%eth0", " ", "=", "a/b=c"}
+var absurd = []string{"", ".", "..", "/", "../../etc/passwd", "/a/../../b", "a\x00b", "a\nb", "\u202e",
+	strings.Repeat("x", 70000),
+	"%s%n", "localhost/", "localhost//", "runtime/default", "-1", "0-", "10.0.0.0/99", ":::", "sha256:",
+	"@", "::1%eth0", " ", "=", "a/b=c"}
 
 var numbers = []int64{0, 1, -1, 2, 3, 99, 65535, 65536, 1 << 31, 1<<31 - 1, -1 << 31, 1 << 32, 1<<63 - 1, -1 << 63}
 
@@ -162,7 +164,8 @@ func populated(t testing.TB) *fixture {
 	d.rec.usage = []*model.ContainerUsage{{}, {Container: d.rec.containers[0], CPU: &model.CPUUsage{}}}
 	d.rec.podUsage = []*model.SandboxUsage{{}, {Sandbox: d.rec.sandboxes[0], Network: make([]model.InterfaceUsage, 2)}}
 	d.rec.images = []*model.Image{{}, {ID: "sha256:1"}}
-	d.rec.events = []model.ContainerEvent{{}, {Type: "odd", Sandbox: &model.SandboxStatus{}, Containers: []*model.ContainerStatus{{}}}}
+	d.rec.events = []model.ContainerEvent{{},
+		{Type: "odd", Sandbox: &model.SandboxStatus{}, Containers: []*model.ContainerStatus{{}}}}
 	return d
 }
 

@@ -34,7 +34,9 @@ func (s *imageService) StreamImages(req *api.StreamImagesRequest,
 	if err != nil {
 		return err
 	}
-	return sendAll(list, func(img *model.Image) *api.Image { return fromImage(s.dialect, img) }, func(batch []*api.Image) error {
+	return sendAll(list, func(img *model.Image) *api.Image {
+		return fromImage(s.dialect, img)
+	}, func(batch []*api.Image) error {
 		return out.Send(&api.StreamImagesResponse{Images: batch})
 	})
 }

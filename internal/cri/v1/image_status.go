@@ -57,9 +57,9 @@ func fromImage(d Dialect, img *model.Image) *api.Image {
 	return out
 }
 
-// imageUser is what the interface tells of USER of an image: a number or a name. An image that says nothing runs as root,
-// and is told as neither. What is no user at all is told as a name: clients refuse it where they want somebody else than
-// root, and a container of the image is not created.
+// imageUser is what the interface tells of USER of an image: a number or a name. An image that says nothing runs
+// as root, and is told as neither. What is no user at all is told as a name: clients refuse it where they want somebody
+// else than root, and a container of the image is not created.
 func imageUser(user string) (*api.Int64Value, string) {
 	uid, name, err := model.ImageUser(user)
 	if err != nil || uid == nil {

@@ -186,7 +186,8 @@ func places(at path, m protoreflect.Message) (out []place) {
 	return out
 }
 
-// name is how an error may name a place: a number that stands for itself (Int64Value) is named by the field that has it.
+// name is how an error may name a place: a number that stands for itself (Int64Value) is named by the field
+// that has it.
 func (p place) named(err error) bool {
 	text := err.Error()
 	if strings.Contains(text, p.path+":") || strings.Contains(text, p.path+" ") {
@@ -263,7 +264,8 @@ func TestNumbersAndEnumsOutOfRangeAreRefusedByPath(t *testing.T) {
 	}
 	t.Logf("%d requests", tried)
 	if _, err := d.UpdateContainerResources(t.Context(), &api.UpdateContainerResourcesRequest{ContainerId: "c",
-		Linux: &api.LinuxContainerResources{}, Windows: &api.WindowsContainerResources{}}); status.Code(err) != codes.InvalidArgument ||
+		Linux:   &api.LinuxContainerResources{},
+		Windows: &api.WindowsContainerResources{}}); status.Code(err) != codes.InvalidArgument ||
 		!strings.Contains(fmt.Sprint(err), "windows: this node runs Linux") {
 		t.Errorf("something about Windows: %v", err)
 	}
@@ -296,7 +298,8 @@ func TestGoodRequestsPass(t *testing.T) {
 	d := open(t, slog.LevelError)
 	for _, m := range methods(t) {
 		switch m.Name() {
-		case "RunPodSandbox", "CreateContainer", "UpdateContainerResources", "UpdatePodSandboxResources", "PullImage", "ExecSync":
+		case "RunPodSandbox", "CreateContainer", "UpdateContainerResources", "UpdatePodSandboxResources",
+			"PullImage", "ExecSync":
 			name := "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
 			if err := d.conn.Invoke(t.Context(), name, full(t, m), newMessage(t, m.Output())); err != nil {
 				t.Errorf("%s: %v", m.Name(), err)

@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (s *runtimeService) RuntimeConfig(_ context.Context, req *api.RuntimeConfigRequest) (*api.RuntimeConfigResponse, error) {
+func (s *runtimeService) RuntimeConfig(_ context.Context,
+	req *api.RuntimeConfigRequest) (*api.RuntimeConfigResponse, error) {
 	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}

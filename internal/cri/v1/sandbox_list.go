@@ -10,7 +10,8 @@ import (
 	"berth/internal/model"
 )
 
-func (s *runtimeService) ListPodSandbox(ctx context.Context, req *api.ListPodSandboxRequest) (*api.ListPodSandboxResponse, error) {
+func (s *runtimeService) ListPodSandbox(ctx context.Context,
+	req *api.ListPodSandboxRequest) (*api.ListPodSandboxResponse, error) {
 	if err := checkOnly(s.dialect, req); err != nil {
 		return nil, err
 	}

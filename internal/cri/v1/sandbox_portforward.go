@@ -13,7 +13,8 @@ import (
 )
 
 // PortForward takes the ports from the request for WebSocket clients; SPDY clients name them stream by stream.
-func (s *runtimeService) PortForward(ctx context.Context, req *api.PortForwardRequest) (*api.PortForwardResponse, error) {
+func (s *runtimeService) PortForward(ctx context.Context,
+	req *api.PortForwardRequest) (*api.PortForwardResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	for i, port := range req.GetPort() {

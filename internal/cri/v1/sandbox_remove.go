@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (s *runtimeService) RemovePodSandbox(ctx context.Context, req *api.RemovePodSandboxRequest) (*api.RemovePodSandboxResponse, error) {
+func (s *runtimeService) RemovePodSandbox(ctx context.Context,
+	req *api.RemovePodSandboxRequest) (*api.RemovePodSandboxResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	if err := c.Err(); err != nil {

@@ -6,7 +6,8 @@ import (
 	api "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-func (s *runtimeService) RunPodSandbox(ctx context.Context, req *api.RunPodSandboxRequest) (*api.RunPodSandboxResponse, error) {
+func (s *runtimeService) RunPodSandbox(ctx context.Context,
+	req *api.RunPodSandboxRequest) (*api.RunPodSandboxResponse, error) {
 	c := newCheck(s.dialect, req)
 	cfg := toSandboxConfig(c, "config", req.GetConfig())
 	if err := c.Err(); err != nil {

@@ -8,7 +8,8 @@ import (
 	"berth/internal/model"
 )
 
-func (s *runtimeService) PodSandboxStats(ctx context.Context, req *api.PodSandboxStatsRequest) (*api.PodSandboxStatsResponse, error) {
+func (s *runtimeService) PodSandboxStats(ctx context.Context,
+	req *api.PodSandboxStatsRequest) (*api.PodSandboxStatsResponse, error) {
 	c := newCheck(s.dialect, req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	if err := c.Err(); err != nil {

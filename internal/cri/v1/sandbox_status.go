@@ -45,12 +45,13 @@ func fromSandboxStatus(st *model.SandboxStatus) *api.PodSandboxStatus {
 	}
 	cfg := sandboxConfig(st)
 	out := &api.PodSandboxStatus{
-		Id:             st.ID,
-		Metadata:       fromSandboxMetadata(cfg.Metadata),
-		State:          fromSandboxState(st.State),
-		CreatedAt:      nanoseconds(st.CreatedAt),
-		Network:        &api.PodSandboxNetworkStatus{},
-		Linux:          &api.LinuxPodSandboxStatus{Namespaces: &api.Namespace{Options: fromNamespaces(cfg.Security.Namespaces)}},
+		Id:        st.ID,
+		Metadata:  fromSandboxMetadata(cfg.Metadata),
+		State:     fromSandboxState(st.State),
+		CreatedAt: nanoseconds(st.CreatedAt),
+		Network:   &api.PodSandboxNetworkStatus{},
+		Linux: &api.LinuxPodSandboxStatus{
+			Namespaces: &api.Namespace{Options: fromNamespaces(cfg.Security.Namespaces)}},
 		Labels:         cfg.Labels,
 		Annotations:    cfg.Annotations,
 		RuntimeHandler: st.RuntimeHandler,

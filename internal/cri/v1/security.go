@@ -217,9 +217,10 @@ func toAppArmor(c *check, p path, profile *api.SecurityProfile, old string) *mod
 // localhost stands before the name of a profile in the deprecated fields.
 const localhost = "localhost/"
 
-// toProfile takes a profile from its field or, where that is unset, from the deprecated string, and says where it found the
-// localhost reference. Nil is returned where neither says anything.
-func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path, old string) (*model.SecurityProfile, path) {
+// toProfile takes a profile from its field or, where that is unset, from the deprecated string, and says where it found
+// the localhost reference. Nil is returned where neither says anything.
+func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path,
+	old string) (*model.SecurityProfile, path) {
 	if profile != nil {
 		at := p.Field("localhost_ref")
 		if profile.ProfileType != api.SecurityProfile_Localhost && profile.LocalhostRef != "" {

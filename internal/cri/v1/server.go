@@ -88,8 +88,8 @@ type Deps struct {
 	Log  *slog.Logger
 }
 
-// Register adds the services runtime.v1.RuntimeService and runtime.v1.ImageService to a server. Handlers return errors of
-// errdefs: the server's interceptors give them their codes (package cri).
+// Register adds the services runtime.v1.RuntimeService and runtime.v1.ImageService to a server. Handlers return errors
+// of errdefs: the server's interceptors give them their codes (package cri).
 func Register(r grpc.ServiceRegistrar, deps Deps) {
 	services := NewServices(deps, V1{})
 	api.RegisterRuntimeServiceServer(r, services.Runtime)

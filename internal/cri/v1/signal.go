@@ -20,8 +20,8 @@ var aliases = map[api.Signal]syscall.Signal{
 	api.Signal_SIGPOLL: syscall.SIGIO,
 }
 
-// toSignal translates a signal; 0 is RUNTIME_DEFAULT. From SIGRTMIN on, both sides count up by one to SIGRTMAX, except that
-// the interface names SIGRTMIN+15 and SIGRTMAX-14, which follow each other.
+// toSignal translates a signal; 0 is RUNTIME_DEFAULT. From SIGRTMIN on, both sides count up by one to SIGRTMAX,
+// except that the interface names SIGRTMIN+15 and SIGRTMAX-14, which follow each other.
 func toSignal(c *check, p path, s api.Signal) syscall.Signal {
 	switch {
 	case s == api.Signal_RUNTIME_DEFAULT:

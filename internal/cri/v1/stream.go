@@ -7,13 +7,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// batchBytes is how much of a list goes into one message: well below what any client accepts (16 MiB in a kubelet, 4 MiB
-// in a plain gRPC client), and enough that a node's list is a message or two.
+// batchBytes is how much of a list goes into one message: well below what any client accepts (16 MiB in a kubelet,
+// 4 MiB in a plain gRPC client), and enough that a node's list is a message or two.
 const batchBytes = 1 << 20
 
-// sendAll sends a list in messages of at least one item and of batchBytes or a little more, and each item once. An empty list
-// is no message. Items are translated as they go, so that a long list is never in memory twice. The stream ends with the
-// handler's return.
+// sendAll sends a list in messages of at least one item and of batchBytes or a little more, and each item once.
+// An empty list is no message. Items are translated as they go, so that a long list is never in memory twice.
+// The stream ends with the handler's return.
 func sendAll[From any, To proto.Message](list []From, translate func(From) To, send func([]To) error) error {
 	var batch []To
 	size := 0

@@ -18,7 +18,8 @@ import (
 )
 
 // received is what a stream has sent, message by message.
-func received[M any, I any](t *testing.T, s grpc.ServerStreamingClient[M], err error, items func(*M) []I) (all []I, messages int) {
+func received[M any, I any](t *testing.T, s grpc.ServerStreamingClient[M], err error,
+	items func(*M) []I) (all []I, messages int) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,8 @@ func TestStreamsFilterAsListsDo(t *testing.T) {
 	}})
 	received(t, s, err, (*api.StreamContainersResponse).GetContainers)
 	got := d.rec.last("ListContainers")[0].(model.ContainerFilter)
-	if got.ID != "c" || got.SandboxID != "p" || len(got.States) == 0 || got.States[0] != model.ContainerExited || got.Labels["a"] != "b" {
+	if got.ID != "c" || got.SandboxID != "p" || len(got.States) == 0 || got.States[0] != model.ContainerExited ||
+		got.Labels["a"] != "b" {
 		t.Errorf("filter %+v", got)
 	}
 	bad, err := d.StreamPodSandboxes(t.Context(), &api.StreamPodSandboxesRequest{Filter: &api.PodSandboxFilter{

@@ -132,8 +132,9 @@ func open(t *testing.T) *fixture {
 func goodSandbox() *api.PodSandboxConfig {
 	return &api.PodSandboxConfig{
 		Name: proto.String("a_pod"), Hostname: proto.String("h"), LogDirectory: proto.String("/logs"),
-		DnsOptions:   &api.DNSOption{Servers: []string{"10.0.0.1"}, Searches: []string{"s"}},
-		PortMappings: []*api.PortMapping{{Name: proto.String("n"), Protocol: api.Protocol_UDP.Enum(), ContainerPort: proto.Int32(53), HostPort: proto.Int32(5353), HostIp: proto.String("127.0.0.1")}},
+		DnsOptions: &api.DNSOption{Servers: []string{"10.0.0.1"}, Searches: []string{"s"}},
+		PortMappings: []*api.PortMapping{{Name: proto.String("n"), Protocol: api.Protocol_UDP.Enum(),
+			ContainerPort: proto.Int32(53), HostPort: proto.Int32(5353), HostIp: proto.String("127.0.0.1")}},
 		Resources: &api.PodSandboxResources{
 			Cpu:    &api.ResourceRequirements{Limits: proto.Float64(1.5)},
 			Memory: &api.ResourceRequirements{Limits: proto.Float64(1 << 30), Requests: proto.Float64(1 << 20)},
@@ -148,24 +149,27 @@ func goodContainer() *api.ContainerConfig {
 	return &api.ContainerConfig{
 		Name: proto.String("a_container"), Image: &api.ImageSpec{Image: proto.String("i")},
 		Command: []string{"c"}, Args: []string{"a"}, WorkingDir: proto.String("/w"),
-		Envs:   []*api.KeyValue{{Key: proto.String("K"), Value: proto.String("V")}},
-		Mounts: []*api.Mount{{Name: proto.String("m"), ContainerPath: proto.String("/in"), HostPath: proto.String("/on"), Readonly: proto.Bool(true), SelinuxRelabel: proto.Bool(true)}},
+		Envs: []*api.KeyValue{{Key: proto.String("K"), Value: proto.String("V")}},
+		Mounts: []*api.Mount{{Name: proto.String("m"), ContainerPath: proto.String("/in"), HostPath: proto.String("/on"),
+			Readonly: proto.Bool(true), SelinuxRelabel: proto.Bool(true)}},
 		Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
 		Privileged: proto.Bool(true), ReadonlyRootfs: proto.Bool(true), LogPath: proto.String("l.log"),
 		Stdin: proto.Bool(true), StdinOnce: proto.Bool(true), Tty: proto.Bool(true),
 		Linux: &api.LinuxContainerConfig{
 			Resources: &api.LinuxContainerResources{CpuPeriod: proto.Int64(100000), CpuQuota: proto.Int64(-1),
 				CpuShares: proto.Int64(2), MemoryLimitInBytes: proto.Int64(5), OomScoreAdj: proto.Int64(-1000)},
-			Capabilities:   &api.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
-			SelinuxOptions: &api.SELinuxOption{User: proto.String("u"), Role: proto.String("r"), Type: proto.String("t"), Level: proto.String("l")},
-			User:           &api.LinuxUser{Uid: proto.Int64(0), Gid: proto.Int64(0), AdditionalGids: []int64{7}},
+			Capabilities: &api.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"ALL"}},
+			SelinuxOptions: &api.SELinuxOption{User: proto.String("u"), Role: proto.String("r"), Type: proto.String("t"),
+				Level: proto.String("l")},
+			User: &api.LinuxUser{Uid: proto.Int64(0), Gid: proto.Int64(0), AdditionalGids: []int64{7}},
 		},
 	}
 }
 
 func TestAPodOf2016IsTranslatedWhole(t *testing.T) {
 	d := open(t)
-	if r, err := d.CreatePodSandbox(t.Context(), &api.CreatePodSandboxRequest{Config: goodSandbox()}); err != nil || r.GetPodSandboxId() != "pod1" {
+	if r, err := d.CreatePodSandbox(t.Context(), &api.CreatePodSandboxRequest{Config: goodSandbox()}); err != nil ||
+		r.GetPodSandboxId() != "pod1" {
 		t.Fatalf("%v, %v", r, err)
 	}
 	want := &model.SandboxConfig{
@@ -178,7 +182,8 @@ func TestAPodOf2016IsTranslatedWhole(t *testing.T) {
 		CgroupParent: "/parent", OwnCgroup: true,
 		Security: model.SandboxSecurity{Privileged: true, Namespaces: model.NamespaceOptions{
 			Network: model.NamespaceNode, PID: model.NamespaceContainer, IPC: model.NamespacePod}},
-		Resources: &model.Resources{CPUPeriod: 100000, CPUQuota: 150000, CPUShares: 1536, MemoryLimit: 1 << 30, MemoryReservation: 1 << 20},
+		Resources: &model.Resources{CPUPeriod: 100000, CPUQuota: 150000, CPUShares: 1536, MemoryLimit: 1 << 30,
+			MemoryReservation: 1 << 20},
 	}
 	if !reflect.DeepEqual(d.rec.sandbox, want) {
 		t.Errorf("got\n%+v, want\n%+v", d.rec.sandbox, want)
@@ -188,7 +193,8 @@ func TestAPodOf2016IsTranslatedWhole(t *testing.T) {
 		t.Errorf("uid %q", uid)
 	}
 	// A name alone will do, and pods of one name are of one UID.
-	if _, err := d.CreatePodSandbox(t.Context(), &api.CreatePodSandboxRequest{Config: &api.PodSandboxConfig{Name: proto.String("a_pod")}}); err != nil {
+	if _, err := d.CreatePodSandbox(t.Context(),
+		&api.CreatePodSandboxRequest{Config: &api.PodSandboxConfig{Name: proto.String("a_pod")}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.rec.sandbox; got.Metadata.UID != uid || got.DNS != nil || got.Resources != nil || got.OwnCgroup {
@@ -198,13 +204,15 @@ func TestAPodOf2016IsTranslatedWhole(t *testing.T) {
 
 func TestAContainerOf2016IsTranslatedWhole(t *testing.T) {
 	d := open(t)
-	if _, err := d.CreateContainer(t.Context(), &api.CreateContainerRequest{PodSandboxId: proto.String("p"), Config: goodContainer(), SandboxConfig: goodSandbox()}); err != nil {
+	if _, err := d.CreateContainer(t.Context(), &api.CreateContainerRequest{PodSandboxId: proto.String("p"),
+		Config: goodContainer(), SandboxConfig: goodSandbox()}); err != nil {
 		t.Fatal(err)
 	}
 	want := &model.ContainerConfig{
 		Name: "a_container", Metadata: model.ContainerMetadata{Name: "a_container"}, Image: model.ImageSpec{Image: "i"},
 		Command: []string{"c"}, Args: []string{"a"}, WorkingDir: "/w", Env: []model.EnvVar{{Key: "K", Value: "V"}},
-		Mounts: []model.Mount{{Name: "m", ContainerPath: "/in", HostPath: "/on", Readonly: true, SELinuxRelabel: true, Propagation: model.PropagationPrivate}},
+		Mounts: []model.Mount{{Name: "m", ContainerPath: "/in", HostPath: "/on", Readonly: true, SELinuxRelabel: true,
+			Propagation: model.PropagationPrivate}},
 		Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
 		LogPath: "l.log", Stdin: true, StdinOnce: true, TTY: true,
 		Resources: &model.Resources{CPUPeriod: 100000, CPUQuota: -1, CPUShares: 2, MemoryLimit: 5, OOMScoreAdj: -1000},
@@ -218,21 +226,25 @@ func TestAContainerOf2016IsTranslatedWhole(t *testing.T) {
 	if !reflect.DeepEqual(d.rec.container, want) {
 		t.Errorf("got\n%+v, want\n%+v", d.rec.container, want)
 	}
-	if _, err := d.StopContainer(t.Context(), &api.StopContainerRequest{ContainerId: proto.String("c"), Timeout: proto.Int64(7)}); err != nil || d.rec.timeout != 7*time.Second {
+	if _, err := d.StopContainer(t.Context(), &api.StopContainerRequest{ContainerId: proto.String("c"),
+		Timeout: proto.Int64(7)}); err != nil || d.rec.timeout != 7*time.Second {
 		t.Errorf("%v, %v", d.rec.timeout, err)
 	}
 }
 
 func TestCredentialsOf2016GoToTheStore(t *testing.T) {
 	d := open(t)
-	_, err := d.PullImage(t.Context(), &api.PullImageRequest{Image: &api.ImageSpec{Image: proto.String("i")}, Auth: &api.AuthConfig{
-		Username: proto.String("u"), Password: proto.String("p"), Auth: proto.String("a"), ServerAddress: proto.String("s"),
-		IdentityToken: proto.String("it"), RegistryToken: proto.String("rt")}})
-	want := &model.Auth{Username: "u", Password: "p", Auth: "a", ServerAddress: "s", IdentityToken: "it", RegistryToken: "rt"}
+	_, err := d.PullImage(t.Context(), &api.PullImageRequest{Image: &api.ImageSpec{Image: proto.String("i")},
+		Auth: &api.AuthConfig{
+			Username: proto.String("u"), Password: proto.String("p"), Auth: proto.String("a"), ServerAddress: proto.String("s"),
+			IdentityToken: proto.String("it"), RegistryToken: proto.String("rt")}})
+	want := &model.Auth{Username: "u", Password: "p", Auth: "a", ServerAddress: "s", IdentityToken: "it",
+		RegistryToken: "rt"}
 	if err != nil || !reflect.DeepEqual(d.rec.auth, want) || d.rec.spec.Image != "i" {
 		t.Errorf("%v, %+v", err, d.rec.auth)
 	}
-	if _, err := d.PullImage(t.Context(), &api.PullImageRequest{Image: &api.ImageSpec{Image: proto.String("i")}}); err != nil || d.rec.auth != nil {
+	if _, err := d.PullImage(t.Context(),
+		&api.PullImageRequest{Image: &api.ImageSpec{Image: proto.String("i")}}); err != nil || d.rec.auth != nil {
 		t.Errorf("%v, %+v", err, d.rec.auth)
 	}
 }
@@ -241,30 +253,46 @@ func TestCredentialsOf2016GoToTheStore(t *testing.T) {
 func TestWhatAPodOf2016CannotBeIsRefused(t *testing.T) {
 	d := open(t)
 	for field, change := range map[string]func(*api.PodSandboxConfig){
-		"config.name: is required":             func(c *api.PodSandboxConfig) { c.Name = nil },
-		`config.name: "a/b"`:                   func(c *api.PodSandboxConfig) { c.Name = proto.String("a/b") },
-		"config.hostname: ":                    func(c *api.PodSandboxConfig) { c.Hostname = proto.String("a b") },
-		"config.hostname: is not UTF-8":        func(c *api.PodSandboxConfig) { c.Hostname = proto.String("\xff") },
-		"config.log_directory: ":               func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("logs") },
-		`config.log_directory: "/a/../b"`:      func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("/a/../b") },
-		"config.dns_options.servers[0]: ":      func(c *api.PodSandboxConfig) { c.DnsOptions.Servers[0] = "one" },
-		"config.dns_options.searches[0]: ":     func(c *api.PodSandboxConfig) { c.DnsOptions.Searches[0] = "a b" },
-		"config.port_mappings[0].protocol: ":   func(c *api.PodSandboxConfig) { c.PortMappings[0].Protocol = api.Protocol(7).Enum() },
+		"config.name: is required":         func(c *api.PodSandboxConfig) { c.Name = nil },
+		`config.name: "a/b"`:               func(c *api.PodSandboxConfig) { c.Name = proto.String("a/b") },
+		"config.hostname: ":                func(c *api.PodSandboxConfig) { c.Hostname = proto.String("a b") },
+		"config.hostname: is not UTF-8":    func(c *api.PodSandboxConfig) { c.Hostname = proto.String("\xff") },
+		"config.log_directory: ":           func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("logs") },
+		`config.log_directory: "/a/../b"`:  func(c *api.PodSandboxConfig) { c.LogDirectory = proto.String("/a/../b") },
+		"config.dns_options.servers[0]: ":  func(c *api.PodSandboxConfig) { c.DnsOptions.Servers[0] = "one" },
+		"config.dns_options.searches[0]: ": func(c *api.PodSandboxConfig) { c.DnsOptions.Searches[0] = "a b" },
+		"config.port_mappings[0].protocol: ": func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].Protocol = api.Protocol(7).Enum()
+		},
 		"config.port_mappings[0].container_po": func(c *api.PodSandboxConfig) { c.PortMappings[0].ContainerPort = nil },
-		"config.port_mappings[0].host_port: ":  func(c *api.PodSandboxConfig) { c.PortMappings[0].HostPort = proto.Int32(70000) },
-		"config.port_mappings[0].host_ip: ":    func(c *api.PodSandboxConfig) { c.PortMappings[0].HostIp = proto.String("x") },
+		"config.port_mappings[0].host_port: ": func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].HostPort = proto.Int32(70000)
+		},
+		"config.port_mappings[0].host_ip: ": func(c *api.PodSandboxConfig) {
+			c.PortMappings[0].HostIp = proto.String("x")
+		},
 		"config.labels: has an empty key":      func(c *api.PodSandboxConfig) { c.Labels[""] = "x" },
 		"config.annotations: has an empty key": func(c *api.PodSandboxConfig) { c.Annotations[""] = "x" },
-		"config.linux.cgroup_parent: ":         func(c *api.PodSandboxConfig) { c.Linux.CgroupParent = proto.String("/../x") },
-		"config.resources.cpu.limits: -1":      func(c *api.PodSandboxConfig) { c.Resources.Cpu.Limits = proto.Float64(-1) },
-		"config.resources.cpu.limits: NaN":     func(c *api.PodSandboxConfig) { c.Resources.Cpu.Limits = proto.Float64(math.NaN()) },
-		"config.resources.cpu.limits: +Inf":    func(c *api.PodSandboxConfig) { c.Resources.Cpu.Limits = proto.Float64(math.Inf(1)) },
-		"config.resources.cpu.limits: 0.001":   func(c *api.PodSandboxConfig) { c.Resources.Cpu.Limits = proto.Float64(0.001) },
-		"config.resources.cpu.requests: 2 is":  func(c *api.PodSandboxConfig) { c.Resources.Cpu.Requests = proto.Float64(2) },
+		"config.linux.cgroup_parent: ": func(c *api.PodSandboxConfig) {
+			c.Linux.CgroupParent = proto.String("/../x")
+		},
+		"config.resources.cpu.limits: -1": func(c *api.PodSandboxConfig) { c.Resources.Cpu.Limits = proto.Float64(-1) },
+		"config.resources.cpu.limits: NaN": func(c *api.PodSandboxConfig) {
+			c.Resources.Cpu.Limits = proto.Float64(math.NaN())
+		},
+		"config.resources.cpu.limits: +Inf": func(c *api.PodSandboxConfig) {
+			c.Resources.Cpu.Limits = proto.Float64(math.Inf(1))
+		},
+		"config.resources.cpu.limits: 0.001": func(c *api.PodSandboxConfig) {
+			c.Resources.Cpu.Limits = proto.Float64(0.001)
+		},
+		"config.resources.cpu.requests: 2 is": func(c *api.PodSandboxConfig) { c.Resources.Cpu.Requests = proto.Float64(2) },
 		"config.resources.memory.limits: 1.5": func(c *api.PodSandboxConfig) {
 			c.Resources.Memory = &api.ResourceRequirements{Limits: proto.Float64(1.5)}
 		},
-		"config.resources.memory.requests: -2": func(c *api.PodSandboxConfig) { c.Resources.Memory.Requests = proto.Float64(-2) },
+		"config.resources.memory.requests: -2": func(c *api.PodSandboxConfig) {
+			c.Resources.Memory.Requests = proto.Float64(-2)
+		},
 	} {
 		c := goodSandbox()
 		change(c)
@@ -278,29 +306,49 @@ func TestWhatAPodOf2016CannotBeIsRefused(t *testing.T) {
 func TestWhatAContainerOf2016CannotBeIsRefused(t *testing.T) {
 	d := open(t)
 	for field, change := range map[string]func(*api.ContainerConfig){
-		"config.name: is required":                   func(c *api.ContainerConfig) { c.Name = nil },
-		"config.image.image: is required":            func(c *api.ContainerConfig) { c.Image = nil },
-		"config.command[0]: contains a NUL byte":     func(c *api.ContainerConfig) { c.Command[0] = "\x00" },
-		"config.args[0]: is not UTF-8":               func(c *api.ContainerConfig) { c.Args[0] = "\xc3" },
-		"config.working_dir: ":                       func(c *api.ContainerConfig) { c.WorkingDir = proto.String("w") },
-		"config.envs[0].key: ":                       func(c *api.ContainerConfig) { c.Envs[0].Key = proto.String("A=B") },
-		"config.mounts[0].container_path: ":          func(c *api.ContainerConfig) { c.Mounts[0].ContainerPath = proto.String("in") },
-		`config.mounts[0].container_path: "/"`:       func(c *api.ContainerConfig) { c.Mounts[0].ContainerPath = proto.String("/") },
-		"config.mounts[0].host_path: is required":    func(c *api.ContainerConfig) { c.Mounts[0].HostPath = nil },
-		"config.labels: has":                         func(c *api.ContainerConfig) { c.Labels[""] = "" },
-		"config.annotations: has":                    func(c *api.ContainerConfig) { c.Annotations[""] = "" },
-		"config.log_path: ":                          func(c *api.ContainerConfig) { c.LogPath = proto.String("../l") },
-		"config.linux.resources.cpu_period: ":        func(c *api.ContainerConfig) { c.Linux.Resources.CpuPeriod = proto.Int64(5) },
-		"config.linux.resources.cpu_quota: ":         func(c *api.ContainerConfig) { c.Linux.Resources.CpuQuota = proto.Int64(5) },
-		"config.linux.resources.cpu_shares: ":        func(c *api.ContainerConfig) { c.Linux.Resources.CpuShares = proto.Int64(1) },
-		"config.linux.resources.memory_limit_in_by":  func(c *api.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = proto.Int64(-2) },
-		"config.linux.resources.oom_score_adj: ":     func(c *api.ContainerConfig) { c.Linux.Resources.OomScoreAdj = proto.Int64(1001) },
-		"config.linux.capabilities.add_capabilities": func(c *api.ContainerConfig) { c.Linux.Capabilities.AddCapabilities[0] = "a b" },
-		"config.linux.capabilities.drop_capabiliti":  func(c *api.ContainerConfig) { c.Linux.Capabilities.DropCapabilities[0] = "" },
-		"config.linux.user.uid: ":                    func(c *api.ContainerConfig) { c.Linux.User.Uid = proto.Int64(-1) },
-		"config.linux.user.gid: ":                    func(c *api.ContainerConfig) { c.Linux.User.Gid = proto.Int64(1 << 32) },
-		"config.linux.user.gid: needs uid":           func(c *api.ContainerConfig) { c.Linux.User.Uid = nil },
-		"config.linux.user.additional_gids[0]: ":     func(c *api.ContainerConfig) { c.Linux.User.AdditionalGids[0] = -1 },
+		"config.name: is required":               func(c *api.ContainerConfig) { c.Name = nil },
+		"config.image.image: is required":        func(c *api.ContainerConfig) { c.Image = nil },
+		"config.command[0]: contains a NUL byte": func(c *api.ContainerConfig) { c.Command[0] = "\x00" },
+		"config.args[0]: is not UTF-8":           func(c *api.ContainerConfig) { c.Args[0] = "\xc3" },
+		"config.working_dir: ":                   func(c *api.ContainerConfig) { c.WorkingDir = proto.String("w") },
+		"config.envs[0].key: ":                   func(c *api.ContainerConfig) { c.Envs[0].Key = proto.String("A=B") },
+		"config.mounts[0].container_path: ": func(c *api.ContainerConfig) {
+			c.Mounts[0].ContainerPath = proto.String("in")
+		},
+		`config.mounts[0].container_path: "/"`: func(c *api.ContainerConfig) {
+			c.Mounts[0].ContainerPath = proto.String("/")
+		},
+		"config.mounts[0].host_path: is required": func(c *api.ContainerConfig) { c.Mounts[0].HostPath = nil },
+		"config.labels: has":                      func(c *api.ContainerConfig) { c.Labels[""] = "" },
+		"config.annotations: has":                 func(c *api.ContainerConfig) { c.Annotations[""] = "" },
+		"config.log_path: ":                       func(c *api.ContainerConfig) { c.LogPath = proto.String("../l") },
+		"config.linux.resources.cpu_period: ": func(c *api.ContainerConfig) {
+			c.Linux.Resources.CpuPeriod = proto.Int64(5)
+		},
+		"config.linux.resources.cpu_quota: ": func(c *api.ContainerConfig) {
+			c.Linux.Resources.CpuQuota = proto.Int64(5)
+		},
+		"config.linux.resources.cpu_shares: ": func(c *api.ContainerConfig) {
+			c.Linux.Resources.CpuShares = proto.Int64(1)
+		},
+		"config.linux.resources.memory_limit_in_by": func(c *api.ContainerConfig) {
+			c.Linux.Resources.MemoryLimitInBytes = proto.Int64(-2)
+		},
+		"config.linux.resources.oom_score_adj: ": func(c *api.ContainerConfig) {
+			c.Linux.Resources.OomScoreAdj = proto.Int64(1001)
+		},
+		"config.linux.capabilities.add_capabilities": func(c *api.ContainerConfig) {
+			c.Linux.Capabilities.AddCapabilities[0] = "a b"
+		},
+		"config.linux.capabilities.drop_capabiliti": func(c *api.ContainerConfig) {
+			c.Linux.Capabilities.DropCapabilities[0] = ""
+		},
+		"config.linux.user.uid: ": func(c *api.ContainerConfig) { c.Linux.User.Uid = proto.Int64(-1) },
+		"config.linux.user.gid: ": func(c *api.ContainerConfig) {
+			c.Linux.User.Gid = proto.Int64(1 << 32)
+		},
+		"config.linux.user.gid: needs uid":       func(c *api.ContainerConfig) { c.Linux.User.Uid = nil },
+		"config.linux.user.additional_gids[0]: ": func(c *api.ContainerConfig) { c.Linux.User.AdditionalGids[0] = -1 },
 	} {
 		c := goodContainer()
 		change(c)
@@ -315,9 +363,11 @@ func TestWhatAContainerOf2016CannotBeIsRefused(t *testing.T) {
 	refused(t, d, err, "sandbox_config.hostname: ")
 	_, err = d.StopContainer(ctx, &api.StopContainerRequest{ContainerId: proto.String("c"), Timeout: proto.Int64(-1)})
 	refused(t, d, err, "timeout: -1 is negative")
-	_, err = d.ListContainers(ctx, &api.ListContainersRequest{Filter: &api.ContainerFilter{State: api.ContainerState(9).Enum()}})
+	_, err = d.ListContainers(ctx,
+		&api.ListContainersRequest{Filter: &api.ContainerFilter{State: api.ContainerState(9).Enum()}})
 	refused(t, d, err, "filter.state: ")
-	_, err = d.ListPodSandbox(ctx, &api.ListPodSandboxRequest{Filter: &api.PodSandboxFilter{State: api.PodSandBoxState(9).Enum()}})
+	_, err = d.ListPodSandbox(ctx,
+		&api.ListPodSandboxRequest{Filter: &api.PodSandboxFilter{State: api.PodSandBoxState(9).Enum()}})
 	refused(t, d, err, "filter.state: ")
 	_, err = d.Version(ctx, &api.VersionRequest{Version: proto.String("\x00")})
 	refused(t, d, err, "version: ")
@@ -367,21 +417,26 @@ func refused(t *testing.T, d *fixture, err error, says string) {
 
 func TestAStatusOf2016SaysWhatItHasWordsFor(t *testing.T) {
 	d := open(t)
-	d.rec.sandboxes = []*model.SandboxStatus{{ID: "p", Config: &model.SandboxConfig{Metadata: model.SandboxMetadata{Name: "n", Namespace: "s", UID: "u", Attempt: 2}},
-		State: model.SandboxReady, IPs: []string{"10.0.0.1", "fd00::1"}, NetNS: "/ns"}}
+	d.rec.sandboxes = []*model.SandboxStatus{{ID: "p",
+		Config: &model.SandboxConfig{Metadata: model.SandboxMetadata{Name: "n", Namespace: "s", UID: "u", Attempt: 2}},
+		State:  model.SandboxReady, IPs: []string{"10.0.0.1", "fd00::1"}, NetNS: "/ns"}}
 	p, err := d.PodSandboxStatus(t.Context(), &api.PodSandboxStatusRequest{PodSandboxId: proto.String("p")})
-	if err != nil || p.Status.GetName() != "s/n/u/2" || p.Status.GetNetwork().GetIp() != "10.0.0.1" || p.Status.GetLinux().GetNamespaces().GetNetwork() != "/ns" {
+	if err != nil || p.Status.GetName() != "s/n/u/2" || p.Status.GetNetwork().GetIp() != "10.0.0.1" ||
+		p.Status.GetLinux().GetNamespaces().GetNetwork() != "/ns" {
 		t.Errorf("%v, %v", p, err)
 	}
-	cfg := &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: "c"}, Image: model.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox"}}
+	cfg := &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: "c"},
+		Image: model.ImageSpec{Image: "sha256:1", UserSpecifiedImage: "busybox"}}
 	for state, want := range map[model.ContainerState]api.ContainerState{
 		model.ContainerCreated: api.ContainerState_CREATED, model.ContainerRunning: api.ContainerState_RUNNING,
 		model.ContainerPaused: api.ContainerState_RUNNING, model.ContainerExited: api.ContainerState_EXITED,
 		model.ContainerUnknown: api.ContainerState_UNKNOWN,
 	} {
-		d.rec.containers = []*model.ContainerStatus{{ID: "c", Config: cfg, State: state, ExitCode: 127, Reason: "StartError", Message: "no such file"}}
+		d.rec.containers = []*model.ContainerStatus{{ID: "c", Config: cfg, State: state, ExitCode: 127, Reason: "StartError",
+			Message: "no such file"}}
 		c, err := d.ContainerStatus(t.Context(), &api.ContainerStatusRequest{ContainerId: proto.String("c")})
-		if err != nil || c.Status.GetState() != want || c.Status.GetReason() != "StartError: no such file" || c.Status.GetImage().GetImage() != "busybox" ||
+		if err != nil || c.Status.GetState() != want || c.Status.GetReason() != "StartError: no such file" ||
+			c.Status.GetImage().GetImage() != "busybox" ||
 			(c.Status.ExitCode != nil) != (state == model.ContainerExited) {
 			t.Errorf("%s: %v, %v", state, c, err)
 		}

@@ -15,8 +15,8 @@ import (
 	"berth/internal/pod"
 )
 
-// Exec runs a command with the client's messages as its input, until the client closes its side, and its output as messages
-// to the client. Neither side is read faster than the other takes it.
+// Exec runs a command with the client's messages as its input, until the client closes its side, and its output
+// as messages to the client. Neither side is read faster than the other takes it.
 func (s *runtimeService) Exec(stream grpc.BidiStreamingServer[api.ExecRequest, api.ExecResponse]) error {
 	first, err := stream.Recv()
 	if err != nil && !errors.Is(err, io.EOF) { // a call without a message names no container
@@ -63,7 +63,8 @@ func (s *runtimeService) Exec(stream grpc.BidiStreamingServer[api.ExecRequest, a
 }
 
 // input feeds a command from the first message and those after it, until the client closes its side.
-func input(stream grpc.BidiStreamingServer[api.ExecRequest, api.ExecResponse], first *api.ExecRequest, feed *io.PipeWriter) error {
+func input(stream grpc.BidiStreamingServer[api.ExecRequest, api.ExecResponse], first *api.ExecRequest,
+	feed *io.PipeWriter) error {
 	for m := first; ; {
 		if len(m.Stdin) > 0 {
 			_, _ = feed.Write(m.Stdin) // a command that takes no more input runs on

@@ -10,7 +10,8 @@ import (
 	"berth/internal/model"
 )
 
-func (s *runtimeService) ListContainers(ctx context.Context, req *api.ListContainersRequest) (*api.ListContainersResponse, error) {
+func (s *runtimeService) ListContainers(ctx context.Context,
+	req *api.ListContainersRequest) (*api.ListContainersResponse, error) {
 	if err := newCheck(req).Err(); err != nil {
 		return nil, err
 	}

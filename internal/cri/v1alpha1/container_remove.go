@@ -6,7 +6,8 @@ import (
 	api "berth/api/runtime/v1alpha1"
 )
 
-func (s *runtimeService) RemoveContainer(ctx context.Context, req *api.RemoveContainerRequest) (*api.RemoveContainerResponse, error) {
+func (s *runtimeService) RemoveContainer(ctx context.Context,
+	req *api.RemoveContainerRequest) (*api.RemoveContainerResponse, error) {
 	c := newCheck(req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {

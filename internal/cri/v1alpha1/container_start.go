@@ -6,7 +6,8 @@ import (
 	api "berth/api/runtime/v1alpha1"
 )
 
-func (s *runtimeService) StartContainer(ctx context.Context, req *api.StartContainerRequest) (*api.StartContainerResponse, error) {
+func (s *runtimeService) StartContainer(ctx context.Context,
+	req *api.StartContainerRequest) (*api.StartContainerResponse, error) {
 	c := newCheck(req)
 	c.ID("container_id", req.GetContainerId())
 	if err := c.Err(); err != nil {

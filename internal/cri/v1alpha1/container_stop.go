@@ -6,7 +6,8 @@ import (
 	api "berth/api/runtime/v1alpha1"
 )
 
-func (s *runtimeService) StopContainer(ctx context.Context, req *api.StopContainerRequest) (*api.StopContainerResponse, error) {
+func (s *runtimeService) StopContainer(ctx context.Context,
+	req *api.StopContainerRequest) (*api.StopContainerResponse, error) {
 	c := newCheck(req)
 	c.ID("container_id", req.GetContainerId())
 	timeout := c.Seconds("timeout", req.GetTimeout())

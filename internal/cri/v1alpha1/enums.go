@@ -34,7 +34,8 @@ func fromContainerState(s model.ContainerState) api.ContainerState {
 	return api.ContainerState_UNKNOWN
 }
 
-// nanoseconds since 1970; nil for a time that has not come. The interface names no unit; later versions of it say this one.
+// nanoseconds since 1970; nil for a time that has not come. The interface names no unit; later versions of it say
+// this one.
 func nanoseconds(t time.Time) *int64 {
 	if t.IsZero() {
 		return nil

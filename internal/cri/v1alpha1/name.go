@@ -15,7 +15,8 @@ const (
 	containerName = "io.kubernetes.container.name"
 )
 
-// podMetadata is what a pod that is called name is to those who know metadata. Pods of one name are attempts of one pod.
+// podMetadata is what a pod that is called name is to those who know metadata. Pods of one name are attempts
+// of one pod.
 func podMetadata(name string, labels map[string]string) model.SandboxMetadata {
 	return model.SandboxMetadata{
 		Name:      labelled(labels, podName, name),

@@ -49,8 +49,8 @@ func toDNS(c *check, p path, d *api.DNSOption) *model.DNS {
 	return &model.DNS{Servers: slices.Clone(d.Servers), Searches: slices.Clone(d.Searches)}
 }
 
-// toNamespaces gives each container a PID namespace of its own where the pod is not in the node's: the interface knows no
-// other.
+// toNamespaces gives each container a PID namespace of its own where the pod is not in the node's: the interface knows
+// no other.
 func toNamespaces(o *api.NamespaceOption) model.NamespaceOptions {
 	mode := func(node bool, otherwise model.NamespaceMode) model.NamespaceMode {
 		if node {
@@ -79,7 +79,8 @@ func toPodResources(c *check, p path, r *api.PodSandboxResources) *model.Resourc
 	limit, requested := requirements(c, p.Field("cpu"), r.GetCpu(), maxCores)
 	if limit > 0 {
 		if limit < minCores {
-			c.Fail(p.Field("cpu").Field("limits"), "%g cores are less than %g, the least that the kernel can enforce", limit, minCores)
+			c.Fail(p.Field("cpu").Field("limits"), "%g cores are less than %g, the least that the kernel can enforce",
+				limit, minCores)
 		}
 		out.CPUPeriod, out.CPUQuota = cpuPeriod, int64(math.Round(limit*cpuPeriod))
 	}

@@ -25,11 +25,12 @@ func (s *runtimeService) PodSandboxStatus(ctx context.Context, req *api.PodSandb
 
 func fromSandboxStatus(st *model.SandboxStatus) *api.PodSandboxStatus {
 	out := &api.PodSandboxStatus{
-		Id:          proto.String(st.ID),
-		Name:        proto.String(st.Config.Named()),
-		State:       fromSandboxState(st.State).Enum(),
-		CreatedAt:   nanoseconds(st.CreatedAt),
-		Linux:       &api.LinuxPodSandboxStatus{Namespaces: &api.Namespace{Options: fromNamespaces(st.Config.Security.Namespaces)}},
+		Id:        proto.String(st.ID),
+		Name:      proto.String(st.Config.Named()),
+		State:     fromSandboxState(st.State).Enum(),
+		CreatedAt: nanoseconds(st.CreatedAt),
+		Linux: &api.LinuxPodSandboxStatus{
+			Namespaces: &api.Namespace{Options: fromNamespaces(st.Config.Security.Namespaces)}},
 		Labels:      st.Config.Labels,
 		Annotations: st.Config.Annotations,
 	}

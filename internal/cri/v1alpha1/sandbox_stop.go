@@ -6,7 +6,8 @@ import (
 	api "berth/api/runtime/v1alpha1"
 )
 
-func (s *runtimeService) StopPodSandbox(ctx context.Context, req *api.StopPodSandboxRequest) (*api.StopPodSandboxResponse, error) {
+func (s *runtimeService) StopPodSandbox(ctx context.Context,
+	req *api.StopPodSandboxRequest) (*api.StopPodSandboxResponse, error) {
 	c := newCheck(req)
 	c.ID("pod_sandbox_id", req.GetPodSandboxId())
 	if err := c.Err(); err != nil {

@@ -55,8 +55,8 @@ type Deps struct {
 	CreateHostPaths bool
 }
 
-// Register adds the services to a server. Handlers return errors of errdefs: the server's interceptors give them their codes
-// (package cri).
+// Register adds the services to a server. Handlers return errors of errdefs: the server's interceptors give them
+// their codes (package cri).
 func Register(r grpc.ServiceRegistrar, deps Deps) {
 	api.RegisterRuntimeServiceServer(r, &runtimeService{Deps: deps})
 	api.RegisterImageServiceServer(r, &imageService{Deps: deps})

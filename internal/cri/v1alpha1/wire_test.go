@@ -101,9 +101,10 @@ func TestTheWireOf2016(t *testing.T) {
 // Bytes that were written by hand after the document, and what they say.
 func TestBytesOf2016AreUnderstood(t *testing.T) {
 	config := &api.PodSandboxConfig{}
-	// name = 1: "p"; port_mappings = 5: {protocol = 2: UDP, container_port = 3: 53}; resources = 6: {cpu = 1: {limits = 1: 0.5}};
-	// labels = 7: {"a": "b"}; linux = 9: {namespace_options = 2: {host_network = 1: true}}
-	wire := "0a0170" + "2a04" + "10011835" + "320b" + "0a0909" + "000000000000e03f" + "3a06" + "0a0161" + "120162" + "4a04" + "1202" + "0801"
+	// name = 1: "p"; port_mappings = 5: {protocol = 2: UDP, container_port = 3: 53}; resources = 6: {cpu = 1: {limits = 1:
+	// 0.5}}; labels = 7: {"a": "b"}; linux = 9: {namespace_options = 2: {host_network = 1: true}}
+	wire := "0a0170" + "2a04" + "10011835" + "320b" + "0a0909" + "000000000000e03f" + "3a06" + "0a0161" + "120162" +
+		"4a04" + "1202" + "0801"
 	raw, err := hex.DecodeString(wire)
 	if err != nil {
 		t.Fatal(err)
@@ -111,16 +112,20 @@ func TestBytesOf2016AreUnderstood(t *testing.T) {
 	if err := proto.Unmarshal(raw, config); err != nil {
 		t.Fatal(err)
 	}
-	if config.GetName() != "p" || config.PortMappings[0].GetProtocol() != api.Protocol_UDP || config.PortMappings[0].GetContainerPort() != 53 ||
-		config.GetResources().GetCpu().GetLimits() != 0.5 || config.Labels["a"] != "b" || !config.GetLinux().GetNamespaceOptions().GetHostNetwork() {
+	if config.GetName() != "p" || config.PortMappings[0].GetProtocol() != api.Protocol_UDP ||
+		config.PortMappings[0].GetContainerPort() != 53 ||
+		config.GetResources().GetCpu().GetLimits() != 0.5 || config.Labels["a"] != "b" ||
+		!config.GetLinux().GetNamespaceOptions().GetHostNetwork() {
 		t.Errorf("%v", config)
 	}
 	// A state of 0 that is set is on the wire.
-	if got, err := proto.Marshal(&api.PodSandboxFilter{State: api.PodSandBoxState_READY.Enum()}); err != nil || hex.EncodeToString(got) != "1800" {
+	if got, err := proto.Marshal(&api.PodSandboxFilter{State: api.PodSandBoxState_READY.Enum()}); err != nil ||
+		hex.EncodeToString(got) != "1800" {
 		t.Errorf("%x, %v", got, err)
 	}
 	// additional_gids = 3 is not packed.
-	if got, err := proto.Marshal(&api.LinuxUser{Uid: proto.Int64(0), AdditionalGids: []int64{1, 2}}); err != nil || hex.EncodeToString(got) != "080018011802" {
+	if got, err := proto.Marshal(&api.LinuxUser{Uid: proto.Int64(0), AdditionalGids: []int64{1, 2}}); err != nil ||
+		hex.EncodeToString(got) != "080018011802" {
 		t.Errorf("%x, %v", got, err)
 	}
 }

@@ -120,7 +120,8 @@ func (n named) Invoke(ctx context.Context, method string, in, out any, opts ...g
 	return n.ClientConn.Invoke(ctx, strings.Replace(method, "runtime.v1.", "runtime."+n.version+".", 1), in, out, opts...)
 }
 
-func (n named) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (n named) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return n.ClientConn.NewStream(ctx, desc, strings.Replace(method, "runtime.v1.", "runtime."+n.version+".", 1), opts...)
 }
 
@@ -180,9 +181,12 @@ func resources() *pouch.LinuxContainerResources {
 		return []*pouch.ThrottleDevice{{Path: "/dev/a", Rate: rate}}
 	}
 	return &pouch.LinuxContainerResources{
-		DiskQuota: map[string]string{"/": "10g"}, BlkioWeight: 300, BlkioWeightDevice: []*pouch.WeightDevice{{Path: "/dev/a", Weight: 20}},
-		BlkioDeviceReadBps: throttle(1), BlkioDeviceWriteBps: throttle(2), BlkioDeviceRead_IOps: throttle(3), BlkioDeviceWrite_IOps: throttle(4),
-		KernelMemory: 5, MemoryReservation: 6, MemorySwappiness: &pouch.Int64Value{}, Ulimits: []*pouch.Ulimit{{Name: "nofile", Hard: -1, Soft: 9}},
+		DiskQuota: map[string]string{"/": "10g"}, BlkioWeight: 300,
+		BlkioWeightDevice:  []*pouch.WeightDevice{{Path: "/dev/a", Weight: 20}},
+		BlkioDeviceReadBps: throttle(1), BlkioDeviceWriteBps: throttle(2), BlkioDeviceRead_IOps: throttle(3),
+		BlkioDeviceWrite_IOps: throttle(4),
+		KernelMemory:          5, MemoryReservation: 6, MemorySwappiness: &pouch.Int64Value{},
+		Ulimits: []*pouch.Ulimit{{Name: "nofile", Hard: -1, Soft: 9}},
 	}
 }
 
@@ -190,11 +194,13 @@ func container() *api.CreateContainerRequest {
 	return &api.CreateContainerRequest{PodSandboxId: "p", Config: with(&api.ContainerConfig{
 		Metadata: &api.ContainerMetadata{Name: "web"},
 		Image:    with(&api.ImageSpec{Image: "i"}, &pouch.ImageSpec{SpecAnnotations: map[string]string{"a": "b"}}),
-		Mounts:   []*api.Mount{with(&api.Mount{ContainerPath: "/data"}, &pouch.Mount{Name: "vol"}), {ContainerPath: "/x", HostPath: "/y"}},
+		Mounts: []*api.Mount{with(&api.Mount{ContainerPath: "/data"}, &pouch.Mount{Name: "vol"}),
+			{ContainerPath: "/x", HostPath: "/y"}},
 		Annotations: map[string]string{
 			"io.alibaba.pouch.resources.memory-swap": "200", "io.alibaba.pouch.resources.pids-limit": "-1",
 		},
-		Linux: &api.LinuxContainerConfig{Resources: with(&api.LinuxContainerResources{CpuShares: 512, MemoryLimitInBytes: 100}, resources())},
+		Linux: &api.LinuxContainerConfig{
+			Resources: with(&api.LinuxContainerResources{CpuShares: 512, MemoryLimitInBytes: 100}, resources())},
 	}, &pouch.ContainerConfig{NetPriority: 7, QuotaId: "16777216"})}
 }
 
@@ -210,11 +216,14 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 	}
 	want := &model.Resources{
 		CPUShares: 512, MemoryLimit: 100, MemorySwap: 200, PidsLimit: -1, DiskQuota: map[string]string{"/": "10g"},
-		KernelMemory: 5, MemoryReservation: 6, MemorySwappiness: &zero, Ulimits: []model.Ulimit{{Name: "nofile", Hard: -1, Soft: 9}},
+		KernelMemory: 5, MemoryReservation: 6, MemorySwappiness: &zero,
+		Ulimits: []model.Ulimit{{Name: "nofile", Hard: -1, Soft: 9}},
 		BlockIO: &model.BlockIO{
 			Weight: 300, WeightDevices: []model.WeightDevice{{Path: "/dev/a", Weight: 20}},
-			ReadBps: []model.ThrottleDevice{{Path: "/dev/a", Rate: 1}}, WriteBps: []model.ThrottleDevice{{Path: "/dev/a", Rate: 2}},
-			ReadIOPS: []model.ThrottleDevice{{Path: "/dev/a", Rate: 3}}, WriteIOPS: []model.ThrottleDevice{{Path: "/dev/a", Rate: 4}},
+			ReadBps:   []model.ThrottleDevice{{Path: "/dev/a", Rate: 1}},
+			WriteBps:  []model.ThrottleDevice{{Path: "/dev/a", Rate: 2}},
+			ReadIOPS:  []model.ThrottleDevice{{Path: "/dev/a", Rate: 3}},
+			WriteIOPS: []model.ThrottleDevice{{Path: "/dev/a", Rate: 4}},
 		},
 	}
 	if got, want := fmt.Sprintf("%+v %+v %v", *c.Resources, *c.Resources.BlockIO, *c.Resources.MemorySwappiness),
@@ -222,22 +231,25 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 
-	d.status = &model.ContainerStatus{ID: "c", Config: c, State: model.ContainerPaused, CreatedAt: time.Unix(1, 0), Resources: c.Resources,
-		Volumes: []string{"/data"}, QuotaID: "16777216", Env: []model.EnvVar{{Key: "K", Value: "\xff"}}}
+	d.status = &model.ContainerStatus{ID: "c", Config: c, State: model.ContainerPaused, CreatedAt: time.Unix(1, 0),
+		Resources: c.Resources,
+		Volumes:   []string{"/data"}, QuotaID: "16777216", Env: []model.EnvVar{{Key: "K", Value: "\xff"}}}
 	resp, err := d.v1alpha2.ContainerStatus(t.Context(), &api.ContainerStatusRequest{ContainerId: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	st, ext := resp.Status, &pouch.ContainerStatus{}
 	reread(t, st, ext)
-	linux, told, mount, spec := &api.LinuxContainerResources{}, &pouch.LinuxContainerResources{}, &pouch.Mount{}, &pouch.ImageSpec{}
+	linux, told := &api.LinuxContainerResources{}, &pouch.LinuxContainerResources{}
+	mount, spec := &pouch.Mount{}, &pouch.ImageSpec{}
 	if err := proto.Unmarshal(ext.Resources, linux); err != nil {
 		t.Fatal(err)
 	}
 	reread(t, linux, told)
 	reread(t, st.Mounts[0], mount)
 	reread(t, st.Image, spec)
-	if st.State != containerPause || !proto.Equal(told, resources()) || linux.CpuShares != 512 || linux.MemoryLimitInBytes != 100 ||
+	if st.State != containerPause || !proto.Equal(told, resources()) || linux.CpuShares != 512 ||
+		linux.MemoryLimitInBytes != 100 ||
 		mount.Name != "vol" || spec.SpecAnnotations["a"] != "b" || ext.QuotaId != "16777216" || ext.Volumes["/data"] == nil ||
 		len(ext.Envs) != 1 || ext.Envs[0].Key != "K" || string(ext.Envs[0].Value) != "\xff" {
 		t.Errorf("%v, %v, %v", st, ext, told)
@@ -247,7 +259,8 @@ func TestWhatPouchContainerAddsIsTranslatedBothWays(t *testing.T) {
 	}
 	list, err := d.v1alpha2.ListContainers(t.Context(), &api.ListContainersRequest{Filter: &api.ContainerFilter{
 		State: &api.ContainerStateValue{State: containerPause}}})
-	if err != nil || list.Containers[0].State != containerPause || len(d.filter.States) != 1 || d.filter.States[0] != model.ContainerPaused {
+	if err != nil || list.Containers[0].State != containerPause || len(d.filter.States) != 1 ||
+		d.filter.States[0] != model.ContainerPaused {
 		t.Errorf("%v, %v, filter %v", list, err, d.filter)
 	}
 	reread(t, list.Containers[0].Image, spec)
@@ -304,13 +317,16 @@ func TestV1KnowsNothingOfIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := d.container
-	if c.NetPriority != 0 || c.QuotaID != "" || c.Resources.BlockIO != nil || c.Resources.PidsLimit != 0 || len(c.Resources.Ulimits) > 0 {
+	if c.NetPriority != 0 || c.QuotaID != "" || c.Resources.BlockIO != nil || c.Resources.PidsLimit != 0 ||
+		len(c.Resources.Ulimits) > 0 {
 		t.Errorf("%+v", c)
 	}
-	d.status = &model.ContainerStatus{ID: "c", Config: &model.ContainerConfig{}, State: model.ContainerPaused, QuotaID: "1",
+	d.status = &model.ContainerStatus{ID: "c", Config: &model.ContainerConfig{},
+		State: model.ContainerPaused, QuotaID: "1",
 		Resources: &model.Resources{PidsLimit: 1}, Volumes: []string{"/v"}}
 	resp, err := d.v1.ContainerStatus(t.Context(), &api.ContainerStatusRequest{ContainerId: "c"})
-	if err != nil || resp.Status.State != api.ContainerState_CONTAINER_RUNNING || len(resp.Status.ProtoReflect().GetUnknown()) > 0 {
+	if err != nil || resp.Status.State != api.ContainerState_CONTAINER_RUNNING ||
+		len(resp.Status.ProtoReflect().GetUnknown()) > 0 {
 		t.Errorf("%v, %v", resp, err)
 	}
 	_, err = d.v1.ListContainers(t.Context(), &api.ListContainersRequest{Filter: &api.ContainerFilter{
@@ -319,7 +335,8 @@ func TestV1KnowsNothingOfIt(t *testing.T) {
 		t.Errorf("a filter by a state that v1 has not: %v", err)
 	}
 	if _, err := d.v1.ListContainers(t.Context(), &api.ListContainersRequest{Filter: &api.ContainerFilter{
-		State: &api.ContainerStateValue{State: api.ContainerState_CONTAINER_RUNNING}}}); err != nil || len(d.filter.States) != 2 {
+		State: &api.ContainerStateValue{State: api.ContainerState_CONTAINER_RUNNING}}}); err != nil ||
+		len(d.filter.States) != 2 {
 		t.Errorf("%v, filter %v", err, d.filter)
 	}
 }
@@ -331,25 +348,38 @@ func TestWhatPouchContainerDoesNotAllowIsRefusedByPath(t *testing.T) {
 	}
 	const at = "config.linux.resources."
 	for path, edit := range map[string]func(*api.ContainerConfig){
-		at + "blkio_weight:":                          limits(&pouch.LinuxContainerResources{BlkioWeight: 9}),
-		at + "blkio_weight_device[0].Weight:":         limits(&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "/a", Weight: 1001}}}),
-		at + "blkio_weight_device[0].path:":           limits(&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "a", Weight: 100}}}),
-		at + "blkio_device_read_bps[0].path:":         limits(&pouch.LinuxContainerResources{BlkioDeviceReadBps: []*pouch.ThrottleDevice{{}}}),
-		at + "blkio_device_write_IOps[0].path: conta": limits(&pouch.LinuxContainerResources{BlkioDeviceWrite_IOps: []*pouch.ThrottleDevice{{Path: "/a\x00"}}}),
-		at + "kernel_memory:":                         limits(&pouch.LinuxContainerResources{KernelMemory: -2}),
-		at + "memory_reservation:":                    limits(&pouch.LinuxContainerResources{MemoryReservation: -2}),
-		at + "memory_swappiness:":                     limits(&pouch.LinuxContainerResources{MemorySwappiness: &pouch.Int64Value{Value: 101}}),
-		at + "ulimits[0]:":                            limits(&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Hard: 1, Soft: 2}}}),
-		at + "ulimits[1].name:":                       limits(&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "core"}, {Name: "core"}}}),
-		"config.net_priority:":                        func(c *api.ContainerConfig) { with(c, &pouch.ContainerConfig{NetPriority: 1 << 32}) },
-		"config.quota_id:":                            func(c *api.ContainerConfig) { with(c, &pouch.ContainerConfig{QuotaId: "5"}) },
+		at + "blkio_weight:": limits(&pouch.LinuxContainerResources{BlkioWeight: 9}),
+		at + "blkio_weight_device[0].Weight:": limits(
+			&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "/a", Weight: 1001}}}),
+		at + "blkio_weight_device[0].path:": limits(
+			&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "a", Weight: 100}}}),
+		at + "blkio_device_read_bps[0].path:": limits(
+			&pouch.LinuxContainerResources{BlkioDeviceReadBps: []*pouch.ThrottleDevice{{}}}),
+		at + "blkio_device_write_IOps[0].path: conta": limits(
+			&pouch.LinuxContainerResources{BlkioDeviceWrite_IOps: []*pouch.ThrottleDevice{{Path: "/a\x00"}}}),
+		at + "kernel_memory:":      limits(&pouch.LinuxContainerResources{KernelMemory: -2}),
+		at + "memory_reservation:": limits(&pouch.LinuxContainerResources{MemoryReservation: -2}),
+		at + "memory_swappiness:": limits(
+			&pouch.LinuxContainerResources{MemorySwappiness: &pouch.Int64Value{Value: 101}}),
+		at + "ulimits[0]:": limits(
+			&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Hard: 1, Soft: 2}}}),
+		at + "ulimits[1].name:": limits(
+			&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "core"}, {Name: "core"}}}),
+		"config.net_priority:": func(c *api.ContainerConfig) {
+			with(c, &pouch.ContainerConfig{NetPriority: 1 << 32})
+		},
+		"config.quota_id:": func(c *api.ContainerConfig) {
+			with(c, &pouch.ContainerConfig{QuotaId: "5"})
+		},
 		"config.mounts[0].name:": func(c *api.ContainerConfig) {
 			c.Mounts = []*api.Mount{with(&api.Mount{ContainerPath: "/a", HostPath: "/b"}, &pouch.Mount{Name: "v"})}
 		},
 		`config.annotations["io.alibaba.pouch.resources.pids-limit"]:`: func(c *api.ContainerConfig) {
 			c.Annotations = map[string]string{"io.alibaba.pouch.resources.pids-limit": "-2"}
 		},
-		"config.image: the fields": func(c *api.ContainerConfig) { c.Image.ProtoReflect().SetUnknown([]byte{0xa2, 0x06, 2, 0x0a, 9}) },
+		"config.image: the fields": func(c *api.ContainerConfig) {
+			c.Image.ProtoReflect().SetUnknown([]byte{0xa2, 0x06, 2, 0x0a, 9})
+		},
 	} {
 		req := container()
 		edit(req.Config)
@@ -368,10 +398,11 @@ func TestWhatPouchContainerDoesNotAllowIsRefusedByPath(t *testing.T) {
 func TestAnnotationsOfPodsAreHeeded(t *testing.T) {
 	d := open(t)
 	run := func(handler, value string) error {
-		_, err := d.v1alpha2.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{RuntimeHandler: handler, Config: &api.PodSandboxConfig{
-			Metadata:    &api.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"},
-			Annotations: map[string]string{"io.kubernetes.runtime": "kata", "io.kubernetes.lxcfs.enabled": value},
-		}})
+		_, err := d.v1alpha2.RunPodSandbox(t.Context(),
+			&api.RunPodSandboxRequest{RuntimeHandler: handler, Config: &api.PodSandboxConfig{
+				Metadata:    &api.PodSandboxMetadata{Name: "n", Namespace: "ns", Uid: "u"},
+				Annotations: map[string]string{"io.kubernetes.runtime": "kata", "io.kubernetes.lxcfs.enabled": value},
+			}})
 		return err
 	}
 	if err := run("", "true"); err != nil || d.handler != "kata" || !d.sandbox.LXCFS {
@@ -388,7 +419,8 @@ func TestAnnotationsOfPodsAreHeeded(t *testing.T) {
 func TestPouchContainersCallsReachTheDomain(t *testing.T) {
 	d := open(t)
 	c, v := pouch.NewRuntimeServiceClient(d.conn), pouch.NewVolumeServiceClient(d.conn)
-	for id, want := range map[string]codes.Code{"a": codes.OK, "": codes.InvalidArgument, "a\x00": codes.InvalidArgument, "fails": codes.FailedPrecondition} {
+	for id, want := range map[string]codes.Code{"a": codes.OK, "": codes.InvalidArgument, "a\x00": codes.InvalidArgument,
+		"fails": codes.FailedPrecondition} {
 		_, start := c.StartPodSandbox(t.Context(), &pouch.StartPodSandboxRequest{PodSandboxId: id})
 		_, pause := c.PauseContainer(t.Context(), &pouch.PauseContainerRequest{ContainerId: id})
 		_, unpause := c.UnpauseContainer(t.Context(), &pouch.UnpauseContainerRequest{ContainerId: id})
@@ -399,7 +431,8 @@ func TestPouchContainersCallsReachTheDomain(t *testing.T) {
 	if got := strings.Join(d.called, ","); !strings.Contains(got, "start a,pause a,unpause a") {
 		t.Errorf("called %s", got)
 	}
-	if _, err := v.RemoveVolume(t.Context(), &pouch.RemoveVolumeRequest{VolumeName: "vol"}); err != nil || d.removed != "vol" {
+	if _, err := v.RemoveVolume(t.Context(), &pouch.RemoveVolumeRequest{VolumeName: "vol"}); err != nil ||
+		d.removed != "vol" {
 		t.Errorf("%v, %q", err, d.removed)
 	}
 	if _, err := v.RemoveVolume(t.Context(), &pouch.RemoveVolumeRequest{}); status.Code(err) != codes.InvalidArgument {
@@ -448,10 +481,11 @@ func TestACallIsKnownByTheNameThatTheClientUsed(t *testing.T) {
 			continue
 		}
 		server := criv1.NewServices(criv1.Deps{Version: "0.1.0"}, dialect{}).Runtime
-		got, err := m.Handler(server, t.Context(), func(any) error { return nil }, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			seen = append(seen, info.FullMethod)
-			return next(ctx, req)
-		})
+		got, err := m.Handler(server, t.Context(), func(any) error { return nil },
+			func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				seen = append(seen, info.FullMethod)
+				return next(ctx, req)
+			})
 		if err != nil || got.(*api.VersionResponse).RuntimeApiVersion != "v1alpha2" {
 			t.Errorf("%v, %v", got, err)
 		}

@@ -34,7 +34,8 @@ func (s *runtimeService) UnpauseContainer(ctx context.Context, req *pouch.Unpaus
 	return &pouch.UnpauseContainerResponse{}, s.ext.UnpauseContainer(ctx, req.GetContainerId())
 }
 
-func (s *volumeService) RemoveVolume(ctx context.Context, req *pouch.RemoveVolumeRequest) (*pouch.RemoveVolumeResponse, error) {
+func (s *volumeService) RemoveVolume(ctx context.Context,
+	req *pouch.RemoveVolumeRequest) (*pouch.RemoveVolumeResponse, error) {
 	if err := required("volume_name", req.GetVolumeName()); err != nil {
 		return nil, err
 	}

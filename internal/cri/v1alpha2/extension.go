@@ -26,8 +26,8 @@ func write(out, ext proto.Message) {
 	}
 }
 
-// marshal cannot fail: the messages have no required fields, and the model's strings came through an API, and none lets a string
-// pass that is not UTF-8. Maps are in order, so that equal answers have equal bytes.
+// marshal cannot fail: the messages have no required fields, and the model's strings came through an API, and none lets
+// a string pass that is not UTF-8. Maps are in order, so that equal answers have equal bytes.
 func marshal(m proto.Message) protoreflect.RawFields {
 	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {

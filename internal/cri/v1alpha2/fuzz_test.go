@@ -27,12 +27,14 @@ func FuzzUnknownFields(f *testing.F) {
 		req.Config.Mounts[0].ProtoReflect().SetUnknown(others)
 		req.Config.Image.ProtoReflect().SetUnknown(others)
 		req.Config.ProtoReflect().SetUnknown(others)
-		if _, err := calls.CreateContainer(t.Context(), req); err != nil && status.Code(cri.Status(err)) != codes.InvalidArgument {
+		if _, err := calls.CreateContainer(t.Context(), req); err != nil &&
+			status.Code(cri.Status(err)) != codes.InvalidArgument {
 			t.Errorf("%v", err)
 		}
 		update := &api.UpdateContainerResourcesRequest{ContainerId: "c", Linux: &api.LinuxContainerResources{}}
 		update.Linux.ProtoReflect().SetUnknown(limits)
-		if _, err := calls.UpdateContainerResources(t.Context(), update); err != nil && status.Code(cri.Status(err)) != codes.InvalidArgument {
+		if _, err := calls.UpdateContainerResources(t.Context(), update); err != nil &&
+			status.Code(cri.Status(err)) != codes.InvalidArgument {
 			t.Errorf("%v", err)
 		}
 		if d.container == nil || d.resources == nil {

@@ -15,7 +15,8 @@ func renamed(desc grpc.ServiceDesc, name string) grpc.ServiceDesc {
 	desc.Methods = slices.Clone(desc.Methods)
 	desc.Streams = slices.Clone(desc.Streams) // those are told by the server, which knows
 	for i, m := range desc.Methods {
-		desc.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, around grpc.UnaryServerInterceptor) (any, error) {
+		desc.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error,
+			around grpc.UnaryServerInterceptor) (any, error) {
 			if around == nil {
 				return m.Handler(srv, ctx, decode, nil)
 			}

@@ -211,21 +211,27 @@ func TestBytesOfPouchContainerAreUnderstood(t *testing.T) {
 		want proto.Message
 	}{
 		{"a206" + "0164", &pouch.Mount{Name: "d"}},
-		{"a206" + "06" + "0a012f" + "120131" + "a806" + "2c", &pouch.LinuxContainerResources{DiskQuota: map[string]string{"/": "1"}, BlkioWeight: 44}},
-		{"b206" + "05" + "0a0161" + "1007", &pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "a", Weight: 7}}}},
-		{"ba06" + "02" + "1001" + "c206" + "02" + "1002" + "ca06" + "02" + "1003" + "d206" + "02" + "1004", &pouch.LinuxContainerResources{
-			BlkioDeviceReadBps:   []*pouch.ThrottleDevice{{Rate: 1}},
-			BlkioDeviceWriteBps:  []*pouch.ThrottleDevice{{Rate: 2}},
-			BlkioDeviceRead_IOps: []*pouch.ThrottleDevice{{Rate: 3}}, BlkioDeviceWrite_IOps: []*pouch.ThrottleDevice{{Rate: 4}},
-		}},
+		{"a206" + "06" + "0a012f" + "120131" + "a806" + "2c",
+			&pouch.LinuxContainerResources{DiskQuota: map[string]string{"/": "1"}, BlkioWeight: 44}},
+		{"b206" + "05" + "0a0161" + "1007",
+			&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: "a", Weight: 7}}}},
+		{"ba06" + "02" + "1001" + "c206" + "02" + "1002" + "ca06" + "02" + "1003" + "d206" + "02" + "1004",
+			&pouch.LinuxContainerResources{
+				BlkioDeviceReadBps:   []*pouch.ThrottleDevice{{Rate: 1}},
+				BlkioDeviceWriteBps:  []*pouch.ThrottleDevice{{Rate: 2}},
+				BlkioDeviceRead_IOps: []*pouch.ThrottleDevice{{Rate: 3}}, BlkioDeviceWrite_IOps: []*pouch.ThrottleDevice{{Rate: 4}},
+			}},
 		{"d806" + "05" + "e006" + "06" + "ea06" + "02" + "0807", &pouch.LinuxContainerResources{
 			KernelMemory: 5, MemoryReservation: 6, MemorySwappiness: &pouch.Int64Value{Value: 7},
 		}},
-		{"f206" + "07" + "0a0163" + "1002" + "1801", &pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "c", Hard: 2, Soft: 1}}}},
+		{"f206" + "07" + "0a0163" + "1002" + "1801",
+			&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "c", Hard: 2, Soft: 1}}}},
 		{"a006" + "05" + "aa06" + "022d31", &pouch.ContainerConfig{NetPriority: 5, QuotaId: "-1"}},
-		{"a206" + "05" + "0a012f" + "1200" + "aa06" + "02" + "0801" + "b206" + "0139" + "ba06" + "06" + "0a0161" + "120162", &pouch.ContainerStatus{
-			Volumes: map[string]*pouch.Volume{"/": {}}, Resources: []byte{8, 1}, QuotaId: "9", Envs: []*pouch.KeyValue{{Key: "a", Value: []byte("b")}},
-		}},
+		{"a206" + "05" + "0a012f" + "1200" + "aa06" + "02" + "0801" + "b206" + "0139" + "ba06" + "06" + "0a0161" + "120162",
+			&pouch.ContainerStatus{
+				Volumes: map[string]*pouch.Volume{"/": {}}, Resources: []byte{8, 1}, QuotaId: "9",
+				Envs: []*pouch.KeyValue{{Key: "a", Value: []byte("b")}},
+			}},
 		{"a206" + "05" + "0a012f" + "1200", &pouch.Image{Volumes: map[string]*pouch.Volume{"/": {}}}},
 		{"a206" + "06" + "0a0161" + "120162", &pouch.ImageSpec{SpecAnnotations: map[string]string{"a": "b"}}},
 		{"0a0164", &pouch.RemoveVolumeRequest{VolumeName: "d"}},

@@ -118,7 +118,8 @@ func main() {
 	}
 	for _, s := range fd.Service {
 		for _, m := range s.Method {
-			fmt.Printf("/runtime.v1alpha2.%s/%s %s %s\n", s.GetName(), m.GetName(), strings.TrimPrefix(m.GetInputType(), ".runtime.v1alpha2."), strings.TrimPrefix(m.GetOutputType(), ".runtime.v1alpha2."))
+			fmt.Printf("/runtime.v1alpha2.%s/%s %s %s\n", s.GetName(), m.GetName(), strings.TrimPrefix(m.GetInputType(),
+				".runtime.v1alpha2."), strings.TrimPrefix(m.GetOutputType(), ".runtime.v1alpha2."))
 		}
 	}
 }
