@@ -41,7 +41,8 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 		// Of one size, and faster than clocks of file systems tick.
 		write(t, path, strings.Replace(plain, "A=1", fmt.Sprintf("A=%02d", i), 1))
 		spec := &specs.Spec{Process: &specs.Process{}}
-		if err := r.Inject(spec, []string{"v.com/c=a"}); err != nil || !slices.Equal(spec.Process.Env, []string{fmt.Sprintf("A=%02d", i)}) {
+		if err := r.Inject(spec, []string{"v.com/c=a"}); err != nil ||
+			!slices.Equal(spec.Process.Env, []string{fmt.Sprintf("A=%02d", i)}) {
 			t.Fatalf("%d: %v, %v", i, spec.Process.Env, err)
 		}
 	}
@@ -57,7 +58,8 @@ func TestAnUnknownDeviceNamesFileAndLine(t *testing.T) {
 	r, dir := open(t)
 	write(t, filepath.Join(dir, "v.json"), plain)
 	err := r.Inject(&specs.Spec{}, []string{"v.com/c=a", "v.com/c=z", "other.com/c=x"})
-	for _, says := range []string{"v.com/c=z: not on this node: " + dir + "/v.json:3 has a, b", "other.com/c=x: not on this node: no file in " + dir} {
+	for _, says := range []string{"v.com/c=z: not on this node: " + dir + "/v.json:3 has a, b",
+		"other.com/c=x: not on this node: no file in " + dir} {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("no %q in %v", says, err)
 		}
@@ -66,35 +68,40 @@ func TestAnUnknownDeviceNamesFileAndLine(t *testing.T) {
 
 func TestABrokenFileNamesTheLine(t *testing.T) {
 	device := func(edits string) string {
-		return "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n- name: b\n  containerEdits:\n" + edits
+		return "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n- name: b\n" +
+			"  containerEdits:\n" + edits
 	}
 	for claim, c := range map[string]struct {
 		text string
 		line int
 	}{
-		"JSON that does not parse":     {"{\n  \"cdiVersion\": \"0.6.0\",\n  \"kind\": ]\n}", 3},
-		"an unknown field":             {device("    devices: []\n"), 9},
-		"a wrong type":                 {device("    env:\n      A: 1\n"), 10},
-		"a version that is not known":  {"kind: v.com/c\ncdiVersion: 9.9.9\ndevices: []\n", 2},
-		"a kind that is none":          {"cdiVersion: 0.6.0\nkind: gpu\ndevices: []\n", 2},
-		"no devices":                   {"cdiVersion: 0.6.0\nkind: v.com/c\ndevices: []\n", 3},
-		"a device without a name":      {strings.Replace(device("    env: [B=1]\n"), "name: b", "name: \"\"", 1), 7},
-		"a device twice":               {strings.Replace(device("    env: [B=1]\n"), "name: b", "name: a", 1), 7},
-		"a device without edits":       {device("    env: []\n"), 8},
-		"a variable without =":         {device("    env:\n    - B=1\n    - B\n"), 11},
-		"a device node without path":   {device("    deviceNodes:\n    - path: /dev/x\n    - type: c\n"), 11},
-		"a hook of an unknown name":    {device("    hooks:\n    - hookName: sometimes\n      path: /x\n"), 10},
-		"a mount that is empty":        {device("    mounts:\n    - hostPath: /x\n      containerPath: /x\n    - null\n"), 12},
-		"a device node that is empty":  {device("    deviceNodes:\n    - null\n"), 10},
-		"a hook that is empty":         {device("    hooks: [null]\n"), 9},
-		"a network device of nothing":  {strings.Replace(device("    netDevices:\n    - null\n"), "0.6.0", "1.1.0", 1), 10},
-		"a major number that is cut":   {device("    deviceNodes:\n    - path: /dev/x\n      type: c\n      major: 4097\n"), 10},
-		"a minor number that is cut":   {device("    deviceNodes:\n    - {path: /dev/x, type: c, major: 1, minor: 1048579}\n"), 10},
-		"a negative number":            {device("    deviceNodes:\n    - {path: /dev/x, type: c, major: -1}\n"), 10},
-		"a device of no user":          {device("    deviceNodes:\n    - {path: /dev/null, uid: 4294967295}\n"), 10},
-		"a device of no group":         {device("    deviceNodes:\n    - {path: /dev/null, gid: 4294967295}\n"), 10},
-		"a mount without a source":     {device("    mounts:\n    - containerPath: /x\n"), 10},
-		"edits of all devices, broken": {"cdiVersion: 0.6.0\nkind: v.com/c\ncontainerEdits:\n  env:\n  - X\ndevices:\n- name: a\n  containerEdits:\n    env: [A=1]\n", 5},
+		"JSON that does not parse":    {"{\n  \"cdiVersion\": \"0.6.0\",\n  \"kind\": ]\n}", 3},
+		"an unknown field":            {device("    devices: []\n"), 9},
+		"a wrong type":                {device("    env:\n      A: 1\n"), 10},
+		"a version that is not known": {"kind: v.com/c\ncdiVersion: 9.9.9\ndevices: []\n", 2},
+		"a kind that is none":         {"cdiVersion: 0.6.0\nkind: gpu\ndevices: []\n", 2},
+		"no devices":                  {"cdiVersion: 0.6.0\nkind: v.com/c\ndevices: []\n", 3},
+		"a device without a name":     {strings.Replace(device("    env: [B=1]\n"), "name: b", "name: \"\"", 1), 7},
+		"a device twice":              {strings.Replace(device("    env: [B=1]\n"), "name: b", "name: a", 1), 7},
+		"a device without edits":      {device("    env: []\n"), 8},
+		"a variable without =":        {device("    env:\n    - B=1\n    - B\n"), 11},
+		"a device node without path":  {device("    deviceNodes:\n    - path: /dev/x\n    - type: c\n"), 11},
+		"a hook of an unknown name":   {device("    hooks:\n    - hookName: sometimes\n      path: /x\n"), 10},
+		"a mount that is empty": {device("    mounts:\n    - hostPath: /x\n      containerPath: /x\n    - null\n"),
+			12},
+		"a device node that is empty": {device("    deviceNodes:\n    - null\n"), 10},
+		"a hook that is empty":        {device("    hooks: [null]\n"), 9},
+		"a network device of nothing": {strings.Replace(device("    netDevices:\n    - null\n"), "0.6.0", "1.1.0", 1), 10},
+		"a major number that is cut": {device("    deviceNodes:\n    - path: /dev/x\n      type: c\n      major: 4097\n"),
+			10},
+		"a minor number that is cut": {
+			device("    deviceNodes:\n    - {path: /dev/x, type: c, major: 1, minor: 1048579}\n"), 10},
+		"a negative number":        {device("    deviceNodes:\n    - {path: /dev/x, type: c, major: -1}\n"), 10},
+		"a device of no user":      {device("    deviceNodes:\n    - {path: /dev/null, uid: 4294967295}\n"), 10},
+		"a device of no group":     {device("    deviceNodes:\n    - {path: /dev/null, gid: 4294967295}\n"), 10},
+		"a mount without a source": {device("    mounts:\n    - containerPath: /x\n"), 10},
+		"edits of all devices, broken": {"cdiVersion: 0.6.0\nkind: v.com/c\ncontainerEdits:\n  env:\n  - X\ndevices:\n" +
+			"- name: a\n  containerEdits:\n    env: [A=1]\n", 5},
 	} {
 		r, dir := open(t)
 		path := filepath.Join(dir, "broken.yaml")
@@ -127,16 +134,19 @@ func TestADeviceOfTwoFilesNamesBoth(t *testing.T) {
 func TestADeviceThatCannotBeInjectedNamesFileAndLine(t *testing.T) {
 	r, dir := open(t)
 	path := filepath.Join(dir, "v.yaml")
-	write(t, path, "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes:\n    - path: /no/such/device\n")
+	write(t, path, "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes:\n"+
+		"    - path: /no/such/device\n")
 	err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"})
-	if err == nil || !strings.Contains(err.Error(), "v.com/c=a ("+path+":4)") || !strings.Contains(err.Error(), "/no/such/device") {
+	if err == nil || !strings.Contains(err.Error(), "v.com/c=a ("+path+":4)") ||
+		!strings.Contains(err.Error(), "/no/such/device") {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestDevicesOfAKind(t *testing.T) {
 	r, dir := open(t)
-	write(t, filepath.Join(dir, "v.json"), strings.Replace(plain, `"env": ["A=1"]`, `"deviceNodes": [{"path": "/dev/in", "hostPath": "/dev/null"}, {"path": "/dev/zero"}]`, 1))
+	write(t, filepath.Join(dir, "v.json"), strings.Replace(plain, `"env": ["A=1"]`,
+		`"deviceNodes": [{"path": "/dev/in", "hostPath": "/dev/null"}, {"path": "/dev/zero"}]`, 1))
 	write(t, filepath.Join(dir, "w.json"), strings.Replace(plain, "v.com/c", "v.com/cc", 1))
 	got, problems := r.Devices("v.com/c")
 	if fmt.Sprint(got) != "[{a [/dev/null /dev/zero]} {b []}]" || len(problems) != 0 {
@@ -152,7 +162,8 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil || !strings.Contains(err.Error(), pipe+":1: it is no regular file") {
+	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
+		!strings.Contains(err.Error(), pipe+":1: it is no regular file") {
 		t.Errorf("a pipe: %v", err)
 	}
 	if _, problems := r.Devices("v.com/c"); len(problems) != 1 {
@@ -166,7 +177,8 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	if err := os.Truncate(huge, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil || !strings.Contains(err.Error(), huge+":1: it has 16777217 bytes") {
+	if err := r.Inject(&specs.Spec{}, []string{"v.com/c=a"}); err == nil ||
+		!strings.Contains(err.Error(), huge+":1: it has 16777217 bytes") {
 		t.Errorf("a huge file: %v", err)
 	}
 	if err := os.Remove(huge); err != nil {

@@ -22,8 +22,8 @@ const (
 	noID = math.MaxUint32
 )
 
-// validator checks of a parsed file what the library does not: it relies on lists without empty elements, and passes numbers
-// on that a runtime would cut.
+// validator checks of a parsed file what the library does not: it relies on lists without empty elements,
+// and passes numbers on that a runtime would cut.
 type validator struct{}
 
 func (validator) Validate(spec *raw.Spec) error {

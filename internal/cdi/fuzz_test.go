@@ -42,13 +42,14 @@ devices:
 // lineBreaks are those of YAML 1.1.
 var lineBreaks = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
 
-// FuzzSpecification: whatever a file says, a container gets what the file names for the device that was asked for, and no
-// other device node, mount, hook or network device; else the error has the file and a line of it.
+// FuzzSpecification: whatever a file says, a container gets what the file names for the device that was asked for,
+// and no other device node, mount, hook or network device; else the error has the file and a line of it.
 func FuzzSpecification(f *testing.F) {
 	f.Add(plain, true)
 	f.Add(everything, false)
 	f.Add("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes: [null]\n", false)
-	f.Add("cdiVersion: 0.6.0\nkind: v.com/c\ndevices: [&a {name: a, containerEdits: {mounts: [&b {hostPath: /x, containerPath: /x}, *b]}}, *a]\n", false)
+	f.Add("cdiVersion: 0.6.0\nkind: v.com/c\n"+
+		"devices: [&a {name: a, containerEdits: {mounts: [&b {hostPath: /x, containerPath: /x}, *b]}}, *a]\n", false)
 	f.Add("{\"cdiVersion\": 1,\n\"kind\":", true)
 	dir, err := os.MkdirTemp("/dev/shm", "berth-fuzz-cdi-")
 	if err != nil {
@@ -105,7 +106,8 @@ func FuzzSpecification(f *testing.F) {
 				}
 			}
 		}
-		if err := r.Inject(&specs.Spec{}, []string{"v.com/c=none"}); err == nil || !strings.Contains(err.Error(), "v.com/c=none") {
+		if err := r.Inject(&specs.Spec{}, []string{"v.com/c=none"}); err == nil ||
+			!strings.Contains(err.Error(), "v.com/c=none") {
 			if r.cache.GetDevice("v.com/c=none") == nil {
 				t.Errorf("a device that no file names: %v", err)
 			}
@@ -126,7 +128,8 @@ func injected(spec *specs.Spec) (out []string) {
 	}
 	if h := spec.Hooks; h != nil {
 		//lint:ignore SA1019 a file may name hooks of the old kind
-		for _, hook := range slices.Concat(h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop) {
+		for _, hook := range slices.Concat(h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer,
+			h.Poststart, h.Poststop) {
 			out = append(out, "hook "+hook.Path)
 		}
 	}

@@ -115,7 +115,8 @@ func lineOfError(path string, err error) int {
 	if parser.ValidateVendorName(vendor) != nil || parser.ValidateClassName(class) != nil {
 		return line(kindKey, top)
 	}
-	if _, edits := field(top, "containerEdits"); (&cdi.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).Validate() != nil {
+	if _, edits := field(top, "containerEdits"); (&cdi.ContainerEdits{ContainerEdits: &spec.ContainerEdits}).
+		Validate() != nil {
 		return lineOfEdits(edits, &spec.ContainerEdits)
 	}
 	seen := map[string]bool{}

@@ -104,7 +104,8 @@ func (r *Registry) unknown(names []string) error {
 			for _, d := range s.Devices {
 				devices = append(devices, d.Name)
 			}
-			has = append(has, fmt.Sprintf("%s:%d has %s of this kind", s.GetPath(), lineOfKind(s.GetPath()), strings.Join(devices, ", ")))
+			has = append(has, fmt.Sprintf("%s:%d has %s of this kind", s.GetPath(), lineOfKind(s.GetPath()),
+				strings.Join(devices, ", ")))
 		}
 		text := fmt.Sprintf("%s: not on this node", name)
 		if len(has) > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Annotation says on a sandbox which extended resources the containers of its pod ask for: the CRI has no field for it. Its
-// value is what Annotate makes. It holds for a node that has a device manager; another refuses the pod.
+// Annotation says on a sandbox which extended resources the containers of its pod ask for: the CRI has no field for it.
+// Its value is what Annotate makes. It holds for a node that has a device manager; another refuses the pod.
 const Annotation = "berth.pod/devices"
 
 // Kinds of containers, which decide who may use a device after whom.
@@ -28,7 +28,8 @@ type Ask struct {
 // maxDevices of one resource that a container may ask for.
 const maxDevices = 1 << 20
 
-// Annotate is the value of Annotation for the containers of a pod, in the order in which they are made. Empty: none asks.
+// Annotate is the value of Annotation for the containers of a pod, in the order in which they are made.
+// Empty: none asks.
 func Annotate(asks []Ask) (string, error) {
 	if len(asks) == 0 {
 		return "", nil

@@ -25,7 +25,8 @@ func CheckResource(name string) error {
 	domain, _, qualified := strings.Cut(name, "/")
 	switch {
 	case !qualified:
-		return fmt.Errorf("resource name %q has no domain before it, as in vendor.com/gpu: %w", name, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("resource name %q has no domain before it, as in vendor.com/gpu: %w",
+			name, errdefs.ErrInvalidArgument)
 	case domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io"):
 		return fmt.Errorf("resource name %q is in a domain of Kubernetes: %w", name, errdefs.ErrInvalidArgument)
 	case strings.HasPrefix(name, "requests."):

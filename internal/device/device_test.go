@@ -15,7 +15,8 @@ func TestNamesOfExtendedResources(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "gpu", "vendor.com/", "/gpu", "vendor com/gpu", "kubernetes.io/x", "node.kubernetes.io/x",
+	for _, name := range []string{"", "gpu", "vendor.com/", "/gpu", "vendor com/gpu",
+		"kubernetes.io/x", "node.kubernetes.io/x",
 		"requests.vendor.com/x", "a/b/c", "vendor.com/" + strings.Repeat("x", 64)} {
 		if err := CheckResource(name); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%q: %v", name, err)
@@ -55,7 +56,8 @@ func TestDevicesOfOneNUMANodeGoTogether(t *testing.T) {
 }
 
 func TestWhatAPodAsksForComesBack(t *testing.T) {
-	asks := []Ask{{Container: "i", Kind: KindInit, Limits: map[string]int{"v.com/x": 1}}, {Container: "c", Limits: map[string]int{"v.com/x": 2}}}
+	asks := []Ask{{Container: "i", Kind: KindInit, Limits: map[string]int{"v.com/x": 1}},
+		{Container: "c", Limits: map[string]int{"v.com/x": 2}}}
 	text, err := Annotate(asks)
 	if err != nil {
 		t.Fatal(err)

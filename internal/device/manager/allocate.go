@@ -21,9 +21,9 @@ type Request struct {
 	Ended                     []string     // IDs of containers of the pod that have ended
 }
 
-// Allocate reserves devices, tells the plugins, and returns what they add to the container. The first container of a pod
-// brings the devices of all: no pod starts that cannot have what its later containers ask for. A container that is made
-// again has its devices back where they are healthy and free.
+// Allocate reserves devices, tells the plugins, and returns what they add to the container. The first container
+// of a pod brings the devices of all: no pod starts that cannot have what its later containers ask for.
+// A container that is made again has its devices back where they are healthy and free.
 //
 // Too few devices are errdefs.ErrResourceExhausted. After an error nothing more is allocated than before.
 func (m *Manager) Allocate(ctx context.Context, req Request) ([]model.Edits, error) {
@@ -162,7 +162,8 @@ type preference struct {
 const maxPreferences = 5
 
 // reserve chooses devices for asks and enters them. It returns the new grants and the plugins that they are of.
-func (m *Manager) reserve(ctx context.Context, req *Request, p *pod, asks []device.Ask) ([]*Grant, map[string]*plugin, error) {
+func (m *Manager) reserve(ctx context.Context, req *Request, p *pod, asks []device.Ask) ([]*Grant,
+	map[string]*plugin, error) {
 	preferred, tries := map[string][]string{}, map[string]int{}
 	for {
 		m.mu.Lock()
@@ -189,7 +190,8 @@ func (m *Manager) reserve(ctx context.Context, req *Request, p *pod, asks []devi
 
 // propose chooses devices for asks one after another. Where a plugin is to be asked first, it says for what. The caller
 // holds m.mu.
-func (m *Manager) propose(req *Request, p *pod, asks []device.Ask, preferred map[string][]string, tries map[string]int) (
+func (m *Manager) propose(req *Request, p *pod, asks []device.Ask, preferred map[string][]string,
+	tries map[string]int) (
 	[]*Grant, *preference, error) {
 	held := m.held()
 	taken := map[string][]string{}  // by this proposal, by resource
@@ -247,7 +249,8 @@ func (m *Manager) propose(req *Request, p *pod, asks []device.Ask, preferred map
 }
 
 // available are the devices of a resource that a container may have: healthy, and free or on their way to it.
-func (m *Manager) available(req *Request, p *pod, ask device.Ask, r *resource, held map[string][]holding, taken, handed []string) []device.Device {
+func (m *Manager) available(req *Request, p *pod, ask device.Ask, r *resource, held map[string][]holding, taken,
+	handed []string) []device.Device {
 	var out []device.Device
 	for _, d := range r.devices {
 		mine := slices.ContainsFunc(held[d.ID], func(h holding) bool {
@@ -255,7 +258,8 @@ func (m *Manager) available(req *Request, p *pod, ask device.Ask, r *resource, h
 				return true
 			}
 			// What it had itself, and what an init container had that has ended.
-			return !(h.over(req.Ended) && (h.Container == ask.Container || h.Kind == device.KindInit || ask.Kind == device.KindInit))
+			return !(h.over(req.Ended) && (h.Container == ask.Container || h.Kind == device.KindInit ||
+				ask.Kind == device.KindInit))
 		})
 		if r.usable(d) && !mine && (!slices.Contains(taken, d.ID) || slices.Contains(handed, d.ID)) {
 			out = append(out, d)
@@ -271,7 +275,8 @@ func (r *resource) exhausted(container string, n, free, held int) error {
 			unhealthy++
 		}
 	}
-	return fmt.Errorf("container %s asks for %d of %s: %d are free; of %d devices, containers hold %d and %d are unhealthy: %w",
+	return fmt.Errorf(
+		"container %s asks for %d of %s: %d are free; of %d devices, containers hold %d and %d are unhealthy: %w",
 		container, n, r.name, free, len(r.devices), held, unhealthy, errdefs.ErrResourceExhausted)
 }
 

@@ -33,7 +33,8 @@ func readEdits(resource string, in *pluginapi.ContainerAllocateResponse) (model.
 		if badPath(m.GetContainerPath()) || badPath(m.GetHostPath()) {
 			return bad("mounts[%d] of %q at %q, which are not both absolute paths", i, m.GetHostPath(), m.GetContainerPath())
 		}
-		out.Mounts = append(out.Mounts, model.Mount{ContainerPath: m.GetContainerPath(), HostPath: m.GetHostPath(), Readonly: m.GetReadOnly()})
+		out.Mounts = append(out.Mounts, model.Mount{ContainerPath: m.GetContainerPath(), HostPath: m.GetHostPath(),
+			Readonly: m.GetReadOnly()})
 	}
 	for i, d := range in.GetDevices() {
 		if badPath(d.GetHostPath()) || d.GetContainerPath() != "" && badPath(d.GetContainerPath()) {

@@ -21,7 +21,8 @@ import (
 func TestAPluginThatDiesInTheMiddleOfAnAllocation(t *testing.T) {
 	m := start(t)
 	reached := make(chan struct{})
-	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context, _ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context,
+		_ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		close(reached)
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -145,8 +145,8 @@ func readDevices(list []*pluginapi.Device) (devices []device.Device, problem str
 	return devices, problem
 }
 
-// gone notes that a plugin does not answer any more. Its devices are nobody's to have until it returns, and are forgotten
-// if it takes too long.
+// gone notes that a plugin does not answer any more. Its devices are nobody's to have until it returns,
+// and are forgotten if it takes too long.
 func (m *Manager) gone(p *plugin, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,8 +166,8 @@ func (m *Manager) gone(p *plugin, why string) {
 	})
 }
 
-// List tells of all resources, sorted by name, and of their devices, sorted by ID. Devices that a container holds and that no
-// plugin offers any more are in it.
+// List tells of all resources, sorted by name, and of their devices, sorted by ID. Devices that a container holds
+// and that no plugin offers any more are in it.
 func (m *Manager) List() []model.DeviceResource {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -186,7 +186,8 @@ func (m *Manager) List() []model.DeviceResource {
 		if r := m.resources[name]; r != nil {
 			one.Endpoint, one.Connected, one.Problem = r.endpoint, r.plugin != nil, r.problem
 			for _, d := range r.devices {
-				one.Devices = append(one.Devices, model.DeviceStatus{ID: d.ID, Healthy: r.usable(d), NUMA: d.NUMA, Holders: holders(left[d.ID])})
+				one.Devices = append(one.Devices,
+					model.DeviceStatus{ID: d.ID, Healthy: r.usable(d), NUMA: d.NUMA, Holders: holders(left[d.ID])})
 				delete(left, d.ID)
 			}
 		}

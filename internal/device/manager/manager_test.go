@@ -34,7 +34,8 @@ func start(t *testing.T, edits ...func(*Config)) *Manager {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	cfg := Config{Dir: dir, Root: t.TempDir(), Timeout: 20 * time.Second, Grace: time.Minute, Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Dir: dir, Root: t.TempDir(), Timeout: 20 * time.Second, Grace: time.Minute,
+		Log: slog.New(slog.DiscardHandler)}
 	for _, edit := range edits {
 		edit(&cfg)
 	}
@@ -78,14 +79,17 @@ func plug(t *testing.T, m *Manager, p *plugintest.Plugin, devices ...*pluginapi.
 	if err := p.Register(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its devices are known", func() bool { return len(shown(m, p.Resource)) == len(devices) && lives(m, p.Resource) })
+	eventually(t, "its devices are known", func() bool {
+		return len(shown(m, p.Resource)) == len(devices) && lives(m, p.Resource)
+	})
 	return p
 }
 
 func lives(m *Manager, name string) bool {
 	for _, r := range m.List() {
 		if r.Name == name {
-			return r.Connected && r.Problem == "" && (len(r.Devices) == 0 || slices.ContainsFunc(r.Devices, func(d model.DeviceStatus) bool { return d.Healthy }))
+			return r.Connected && r.Problem == "" && (len(r.Devices) == 0 ||
+				slices.ContainsFunc(r.Devices, func(d model.DeviceStatus) bool { return d.Healthy }))
 		}
 	}
 	return false
@@ -123,7 +127,8 @@ func eventually(t *testing.T, claim string, holds func() bool) {
 
 // want asks for devices of gpu for a container of a pod.
 func want(pod, container string, asks ...device.Ask) Request {
-	return Request{SandboxID: pod, Namespace: "test", Pod: pod, Container: container, ContainerID: pod + "-" + container + "-id", Asks: asks}
+	return Request{SandboxID: pod, Namespace: "test", Pod: pod, Container: container,
+		ContainerID: pod + "-" + container + "-id", Asks: asks}
 }
 
 func ask(container string, n int) device.Ask {
@@ -156,14 +161,21 @@ func TestARegistrationThatCannotBeIsRefused(t *testing.T) {
 		says  string
 		code  codes.Code
 	}{
-		{"another version", &pluginapi.RegisterRequest{Version: "v1alpha", Endpoint: "x.sock", ResourceName: gpu}, `"v1alpha" is not v1beta1`, codes.InvalidArgument},
-		{"no domain", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "gpu"}, "domain", codes.InvalidArgument},
-		{"no name", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "a b/c"}, "qualified", codes.InvalidArgument},
-		{"above", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "../x.sock", ResourceName: gpu}, "../x.sock", codes.InvalidArgument},
-		{"absolute", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "/x.sock", ResourceName: gpu}, "/x.sock", codes.InvalidArgument},
+		{"another version", &pluginapi.RegisterRequest{Version: "v1alpha", Endpoint: "x.sock", ResourceName: gpu},
+			`"v1alpha" is not v1beta1`, codes.InvalidArgument},
+		{"no domain", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "gpu"},
+			"domain", codes.InvalidArgument},
+		{"no name", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "a b/c"},
+			"qualified", codes.InvalidArgument},
+		{"above", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "../x.sock", ResourceName: gpu},
+			"../x.sock", codes.InvalidArgument},
+		{"absolute", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "/x.sock", ResourceName: gpu},
+			"/x.sock", codes.InvalidArgument},
 		{"none", &pluginapi.RegisterRequest{Version: "v1beta1", ResourceName: gpu}, "endpoint", codes.InvalidArgument},
-		{"the manager's own", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "kubelet.sock", ResourceName: gpu}, "itself", codes.InvalidArgument},
-		{"a taken name", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "vendor.com/taken"}, "live.sock, which lives", codes.AlreadyExists},
+		{"the manager's own", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "kubelet.sock", ResourceName: gpu},
+			"itself", codes.InvalidArgument},
+		{"a taken name", &pluginapi.RegisterRequest{Version: "v1beta1", Endpoint: "x.sock", ResourceName: "vendor.com/taken"},
+			"live.sock, which lives", codes.AlreadyExists},
 	} {
 		err := plugintest.Register(context.Background(), socket, c.req)
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -234,7 +246,9 @@ func TestAPluginThatGoesAwayHasTimeToReturn(t *testing.T) {
 	p := plug(t, m, &plugintest.Plugin{}, plugintest.Devices("a", "b")...)
 	allocate(t, m, want("p", "c", ask("c", 1)))
 	p.Stop()
-	eventually(t, "its devices are unhealthy", func() bool { return slices.Equal(shown(m, gpu), []string{"a- p/c", "b-"}) })
+	eventually(t, "its devices are unhealthy", func() bool {
+		return slices.Equal(shown(m, gpu), []string{"a- p/c", "b-"})
+	})
 	if problem := m.List()[0].Problem; !strings.Contains(problem, "went away") {
 		t.Errorf("problem %q", problem)
 	}
@@ -300,7 +314,8 @@ func TestTheSocketIsPutBack(t *testing.T) {
 
 func TestASocketThatSomebodyAnswersOnIsLeft(t *testing.T) {
 	m := start(t)
-	other, err := New(Config{Dir: m.cfg.Dir, Root: t.TempDir(), Server: grpc.NewServer(), Log: slog.New(slog.DiscardHandler)})
+	other, err := New(Config{Dir: m.cfg.Dir, Root: t.TempDir(), Server: grpc.NewServer(),
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +327,8 @@ func TestASocketThatSomebodyAnswersOnIsLeft(t *testing.T) {
 
 func TestTheAnswersPartsReachTheContainer(t *testing.T) {
 	m := start(t)
-	plug(t, m, &plugintest.Plugin{OnAllocate: func(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	plug(t, m, &plugintest.Plugin{OnAllocate: func(context.Context,
+		*pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		return &pluginapi.AllocateResponse{ContainerResponses: []*pluginapi.ContainerAllocateResponse{{
 			Envs:        map[string]string{"B": "2", "A": "1"},
 			Mounts:      []*pluginapi.Mount{{ContainerPath: "/in", HostPath: "/out", ReadOnly: true}},
@@ -357,10 +373,12 @@ func TestTwoPodsRaceForTheLastDevice(t *testing.T) {
 
 func TestOneAllocateForAPodsContainers(t *testing.T) {
 	m := start(t)
-	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(_ context.Context,
+		req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		out := &pluginapi.AllocateResponse{}
 		for _, c := range req.ContainerRequests {
-			out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerAllocateResponse{Envs: map[string]string{"IDS": strings.Join(c.DevicesIds, ",")}})
+			out.ContainerResponses = append(out.ContainerResponses,
+				&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"IDS": strings.Join(c.DevicesIds, ",")}})
 		}
 		return out, nil
 	}}, plugintest.Devices("a", "b", "c", "d")...)
@@ -386,7 +404,8 @@ func TestOneAllocateForAPodsContainers(t *testing.T) {
 	wantShown(t, m, "a p/init p/side", "b p/init p/one", "c p/one", "d p/two")
 	// A pod that cannot have all has none.
 	m.FreePod("p")
-	if _, err := m.Allocate(context.Background(), want("q", "one", ask("one", 2), ask("two", 3))); !errdefs.IsResourceExhausted(err) {
+	if _, err := m.Allocate(context.Background(),
+		want("q", "one", ask("one", 2), ask("two", 3))); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("five of four: %v", err)
 	}
 	wantShown(t, m, "a", "b", "c", "d")
@@ -427,10 +446,12 @@ func TestThePluginsPreferenceIsFollowedAndChecked(t *testing.T) {
 	var answer [][]string
 	p := plug(t, m, &plugintest.Plugin{
 		Options: &pluginapi.DevicePluginOptions{GetPreferredAllocationAvailable: true},
-		OnPreferred: func(context.Context, *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+		OnPreferred: func(context.Context,
+			*pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 			out := &pluginapi.PreferredAllocationResponse{}
 			for _, ids := range answer {
-				out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+				out.ContainerResponses = append(out.ContainerResponses,
+					&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
 			}
 			return out, nil
 		},
@@ -445,7 +466,8 @@ func TestThePluginsPreferenceIsFollowedAndChecked(t *testing.T) {
 	answer = [][]string{{"d", "b", "a"}}
 	allocate(t, m, again)
 	r := p.Last("GetPreferredAllocation").(*pluginapi.PreferredAllocationRequest).ContainerRequests[0]
-	if !slices.Equal(r.MustIncludeDeviceIDs, []string{"d", "b"}) || len(r.AvailableDeviceIDs) != 4 || r.AllocationSize != 3 {
+	if !slices.Equal(r.MustIncludeDeviceIDs, []string{"d", "b"}) || len(r.AvailableDeviceIDs) != 4 ||
+		r.AllocationSize != 3 {
 		t.Errorf("asked %v", r)
 	}
 	m.FreePod("p")
@@ -478,7 +500,8 @@ func TestThePluginsPreferenceIsFollowedAndChecked(t *testing.T) {
 	allocate(t, m, want("p", "c", ask("c", 1)))
 	m.Free("p-c-id")
 	again.Asks, answer = []device.Ask{ask("c", 2)}, [][]string{{"a", "b"}}
-	if _, err := m.Allocate(context.Background(), again); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `without device "c"`) {
+	if _, err := m.Allocate(context.Background(), again); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), `without device "c"`) {
 		t.Errorf("without what must be included: %v", err)
 	}
 }
@@ -507,7 +530,8 @@ func TestDevicesAreAlignedByNUMANode(t *testing.T) {
 func TestWhatFailsLeavesNothingAllocated(t *testing.T) {
 	m := start(t)
 	var answer func(context.Context) (*pluginapi.AllocateResponse, error)
-	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context, _ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	p := plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context,
+		_ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		return answer(ctx)
 	}}, plugintest.Devices("a", "b")...)
 	one := func(c *pluginapi.ContainerAllocateResponse) func(context.Context) (*pluginapi.AllocateResponse, error) {
@@ -519,14 +543,21 @@ func TestWhatFailsLeavesNothingAllocated(t *testing.T) {
 		answer func(context.Context) (*pluginapi.AllocateResponse, error)
 		says   string
 	}{
-		"an error": {func(context.Context) (*pluginapi.AllocateResponse, error) { return nil, errors.New("no power") }, "device plugin of vendor.com/gpu: Allocate: no power"},
-		"no container": {func(context.Context) (*pluginapi.AllocateResponse, error) { return &pluginapi.AllocateResponse{}, nil },
+		"an error": {func(context.Context) (*pluginapi.AllocateResponse, error) { return nil, errors.New("no power") },
+			"device plugin of vendor.com/gpu: Allocate: no power"},
+		"no container": {func(context.Context) (*pluginapi.AllocateResponse, error) {
+			return &pluginapi.AllocateResponse{}, nil
+		},
 			"answers for 0 containers"},
 		"a variable without a name": {one(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"": "x"}}), "envs"},
-		"a mount that is relative":  {one(&pluginapi.ContainerAllocateResponse{Mounts: []*pluginapi.Mount{{ContainerPath: "x", HostPath: "/"}}}), "mounts[0]"},
-		"a device that is relative": {one(&pluginapi.ContainerAllocateResponse{Devices: []*pluginapi.DeviceSpec{{HostPath: "x"}}}), "devices[0]"},
-		"permissions that are none": {one(&pluginapi.ContainerAllocateResponse{Devices: []*pluginapi.DeviceSpec{{HostPath: "/x", Permissions: "all"}}}), "permissions"},
-		"a CDI name that is none":   {one(&pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "gpu0"}}}), "cdi_devices[0]"},
+		"a mount that is relative": {one(&pluginapi.ContainerAllocateResponse{
+			Mounts: []*pluginapi.Mount{{ContainerPath: "x", HostPath: "/"}}}), "mounts[0]"},
+		"a device that is relative": {
+			one(&pluginapi.ContainerAllocateResponse{Devices: []*pluginapi.DeviceSpec{{HostPath: "x"}}}), "devices[0]"},
+		"permissions that are none": {one(&pluginapi.ContainerAllocateResponse{
+			Devices: []*pluginapi.DeviceSpec{{HostPath: "/x", Permissions: "all"}}}), "permissions"},
+		"a CDI name that is none": {
+			one(&pluginapi.ContainerAllocateResponse{CdiDevices: []*pluginapi.CDIDevice{{Name: "gpu0"}}}), "cdi_devices[0]"},
 		"a panic that closes the stream": {func(context.Context) (*pluginapi.AllocateResponse, error) {
 			return nil, status.Error(codes.Unavailable, "gone")
 		}, "gone"},
@@ -546,7 +577,8 @@ func TestWhatFailsLeavesNothingAllocated(t *testing.T) {
 	// The container could not be made for another reason.
 	m.Cancel("p", "p-c-id")
 	wantShown(t, m, "a", "b")
-	if _, err := m.Allocate(context.Background(), Request{SandboxID: "p", Container: "c", ContainerID: "x", Asks: []device.Ask{{Container: "c", Limits: map[string]int{"no.com/such": 1}}}}); !errdefs.IsFailedPrecondition(err) {
+	if _, err := m.Allocate(context.Background(), Request{SandboxID: "p", Container: "c", ContainerID: "x",
+		Asks: []device.Ask{{Container: "c", Limits: map[string]int{"no.com/such": 1}}}}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a resource that nobody offers: %v", err)
 	}
 	p.Stop()
@@ -556,7 +588,8 @@ func TestAPluginThatHangsEndsWithItsDeadline(t *testing.T) {
 	m := start(t, func(c *Config) { c.Timeout = 200 * time.Millisecond })
 	hang := make(chan struct{})
 	defer close(hang)
-	plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context, _ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	plug(t, m, &plugintest.Plugin{OnAllocate: func(ctx context.Context,
+		_ *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		<-hang // deaf to its context, too
 		return nil, ctx.Err()
 	}}, plugintest.Devices("a", "b")...)
@@ -567,7 +600,8 @@ func TestAPluginThatHangsEndsWithItsDeadline(t *testing.T) {
 		done <- err
 	}()
 	allocate(t, m, want("q", "c", device.Ask{Container: "c", Limits: map[string]int{"vendor.com/nic": 1}}))
-	if err := <-done; !errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "Allocate: no answer within 200ms") {
+	if err := <-done; !errdefs.IsDeadlineExceeded(err) ||
+		!strings.Contains(err.Error(), "Allocate: no answer within 200ms") {
 		t.Errorf("error %v", err)
 	}
 	wantShown(t, m, "a", "b")
@@ -587,14 +621,16 @@ func TestPreStartIsToldWhereItIsAskedFor(t *testing.T) {
 	if err := m.PreStart(context.Background(), "p-c-id"); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Last("PreStartContainer").(*pluginapi.PreStartContainerRequest).DevicesIds; !slices.Equal(got, []string{"a", "b"}) {
+	if got := p.Last("PreStartContainer").(*pluginapi.PreStartContainerRequest).DevicesIds; !slices.Equal(got,
+		[]string{"a", "b"}) {
 		t.Errorf("told of %q", got)
 	}
 	if n := quiet.Calls("PreStartContainer"); n != 0 {
 		t.Errorf("one that did not ask was told %d times", n)
 	}
 	refuse = errors.New("cannot reset")
-	if err := m.PreStart(context.Background(), "p-c-id"); err == nil || !strings.Contains(err.Error(), "PreStartContainer: cannot reset") {
+	if err := m.PreStart(context.Background(), "p-c-id"); err == nil ||
+		!strings.Contains(err.Error(), "PreStartContainer: cannot reset") {
 		t.Errorf("error %v", err)
 	}
 	if err := m.PreStart(context.Background(), "another"); err != nil {
@@ -618,22 +654,27 @@ func TestRecordsOutliveTheManager(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(m.cfg.Root, "devices", "cut"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.cfg.Root, "devices", "cut", "allocation.json"), []byte(cut), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.cfg.Root, "devices", "cut", "allocation.json"), []byte(cut),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(filepath.Join(m.cfg.Root, "devices", "broken"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(m.cfg.Root, "devices", "broken", "allocation.json"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.cfg.Root, "devices", "broken", "allocation.json"), []byte("{"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	// No Close: as after a kill.
-	next, err := New(Config{Dir: t.TempDir(), Root: m.cfg.Root, Server: grpc.NewServer(), Log: m.log, Grace: time.Minute, Timeout: 20 * time.Second})
+	next, err := New(Config{Dir: t.TempDir(), Root: m.cfg.Root, Server: grpc.NewServer(), Log: m.log, Grace: time.Minute,
+		Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	next.Reconcile(func(id string) bool { return id == "p" || id == "cut" }, func(id string) bool { return id == "p-one-id" })
+	next.Reconcile(func(id string) bool { return id == "p" || id == "cut" }, func(id string) bool {
+		return id == "p-one-id"
+	})
 	wantShown(t, next, "a- p/one", "b- p/two")
 	if err := next.Serve(); err != nil {
 		t.Fatal(err)
@@ -675,13 +716,16 @@ func TestThePluginsOptionsAreItsLastWord(t *testing.T) {
 		"the answer counts more": {false, func() (*pluginapi.DevicePluginOptions, error) {
 			return &pluginapi.DevicePluginOptions{PreStartRequired: true}, nil
 		}, 1},
-		"and takes back": {true, func() (*pluginapi.DevicePluginOptions, error) { return &pluginapi.DevicePluginOptions{}, nil }, 0},
+		"and takes back": {true, func() (*pluginapi.DevicePluginOptions, error) {
+			return &pluginapi.DevicePluginOptions{}, nil
+		}, 0},
 		"a plugin without the call": {true, func() (*pluginapi.DevicePluginOptions, error) {
 			return nil, status.Error(codes.Unimplemented, "unknown method")
 		}, 1},
 	} {
 		m := start(t)
-		p := plug(t, m, &plugintest.Plugin{Options: &pluginapi.DevicePluginOptions{PreStartRequired: c.said}, OnOptions: c.answer},
+		p := plug(t, m, &plugintest.Plugin{Options: &pluginapi.DevicePluginOptions{PreStartRequired: c.said},
+			OnOptions: c.answer},
 			plugintest.Devices("a")...)
 		allocate(t, m, want("p", "c", ask("c", 1)))
 		if err := m.PreStart(context.Background(), "p-c-id"); err != nil {

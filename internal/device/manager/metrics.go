@@ -14,9 +14,12 @@ type metrics struct {
 }
 
 var (
-	capacityMetric  = prometheus.NewDesc("berth_devices", "Devices that the plugin of a resource offers.", []string{"resource"}, nil)
-	allocatedMetric = prometheus.NewDesc("berth_devices_allocated", "Devices that containers hold.", []string{"resource"}, nil)
-	unhealthyMetric = prometheus.NewDesc("berth_devices_unhealthy", "Devices that are unhealthy, or whose plugin is away.", []string{"resource"}, nil)
+	capacityMetric = prometheus.NewDesc("berth_devices", "Devices that the plugin of a resource offers.",
+		[]string{"resource"}, nil)
+	allocatedMetric = prometheus.NewDesc("berth_devices_allocated", "Devices that containers hold.",
+		[]string{"resource"}, nil)
+	unhealthyMetric = prometheus.NewDesc("berth_devices_unhealthy", "Devices that are unhealthy, or whose plugin is away.",
+		[]string{"resource"}, nil)
 )
 
 func newMetrics() *metrics {

@@ -51,9 +51,12 @@ func (m *Manager) newPlugin(resource, endpoint string, options *pluginapi.Device
 	p.ctx, p.end = context.WithCancel(m.ctx)
 	p.conn, p.err = grpc.NewClient("passthrough:///"+resource,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, m.cfg.Dir, endpoint) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return dial(ctx, m.cfg.Dir, endpoint)
+		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, MaxDelay: 500 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6,
+				MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 2 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -93,9 +96,10 @@ func (p *plugin) run() {
 // follow returns an error in any case: why it does not go on.
 func (p *plugin) follow() error {
 	// It may begin to serve only now.
-	options, err := call(p, p.ctx, "GetDevicePluginOptions", func(ctx context.Context) (*pluginapi.DevicePluginOptions, error) {
-		return p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
-	})
+	options, err := call(p, p.ctx,
+		"GetDevicePluginOptions", func(ctx context.Context) (*pluginapi.DevicePluginOptions, error) {
+			return p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true))
+		})
 	switch {
 	case err == nil:
 		p.options.Store(options)

@@ -42,9 +42,10 @@ func (m *Manager) PreStart(ctx context.Context, containerID string) error {
 		if !t.plugin.options.Load().GetPreStartRequired() {
 			continue
 		}
-		_, err := call(t.plugin, ctx, "PreStartContainer", func(ctx context.Context) (*pluginapi.PreStartContainerResponse, error) {
-			return t.plugin.api.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: t.ids})
-		})
+		_, err := call(t.plugin, ctx,
+			"PreStartContainer", func(ctx context.Context) (*pluginapi.PreStartContainerResponse, error) {
+				return t.plugin.api.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: t.ids})
+			})
 		if err != nil {
 			return err
 		}

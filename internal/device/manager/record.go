@@ -138,8 +138,8 @@ func (m *Manager) Free(containerID string) {
 	m.release(containerID, func(p *pod) bool { return false })
 }
 
-// Cancel gives back what was allocated for a container that could not be made. Where it was the first of its pod, nothing
-// stays allocated to the others either.
+// Cancel gives back what was allocated for a container that could not be made. Where it was the first of its pod,
+// nothing stays allocated to the others either.
 func (m *Manager) Cancel(sandboxID, containerID string) {
 	m.release(containerID, func(p *pod) bool {
 		return p.rec.SandboxID == sandboxID && !slices.ContainsFunc(p.rec.Grants, func(g *Grant) bool {

@@ -11,10 +11,12 @@ import (
 	"berth/internal/device"
 )
 
-// Register takes a plugin in. The plugin may begin to serve only when it has the answer, so it is called back afterwards.
+// Register takes a plugin in. The plugin may begin to serve only when it has the answer, so it is called back
+// afterwards.
 func (m *Manager) Register(ctx context.Context, req *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
 	if err := m.register(ctx, req); err != nil {
-		m.log.Warn("a device plugin is refused", "resource", req.GetResourceName(), "endpoint", req.GetEndpoint(), "error", err)
+		m.log.Warn("a device plugin is refused", "resource", req.GetResourceName(),
+			"endpoint", req.GetEndpoint(), "error", err)
 		return nil, fmt.Errorf("register device plugin: %w", err)
 	}
 	m.log.Info("a device plugin registers", "resource", req.GetResourceName(), "endpoint", req.GetEndpoint())
@@ -30,7 +32,8 @@ func (m *Manager) register(ctx context.Context, req *pluginapi.RegisterRequest) 
 		return err
 	}
 	if !filepath.IsLocal(endpoint) || filepath.Clean(endpoint) == "." {
-		return fmt.Errorf("endpoint %q is not the name of a socket in %s: %w", endpoint, m.cfg.Dir, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("endpoint %q is not the name of a socket in %s: %w", endpoint, m.cfg.Dir,
+			errdefs.ErrInvalidArgument)
 	}
 	if endpoint = filepath.Clean(endpoint); endpoint == SocketName {
 		return fmt.Errorf("endpoint %q is the socket of the device manager itself: %w", endpoint, errdefs.ErrInvalidArgument)

@@ -47,7 +47,8 @@ func (m *Manager) Serve() error {
 func (m *Manager) keep(path string, listener *unixsocket.Listener, watcher *fsnotify.Watcher) {
 	serve := func(l *unixsocket.Listener) {
 		m.background.Go(func() {
-			if err := m.cfg.Server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) && m.ctx.Err() == nil && l.Stands() {
+			if err := m.cfg.Server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) &&
+				m.ctx.Err() == nil && l.Stands() {
 				m.log.Error("serve device plugins", "error", err)
 			}
 		})

@@ -33,8 +33,8 @@ type unit struct {
 	numa    []int64
 }
 
-// inventory is the units of a resource. It remembers those that have gone, which are unhealthy: a kubelet whose pods hold
-// them is told so.
+// inventory is the units of a resource. It remembers those that have gone, which are unhealthy: a kubelet whose pods
+// hold them is told so.
 type inventory struct {
 	*Resource
 	registry *cdi.Registry

@@ -83,8 +83,9 @@ type run struct {
 	failed  map[*server]time.Duration
 }
 
-// Run offers what the configuration says until ctx ends. Where there is no kubelet, or one that does not answer, it waits for one. It
-// ends with the kubelet's reason where that refuses a registration, as device plugins are expected to.
+// Run offers what the configuration says until ctx ends. Where there is no kubelet, or one that does not answer,
+// it waits for one. It ends with the kubelet's reason where that refuses a registration, as device plugins are expected
+// to.
 func Run(ctx context.Context, cfg *Config, o Options) error {
 	r := &run{
 		dir: filepath.Clean(cfg.Dir), socket: filepath.Join(cfg.Dir, "kubelet.sock"), log: o.Log,
@@ -192,8 +193,8 @@ func (r *run) follow(ctx context.Context) error {
 	}
 }
 
-// registerAll keeps the sockets and tells the kubelet of those that it does not know. Where there is no kubelet there are no sockets
-// either, but those of earlier registrations. It returns when to try again; 0: there is nothing to try.
+// registerAll keeps the sockets and tells the kubelet of those that it does not know. Where there is no kubelet there
+// are no sockets either, but those of earlier registrations. It returns when to try again; 0: there is nothing to try.
 func (r *run) registerAll(ctx context.Context) (next time.Duration, err error) {
 	later := func(d time.Duration) {
 		if next == 0 || d < next {

@@ -46,7 +46,8 @@ func startKubelet(t *testing.T, dir string) *kubelet {
 }
 
 func prepareKubelet(t *testing.T, dir string) *kubelet {
-	k := &kubelet{t: t, dir: dir, server: grpc.NewServer(), lists: map[string][]*pluginapi.Device{}, at: map[string]time.Time{}}
+	k := &kubelet{t: t, dir: dir, server: grpc.NewServer(), lists: map[string][]*pluginapi.Device{},
+		at: map[string]time.Time{}}
 	pluginapi.RegisterRegistrationServer(k.server, k)
 	return k
 }
@@ -87,7 +88,8 @@ func (k *kubelet) Register(_ context.Context, req *pluginapi.RegisterRequest) (*
 }
 
 func (k *kubelet) client(endpoint string) (pluginapi.DevicePluginClient, func()) {
-	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, endpoint), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(k.dir, endpoint),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		panic(err)
 	}
@@ -195,8 +197,9 @@ func node(t *testing.T, path string, minor uint32) {
 
 func TestWhatToOfferIsChecked(t *testing.T) {
 	for claim, c := range map[string]struct{ text, says string }{
-		"nothing":            {"", "nothing to offer"},
-		"an unknown key":     {"[[resource]]\nname = \"a.com/b\"\nnode = [\"/dev/null\"]\n", ":3: resource.node: unknown key"},
+		"nothing": {"", "nothing to offer"},
+		"an unknown key": {"[[resource]]\nname = \"a.com/b\"\nnode = [\"/dev/null\"]\n",
+			":3: resource.node: unknown key"},
 		"a wrong type":       {"[[resource]]\nname = 5\n", ":2: "},
 		"a bad name":         {"[[resource]]\nname = \"gpu\"\nnodes = [\"/dev/null\"]\n", "resource 1 (gpu): name"},
 		"no devices":         {"[[resource]]\nname = \"a.com/b\"\n", "none of nodes, groups and cdi"},
@@ -206,15 +209,18 @@ func TestWhatToOfferIsChecked(t *testing.T) {
 		"a bad pattern":      {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/[\"]\n", "pattern"},
 		"an empty group":     {"[[resource]]\nname = \"a.com/b\"\ngroups = [[]]\n", "groups[0]"},
 		"a bad kind":         {"[[resource]]\nname = \"a.com/b\"\ncdi = \"gpu\"\n", "cdi"},
-		"bad permissions":    {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\npermissions = \"x\"\n", "permissions"},
-		"a bad share":        {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\nshare = -1\n", "share"},
-		"a name twice":       {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\n[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\n", "twice"},
+		"bad permissions": {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\npermissions = \"x\"\n",
+			"permissions"},
+		"a bad share": {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\nshare = -1\n", "share"},
+		"a name twice": {"[[resource]]\nname = \"a.com/b\"\nnodes = [\"/dev/null\"]\n[[resource]]\n" +
+			"name = \"a.com/b\"\nnodes = [\"/dev/null\"]\n", "twice"},
 	} {
 		path := filepath.Join(t.TempDir(), "p.toml")
 		if err := os.WriteFile(path, []byte(c.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
+		if _, err := Load(path); err == nil || !strings.Contains(err.Error(), c.says) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", claim, err)
 		}
 	}
@@ -235,7 +241,8 @@ func TestNodesComeAndGoWithinASecond(t *testing.T) {
 	if err := os.WriteFile(dev+"/tty-not", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cfg := load(t, fmt.Sprintf("[[resource]]\nname = \"t.com/tty\"\nnodes = [%q]\n[[resource]]\nname = \"t.com/deep\"\nnodes = [%q, %q]\n",
+	cfg := load(t, fmt.Sprintf(
+		"[[resource]]\nname = \"t.com/tty\"\nnodes = [%q]\n[[resource]]\nname = \"t.com/deep\"\nnodes = [%q, %q]\n",
 		dev+"/tty*", dev+"/bus/*/x*", dev+"/one"))
 	dir := offer(t, cfg, "")
 	k := startKubelet(t, dir)
@@ -274,7 +281,8 @@ func TestAllocateGivesNodesAndRefusesWhatIsGone(t *testing.T) {
 	node(t, dev+"/a", 3)
 	node(t, dev+"/b0", 5)
 	node(t, dev+"/b1", 7)
-	cfg := load(t, fmt.Sprintf("[[resource]]\nname = \"t.com/x\"\nnodes = [%q]\ngroups = [[%q, %q], [%q, %q]]\npermissions = \"r\"\nshare = 2\n",
+	cfg := load(t, fmt.Sprintf(
+		"[[resource]]\nname = \"t.com/x\"\nnodes = [%q]\ngroups = [[%q, %q], [%q, %q]]\npermissions = \"r\"\nshare = 2\n",
 		dev+"/a", dev+"/a", dev+"/b*", dev+"/a", dev+"/none*"))
 	k := startKubelet(t, offer(t, cfg, ""))
 	// The kubelet was there first or last: it does not matter.
@@ -293,7 +301,8 @@ func TestAllocateGivesNodesAndRefusesWhatIsGone(t *testing.T) {
 	}
 	client, end := k.client(endpoint)
 	defer end()
-	if o, err := client.GetDevicePluginOptions(t.Context(), &pluginapi.Empty{}); err != nil || !o.GetPreferredAllocationAvailable {
+	if o, err := client.GetDevicePluginOptions(t.Context(), &pluginapi.Empty{}); err != nil ||
+		!o.GetPreferredAllocationAvailable {
 		t.Errorf("options %v, %v", o, err)
 	}
 	if _, err := client.PreStartContainer(t.Context(), &pluginapi.PreStartContainerRequest{}); err != nil {
@@ -304,7 +313,8 @@ func TestAllocateGivesNodesAndRefusesWhatIsGone(t *testing.T) {
 	both := trim(strings.TrimPrefix(dev+"/a", "/dev/") + "+" + strings.TrimPrefix(dev+"/b*", "/dev/"))
 	none := trim(strings.TrimPrefix(dev+"/a", "/dev/") + "+" + strings.TrimPrefix(dev+"/none*", "/dev/"))
 	allocate := func(ids ...string) (*pluginapi.AllocateResponse, error) {
-		return client.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
+		return client.Allocate(t.Context(),
+			&pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: ids}}})
 	}
 	got, err := allocate(a+"::0", a+"::1", both+"::1")
 	if err != nil {
@@ -338,7 +348,8 @@ func TestDevicesOfACDIKind(t *testing.T) {
 	spec := func(names ...string) {
 		text := "cdiVersion: 0.6.0\nkind: v.com/gpu\ndevices:\n"
 		for _, name := range names {
-			text += fmt.Sprintf("- name: %q\n  containerEdits:\n    deviceNodes:\n    - path: /dev/gpu\n      hostPath: %s/g%s\n", name, dev, name)
+			text += fmt.Sprintf(
+				"- name: %q\n  containerEdits:\n    deviceNodes:\n    - path: /dev/gpu\n      hostPath: %s/g%s\n", name, dev, name)
 		}
 		if err := os.MkdirAll(cdiDir, 0o755); err != nil {
 			t.Fatal(err)
@@ -358,8 +369,10 @@ func TestDevicesOfACDIKind(t *testing.T) {
 	k.want("t.com/gpu", "0-", "1")
 	client, end := k.client(k.requests[0].Endpoint)
 	defer end()
-	got, err := client.Allocate(t.Context(), &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"1"}}}})
-	if err != nil || len(got.ContainerResponses[0].CdiDevices) != 1 || got.ContainerResponses[0].CdiDevices[0].Name != "v.com/gpu=1" ||
+	got, err := client.Allocate(t.Context(),
+		&pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"1"}}}})
+	if err != nil || len(got.ContainerResponses[0].CdiDevices) != 1 ||
+		got.ContainerResponses[0].CdiDevices[0].Name != "v.com/gpu=1" ||
 		len(got.ContainerResponses[0].Devices) != 0 {
 		t.Errorf("got %v, %v", got, err)
 	}
@@ -389,7 +402,8 @@ func TestNUMANodesComeFromSysfs(t *testing.T) {
 	for _, minor := range []uint32{3, 5, 7, 8, 9, 11} {
 		node(t, fmt.Sprintf("%s/x%d", dev, minor), minor)
 	}
-	cfg := load(t, fmt.Sprintf("[[resource]]\nname = \"t.com/x\"\nnodes = [%q]\ngroups = [[%q, %q]]\n", dev+"/x*", dev+"/x3", dev+"/x5"))
+	cfg := load(t, fmt.Sprintf("[[resource]]\nname = \"t.com/x\"\nnodes = [%q]\ngroups = [[%q, %q]]\n", dev+"/x*",
+		dev+"/x3", dev+"/x5"))
 	k := startKubelet(t, offer(t, cfg, sys))
 	deadline := time.Now().Add(30 * time.Second)
 	for len(k.devices("t.com/x")) != 7 {
@@ -419,7 +433,8 @@ func TestNUMANodesComeFromSysfs(t *testing.T) {
 	defer end()
 	prefer := func(n int32, must []string, available ...string) []string {
 		got, err := client.GetPreferredAllocation(t.Context(), &pluginapi.PreferredAllocationRequest{
-			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{{AvailableDeviceIDs: available, MustIncludeDeviceIDs: must, AllocationSize: n}},
+			ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
+				{AvailableDeviceIDs: available, MustIncludeDeviceIDs: must, AllocationSize: n}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -437,13 +452,15 @@ func TestNUMANodesComeFromSysfs(t *testing.T) {
 func TestSharesOfOneDeviceGoToDifferentContainers(t *testing.T) {
 	v := &inventory{Resource: &Resource{Share: 3}}
 	units := []unit{{id: "a", healthy: true}, {id: "b", healthy: true}}
-	if got := v.prefer(units, []string{"a::1", "a::2", "b::0", "b::1", "b::2"}, nil, 1); !slices.Equal(got, []string{"b::0"}) {
+	if got := v.prefer(units, []string{"a::1", "a::2", "b::0", "b::1", "b::2"}, nil, 1); !slices.Equal(got,
+		[]string{"b::0"}) {
 		t.Errorf("the one that fewer share: %q", got)
 	}
 	if got := v.prefer(units, []string{"a::1", "a::2", "b::0"}, nil, 2); !slices.Equal(got, []string{"a::1", "b::0"}) {
 		t.Errorf("two different ones: %q", got)
 	}
-	if got := v.prefer(units, []string{"a::1", "a::2", "b::0"}, []string{"a::2"}, 2); !slices.Equal(got, []string{"a::2", "b::0"}) {
+	if got := v.prefer(units, []string{"a::1", "a::2", "b::0"}, []string{"a::2"}, 2); !slices.Equal(got,
+		[]string{"a::2", "b::0"}) {
 		t.Errorf("with one that must be included: %q", got)
 	}
 	if got := v.prefer(units, []string{"a::1", "a::2", "b::0"}, nil, 3); len(got) != 3 {
@@ -467,7 +484,8 @@ func TestSharesOfOneDeviceGoToDifferentContainers(t *testing.T) {
 }
 
 func TestItRegistersAgainWhenTheKubeletComesBack(t *testing.T) {
-	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n[[resource]]\nname = \"t.com/a.very.long.name.that.makes.a.long.socket.path\"\nnodes = [\"/dev/zero\"]\n")
+	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n[[resource]]\n"+
+		"name = \"t.com/a.very.long.name.that.makes.a.long.socket.path\"\nnodes = [\"/dev/zero\"]\n")
 	dir := offer(t, cfg, "")
 	for i := range 3 {
 		k := startKubelet(t, dir)
@@ -501,7 +519,8 @@ func start(t *testing.T, cfg *Config) (ended <-chan error) {
 	return done
 }
 
-// "Device plugin is expected to terminate upon registration failure." With the refusal taken for no answer it is tried again for ever.
+// "Device plugin is expected to terminate upon registration failure." With the refusal taken for no answer it is tried
+// again for ever.
 func TestARefusedRegistrationEndsThePlugin(t *testing.T) {
 	for name, refusal := range map[string]error{
 		"taken":   status.Error(codes.AlreadyExists, "another plugin has it"),
@@ -518,7 +537,8 @@ func TestARefusedRegistrationEndsThePlugin(t *testing.T) {
 			k.mu.Unlock()
 			select {
 			case err := <-start(t, cfg):
-				if err == nil || !strings.Contains(err.Error(), "t.com/null") || !strings.Contains(err.Error(), "another plugin has it") {
+				if err == nil || !strings.Contains(err.Error(), "t.com/null") ||
+					!strings.Contains(err.Error(), "another plugin has it") {
 					t.Errorf("it ended with %v", err)
 				}
 			case <-time.After(30 * time.Second):
@@ -536,8 +556,8 @@ func TestARefusedRegistrationEndsThePlugin(t *testing.T) {
 	}
 }
 
-// A socket without anybody behind it is a kubelet that has died, or does not listen yet. With every error of a registration taken for a
-// refusal the plugin ends.
+// A socket without anybody behind it is a kubelet that has died, or does not listen yet. With every error
+// of a registration taken for a refusal the plugin ends.
 func TestAKubeletThatDoesNotAnswerIsWaitedFor(t *testing.T) {
 	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
 	cfg.Dir = short(t)
@@ -568,8 +588,9 @@ func TestAKubeletThatDoesNotAnswerIsWaitedFor(t *testing.T) {
 	startKubelet(t, cfg.Dir).want("t.com/null", "null")
 }
 
-// "Only when Kubelet answers with a success code to a Register Request may Device Plugins start their service." Without the
-// interceptors the calls are answered at once, and with the sockets made at the start there is one without a kubelet.
+// "Only when Kubelet answers with a success code to a Register Request may Device Plugins start
+// their service." Without the interceptors the calls are answered at once, and with the sockets made at the start
+// there is one without a kubelet.
 func TestTheServiceStartsWithTheKubeletsWord(t *testing.T) {
 	cfg := load(t, "[[resource]]\nname = \"t.com/null\"\nnodes = [\"/dev/null\"]\n")
 	cfg.Dir = short(t)
@@ -584,7 +605,8 @@ func TestTheServiceStartsWithTheKubeletsWord(t *testing.T) {
 	if entries, _ := filepath.Glob(cfg.Dir + "/*"); len(entries) != 0 {
 		t.Errorf("without a kubelet there is %v", entries)
 	}
-	allocate := &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"null"}}}}
+	allocate := &pluginapi.AllocateRequest{
+		ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: []string{"null"}}}}
 	k := prepareKubelet(t, cfg.Dir)
 	k.asked = func(endpoint string) {
 		client, end := k.client(endpoint)

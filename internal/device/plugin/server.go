@@ -47,15 +47,18 @@ type server struct {
 }
 
 func newServer(v *inventory, dir string, log *slog.Logger) *server {
-	s := &server{inventory: v, dir: dir, log: log.With("resource", v.Name), changed: make(chan struct{}), start: make(chan struct{})}
+	s := &server{inventory: v, dir: dir, log: log.With("resource", v.Name), changed: make(chan struct{}),
+		start: make(chan struct{})}
 	s.grpc = grpc.NewServer(
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+			handle grpc.UnaryHandler) (any, error) {
 			if err := s.started(ctx, info.FullMethod); err != nil {
 				return nil, err
 			}
 			return handle(ctx, req)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			handle grpc.StreamHandler) error {
 			if err := s.started(stream.Context(), info.FullMethod); err != nil {
 				return err
 			}
@@ -65,8 +68,9 @@ func newServer(v *inventory, dir string, log *slog.Logger) *server {
 	return s
 }
 
-// started holds a call until a kubelet has answered the registration with success: only then may a plugin start its service. Kubelets
-// since 1.26 connect and ask for the options before they answer, so that these alone are told at once.
+// started holds a call until a kubelet has answered the registration with success: only then may a plugin start
+// its service. Kubelets since 1.26 connect and ask for the options before they answer, so that these alone are told
+// at once.
 func (s *server) started(ctx context.Context, method string) error {
 	if method == pluginapi.DevicePlugin_GetDevicePluginOptions_FullMethodName {
 		return nil
@@ -114,7 +118,8 @@ func (s *server) close() {
 // errNoAnswer is for registrations that no kubelet has answered: it is not there, not yet, or has gone in between.
 var errNoAnswer = errors.New("no kubelet has answered")
 
-// register tells the kubelet of this resource. An error that is not errNoAnswer is a refusal. With the kubelet's word the service starts.
+// register tells the kubelet of this resource. An error that is not errNoAnswer is a refusal. With the kubelet's word
+// the service starts.
 func (s *server) register(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -194,7 +199,8 @@ func (s *server) GetDevicePluginOptions(context.Context, *pluginapi.Empty) (*plu
 }
 
 // ListAndWatch sends the devices, and sends them again when one of them changes.
-func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+func (s *server) ListAndWatch(_ *pluginapi.Empty,
+	stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	s.mu.Lock()
 	s.watchers++
 	s.mu.Unlock()
@@ -218,7 +224,8 @@ func (s *server) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingSer
 }
 
 // GetPreferredAllocation keeps a container's devices on one NUMA node, and does not give it one device twice.
-func (s *server) GetPreferredAllocation(_ context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (s *server) GetPreferredAllocation(_ context.Context,
+	req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	units, _ := s.now()
 	out := &pluginapi.PreferredAllocationResponse{}
 	for _, c := range req.GetContainerRequests() {
@@ -227,7 +234,8 @@ func (s *server) GetPreferredAllocation(_ context.Context, req *pluginapi.Prefer
 			return nil, status.Errorf(codes.InvalidArgument, "%s: %d devices are not among the %d available ones", s.Name,
 				c.GetAllocationSize(), len(c.GetAvailableDeviceIDs()))
 		}
-		out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
+		out.ContainerResponses = append(out.ContainerResponses,
+			&pluginapi.ContainerPreferredAllocationResponse{DeviceIDs: ids})
 	}
 	return out, nil
 }
@@ -273,12 +281,14 @@ func (s *server) give(u unit, answer *pluginapi.ContainerAllocateResponse) error
 		if slices.ContainsFunc(answer.Devices, func(d *pluginapi.DeviceSpec) bool { return d.HostPath == path }) {
 			continue // of two groups
 		}
-		answer.Devices = append(answer.Devices, &pluginapi.DeviceSpec{HostPath: path, ContainerPath: path, Permissions: s.Permissions})
+		answer.Devices = append(answer.Devices,
+			&pluginapi.DeviceSpec{HostPath: path, ContainerPath: path, Permissions: s.Permissions})
 	}
 	return nil
 }
 
 // PreStartContainer has nothing to do, and is not asked for.
-func (s *server) PreStartContainer(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (s *server) PreStartContainer(context.Context,
+	*pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	return &pluginapi.PreStartContainerResponse{}, nil
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// directories are those in which nodes of a resource may come and go: of each pattern the directory that it is in and all
-// that a part of it matches, or the nearest one that there is.
+// directories are those in which nodes of a resource may come and go: of each pattern the directory
+// that it is in and all that a part of it matches, or the nearest one that there is.
 func (v *inventory) directories() []string {
 	patterns := slices.Clone(v.Nodes)
 	for _, group := range v.Groups {

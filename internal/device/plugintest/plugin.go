@@ -27,11 +27,12 @@ type Plugin struct {
 	// OnOptions answers GetDevicePluginOptions; nil: as Options.
 	OnOptions func() (*pluginapi.DevicePluginOptions, error)
 
-	// OnAllocate, OnPreferred and OnPreStart answer calls. Without, an allocation is empty, there is no preference, and any start
-	// is fine.
+	// OnAllocate, OnPreferred and OnPreStart answer calls. Without, an allocation is empty, there is no preference,
+	// and any start is fine.
 	OnAllocate  func(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error)
-	OnPreferred func(context.Context, *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error)
-	OnPreStart  func(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error)
+	OnPreferred func(context.Context, *pluginapi.PreferredAllocationRequest) (
+		*pluginapi.PreferredAllocationResponse, error)
+	OnPreStart func(context.Context, *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error)
 
 	server *grpc.Server
 
@@ -123,7 +124,8 @@ func (p *Plugin) note(name string, req any) {
 }
 
 // GetDevicePluginOptions answers as OnOptions does.
-func (p *Plugin) GetDevicePluginOptions(_ context.Context, req *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
+func (p *Plugin) GetDevicePluginOptions(_ context.Context,
+	req *pluginapi.Empty) (*pluginapi.DevicePluginOptions, error) {
 	p.note("GetDevicePluginOptions", req)
 	if p.OnOptions != nil {
 		return p.OnOptions()
@@ -135,7 +137,8 @@ func (p *Plugin) GetDevicePluginOptions(_ context.Context, req *pluginapi.Empty)
 }
 
 // ListAndWatch sends the devices, and again at each Send.
-func (p *Plugin) ListAndWatch(req *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
+func (p *Plugin) ListAndWatch(req *pluginapi.Empty,
+	stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
 	p.note("ListAndWatch", req)
 	for {
 		p.mu.Lock()
@@ -153,7 +156,8 @@ func (p *Plugin) ListAndWatch(req *pluginapi.Empty, stream grpc.ServerStreamingS
 }
 
 // GetPreferredAllocation answers as OnPreferred does.
-func (p *Plugin) GetPreferredAllocation(ctx context.Context, req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
+func (p *Plugin) GetPreferredAllocation(ctx context.Context,
+	req *pluginapi.PreferredAllocationRequest) (*pluginapi.PreferredAllocationResponse, error) {
 	p.note("GetPreferredAllocation", req)
 	if p.OnPreferred == nil {
 		return &pluginapi.PreferredAllocationResponse{}, nil
@@ -175,7 +179,8 @@ func (p *Plugin) Allocate(ctx context.Context, req *pluginapi.AllocateRequest) (
 }
 
 // PreStartContainer answers as OnPreStart does.
-func (p *Plugin) PreStartContainer(ctx context.Context, req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
+func (p *Plugin) PreStartContainer(ctx context.Context,
+	req *pluginapi.PreStartContainerRequest) (*pluginapi.PreStartContainerResponse, error) {
 	p.note("PreStartContainer", req)
 	if p.OnPreStart == nil {
 		return &pluginapi.PreStartContainerResponse{}, nil
