@@ -27,9 +27,9 @@ import (
 	"berth/internal/model"
 )
 
-// ImportArchive loads the images of an archive as `docker save` writes it, or of an OCI image layout in a tar, packed by
-// gzip or zstd or not at all. Images get the names that the archive gives them. The archive is kept beside the store
-// while it is loaded, since its parts come in any order.
+// ImportArchive loads the images of an archive as `docker save` writes it, or of an OCI image layout in a tar,
+// packed by gzip or zstd or not at all. Images get the names that the archive gives them. The archive is kept beside
+// the store while it is loaded, since its parts come in any order.
 func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
 	list, err := s.importArchive(ctx, r)
 	if err != nil {
@@ -114,7 +114,8 @@ func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archive
 		return nil, err
 	}
 	a := &archiveFile{
-		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{}, digests: map[part]digest.Digest{}, limits: p.limits,
+		file: file, parts: map[string]part{}, blobs: map[digest.Digest]part{},
+		digests: map[part]digest.Digest{}, limits: p.limits,
 	}
 	if err := p.readArchive(ctx, a, r); err != nil {
 		file.Close()
@@ -123,7 +124,8 @@ func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archive
 	return a, nil
 }
 
-// readArchive has a child read an archive. It returns once the child has ended and a read of r that was under way has too.
+// readArchive has a child read an archive. It returns once the child has ended and a read of r that was under way
+// has too.
 func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader) error {
 	limits := archive.Limits{Bytes: a.limits.Bytes, BytesKey: source.KeyBytes, Names: a.limits.Layer.PathMemory}
 	in, err := ring.New(ring.ToPeer)
@@ -141,7 +143,9 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 	}
 	stream := &fed{Reader: r}
 	stream.reading.Store(true)
-	watched := &stalling{child: c, what: archive.Role.Name, moved: stream.n.Load, owes: func() bool { return !stream.reading.Load() }}
+	watched := &stalling{child: c, what: archive.Role.Name, moved: stream.n.Load, owes: func() bool {
+		return !stream.reading.Load()
+	}}
 	watch := newStall(p.patience, watched)
 	ended := make(chan error, 1)
 	go func() { ended <- feed(packed, stream) }()
@@ -171,7 +175,8 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 		name := string(listed.Name)
 		entry := part{offset: listed.Offset, size: listed.Size, link: string(listed.Link)}
 		a.parts[name] = entry
-		if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && entry.link == "" && strings.HasPrefix(name, "blobs/") {
+		if alg, hex, ok := strings.Cut(strings.TrimPrefix(name, "blobs/"), "/"); ok && entry.link == "" &&
+			strings.HasPrefix(name, "blobs/") {
 			a.blobs[digest.NewDigestFromEncoded(digest.Algorithm(alg), hex)] = entry
 		}
 	}
@@ -306,7 +311,8 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 	}
 	var sources []*source.Image
 	for _, m := range list {
-		manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: images.MediaTypeDockerSchema2Manifest}
+		manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2},
+			MediaType: images.MediaTypeDockerSchema2Manifest}
 		var err error
 		if manifest.Config, err = a.add(ctx, m.Config, images.MediaTypeDockerSchema2Config); err != nil {
 			return nil, err
@@ -345,7 +351,8 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 
 func countNames(n int) error {
 	if n > maxNames {
-		return fmt.Errorf("the archive has %d images or names of images, more than %d: %w", n, maxNames, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("the archive has %d images or names of images, more than %d: %w", n, maxNames,
+			errdefs.ErrResourceExhausted)
 	}
 	return nil
 }

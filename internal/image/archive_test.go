@@ -39,7 +39,8 @@ func TestADockerArchiveIsImported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(list) != 2 || list[1].ID != id(t, img) || !slices.Equal(list[1].RepoTags, []string{"berth.test/loaded:1", "berth.test/loaded:2"}) {
+	if len(list) != 2 || list[1].ID != id(t, img) ||
+		!slices.Equal(list[1].RepoTags, []string{"berth.test/loaded:1", "berth.test/loaded:2"}) {
 		t.Errorf("%+v", list)
 	}
 	l, err := f.AddReference(list[0].ID, "t")
@@ -64,7 +65,8 @@ func TestAnOCILayoutIsImported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.AppendImage(img, layout.WithAnnotations(map[string]string{"io.containerd.image.name": "berth.test/oci:1"})); err != nil {
+	if err := p.AppendImage(img,
+		layout.WithAnnotations(map[string]string{"io.containerd.image.name": "berth.test/oci:1"})); err != nil {
 		t.Fatal(err)
 	}
 	var buf bytes.Buffer
@@ -86,11 +88,12 @@ func TestAnOCILayoutIsImported(t *testing.T) {
 func TestArchivesThatAreNone(t *testing.T) {
 	f := newFixture(t)
 	for what, data := range map[string][]byte{
-		"noise":         []byte(strings.Repeat("noise ", 500)),
-		"no manifest":   mustTar(t, rt.File("a", 0o644, "a")),
-		"missing layer": mustTar(t, rt.File("manifest.json", 0o644, `[{"Config":"c","Layers":["l"]}]`), rt.File("c", 0o644, "{}")),
-		"loop":          mustTar(t, rt.Symlink("manifest.json", "manifest.json")),
-		"bad json":      mustTar(t, rt.File("index.json", 0o644, `{`)),
+		"noise":       []byte(strings.Repeat("noise ", 500)),
+		"no manifest": mustTar(t, rt.File("a", 0o644, "a")),
+		"missing layer": mustTar(t, rt.File("manifest.json", 0o644, `[{"Config":"c","Layers":["l"]}]`),
+			rt.File("c", 0o644, "{}")),
+		"loop":     mustTar(t, rt.Symlink("manifest.json", "manifest.json")),
+		"bad json": mustTar(t, rt.File("index.json", 0o644, `{`)),
 	} {
 		_, err := f.ImportArchive(context.Background(), bytes.NewReader(data))
 		wantErr(t, err, errdefs.ErrInvalidArgument, "import archive")

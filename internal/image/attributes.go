@@ -16,9 +16,9 @@ import (
 // maxXattr is the most bytes of an extended attribute, and of the list of a file's (linux/limits.h).
 const maxXattr = 64 << 10
 
-// attributeCalls does for a child what it takes the host's administrator for: extended attributes of the kinds trusted and security.
-// The file must be one of the file system that the child has been given a directory of. Its mount is the child's: where the child may
-// not write, this does not either.
+// attributeCalls does for a child what it takes the host's administrator for: extended attributes of the kinds
+// trusted and security. The file must be one of the file system that the child has been given a directory of.
+// Its mount is the child's: where the child may not write, this does not either.
 func attributeCalls(given *os.File) (func(*wire.Call, *os.File) ([]byte, error), error) {
 	var root unix.Stat_t
 	if err := unix.Fstat(int(given.Fd()), &root); err != nil {

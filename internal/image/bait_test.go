@@ -62,9 +62,10 @@ func (b *bait) untouched(t testing.TB) {
 	}
 }
 
-// TestLayersReachNothingOfTheHost: layers whose links lead to a directory of the host, where a layer above puts something
-// into a directory that it does not mention. With variants made by moving directories about by path, the first of them
-// emptied the directory of the host into the image, and a pull that then failed deleted it: this test was seen to fail.
+// TestLayersReachNothingOfTheHost: layers whose links lead to a directory of the host, where a layer above puts
+// something into a directory that it does not mention. With variants made by moving directories about by path,
+// the first of them emptied the directory of the host into the image, and a pull that then failed deleted it:
+// this test was seen to fail.
 func TestLayersReachNothingOfTheHost(t *testing.T) {
 	asroot.Need(t, "opaque directories")
 	f := newFixture(t)
@@ -96,8 +97,10 @@ func TestLayersReachNothingOfTheHost(t *testing.T) {
 			{rt.Opaque("a"), rt.Opaque("a/deep")},
 		},
 		"links that change places": {
-			{rt.Dir("x", 0o755), rt.Dir("y", 0o755), rt.Symlink("x/l", "/y"), rt.Symlink("y/l", "/x"), rt.Symlink("s", "x"), rt.Symlink("t", "y")},
-			{rt.Symlink("s/l", target), rt.Symlink("t/l", target), rt.File("x/l/deep/f", 0o644, ""), rt.File("y/l/deep/f", 0o644, "")},
+			{rt.Dir("x", 0o755), rt.Dir("y", 0o755), rt.Symlink("x/l", "/y"), rt.Symlink("y/l", "/x"), rt.Symlink("s", "x"),
+				rt.Symlink("t", "y")},
+			{rt.Symlink("s/l", target), rt.Symlink("t/l", target), rt.File("x/l/deep/f", 0o644, ""),
+				rt.File("y/l/deep/f", 0o644, "")},
 		},
 		"attributes of a directory behind a link": {
 			{rt.Dir("b", 0o755), rt.Symlink("a", "b"), rt.Dir("b/d", 0o700).Owned(7, 7)},

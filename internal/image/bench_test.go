@@ -18,15 +18,16 @@ import (
 	rt "berth/internal/registrytest"
 )
 
-// BenchmarkPull pulls an image of nine gzip layers, 340 MiB packed, from loopback; BenchmarkPullWithCurl does what can be
-// done without a runtime: curl, gzip and tar, four layers at a time.
+// BenchmarkPull pulls an image of nine gzip layers, 340 MiB packed, from loopback; BenchmarkPullWithCurl does what can
+// be done without a runtime: curl, gzip and tar, four layers at a time.
 func benchImage(b *testing.B) (*rt.Registry, v1.Image) {
 	b.Helper()
 	reg := newRegistry(b)
 	var opts []rt.ImageOption
 	for i := range 9 {
 		size := int64(48<<20) << (i % 3)
-		opts = append(opts, rt.Layer(append(rt.Random(int64(i), fmt.Sprintf("layer%d", i), 300<<(i%3), size), manySmall(i)...)...))
+		opts = append(opts,
+			rt.Layer(append(rt.Random(int64(i), fmt.Sprintf("layer%d", i), 300<<(i%3), size), manySmall(i)...)...))
 	}
 	img := mustImage(b, opts...)
 	if err := reg.Push("bench:1", img); err != nil {
@@ -99,8 +100,8 @@ func benchPull(b *testing.B, reg *rt.Registry, img v1.Image) {
 	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/op")
 }
 
-// processorTime is what this process, registry and store, and its children have used. On a machine that does other things as well
-// it says more than the time that passes.
+// processorTime is what this process, registry and store, and its children have used. On a machine that does other
+// things as well it says more than the time that passes.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var sum int64

@@ -1,7 +1,7 @@
 package image
 
-// briefError keeps the text of an error short: digests, media types, names and platforms in it are an image's own, and may have
-// megabytes each, which neither a log nor an answer should carry.
+// briefError keeps the text of an error short: digests, media types, names and platforms in it are an image's own,
+// and may have megabytes each, which neither a log nor an answer should carry.
 type briefError struct{ err error }
 
 const (

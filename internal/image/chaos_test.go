@@ -15,7 +15,8 @@ import (
 	rt "berth/internal/registrytest"
 )
 
-// TestPullsRemovalsAndReferencesAtOnce: whatever comes in whatever order, what is held is there, and in the end nothing is.
+// TestPullsRemovalsAndReferencesAtOnce: whatever comes in whatever order, what is held is there, and in the end nothing
+// is.
 func TestPullsRemovalsAndReferencesAtOnce(t *testing.T) {
 	f := newFixture(t)
 	ctx := context.Background()
@@ -23,7 +24,8 @@ func TestPullsRemovalsAndReferencesAtOnce(t *testing.T) {
 	names := make([]string, 6)
 	for i := range names {
 		names[i] = fmt.Sprintf("app%d:1", i)
-		f.push(names[i], common, files(fmt.Sprintf("own%d", i%3), "x"), rt.Layer(rt.File("deep/er/f", 0o644, fmt.Sprint(i))), rt.Label("n", fmt.Sprint(i)))
+		f.push(names[i], common, files(fmt.Sprintf("own%d", i%3), "x"), rt.Layer(rt.File("deep/er/f", 0o644, fmt.Sprint(i))),
+			rt.Label("n", fmt.Sprint(i)))
 	}
 	end := time.Now().Add(1500 * time.Millisecond)
 	var wg sync.WaitGroup
@@ -80,7 +82,9 @@ func TestPullsRemovalsAndReferencesAtOnce(t *testing.T) {
 	f.wantNothing()
 	f.index.mu.Lock()
 	defer f.index.mu.Unlock()
-	if len(f.index.layers)+len(f.index.images)+len(f.index.names)+len(f.index.jobs)+len(f.index.references)+len(f.index.busy) != 0 {
-		t.Errorf("tables: %v %v %v %v %v %v", f.index.layers, f.index.images, f.index.names, f.index.jobs, f.index.references, f.index.busy)
+	if len(f.index.layers)+len(f.index.images)+len(f.index.names)+len(f.index.jobs)+len(f.index.references)+
+		len(f.index.busy) != 0 {
+		t.Errorf("tables: %v %v %v %v %v %v", f.index.layers, f.index.images, f.index.names, f.index.jobs,
+			f.index.references, f.index.busy)
 	}
 }

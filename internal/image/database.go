@@ -68,7 +68,8 @@ func (d *database) cached(blob digest.Digest) []byte {
 func (d *database) keepImage(r *imageRecord) {
 	f := imageFile{Image: r, Manifest: d.cached(r.Manifest), Config: d.cached(digest.Digest(r.ID))}
 	if err := d.files.Save(imageFileID(r.ID), &f); err != nil {
-		d.log.Warn("an image has no file of its own, from which a spoilt database is made anew", "image_id", r.ID, "error", err)
+		d.log.Warn("an image has no file of its own, from which a spoilt database is made anew",
+			"image_id", r.ID, "error", err)
 	}
 }
 

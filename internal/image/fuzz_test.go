@@ -63,7 +63,8 @@ func dockerSeed(t testing.TB, layers ...[]byte) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return archiveOf(t, append(parts, archivePart{"c.json", string(config)}, archivePart{"manifest.json", string(manifest)})...)
+	return archiveOf(t, append(parts, archivePart{"c.json", string(config)},
+		archivePart{"manifest.json", string(manifest)})...)
 }
 
 // layoutSeed is an OCI image layout.
@@ -95,19 +96,22 @@ func layoutSeed(t testing.TB, layers ...[]byte) []byte {
 	d.Annotations = map[string]string{ocispec.AnnotationRefName: "a.test/b:2"}
 	index := ocispec.Index{Manifests: []ocispec.Descriptor{d}}
 	index.SchemaVersion = 2
-	return archiveOf(t, append(parts, archivePart{"index.json", string(asJSON(index))}, archivePart{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`})...)
+	return archiveOf(t, append(parts, archivePart{"index.json", string(asJSON(index))},
+		archivePart{"oci-layout", `{"imageLayoutVersion":"1.0.0"}`})...)
 }
 
-// FuzzImport imports archives of any content and packing. Whatever becomes of them, the store is as it was once their images
-// are removed.
+// FuzzImport imports archives of any content and packing. Whatever becomes of them, the store is as it was once
+// their images are removed.
 func FuzzImport(f *testing.F) {
 	asroot.Need(f, "chown")
 	one := mustTar(f, rt.Dir("a", 0o700), rt.Symlink("l", "a"), rt.File("a/f", 0o644, "f"))
 	two := mustTar(f, rt.File("l/g", 0o644, "g"), rt.File("a/h", 0o644, "h"), rt.Whiteout("a/f"))
-	linked := mustTar(f, rt.Symlink("manifest.json", "x"), rt.Hardlink("x", "y"), rt.Symlink("y", "manifest.json"), rt.File("index.json", 0o644, "{}"))
+	linked := mustTar(f, rt.Symlink("manifest.json", "x"), rt.Hardlink("x", "y"), rt.Symlink("y", "manifest.json"),
+		rt.File("index.json", 0o644, "{}"))
 	for packing := range byte(3) {
 		for _, data := range [][]byte{
-			dockerSeed(f), dockerSeed(f, one), dockerSeed(f, one, two, one), layoutSeed(f), layoutSeed(f, one, two), linked, one, nil,
+			dockerSeed(f), dockerSeed(f, one), dockerSeed(f, one, two, one), layoutSeed(f),
+			layoutSeed(f, one, two), linked, one, nil,
 		} {
 			f.Add(packing, data)
 		}
@@ -167,7 +171,8 @@ func FuzzImport(f *testing.F) {
 		}
 		_, err := s.ImportArchive(context.Background(), &in)
 		known := false
-		for _, e := range []error{errdefs.ErrInvalidArgument, errdefs.ErrResourceExhausted, errdefs.ErrNotFound, errdefs.ErrFailedPrecondition} {
+		for _, e := range []error{errdefs.ErrInvalidArgument, errdefs.ErrResourceExhausted, errdefs.ErrNotFound,
+			errdefs.ErrFailedPrecondition} {
 			known = known || errors.Is(err, e)
 		}
 		if err != nil && !known {

@@ -104,7 +104,8 @@ func (f *fixture) put(name string, config ocispec.ImageConfig, layers ...packed)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(f.reg.PutBlob(raw)), Size: int64(len(raw))}
+	m.Config = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.Digest(f.reg.PutBlob(raw)),
+		Size: int64(len(raw))}
 	if raw, err = json.Marshal(m); err != nil {
 		f.t.Fatal(err)
 	}
@@ -136,8 +137,10 @@ func (f *fixture) apart(name string, env ...string) outcome {
 	}
 	defer os.RemoveAll(root)
 	cmd := exec.Command("/proc/self/exe")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that runs into its timeout leaves nothing running
-	cmd.Env = append(os.Environ(), append(env, "BERTH_TEST_PULL_ROOT="+root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir, "BERTH_TEST_PULL_REF="+host+name)...)
+	// a test that runs into its timeout leaves nothing running
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Env = append(os.Environ(), append(env, "BERTH_TEST_PULL_ROOT="+root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
+		"BERTH_TEST_PULL_REF="+host+name)...)
 	begin := time.Now()
 	out, err := cmd.Output()
 	if err != nil {
@@ -161,13 +164,14 @@ func (f *fixture) apart(name string, env ...string) outcome {
 
 const fine = "<nil>"
 
-// TestHostileImagesAreBounded: what a small image asks for is done in proportion, or refused with the key of the configuration
-// that bounds it, and takes no more memory than any image. Each case took seconds to hours, or gigabytes, without its bound.
+// TestHostileImagesAreBounded: what a small image asks for is done in proportion, or refused with the key
+// of the configuration that bounds it, and takes no more memory than any image. Each case took seconds to hours,
+// or gigabytes, without its bound.
 //
-// These were taken out one at a time, and the case was seen to fail each time: the bounds of entries, of memory for directories, of a tar's
-// length, of links that are followed, of lookups, of values and volumes of documents, of text for processes, of layers, and of the sums of
-// an image; the limit of names of unsupported attributes; and the cut of an error's text. A window of zstd beyond reason was refused without
-// its limit, too.
+// These were taken out one at a time, and the case was seen to fail each time: the bounds of entries, of memory
+// for directories, of a tar's length, of links that are followed, of lookups, of values and volumes of documents,
+// of text for processes, of layers, and of the sums of an image; the limit of names of unsupported attributes;
+// and the cut of an error's text. A window of zstd beyond reason was refused without its limit, too.
 func TestHostileImagesAreBounded(t *testing.T) {
 	asroot.Need(t, "confined children")
 	f := newFixture(t)
@@ -238,7 +242,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 		{"links that lead a long way", func(name string) {
 			f.put(name, ocispec.ImageConfig{}, entries(t, func(w *tar.Writer) error {
 				for i := range 39 {
-					if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i), strings.Repeat("./", 2000)+fmt.Sprintf("l%d", i+1))); err != nil {
+					if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i),
+						strings.Repeat("./", 2000)+fmt.Sprintf("l%d", i+1))); err != nil {
 						return err
 					}
 				}
@@ -270,7 +275,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 			for i := range 100 {
 				layers = append(layers, entries(t, func(w *tar.Writer) error {
 					for k := range 2 {
-						if err := w.WriteHeader(header(tar.TypeReg, strconv.Itoa(k)+strings.Repeat("/d", 1500)+fmt.Sprintf("/f%d", i), "")); err != nil {
+						if err := w.WriteHeader(header(tar.TypeReg, strconv.Itoa(k)+strings.Repeat("/d", 1500)+fmt.Sprintf("/f%d", i),
+							"")); err != nil {
 							return err
 						}
 					}
@@ -410,7 +416,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 		}, fine, 150, nil},
 		{"a window of zstd beyond reason", func(name string) {
 			// A frame header that asks for a window of 2 GiB.
-			f.put(name, ocispec.ImageConfig{}, packed{data: []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa8, 0x01, 0x00, 0x00}, diffID: "sha256:" + strings.Repeat("0", 64)})
+			f.put(name, ocispec.ImageConfig{}, packed{data: []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xa8, 0x01, 0x00, 0x00},
+				diffID: "sha256:" + strings.Repeat("0", 64)})
 		}, "window", 150, nil},
 		{"ten thousand layers", func(name string) {
 			empty := entries(t, func(w *tar.Writer) error { return nil })
@@ -421,17 +428,21 @@ func TestHostileImagesAreBounded(t *testing.T) {
 			f.put(name, ocispec.ImageConfig{}, layers...)
 		}, "max_layers", 150, nil},
 		{"layers of three bytes", func(name string) {
-			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("0", 64)+`"},"layers":[{}`+
-				strings.Repeat(`,{}`, 1_390_000)+`]}`))
+			f.putManifest(name, ocispec.MediaTypeImageManifest,
+				[]byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("0", 64)+`"},"layers":[{}`+
+					strings.Repeat(`,{}`, 1_390_000)+`]}`))
 		}, "max_document_entries", 150, nil},
 		{"an index of a hundred thousand", func(name string) {
-			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"manifests":[{"size":1}`+strings.Repeat(`,{"size":1}`, 100_000)+`]}`))
+			f.putManifest(name, ocispec.MediaTypeImageManifest,
+				[]byte(`{"schemaVersion":2,"manifests":[{"size":1}`+strings.Repeat(`,{"size":1}`, 100_000)+`]}`))
 		}, "max_document_entries", 150, nil},
 		{"JSON without a bottom", func(name string) {
-			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"annotations":`+strings.Repeat(`[`, 4_000_000)+`}`))
+			f.putManifest(name, ocispec.MediaTypeImageManifest,
+				[]byte(`{"schemaVersion":2,"annotations":`+strings.Repeat(`[`, 4_000_000)+`}`))
 		}, "max_document_entries", 150, nil},
 		{"a manifest beyond its length", func(name string) {
-			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat(`a`, 5_000_000)+`"}}`))
+			f.putManifest(name, ocispec.MediaTypeImageManifest,
+				[]byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat(`a`, 5_000_000)+`"}}`))
 		}, "more than the 4194304 bytes", 150, nil},
 		{"many volumes", func(name string) {
 			c := ocispec.ImageConfig{Volumes: map[string]struct{}{}}
@@ -441,7 +452,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 			f.put(name, c)
 		}, "max_volumes", 150, nil},
 		{"a media type of megabytes", func(name string) {
-			f.putManifest(name, ocispec.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("\\u0001", 500_000)+`"},"layers":[]}`))
+			f.putManifest(name, ocispec.MediaTypeImageManifest,
+				[]byte(`{"schemaVersion":2,"config":{"digest":"sha256:`+strings.Repeat("\\u0001", 500_000)+`"},"layers":[]}`))
 		}, "…", 250, nil},
 		{"an image of entries that leave nothing", func(name string) {
 			var layers []packed
@@ -515,7 +527,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 					return err
 				}
 				for i := range 3000 {
-					if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i), "x"+strings.Repeat("/d", 1500))); err != nil {
+					if err := w.WriteHeader(header(tar.TypeSymlink, fmt.Sprintf("l%d", i),
+						"x"+strings.Repeat("/d", 1500))); err != nil {
 						return err
 					}
 				}
@@ -558,7 +571,8 @@ func TestHostileImagesAreBounded(t *testing.T) {
 func zstdWindow(t *testing.T, n byte) packed {
 	t.Helper()
 	var out bytes.Buffer
-	z, err := zstd.NewWriter(&out, zstd.WithWindowSize(128<<20), zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(false))
+	z, err := zstd.NewWriter(&out, zstd.WithWindowSize(128<<20), zstd.WithEncoderConcurrency(1),
+		zstd.WithSingleSegment(false))
 	if err != nil {
 		t.Fatal(err)
 	}

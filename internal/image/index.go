@@ -32,7 +32,8 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		images: map[string]*imageRecord{}, names: map[string]string{}, layers: map[string]*layer{},
-		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1, busy: map[string]bool{},
+		jobs: map[digest.Digest]*job{}, variants: map[string]chan struct{}{}, references: map[string][]string{}, next: 1,
+		busy: map[string]bool{},
 	}
 }
 

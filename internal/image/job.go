@@ -30,7 +30,8 @@ type job struct {
 }
 
 // layer gets a layer and takes a reference to it, for the caller to give up.
-func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, fetch fetcher, b *bar) (*layer, error) {
+func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, fetch fetcher,
+	b *bar) (*layer, error) {
 	for {
 		s.index.mu.Lock()
 		if s.index.closed {
@@ -115,8 +116,8 @@ func (s *Store) run(ctx context.Context, j *job) {
 	close(j.done) // whoever gave up waits for this, so that nothing is there when a failed pull returns
 }
 
-// finish hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more, or another
-// job was faster after this one was given up.
+// finish hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more,
+// or another job was faster after this one was given up.
 func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bool) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()

@@ -221,7 +221,8 @@ func TestAKillInTheMiddleOfAPullLeavesOnlyWholeLayers(t *testing.T) {
 		f.reg.ResetRequests()
 		f.reg.SetFaults(rt.Faults{BytesPerSecond: 1 << 20})
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir, "BERTH_TEST_PULL_REF="+host+"big:1")
+		cmd.Env = append(os.Environ(), "BERTH_TEST_PULL_ROOT="+f.cfg.Root, "BERTH_TEST_PULL_HOSTS="+f.cfg.HostsDir,
+			"BERTH_TEST_PULL_REF="+host+"big:1")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,8 @@ import (
 // PullRequest asks for an image from its registry.
 type PullRequest = model.PullRequest
 
-// maxAnnotations bounds SpecAnnotations, names and values together: what Kubernetes allows an object. An image's record is in memory,
-// and in each list of images.
+// maxAnnotations bounds SpecAnnotations, names and values together: what Kubernetes allows an object. An image's record
+// is in memory, and in each list of images.
 const maxAnnotations = 256 << 10
 
 // PullImage pulls what a client of the CRI asks for.
@@ -49,7 +49,8 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 		size += len(name) + len(value)
 	}
 	if size > maxAnnotations {
-		return nil, fmt.Errorf("pull %s: annotations of %d bytes are more than %d: %w", named, size, maxAnnotations, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("pull %s: annotations of %d bytes are more than %d: %w", named, size, maxAnnotations,
+			errdefs.ErrInvalidArgument)
 	}
 	start := time.Now()
 	img, err := s.pull(ctx, named, req)

@@ -58,7 +58,8 @@ func TestAnIndexYieldsThePlatformOfTheNode(t *testing.T) {
 		if err := f.reg.Push("multi:1", index); err != nil {
 			t.Fatal(err)
 		}
-		for platform, want := range map[string]string{"linux/amd64": id(t, amd), "linux/arm64": id(t, arm64), "linux/arm/v8": id(t, arm7)} {
+		for platform, want := range map[string]string{"linux/amd64": id(t, amd), "linux/arm64": id(t, arm64),
+			"linux/arm/v8": id(t, arm7)} {
 			cfg := f.cfg
 			cfg.Root, cfg.Platform = t.TempDir(), platform
 			s, err := Open(context.Background(), cfg)
@@ -101,7 +102,8 @@ func TestAMovedTagLeavesTheOldImageByItsDigest(t *testing.T) {
 	newID := f.pull("app")
 	for range 2 {
 		was, err := f.Get(ctx, oldID)
-		if err != nil || len(was.RepoTags) != 0 || !slices.Equal(was.RepoDigests, []string{host + "app@" + digestOf(t, old)}) {
+		if err != nil || len(was.RepoTags) != 0 ||
+			!slices.Equal(was.RepoDigests, []string{host + "app@" + digestOf(t, old)}) {
 			t.Errorf("old image %+v, %v", was, err)
 		}
 		if is, err := f.Get(ctx, host+"app"); err != nil || is.ID != newID {
@@ -134,7 +136,8 @@ func TestOneImageWithManyTagsIsListedOnce(t *testing.T) {
 	f.push("another:1", files("c", "d"))
 	f.pull("another:1")
 	list, _ := f.List(context.Background())
-	if len(list) != 2 || list[0].RepoTags[0] != host+"another:1" || !slices.Equal(list[1].RepoTags, []string{host + "tags:1", host + "tags:2", host + "tags:3"}) {
+	if len(list) != 2 || list[0].RepoTags[0] != host+"another:1" ||
+		!slices.Equal(list[1].RepoTags, []string{host + "tags:1", host + "tags:2", host + "tags:3"}) {
 		t.Errorf("list %+v", list)
 	}
 	if err := f.Remove(context.Background(), host+"tags:2"); err != nil {
@@ -171,7 +174,8 @@ func TestLayersInCommonAreStoredAndLoadedOnce(t *testing.T) {
 	a := f.push("a:1", rt.ReadyLayer(base), files("a", "a"))
 	f.push("b:1", rt.ReadyLayer(base), files("b", "b"))
 	// The same content packed in another way is the same layer.
-	f.push("c:1", rt.RawLayer(mustTar(t, rt.Files(map[string]string{"base": strings.Repeat("b", 1000)})...)), rt.Compressed(rt.Zstd), files("c", "c"))
+	f.push("c:1", rt.RawLayer(mustTar(t, rt.Files(map[string]string{"base": strings.Repeat("b", 1000)})...)),
+		rt.Compressed(rt.Zstd), files("c", "c"))
 	for _, n := range []string{"a:1", "b:1", "c:1"} {
 		f.pull(n)
 	}
@@ -190,7 +194,8 @@ func TestLayersInCommonAreStoredAndLoadedOnce(t *testing.T) {
 	if n := len(f.layerDirs()); n != 3 {
 		t.Errorf("%d layer directories after one removal, want 3", n)
 	}
-	if after, _ := f.Usage(ctx); after.UsedBytes >= before.UsedBytes || after.InodesUsed >= before.InodesUsed || after.Mountpoint == "" {
+	if after, _ := f.Usage(ctx); after.UsedBytes >= before.UsedBytes || after.InodesUsed >= before.InodesUsed ||
+		after.Mountpoint == "" {
 		t.Errorf("usage %+v, before %+v", after, before)
 	}
 	for _, ref := range []string{host + "b:1", host + "c:1", id(t, a), host + "b:1", "none"} {
@@ -380,9 +385,12 @@ func TestCredentialsOfEveryKindAreTaken(t *testing.T) {
 		{"a user alone", tokens, &model.Auth{Username: "user"}, errdefs.ErrUnauthenticated},
 		{"registry token of a user", rt.WithRegistryToken("bear"), &model.Auth{Username: "user", RegistryToken: "bear"}, nil},
 		{"registry token", rt.WithRegistryToken("bear"), &model.Auth{RegistryToken: "bear"}, nil},
-		{"registry token, wrong", rt.WithRegistryToken("bear"), &model.Auth{RegistryToken: "hunter3"}, errdefs.ErrUnauthenticated},
-		{"for this server", basic, &model.Auth{Username: "user", Password: "hunter2:with:colons", ServerAddress: "https://registry.test/v1/"}, nil},
-		{"for another server", basic, &model.Auth{Username: "user", Password: "hunter2:with:colons", ServerAddress: "other.test"}, errdefs.ErrUnauthenticated},
+		{"registry token, wrong", rt.WithRegistryToken("bear"), &model.Auth{RegistryToken: "hunter3"},
+			errdefs.ErrUnauthenticated},
+		{"for this server", basic, &model.Auth{Username: "user", Password: "hunter2:with:colons",
+			ServerAddress: "https://registry.test/v1/"}, nil},
+		{"for another server", basic, &model.Auth{Username: "user", Password: "hunter2:with:colons",
+			ServerAddress: "other.test"}, errdefs.ErrUnauthenticated},
 		{"not base64", basic, &model.Auth{Auth: "hunter3!"}, errdefs.ErrInvalidArgument},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -408,9 +416,9 @@ func TestCredentialsOfEveryKindAreTaken(t *testing.T) {
 	}
 }
 
-// TestWhatIsRefusedIsNotSentAgain: a registry may lock an account after few wrong passwords. Seen to fail without the comparison in
-// AddResponses (a wrong password: 5 requests, 4 of them with it), without tokenService (3 and 2), without
-// forbiddenError and without refusal.
+// TestWhatIsRefusedIsNotSentAgain: a registry may lock an account after few wrong passwords. Seen to fail
+// without the comparison in AddResponses (a wrong password: 5 requests, 4 of them with it), without tokenService (3
+// and 2), without forbiddenError and without refusal.
 func TestWhatIsRefusedIsNotSentAgain(t *testing.T) {
 	basic, tokens := rt.WithBasicAuth("user", "right"), rt.WithTokenAuth("user", "right", "refresh-me")
 	for _, c := range []struct {
@@ -466,14 +474,17 @@ func TestWhatIsRefusedIsNotSentAgain(t *testing.T) {
 
 // Seen to fail where each p of an error and of a log line was replaced.
 func TestAPasswordOfOneLetterLeavesTheErrorWhole(t *testing.T) {
-	for name, opt := range map[string]rt.Option{"basic": rt.WithBasicAuth("user", "right"), "token": rt.WithTokenAuth("user", "right", "")} {
+	for name, opt := range map[string]rt.Option{"basic": rt.WithBasicAuth("user", "right"),
+		"token": rt.WithTokenAuth("user", "right", "")} {
 		f := newFixture(t, opt)
 		f.push("private:1", files("a", "b"))
-		_, err := f.Pull(context.Background(), PullRequest{Ref: host + "private:1", Auth: &model.Auth{Username: "user", Password: "p"}})
+		_, err := f.Pull(context.Background(),
+			PullRequest{Ref: host + "private:1", Auth: &model.Auth{Username: "user", Password: "p"}})
 		wantErr(t, err, errdefs.ErrUnauthenticated)
 		f.Close()
 		for _, text := range []string{err.Error(), f.logs.String()} {
-			if whole := strings.ReplaceAll(text, "/token?…", ""); strings.Contains(whole, "…") || strings.Contains(whole, "left out") ||
+			if whole := strings.ReplaceAll(text, "/token?…", ""); strings.Contains(whole, "…") ||
+				strings.Contains(whole, "left out") ||
 				!strings.Contains(whole, "private:1") {
 				t.Errorf("%s: %s", name, text)
 			}
@@ -513,7 +524,8 @@ func TestTLSNeedsTheConfiguredAuthority(t *testing.T) {
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(at, "hosts.toml"), []byte(fmt.Sprintf("server = %q\n", f.reg.URL())), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(at, "hosts.toml"), []byte(fmt.Sprintf("server = %q\n", f.reg.URL())),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open(context.Background(), cfg)
@@ -607,7 +619,8 @@ func TestMirrorsAreAskedInOrder(t *testing.T) {
 	f.pull("a:1")
 	size, _ := layers[1].Size()
 	if f.reg.Sent(bad)+second.Sent(bad) != size {
-		t.Errorf("the second mirror does not go on where the first was cut: %d and %d of %d", f.reg.Sent(bad), second.Sent(bad), size)
+		t.Errorf("the second mirror does not go on where the first was cut: %d and %d of %d", f.reg.Sent(bad),
+			second.Sent(bad), size)
 	}
 
 	again()
@@ -633,24 +646,41 @@ func TestWhatARegistryDoesWrong(t *testing.T) {
 	}{
 		{"a sound one", func(string) rt.Faults { return rt.Faults{} }, nil, ""},
 		{"down", func(string) rt.Faults { return rt.Faults{Down: true} }, errdefs.ErrUnavailable, ""},
-		{"slow blob", func(string) rt.Faults { return rt.Faults{BytesPerSecond: 200} }, errdefs.ErrUnavailable, "bytes came in"},
+		{"slow blob", func(string) rt.Faults { return rt.Faults{BytesPerSecond: 200} },
+			errdefs.ErrUnavailable, "bytes came in"},
 		{"cut once", func(string) rt.Faults { return rt.Faults{CutAfter: 100 << 10, Times: 1} }, nil, ""},
-		{"cut again and again, with progress", func(d string) rt.Faults { return rt.Faults{CutAfter: 70 << 10, Path: d} }, nil, ""},
-		{"cut twice, without ranges", func(d string) rt.Faults { return rt.Faults{CutAfter: 100 << 10, Times: 2, NoRange: true, Path: d} }, nil, ""},
-		{"cut always, without ranges", func(d string) rt.Faults { return rt.Faults{CutAfter: 100 << 10, NoRange: true, Path: d} },
+		{"cut again and again, with progress", func(d string) rt.Faults {
+			return rt.Faults{CutAfter: 70 << 10, Path: d}
+		}, nil, ""},
+		{"cut twice, without ranges", func(d string) rt.Faults {
+			return rt.Faults{CutAfter: 100 << 10, Times: 2, NoRange: true, Path: d}
+		}, nil, ""},
+		{"cut always, without ranges", func(d string) rt.Faults {
+			return rt.Faults{CutAfter: 100 << 10, NoRange: true, Path: d}
+		},
 			errdefs.ErrUnavailable, ""},
-		{"cut always, at the first bytes", func(d string) rt.Faults { return rt.Faults{CutAfter: 10, Path: d} }, errdefs.ErrUnavailable, ""},
+		{"cut always, at the first bytes", func(d string) rt.Faults {
+			return rt.Faults{CutAfter: 10, Path: d}
+		}, errdefs.ErrUnavailable, ""},
 		{"stalled once", func(d string) rt.Faults { return rt.Faults{StallAfter: 100 << 10, Times: 1, Path: d} }, nil, ""},
-		{"stalled always", func(d string) rt.Faults { return rt.Faults{StallAfter: 1000, Path: d} }, errdefs.ErrUnavailable, "bytes came in"},
+		{"stalled always", func(d string) rt.Faults {
+			return rt.Faults{StallAfter: 1000, Path: d}
+		}, errdefs.ErrUnavailable, "bytes came in"},
 		{"corrupt", func(d string) rt.Faults { return rt.Faults{Corrupt: d} }, errdefs.ErrFailedPrecondition, "digest"},
 		{"500 twice", func(string) rt.Faults { return rt.Faults{Status: 500, StatusTimes: 2} }, nil, ""},
 		{"503 always", func(string) rt.Faults { return rt.Faults{Status: 503} }, errdefs.ErrUnavailable, "503"},
 		{"503 for blobs", func(d string) rt.Faults { return rt.Faults{Status: 503, Path: d} }, errdefs.ErrUnavailable, "503"},
-		{"429 with patience", func(string) rt.Faults { return rt.Faults{Status: 429, StatusTimes: 1, RetryAfter: "1"} }, nil, ""},
+		{"429 with patience", func(string) rt.Faults {
+			return rt.Faults{Status: 429, StatusTimes: 1, RetryAfter: "1"}
+		}, nil, ""},
 		{"429 without end", func(string) rt.Faults { return rt.Faults{Status: 429} }, errdefs.ErrUnavailable, "429"},
-		{"429 for an hour", func(string) rt.Faults { return rt.Faults{Status: 429, RetryAfter: "3600"} }, errdefs.ErrUnavailable, "429"},
+		{"429 for an hour", func(string) rt.Faults {
+			return rt.Faults{Status: 429, RetryAfter: "3600"}
+		}, errdefs.ErrUnavailable, "429"},
 		{"no such blob", func(d string) rt.Faults { return rt.Faults{Status: 404, Path: d} }, errdefs.ErrNotFound, ""},
-		{"a manifest of 100 MB", func(string) rt.Faults { return rt.Faults{ManifestSize: 100 << 20} }, errdefs.ErrInvalidArgument, "bytes"},
+		{"a manifest of 100 MB", func(string) rt.Faults {
+			return rt.Faults{ManifestSize: 100 << 20}
+		}, errdefs.ErrInvalidArgument, "bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -694,7 +724,8 @@ func TestImagesThatAreNotThere(t *testing.T) {
 
 func TestManifestsThatAreNotImages(t *testing.T) {
 	f := newFixture(t)
-	config := f.reg.PutBlob([]byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("1", 64) + `"]}}`))
+	config := f.reg.PutBlob([]byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:` +
+		strings.Repeat("1", 64) + `"]}}`))
 	chart := f.reg.PutBlob([]byte(`{"name":"chart"}`))
 	desc := func(mt, digest string, size int) string {
 		return fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":%d}`, mt, digest, size)
@@ -702,25 +733,35 @@ func TestManifestsThatAreNotImages(t *testing.T) {
 	const oci = "application/vnd.oci.image.manifest.v1+json"
 	const ociConfig = "application/vnd.oci.image.config.v1+json"
 	size := 149
-	if raw := `{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("1", 64) + `"]}}`; len(raw) != size {
+	if raw := `{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("1",
+		64) + `"]}}`; len(raw) != size {
 		size = len(raw)
 	}
 	layer := "sha256:" + strings.Repeat("2", 64)
 	for name, c := range map[string]struct{ mediaType, manifest, words string }{
-		"schema 1": {"application/vnd.docker.distribution.manifest.v1+prettyjws", `{"schemaVersion":1,"name":"a","fsLayers":[]}`, "schema 1"},
-		"no json":  {oci, `{`, "parse"},
-		"a chart": {oci, `{"schemaVersion":2,"config":` + desc("application/vnd.cncf.helm.config.v1+json", chart, 16) + `,"layers":[]}`,
+		"schema 1": {"application/vnd.docker.distribution.manifest.v1+prettyjws",
+			`{"schemaVersion":1,"name":"a","fsLayers":[]}`, "schema 1"},
+		"no json": {oci, `{`, "parse"},
+		"a chart": {oci, `{"schemaVersion":2,"config":` + desc("application/vnd.cncf.helm.config.v1+json",
+			chart, 16) + `,"layers":[]}`,
 			"not the configuration of an image"},
-		"empty":           {oci, `{"schemaVersion":2}`, "not an image"},
-		"both":            {oci, `{"schemaVersion":2,"manifests":[],"layers":[],"config":{}}`, "both"},
-		"too few layers":  {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[]}`, "0 layers"},
-		"an odd layer":    {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[` + desc("application/x-rar", layer, 5) + `]}`, "application/x-rar"},
-		"encrypted":       {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", layer, 5) + `]}`, "encrypted"},
-		"a bad digest":    {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar", "sha256:../../x", 5) + `]}`, "digest"},
-		"a bad config":    {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, "sha256:../x", 5) + `,"layers":[]}`, "digest"},
-		"negative layer":  {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar", layer, -5) + `]}`, "-5"},
+		"empty": {oci, `{"schemaVersion":2}`, "not an image"},
+		"both":  {oci, `{"schemaVersion":2,"manifests":[],"layers":[],"config":{}}`, "both"},
+		"too few layers": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, size) + `,"layers":[]}`,
+			"0 layers"},
+		"an odd layer": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig,
+			config, size) + `,"layers":[` + desc("application/x-rar", layer, 5) + `]}`, "application/x-rar"},
+		"encrypted": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config,
+			size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", layer, 5) + `]}`, "encrypted"},
+		"a bad digest": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config,
+			size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar", "sha256:../../x", 5) + `]}`, "digest"},
+		"a bad config": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, "sha256:../x", 5) + `,"layers":[]}`,
+			"digest"},
+		"negative layer": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig,
+			config, size) + `,"layers":[` + desc("application/vnd.oci.image.layer.v1.tar", layer, -5) + `]}`, "-5"},
 		"negative config": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, -1) + `,"layers":[]}`, ""},
-		"a huge config":   {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, 1<<40) + `,"layers":[]}`, "more than"},
+		"a huge config": {oci, `{"schemaVersion":2,"config":` + desc(ociConfig, config, 1<<40) + `,"layers":[]}`,
+			"more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := f.reg.PutManifest("odd", "1", c.mediaType, []byte(c.manifest)); err != nil {

@@ -110,7 +110,8 @@ func (d *database) openChecked() (err error) {
 		}
 		if why = d.checkRecords(); why == nil {
 			if lastLost {
-				d.log.Warn("the last change of the images' database is lost; what it was is looked for beside the layers", "file", path)
+				d.log.Warn("the last change of the images' database is lost; what it was is looked for beside the layers",
+					"file", path)
 				// The first pages of the file are written in turn, so that both are whole after this.
 				return errors.Join(d.rebuild(true), d.update(func(*bolt.Tx) error { return nil }))
 			}
@@ -252,7 +253,8 @@ func (d *database) rebuild(quiet bool) error {
 			for _, key := range f.Image.Layers {
 				if tx.Bucket(bucketLayers).Get([]byte(key)) == nil {
 					lost = true
-					d.log.Error("an image is lost: it must be pulled again", "image_id", f.Image.ID, "tags", f.Image.Tags, "layer", key)
+					d.log.Error("an image is lost: it must be pulled again", "image_id", f.Image.ID,
+						"tags", f.Image.Tags, "layer", key)
 					continue next
 				}
 			}

@@ -45,8 +45,8 @@ func (f *fixture) describeAll() string {
 	return b.String()
 }
 
-// TestASpoiltDatabaseIsMadeAnewWithoutALoss, wherever the byte is that is another. It was seen to fail with the images' own files not
-// written, and where elements of a page may have a gap between them.
+// TestASpoiltDatabaseIsMadeAnewWithoutALoss, wherever the byte is that is another. It was seen to fail with the images'
+// own files not written, and where elements of a page may have a gap between them.
 func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 	long(t)
 	f := newFixture(t)
@@ -70,7 +70,8 @@ func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewSource(seed))
-	damages := map[string][]byte{"emptied": nil, "cut in half": whole[:len(whole)/2], "zeros": make([]byte, len(whole)), "deleted": {1}}
+	damages := map[string][]byte{"emptied": nil, "cut in half": whole[:len(whole)/2],
+		"zeros": make([]byte, len(whole)), "deleted": {1}}
 	for page := range len(whole) / os.Getpagesize() {
 		for range 6 { // mostly in the header and the first elements
 			at := page*os.Getpagesize() + min(int(r.ExpFloat64()*60), os.Getpagesize()-1)
@@ -160,8 +161,8 @@ func TestWhatIsLostWithADatabaseIsSaid(t *testing.T) {
 	}
 }
 
-// TestAPowerFailureBringsNoRemovedImageBack: the removal of its own file was not on the disk, and that of its record was. It was seen to fail
-// where such a file is taken for an image that the database has lost.
+// TestAPowerFailureBringsNoRemovedImageBack: the removal of its own file was not on the disk, and that of its record
+// was. It was seen to fail where such a file is taken for an image that the database has lost.
 func TestAPowerFailureBringsNoRemovedImageBack(t *testing.T) {
 	f := newFixture(t)
 	shared := rt.Layer(rt.File("shared", 0o644, "x"))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// labelLayers gives a directory of layers, with all that is in it, the SELinux label of what every container may read. New files
-// have it from their directory. A container's own root has a label of its own by its mount, but a kernel before 6.8 asks
-// for the layer's as well where a program's pages become read-only.
+// labelLayers gives a directory of layers, with all that is in it, the SELinux label of what every container may read.
+// New files have it from their directory. A container's own root has a label of its own by its mount, but a kernel
+// before 6.8 asks for the layer's as well where a program's pages become read-only.
 func labelLayers(dir string) error {
 	if !selinux.GetEnabled() {
 		return nil

@@ -16,13 +16,15 @@ import (
 const (
 	// defaultPatience is how long a child may take for nothing: many times what a disk that hangs for a while takes.
 	defaultPatience = 5 * time.Minute
-	// patiencePerMiB is what a child gets back for each MiB that it works off. Small files on a slow disk take the longest.
+	// patiencePerMiB is what a child gets back for each MiB that it works off. Small files on a slow disk take
+	// the longest.
 	patiencePerMiB = 30 * time.Second
 )
 
-// stall ends children that everybody waits for and that do not get on: one that its layer has taken over could hang on purpose, or
-// stop itself, and would keep a pull, and those that wait for it, for ever. Time counts against a child only while nobody else,
-// a registry or another child, keeps it from going on; bytes give it time back, so that crumbs do not.
+// stall ends children that everybody waits for and that do not get on: one that its layer has taken over could hang
+// on purpose, or stop itself, and would keep a pull, and those that wait for it, for ever. Time counts against a child
+// only while nobody else, a registry or another child, keeps it from going on; bytes give it time back, so that crumbs
+// do not.
 type stall struct {
 	patience time.Duration
 	children []*stalling

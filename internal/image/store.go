@@ -112,7 +112,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		describer: describer,
 		unpacker:  &unpacker{children: cfg.Children, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
 		client: registry.NewClient(registry.Config{
-			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent, Logger: cfg.Logger,
+			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent,
+			Logger: cfg.Logger,
 		}),
 		syncs: make(chan struct{}, 1), index: newIndex(),
 	}
@@ -218,8 +219,8 @@ func first(tags []string) string {
 	return tags[0]
 }
 
-// Remove removes an image with all its names. Its layers stay while containers refer to them. An image that is not there
-// is no error.
+// Remove removes an image with all its names. Its layers stay while containers refer to them. An image
+// that is not there is no error.
 func (s *Store) Remove(_ context.Context, refOrID string) error {
 	r, unused, err := s.remove(refOrID)
 	if err = errors.Join(err, s.removeDirs(unused)); err == nil || r == nil && errdefs.IsNotFound(err) {

@@ -22,7 +22,8 @@ import (
 )
 
 // quick are retries that do not make a test wait.
-var quick = registry.Retry{Attempts: 3, Backoff: 5 * time.Millisecond, MaxBackoff: 1100 * time.Millisecond, Stall: 3 * time.Second}
+var quick = registry.Retry{Attempts: 3, Backoff: 5 * time.Millisecond, MaxBackoff: 1100 * time.Millisecond,
+	Stall: 3 * time.Second}
 
 // host is the name that all tests pull from.
 const host = "registry.test/"
@@ -224,7 +225,8 @@ func TestAPulledImageIsFoundByEveryName(t *testing.T) {
 		!slices.Equal(got.RepoDigests, []string{"docker.io/library/busybox@" + digestOf(t, img)}) {
 		t.Errorf("names %v %v", got.RepoTags, got.RepoDigests)
 	}
-	if got.Config.Env[0] != "A=b" || got.Config.Cmd[0] != "/bin/x" || got.Config.Labels["l"] != "v" || got.Size == 0 || len(got.Layers) != 1 {
+	if got.Config.Env[0] != "A=b" || got.Config.Cmd[0] != "/bin/x" || got.Config.Labels["l"] != "v" || got.Size == 0 ||
+		len(got.Layers) != 1 {
 		t.Errorf("image %+v", got)
 	}
 	names := []string{"busybox:1.36", "docker.io/busybox:1.36", "docker.io/library/busybox:1.36", got.RepoDigests[0],
@@ -237,7 +239,8 @@ func TestAPulledImageIsFoundByEveryName(t *testing.T) {
 		}
 		f.reopen()
 	}
-	for _, n := range []string{"busybox", "busybox:1.37", "sha256:" + strings.Repeat("0", 64), "00000000000", "nothing/like:it"} {
+	for _, n := range []string{"busybox", "busybox:1.37", "sha256:" + strings.Repeat("0", 64),
+		"00000000000", "nothing/like:it"} {
 		if _, err := f.Get(ctx, n); !errdefs.IsNotFound(err) {
 			t.Errorf("get %s: %v", n, err)
 		}

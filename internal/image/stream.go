@@ -125,7 +125,9 @@ func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Re
 		owes: func() bool { at := u.at.Load(); return at == atEnd || at == atDecompress && !stream.reading.Load() },
 	}
 	second := &stalling{
-		child: u.unpack, what: unpack.Role.Name, moved: u.passed.Load, owes: func() bool { return u.at.Load() != atDecompress },
+		child: u.unpack, what: unpack.Role.Name, moved: u.passed.Load, owes: func() bool {
+			return u.at.Load() != atDecompress
+		},
 	}
 	watch := newStall(u.patience, first, second)
 	defer watch.stop()
@@ -266,7 +268,8 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 		return nil, err
 	}
 	if got := plain.sum(); got != j.diffID.Encoded() {
-		return nil, fmt.Errorf("unpacked it has digest %s, the image's configuration says %s: %w", got, j.diffID, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("unpacked it has digest %s, the image's configuration says %s: %w", got,
+			j.diffID, errdefs.ErrInvalidArgument)
 	}
 	if err := believable(result, p.limits.Layer); err != nil {
 		return nil, err
@@ -284,7 +287,8 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 // believable makes sure that a child says of a layer what can be so: images are added up.
 func believable(r *unpack.Result, limits unpack.Limits) error {
 	if max(r.Bytes, r.Length) > limits.Bytes || max(r.Inodes, r.Entries) > limits.Entries {
-		return fmt.Errorf("the child that unpacked it says that it takes %d bytes and %d files, more than the limits: %w", max(r.Bytes, r.Length), max(r.Inodes, r.Entries), errdefs.ErrInternal)
+		return fmt.Errorf("the child that unpacked it says that it takes %d bytes and %d files, more than the limits: %w",
+			max(r.Bytes, r.Length), max(r.Inodes, r.Entries), errdefs.ErrInternal)
 	}
 	return nil
 }

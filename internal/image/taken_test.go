@@ -34,10 +34,11 @@ func (f *fixture) taken(attack string) {
 	f.unpacker.patience = time.Second
 }
 
-// TestAChildThatIsTakenOverSpoilsOneLayerAtMost: whatever the child does that decompresses or unpacks, its pull ends, with an error
-// that says what is wrong, and nothing is left. Seen to fail without the watch (stall.go: those that hang, and those that give crumbs
-// with a MiB of patience for each byte), without the digest of what was decompressed, without believable, without the tests in
-// attributeCalls and with a writable mount of the program (spawner.go), and without the count of what children write (start.go).
+// TestAChildThatIsTakenOverSpoilsOneLayerAtMost: whatever the child does that decompresses or unpacks, its pull ends,
+// with an error that says what is wrong, and nothing is left. Seen to fail without the watch (stall.go:
+// those that hang, and those that give crumbs with a MiB of patience for each byte), without the digest
+// of what was decompressed, without believable, without the tests in attributeCalls and with a writable mount
+// of the program (spawner.go), and without the count of what children write (start.go).
 func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 	asroot.Need(t, "confined children")
 	for attack, want := range map[string]struct {
@@ -71,9 +72,10 @@ func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 	}
 }
 
-// TestAChildThatMakesAVariantIsTakenOver: those that look at the layers below can change none of them, and the one that makes the variant
-// can neither make its layer another one nor lead who uses it elsewhere. Seen to fail without Keep and without its second mount, without
-// ReadOnly, onlyHas and openat in makeVariant, without the test of names in Placement.nodes, and without the time limit.
+// TestAChildThatMakesAVariantIsTakenOver: those that look at the layers below can change none of them,
+// and the one that makes the variant can neither make its layer another one nor lead who uses it elsewhere.
+// Seen to fail without Keep and without its second mount, without ReadOnly, onlyHas and openat in makeVariant,
+// without the test of names in Placement.nodes, and without the time limit.
 func TestAChildThatMakesAVariantIsTakenOver(t *testing.T) {
 	asroot.Need(t, "confined children")
 	for attack, want := range map[string]struct {

@@ -69,12 +69,14 @@ func tree(t *testing.T, root string) string {
 
 func TestDirectoriesThatALayerDoesNotMentionLookAsBelow(t *testing.T) {
 	f := newFixture(t)
-	base := rt.Layer(rt.Dir("a", 0o711).Owned(3, 3), rt.Dir("a/b", 0o700).Owned(5, 6).Xattr("user.k", "v"), rt.File("a/b/old", 0o644, "old"))
+	base := rt.Layer(rt.Dir("a", 0o711).Owned(3, 3), rt.Dir("a/b", 0o700).Owned(5, 6).Xattr("user.k", "v"),
+		rt.File("a/b/old", 0o644, "old"))
 	f.push("chain:1", base,
 		rt.Layer(rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")),
 		rt.Layer(rt.File("a/b/d/e", 0o644, "e")))
 	root := f.mounted("chain:1")
-	for name, want := range map[string]attrs{"a": {0o711, 3, 3}, "a/b": {0o700, 5, 6}, "new": {0o755, 0, 0}, "a/b/d": {0o755, 0, 0}} {
+	for name, want := range map[string]attrs{"a": {0o711, 3, 3}, "a/b": {0o700, 5, 6}, "new": {0o755, 0, 0},
+		"a/b/d": {0o755, 0, 0}} {
 		if got := attrsOf(t, root, name); got != want {
 			t.Errorf("%s: %o, want %o", name, got, want)
 		}
@@ -145,8 +147,8 @@ func TestWhatACrashLeavesOfAVariantGoes(t *testing.T) {
 	}
 }
 
-// TestAPullThatWaitsForAVariantEndsWithItsContext: who makes a variant of a hostile layer may take long, and holds up only those who need
-// one of the same layer.
+// TestAPullThatWaitsForAVariantEndsWithItsContext: who makes a variant of a hostile layer may take long, and holds up
+// only those who need one of the same layer.
 func TestAPullThatWaitsForAVariantEndsWithItsContext(t *testing.T) {
 	f := newFixture(t)
 	f.push("plain:1", rt.Layer(rt.File("a/f", 0o644, "f")))
@@ -226,12 +228,14 @@ func TestRecordsOfTheFirstVersionAreRead(t *testing.T) {
 func TestALayerThatWritesThroughALinkOfItsParents(t *testing.T) {
 	f := newFixture(t)
 	base := rt.Layer(rt.Dir("usr", 0o755), rt.Dir("usr/lib", 0o751).Owned(1, 1), rt.File("usr/lib/old", 0o644, "old"),
-		rt.File("usr/lib/gone", 0o644, ""), rt.Symlink("lib", "usr/lib"), rt.Symlink("abs", "/usr/lib/sub"), rt.Symlink("dangling", "later/dir"))
+		rt.File("usr/lib/gone", 0o644, ""), rt.Symlink("lib", "usr/lib"), rt.Symlink("abs", "/usr/lib/sub"),
+		rt.Symlink("dangling", "later/dir"))
 	f.push("merged:1", base, rt.Layer(
 		rt.File("lib/new", 0o644, "new"), rt.Whiteout("lib/gone"), rt.File("lib/deep/er", 0o644, ""),
 		rt.File("abs/s", 0o644, "s"), rt.File("dangling/d", 0o644, "d"), rt.File("usr/lib/direct", 0o644, "")))
 	root := f.mounted("merged:1")
-	want := "abs->/usr/lib/sub dangling->later/dir later later/dir later/dir/d lib->usr/lib usr usr/lib usr/lib/deep usr/lib/deep/er " +
+	want := "abs->/usr/lib/sub dangling->later/dir later later/dir later/dir/d lib->usr/lib usr usr/lib usr/lib/deep " +
+		"usr/lib/deep/er " +
 		"usr/lib/direct usr/lib/new usr/lib/old usr/lib/sub usr/lib/sub/s"
 	if got := tree(t, root); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -250,7 +254,8 @@ func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
 	asroot.Need(t, "mount")
 	f := newFixture(t)
 	f.push("hide:1",
-		rt.Layer(rt.Dir("a", 0o700), rt.File("a/x", 0o644, ""), rt.File("a/y", 0o644, ""), rt.Dir("b", 0o755), rt.File("b/x", 0o644, ""),
+		rt.Layer(rt.Dir("a", 0o700), rt.File("a/x", 0o644, ""), rt.File("a/y", 0o644, ""), rt.Dir("b", 0o755),
+			rt.File("b/x", 0o644, ""),
 			rt.Dir("c", 0o755), rt.File("c/x", 0o644, "")),
 		rt.Layer(rt.Whiteout("a/x"), rt.Opaque("b"), rt.File("b/new", 0o644, ""), rt.Whiteout("c")),
 		rt.Layer(rt.File("c/again", 0o644, "")))
@@ -261,7 +266,8 @@ func TestWhiteoutsAndOpaqueDirectoriesHideLowerLayers(t *testing.T) {
 	if got := attrsOf(t, root, "a"); got.mode != 0o700 {
 		t.Errorf("a: %o", got)
 	}
-	f.push("hide:2", rt.Layer(rt.File("old", 0o644, "")), rt.Layer(rt.Opaque("."), rt.File("new", 0o644, "")), rt.Layer(rt.File("top", 0o644, "")))
+	f.push("hide:2", rt.Layer(rt.File("old", 0o644, "")), rt.Layer(rt.Opaque("."), rt.File("new", 0o644, "")),
+		rt.Layer(rt.File("top", 0o644, "")))
 	if got := tree(t, f.mounted("hide:2")); got != "new top" {
 		t.Errorf("below an opaque root: %s", got)
 	}
@@ -274,7 +280,8 @@ func TestAVariantLooksAtManyLayers(t *testing.T) {
 	f := newFixture(t)
 	var layers []rt.ImageOption
 	for i := range 150 {
-		layers = append(layers, rt.Layer(rt.Dir("d", 0o711), rt.Dir("d/e", 0o711), rt.Dir("d/e/g", 0o711), rt.File(fmt.Sprintf("d/e/g/%d", i), 0o644, "x")))
+		layers = append(layers, rt.Layer(rt.Dir("d", 0o711), rt.Dir("d/e", 0o711), rt.Dir("d/e/g", 0o711),
+			rt.File(fmt.Sprintf("d/e/g/%d", i), 0o644, "x")))
 	}
 	f.push("a:1", append(layers, rt.Layer(rt.File("d/e/g/h/last", 0o644, "x")))...)
 	held, err := f.AddReference(f.pull("a:1"), "test")
@@ -286,7 +293,8 @@ func TestAVariantLooksAtManyLayers(t *testing.T) {
 	}
 }
 
-// TestAVariantCopiesWhatCannotHaveMoreNames: the child that makes it may make few system calls, and no other package's tests copy there.
+// TestAVariantCopiesWhatCannotHaveMoreNames: the child that makes it may make few system calls, and no other package's
+// tests copy there.
 func TestAVariantCopiesWhatCannotHaveMoreNames(t *testing.T) {
 	long(t)
 	f := newFixture(t)

@@ -1,5 +1,5 @@
-// Package archive reads an archive of images, of which nothing has been checked: it says which files are in the tar, and copies their
-// content into one file. It runs in a child (package jail) that has this file and nothing else.
+// Package archive reads an archive of images, of which nothing has been checked: it says which files are in the tar,
+// and copies their content into one file. It runs in a child (package jail) that has this file and nothing else.
 package archive
 
 import (
@@ -73,7 +73,8 @@ func (i *Index) Check(l Limits, bytes int64) error {
 	return nil
 }
 
-// Read reads a tar, whose files it writes into an empty file. Zeros become holes: a few bytes may be unpacked to any number of them.
+// Read reads a tar, whose files it writes into an empty file. Zeros become holes: a few bytes may be unpacked
+// to any number of them.
 func Read(file *os.File, plain io.Reader, limits Limits) (*Index, error) {
 	stream := &bounded{r: plain, left: limits.Bytes, limits: limits}
 	out := &writer{file: file, buf: make([]byte, copyBytes)}
@@ -94,7 +95,8 @@ func Read(file *os.File, plain io.Reader, limits Limits) (*Index, error) {
 		}
 		name := path.Clean(h.Name)
 		if memory += uint64(partMemory + len(name) + len(h.Linkname)); memory > limits.Names {
-			return nil, &unpack.LimitError{What: "the names and documents in the archive take", Key: unpack.KeyPathMemory, Limit: limits.Names, Unit: "bytes of memory"}
+			return nil, &unpack.LimitError{What: "the names and documents in the archive take", Key: unpack.KeyPathMemory,
+				Limit: limits.Names, Unit: "bytes of memory"}
 		}
 		p := Part{Name: []byte(name)}
 		switch h.Typeflag {

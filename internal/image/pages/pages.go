@@ -104,7 +104,8 @@ func readMeta(page []byte, n uint64) (m meta, err error) {
 	sum := fnv.New64a()
 	sum.Write(b[:metaSize-8])
 	m = meta{
-		pageSize: word.Uint32(b[8:]), root: word.Uint64(b[16:]), freelist: word.Uint64(b[32:]), high: word.Uint64(b[40:]), tx: word.Uint64(b[48:]),
+		pageSize: word.Uint32(b[8:]), root: word.Uint64(b[16:]), freelist: word.Uint64(b[32:]), high: word.Uint64(b[40:]),
+		tx: word.Uint64(b[48:]),
 	}
 	switch {
 	case word.Uint32(b) != metaMagic || word.Uint32(b[4:]) != metaVersion || sum.Sum64() != word.Uint64(b[56:]):
@@ -182,7 +183,8 @@ func (p *file) node(b []byte, flags, count uint16, low, high []byte, depth int) 
 		e := b[at : at+size]
 		pos, ksize, vsize, kind := uint64(word.Uint32(e)), uint64(word.Uint32(e[4:])), uint64(0), uint32(0)
 		if flags == flagLeaf {
-			kind, pos, ksize, vsize = word.Uint32(e), uint64(word.Uint32(e[4:])), uint64(word.Uint32(e[8:])), uint64(word.Uint32(e[12:]))
+			kind, pos, ksize, vsize = word.Uint32(e), uint64(word.Uint32(e[4:])), uint64(word.Uint32(e[8:])),
+				uint64(word.Uint32(e[12:]))
 		}
 		begin := uint64(at) + pos
 		if begin != end || begin+ksize+vsize > uint64(len(b)) {
@@ -190,7 +192,8 @@ func (p *file) node(b []byte, flags, count uint16, low, high []byte, depth int) 
 		}
 		end = begin + ksize + vsize
 		key, value := b[begin:begin+ksize], b[begin+ksize:begin+ksize+vsize]
-		if i > 0 && bytes.Compare(last, key) >= 0 || bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
+		if i > 0 && bytes.Compare(last, key) >= 0 || bytes.Compare(key, low) < 0 ||
+			high != nil && bytes.Compare(key, high) >= 0 {
 			return fmt.Errorf("the key of element %d is not in its place", i)
 		}
 		last = key

@@ -15,8 +15,8 @@ import (
 	"berth/internal/model"
 )
 
-// credentials are what a model.Auth says: a user with a password; a refresh token, as the password of no user; or a bearer
-// token.
+// credentials are what a model.Auth says: a user with a password; a refresh token, as the password of no user;
+// or a bearer token.
 type credentials struct {
 	user, password string
 	token          string
@@ -87,7 +87,8 @@ func (c *credentials) secrets() secrets {
 		add(quoted[1 : len(quoted)-1])
 	}
 	if c.password != "" {
-		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
+		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding,
+			base64.RawURLEncoding} {
 			add(encoding.EncodeToString([]byte(c.user + ":" + c.password)))
 		}
 	}
@@ -97,9 +98,9 @@ func (c *credentials) secrets() secrets {
 // shortSecret is the length from which a secret is hardly a part of a word by chance.
 const shortSecret = 4
 
-// hide returns a text without the queries of URLs, which carry signatures. A text with a secret in it cannot be shown (false): without the
-// secret it would tell which word is missing. Names in own, which the client has said itself, are no secrets, and a short secret counts
-// where it is not a part of a longer word.
+// hide returns a text without the queries of URLs, which carry signatures. A text with a secret in it cannot be shown
+// (false): without the secret it would tell which word is missing. Names in own, which the client has said itself,
+// are no secrets, and a short secret counts where it is not a part of a longer word.
 func (s secrets) hide(text string, own ...string) (string, bool) {
 	text = query.ReplaceAllString(text, "$1?…")
 	rest := text

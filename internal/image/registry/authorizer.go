@@ -13,8 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
 )
 
-// authorizer authorizes the requests to one configured host, and those that the host redirects to others. Credentials and
-// the headers of hosts.toml go to the host itself alone; a host that it redirects to may give anonymous tokens.
+// authorizer authorizes the requests to one configured host, and those that the host redirects to others. Credentials
+// and the headers of hosts.toml go to the host itself alone; a host that it redirects to may give anonymous tokens.
 type authorizer struct {
 	host  docker.RegistryHost
 	plain bool   // plain HTTP is how the host is asked, or may be
@@ -26,7 +26,8 @@ type authorizer struct {
 }
 
 // newAuthorizer is for a host whose requests go over a transport, without the library's fallback to plain HTTP.
-func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials, domain string, rule hostRule) *authorizer {
+func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials, domain string,
+	rule hostRule) *authorizer {
 	a := &authorizer{host: h, plain: rule.plain, withheld: c.withheld(domain, h, rule)}
 	user, password := "", ""
 	if a.withheld == "" {
@@ -44,8 +45,8 @@ func newAuthorizer(h docker.RegistryHost, over http.RoundTripper, c *credentials
 	return a
 }
 
-// ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service. The library would
-// add them to requests to any service that the host names.
+// ownHeaders adds the headers of hosts.toml to requests for tokens where the host is its own token service.
+// The library would add them to requests to any service that the host names.
 type ownHeaders struct {
 	a    *authorizer
 	base http.RoundTripper
@@ -61,9 +62,9 @@ func (o *ownHeaders) RoundTrip(req *http.Request) (*http.Response, error) {
 	return o.base.RoundTrip(req)
 }
 
-// tokenService has a token service asked once with a secret. The library asks by POST first, and where that is refused once more by
-// GET: two tries with a wrong password, of which some services count few. Docker asks by GET for a password and by POST for an identity
-// token, so every service knows these.
+// tokenService has a token service asked once with a secret. The library asks by POST first, and where that is refused
+// once more by GET: two tries with a wrong password, of which some services count few. Docker asks by GET
+// for a password and by POST for an identity token, so every service knows these.
 type tokenService struct {
 	base     http.RoundTripper
 	password bool // the secret is a user's password
@@ -75,7 +76,8 @@ func (s *tokenService) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if s.password {
 		// The library takes this for a service without POST.
-		return &http.Response{Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed, Proto: "HTTP/1.1", ProtoMajor: 1,
+		return &http.Response{Status: "405 Method Not Allowed", StatusCode: http.StatusMethodNotAllowed,
+			Proto: "HTTP/1.1", ProtoMajor: 1,
 			ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
 	}
 	resp, err := s.base.RoundTrip(req)
@@ -123,8 +125,9 @@ func (a *authorizer) Authorize(ctx context.Context, req *http.Request) error {
 	return a.tokens.Authorize(ctx, req)
 }
 
-// AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization. The responses are those
-// to one request and its repetitions. What a host has refused is not sent to it again: a registry may count wrong passwords.
+// AddResponses is called when a host, the configured one or one that it redirects to, has asked for authorization.
+// The responses are those to one request and its repetitions. What a host has refused is not sent to it again:
+// a registry may count wrong passwords.
 func (a *authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	err := a.addResponses(ctx, responses)
 	if errors.Is(err, docker.ErrInvalidAuthorization) {

@@ -12,8 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Blob is a blob being read. When a connection breaks or stalls, reading goes on from the same byte, from the next host;
-// the reader does not notice. It does not check the digest. It belongs to one goroutine.
+// Blob is a blob being read. When a connection breaks or stalls, reading goes on from the same byte, from the next
+// host; the reader does not notice. It does not check the digest. It belongs to one goroutine.
 type Blob struct {
 	ctx    context.Context
 	repo   *Repository

@@ -84,7 +84,8 @@ type Repository struct {
 
 // Repository finds the hosts for a reference. auth may be nil.
 func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*Repository, error) {
-	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String()), transports: map[*http.Client]*transport{}}
+	r := &Repository{client: c, name: ref, log: c.cfg.Logger.With("image", ref.String()),
+		transports: map[*http.Client]*transport{}}
 	creds, err := parseAuth(auth)
 	if err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *mode
 	}
 	r.rules = rules
 	if r.hosts, err = config.ConfigureHosts(quiet(ctx), options)(domain); err != nil {
-		return nil, fmt.Errorf("registry %s: configuration in %s: %w: %w", domain, c.cfg.HostsDir, err, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("registry %s: configuration in %s: %w: %w", domain, c.cfg.HostsDir, err,
+			errdefs.ErrFailedPrecondition)
 	}
 	each, err := rules.of(r.hosts)
 	if err != nil {
@@ -209,11 +211,14 @@ func (r *Repository) resolver(host docker.RegistryHost) remotes.Resolver {
 	})
 }
 
-// try asks the hosts in their order until one answers, and starts over, after a pause, while the reason for failing may pass.
+// try asks the hosts in their order until one answers, and starts over, after a pause, while the reason for failing
+// may pass.
 func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 	ask func(context.Context, docker.RegistryHost) error) error {
 
-	hosts := slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool { return !h.Capabilities.Has(caps) })
+	hosts := slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool {
+		return !h.Capabilities.Has(caps)
+	})
 	if len(hosts) == 0 {
 		return fmt.Errorf("no host is configured for %s: %w", r.name.Name(), errdefs.ErrNotFound)
 	}

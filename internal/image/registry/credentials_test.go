@@ -98,7 +98,8 @@ func (w *world) configure(text string) {
 	for _, r := range w.registries {
 		all = append(all, r.CertPEM()...)
 	}
-	for name, data := range map[string]string{"ca.pem": string(all), "hosts.toml": strings.ReplaceAll(text, "CA", `ca = "ca.pem"`)} {
+	for name, data := range map[string]string{"ca.pem": string(all),
+		"hosts.toml": strings.ReplaceAll(text, "CA", `ca = "ca.pem"`)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
 			w.Fatal(err)
 		}
@@ -177,8 +178,8 @@ func got(r *rt.Registry) bool {
 	})
 }
 
-// Seen to fail with a rule that sends credentials to every configured host, as containerd does: all cases in which a mirror
-// must get none fail for each kind.
+// Seen to fail with a rule that sends credentials to every configured host, as containerd does: all cases
+// in which a mirror must get none fail for each kind.
 func TestCredentialsGoToThoseTheyAreFor(t *testing.T) {
 	const tlsMirror, plainMirror = "[host.\"https://mirror.test\"]\nCA\n", "[host.\"http://mirror.test\"]\n"
 	for _, c := range []struct {
@@ -190,23 +191,33 @@ func TestCredentialsGoToThoseTheyAreFor(t *testing.T) {
 		{name: "without a file", file: "CA", registryGets: true},
 		{name: "a mirror", file: "CA\n" + tlsMirror, mirror: "mirror.test:443", registryGets: true},
 		{name: "a mirror over plain HTTP", file: "CA\n" + plainMirror, mirror: "mirror.test:80", registryGets: true},
-		{name: "a mirror that may, over TLS", file: "CA\n" + tlsMirror + "berth_credentials = \"tls\"", mirror: "mirror.test:443", mirrorGets: true},
-		{name: "a mirror that may, over TLS, over plain HTTP", file: "CA\n" + plainMirror + "berth_credentials = \"tls\"", mirror: "mirror.test:80", registryGets: true},
-		{name: "a mirror that may, over plain HTTP", file: "CA\n" + plainMirror + "berth_credentials = \"plain\"", mirror: "mirror.test:80", mirrorGets: true},
+		{name: "a mirror that may, over TLS", file: "CA\n" + tlsMirror + "berth_credentials = \"tls\"",
+			mirror: "mirror.test:443", mirrorGets: true},
+		{name: "a mirror that may, over TLS, over plain HTTP", file: "CA\n" + plainMirror + "berth_credentials = \"tls\"",
+			mirror: "mirror.test:80", registryGets: true},
+		{name: "a mirror that may, over plain HTTP", file: "CA\n" + plainMirror + "berth_credentials = \"plain\"",
+			mirror: "mirror.test:80", mirrorGets: true},
 		// The library tries TLS first for such a host, and then plain HTTP.
-		{name: "a mirror over plain HTTP with settings of TLS", file: "CA\n[host.\"http://mirror.test:5000\"]\nskip_verify = true\nberth_credentials = \"tls\"",
+		{name: "a mirror over plain HTTP with settings of TLS",
+			file:   "CA\n[host.\"http://mirror.test:5000\"]\nskip_verify = true\nberth_credentials = \"tls\"",
 			mirror: "mirror.test:5000", registryGets: true},
 		{name: "the registry over plain HTTP", file: `server = "http://registry.test"`, registry: "registry.test:80"},
-		{name: "the registry that may, over plain HTTP", file: "server = \"http://registry.test\"\nberth_credentials = \"plain\"", registry: "registry.test:80", registryGets: true},
+		{name: "the registry that may, over plain HTTP", file: "server = \"http://registry.test\"\n" +
+			"berth_credentials = \"plain\"", registry: "registry.test:80", registryGets: true},
 		{name: "the registry never", file: "CA\nberth_credentials = \"never\""},
-		{name: "a server in place of the registry", file: "server = \"https://other.test\"\nCA", registry: "other.test:443", registryGets: true},
-		{name: "a server in place of the registry over plain HTTP", file: `server = "http://other.test"`, registry: "other.test:80"},
-		{name: "the registry as its own mirror", file: "server = \"http://other.test\"\n[host.\"https://registry.test\"]\nCA", registryGets: true},
-		{name: "for a mirror", file: "CA\n" + tlsMirror, mirror: "mirror.test:443", server: "https://mirror.test/v2/", mirrorGets: true},
+		{name: "a server in place of the registry", file: "server = \"https://other.test\"\nCA", registry: "other.test:443",
+			registryGets: true},
+		{name: "a server in place of the registry over plain HTTP", file: `server = "http://other.test"`,
+			registry: "other.test:80"},
+		{name: "the registry as its own mirror", file: "server = \"http://other.test\"\n[host.\"https://registry.test\"]\nCA",
+			registryGets: true},
+		{name: "for a mirror", file: "CA\n" + tlsMirror, mirror: "mirror.test:443", server: "https://mirror.test/v2/",
+			mirrorGets: true},
 		{name: "for a mirror over plain HTTP", file: "CA\n" + plainMirror, mirror: "mirror.test:80", server: "mirror.test"},
 		{name: "for the registry, with its port", file: "CA", server: "Registry.TEST:443", registryGets: true},
 		{name: "for another port of the registry", file: "CA", server: "registry.test:5000"},
-		{name: "for another host", file: "CA\n" + tlsMirror + "berth_credentials = \"plain\"", mirror: "mirror.test:443", server: "another.test"},
+		{name: "for another host", file: "CA\n" + tlsMirror + "berth_credentials = \"plain\"", mirror: "mirror.test:443",
+			server: "another.test"},
 	} {
 		for kind, k := range kinds {
 			t.Run(c.name+"/"+kind, func(t *testing.T) {
@@ -240,7 +251,8 @@ func TestCredentialsGoToThoseTheyAreFor(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-				} else if !errors.Is(err, errdefs.ErrUnauthenticated) || !strings.Contains(err.Error(), "the credentials of this pull were not sent there: ") {
+				} else if !errors.Is(err, errdefs.ErrUnauthenticated) ||
+					!strings.Contains(err.Error(), "the credentials of this pull were not sent there: ") {
 					t.Errorf("an error that does not say why: %v", err)
 				}
 				if sent := got(server); sent != c.registryGets {
@@ -273,9 +285,9 @@ func (w *world) quiet(err error) {
 	}
 }
 
-// Seen to fail without stayAtOrigin, without the removal of headers in Authorize, and without the refusal of plain HTTP in
-// transport: net/http hands the header Authorization on to other ports, to subdomains, and from TLS to plain HTTP, and all
-// other headers to everybody.
+// Seen to fail without stayAtOrigin, without the removal of headers in Authorize, and without the refusal of plain HTTP
+// in transport: net/http hands the header Authorization on to other ports, to subdomains, and from TLS to plain HTTP,
+// and all other headers to everybody.
 func TestCredentialsDoNotFollowRedirects(t *testing.T) {
 	for to, refused := range map[string]string{
 		"https://cdn.test:443":          "",
@@ -298,12 +310,13 @@ func TestCredentialsDoNotFollowRedirects(t *testing.T) {
 				if !strings.Contains(to, "169.254") {
 					other = w.registry(address, opts...)
 				}
-				registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"), rt.WithRedirects(func(req *http.Request) string {
-					if req.URL.Path == "/token" || req.Header.Get("Authorization") == "" {
-						return ""
-					}
-					return to + req.URL.Path
-				}))
+				registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"),
+					rt.WithRedirects(func(req *http.Request) string {
+						if req.URL.Path == "/token" || req.Header.Get("Authorization") == "" {
+							return ""
+						}
+						return to + req.URL.Path
+					}))
 				w.push(registry)
 				if other != nil {
 					w.push(other)
@@ -347,19 +360,32 @@ func TestTokenServicesAreAskedOnlyWhereTheyMayBe(t *testing.T) {
 		name, file, host, realm, service string
 		asked, credentials               bool
 	}{
-		{"one of the registry's choice, over TLS", "CA", "registry.test:443", "https://auth.test/token", "auth.test:443", true, true},
-		{"of the registry, over plain HTTP", "CA", "registry.test:443", "http://auth.test/token", "auth.test:80", false, false},
-		{"of the registry, on its own host, over plain HTTP", "CA", "registry.test:443", "http://registry.test:81/token", "registry.test:81", false, false},
-		{"of a mirror, over TLS", "CA\n[host.\"https://mirror.test\"]\nCA", "mirror.test:443", "https://auth.test/token", "auth.test:443", true, false},
-		{"of a mirror over plain HTTP, over TLS", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "https://auth.test/token", "auth.test:443", false, false}, // its certificate is not trusted
-		{"of a mirror over plain HTTP, elsewhere", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "http://auth.test/token", "auth.test:80", false, false},
-		{"of a mirror over plain HTTP, beside it", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "http://mirror.test:81/token", "mirror.test:81", true, false},
-		{"of one that may, beside it", "CA\n[host.\"http://mirror.test\"]\nberth_credentials = \"plain\"", "mirror.test:80", "http://mirror.test:81/token", "mirror.test:81", true, true},
-		{"of one that may, elsewhere", "CA\n[host.\"http://mirror.test\"]\nberth_credentials = \"plain\"", "mirror.test:80", "http://auth.test/token", "auth.test:80", false, false},
-		{"a metadata service", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "http://169.254.169.254/token", "169.254.169.254:80", false, false},
-		{"a metadata service over TLS", "CA", "registry.test:443", "https://169.254.169.254/token", "169.254.169.254:443", false, false},
+		{"one of the registry's choice, over TLS",
+			"CA", "registry.test:443", "https://auth.test/token", "auth.test:443", true, true},
+		{"of the registry, over plain HTTP",
+			"CA", "registry.test:443", "http://auth.test/token", "auth.test:80", false, false},
+		{"of the registry, on its own host, over plain HTTP",
+			"CA", "registry.test:443", "http://registry.test:81/token", "registry.test:81", false, false},
+		{"of a mirror, over TLS", "CA\n[host.\"https://mirror.test\"]\nCA", "mirror.test:443", "https://auth.test/token",
+			"auth.test:443", true, false},
+		// its certificate is not trusted
+		{"of a mirror over plain HTTP, over TLS",
+			"CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "https://auth.test/token", "auth.test:443", false, false},
+		{"of a mirror over plain HTTP, elsewhere",
+			"CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "http://auth.test/token", "auth.test:80", false, false},
+		{"of a mirror over plain HTTP, beside it", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80",
+			"http://mirror.test:81/token", "mirror.test:81", true, false},
+		{"of one that may, beside it", "CA\n[host.\"http://mirror.test\"]\nberth_credentials = \"plain\"",
+			"mirror.test:80", "http://mirror.test:81/token", "mirror.test:81", true, true},
+		{"of one that may, elsewhere", "CA\n[host.\"http://mirror.test\"]\nberth_credentials = \"plain\"",
+			"mirror.test:80", "http://auth.test/token", "auth.test:80", false, false},
+		{"a metadata service", "CA\n[host.\"http://mirror.test\"]\n", "mirror.test:80", "http://169.254.169.254/token",
+			"169.254.169.254:80", false, false},
+		{"a metadata service over TLS",
+			"CA", "registry.test:443", "https://169.254.169.254/token", "169.254.169.254:443", false, false},
 		{"one of the node's own", "CA", "registry.test:443", "https://127.0.0.1:6443/token", "127.0.0.1:6443", false, false},
-		{"one of the node's own, by name", "CA", "registry.test:443", "https://localhost:6443/token", "localhost:6443", false, false},
+		{"one of the node's own, by name",
+			"CA", "registry.test:443", "https://localhost:6443/token", "localhost:6443", false, false},
 		{"no URL", "CA", "registry.test:443", "file:///etc/shadow", "", false, false},
 		{"one with a user", "CA", "registry.test:443", "https://x:y@auth.test/token", "auth.test:443", false, false},
 	} {
@@ -408,12 +434,13 @@ func TestATokenServiceDoesNotSendPasswordsOn(t *testing.T) {
 		w := newWorld(t)
 		k := kinds[kind]
 		evil := w.registry("evil.test:443", k.option)
-		registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"), rt.WithRedirects(func(req *http.Request) string {
-			if req.URL.Path == "/token" {
-				return "https://evil.test/token"
-			}
-			return ""
-		}))
+		registry := w.registry("registry.test:443", k.option, rt.WithRealm("https://registry.test/token"),
+			rt.WithRedirects(func(req *http.Request) string {
+				if req.URL.Path == "/token" {
+					return "https://evil.test/token"
+				}
+				return ""
+			}))
 		w.push(registry)
 		w.configure("CA")
 		if err := w.read(&k.auth); !errors.Is(err, errdefs.ErrUnauthenticated) {
@@ -425,13 +452,14 @@ func TestATokenServiceDoesNotSendPasswordsOn(t *testing.T) {
 	}
 }
 
-// A name may lead to the metadata service of a cloud, from which no image comes: a registry that redirects there would have the
-// answer in an error, or take it for a token. A connection with such an address stands for what DNS would say. Seen to fail
-// without guard.
+// A name may lead to the metadata service of a cloud, from which no image comes: a registry that redirects
+// there would have the answer in an error, or take it for a token. A connection with such an address stands
+// for what DNS would say. Seen to fail without guard.
 func TestTheNodesOwnLinkIsNotAsked(t *testing.T) {
 	for address, forbidden := range map[string]bool{
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "0.0.0.0": true, "::": true, "224.0.0.1": true,
-		"::ffff:169.254.169.254": true, "10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "fd00::1": false, "127.0.0.1": false,
+		"::ffff:169.254.169.254": true, "10.0.0.1": false, "192.168.1.1": false, "8.8.8.8": false, "fd00::1": false,
+		"127.0.0.1": false,
 	} {
 		if forbiddenAddress(net.ParseIP(address)) != forbidden {
 			t.Errorf("%s: %t", address, !forbidden)
@@ -470,8 +498,8 @@ func (linkLocal) RemoteAddr() net.Addr {
 }
 func (linkLocal) Close() error { return nil }
 
-// CVE-2020-15157: a manifest says of a layer that it is elsewhere, and the runtime asks there, with the credentials. Seen to
-// fail with the URLs left in descriptors.
+// CVE-2020-15157: a manifest says of a layer that it is elsewhere, and the runtime asks there, with the credentials.
+// Seen to fail with the URLs left in descriptors.
 func TestURLsOfForeignLayersAreNotAsked(t *testing.T) {
 	for kind, k := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -485,7 +513,8 @@ func TestURLsOfForeignLayersAreNotAsked(t *testing.T) {
 			desc := ocispec.Descriptor{
 				MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
 				Digest:    digest.Digest("sha256:" + hex.EncodeToString(sum[:])), Size: int64(len(data)),
-				URLs: []string{"https://evil.test/v2/a/blobs/sha256:" + hex.EncodeToString(sum[:]), "http://169.254.169.254/latest"},
+				URLs: []string{"https://evil.test/v2/a/blobs/sha256:" + hex.EncodeToString(sum[:]),
+					"http://169.254.169.254/latest"},
 			}
 			evil.PutBlob(data)
 			named, _ := reference.ParseNormalizedNamed("registry.test/a:1")

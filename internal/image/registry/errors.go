@@ -39,8 +39,8 @@ func (f *failure) Unwrap() []error {
 	return []error{f.kind}
 }
 
-// worse picks the failure that tells most. What a client can do something about is first: credentials, then a bad image,
-// then a host that is away, and last that a host (a mirror, perhaps) does not have the image.
+// worse picks the failure that tells most. What a client can do something about is first: credentials, then
+// a bad image, then a host that is away, and last that a host (a mirror, perhaps) does not have the image.
 func worse(a, b *failure) *failure {
 	rank := func(f *failure) int {
 		switch {
@@ -121,7 +121,8 @@ func (r *Repository) told(host docker.RegistryHost, f *failure) string {
 	}
 	text, ok := r.secret.hide(f.text, own...)
 	if !ok {
-		return fmt.Sprintf("%s: %v (all else that is known of it is left out, since a secret of this pull may be in it)", host.Host, f.kind)
+		return fmt.Sprintf("%s: %v (all else that is known of it is left out, since a secret of this pull may be in it)",
+			host.Host, f.kind)
 	}
 	return text
 }

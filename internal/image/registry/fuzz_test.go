@@ -20,17 +20,24 @@ import (
 	"berth/internal/model"
 )
 
-// FuzzHosts: whatever a hosts.toml says, it is refused with an error that names it, or the hosts that it names are asked and
-// no other, and a mirror gets credentials only where its table says so.
+// FuzzHosts: whatever a hosts.toml says, it is refused with an error that names it, or the hosts that it names
+// are asked and no other, and a mirror gets credentials only where its table says so.
 func FuzzHosts(f *testing.F) {
 	for _, text := range []string{
-		"", "# nothing", "server = \"https://other.test\"\n", "server = \"http://other.test:5000/v2/x\"\noverride_path = true\n",
-		"[host.\"https://mirror.test\"]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = \"ca.pem\"\n  client = [[\"a\", \"b\"]]\n",
-		"[host.\"http://mirror.test\"]\nskip_verify = true\nberth_credentials = \"tls\"\n[host.\"http://mirror.test\".header]\nX-A = [\"b\"]\n",
-		"[host.\"https://a.test/v2/x\"]\nberth_credentials = \"plain\"\n[host.\"https://a.test/v2/y\"]\nberth_credentials = \"never\"\n",
-		"[host]\n\"https://hidden.test\".capabilities = [\"pull\"]\n", "host = {\"https://hidden.test\" = {skip_verify = true}}\n",
-		"[host.\"httpbin.test\"]\n", "[host.\"HTTPS://a.test\"]\n", "[host.\"https://u:p@a.test\"]\n", "server = \"ftp://a.test\"\n",
-		"dial_timeout = \"x\"\n[host.\"https://a.test\"]\n", "ca = 5\n", "[host.\"https://[::1]:5000\"]\ndial_timeout = \"1s\"\n",
+		"", "# nothing", "server = \"https://other.test\"\n",
+		"server = \"http://other.test:5000/v2/x\"\noverride_path = true\n",
+		"[host.\"https://mirror.test\"]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = \"ca.pem\"\n" +
+			"  client = [[\"a\", \"b\"]]\n",
+		"[host.\"http://mirror.test\"]\nskip_verify = true\nberth_credentials = \"tls\"\n" +
+			"[host.\"http://mirror.test\".header]\nX-A = [\"b\"]\n",
+		"[host.\"https://a.test/v2/x\"]\nberth_credentials = \"plain\"\n[host.\"https://a.test/v2/y\"]\n" +
+			"berth_credentials = \"never\"\n",
+		"[host]\n\"https://hidden.test\".capabilities = [\"pull\"]\n",
+		"host = {\"https://hidden.test\" = {skip_verify = true}}\n",
+		"[host.\"httpbin.test\"]\n", "[host.\"HTTPS://a.test\"]\n", "[host.\"https://u:p@a.test\"]\n",
+		"server = \"ftp://a.test\"\n",
+		"dial_timeout = \"x\"\n[host.\"https://a.test\"]\n", "ca = 5\n",
+		"[host.\"https://[::1]:5000\"]\ndial_timeout = \"1s\"\n",
 	} {
 		f.Add(text)
 	}

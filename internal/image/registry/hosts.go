@@ -20,9 +20,9 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// hostsFile is the shape of hosts.toml: containerd's, and Berth's own berth_credentials, which containerd passes over. Where
-// a file is not as the library wants it, the library leaves a part of it out, or all of it, and asks the registry itself.
-// That is not what a node's owner meant, so the file is checked first.
+// hostsFile is the shape of hosts.toml: containerd's, and Berth's own berth_credentials, which containerd passes over.
+// Where a file is not as the library wants it, the library leaves a part of it out, or all of it, and asks the registry
+// itself. That is not what a node's owner meant, so the file is checked first.
 type hostsFile struct {
 	Server string `toml:"server"`
 	hostEntry
@@ -137,7 +137,8 @@ func (r *hostRules) parse(data []byte) error {
 }
 
 // hostName is a name or an address with, perhaps, a port. All else could be read in more than one way.
-var hostName = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
+var hostName = regexp.MustCompile(
+	`^(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?$`)
 
 // hostURL reads the URL of a host as the library does, where that leaves no doubt.
 func hostURL(text string) (host string, plain bool, err error) {
@@ -214,8 +215,8 @@ func isList(v any, item func(any) bool) bool {
 	return ok && !slices.ContainsFunc(list, func(v any) bool { return !item(v) })
 }
 
-// of are the rules of the hosts that the library made of the file, in their order. The library must have made those that the
-// file names, and no others.
+// of are the rules of the hosts that the library made of the file, in their order. The library must have made
+// those that the file names, and no others.
 func (r *hostRules) of(hosts []docker.RegistryHost) ([]hostRule, error) {
 	fail := func(err error) ([]hostRule, error) {
 		return nil, fmt.Errorf("registry %s: %s: %w: %w", r.registry, r.file, err, errdefs.ErrFailedPrecondition)

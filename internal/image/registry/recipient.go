@@ -80,9 +80,10 @@ func canonical(host string) string {
 	return host
 }
 
-// checkRealm refuses a token service that a host should not have named: what asks for a token there sends credentials, and
-// takes the answer to the host that named it. So a service is asked over TLS. One over plain HTTP may only be on the same
-// machine as a registry over plain HTTP: else a hostile registry would have the node ask services that trust the node.
+// checkRealm refuses a token service that a host should not have named: what asks for a token there sends credentials,
+// and takes the answer to the host that named it. So a service is asked over TLS. One over plain HTTP
+// may only be on the same machine as a registry over plain HTTP: else a hostile registry would have the node ask
+// services that trust the node.
 func checkRealm(realm string, named *url.URL) error {
 	u, err := url.Parse(realm)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -92,8 +93,10 @@ func checkRealm(realm string, named *url.URL) error {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return fmt.Errorf("the token service %.200q that %s names is no URL of HTTP", realm, named.Host)
 	case forbiddenAddress(net.ParseIP(u.Hostname())), docker.IsLocalhost(u.Host) && !docker.IsLocalhost(named.Host):
-		return fmt.Errorf("the token service %s that %s names is the node itself, or of its own link: it is not asked", u.Host, named.Host)
-	case u.Scheme == "http" && (named.Scheme != "http" || !strings.EqualFold(u.Hostname(), named.Hostname()) && !docker.IsLocalhost(u.Host)):
+		return fmt.Errorf("the token service %s that %s names is the node itself, or of its own link: it is not asked",
+			u.Host, named.Host)
+	case u.Scheme == "http" && (named.Scheme != "http" ||
+		!strings.EqualFold(u.Hostname(), named.Hostname()) && !docker.IsLocalhost(u.Host)):
 		return fmt.Errorf("the token service %s that %s names would be asked over plain HTTP", u.Host, named.Host)
 	}
 	return nil
@@ -102,8 +105,8 @@ func checkRealm(realm string, named *url.URL) error {
 // metadataIPv6 is where a large cloud serves a machine's own credentials over IPv6. IPv4 ones are link-local.
 var metadataIPv6 = net.ParseIP("fd00:ec2::254")
 
-// forbiddenAddress are those that only the node itself should speak to, whoever names them: addresses of its link, at which
-// clouds hand out the node's credentials, and those that stand for no host.
+// forbiddenAddress are those that only the node itself should speak to, whoever names them: addresses of its link,
+// at which clouds hand out the node's credentials, and those that stand for no host.
 func forbiddenAddress(ip net.IP) bool {
 	return ip != nil && (ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || ip.Equal(metadataIPv6))
 }

@@ -13,8 +13,8 @@ import (
 	"berth/internal/model"
 )
 
-// TestAnErrorTellsNoSecretAndIsNotGarbled: whatever the secret is. Seen to fail with secrets replaced in place ("…ull access denied"), with
-// short ones left alone, and without the names that the client has said itself.
+// TestAnErrorTellsNoSecretAndIsNotGarbled: whatever the secret is. Seen to fail with secrets replaced in place ("…ull
+// access denied"), with short ones left alone, and without the names that the client has said itself.
 func TestAnErrorTellsNoSecretAndIsNotGarbled(t *testing.T) {
 	const denied = "pull access denied, repository does not exist or may require authorization: authorization failed"
 	at := func(name string) string {

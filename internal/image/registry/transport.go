@@ -27,8 +27,9 @@ func withKind(ctx context.Context, k kind) context.Context {
 	return context.WithValue(ctx, kindKey{}, k)
 }
 
-// refusal is why a host has refused what is asked of it, with the authorization that there is. The library tries other ways, such as
-// a digest among blobs where it was among manifests: the host is not asked any more. It belongs to one goroutine.
+// refusal is why a host has refused what is asked of it, with the authorization that there is. The library
+// tries other ways, such as a digest among blobs where it was among manifests: the host is not asked any more.
+// It belongs to one goroutine.
 type refusal struct{ err error }
 
 type refusalKey struct{}
@@ -61,7 +62,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, r.err
 	}
 	// What comes over plain HTTP may be anybody's, and a manifest's digest is believed.
-	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" && req.URL.Scheme != "https" {
+	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Scheme == "https" &&
+		req.URL.Scheme != "https" {
 		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
 	}
 	ctx, cancel := context.WithCancel(req.Context())
@@ -105,8 +107,9 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // errRefused is for what no further attempt makes better.
 var errRefused = errors.New("refused")
 
-// guard keeps connections away from addresses at which the node itself is trusted, such as a cloud's metadata service: a
-// registry may redirect to any name, and name any token service. Hosts that hosts.toml names are where its author put them.
+// guard keeps connections away from addresses at which the node itself is trusted, such as a cloud's metadata service:
+// a registry may redirect to any name, and name any token service. Hosts that hosts.toml names are where its author put
+// them.
 func (r *Repository) guard(t *http.Transport) *http.Transport {
 	dial := t.DialContext
 	if r.client.dial != nil {
@@ -126,8 +129,8 @@ func (r *Repository) guard(t *http.Transport) *http.Transport {
 	return t
 }
 
-// retryAfter reads the header of that name, in seconds or as a date (RFC 9110, 10.2.3). 0: none. A date is by the registry's clock, which
-// the answer tells, too: the node's may be wrong.
+// retryAfter reads the header of that name, in seconds or as a date (RFC 9110, 10.2.3). 0: none. A date
+// is by the registry's clock, which the answer tells, too: the node's may be wrong.
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	value := header.Get("Retry-After")
 	if seconds, err := strconv.Atoi(value); err == nil && seconds > 0 {
@@ -146,8 +149,8 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 // minProgress is how many bytes a connection brings within the stall time, at the least.
 const minProgress = 4 << 10
 
-// body is the body of an answer, with a clock: only the time spent waiting for bytes counts, not the time that the reader
-// takes for them.
+// body is the body of an answer, with a clock: only the time spent waiting for bytes counts, not the time
+// that the reader takes for them.
 type body struct {
 	io.ReadCloser
 	cancel   context.CancelFunc

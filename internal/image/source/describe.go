@@ -35,7 +35,8 @@ type Image struct {
 }
 
 // checkpointAnnotations are those by which tools mark an image as a checkpoint.
-var checkpointAnnotations = []string{metadata.CheckpointAnnotationName, "io.kubernetes.cri-o.annotations.checkpoint.name"}
+var checkpointAnnotations = []string{metadata.CheckpointAnnotationName,
+	"io.kubernetes.cri-o.annotations.checkpoint.name"}
 
 // Describer finds out what an image is made of, from its manifests and its configuration. It has no state.
 type Describer struct {
@@ -164,13 +165,15 @@ func (d *Describer) describeConfig(ctx context.Context, src *Image, desc ocispec
 	}
 	var img ocispec.Image
 	if err := json.Unmarshal(raw, &img); err != nil {
-		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("configuration %s (%s) does not parse: %w: %w", desc.Digest, desc.MediaType, err,
+			errdefs.ErrInvalidArgument)
 	}
 	if err := d.Limits.config(&img.Config); err != nil {
 		return fmt.Errorf("configuration %s: %w", desc.Digest, err)
 	}
 	if img.RootFS.Type != "layers" {
-		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s %s is not the configuration of an image: %w", desc.MediaType, desc.Digest,
+			errdefs.ErrInvalidArgument)
 	}
 	if len(img.RootFS.DiffIDs) != len(src.Layers) {
 		return fmt.Errorf("the manifest has %d layers, the configuration %d: %w",
@@ -201,7 +204,8 @@ func checkLayer(l ocispec.Descriptor) error {
 		images.MediaTypeDockerSchema2Layer, images.MediaTypeDockerSchema2LayerGzip, images.MediaTypeDockerSchema2LayerZstd,
 		images.MediaTypeDockerSchema2LayerForeign, images.MediaTypeDockerSchema2LayerForeignGzip:
 	default:
-		return fmt.Errorf("layer %s is of type %q, which is not supported: %w", l.Digest, l.MediaType, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("layer %s is of type %q, which is not supported: %w", l.Digest, l.MediaType,
+			errdefs.ErrInvalidArgument)
 	}
 	if err := l.Digest.Validate(); err != nil {
 		return fmt.Errorf("layer digest %q: %w: %w", l.Digest, err, errdefs.ErrInvalidArgument)

@@ -9,8 +9,8 @@ import (
 	"berth/internal/image/unpack"
 )
 
-// Limits bound what an image may cost the node. Zero fields get the defaults, which no image that anybody has published meets.
-// What is beyond one of them is errdefs.ErrResourceExhausted, with the key of the configuration in its text.
+// Limits bound what an image may cost the node. Zero fields get the defaults, which no image that anybody has published
+// meets. What is beyond one of them is errdefs.ErrResourceExhausted, with the key of the configuration in its text.
 type Limits struct {
 	// Layer bounds each layer.
 	Layer unpack.Limits
@@ -21,13 +21,13 @@ type Limits struct {
 	Lookups uint64
 	// Layers are an image's; the kernel stacks 500 at most.
 	Layers uint64
-	// Document is the length of an index, a manifest or a configuration, and DocumentEntries the number of values in it: three
-	// bytes of JSON become a value of a hundred.
+	// Document is the length of an index, a manifest or a configuration, and DocumentEntries the number of values in it:
+	// three bytes of JSON become a value of a hundred.
 	Document, DocumentEntries uint64
 	// Volumes are those that a configuration declares: each container gets a directory, a copy and a mount for each.
 	Volumes uint64
-	// ConfigText is the length of all that a configuration gives to processes: the environment and the command. It is copied for
-	// each container and each exec.
+	// ConfigText is the length of all that a configuration gives to processes: the environment and the command.
+	// It is copied for each container and each exec.
 	ConfigText uint64
 }
 

@@ -121,7 +121,8 @@ func (l *layer) setXattrs(h *tar.Header, set func(key string, value []byte) erro
 			return invalid("the extended attribute %q: %v", shortened(key), err)
 		case errors.Is(err, unix.ENOSPC):
 			// Some file systems keep a few kilobytes of them for each file, and say this of more.
-			return fmt.Errorf("there is no room for the extended attribute %q of %d bytes: %w", key, len(h.PAXRecords[record]), err)
+			return fmt.Errorf("there is no room for the extended attribute %q of %d bytes: %w",
+				key, len(h.PAXRecords[record]), err)
 		default:
 			return fmt.Errorf("set extended attribute %q: %w", key, err)
 		}

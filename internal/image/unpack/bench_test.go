@@ -78,7 +78,8 @@ func benchmarkLayer(b *testing.B, data []byte) {
 	}
 }
 
-// BenchmarkHostileLayer unpacks layers that were made to cost much, in three sizes: the time for an entry has to stay the same.
+// BenchmarkHostileLayer unpacks layers that were made to cost much, in three sizes: the time for an entry has to stay
+// the same.
 func BenchmarkHostileLayer(b *testing.B) {
 	deep := func(n int) (out []rt.Entry) {
 		for chain := range n / 2000 {
@@ -111,7 +112,8 @@ func BenchmarkHostileLayer(b *testing.B) {
 		name  string
 		make  func(n int) []rt.Entry
 		sizes []int
-	}{{"deep", deep, []int{10_000, 30_000, 60_000}}, {"replaced", replaced, []int{5_000, 10_000, 20_000}}, {"hidden", hidden, []int{5_000, 10_000, 20_000}}} {
+	}{{"deep", deep, []int{10_000, 30_000, 60_000}}, {"replaced", replaced, []int{5_000, 10_000, 20_000}},
+		{"hidden", hidden, []int{5_000, 10_000, 20_000}}} {
 		for _, n := range c.sizes {
 			b.Run(fmt.Sprintf("%s/%d", c.name, n), func(b *testing.B) {
 				entries := c.make(n)

@@ -18,8 +18,8 @@ import (
 	"berth/internal/asroot"
 )
 
-// FuzzLayer unpacks anything: nothing may appear or change outside of the root (applyIn looks), nothing may panic, and what is
-// said of a layer must be so.
+// FuzzLayer unpacks anything: nothing may appear or change outside of the root (applyIn looks), nothing may panic,
+// and what is said of a layer must be so.
 func FuzzLayer(f *testing.F) {
 	asroot.Need(f, "chown")
 	seed := func(entries ...rt.Entry) {
@@ -29,12 +29,14 @@ func FuzzLayer(f *testing.F) {
 		}
 		f.Add(data)
 	}
-	seed(rt.Dir("a", 0o755), rt.File("a/b", 0o644, "b"), rt.Hardlink("c", "a/b"), rt.Symlink("d", ".."), rt.File("d/bait", 0o644, "e"))
+	seed(rt.Dir("a", 0o755), rt.File("a/b", 0o644, "b"), rt.Hardlink("c", "a/b"), rt.Symlink("d", ".."),
+		rt.File("d/bait", 0o644, "e"))
 	seed(rt.File("../bait", 0o644, "x"))
 	seed(rt.Symlink("l", "/"), rt.Whiteout("l/x"), rt.Opaque("l"), rt.Dir("l/y", 0o700))
 	seed(rt.Whiteout("a"), rt.File("a/b", 0o644, ""), rt.File(".wh...", 0o644, ""))
 	seed(rt.Device("n", tar.TypeChar, 0, 0), rt.File("n/x", 0o644, ""), rt.File("long", 0o644, "").Xattr("user.a", "b"))
-	seed(rt.File("a/b/c", 0o644, ""), rt.Opaque("a"), rt.Dir("a/b", 0o700), rt.File("a/b", 0o644, ""), rt.Dir("a/b", 0o700))
+	seed(rt.File("a/b/c", 0o644, ""), rt.Opaque("a"), rt.Dir("a/b", 0o700), rt.File("a/b", 0o644, ""),
+		rt.Dir("a/b", 0o700))
 	seed(rt.Symlink("a", "b/.."), rt.File("a/c", 0o644, ""), rt.Hardlink("d", "a/c"), rt.Hardlink("a", "d"))
 	seed(rt.File("a/b/c/d/e", 0o644, "x"), rt.Symlink("a/b", "/"), rt.File("a/b/bait", 0o644, "x"), rt.Whiteout("a"))
 	seed(rt.File(strings.Repeat("n", 200), 0o644, strings.Repeat("x", 40_000)), rt.Dir(".", 0o700), rt.Opaque("."))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Implied says where a layer depends on the layers below it: the directories that its tar puts something into without an
-// entry for them. They are in it as a walk of the layer would find them, each with the directories above it, and take a few
-// bytes each however deep they are. The zero value has none.
+// Implied says where a layer depends on the layers below it: the directories that its tar puts something
+// into without an entry for them. They are in it as a walk of the layer would find them, each with the directories
+// above it, and take a few bytes each however deep they are. The zero value has none.
 //
 // For each: how deep it is as a varint (1: in the root), flags, the length of its name as a varint, its name.
 type Implied []byte
@@ -20,11 +20,11 @@ type Implied []byte
 type ImpliedDir struct {
 	Depth int
 	Name  string
-	// Implied: the layer has the directory and its tar does not say how it looks. It should look as the layers below have it;
-	// where they have a link, what is in it belongs where the link leads.
+	// Implied: the layer has the directory and its tar does not say how it looks. It should look as the layers below
+	// have it; where they have a link, what is in it belongs where the link leads.
 	Implied bool
-	// Direct: what the layer has is right only if the layers below have no link there: the tar used the directory before it
-	// said what it is, or went through it to the directory above.
+	// Direct: what the layer has is right only if the layers below have no link there: the tar used the directory
+	// before it said what it is, or went through it to the directory above.
 	Direct bool
 }
 
@@ -48,8 +48,8 @@ func (i Implied) Append(d ImpliedDir) Implied {
 	return append(i, d.Name...)
 }
 
-// All are the directories. What cannot be read ends them with an error: the bytes may come from a process that a layer has
-// taken over.
+// All are the directories. What cannot be read ends them with an error: the bytes may come from a process that a layer
+// has taken over.
 func (i Implied) All() iter.Seq2[ImpliedDir, error] {
 	return func(yield func(ImpliedDir, error) bool) {
 		depth := 0
@@ -85,5 +85,6 @@ func readImplied(b []byte) (d ImpliedDir, size int, err error) {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return d, 0, fmt.Errorf("the name %q", name)
 	}
-	return ImpliedDir{Depth: int(depth), Name: name, Implied: flags&flagImplied != 0, Direct: flags&flagDirect != 0}, at + int(length), nil
+	return ImpliedDir{Depth: int(depth), Name: name, Implied: flags&flagImplied != 0,
+		Direct: flags&flagDirect != 0}, at + int(length), nil
 }

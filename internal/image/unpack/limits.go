@@ -8,18 +8,18 @@ import (
 
 // Limits bound what a layer may cost. Zero is no limit.
 type Limits struct {
-	// Entries are the entries of the tar and the directories that they imply. Extended attributes and links that are followed
-	// count too: a byte of a packed layer can ask for a thousand of them.
+	// Entries are the entries of the tar and the directories that they imply. Extended attributes and links
+	// that are followed count too: a byte of a packed layer can ask for a thousand of them.
 	Entries uint64
-	// Bytes bound three numbers: the length of the tar, the lengths of all files together with their holes, and what they take
-	// on disk.
+	// Bytes bound three numbers: the length of the tar, the lengths of all files together with their holes,
+	// and what they take on disk.
 	Bytes uint64
 	// PathMemory is what unpacking may keep in memory of the layer's directories.
 	PathMemory uint64
 }
 
-// Memory is how much a process needs that unpacks a layer within the limits: what it keeps of directories, the same as a Result,
-// and as much again until the garbage of both is collected.
+// Memory is how much a process needs that unpacks a layer within the limits: what it keeps of directories, the same
+// as a Result, and as much again until the garbage of both is collected.
 func (l Limits) Memory() uint64 { return 64<<20 + 3*l.PathMemory }
 
 // Answer is the length of the longest Result as JSON. A directory takes more in memory than in Implied.
@@ -57,7 +57,8 @@ func spend(counter *uint64, n, limit uint64, what, key, unit string) error {
 
 // entries counts entries, or work that is worth so many.
 func (l *layer) entries(n int) error {
-	return spend(&l.work, uint64(n), l.limits.Entries, "the layer has", KeyEntries, "entries, implied directories, extended attributes and links to follow")
+	return spend(&l.work, uint64(n), l.limits.Entries, "the layer has", KeyEntries,
+		"entries, implied directories, extended attributes and links to follow")
 }
 
 // size counts the length of a file, with holes, before anything is written.
@@ -74,5 +75,6 @@ func (l *layer) disk(n uint64) error {
 const dirMemory = 208
 
 func (l *layer) memory(name string) error {
-	return spend(&l.paths, uint64(dirMemory+len(name)), l.limits.PathMemory, "the directories of the layer take", KeyPathMemory, "bytes of memory")
+	return spend(&l.paths, uint64(dirMemory+len(name)), l.limits.PathMemory, "the directories of the layer take",
+		KeyPathMemory, "bytes of memory")
 }

@@ -6,8 +6,8 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// Role is that of a child which unpacks a layer: its task is Limits, its answer a Result. Its capabilities are what it takes to
-// give files other owners, and to work on them afterwards.
+// Role is that of a child which unpacks a layer: its task is Limits, its answer a Result. Its capabilities
+// are what it takes to give files other owners, and to work on them afterwards.
 var Role = &wire.Role{
 	Name: "unpack", Filesystem: true,
 	Capabilities: []uintptr{

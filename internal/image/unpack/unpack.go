@@ -44,8 +44,8 @@ type Result struct {
 	Implied Implied
 	// OpaqueRoot: the layer hides everything below it. Overlayfs does not look at the mark on a layer's root.
 	OpaqueRoot bool
-	// Entries and Length are what the layer has cost: Entries as Limits.Entries counts them, Length that of its tar or of its files
-	// with their holes, whichever is more.
+	// Entries and Length are what the layer has cost: Entries as Limits.Entries counts them, Length that of its tar
+	// or of its files with their holes, whichever is more.
 	Entries, Length uint64
 	// Unsupported are extended attributes that the file system does not take, by name: the first ones, if there are many.
 	Unsupported []string
@@ -141,14 +141,14 @@ func shortened(name string) string {
 	return fmt.Sprintf("%s… (%d bytes)", name[:most], len(name))
 }
 
-// Bound makes a reader of a layer's tar that ends with a context, and with an error where the tar is longer than it may be.
-// Layer does it by itself; it is for what stands behind the end of the archive.
+// Bound makes a reader of a layer's tar that ends with a context, and with an error where the tar is longer
+// than it may be. Layer does it by itself; it is for what stands behind the end of the archive.
 func Bound(ctx context.Context, r io.Reader, limits Limits) io.Reader {
 	return &stream{ctx: ctx, r: r, limit: limits.Bytes}
 }
 
-// stream is what Bound makes. archive/tar reads on by itself where no entry comes, so its reader has to see the end of the
-// context.
+// stream is what Bound makes. archive/tar reads on by itself where no entry comes, so its reader has to see the end
+// of the context.
 type stream struct {
 	ctx   context.Context
 	r     io.Reader
@@ -194,8 +194,8 @@ type dir = dirtree.Dir[made]
 // made is what the layer makes of a directory.
 type made struct {
 	times [2]unix.Timespec // if it is mentioned
-	// A directory is there if it is not gone, upLife is the life of the one above it, and that one is there: a directory that is
-	// removed begins a new life, so that nobody has to visit what was in it.
+	// A directory is there if it is not gone, upLife is the life of the one above it, and that one is there:
+	// a directory that is removed begins a new life, so that nobody has to visit what was in it.
 	life, upLife uint32
 	length       uint16 // of its path
 	mentioned    bool   // by an entry of the tar
@@ -652,7 +652,8 @@ func (l *layer) setDirTimes() error {
 	return nil
 }
 
-// readError says whose fault it is that the tar cannot be read: the stream's own errors pass, the format's are the layer's.
+// readError says whose fault it is that the tar cannot be read: the stream's own errors pass, the format's
+// are the layer's.
 func readError(err error) error {
 	if errors.Is(err, tar.ErrHeader) || errors.Is(err, tar.ErrFieldTooLong) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return invalid("the layer is not a sound tar: %v", err)

@@ -50,14 +50,15 @@ func (l *layer) made(parent *dir, name string) (*dir, error) {
 	return d, nil
 }
 
-// finish ends that a directory is implied: what was put into it is right only if lower layers have no link in its place.
+// finish ends that a directory is implied: what was put into it is right only if lower layers have no link
+// in its place.
 func (m *made) finish() {
 	m.direct = m.direct || m.implied && !m.hidden
 	m.implied = false
 }
 
-// dir finds a directory of the layer by a path relative to the root, with links in it expanded inside the root. With create,
-// what is missing is made, as a directory that the tar implies.
+// dir finds a directory of the layer by a path relative to the root, with links in it expanded inside the root.
+// With create, what is missing is made, as a directory that the tar implies.
 func (l *layer) dir(name string, create bool) (*dir, error) {
 	cur, rest := l.nearest(name)
 	links := 0
@@ -130,8 +131,9 @@ func (l *layer) nearest(name string) (*dir, string) {
 	return at, strings.TrimPrefix(name[n:], "/")
 }
 
-// step goes to a name in a directory where the layer has no directory of that name: it is made, or the target of a symbolic
-// link is returned. A whiteout becomes an opaque directory, since what is put into it does not bring back what it hides.
+// step goes to a name in a directory where the layer has no directory of that name: it is made, or the target
+// of a symbolic link is returned. A whiteout becomes an opaque directory, since what is put into it does not bring back
+// what it hides.
 func (l *layer) step(cur *dir, name string, create bool) (d *dir, target string, err error) {
 	at, err := l.tree.FD(cur)
 	if err != nil {
@@ -182,8 +184,8 @@ func (l *layer) step(cur *dir, name string, create bool) (d *dir, target string,
 	return nil, "", invalid("%q is not a directory", cur.PathOf(name))
 }
 
-// plain gives a new directory that no entry describes the attributes of one: the umask of the process, and the group of a
-// setgid directory above it, are not the image's.
+// plain gives a new directory that no entry describes the attributes of one: the umask of the process, and the group
+// of a setgid directory above it, are not the image's.
 func (l *layer) plain(d *dir) error {
 	l.inodes++
 	if err := l.disk(block); err != nil {
@@ -196,8 +198,8 @@ func (l *layer) plain(d *dir) error {
 	return errors.Join(l.chown(fd, "", 0, 0), unix.Fchmod(fd, 0o755))
 }
 
-// hide notes of all directories below one that it became opaque. Those that are there only for what they hide of lower layers
-// have nothing to hide any more, and go.
+// hide notes of all directories below one that it became opaque. Those that are there only for what they hide
+// of lower layers have nothing to hide any more, and go.
 func (l *layer) hide(top *dir) error {
 	waiting := []*dir{top}
 	for len(waiting) > 0 {

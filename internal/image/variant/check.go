@@ -10,9 +10,9 @@ import (
 	"berth/internal/image/unpack"
 )
 
-// Check makes sure that each link by which something was put elsewhere still leads there when the variant is on top of the
-// layers below. If the layer changes something on the way, its entries came in an order that is not known any more, and that
-// decides where they belong.
+// Check makes sure that each link by which something was put elsewhere still leads there when the variant is on top
+// of the layers below. If the layer changes something on the way, its entries came in an order that is not known
+// any more, and that decides where they belong.
 func Check(ctx context.Context, implied unpack.Implied, variant *os.File, below []*os.File, x fileattr.Xattrs) error {
 	under := newStack(x, below...)
 	defer under.close()
@@ -33,7 +33,8 @@ func Check(ctx context.Context, implied unpack.Implied, variant *os.File, below 
 
 func (p *plan) checkOne(whole *stack, n *planned) error {
 	changed := func(what string) error {
-		return refuse("the layer puts something into it, which the layers below have as a link to %q, and changes %q on the way there",
+		return refuse(
+			"the layer puts something into it, which the layers below have as a link to %q, and changes %q on the way there",
 			n.place.path(), what)
 	}
 	end := n.place.path()

@@ -27,7 +27,8 @@ import (
 	rt "berth/internal/registrytest"
 )
 
-// script makes the entries of layers from bytes. Names come from a small alphabet, so that layers, links and files meet.
+// script makes the entries of layers from bytes. Names come from a small alphabet, so that layers, links and files
+// meet.
 type script struct {
 	bytes []byte
 	files []string // of this layer, for hard links
@@ -192,7 +193,8 @@ func stacked(t testing.TB, top string, layers [][]rt.Entry) ([]string, error) {
 	return dirs, nil
 }
 
-// all does what three processes do, one after the other; no result: the layer is right as it is. What one of them says passes as JSON.
+// all does what three processes do, one after the other; no result: the layer is right as it is. What one of them says
+// passes as JSON.
 func all(ctx context.Context, r Request, below []*os.File) (*Result, error) {
 	p, err := Plan(ctx, r.Implied, below, 0, fileattr.System)
 	if err != nil || !p.Needed {
@@ -246,7 +248,8 @@ func overlay(t testing.TB, top string, dirs []string) *os.File {
 		defer f.Close()
 		short = append(short, fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	}
-	for _, option := range [][2]string{{"lowerdir", strings.Join(short, ":")}, {"index", "off"}, {"metacopy", "off"}, {"redirect_dir", "nofollow"}} {
+	for _, option := range [][2]string{{"lowerdir", strings.Join(short, ":")}, {"index", "off"}, {"metacopy", "off"},
+		{"redirect_dir", "nofollow"}} {
 		if err := unix.FsconfigSetString(fd, option[0], option[1]); err != nil {
 			t.Fatal(option, err)
 		}
@@ -279,32 +282,33 @@ func list(t testing.TB, root *os.File) string {
 	top := &object{names: map[string]*name{}}
 	tree.Root().Data = top
 	// A directory that only one layer has shows the names of its whiteouts to those who list it, and nothing under them.
-	err := tree.Walk(context.Background(), dirtree.Walk[*object]{Changing: true, Visit: func(in *dir, fd int, base string, st *unix.Stat_t) (*dir, error) {
-		o := &object{kind: tarType[st.Mode&unix.S_IFMT], mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid}
-		in.Data.names[base] = &name{object: o}
-		switch o.kind {
-		case tar.TypeReg:
-			f, err := unix.Openat(fd, base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-			if err != nil {
+	err := tree.Walk(context.Background(),
+		dirtree.Walk[*object]{Changing: true, Visit: func(in *dir, fd int, base string, st *unix.Stat_t) (*dir, error) {
+			o := &object{kind: tarType[st.Mode&unix.S_IFMT], mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid}
+			in.Data.names[base] = &name{object: o}
+			switch o.kind {
+			case tar.TypeReg:
+				f, err := unix.Openat(fd, base, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+				if err != nil {
+					return nil, err
+				}
+				file := os.NewFile(uintptr(f), base)
+				defer file.Close()
+				data, err := io.ReadAll(file)
+				o.text = string(data)
 				return nil, err
+			case tar.TypeSymlink:
+				var err error
+				o.text, err = readlink(fd, base)
+				return nil, err
+			case tar.TypeDir:
+				o.names = map[string]*name{}
+				sub := in.Below(base)
+				sub.Data = o
+				return sub, nil
 			}
-			file := os.NewFile(uintptr(f), base)
-			defer file.Close()
-			data, err := io.ReadAll(file)
-			o.text = string(data)
-			return nil, err
-		case tar.TypeSymlink:
-			var err error
-			o.text, err = readlink(fd, base)
-			return nil, err
-		case tar.TypeDir:
-			o.names = map[string]*name{}
-			sub := in.Below(base)
-			sub.Data = o
-			return sub, nil
-		}
-		return nil, nil
-	}})
+			return nil, nil
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,8 +317,8 @@ func list(t testing.TB, root *os.File) string {
 	return out.String()
 }
 
-// check compares what the kernel shows of layers with the model, and looks after what stands beside them. It returns the error
-// with which the layers were refused.
+// check compares what the kernel shows of layers with the model, and looks after what stands beside them.
+// It returns the error with which the layers were refused.
 func check(t testing.TB, top string, layers [][]rt.Entry) error {
 	t.Helper()
 	bait := filepath.Join(top, "bait")

@@ -20,8 +20,8 @@ type Request struct {
 	Layer     *os.File       // the layer's directory, which is complete and is not changed
 	Implied   unpack.Implied // as unpacking the layer has said
 	Placement *Placement     // as Plan has said
-	// Home is where the variant is made under Name, if the layer needs one. It is on the layer's mount: hard links do not cross
-	// mounts.
+	// Home is where the variant is made under Name, if the layer needs one. It is on the layer's mount: hard links
+	// do not cross mounts.
 	Home   *os.File
 	Name   string
 	Xattrs fileattr.Xattrs
@@ -30,8 +30,8 @@ type Request struct {
 
 // Result is plain data, so that it can come from another process.
 type Result struct {
-	// Bytes, rounded up to blocks, and Inodes are those of files that had to be copied, and of directories that the layer does not
-	// have. All other files are the layer's own.
+	// Bytes, rounded up to blocks, and Inodes are those of files that had to be copied, and of directories that the layer
+	// does not have. All other files are the layer's own.
 	Bytes, Inodes uint64
 }
 
@@ -88,8 +88,8 @@ type source struct {
 
 // made is a directory of the variant: where it comes from.
 type made struct {
-	// own is the layer's directory that says how this one looks. Without one it looks like the directory below, and without
-	// that plain.
+	// own is the layer's directory that says how this one looks. Without one it looks like the directory below,
+	// and without that plain.
 	own  *inDir
 	like *Look
 	// from counts the layer's directories that are put together here.
@@ -121,12 +121,13 @@ func (m *maker) make() error {
 	if err := m.markOpaque(fd, to); err != nil {
 		return err
 	}
-	err = m.in.Walk(m.ctx, dirtree.Walk[source]{Visit: func(in *inDir, fd int, name string, st *unix.Stat_t) (*inDir, error) {
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return nil, m.file(in, fd, name, st)
-		}
-		return m.directory(in, name)
-	}})
+	err = m.in.Walk(m.ctx,
+		dirtree.Walk[source]{Visit: func(in *inDir, fd int, name string, st *unix.Stat_t) (*inDir, error) {
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return nil, m.file(in, fd, name, st)
+			}
+			return m.directory(in, name)
+		}})
 	if err != nil {
 		return err
 	}
@@ -258,7 +259,8 @@ func (m *maker) under(parent *outDir, name string) (*outDir, error) {
 	}
 	err = unix.Mkdirat(fd, name, 0o700)
 	if errors.Is(err, unix.EEXIST) {
-		return nil, refuse("in the image it is in %q, where the layer has a file in the way of a directory", parent.PathOf(name))
+		return nil, refuse("in the image it is in %q, where the layer has a file in the way of a directory",
+			parent.PathOf(name))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make directory %q: %w", parent.PathOf(name), err)
@@ -282,7 +284,8 @@ func (m *maker) file(in *inDir, fd int, name string, st *unix.Stat_t) error {
 		if isWhiteout(st) && unix.Fstatat(at, name, &there, unix.AT_SYMLINK_NOFOLLOW) == nil && isWhiteout(&there) {
 			return nil // both hide the same
 		}
-		return refuse("%q of the layer is %q in the image, which the layer has by another path as well", in.PathOf(name), to.PathOf(name))
+		return refuse("%q of the layer is %q in the image, which the layer has by another path as well",
+			in.PathOf(name), to.PathOf(name))
 	case errors.Is(err, unix.EMLINK) && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err = m.copy(fd, name, st, to)
 	}
@@ -292,7 +295,8 @@ func (m *maker) file(in *inDir, fd int, name string, st *unix.Stat_t) error {
 	return nil
 }
 
-// copy makes a second file of one that has as many names as the file system allows. Further names become names of the copy.
+// copy makes a second file of one that has as many names as the file system allows. Further names become names
+// of the copy.
 func (m *maker) copy(from int, name string, st *unix.Stat_t, to *outDir) error {
 	at, err := m.out.FD(to)
 	if err != nil {
@@ -316,7 +320,8 @@ func (m *maker) copy(from int, name string, st *unix.Stat_t, to *outDir) error {
 	}
 	in := os.NewFile(uintptr(fd), name)
 	defer in.Close()
-	if fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600); err != nil {
+	if fd, err = unix.Openat(at, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+		0o600); err != nil {
 		return err
 	}
 	out := os.NewFile(uintptr(fd), name)

@@ -23,13 +23,16 @@ import (
 func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
 	asroot.Need(t, "chown")
 	merged := []rt.Entry{rt.Dir("usr", 0o755), rt.Dir("usr/lib", 0o751).Owned(1, 1), rt.Symlink("lib", "usr/lib"),
-		rt.File("usr/lib/old", 0o644, "old"), rt.Symlink("abs", "/usr/lib/sub"), rt.Symlink("later", "new/dir"), rt.Symlink("top", "/")}
+		rt.File("usr/lib/old", 0o644, "old"), rt.Symlink("abs", "/usr/lib/sub"), rt.Symlink("later", "new/dir"),
+		rt.Symlink("top", "/")}
 	for name, layers := range map[string][][]rt.Entry{
 		"attributes from below": {
-			{rt.Dir("a", 0o711).Owned(3, 3), rt.Dir("a/b", 0o700).Owned(5, 6)}, {rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")}},
-		"through a link":                  {merged, {rt.File("lib/new", 0o644, "new"), rt.File("lib/deep/er", 0o644, "x")}},
-		"through a link and beside it":    {merged, {rt.File("lib/new", 0o644, "n"), rt.File("usr/lib/direct", 0o644, "d")}},
-		"through a link and into it":      {merged, {rt.File("lib/new", 0o644, "n"), rt.Dir("usr/lib", 0o700), rt.File("usr/lib/direct", 0o644, "d")}},
+			{rt.Dir("a", 0o711).Owned(3, 3), rt.Dir("a/b", 0o700).Owned(5, 6)},
+			{rt.File("a/b/c", 0o644, "c"), rt.File("new/x", 0o644, "x")}},
+		"through a link":               {merged, {rt.File("lib/new", 0o644, "new"), rt.File("lib/deep/er", 0o644, "x")}},
+		"through a link and beside it": {merged, {rt.File("lib/new", 0o644, "n"), rt.File("usr/lib/direct", 0o644, "d")}},
+		"through a link and into it": {merged,
+			{rt.File("lib/new", 0o644, "n"), rt.Dir("usr/lib", 0o700), rt.File("usr/lib/direct", 0o644, "d")}},
 		"through an absolute link":        {merged, {rt.File("abs/s", 0o644, "s")}},
 		"through a link to what is new":   {merged, {rt.File("later/d", 0o644, "d")}},
 		"through a link to the root":      {merged, {rt.File("top/f", 0o644, "f"), rt.File("top/lib/g", 0o644, "g")}},
@@ -38,9 +41,11 @@ func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
 		"two deletions of one file":       {merged, {rt.Whiteout("lib/old"), rt.Whiteout("usr/lib/old")}},
 		"an opaque directory by a link":   {merged, {rt.Opaque("lib"), rt.File("lib/new", 0o644, "new")}},
 		"a hard link through a link":      {merged, {rt.File("lib/new", 0o644, "new"), rt.Hardlink("usr/also", "lib/new")}},
-		"three layers":                    {merged, {rt.Symlink("lib/l", "../x"), rt.Dir("usr/x", 0o700)}, {rt.File("lib/l/f", 0o644, "f")}},
-		"a directory in a hidden one":     {{rt.Dir("a/b", 0o700)}, {rt.Opaque("a"), rt.File("a/b/c", 0o644, "c")}},
-		"an opaque root":                  {{rt.Dir("a/b", 0o700)}, {rt.Opaque("."), rt.File("a/b/c", 0o644, "c")}, {rt.File("a/b/d", 0o644, "d")}},
+		"three layers": {merged, {rt.Symlink("lib/l", "../x"), rt.Dir("usr/x", 0o700)},
+			{rt.File("lib/l/f", 0o644, "f")}},
+		"a directory in a hidden one": {{rt.Dir("a/b", 0o700)}, {rt.Opaque("a"), rt.File("a/b/c", 0o644, "c")}},
+		"an opaque root": {{rt.Dir("a/b", 0o700)}, {rt.Opaque("."), rt.File("a/b/c", 0o644, "c")},
+			{rt.File("a/b/d", 0o644, "d")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := check(t, t.TempDir(), layers); err != nil {
@@ -50,8 +55,8 @@ func TestLayersStackAsTheyWereUnpackedOneOnAnother(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeMeantIsRefused: each error names the path. It was seen to fail without the check for files below, without that for
-// directories that were used directly, and without the one of links once the variant is made.
+// TestWhatCannotBeMeantIsRefused: each error names the path. It was seen to fail without the check for files below,
+// without that for directories that were used directly, and without the one of links once the variant is made.
 func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 	asroot.Need(t, "chown")
 	for name, c := range map[string]struct {
@@ -59,8 +64,9 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 		path         string
 	}{
 		"a link to nowhere": {[]rt.Entry{rt.Symlink("a", "a")}, []rt.Entry{rt.File("a/f", 0o644, "")}, `"a"`},
-		"a link to a file":  {[]rt.Entry{rt.Symlink("a", "f"), rt.File("f", 0o644, "")}, []rt.Entry{rt.File("a/f", 0o644, "")}, `"a"`},
-		"a file":            {[]rt.Entry{rt.File("d/f", 0o644, "")}, []rt.Entry{rt.File("d/f/g", 0o644, "")}, `"d/f"`},
+		"a link to a file": {[]rt.Entry{rt.Symlink("a", "f"), rt.File("f", 0o644, "")},
+			[]rt.Entry{rt.File("a/f", 0o644, "")}, `"a"`},
+		"a file": {[]rt.Entry{rt.File("d/f", 0o644, "")}, []rt.Entry{rt.File("d/f/g", 0o644, "")}, `"d/f"`},
 		"two files of one path": {[]rt.Entry{rt.Symlink("a", "b"), rt.Dir("b", 0o755)},
 			[]rt.Entry{rt.File("a/f", 0o644, "1"), rt.File("b/f", 0o644, "2")}, `"b/f"`},
 		"a file and a directory of one path": {[]rt.Entry{rt.Symlink("a", "b"), rt.Dir("b", 0o755)},
@@ -94,7 +100,8 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 func TestALayerWithoutNeedGetsNoVariant(t *testing.T) {
 	asroot.Need(t, "chown")
 	top := t.TempDir()
-	layers := [][]rt.Entry{{rt.Dir("a", 0o755), rt.Dir("b", 0o700)}, {rt.File("a/f", 0o644, ""), rt.Dir("b", 0o711), rt.File("c/f", 0o644, "")}}
+	layers := [][]rt.Entry{{rt.Dir("a", 0o755), rt.Dir("b", 0o700)},
+		{rt.File("a/f", 0o644, ""), rt.Dir("b", 0o711), rt.File("c/f", 0o644, "")}}
 	if err := check(t, top, layers); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +122,8 @@ func TestAVariantHasTheTimesAndTheFilesOfTheLayer(t *testing.T) {
 	}
 	var layer, variant unix.Stat_t
 	for _, name := range []string{"a", "a/f", "b/f"} {
-		if err := errors.Join(unix.Lstat(filepath.Join(top, "1/fs", name), &layer), unix.Lstat(filepath.Join(top, "1/variant", name), &variant)); err != nil {
+		if err := errors.Join(unix.Lstat(filepath.Join(top, "1/fs", name), &layer),
+			unix.Lstat(filepath.Join(top, "1/variant", name), &variant)); err != nil {
 			t.Fatal(err)
 		}
 		if layer.Mtim != variant.Mtim || variant.Mtim.Sec != rt.Epoch.Unix() {
@@ -127,14 +135,15 @@ func TestAVariantHasTheTimesAndTheFilesOfTheLayer(t *testing.T) {
 	}
 	buf := make([]byte, 8)
 	for name, want := range map[string][2]string{"a": {"user.own", "w"}, "b": {"user.k", "v"}} {
-		if n, err := unix.Lgetxattr(filepath.Join(top, "1/variant", name), want[0], buf); err != nil || string(buf[:n]) != want[1] {
+		if n, err := unix.Lgetxattr(filepath.Join(top, "1/variant", name), want[0], buf); err != nil ||
+			string(buf[:n]) != want[1] {
 			t.Errorf("%s: %q, %v", name, buf[:n], err)
 		}
 	}
 }
 
-// TestAFileWithAsManyNamesAsCanBe: ext4 takes 65,000 names of a file, so a variant of a layer that has 40,000 cannot be made of
-// links alone.
+// TestAFileWithAsManyNamesAsCanBe: ext4 takes 65,000 names of a file, so a variant of a layer that has 40,000 cannot
+// be made of links alone.
 func TestAFileWithAsManyNamesAsCanBe(t *testing.T) {
 	top := t.TempDir()
 	home, fs := filepath.Join(top, "home"), filepath.Join(top, "home/fs")
@@ -241,22 +250,24 @@ func TestAListThatIsNoneIsRefused(t *testing.T) {
 	top := t.TempDir()
 	good := unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "a", Implied: true})
 	for name, list := range map[string]unpack.Implied{
-		"cut":            good[:len(good)-1],
-		"noise":          unpack.Implied(bytes.Repeat([]byte{0xff}, 40)),
-		"the root":       unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 0, Name: "a"}),
-		"too deep":       unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 2, Name: "a"}),
-		"dot dot":        unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "..", Implied: true}),
-		"dot":            unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: ".", Implied: true}),
-		"a path":         unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "a/../../x", Implied: true}),
-		"an empty name":  unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "", Implied: true}),
-		"a NUL":          unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "a\x00b", Implied: true}),
-		"a second level": append(append(unpack.Implied{}, good...), unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 3, Name: "b"})...),
+		"cut":           good[:len(good)-1],
+		"noise":         unpack.Implied(bytes.Repeat([]byte{0xff}, 40)),
+		"the root":      unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 0, Name: "a"}),
+		"too deep":      unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 2, Name: "a"}),
+		"dot dot":       unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "..", Implied: true}),
+		"dot":           unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: ".", Implied: true}),
+		"a path":        unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "a/../../x", Implied: true}),
+		"an empty name": unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "", Implied: true}),
+		"a NUL":         unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 1, Name: "a\x00b", Implied: true}),
+		"a second level": append(append(unpack.Implied{}, good...),
+			unpack.Implied{}.Append(unpack.ImpliedDir{Depth: 3, Name: "b"})...),
 	} {
 		_, err := Plan(context.Background(), list, []*os.File{open(t, top)}, 0, fileattr.System)
 		if !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%s: %v", name, err)
 		}
-		r := Request{Layer: open(t, top), Home: open(t, top), Name: "v", Implied: list, Placement: &Placement{Places: []Place{{}}, At: []int{0}}}
+		r := Request{Layer: open(t, top), Home: open(t, top), Name: "v", Implied: list,
+			Placement: &Placement{Places: []Place{{}}, At: []int{0}}}
 		if _, err := Make(context.Background(), r); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%s, to make: %v", name, err)
 		}
@@ -266,8 +277,8 @@ func TestAListThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// TestAPlacementThatIsNoneIsRefused: it may come from a process that the layers below have taken over. Seen to fail with each of the
-// tests in nodes taken out: a place is made elsewhere, or nothing is said.
+// TestAPlacementThatIsNoneIsRefused: it may come from a process that the layers below have taken over. Seen to fail
+// with each of the tests in nodes taken out: a place is made elsewhere, or nothing is said.
 func TestAPlacementThatIsNoneIsRefused(t *testing.T) {
 	asroot.Need(t, "chown")
 	top := t.TempDir()
@@ -292,7 +303,8 @@ func TestAPlacementThatIsNoneIsRefused(t *testing.T) {
 		"a parent before":       {Places: []Place{{}, {Name: []byte("a"), Parent: -1}}, At: []int{1}},
 		"a key without a value": {Places: []Place{{}, {Name: []byte("a"), Look: &Look{Keys: [][]byte{{'k'}}}}}, At: []int{1}},
 	} {
-		r := Request{Layer: open(t, filepath.Join(home, "fs")), Home: open(t, home), Name: "v", Implied: list, Placement: &p, Xattrs: fileattr.System}
+		r := Request{Layer: open(t, filepath.Join(home, "fs")), Home: open(t, home), Name: "v", Implied: list, Placement: &p,
+			Xattrs: fileattr.System}
 		if _, err := Make(context.Background(), r); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -300,7 +312,8 @@ func TestAPlacementThatIsNoneIsRefused(t *testing.T) {
 	if entries, _ := os.ReadDir(home); len(entries) != 1 {
 		t.Errorf("made: %v", entries)
 	}
-	good := Request{Layer: open(t, filepath.Join(home, "fs")), Home: open(t, home), Name: "v", Implied: list, Xattrs: fileattr.System,
+	good := Request{Layer: open(t, filepath.Join(home, "fs")), Home: open(t, home), Name: "v", Implied: list,
+		Xattrs:    fileattr.System,
 		Placement: &Placement{Places: named("b"), At: []int{1}}}
 	if _, err := Make(context.Background(), good); err != nil {
 		t.Error(err)

@@ -12,8 +12,8 @@ import (
 	"berth/internal/image/unpack"
 )
 
-// Placement says where the implied directories of a layer go, on top of certain other layers. It is plain data: who looks at the
-// layers below and who makes the variant are two processes, and the one that makes it sees no other layer.
+// Placement says where the implied directories of a layer go, on top of certain other layers. It is plain data: who
+// looks at the layers below and who makes the variant are two processes, and the one that makes it sees no other layer.
 type Placement struct {
 	// Needed is false where the layer is right as it is. Only Lookups is set then.
 	Needed bool
@@ -41,11 +41,12 @@ type Look struct {
 	Keys, Values   [][]byte         `json:",omitempty"`
 }
 
-// Plan decides where the implied directories of a layer go. below are the directories of the layers below, the top one first, without
-// what an opaque root hides. lookups are how many directories of them may be looked into; 0: any number. An image can have hundreds of
-// layers that all put something into the same directories. A layer that cannot be meant is errdefs.ErrInvalidArgument, and one that needs
-// more lookups errdefs.ErrResourceExhausted.
-func Plan(ctx context.Context, implied unpack.Implied, below []*os.File, lookups uint64, x fileattr.Xattrs) (*Placement, error) {
+// Plan decides where the implied directories of a layer go. below are the directories of the layers below,
+// the top one first, without what an opaque root hides. lookups are how many directories of them may be looked into;
+// 0: any number. An image can have hundreds of layers that all put something into the same directories. A layer
+// that cannot be meant is errdefs.ErrInvalidArgument, and one that needs more lookups errdefs.ErrResourceExhausted.
+func Plan(ctx context.Context, implied unpack.Implied, below []*os.File, lookups uint64,
+	x fileattr.Xattrs) (*Placement, error) {
 	s := newStack(x, below...)
 	s.limit = lookups
 	defer s.close()
@@ -136,8 +137,8 @@ type node struct {
 	name   string
 }
 
-// nodes puts a list and its placement together. The root is the zero node's. The placement may come from a process that the layers
-// below have taken over.
+// nodes puts a list and its placement together. The root is the zero node's. The placement may come from a process
+// that the layers below have taken over.
 func (p *Placement) nodes(implied unpack.Implied) (map[node]*placed, error) {
 	spots := make([]*spot, len(p.Places))
 	for i, place := range p.Places {
@@ -146,7 +147,8 @@ func (p *Placement) nodes(implied unpack.Implied) (map[node]*placed, error) {
 		case i == 0:
 		case place.Parent < 0 || place.Parent >= i:
 			return nil, refuse("placement: the place %d is below the place %d", i, place.Parent)
-		case spots[i].name == "" || spots[i].name == "." || spots[i].name == ".." || strings.ContainsAny(spots[i].name, "/\x00"):
+		case spots[i].name == "" || spots[i].name == "." || spots[i].name == ".." ||
+			strings.ContainsAny(spots[i].name, "/\x00"):
 			return nil, refuse("placement: a place with the name %q", shortened(place.Name))
 		default:
 			spots[i].parent = spots[place.Parent]

@@ -87,13 +87,15 @@ func (p *plan) decide(n *planned, d unpack.ImpliedDir) error {
 		return refuse("the layer puts something into it, and the layers below have it as a file")
 	}
 	if d.Direct && f.kind == symlink {
-		return refuse("the layer uses it in an order that gives it two meanings, since the layers below have it as a link to %q",
+		return refuse(
+			"the layer uses it in an order that gives it two meanings, since the layers below have it as a link to %q",
 			f.target)
 	}
 	if d.Implied && f.kind == symlink {
 		if n.place, err = p.below.follow(at, f.target, n, nil); err != nil {
 			if errors.Is(err, errNowhere) {
-				err = refuse("the layer puts something into it, and the layers below have it as a link to %q, which leads to no directory",
+				err = refuse(
+					"the layer puts something into it, and the layers below have it as a link to %q, which leads to no directory",
 					f.target)
 			}
 			return err
@@ -127,8 +129,8 @@ func (p *plan) isPlain(d part) (bool, error) {
 	return a.Equal(&fileattr.Attributes{Mode: unix.S_IFDIR | 0o755}), nil
 }
 
-// forget drops what is only needed while directories below this one are decided about: of the place that was found for it,
-// and of those on the way of its link, all directories but the top one, whose attributes may be needed yet.
+// forget drops what is only needed while directories below this one are decided about: of the place that was found
+// for it, and of those on the way of its link, all directories but the top one, whose attributes may be needed yet.
 func (n *planned) forget() {
 	for at := n.place; at.by == n; at = at.parent {
 		if len(at.dirs) > 1 {

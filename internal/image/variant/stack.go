@@ -19,8 +19,8 @@ type (
 	dir  = dirtree.Dir[struct{}]
 )
 
-// stack looks up what overlayfs would show of layers that are stacked, by hand: it is needed for a few directories, and a
-// mount would have to be cleaned up after a crash.
+// stack looks up what overlayfs would show of layers that are stacked, by hand: it is needed for a few directories,
+// and a mount would have to be cleaned up after a crash.
 type stack struct {
 	xattrs fileattr.Xattrs
 	layers []*tree // top first
@@ -30,8 +30,8 @@ type stack struct {
 	steps int
 }
 
-// maxSteps bounds what following links may cost: a layer of a megabyte can ask for a million links of 2000 components each, in
-// a hundred layers. An image that installs a distribution through links needs some thousands.
+// maxSteps bounds what following links may cost: a layer of a megabyte can ask for a million links of 2000 components
+// each, in a hundred layers. An image that installs a distribution through links needs some thousands.
 const maxSteps = 1 << 18
 
 // step pays for a lookup in a place.
@@ -48,7 +48,8 @@ const KeyLookups = "max_image_lookups"
 // pay pays for placing a directory of the layer.
 func (s *stack) pay(at *place) error {
 	if s.lookups += 1 + uint64(len(at.dirs)); s.limit > 0 && s.lookups > s.limit {
-		return &unpack.LimitError{What: "fitting the layers of the image to one another takes", Key: KeyLookups, Limit: s.limit, Unit: "lookups"}
+		return &unpack.LimitError{What: "fitting the layers of the image to one another takes", Key: KeyLookups,
+			Limit: s.limit, Unit: "lookups"}
 	}
 	return nil
 }
@@ -218,8 +219,8 @@ func opaque(x fileattr.Xattrs, fd int) bool {
 // errNowhere is a link that leads to no directory.
 var errNowhere = errors.New("the link leads to no directory")
 
-// follow expands a link in a place, inside the stack. What is missing on the way counts as a directory that will be made.
-// seen, if not nil, is called with each directory on the way.
+// follow expands a link in a place, inside the stack. What is missing on the way counts as a directory
+// that will be made. seen, if not nil, is called with each directory on the way.
 func (s *stack) follow(at *place, target string, by *planned, seen func(at *place, f found) error) (*place, error) {
 	if path.IsAbs(target) {
 		at = top(at)
