@@ -4,4 +4,5 @@ import "golang.org/x/sys/unix"
 
 var archFileCalls = []uintptr{unix.SYS_FSTATAT}
 
-const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_SYSVSEM | unix.CLONE_THREAD
+const threadFlags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
+	unix.CLONE_SYSVSEM | unix.CLONE_THREAD

@@ -39,7 +39,8 @@ func Find() (string, error) {
 	}
 	path, err := exec.LookPath(wire.Program)
 	if err != nil {
-		return "", fmt.Errorf("%s is neither beside %s nor in PATH: %w", wire.Program, filepath.Base(os.Args[0]), errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("%s is neither beside %s nor in PATH: %w", wire.Program, filepath.Base(os.Args[0]),
+			errdefs.ErrFailedPrecondition)
 	}
 	return filepath.Abs(path)
 }

@@ -29,9 +29,11 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// attacked is a jail whose children have been taken over by what they read (testdata/attacker): those of each role do what a test
-// says, with all that the role may do.
-var attacked = sync.OnceValues(func() (*jail.Jail, error) { return jailtest.New("berth/internal/jail/testdata/attacker") })
+// attacked is a jail whose children have been taken over by what they read (testdata/attacker): those of each role
+// do what a test says, with all that the role may do.
+var attacked = sync.OnceValues(func() (*jail.Jail, error) {
+	return jailtest.New("berth/internal/jail/testdata/attacker")
+})
 
 func attackedJail(t testing.TB) *jail.Jail {
 	t.Helper()
@@ -61,7 +63,8 @@ const memory = 64 << 20
 // attack runs a child that does what it is told, and returns how it ended.
 func attack(t *testing.T, role *wire.Role, o order, dirs ...jail.Dir) error {
 	t.Helper()
-	c, err := attackedJail(t).Start(t.Context(), jail.Spec{Role: role, Task: o, Memory: memory, FileSize: 1 << 20, Dirs: dirs})
+	c, err := attackedJail(t).Start(t.Context(),
+		jail.Spec{Role: role, Task: o, Memory: memory, FileSize: 1 << 20, Dirs: dirs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,9 +140,9 @@ func status(t *testing.T, c *jail.Child) map[string]string {
 	return nil
 }
 
-// TestAChildHasNothingOfTheHost looks at children of all roles from outside. Each line was seen to fail with what it is about taken out:
-// the namespaces (spawner.go: unshare and Cloneflags), Credential, AmbientCaps with all capabilities, the bounding set, the security
-// bits, no_new_privs, the limits and PR_SET_DUMPABLE (child/main.go), the score (first).
+// TestAChildHasNothingOfTheHost looks at children of all roles from outside. Each line was seen to fail with what it is
+// about taken out: the namespaces (spawner.go: unshare and Cloneflags), Credential, AmbientCaps with all capabilities,
+// the bounding set, the security bits, no_new_privs, the limits and PR_SET_DUMPABLE (child/main.go), the score (first).
 func TestAChildHasNothingOfTheHost(t *testing.T) {
 	seen := map[string]bool{}
 	for role := range roles.All() {
@@ -176,7 +179,8 @@ func TestAChildHasNothingOfTheHost(t *testing.T) {
 			t.Errorf("%s: its numbers are %v, want it to be the first of its namespace", role.Name, ns)
 		}
 		uids, gids := strings.Fields(st["Uid"]), strings.Fields(st["Gid"])
-		if len(slices.Compact(uids)) != 1 || uids[0] == "0" || seen[uids[0]] || len(slices.Compact(gids)) != 1 || gids[0] == "0" {
+		if len(slices.Compact(uids)) != 1 || uids[0] == "0" || seen[uids[0]] ||
+			len(slices.Compact(gids)) != 1 || gids[0] == "0" {
 			t.Errorf("%s: users %v and groups %v, want those of no other process", role.Name, uids, gids)
 		}
 		seen[uids[0]] = true
@@ -208,7 +212,8 @@ func TestAChildHasNothingOfTheHost(t *testing.T) {
 			t.Errorf("%s: %d mounts, want the root and the program:\n%s", role.Name, n, mounts)
 		}
 		for line := range strings.Lines(string(mounts)) {
-			if f := strings.Fields(line); !strings.Contains(f[5], "ro,") || !strings.Contains(f[5], "nosuid") || !strings.Contains(f[5], "nodev") || strings.Contains(line, "shared:") {
+			if f := strings.Fields(line); !strings.Contains(f[5], "ro,") || !strings.Contains(f[5], "nosuid") ||
+				!strings.Contains(f[5], "nodev") || strings.Contains(line, "shared:") {
 				t.Errorf("%s: mount %s", role.Name, line)
 			}
 		}
@@ -222,8 +227,9 @@ func TestAChildHasNothingOfTheHost(t *testing.T) {
 	}
 }
 
-// TestADirectoryIsAllThatIsSeen: with a directory, a child sees that and what is below, as it was told. Seen to fail without the
-// flags of attach, without the mount namespace, and where directories were left mounted in the thread that forks.
+// TestADirectoryIsAllThatIsSeen: with a directory, a child sees that and what is below, as it was told. Seen to fail
+// without the flags of attach, without the mount namespace, and where directories were left mounted in the thread
+// that forks.
 func TestADirectoryIsAllThatIsSeen(t *testing.T) {
 	top := t.TempDir()
 	for _, dir := range []string{"a/in", "b"} {
@@ -245,18 +251,25 @@ func TestADirectoryIsAllThatIsSeen(t *testing.T) {
 		dirs  []jail.Dir
 		want  []unix.Errno
 	}{
-		"the host's files":           {order{Name: "open", Text: "/etc/passwd"}, []jail.Dir{{File: a}}, []unix.Errno{unix.ENOENT}},
-		"processes":                  {order{Name: "open", Text: "/proc/self/status"}, nil, []unix.Errno{unix.ENOENT}},
-		"devices":                    {order{Name: "open", Text: "/dev/null"}, nil, []unix.Errno{unix.ENOENT}},
-		"another child's directory":  {order{Name: "open", Text: wire.Dir(0) + "/file"}, nil, []unix.Errno{unix.ENOENT}},
-		"above":                      {order{Name: "climb", Text: "secret"}, []jail.Dir{{File: a}}, []unix.Errno{unix.ENOENT}},
-		"above, to the host's":       {order{Name: "climb", Text: "etc/passwd"}, []jail.Dir{{File: a}}, []unix.Errno{unix.ENOENT}},
-		"its root":                   {order{Name: "create in the root", Text: "x"}, nil, []unix.Errno{unix.EROFS}},
-		"a directory to read":        {order{Name: "create", Text: "x"}, []jail.Dir{{File: a, ReadOnly: true}}, []unix.Errno{unix.EROFS}},
-		"owners in one to read":      {order{Name: "chown", Text: "file"}, []jail.Dir{{File: a, ReadOnly: true}}, []unix.Errno{unix.EROFS}},
-		"a device that was made":     {order{Name: "device", Text: "zero"}, []jail.Dir{{File: a}}, []unix.Errno{unix.EACCES}},
-		"links from one to another":  {order{Name: "link", Text: "in"}, []jail.Dir{{File: a}, {File: b}}, []unix.Errno{unix.EXDEV, unix.EPERM}},
-		"links of files, likewise":   {order{Name: "link", Text: "only"}, []jail.Dir{{File: a}, {File: b}}, []unix.Errno{unix.EXDEV}},
+		"the host's files": {order{Name: "open", Text: "/etc/passwd"}, []jail.Dir{{File: a}},
+			[]unix.Errno{unix.ENOENT}},
+		"processes":                 {order{Name: "open", Text: "/proc/self/status"}, nil, []unix.Errno{unix.ENOENT}},
+		"devices":                   {order{Name: "open", Text: "/dev/null"}, nil, []unix.Errno{unix.ENOENT}},
+		"another child's directory": {order{Name: "open", Text: wire.Dir(0) + "/file"}, nil, []unix.Errno{unix.ENOENT}},
+		"above": {order{Name: "climb", Text: "secret"}, []jail.Dir{{File: a}},
+			[]unix.Errno{unix.ENOENT}},
+		"above, to the host's": {order{Name: "climb", Text: "etc/passwd"}, []jail.Dir{{File: a}},
+			[]unix.Errno{unix.ENOENT}},
+		"its root": {order{Name: "create in the root", Text: "x"}, nil, []unix.Errno{unix.EROFS}},
+		"a directory to read": {order{Name: "create", Text: "x"}, []jail.Dir{{File: a, ReadOnly: true}},
+			[]unix.Errno{unix.EROFS}},
+		"owners in one to read": {order{Name: "chown", Text: "file"}, []jail.Dir{{File: a, ReadOnly: true}},
+			[]unix.Errno{unix.EROFS}},
+		"a device that was made": {order{Name: "device", Text: "zero"}, []jail.Dir{{File: a}}, []unix.Errno{unix.EACCES}},
+		"links from one to another": {order{Name: "link", Text: "in"}, []jail.Dir{{File: a}, {File: b}},
+			[]unix.Errno{unix.EXDEV, unix.EPERM}},
+		"links of files, likewise": {order{Name: "link", Text: "only"}, []jail.Dir{{File: a}, {File: b}},
+			[]unix.Errno{unix.EXDEV}},
 		"attributes of the host":     {order{Name: "trusted"}, []jail.Dir{{File: a}}, []unix.Errno{unix.EPERM}},
 		"more descriptors than some": {order{Name: "descriptors"}, []jail.Dir{{File: a}}, []unix.Errno{unix.EMFILE}},
 	} {
@@ -280,28 +293,34 @@ func TestADirectoryIsAllThatIsSeen(t *testing.T) {
 	}
 }
 
-// Calls that a child may make, whatever the arguments, and those that fail without ending it. Written down here a second time: a
-// call that comes to the filter has to come here too.
+// Calls that a child may make, whatever the arguments, and those that fail without ending it. Written down here
+// a second time: a call that comes to the filter has to come here too.
 var (
 	runtimeCalls = []uintptr{
-		unix.SYS_CLOCK_GETTIME, unix.SYS_CLOSE, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
-		unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_GETPID, unix.SYS_GETRANDOM, unix.SYS_GETTID, unix.SYS_MADVISE,
-		unix.SYS_MUNMAP, unix.SYS_NANOSLEEP, unix.SYS_READ, unix.SYS_RESTART_SYSCALL, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK,
+		unix.SYS_CLOCK_GETTIME, unix.SYS_CLOSE, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL,
+		unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
+		unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_GETPID, unix.SYS_GETRANDOM,
+		unix.SYS_GETTID, unix.SYS_MADVISE,
+		unix.SYS_MUNMAP, unix.SYS_NANOSLEEP, unix.SYS_READ, unix.SYS_RESTART_SYSCALL, unix.SYS_RT_SIGACTION,
+		unix.SYS_RT_SIGPROCMASK,
 		unix.SYS_RT_SIGRETURN, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_YIELD, unix.SYS_SIGALTSTACK, unix.SYS_WRITE,
 		// With some arguments: see below.
 		unix.SYS_MMAP, unix.SYS_MPROTECT,
 	}
 	fileCalls = append([]uintptr{
-		unix.SYS_FCHDIR, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_FGETXATTR, unix.SYS_FLISTXATTR,
-		unix.SYS_FSETXATTR, unix.SYS_FSTAT, unix.SYS_FTRUNCATE, unix.SYS_GETDENTS64, unix.SYS_LINKAT, unix.SYS_LSEEK, unix.SYS_MKDIRAT,
+		unix.SYS_FCHDIR, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_FGETXATTR,
+		unix.SYS_FLISTXATTR,
+		unix.SYS_FSETXATTR, unix.SYS_FSTAT, unix.SYS_FTRUNCATE, unix.SYS_GETDENTS64, unix.SYS_LINKAT,
+		unix.SYS_LSEEK, unix.SYS_MKDIRAT,
 		unix.SYS_MKNODAT, unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_READLINKAT,
-		unix.SYS_RECVFROM, unix.SYS_RENAMEAT2, unix.SYS_SENDMSG, unix.SYS_STATX, unix.SYS_SYMLINKAT, unix.SYS_UNLINKAT, unix.SYS_UTIMENSAT,
+		unix.SYS_RECVFROM, unix.SYS_RENAMEAT2, unix.SYS_SENDMSG, unix.SYS_STATX, unix.SYS_SYMLINKAT, unix.SYS_UNLINKAT,
+		unix.SYS_UTIMENSAT,
 	}, archFileCalls...)
 	refusedCalls = []uintptr{unix.SYS_CLONE3, unix.SYS_FCNTL, unix.SYS_IOCTL, unix.SYS_PRCTL, unix.SYS_UNAME}
 )
 
-// TestACallThatIsNotOnTheListIsTheEnd tries all system calls that there are and some more. Seen to fail without the filter, and with
-// ptrace, socket and execve on the list.
+// TestACallThatIsNotOnTheListIsTheEnd tries all system calls that there are and some more. Seen to fail
+// without the filter, and with ptrace, socket and execve on the list.
 func TestACallThatIsNotOnTheListIsTheEnd(t *testing.T) {
 	const last = 480
 	for _, role := range kinds {
@@ -311,7 +330,8 @@ func TestACallThatIsNotOnTheListIsTheEnd(t *testing.T) {
 		}
 		for number := range uintptr(last) {
 			if slices.Contains(may, number) || runtime.GOARCH == "amd64" && (number == 335 || number == 336) {
-				continue // the latter two are the kernel's own, for probes, which pass any filter from Linux 6.11 on and do nothing here
+				// the latter two are the kernel's own, for probes, which pass any filter from Linux 6.11 on and do nothing here
+				continue
 			}
 			err := attack(t, role, order{Name: "call", Number: number})
 			if slices.Contains(refusedCalls, number) {
@@ -323,21 +343,24 @@ func TestACallThatIsNotOnTheListIsTheEnd(t *testing.T) {
 	}
 }
 
-// TestArgumentsOfCallsCount: seen to fail with each of the conditions in child/filter.go taken out, and int80 without the
-// test of the architecture.
+// TestArgumentsOfCallsCount: seen to fail with each of the conditions in child/filter.go taken out, and int80
+// without the test of the architecture.
 func TestArgumentsOfCallsCount(t *testing.T) {
 	const page = 4096
 	none := ^uintptr(0) // descriptor -1
 	for what, o := range map[string]order{
-		"fork":                    {Number: unix.SYS_CLONE, Args: []uintptr{uintptr(unix.SIGCHLD)}},
-		"fork with shared memory": {Number: unix.SYS_CLONE, Args: []uintptr{unix.CLONE_VM | unix.CLONE_VFORK | uintptr(unix.SIGCHLD)}},
-		"a user namespace":        {Number: unix.SYS_CLONE, Args: []uintptr{unix.CLONE_NEWUSER | uintptr(unix.SIGCHLD)}},
-		"flags beyond a word":     {Number: unix.SYS_CLONE, Args: []uintptr{threadFlags | 1<<32}},
-		"executable memory":       {Number: unix.SYS_MMAP, Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS, none}},
-		"shared memory":           {Number: unix.SYS_MMAP, Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_ANONYMOUS, none}},
-		"memory made executable":  {Number: unix.SYS_MPROTECT, Args: []uintptr{0x10000, page, unix.PROT_EXEC}},
-		"a signal to another":     {Number: unix.SYS_TGKILL, Args: []uintptr{2, 2, 0}},
-		"a signal to all":         {Number: unix.SYS_TGKILL, Args: []uintptr{none, none, 0}},
+		"fork": {Number: unix.SYS_CLONE, Args: []uintptr{uintptr(unix.SIGCHLD)}},
+		"fork with shared memory": {Number: unix.SYS_CLONE,
+			Args: []uintptr{unix.CLONE_VM | unix.CLONE_VFORK | uintptr(unix.SIGCHLD)}},
+		"a user namespace":    {Number: unix.SYS_CLONE, Args: []uintptr{unix.CLONE_NEWUSER | uintptr(unix.SIGCHLD)}},
+		"flags beyond a word": {Number: unix.SYS_CLONE, Args: []uintptr{threadFlags | 1<<32}},
+		"executable memory": {Number: unix.SYS_MMAP,
+			Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_EXEC, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS, none}},
+		"shared memory": {Number: unix.SYS_MMAP,
+			Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_ANONYMOUS, none}},
+		"memory made executable": {Number: unix.SYS_MPROTECT, Args: []uintptr{0x10000, page, unix.PROT_EXEC}},
+		"a signal to another":    {Number: unix.SYS_TGKILL, Args: []uintptr{2, 2, 0}},
+		"a signal to all":        {Number: unix.SYS_TGKILL, Args: []uintptr{none, none, 0}},
 	} {
 		o.Name = "call"
 		for _, role := range kinds {
@@ -347,7 +370,8 @@ func TestArgumentsOfCallsCount(t *testing.T) {
 		}
 	}
 	if err := attack(t, compression.Role, order{Name: "call", Number: unix.SYS_MMAP,
-		Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS, none}}); err != nil {
+		Args: []uintptr{0, page, unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS,
+			none}}); err != nil {
 		t.Errorf("memory of its own: %v", err)
 	}
 	if runtime.GOARCH == "amd64" {
@@ -363,7 +387,8 @@ func TestArgumentsOfCallsCount(t *testing.T) {
 // TestLimitsHold: seen to fail without RLIMIT_DATA (memory), RLIMIT_NPROC (threads) and RLIMIT_FSIZE.
 func TestLimitsHold(t *testing.T) {
 	for _, role := range kinds {
-		if err := attack(t, role, order{Name: "memory"}); !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), "64 MiB") {
+		if err := attack(t, role, order{Name: "memory"}); !errors.Is(err, errdefs.ErrResourceExhausted) ||
+			!strings.Contains(err.Error(), "64 MiB") {
 			t.Errorf("%s: memory: %v", role.Name, err)
 		}
 		wantErrno(t, role.Name+": mapped memory", attack(t, role, order{Name: "mapped memory"}), unix.ENOMEM)
@@ -383,17 +408,21 @@ func TestTheEndOfAChildIsTold(t *testing.T) {
 		kind  error
 		text  string
 	}{
-		"nothing":             {order{Name: "nothing"}, nil, ""},
-		"an error":            {order{Name: "error", Text: "bad \x1b[31m\u202e\nthing"}, nil, "bad ?[31m??thing"},
-		"a long error":        {order{Name: "error", Text: strings.Repeat("x", 1<<20)}, nil, strings.Repeat("x", 4<<10) + "..."},
-		"a panic":             {order{Name: "panic", Text: "bad \x1b[31mthing"}, errdefs.ErrInternal, "status 2: panic: bad ?[31mthing"},
-		"a status":            {order{Name: "crash", Number: 7}, errdefs.ErrInternal, "status 7"},
-		"no answer":           {order{Name: "crash", Number: 0}, errdefs.ErrInternal, "answer"},
-		"noise":               {order{Name: "say", Text: "noise"}, errdefs.ErrInternal, "answer"},
-		"an unknown field":    {order{Name: "say", Text: `{"Result": null, "Other": 1}`}, errdefs.ErrInternal, "Other"},
-		"two answers":         {order{Name: "say", Text: `{} {}`}, errdefs.ErrInternal, "more behind"},
-		"an unknown kind":     {order{Name: "say", Text: `{"Error": {"Text": "x", "Kind": "unavailable"}}`}, errdefs.ErrInternal, "kind"},
-		"an error with codes": {order{Name: "say", Text: `{"Error": {"Text": "x\u001b", "Kind": "not-found"}}`}, errdefs.ErrNotFound, "x?"},
+		"nothing":  {order{Name: "nothing"}, nil, ""},
+		"an error": {order{Name: "error", Text: "bad \x1b[31m\u202e\nthing"}, nil, "bad ?[31m??thing"},
+		"a long error": {order{Name: "error", Text: strings.Repeat("x", 1<<20)}, nil,
+			strings.Repeat("x", 4<<10) + "..."},
+		"a panic": {order{Name: "panic", Text: "bad \x1b[31mthing"}, errdefs.ErrInternal,
+			"status 2: panic: bad ?[31mthing"},
+		"a status":         {order{Name: "crash", Number: 7}, errdefs.ErrInternal, "status 7"},
+		"no answer":        {order{Name: "crash", Number: 0}, errdefs.ErrInternal, "answer"},
+		"noise":            {order{Name: "say", Text: "noise"}, errdefs.ErrInternal, "answer"},
+		"an unknown field": {order{Name: "say", Text: `{"Result": null, "Other": 1}`}, errdefs.ErrInternal, "Other"},
+		"two answers":      {order{Name: "say", Text: `{} {}`}, errdefs.ErrInternal, "more behind"},
+		"an unknown kind": {order{Name: "say", Text: `{"Error": {"Text": "x", "Kind": "unavailable"}}`},
+			errdefs.ErrInternal, "kind"},
+		"an error with codes": {order{Name: "say", Text: `{"Error": {"Text": "x\u001b", "Kind": "not-found"}}`},
+			errdefs.ErrNotFound, "x?"},
 		"an error of nothing": {order{Name: "say", Text: `{"Error": {}}`}, nil, "without a text"},
 		"talk without end":    {order{Name: "talk"}, errdefs.ErrResourceExhausted, "16384 bytes"},
 		"complaints":          {order{Name: "complain"}, errdefs.ErrInternal, "status 3: noise?[31m"},
@@ -445,7 +474,8 @@ func TestCallsAreTheJailsToJudge(t *testing.T) {
 			t.Errorf("%s: %v, %d calls", how, err, calls)
 		}
 	}
-	if err := attack(t, unpack.Role, order{Name: "ask", Text: "user.x"}, jail.Dir{File: dir}); !errors.Is(err, errdefs.ErrInternal) {
+	if err := attack(t, unpack.Role, order{Name: "ask", Text: "user.x"}, jail.Dir{File: dir}); !errors.Is(err,
+		errdefs.ErrInternal) {
 		t.Errorf("a call that nobody takes: %v", err)
 	}
 	if now := descriptors(t); now > before {
@@ -462,7 +492,8 @@ func descriptors(t testing.TB) int {
 	return len(list)
 }
 
-// TestAnEndComesToAllChildren: to those that are stopped, whose context has ended, and that never look at what they are told.
+// TestAnEndComesToAllChildren: to those that are stopped, whose context has ended, and that never look at what they
+// are told.
 func TestAnEndComesToAllChildren(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -551,7 +582,8 @@ func program(t *testing.T, pkg string) string {
 func TestChildrenEndWithTheirParent(t *testing.T) {
 	attackedJail(t)
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "BERTH_TEST_JAIL=parent", "BERTH_TEST_PROGRAM="+program(t, "berth/internal/jail/testdata/attacker"))
+	cmd.Env = append(os.Environ(), "BERTH_TEST_JAIL=parent", "BERTH_TEST_PROGRAM="+program(t,
+		"berth/internal/jail/testdata/attacker"))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -614,7 +646,8 @@ func TestAHostThatCannotConfineIsTold(t *testing.T) {
 	if out := check(); out != "false <nil>\n" {
 		t.Errorf("here: %s", out)
 	}
-	if out := check(unix.CAP_SYS_ADMIN); !strings.HasPrefix(out, "true ") || !strings.Contains(out, "this host confines none") {
+	if out := check(unix.CAP_SYS_ADMIN); !strings.HasPrefix(out, "true ") ||
+		!strings.Contains(out, "this host confines none") {
 		t.Errorf("without the right to make namespaces: %s", out)
 	}
 	if _, err := jail.New(filepath.Join(t.TempDir(), "none"), "/"); !errors.Is(err, errdefs.ErrFailedPrecondition) {
@@ -623,7 +656,8 @@ func TestAHostThatCannotConfineIsTold(t *testing.T) {
 	// Of another version.
 	out, _ := exec.Command(path, "0", "unpack").Output()
 	var answer wire.Answer
-	if err := wire.Decode(out, &answer); err != nil || answer.Error == nil || !errors.Is(answer.Error, errdefs.ErrFailedPrecondition) {
+	if err := wire.Decode(out, &answer); err != nil || answer.Error == nil ||
+		!errors.Is(answer.Error, errdefs.ErrFailedPrecondition) {
 		t.Errorf("%s, %v", out, err)
 	}
 }

@@ -17,11 +17,12 @@ import (
 // maxDirs is how many directories a child can have: an image has at most some hundred layers.
 const maxDirs = 512
 
-// spawner is a thread that children are forked from. They have its namespaces, its bounding set and its no_new_privs; it has
-// nothing else to do, and ends with berthd, at which the kernel kills the children.
+// spawner is a thread that children are forked from. They have its namespaces, its bounding set and its no_new_privs;
+// it has nothing else to do, and ends with berthd, at which the kernel kills the children.
 type spawner struct {
 	calls chan func()
-	// spoilt is why its namespace has more in it than it should, so that no child is to be started from it. It belongs to the thread.
+	// spoilt is why its namespace has more in it than it should, so that no child is to be started from it.
+	// It belongs to the thread.
 	spoilt error
 }
 
@@ -82,7 +83,8 @@ const (
 // enter makes this thread one that children can be forked from.
 func enter(program *os.File, dir string) error {
 	const at = "/" + wire.Program
-	err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP)
+	err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS |
+		unix.CLONE_NEWCGROUP)
 	if err != nil {
 		return fmt.Errorf("make namespaces for children: %w", os.NewSyscallError("unshare", err))
 	}
@@ -159,9 +161,9 @@ func attach(tree *os.File, at string, flags uintptr) error {
 // only of one directory.
 const keepDir = "/keep"
 
-// keep makes a name in a directory one that stays: what is a mount point, anywhere in a process's namespace, it can neither move nor
-// remove. A file is covered by a mount of itself that is read-only. A directory has to be reached by the directory's own mount, and is a
-// mount point in another one.
+// keep makes a name in a directory one that stays: what is a mount point, anywhere in a process's namespace,
+// it can neither move nor remove. A file is covered by a mount of itself that is read-only. A directory
+// has to be reached by the directory's own mount, and is a mount point in another one.
 func (s *spawner) keep(k kept, dir string) error {
 	const flags = dirFlags | unix.MS_RDONLY
 	if k.home == nil {
@@ -185,7 +187,8 @@ func (s *spawner) detach(at string) {
 }
 
 // spawn starts a child. Its namespace is a copy of the thread's, taken while the directories are mounted there.
-func (s *spawner) spawn(dirs []*tree, arguments []string, files []*os.File, capabilities []uintptr, uid uint32) (*os.Process, error) {
+func (s *spawner) spawn(dirs []*tree, arguments []string, files []*os.File, capabilities []uintptr,
+	uid uint32) (*os.Process, error) {
 	var process *os.Process
 	err := s.do(func() (err error) {
 		if s.spoilt != nil {

@@ -29,19 +29,20 @@ type Spec struct {
 	Task any // sent as JSON; nil: the role needs none
 	// Memory is how much the child's heap may have, in bytes: it works harder to keep to it, and is ended when it cannot.
 	Memory uint64
-	// FileSize is the most bytes that the child writes to files, to each and to all together; 0: it writes none. What all together
-	// have is looked at each second.
+	// FileSize is the most bytes that the child writes to files, to each and to all together; 0: it writes none.
+	// What all together have is looked at each second.
 	FileSize uint64
 	// MaxAnswer is the most bytes of its answer; 0: a few kilobytes, for an error.
 	MaxAnswer int64
 	// Dirs are directories that it sees, each with what is below it on the same mount and nothing above it.
 	Dirs []Dir
-	// In and Out are rings to the child and from it, whose other ends are the caller's. The child's ends are closed by Start.
+	// In and Out are rings to the child and from it, whose other ends are the caller's. The child's ends are closed
+	// by Start.
 	In, Out []*ring.Pair
 	// Files are descriptors that it has as they are. They stay the caller's.
 	Files []*os.File
-	// Calls does what the child asks for about files of its own. It is called from one goroutine, with a file that it does not
-	// keep and a call that it does not trust. Nil: the child has nobody to ask.
+	// Calls does what the child asks for about files of its own. It is called from one goroutine, with a file
+	// that it does not keep and a call that it does not trust. Nil: the child has nobody to ask.
 	Calls func(*wire.Call, *os.File) ([]byte, error)
 }
 
@@ -158,8 +159,8 @@ const (
 	smallAnswer = 16 << 10
 )
 
-// Start starts a child. It is killed when ctx ends. An error that is errdefs.ErrFailedPrecondition says that this host cannot
-// confine children.
+// Start starts a child. It is killed when ctx ends. An error that is errdefs.ErrFailedPrecondition says that this host
+// cannot confine children.
 func (j *Jail) Start(ctx context.Context, spec Spec) (*Child, error) {
 	for _, pair := range slices.Concat(spec.In, spec.Out) {
 		defer pair.ClosePeer()
@@ -219,7 +220,8 @@ func (j *Jail) start(ctx context.Context, spec *Spec) (*Child, error) {
 			all = append(all, pair.Memory, pair.Socket)
 		}
 		arguments := wire.Arguments{
-			Role: spec.Role.Name, Memory: spec.Memory, FileSize: spec.FileSize, In: uint64(len(spec.In)), Out: uint64(len(spec.Out)),
+			Role: spec.Role.Name, Memory: spec.Memory, FileSize: spec.FileSize, In: uint64(len(spec.In)),
+			Out:   uint64(len(spec.Out)),
 			Files: uint64(len(spec.Files)), Dirs: uint64(len(spec.Dirs)),
 		}
 		c.process, err = s.spawn(trees, arguments.List(), append(all, spec.Files...), spec.Role.Capabilities, j.uid())
@@ -302,7 +304,8 @@ const (
 	otherWrites = 64 << 20
 )
 
-// count ends a child that writes more than it may. It counts system calls, of which no other kind than write puts bytes into files.
+// count ends a child that writes more than it may. It counts system calls, of which no other kind than write puts bytes
+// into files.
 func (c *Child) count(most uint64) {
 	tick := time.NewTicker(countEach)
 	defer tick.Stop()
@@ -376,7 +379,8 @@ func (c *Child) serve(conn *net.UnixConn, handle func(*wire.Call, *os.File) ([]b
 	}
 }
 
-func (c *Child) reply(conn *net.UnixConn, handle func(*wire.Call, *os.File) ([]byte, error), data []byte, file *os.File) error {
+func (c *Child) reply(conn *net.UnixConn, handle func(*wire.Call, *os.File) ([]byte, error), data []byte,
+	file *os.File) error {
 	call, err := wire.ParseCall(data)
 	if err != nil {
 		return err
@@ -416,8 +420,8 @@ func received(rights []byte, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "file of a child"), nil
 }
 
-// Wait waits for the end of the child and decodes its result. The error is the child's own, with what errdefs calls its kind, or
-// says how the child died. If the child's context has ended, that is the error.
+// Wait waits for the end of the child and decodes its result. The error is the child's own, with what errdefs calls
+// its kind, or says how the child died. If the child's context has ended, that is the error.
 func (c *Child) Wait(result any) error {
 	state, err := c.process.Wait()
 	if c.ended != nil {
@@ -480,9 +484,11 @@ func (c *Child) death(status syscall.WaitStatus) error {
 	first = wire.Printable(first, 200)
 	switch {
 	case status.Signaled() && status.Signal() == unix.SIGKILL:
-		return fmt.Errorf("it was killed from outside, as the kernel does where memory is short: %w", errdefs.ErrResourceExhausted)
+		return fmt.Errorf("it was killed from outside, as the kernel does where memory is short: %w",
+			errdefs.ErrResourceExhausted)
 	case status.Signaled() && status.Signal() == unix.SIGSYS:
-		return fmt.Errorf("it made a system call that it has no use for, as one does that was taken over by what it read: %w", errdefs.ErrInternal)
+		return fmt.Errorf("it made a system call that it has no use for, as one does that was taken over by what it read: %w",
+			errdefs.ErrInternal)
 	case status.Signaled():
 		return fmt.Errorf("it ended by %v: %w", status.Signal(), errdefs.ErrInternal)
 	case bytes.Contains(c.stderr, []byte("out of memory")), bytes.Contains(c.stderr, []byte("cannot allocate memory")):

@@ -19,23 +19,29 @@ const (
 
 // runtimeCalls are what Go's runtime does in a program of a few goroutines, and what rings need.
 var runtimeCalls = []uint32{
-	unix.SYS_CLOCK_GETTIME, unix.SYS_CLOSE, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL, unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
-	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_GETPID, unix.SYS_GETRANDOM, unix.SYS_GETTID, unix.SYS_MADVISE,
-	unix.SYS_MUNMAP, unix.SYS_NANOSLEEP, unix.SYS_READ, unix.SYS_RESTART_SYSCALL, unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK,
+	unix.SYS_CLOCK_GETTIME, unix.SYS_CLOSE, unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_CTL,
+	unix.SYS_EPOLL_PWAIT, unix.SYS_EVENTFD2,
+	unix.SYS_EXIT, unix.SYS_EXIT_GROUP, unix.SYS_FUTEX, unix.SYS_GETPID, unix.SYS_GETRANDOM,
+	unix.SYS_GETTID, unix.SYS_MADVISE,
+	unix.SYS_MUNMAP, unix.SYS_NANOSLEEP, unix.SYS_READ, unix.SYS_RESTART_SYSCALL, unix.SYS_RT_SIGACTION,
+	unix.SYS_RT_SIGPROCMASK,
 	unix.SYS_RT_SIGRETURN, unix.SYS_SCHED_GETAFFINITY, unix.SYS_SCHED_YIELD, unix.SYS_SIGALTSTACK, unix.SYS_WRITE,
 }
 
-// filesystemCalls work on files by descriptor, and on the socket to the jail, which does what the child may not: there is no call
-// that mounts, that opens a file by its handle, that makes a socket, or that reaches another process.
+// filesystemCalls work on files by descriptor, and on the socket to the jail, which does what the child may not:
+// there is no call that mounts, that opens a file by its handle, that makes a socket, or that reaches another process.
 var filesystemCalls = append([]uint32{
-	unix.SYS_FCHDIR, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_FGETXATTR, unix.SYS_FLISTXATTR,
-	unix.SYS_FSETXATTR, unix.SYS_FSTAT, unix.SYS_FTRUNCATE, unix.SYS_GETDENTS64, unix.SYS_LINKAT, unix.SYS_LSEEK, unix.SYS_MKDIRAT,
+	unix.SYS_FCHDIR, unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_FGETXATTR,
+	unix.SYS_FLISTXATTR,
+	unix.SYS_FSETXATTR, unix.SYS_FSTAT, unix.SYS_FTRUNCATE, unix.SYS_GETDENTS64, unix.SYS_LINKAT,
+	unix.SYS_LSEEK, unix.SYS_MKDIRAT,
 	unix.SYS_MKNODAT, unix.SYS_OPENAT, unix.SYS_OPENAT2, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_READLINKAT,
-	unix.SYS_RECVFROM, unix.SYS_RENAMEAT2, unix.SYS_SENDMSG, unix.SYS_STATX, unix.SYS_SYMLINKAT, unix.SYS_UNLINKAT, unix.SYS_UTIMENSAT,
+	unix.SYS_RECVFROM, unix.SYS_RENAMEAT2, unix.SYS_SENDMSG, unix.SYS_STATX, unix.SYS_SYMLINKAT, unix.SYS_UNLINKAT,
+	unix.SYS_UTIMENSAT,
 }, archFilesystemCalls...)
 
-// threadFlags are those with which Go's runtime makes a thread on all architectures. Without CLONE_THREAD it would be a process,
-// without CLONE_VM one with memory of its own.
+// threadFlags are those with which Go's runtime makes a thread on all architectures. Without CLONE_THREAD
+// it would be a process, without CLONE_VM one with memory of its own.
 const threadFlags = archThreadFlags | unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND |
 	unix.CLONE_SYSVSEM | unix.CLONE_THREAD
 

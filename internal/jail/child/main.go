@@ -43,7 +43,8 @@ func (t *Task) Decode(v any) error { return wire.Decode(t.Request, v) }
 // Main does the work of the role that the arguments name, and ends the process.
 func Main(roles Roles) {
 	if len(os.Args) == 1 {
-		fmt.Fprintf(os.Stderr, "%s: berthd starts it to unpack images and archives; it does nothing by itself\n", wire.Program)
+		fmt.Fprintf(os.Stderr, "%s: berthd starts it to unpack images and archives; it does nothing by itself\n",
+			wire.Program)
 		os.Exit(2)
 	}
 	if answer(run(roles)) != nil {
@@ -121,10 +122,11 @@ func open(a *wire.Arguments) (*Task, error) {
 
 const (
 	maxFiles = 512
-	// filesPerDir are more than a role keeps open of each directory that it is given: an image may have hundreds of layers.
+	// filesPerDir are more than a role keeps open of each directory that it is given: an image may have hundreds
+	// of layers.
 	filesPerDir = 8
-	// maxThreads is many more than Go's runtime makes for one processor. The user ID is this child's alone, so no other process
-	// counts.
+	// maxThreads is many more than Go's runtime makes for one processor. The user ID is this child's alone,
+	// so no other process counts.
 	maxThreads = 64
 	// overhead is what Go's runtime takes beside the heap: it maps 64 MiB at a time.
 	overhead = 128 << 20
@@ -139,7 +141,8 @@ func confine(role *wire.Role, a *wire.Arguments) error {
 		resource int
 		value    uint64
 	}{
-		{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_MEMLOCK, 0}, {unix.RLIMIT_MSGQUEUE, 0}, {unix.RLIMIT_NOFILE, maxFiles + filesPerDir*a.Dirs},
+		{unix.RLIMIT_CORE, 0}, {unix.RLIMIT_MEMLOCK, 0}, {unix.RLIMIT_MSGQUEUE, 0},
+		{unix.RLIMIT_NOFILE, maxFiles + filesPerDir*a.Dirs},
 		{unix.RLIMIT_NPROC, maxThreads}, {unix.RLIMIT_FSIZE, a.FileSize}, {unix.RLIMIT_DATA, a.Memory + overhead},
 		{unix.RLIMIT_AS, a.Memory + addressSpace},
 	} {
@@ -153,8 +156,8 @@ func confine(role *wire.Role, a *wire.Arguments) error {
 	return load(filter(role.Filesystem))
 }
 
-// lower sets a resource limit of this process. A limit of berthd's that is lower already stays: without CAP_SYS_RESOURCE no process may
-// raise it.
+// lower sets a resource limit of this process. A limit of berthd's that is lower already stays:
+// without CAP_SYS_RESOURCE no process may raise it.
 func lower(resource int, value uint64) error {
 	var now unix.Rlimit
 	if err := unix.Getrlimit(resource, &now); err != nil {

@@ -12,16 +12,19 @@ import (
 
 const (
 	slots = 2
-	// SlotSize is how much passes at a time. Less wakes the other process more often, more does not fit the processor's caches.
+	// SlotSize is how much passes at a time. Less wakes the other process more often, more does not fit the processor's
+	// caches.
 	SlotSize = 1 << 20
 
 	size = slots * SlotSize
 )
 
-// token is what the socket carries: the writer's says how many bytes a slot has, the reader's that a slot is free again.
+// token is what the socket carries: the writer's says how many bytes a slot has, the reader's that a slot is free
+// again.
 const (
 	tokenSize = 4
-	// ended, in place of a number of bytes, is the end of the stream. A socket that ends without it is a stream that broke.
+	// ended, in place of a number of bytes, is the end of the stream. A socket that ends without it is a stream
+	// that broke.
 	ended = 0
 )
 
@@ -276,8 +279,8 @@ type Reader struct {
 	whole bool   // the stream has ended as it should
 }
 
-// Next waits for bytes, which are the caller's until the next call. At the end of the stream it returns io.EOF; a writer that went
-// away before is io.ErrUnexpectedEOF.
+// Next waits for bytes, which are the caller's until the next call. At the end of the stream it returns io.EOF;
+// a writer that went away before is io.ErrUnexpectedEOF.
 func (r *Reader) Next() ([]byte, error) {
 	if r.whole {
 		return nil, io.EOF

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Version is that of all that is said here, and of what roles are asked and answer: a child of another version is refused. It
-// changes with each of them.
+// Version is that of all that is said here, and of what roles are asked and answer: a child of another version
+// is refused. It changes with each of them.
 const Version = "1"
 
 // Program is the name of the program that children run.
@@ -47,7 +47,8 @@ type Role struct {
 // Nothing is a role that does nothing, to find out whether children can be started.
 var Nothing = &Role{Name: "do nothing"}
 
-// Capabilities are all that a role can have. With none of them does a process leave the directories that it has been given.
+// Capabilities are all that a role can have. With none of them does a process leave the directories that it has been
+// given.
 var Capabilities = []uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP,
 }

@@ -1,4 +1,5 @@
-// Program attacker is a program of a jail's children whose roles have been taken over: each does what the test tells it.
+// Program attacker is a program of a jail's children whose roles have been taken over: each does what the test tells
+// it.
 package main
 
 import (
@@ -115,7 +116,8 @@ var attacks = map[string]func(*child.Task, *order) error{
 	},
 	"mapped memory": func(*child.Task, *order) error {
 		for range 1 << 10 {
-			if _, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
+			if _, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE,
+				unix.MAP_PRIVATE|unix.MAP_ANONYMOUS); err != nil {
 				return err
 			}
 		}

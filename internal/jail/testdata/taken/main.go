@@ -1,4 +1,5 @@
-// Program taken is berth-unpack in which one child has been taken over by what it reads: the build says which (-X main.attack).
+// Program taken is berth-unpack in which one child has been taken over by what it reads: the build says which (-X
+// main.attack).
 package main
 
 import (
@@ -83,7 +84,9 @@ func main() {
 			return nil, child.SetXattr(fd, "trusted.x", []byte("y"))
 		})
 	case "unpack-marks-a-pipe":
-		takeOver(unpack.Role, func(*child.Task) (any, error) { return nil, child.SetXattr(wire.FDAnswer, "trusted.x", []byte("y")) })
+		takeOver(unpack.Role, func(*child.Task) (any, error) {
+			return nil, child.SetXattr(wire.FDAnswer, "trusted.x", []byte("y"))
+		})
 	case "unpack-redirects":
 		takeOver(unpack.Role, func(t *child.Task) (any, error) {
 			return nil, child.SetXattr(int(t.Dirs[0].Fd()), "trusted.overlay.redirect", []byte("/etc"))
@@ -150,7 +153,8 @@ func fill(at int) error {
 	}
 }
 
-// takeHome tries to become another layer: to change what says which layer this is, and where it is found. What works is an error.
+// takeHome tries to become another layer: to change what says which layer this is, and where it is found.
+// What works is an error.
 func takeHome(home int) error {
 	for what, do := range map[string]func() error{
 		"moved fs": func() error { return unix.Renameat2(home, "fs", home, "away", 0) },
