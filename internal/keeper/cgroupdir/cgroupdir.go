@@ -134,7 +134,8 @@ func Freeze(dir string, on bool) {
 	v1, v2 := "THAWED", "0"
 	if on {
 		v1, v2 = "FROZEN", "1"
-	} else if b, err := os.ReadFile(filepath.Join(dir, "freezer.state")); err == nil && strings.TrimSpace(string(b)) == v1 {
+	} else if b, err := os.ReadFile(filepath.Join(dir, "freezer.state")); err == nil &&
+		strings.TrimSpace(string(b)) == v1 {
 		return
 	}
 	if err := WriteFile(filepath.Join(dir, "freezer.state"), v1); err != nil {

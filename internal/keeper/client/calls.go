@@ -335,7 +335,8 @@ func (c *Client) KillExec(ctx context.Context, containerID, execID string) error
 // Attach has what a container writes from now on copied to the files. The caller closes its own.
 func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 	return c.call(ctx, func(conn *connection) error {
-		token, err := sendFiles(conn, map[protocol.Role]*os.File{protocol.RoleStdout: req.Stdout, protocol.RoleStderr: req.Stderr})
+		token, err := sendFiles(conn, map[protocol.Role]*os.File{protocol.RoleStdout: req.Stdout,
+			protocol.RoleStderr: req.Stderr})
 		if err != nil {
 			return err
 		}
@@ -348,8 +349,8 @@ func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 }
 
 // Detach cuts off an attached client. Where the container's input was for one client only (RunRequest.StdinOnce) and
-// this one had brought it, the container reads its end. ErrResourceExhausted tells why the keeper had cut it off before; ErrNotFound that
-// the keeper does not know the client: the one that had copied the output for it is gone.
+// this one had brought it, the container reads its end. ErrResourceExhausted tells why the keeper had cut it off
+// before; ErrNotFound that the keeper does not know the client: the one that had copied the output for it is gone.
 func (c *Client) Detach(ctx context.Context, containerID, attachID string) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Detach(ctx, &api.AttachID{ContainerId: containerID, AttachId: attachID})
@@ -503,6 +504,7 @@ func status(st *api.ContainerStatus) Status {
 
 func setup(s *api.Setup) Setup {
 	return Setup{
-		Engine: Engine(s.GetEngine()), Reason: s.GetReason(), ExecEngine: Engine(s.GetExecEngine()), ExecReason: s.GetExecReason(),
+		Engine: Engine(s.GetEngine()), Reason: s.GetReason(), ExecEngine: Engine(s.GetExecEngine()),
+		ExecReason: s.GetExecReason(),
 	}
 }

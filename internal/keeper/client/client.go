@@ -132,7 +132,8 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// warnOfFewDescriptors says how many containers the limit of this process lets it keep, if those are fewer than a node has.
+// warnOfFewDescriptors says how many containers the limit of this process lets it keep, if those are fewer than a node
+// has.
 func warnOfFewDescriptors(log *slog.Logger) {
 	const node = 1000
 	var limit unix.Rlimit
@@ -237,7 +238,8 @@ func (c *Client) connect(ctx context.Context) (*connection, error) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, fmt.Errorf("keeper in %s does not answer: %w: %w", c.cfg.Dir, errors.Join(err, starter.failure()), errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("keeper in %s does not answer: %w: %w", c.cfg.Dir, errors.Join(err, starter.failure()),
+				errdefs.ErrUnavailable)
 		}
 	}
 }

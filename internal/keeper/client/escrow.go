@@ -184,8 +184,8 @@ func (e *escrow) all() []escrowed {
 	return append(containers, execs...)
 }
 
-// lend calls fn with an item's descriptors, which stay open meanwhile: duplicates of all would take as many descriptors again as this
-// process has. It is false where the item has gone.
+// lend calls fn with an item's descriptors, which stay open meanwhile: duplicates of all would take as many descriptors
+// again as this process has. It is false where the item has gone.
 func (e *escrow) lend(id string, fn func(roles []protocol.Role, fds []int) error) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -20,8 +20,8 @@ type RunRequest struct {
 	RuntimePath   string
 	RuntimeRoot   string // the state directory of that binary; empty: one of the keeper's
 	SystemdCgroup bool   // Spec.Linux.CgroupsPath is slice:prefix:name
-	// Setup chooses what sets the container up, and starts its execs, where RuntimePath is empty. A keeper that is too old to know
-	// of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
+	// Setup chooses what sets the container up, and starts its execs, where RuntimePath is empty. A keeper that is too old
+	// to know of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
 	Setup SetupChoice
 
 	LogPath   string // absolute; empty: output goes to attached clients only. Its directory exists.
@@ -119,8 +119,8 @@ type Info struct {
 }
 
 // ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a
-// terminal nothing, since ExecResult.Console is the terminal then. The keeper gets duplicates; the caller closes its own. They
-// are made blocking: few programs bear anything else.
+// terminal nothing, since ExecResult.Console is the terminal then. The keeper gets duplicates; the caller closes
+// its own. They are made blocking: few programs bear anything else.
 type ExecRequest struct {
 	ContainerID string
 	ExecID      string // unique on the keeper
@@ -148,9 +148,9 @@ type ExecExit struct {
 
 // AttachRequest asks for a copy of what a container writes from now on. The keeper writes to the files and closes its
 // duplicates when the container has ended and all is written, or when a write fails. Output is never lost and never
-// waits for these files: what a slow reader has not taken is kept for it, in memory first, then in an unlinked file, up to
-// Backlog, and up to what it leaves to others of TotalBacklog, while its file system takes it and has a tenth to spare. Past that the
-// keeper closes both files, and Detach tells why.
+// waits for these files: what a slow reader has not taken is kept for it, in memory first, then in an unlinked file,
+// up to Backlog, and up to what it leaves to others of TotalBacklog, while its file system takes it and has a tenth
+// to spare. Past that the keeper closes both files, and Detach tells why.
 type AttachRequest struct {
 	ContainerID string
 	AttachID    string

@@ -63,7 +63,8 @@ func (c *container) beginCheckpoint(req *api.CheckpointRequest) error {
 	case r.State != protocol.StateRunning:
 		return fmt.Errorf("container %s is %s, not running: %w", c.id, r.State, errdefs.ErrFailedPrecondition)
 	case r.Runtime != "":
-		return fmt.Errorf("checkpoint of container %s: its runtime is %s, and only those of the built-in runtime can be written down: %w",
+		return fmt.Errorf(
+			"checkpoint of container %s: its runtime is %s, and only those of the built-in runtime can be written down: %w",
 			c.id, r.Runtime, errdefs.ErrNotImplemented)
 	case cgroupdir.Frozen(r.Cgroups):
 		return fmt.Errorf("container %s is paused: %w", c.id, errdefs.ErrFailedPrecondition)

@@ -135,7 +135,8 @@ func (c *container) status() protocol.Status {
 	r := &c.record
 	return protocol.Status{
 		ID: r.ID, PodID: r.PodID, State: r.State, PID: r.PID, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
-		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan, Setup: r.StatusSetup(),
+		ExitCode: r.ExitCode, OOMKilled: r.OOMKilled, Lost: r.Lost, LogDone: r.LogDone, Orphan: r.Orphan,
+		Setup: r.StatusSetup(),
 	}
 }
 
@@ -212,8 +213,8 @@ func (c *container) ended(exit pidfd.Exit) {
 	c.drain()
 }
 
-// exitSaved says whether the end of the init process is on disk. Until it is, only the escrow can tell it to the next keeper, by
-// the pidfd.
+// exitSaved says whether the end of the init process is on disk. Until it is, only the escrow can tell it to the next
+// keeper, by the pidfd.
 func (c *container) exitSaved() bool {
 	select {
 	case <-c.exited:
@@ -226,7 +227,8 @@ func (c *container) exitSaved() bool {
 // drainWait is how long somebody else may hold the container's output open after its end.
 const drainWait = 5 * time.Second
 
-// drain waits until all that the container wrote is in the log, and gives the escrow up. The end of the container has been saved.
+// drain waits until all that the container wrote is in the log, and gives the escrow up. The end of the container
+// has been saved.
 func (c *container) drain() {
 	c.mu.Lock()
 	if c.draining || c.record.LogDone {

@@ -96,7 +96,8 @@ func (d *deliveries) take(token string) (map[protocol.Role]int, error) {
 		return nil, fmt.Errorf("files of the call were taken before: %w", errdefs.ErrInvalidArgument)
 	}
 	if p.Cut {
-		return nil, fmt.Errorf("the keeper has no room for the files of the call (RLIMIT_NOFILE): %w", errdefs.ErrResourceExhausted)
+		return nil, fmt.Errorf("the keeper has no room for the files of the call (RLIMIT_NOFILE): %w",
+			errdefs.ErrResourceExhausted)
 	}
 	if len(p.FDs) != len(p.Roles) {
 		p.CloseFiles()

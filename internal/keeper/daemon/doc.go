@@ -1,12 +1,12 @@
 // Package daemon is the keeper itself: the one parent of every container of a node.
 //
-// It keeps a table with a record for each container, written to disk (one small file a record) so that another keeper can go on with it. The
-// kernel is asked before the table is believed. What each file is about:
+// It keeps a table with a record for each container, written to disk (one small file a record) so that another keeper
+// can go on with it. The kernel is asked before the table is believed. What each file is about:
 //
 //   - server.go: a keeper's parts, its beginning and its end (package gate knows what is let in meanwhile)
 //   - containers.go, container.go: the table, and a container with its pipes and its end
-//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine does it is chosen in package
-//     runtime/selector
+//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine
+//     does it is chosen in package runtime/selector
 //   - session.go, delivery.go, escrow.go: the clients, the files that they send, and the descriptors that they hold in
 //     case this process dies
 //   - adopt.go: going on with the containers of a keeper that has died

@@ -42,7 +42,8 @@ var (
 	errEnded = fmt.Errorf("the exec was ended before its program began: %w", context.Canceled)
 	// errUncertain is the error of an exec whose keeper ended when it had just let the program begin, or was about to.
 	// It is not made again: a command runs once at most.
-	errUncertain = fmt.Errorf("the keeper ended as the command began: whether it has run is not known: %w", errdefs.ErrAborted)
+	errUncertain = fmt.Errorf("the keeper ended as the command began: whether it has run is not known: %w",
+		errdefs.ErrAborted)
 )
 
 // How long the end of an exec is known: for as long as whoever asked may come back for it.
@@ -194,7 +195,8 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	l := &runtime.Launch{Process: spec, ExecID: p.record.ExecID, Unregister: p.unregister}
-	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout), Err: file(files, protocol.RoleStderr)}
+	l.IO = runtime.Stdio{In: file(files, protocol.RoleStdin), Out: file(files, protocol.RoleStdout),
+		Err: file(files, protocol.RoleStderr)}
 	l.Register = func(res runtime.Started) error { return p.register(res, spec.Terminal, session) }
 	c.mu.Lock()
 	r := c.record

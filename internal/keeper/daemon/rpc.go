@@ -128,10 +128,12 @@ func (s *Server) attach(req *api.AttachRequest) error {
 	}
 	if req.SpillDir != "" && !filepath.IsAbs(req.SpillDir) {
 		closeAll(files)
-		return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId,
+			errdefs.ErrInvalidArgument)
 	}
 	keep := logpump.Keep{Dir: req.SpillDir, Backlog: req.Backlog, Total: req.TotalBacklog}
-	if err := c.out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr), keep); err != nil {
+	if err := c.out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr),
+		keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			closeAll(files)
 			return nil // the same call made again
@@ -184,7 +186,8 @@ func (v *service) ReopenLog(_ context.Context, req *api.ContainerRequest) (*api.
 }
 
 // running calls fn with a running container, guarded against upgrades.
-func (v *service) running(ctx context.Context, id string, fn func(context.Context, *container) error) (*api.Empty, error) {
+func (v *service) running(ctx context.Context, id string,
+	fn func(context.Context, *container) error) (*api.Empty, error) {
 	if err := v.s.gate.Begin(); err != nil {
 		return done(err)
 	}

@@ -51,7 +51,8 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 		return nil, fmt.Errorf("start container %s: %w", req.Id, c.runErr)
 	}
 	st := c.status()
-	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases, Setup: wireSetup(st.Setup)}, nil
+	return &api.RunResponse{Pid: int32(st.PID), StartedAt: timestamppb.New(st.StartedAt), Phases: c.phases,
+		Setup: wireSetup(st.Setup)}, nil
 }
 
 // reserve makes the record and begins the start, or finds that this very call has done so already.
@@ -64,22 +65,29 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	case spec.Process == nil || spec.Root == nil || spec.Linux == nil:
 		return nil, fmt.Errorf("spec of container %s lacks process, root or linux: %w", req.Id, errdefs.ErrInvalidArgument)
 	case !filepath.IsAbs(spec.Root.Path):
-		return nil, fmt.Errorf("root %q of container %s is not absolute: %w", spec.Root.Path, req.Id, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("root %q of container %s is not absolute: %w", spec.Root.Path,
+			req.Id, errdefs.ErrInvalidArgument)
 	case req.LogPath != "" && !filepath.IsAbs(req.LogPath):
-		return nil, fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath, req.Id, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("log path %q of container %s is not absolute: %w", req.LogPath,
+			req.Id, errdefs.ErrInvalidArgument)
 	case req.RuntimePath != "" && !filepath.IsAbs(req.RuntimePath):
-		return nil, fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("runtime %q of container %s is not absolute: %w", req.RuntimePath, req.Id,
+			errdefs.ErrInvalidArgument)
 	case req.Restore != "" && !filepath.IsAbs(req.Restore):
-		return nil, fmt.Errorf("images %q of container %s are not at an absolute path: %w", req.Restore, req.Id, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("images %q of container %s are not at an absolute path: %w", req.Restore,
+			req.Id, errdefs.ErrInvalidArgument)
 	case req.Restore != "" && req.RuntimePath != "":
-		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id, req.RuntimePath, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
+			req.RuntimePath, errdefs.ErrNotImplemented)
 	}
 	choice := protocol.SetupChoice(req.Setup)
 	switch {
 	case choice != "" && choice != protocol.SetupStage && choice != protocol.SetupLibcontainer:
-		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, protocol.SetupStage, protocol.SetupLibcontainer, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("setup %q of container %s is neither %s nor %s: %w", req.Setup, req.Id, protocol.SetupStage,
+			protocol.SetupLibcontainer, errdefs.ErrInvalidArgument)
 	case choice != "" && req.RuntimePath != "":
-		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("setup %q of container %s, which %s sets up: %w", req.Setup, req.Id, req.RuntimePath,
+			errdefs.ErrInvalidArgument)
 	}
 	r := record.Container{
 		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
@@ -297,10 +305,12 @@ func (e *ends) close() {
 
 var (
 	// The ways in which runtimes say that a program cannot be executed.
-	execError = regexp.MustCompile(`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable`)
+	execError = regexp.MustCompile(
+		`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable`)
 	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
 	forbidden = regexp.MustCompile(`permission denied|is a directory|operation not permitted`)
-	prefixes  = regexp.MustCompile(`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)
+	prefixes  = regexp.MustCompile(
+		`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)
 )
 
 // startError is an error that the container's configuration causes, nil for others. Exit codes are those of shells.
@@ -309,7 +319,8 @@ func startError(err error) *api.StartError {
 		return nil
 	}
 	for _, kind := range []error{
-		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists,
+		errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable, errdefs.ErrAborted, errdefs.ErrInvalidArgument,
+		errdefs.ErrAlreadyExists,
 		errdefs.ErrResourceExhausted,
 	} {
 		if errors.Is(err, kind) {

@@ -62,5 +62,6 @@ func wireStatus(st protocol.Status) *api.ContainerStatus {
 }
 
 func wireSetup(s protocol.Setup) *api.Setup {
-	return &api.Setup{Engine: string(s.Engine), Reason: s.Reason, ExecEngine: string(s.ExecEngine), ExecReason: s.ExecReason}
+	return &api.Setup{Engine: string(s.Engine), Reason: s.Reason, ExecEngine: string(s.ExecEngine),
+		ExecReason: s.ExecReason}
 }

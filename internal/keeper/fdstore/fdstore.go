@@ -34,7 +34,8 @@ func Open(log *slog.Logger) *Store {
 	if path == "" {
 		return nil
 	}
-	f := &Store{path: path, log: log, stored: map[string]map[protocol.Role]string{}, given: map[string]map[protocol.Role]int{}}
+	f := &Store{path: path, log: log, stored: map[string]map[protocol.Role]string{},
+		given: map[string]map[protocol.Role]int{}}
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err == nil && pid == os.Getpid() {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")

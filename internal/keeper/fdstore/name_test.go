@@ -18,8 +18,8 @@ import (
 
 func id(i int) string { return fmt.Sprintf("%064x", i) }
 
-// TestTheNamesOfAFullStoreFitIntoAnEnvironment: the next keeper is executed with as many names as the unit allows. With the names of
-// earlier versions the kernel refuses it from some 1,500 descriptors on: "argument list too long".
+// TestTheNamesOfAFullStoreFitIntoAnEnvironment: the next keeper is executed with as many names as the unit allows.
+// With the names of earlier versions the kernel refuses it from some 1,500 descriptors on: "argument list too long".
 func TestTheNamesOfAFullStoreFitIntoAnEnvironment(t *testing.T) {
 	unit, err := os.ReadFile("../../../packaging/systemd/berth-keeper.service.in")
 	if err != nil {
@@ -66,7 +66,8 @@ func TestNamesTellContainersAndRolesApart(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", "stored", "berth.", "berth.x", "berth..pidfd", keyOf("c1"), keyOf("c1") + "?", keyOf("c1") + "pp"} {
+	for _, bad := range []string{"", "stored", "berth.", "berth.x", "berth..pidfd", keyOf("c1"), keyOf("c1") + "?",
+		keyOf("c1") + "pp"} {
 		if key, role, ok := parseName(bad); ok {
 			t.Errorf("%q is %s of %s", bad, role, key)
 		}
@@ -81,11 +82,13 @@ func TestAnUpgradeKnowsWhatIsStored(t *testing.T) {
 		f.Restore(restored)
 		return f.List()
 	}
-	now := map[string][]string{keyOf("c1"): {nameOf(keyOf("c1"), protocol.RoleStdout), nameOf(keyOf("c1"), protocol.RolePidfd)}}
+	now := map[string][]string{keyOf("c1"): {nameOf(keyOf("c1"), protocol.RoleStdout),
+		nameOf(keyOf("c1"), protocol.RolePidfd)}}
 	if got := list(now); !reflect.DeepEqual(got, now) {
 		t.Errorf("%v, want %v", got, now)
 	}
-	if got := list(map[string][]string{"c1": {"pidfd"}}); !reflect.DeepEqual(got, map[string][]string{keyOf("c1"): {"berth.c1.pidfd"}}) {
+	if got := list(map[string][]string{"c1": {"pidfd"}}); !reflect.DeepEqual(got,
+		map[string][]string{keyOf("c1"): {"berth.c1.pidfd"}}) {
 		t.Errorf("of an earlier version: %v", got)
 	}
 }

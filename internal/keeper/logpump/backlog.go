@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// DefaultBacklog is how many bytes of a stream are kept for a client that does not take them, DefaultTotal how many for all
-	// clients.
+	// DefaultBacklog is how many bytes of a stream are kept for a client that does not take them, DefaultTotal how many
+	// for all clients.
 	DefaultBacklog = 256 << 20
 	DefaultTotal   = 1 << 30
 	// waitingTotal is how much of all clients' may wait in memory for the disk.
@@ -35,19 +35,20 @@ type Keep struct {
 	Backlog, Total int64
 }
 
-// Backlogs counts what is kept for the clients of all logs beyond the little that each has in memory: what waits for the disk, and
-// what is there.
+// Backlogs counts what is kept for the clients of all logs beyond the little that each has in memory: what waits
+// for the disk, and what is there.
 //
-// A client may have as much as it leaves to others, so that those who never read do not take all from one who reads slowly: one
-// alone gets half of the total, two get a third each.
+// A client may have as much as it leaves to others, so that those who never read do not take all from one who reads
+// slowly: one alone gets half of the total, two get a third each.
 type Backlogs struct {
 	dir string
 
 	mu            sync.Mutex
 	total         int64
 	held, waiting int64 // waiting is a part of held
-	// leaving is what the files of clients take that are gone or cut off, until these are closed. Others may have it at once, so that
-	// not all are cut off before the first one's file is closed; they wait for the close before they write more to the disk.
+	// leaving is what the files of clients take that are gone or cut off, until these are closed.
+	// Others may have it at once, so that not all are cut off before the first one's file is closed; they wait
+	// for the close before they write more to the disk.
 	leaving int64
 	left    sync.Cond // of mu: leaving has become less, or a client is gone
 
@@ -85,7 +86,8 @@ func (b *Backlogs) take(n, held, waiting int64, dir string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !share(b.total, b.held, held, n) {
-		return fmt.Errorf("no more than %d bytes are kept for all attached clients, of which it may have as many as it leaves to others", b.total)
+		return fmt.Errorf("no more than %d bytes are kept for all attached clients, "+
+			"of which it may have as many as it leaves to others", b.total)
 	}
 	if !share(waitingTotal, b.waiting, waiting, n) {
 		return fmt.Errorf("the file system of %s does not take it as fast as it comes", dir)
@@ -95,8 +97,8 @@ func (b *Backlogs) take(n, held, waiting int64, dir string) error {
 	return nil
 }
 
-// await waits until there is room for n bytes on the disk within the total, which only files that are being closed may still have, and
-// counts them as waiting no more. False: their client is gone, and they are not to be written.
+// await waits until there is room for n bytes on the disk within the total, which only files that are being closed
+// may still have, and counts them as waiting no more. False: their client is gone, and they are not to be written.
 func (b *Backlogs) await(n int64, gone *atomic.Bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,7 +109,8 @@ func (b *Backlogs) await(n int64, gone *atomic.Bool) bool {
 	return !gone.Load()
 }
 
-// leave counts n bytes that are on the disk until the file of a client that is gone is closed, and closed counts them out.
+// leave counts n bytes that are on the disk until the file of a client that is gone is closed, and closed counts them
+// out.
 func (b *Backlogs) leave(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

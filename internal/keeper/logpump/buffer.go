@@ -17,12 +17,14 @@ const (
 	Relay  Role = "relay"  // a pipe between the container's and that memory
 )
 
-// buffer is memory into which a pump reads and from which it writes. It is a file without a name (memfd) that others can hold as well: when
-// this process is killed, at whatever moment, the next one finds there what was read and is not in the log.
+// buffer is memory into which a pump reads and from which it writes. It is a file without a name (memfd) that others
+// can hold as well: when this process is killed, at whatever moment, the next one finds there what was read
+// and is not in the log.
 //
-// A process that is killed inside of read(2) leaves bytes in memory, and nothing that says how many came. So the pump takes them in two
-// steps. splice(2) moves pages from the container's pipe to another, the relay, which nobody else writes to: what it has taken is known by
-// what the relay has. Then the pump writes down how much that is and reads it: what has been read is what is missing in the relay.
+// A process that is killed inside of read(2) leaves bytes in memory, and nothing that says how many came.
+// So the pump takes them in two steps. splice(2) moves pages from the container's pipe to another, the relay,
+// which nobody else writes to: what it has taken is known by what the relay has. Then the pump writes down how much
+// that is and reads it: what has been read is what is missing in the relay.
 //
 // Only the pump's goroutine uses it, but for control.
 type buffer struct {
@@ -37,14 +39,16 @@ type buffer struct {
 
 // header is the beginning of the memory. All zeros: nothing has been read.
 type header struct {
-	// read is the end of what has been read, from bufferBase on; the upper half is how much is being read behind it just now, or 0.
+	// read is the end of what has been read, from bufferBase on; the upper half is how much is being read behind
+	// it just now, or 0.
 	read uint64
-	// done is up to where everything is in the log, from bufferBase on, times two; plus one if the last record of it was of tag P.
+	// done is up to where everything is in the log, from bufferBase on, times two; plus one if the last record
+	// of it was of tag P.
 	done uint64
 	// move is not 0 while what is left goes to the front: its length, plus one. All of it is there by then.
 	move uint64
-	// writing is 1 while records are being written, with which done becomes next. The file had the size before, and is longer by length
-	// when all of them are in it.
+	// writing is 1 while records are being written, with which done becomes next. The file had the size before,
+	// and is longer by length when all of them are in it.
 	writing, next  uint64
 	before, length uint64
 	dev, inode     uint64
@@ -106,7 +110,8 @@ func openBuffer(mem, relay int) (*buffer, error) {
 		return fail(os.NewSyscallError("fstat", err))
 	}
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
-	if have, err := unix.FcntlInt(uintptr(mem), unix.F_GET_SEALS, 0); err != nil || have&seals != seals || st.Size != bufferSize {
+	if have, err := unix.FcntlInt(uintptr(mem), unix.F_GET_SEALS, 0); err != nil || have&seals != seals ||
+		st.Size != bufferSize {
 		return fail(fmt.Errorf("%d bytes with seals %#x: %w", st.Size, have, unix.EINVAL))
 	}
 	bytes, err := unix.Mmap(mem, 0, bufferSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -28,8 +28,8 @@ func (c *client) cut() {
 }
 
 // Attach gives everything that is read from now on to the files, which it takes over; nil is not wanted. They are
-// closed when the log is, after all is written, or when a write fails, and both when more of one would have to be kept than keep
-// says, or than its file system takes; Detach tells then.
+// closed when the log is, after all is written, or when a write fails, and both when more of one would have to be kept
+// than keep says, or than its file system takes; Detach tells then.
 func (l *Log) Attach(id string, stdout, stderr *os.File, keep Keep) error {
 	l.backlogs.limit(keep.Total)
 	c := &client{queues: map[Stream]*queue{}}
@@ -103,7 +103,8 @@ func (l *Log) newQueue(id string, c *client, s Stream, f *os.File, keep Keep) *q
 	})
 }
 
-// lose cuts a client off: one that misses a piece is worse off than one that is told why it gets no more. The caller holds l.amu.
+// lose cuts a client off: one that misses a piece is worse off than one that is told why it gets no more.
+// The caller holds l.amu.
 func (l *Log) lose(id string, c *client, s Stream, err error) {
 	c.cut()
 	c.queues, c.lost = nil, fmt.Errorf("cut off: it does not take what the container writes to %s, and %w", s, err)

@@ -121,7 +121,8 @@ func (l *Log) recoverBuffer(b *buffer) {
 // open opens the log file. A symbolic link in the last component is refused: whoever can write to the directory of a
 // log must not lead the keeper elsewhere.
 func open(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o640)
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|
+		unix.O_NONBLOCK, 0o640)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -183,9 +184,9 @@ func (l *Log) Dropped() uint64 {
 	return l.dropped
 }
 
-// write appends whole records, and says in the buffer of which they have all before the mark that they are in the log, such that another
-// process can tell whether they are if this one is killed meanwhile. What cannot be written is counted and dropped, never a piece of a
-// record left.
+// write appends whole records, and says in the buffer of which they have all before the mark that they are in the log,
+// such that another process can tell whether they are if this one is killed meanwhile. What cannot be written
+// is counted and dropped, never a piece of a record left.
 func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	if len(b) == 0 {
 		return

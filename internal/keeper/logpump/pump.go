@@ -19,8 +19,8 @@ const (
 	idle = 50 * time.Millisecond
 
 	readSize = 256 << 10
-	// Smaller writes cost a little more and larger ones may cost far more: the page cache takes larger blocks of memory for them, which
-	// a virtual machine's host may have to provide first.
+	// Smaller writes cost a little more and larger ones may cost far more: the page cache takes larger blocks of memory
+	// for them, which a virtual machine's host may have to provide first.
 	writeSize = 128 << 10
 	// A pipe holds 64 KiB. One that was found full this many times in a row is made larger.
 	busyAfter   = 4
@@ -160,7 +160,8 @@ func (p *Pump) Held(fn func(role Role, fd int)) error {
 // isIdle says whether nothing is to be done when no more comes for a while.
 func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= idleBuffer }
 
-// deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump is to stop.
+// deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump
+// is to stop.
 func (p *Pump) deadline() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,8 +270,8 @@ func enlarge(fd, size int) {
 	}
 }
 
-// take formats what was read, but for the beginning of a line whose end has not been. All records of one read bear one time: that of
-// the read.
+// take formats what was read, but for the beginning of a line whose end has not been. All records of one read bear
+// one time: that of the read.
 func (p *Pump) take() {
 	b := p.buf
 	if p.log.path == "" {

@@ -22,12 +22,13 @@ const (
 	chunk = 64 << 10
 )
 
-// queue holds what one reader has yet to take. In the order in which it came that is: front, which is being written to the reader,
-// mem, what is in the spill file, and tail, which waits for that file.
+// queue holds what one reader has yet to take. In the order in which it came that is: front, which is being written
+// to the reader, mem, what is in the spill file, and tail, which waits for that file.
 //
-// Whoever has output for the reader (push) waits for neither reader nor disk: one goroutine writes to the reader, and another,
-// which is there only while there is something in the file or for it, does all that concerns the file. It has more fields than a type
-// should: a byte moves from one of its places to the next under the one mu, so that none is lost or doubled in between.
+// Whoever has output for the reader (push) waits for neither reader nor disk: one goroutine writes to the reader,
+// and another, which is there only while there is something in the file or for it, does all that concerns the file.
+// It has more fields than a type should: a byte moves from one of its places to the next under the one mu, so that none
+// is lost or doubled in between.
 type queue struct {
 	file    *os.File
 	all     *Backlogs
@@ -117,8 +118,8 @@ func (q *queue) give(n int64) {
 	}
 }
 
-// die marks the reader as gone: what it has in memory is forgotten at once, and what is in its file counts for nobody. The caller
-// holds q.mu.
+// die marks the reader as gone: what it has in memory is forgotten at once, and what is in its file counts for nobody.
+// The caller holds q.mu.
 func (q *queue) die() {
 	if q.dead {
 		return
@@ -165,8 +166,8 @@ func (q *queue) push(b []byte) error {
 	return nil
 }
 
-// spool brings what waits into the file, and from there into memory as the reader takes what is in memory. It ends when there is
-// nothing of either, when the reader is gone, or, once all is in the file, when the queue is to stop.
+// spool brings what waits into the file, and from there into memory as the reader takes what is in memory. It ends
+// when there is nothing of either, when the reader is gone, or, once all is in the file, when the queue is to stop.
 func (q *queue) spool(done chan struct{}) {
 	defer close(done)
 	read := false // the last thing was to read: what waits comes first now
@@ -252,7 +253,8 @@ func (q *queue) append(piece []byte) (int, error) {
 	return q.spill.WriteAt(piece, q.to)
 }
 
-// fetch brings the next piece of the file into memory, and gives back what the file has no more use for. It is for spool.
+// fetch brings the next piece of the file into memory, and gives back what the file has no more use for.
+// It is for spool.
 func (q *queue) fetch() {
 	piece := make([]byte, min(spillRead, q.to-q.from))
 	n, err := q.spill.ReadAt(piece, q.from)
@@ -387,8 +389,8 @@ func (q *queue) end() {
 	drop()
 }
 
-// drop forgets the file, and what waits for it. The caller holds q.mu, nobody works on the file, and the queue is dead. What it
-// returns is called without the lock: it may have to wait for the disk.
+// drop forgets the file, and what waits for it. The caller holds q.mu, nobody works on the file, and the queue is dead.
+// What it returns is called without the lock: it may have to wait for the disk.
 func (q *queue) drop() func() {
 	spill, held := q.spill, q.held()
 	q.spill, q.from, q.to, q.freed = nil, 0, 0, 0

@@ -11,14 +11,15 @@ import (
 // Device is the number of the null device.
 var Device = unix.Mkdev(1, 3)
 
-// nodes is where the nodes are made: /dev of a file system in memory that is mounted nowhere, and that goes with this process.
+// nodes is where the nodes are made: /dev of a file system in memory that is mounted nowhere, and that goes
+// with this process.
 var nodes struct {
 	sync.Mutex
 	dir int // 0: there is none yet
 }
 
-// Open opens a null device of its own: no other process has a descriptor of its node, and no path leads there. A file system
-// for each node would take twenty times as long.
+// Open opens a null device of its own: no other process has a descriptor of its node, and no path leads there.
+// A file system for each node would take twenty times as long.
 func Open() (*os.File, error) {
 	nodes.Lock()
 	defer nodes.Unlock()

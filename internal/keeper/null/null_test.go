@@ -59,11 +59,13 @@ func TestEveryNodeIsANullDeviceOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range all[1:] {
-		if st := status(t, f); st.Rdev != Device || st.Mode != unix.S_IFCHR|0o666 || st.Uid != 0 || st.Gid != 0 || st.Nlink != 0 {
+		if st := status(t, f); st.Rdev != Device || st.Mode != unix.S_IFCHR|0o666 || st.Uid != 0 ||
+			st.Gid != 0 || st.Nlink != 0 {
 			t.Errorf("a node is %+v", st)
 		}
 	}
-	if after := status(t, host); after.Uid != before.Uid || after.Gid != before.Gid || after.Mode != before.Mode || after.Ctim != before.Ctim {
+	if after := status(t, host); after.Uid != before.Uid || after.Gid != before.Gid || after.Mode != before.Mode ||
+		after.Ctim != before.Ctim {
 		t.Errorf("the host's was %+v and is %+v", before, after)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"berth/internal/keeper/pidfd"
 )
 
-// A process may end, and its descriptor be closed, while somebody signals it: that is told as a process that is gone, by an error that
-// callers know. Seen to fail with what the file's Control returned, which is no error of package os.
+// A process may end, and its descriptor be closed, while somebody signals it: that is told as a process that is gone,
+// by an error that callers know. Seen to fail with what the file's Control returned, which is no error of package os.
 func TestSignalAfterClose(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Start(); err != nil {

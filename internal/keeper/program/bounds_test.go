@@ -11,10 +11,12 @@ import (
 	"testing"
 )
 
-// TestWritesBeyondTheirBoundsEndTheProgram: as _FORTIFY_SOURCE has it with glibc. Without the header none of them ends by it.
+// TestWritesBeyondTheirBoundsEndTheProgram: as _FORTIFY_SOURCE has it with glibc. Without the header none of them ends
+// by it.
 func TestWritesBeyondTheirBoundsEndTheProgram(t *testing.T) {
 	bounds := filepath.Join(t.TempDir(), "bounds")
-	out, err := exec.Command(cmp.Or(os.Getenv("MUSL_GCC"), "musl-gcc"), "-O2", "-fno-stack-protector", "-w", "-static", "-o", bounds, "testdata/bounds.c").CombinedOutput()
+	out, err := exec.Command(cmp.Or(os.Getenv("MUSL_GCC"), "musl-gcc"),
+		"-O2", "-fno-stack-protector", "-w", "-static", "-o", bounds, "testdata/bounds.c").CombinedOutput()
 	if err != nil {
 		t.Fatal(err, string(out))
 	}

@@ -14,7 +14,8 @@ import (
 // command may have run.
 func TestErrorsKeepTheirKind(t *testing.T) {
 	for _, kind := range []error{
-		errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition, errdefs.ErrResourceExhausted,
+		errdefs.ErrNotFound, errdefs.ErrInvalidArgument, errdefs.ErrAlreadyExists, errdefs.ErrFailedPrecondition,
+		errdefs.ErrResourceExhausted,
 		errdefs.ErrAborted, errdefs.ErrUnavailable, errdefs.ErrNotImplemented, errdefs.ErrPermissionDenied,
 		context.DeadlineExceeded, context.Canceled,
 	} {

@@ -15,8 +15,8 @@ import (
 	api "berth/api/keeper"
 )
 
-// TestThePageNamesEveryCall fails when docs/keeper-protocol.md does not name a call, a field of a message, a kind of packet
-// or a role of a descriptor. It was seen to fail with a row of the page taken out.
+// TestThePageNamesEveryCall fails when docs/keeper-protocol.md does not name a call, a field of a message,
+// a kind of packet or a role of a descriptor. It was seen to fail with a row of the page taken out.
 func TestThePageNamesEveryCall(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/keeper-protocol.md")
 	if err != nil {

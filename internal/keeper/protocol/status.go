@@ -6,7 +6,8 @@ import "time"
 type SetupChoice string
 
 const (
-	// SetupStage is the keeper's own program (package stage), and libcontainer for what that does not do. Empty is the same.
+	// SetupStage is the keeper's own program (package stage), and libcontainer for what that does not do.
+	// Empty is the same.
 	SetupStage SetupChoice = "stage"
 	// SetupLibcontainer is libcontainer alone.
 	SetupLibcontainer SetupChoice = "libcontainer"

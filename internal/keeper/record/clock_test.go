@@ -15,8 +15,10 @@ func TestAnExecEndsByAClockThatNobodySets(t *testing.T) {
 		record  Exec
 		limited bool
 	}{
-		"set forth":          {record: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout - 24*time.Hour)}, limited: true},
-		"set back":           {record: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout + 24*time.Hour)}, limited: true},
+		"set forth": {record: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout - 24*time.Hour)},
+			limited: true},
+		"set back": {record: Exec{Ends: Monotonic() + timeout, Deadline: time.Now().Add(timeout + 24*time.Hour)},
+			limited: true},
 		"of a keeper before": {record: Exec{Deadline: time.Now().Add(timeout)}, limited: true},
 		"without an end":     {},
 	} {

@@ -34,16 +34,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// said is what a container says of how it is confined. It starts one process after another: the shell's own calls are asked about as well,
-// and one that the end of another process interrupts fails in the shell.
-const said = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask)' /proc/self/status; cat /proc/self/cgroup /proc/self/oom_score_adj
-grep -E 'open files|processes' /proc/self/limits; readlink /proc/self/cwd; for n in ipc net user uts; do readlink /proc/self/ns/$n; done
+// said is what a container says of how it is confined. It starts one process after another: the shell's own calls
+// are asked about as well, and one that the end of another process interrupts fails in the shell.
+const said = `grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp|Umask)' /proc/self/status
+cat /proc/self/cgroup /proc/self/oom_score_adj
+grep -E 'open files|processes' /proc/self/limits; readlink /proc/self/cwd
+for n in ipc net user uts; do readlink /proc/self/ns/$n; done
 ls /proc/self/fd; cat /proc/sys/kernel/msgmax; cat /proc/self/mountinfo; echo complete`
 
 // mountLine is a line of mountinfo, with the numbers of the mount, its parent and its device.
 var mountLine = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ (.*)$`)
 
-// inOrder is what two containers that are confined alike both say: mounts without their numbers, in the order of their places.
+// inOrder is what two containers that are confined alike both say: mounts without their numbers, in the order
+// of their places.
 func inOrder(output string) string {
 	var mounts []string
 	rest := mountLine.ReplaceAllStringFunc(output, func(line string) string {
@@ -90,7 +93,8 @@ func newLab(t testing.TB) *lab {
 	for _, a := range []string{"sh", "grep", "cat", "tr", "readlink", "ls", "sed", "sort", "sleep", "echo"} {
 		l.must(os.Symlink("busybox", filepath.Join(l.root, "bin", a)))
 	}
-	l.must(os.WriteFile(filepath.Join(l.root, "etc/passwd"), []byte("root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n"), 0o644))
+	l.must(os.WriteFile(filepath.Join(l.root, "etc/passwd"),
+		[]byte("root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n"), 0o644))
 	l.must(unix.Mount(l.root, l.root, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(l.root, unix.MNT_DETACH) })
 
@@ -101,7 +105,8 @@ func newLab(t testing.TB) *lab {
 	l.real = &Program{exe: exe}
 	l.must(l.real.PrepareSetups(t.TempDir()))
 	launcher := filepath.Join(t.TempDir(), "launch")
-	out, err := exec.Command("gcc", "-Wall", "-O2", "-static", "-DPROGRAM="+strconv.Quote(self), "-o", launcher, "testdata/launch.c").CombinedOutput()
+	out, err := exec.Command("gcc", "-Wall", "-O2", "-static", "-DPROGRAM="+strconv.Quote(self), "-o", launcher,
+		"testdata/launch.c").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build the launcher: %v\n%s", err, out)
 	}
@@ -146,7 +151,8 @@ func newLab(t testing.TB) *lab {
 func (l *lab) pins(user *namespace.UserMappings) *namespace.Set {
 	l.Helper()
 	set := &namespace.Set{Dir: filepath.Join(l.TempDir(), "pins")}
-	l.must(set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS}, User: user}))
+	l.must(set.Create(namespace.Options{Kinds: []namespace.Kind{namespace.Network, namespace.IPC, namespace.UTS},
+		User: user}))
 	l.Cleanup(func() { l.must(set.Remove()) })
 	return set
 }
@@ -170,13 +176,15 @@ func (l *lab) process(args ...string) *Process {
 	}
 }
 
-var limits = []Limit{{Resource: unix.RLIMIT_NOFILE, Soft: 100, Hard: 200}, {Resource: unix.RLIMIT_NPROC, Soft: 300, Hard: 400}}
+var limits = []Limit{{Resource: unix.RLIMIT_NOFILE, Soft: 100, Hard: 200},
+	{Resource: unix.RLIMIT_NPROC, Soft: 300, Hard: 400}}
 
 // setup is that of a container in pins, with the PID namespace of a process or its own.
 func (l *lab) setup(pins *namespace.Set, user bool, init int) *Setup {
 	score := 500
 	s := &Setup{
-		Root: l.root, Cgroups: l.v1, Make: unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP, Umask: 0o027, OOMScore: &score, Keyring: "_ses.x",
+		Root: l.root, Cgroups: l.v1, Make: unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP, Umask: 0o027,
+		OOMScore: &score, Keyring: "_ses.x",
 		KeyringRight: 0x80000, Limits: limits, ReopenNull: true,
 		Join: []Namespace{
 			{unix.CLONE_NEWNET, pins.Path(namespace.Network)}, {unix.CLONE_NEWIPC, pins.Path(namespace.IPC)},
@@ -185,10 +193,13 @@ func (l *lab) setup(pins *namespace.Set, user bool, init int) *Setup {
 		Operations: []Operation{
 			{Kind: Mount, Type: "proc", Source: "proc", Target: "/proc", Flags: unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC,
 				Set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC, PlainTarget: true},
-			{Kind: Mount, Type: "tmpfs", Source: "tmpfs", Target: "/dev", Flags: unix.MS_NOSUID, Data: "mode=755", CopyMode: true},
-			{Kind: Mount, Type: "devpts", Source: "devpts", Target: "/dev/pts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC, Data: "newinstance,ptmxmode=0666"},
+			{Kind: Mount, Type: "tmpfs", Source: "tmpfs", Target: "/dev", Flags: unix.MS_NOSUID,
+				Data: "mode=755", CopyMode: true},
+			{Kind: Mount, Type: "devpts", Source: "devpts", Target: "/dev/pts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC,
+				Data: "newinstance,ptmxmode=0666"},
 			{Kind: Mount, Type: "sysfs", Source: "sysfs", Target: "/sys", Flags: unix.MS_RDONLY, PlainTarget: true},
-			{Kind: Bind, Source: "/usr", Target: "/tmp/usr", Set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID, Recursive: true},
+			{Kind: Bind, Source: "/usr", Target: "/tmp/usr", Set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID,
+				Recursive: true},
 			{Kind: Bind, Source: "/etc/passwd", Target: "/tmp/file", Set: unix.MOUNT_ATTR_RDONLY},
 		},
 	}
@@ -201,7 +212,8 @@ func (l *lab) setup(pins *namespace.Set, user bool, init int) *Setup {
 		Operation{Kind: Link, Target: "/dev/ptmx", Source: "pts/ptmx", Replace: true},
 		Operation{Kind: Pivot}, Operation{Kind: RootReadonly},
 		Operation{Kind: Sysctl, Source: "kernel/msgmax", Data: "1234"},
-		Operation{Kind: Protect, Target: "/proc/sys"}, Operation{Kind: Mask, Target: "/proc/keys"}, Operation{Kind: Mask, Target: "/proc/scsi"},
+		Operation{Kind: Protect, Target: "/proc/sys"}, Operation{Kind: Mask, Target: "/proc/keys"},
+		Operation{Kind: Mask, Target: "/proc/scsi"},
 		Operation{Kind: Mask, Target: "/proc/bus"})
 	if l.v1 == nil {
 		s.Cgroup = l.cgroup
@@ -219,7 +231,8 @@ func (l *lab) target(pidfd int, user bool) *Target {
 	score := 600
 	t := &Target{
 		Pidfd: pidfd, Cgroups: l.v1, OOMScore: &score, Keyring: "_ses.x", Limits: limits,
-		Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+		Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS |
+			unix.CLONE_NEWCGROUP,
 	}
 	if user {
 		t.Namespaces |= unix.CLONE_NEWUSER
@@ -263,7 +276,8 @@ type outcome struct {
 }
 
 // start starts a process, and lets decide answer for each of its system calls.
-func (l *lab) start(begin func(*Program, Stdio) (*Starting, error), decide func(*notification) int32) (calls int, o outcome) {
+func (l *lab) start(begin func(*Program, Stdio) (*Starting, error),
+	decide func(*notification) int32) (calls int, o outcome) {
 	l.Helper()
 	r, w, err := os.Pipe()
 	l.must(err)
@@ -341,7 +355,8 @@ func (l *lab) supervise(pid int, decide func(*notification) int32) *supervisor {
 	for deadline := time.Now().Add(time.Minute); s.fd < 0; {
 		fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		for _, e := range fds {
-			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())); err == nil && strings.Contains(name, "seccomp") {
+			if name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())); err == nil &&
+				strings.Contains(name, "seccomp") {
 				n, _ := strconv.Atoi(e.Name())
 				if s.fd, err = unix.PidfdGetfd(target, n, 0); err != nil {
 					s.fd = -1
@@ -415,15 +430,16 @@ func (l *lab) freeze(on bool) {
 		l.must(os.WriteFile(filepath.Join(l.cgroup, "cgroup.freeze"), []byte(map[bool]string{true: "1", false: "0"}[on]), 0))
 		return
 	}
-	l.must(os.WriteFile(filepath.Join(l.cgroup, "freezer.state"), []byte(map[bool]string{true: "FROZEN", false: "THAWED"}[on]), 0))
+	l.must(os.WriteFile(filepath.Join(l.cgroup, "freezer.state"),
+		[]byte(map[bool]string{true: "FROZEN", false: "THAWED"}[on]), 0))
 }
 
-// TestAFaultInAStageNeverConfinesLess has each system call of a stage fail, or its process killed or frozen at it, for containers and
-// execs, with and without a PID namespace that is shared and a user namespace. Either the start fails with an error and nothing of it is
-// left, or the program runs with all that it has when nothing fails.
+// TestAFaultInAStageNeverConfinesLess has each system call of a stage fail, or its process killed or frozen at it,
+// for containers and execs, with and without a PID namespace that is shared and a user namespace. Either the start
+// fails with an error and nothing of it is left, or the program runs with all that it has when nothing fails.
 //
-// Seen to fail with the results of setgid(2), of seccomp(2), and of the prctl(2) that drops capabilities of the bounding set, not looked
-// at, and with an EPERM of setgroups(2) passed over in user namespaces.
+// Seen to fail with the results of setgid(2), of seccomp(2), and of the prctl(2) that drops capabilities
+// of the bounding set, not looked at, and with an EPERM of setgroups(2) passed over in user namespaces.
 func TestAFaultInAStageNeverConfinesLess(t *testing.T) {
 	l := newLab(t)
 	sleeps := []string{"sleep", "1000"}

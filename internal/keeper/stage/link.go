@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link is the keeper's end of the socket to a stage. The kernel says of each report which process has sent it (SCM_CREDENTIALS,
-// unix(7)): a container whose processes may trace others can take a copy of a stage's descriptor (pidfd_getfd(2)), but it cannot
-// speak as that stage.
+// link is the keeper's end of the socket to a stage. The kernel says of each report which process has sent
+// it (SCM_CREDENTIALS, unix(7)): a container whose processes may trace others can take a copy of a stage's descriptor
+// (pidfd_getfd(2)), but it cannot speak as that stage.
 type link struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -53,8 +53,8 @@ func (l *link) Close() error { return l.file.Close() }
 // interrupt ends a receive, this one or the next.
 func (l *link) interrupt() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// receive waits for the next report and says who has sent it. It is io.EOF when no process has the other end any more, and
-// os.ErrDeadlineExceeded when it was interrupted.
+// receive waits for the next report and says who has sent it. It is io.EOF when no process has the other end any more,
+// and os.ErrDeadlineExceeded when it was interrupted.
 func (l *link) receive() (sender int, r report, err error) {
 	var rerr error
 	err = l.raw.Read(func(fd uintptr) bool {

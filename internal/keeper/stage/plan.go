@@ -55,7 +55,8 @@ func environment(env []string) (out []string, home bool, path string, err error)
 	for _, kv := range slices.Backward(env) {
 		key, value, ok := strings.Cut(kv, "=")
 		if !ok || key == "" {
-			return nil, false, "", fmt.Errorf("environment variable %q has no name or no value: %w", kv, errdefs.ErrInvalidArgument)
+			return nil, false, "", fmt.Errorf("environment variable %q has no name or no value: %w",
+				kv, errdefs.ErrInvalidArgument)
 		}
 		if strings.IndexByte(kv, 0) >= 0 {
 			return nil, false, "", fmt.Errorf("environment variable %q holds a NUL byte: %w", key, errdefs.ErrInvalidArgument)
@@ -129,8 +130,8 @@ func (e *encoder) texts(list []string, room int) C.struct_stage_list {
 	return l
 }
 
-// file writes the plan into a file in memory. more adds what the process is to do before it becomes what p says. With forks it forks
-// at the end, and its child runs the program.
+// file writes the plan into a file in memory. more adds what the process is to do before it becomes what p says.
+// With forks it forks at the end, and its child runs the program.
 func (p *Process) file(more func(*encoder) error, forks bool) (*os.File, error) {
 	if len(p.Args) == 0 || p.Args[0] == "" {
 		return nil, fmt.Errorf("process without a command: %w", errdefs.ErrInvalidArgument)
@@ -172,7 +173,8 @@ func (p *Process) file(more func(*encoder) error, forks bool) (*os.File, error) 
 	pl.cwd, pl.path = e.text(p.Cwd), e.text(path)
 	switch {
 	case p.AppArmor != "" && p.Label != "":
-		return nil, fmt.Errorf("AppArmor profile %q and SELinux label %q at once: %w", p.AppArmor, p.Label, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("AppArmor profile %q and SELinux label %q at once: %w", p.AppArmor, p.Label,
+			errdefs.ErrInvalidArgument)
 	case p.Label != "":
 		pl.flags |= C.STAGE_SELINUX
 		pl.confinement = e.text(p.Label)
@@ -225,8 +227,8 @@ func (t *Target) encode(e *encoder) error {
 // forks says whether the process enters a PID namespace that has other processes.
 func (t *Target) forks() bool { return t.Namespaces&unix.CLONE_NEWPID != 0 }
 
-// afterFork are the calls that a stage makes from its fork on (fork_into_pid_namespace in stage.c), until its program runs. Where a
-// filter allows all of them, it is loaded before the fork.
+// afterFork are the calls that a stage makes from its fork on (fork_into_pid_namespace in stage.c), until its program
+// runs. Where a filter allows all of them, it is loaded before the fork.
 var afterFork = []filter.Call{
 	{Number: unix.SYS_CLONE, Args: [6]uint64{unix.CLONE_PARENT | uint64(unix.SIGCHLD)}},
 	{Number: unix.SYS_SETSID},

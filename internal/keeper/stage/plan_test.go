@@ -26,7 +26,8 @@ type plans struct {
 func newPlans(t testing.TB) *plans {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "plan")
-	out, err := exec.Command("gcc", "-Wall", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program,
+	out, err := exec.Command("gcc",
+		"-Wall", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o", program,
 		"testdata/plan.c", "stage.c", "setup.c", "proc.c").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build the stage with sanitizers: %v\n%s", err, out)
@@ -84,34 +85,41 @@ func content(t testing.TB, p *Process, more func(*encoder) error, forks bool) []
 	return b
 }
 
-// FuzzPlan has the stage go through plans that no keeper makes. The keeper is trusted; a fault of its own must not become one that a
-// container can use.
+// FuzzPlan has the stage go through plans that no keeper makes. The keeper is trusted; a fault of its own
+// must not become one that a container can use.
 //
 // Seen to fail with check_plan, and with the bound in stage_text, taken out.
 func FuzzPlan(f *testing.F) {
 	p := newPlans(f)
 	score, mask := 500, uint32(0o27)
 	proc := &Process{
-		Args: []string{"sh", "-c", "true"}, Env: []string{"PATH=/bin:relative:", "A=b"}, Cwd: "/tmp", UID: 1000, GID: 1000, Groups: []uint32{1, 2},
-		Capabilities: &Capabilities{Bounding: 0x21, Ambient: 1}, AppArmor: "profile", Filter: &filter.Filter{Program: make([]byte, 80)}, Terminal: true,
+		Args: []string{"sh", "-c", "true"}, Env: []string{"PATH=/bin:relative:", "A=b"}, Cwd: "/tmp", UID: 1000, GID: 1000,
+		Groups:       []uint32{1, 2},
+		Capabilities: &Capabilities{Bounding: 0x21, Ambient: 1}, AppArmor: "profile",
+		Filter: &filter.Filter{Program: make([]byte, 80)}, Terminal: true,
 		Rows: 20, Columns: 80,
 	}
 	setup := &Setup{
-		Root: "/root", Make: unix.CLONE_NEWNS | unix.CLONE_NEWPID, User: "/user", Umask: 0o22, OOMScore: &score, Keyring: "ring", KeyringRight: 8,
+		Root: "/root", Make: unix.CLONE_NEWNS | unix.CLONE_NEWPID, User: "/user", Umask: 0o22, OOMScore: &score,
+		Keyring: "ring", KeyringRight: 8,
 		Cgroups: []string{"a", "b"}, Wait: true, Limits: limits, ReopenNull: true,
 		Join: []Namespace{{unix.CLONE_NEWNET, "/net"}, {unix.CLONE_NEWPID, "/pid"}},
 	}
 	for kind := Mount; kind <= Label; kind++ {
 		setup.Operations = append(setup.Operations, Operation{
-			Kind: kind, Source: "/a/source", Target: "/some/target/deep", Type: "tmpfs", Data: "mode=755,x", CopyMode: true, Recursive: true,
+			Kind: kind, Source: "/a/source", Target: "/some/target/deep", Type: "tmpfs", Data: "mode=755,x",
+			CopyMode: true, Recursive: true,
 			MapIDs: kind == Bind, Propagation: unix.MS_SLAVE, Set: 1, SetAll: 1,
 		})
 	}
-	setup.Operations = append(setup.Operations, Operation{Kind: Mount, Type: "proc", Source: "proc", Target: "/proc", Data: "hidepid=2,gid=5"})
-	target := &Target{Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUSER, Cgroups: []string{"a"}, Umask: &mask, OOMScore: &score,
+	setup.Operations = append(setup.Operations,
+		Operation{Kind: Mount, Type: "proc", Source: "proc", Target: "/proc", Data: "hidepid=2,gid=5"})
+	target := &Target{Namespaces: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUSER, Cgroups: []string{"a"},
+		Umask: &mask, OOMScore: &score,
 		Keyring: "ring", Limits: limits}
 	for _, plan := range [][]byte{
-		content(f, proc, setup.encode, true), content(f, proc, setup.encode, false), content(f, proc, target.encode, true), content(f, proc, nil, false),
+		content(f, proc, setup.encode, true), content(f, proc, setup.encode, false), content(f, proc, target.encode, true),
+		content(f, proc, nil, false),
 	} {
 		f.Add(plan)
 	}

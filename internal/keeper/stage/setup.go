@@ -25,8 +25,8 @@ type Setup struct {
 	Cgroups []string
 	Cgroup  string
 	Wait    bool
-	// Make are the namespaces (CLONE_NEW*) that the container has for itself, Join those of others, and User is the path of the user
-	// namespace that owns what it makes; empty: the host's.
+	// Make are the namespaces (CLONE_NEW*) that the container has for itself, Join those of others, and User is the path
+	// of the user namespace that owns what it makes; empty: the host's.
 	Make uint32
 	Join []Namespace
 	User string
@@ -54,12 +54,13 @@ type Namespace struct {
 type Kind uint32
 
 const (
-	Mount         Kind = C.OP_MOUNT      // a new file system
-	Bind          Kind = C.OP_BIND       // Source, a path on the host
-	Propagate     Kind = C.OP_PROPAGATE  // gives what is mounted at Target the propagation Flags
-	Readonly      Kind = C.OP_READONLY   // what is mounted at Target
-	Protect       Kind = C.OP_PROTECT    // makes Target read-only, if it is there
-	Mask          Kind = C.OP_MASK       // hides what is at Target, if it is there; a directory by one with the SELinux label Data
+	Mount     Kind = C.OP_MOUNT     // a new file system
+	Bind      Kind = C.OP_BIND      // Source, a path on the host
+	Propagate Kind = C.OP_PROPAGATE // gives what is mounted at Target the propagation Flags
+	Readonly  Kind = C.OP_READONLY  // what is mounted at Target
+	Protect   Kind = C.OP_PROTECT   // makes Target read-only, if it is there
+	// hides what is at Target, if it is there; a directory by one with the SELinux label Data
+	Mask          Kind = C.OP_MASK
 	Device        Kind = C.OP_DEVICE     // a node, unless something has its name
 	Link          Kind = C.OP_LINK       // symbolic, from Target to Source, unless something has its name
 	Directory     Kind = C.OP_DIRECTORY  // with its parents, unless something is there
@@ -73,8 +74,9 @@ const (
 	Label         Kind = C.OP_LABEL          // gives Target, a directory, the SELinux label Data
 )
 
-// Operation is one thing that is done in the container's new root. Targets are absolute and clean; they are resolved inside
-// the root, and mount points that are not there are made. Its fields are those of struct stage_op in stage.h, by name.
+// Operation is one thing that is done in the container's new root. Targets are absolute and clean; they are resolved
+// inside the root, and mount points that are not there are made. Its fields are those of struct stage_op in stage.h,
+// by name.
 type Operation struct {
 	Kind             Kind
 	Source, Target   string
@@ -111,7 +113,8 @@ func (o *Operation) flags() (f C.uint32_t) {
 // made are the namespaces that unshare(2) makes.
 func (s *Setup) made() uint32 { return s.Make &^ unix.CLONE_NEWPID }
 
-// born are the namespaces that the process is born into. One of processes that a user namespace owns is made from inside of that.
+// born are the namespaces that the process is born into. One of processes that a user namespace owns is made
+// from inside of that.
 func (s *Setup) born() uint32 {
 	if s.User != "" {
 		return 0
@@ -119,8 +122,8 @@ func (s *Setup) born() uint32 {
 	return s.Make & unix.CLONE_NEWPID
 }
 
-// forksEarly: the process enters its user namespace and forks there, so that a child is the first process of the namespace of
-// processes.
+// forksEarly: the process enters its user namespace and forks there, so that a child is the first process
+// of the namespace of processes.
 func (s *Setup) forksEarly() bool { return s.User != "" && s.Make&unix.CLONE_NEWPID != 0 }
 
 // forksLate: the process joins another's namespace of processes, and forks into that when all is set up.
@@ -183,8 +186,9 @@ func (s *Setup) encode(e *encoder) error {
 		ops[i] = C.struct_stage_op{
 			kind: C.uint32_t(o.Kind), flags: o.flags(),
 			source: e.text(o.Source), target: e.text(o.Target), _type: e.text(o.Type), data: e.text(o.Data),
-			mount_flags: C.uint64_t(o.Flags), set: C.uint64_t(o.Set), clear: C.uint64_t(o.Clear), must_clear: C.uint64_t(o.MustClear),
-			set_all: C.uint64_t(o.SetAll), clear_all: C.uint64_t(o.ClearAll), propagation: C.uint64_t(o.Propagation),
+			mount_flags: C.uint64_t(o.Flags), set: C.uint64_t(o.Set), clear: C.uint64_t(o.Clear),
+			must_clear: C.uint64_t(o.MustClear),
+			set_all:    C.uint64_t(o.SetAll), clear_all: C.uint64_t(o.ClearAll), propagation: C.uint64_t(o.Propagation),
 			mode: C.uint32_t(o.Mode), uid: C.uint32_t(o.UID), gid: C.uint32_t(o.GID),
 			major: C.uint32_t(o.Major), minor: C.uint32_t(o.Minor),
 		}

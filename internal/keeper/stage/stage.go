@@ -21,13 +21,15 @@ import (
 	"berth/internal/keeper/program"
 )
 
-// Program is what stages are executed from, sealed: the small program that the keeper has inside, or else a view of the keeper's own.
+// Program is what stages are executed from, sealed: the small program that the keeper has inside, or else a view
+// of the keeper's own.
 type Program struct {
 	exe    *os.File
 	mounts *os.File // see PrepareSetups
 }
 
-// Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8) and close_range(2) (5.9).
+// Supported is an error where the kernel lacks what a stage needs: setns(2) by a pidfd (Linux 5.8) and close_range(2)
+// (5.9).
 func Supported() error {
 	if err := unix.CloseRange(math.MaxUint32, math.MaxUint32, 0); err == unix.ENOSYS {
 		return fmt.Errorf("a stage needs Linux 5.9: %w", os.NewSyscallError("close_range", err))
@@ -143,15 +145,18 @@ var steps = map[int32]string{
 	C.STEP_PLAN: "read the plan", C.STEP_CGROUP: "join the container's cgroup", C.STEP_OOM_SCORE: "set oom_score_adj",
 	C.STEP_RLIMIT: "set resource limits", C.STEP_NAMESPACE: "join the container's namespaces", C.STEP_FORK: "fork",
 	C.STEP_ROOT: "become the container's root", C.STEP_LABEL: "label the session keyring",
-	C.STEP_KEYRING: "join the session keyring", C.STEP_TERMINAL: "make a terminal", C.STEP_NO_NEW_PRIVS: "set no_new_privs",
-	C.STEP_DESCRIPTORS: "close descriptors",
-	C.STEP_CWD_OUTSIDE: "the working directory is outside of the container's root: possible breakout",
-	C.STEP_BOUNDING:    "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
+	C.STEP_KEYRING: "join the session keyring", C.STEP_TERMINAL: "make a terminal",
+	C.STEP_NO_NEW_PRIVS: "set no_new_privs",
+	C.STEP_DESCRIPTORS:  "close descriptors",
+	C.STEP_CWD_OUTSIDE:  "the working directory is outside of the container's root: possible breakout",
+	C.STEP_BOUNDING:     "drop capabilities of the bounding set", C.STEP_STDIO: "give standard streams to the user",
 	C.STEP_GROUPS: "set additional groups", C.STEP_GID: "set the group", C.STEP_UID: "set the user",
 	C.STEP_UNSHARE: "make namespaces", C.STEP_ROOTFS: "enter the root file system",
 	C.STEP_TRANSIT: "bring mounts into the user namespace", C.STEP_PROC: "open a procfs of the pod's processes",
-	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper", C.STEP_MARK: "say that the program is about to begin",
-	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities", C.STEP_SECCOMP: "load the seccomp filter",
+	C.STEP_DUMPABLE: "keep others from reading this process", C.STEP_AWAIT: "wait for the keeper",
+	C.STEP_MARK: "say that the program is about to begin",
+	C.STEP_NULL: "the container's /dev/null is something else", C.STEP_CAPABILITIES: "set capabilities",
+	C.STEP_SECCOMP: "load the seccomp filter",
 }
 
 func (p *Process) failure(step, operation int32, errno unix.Errno) error {

@@ -25,8 +25,9 @@ type Starting struct {
 	setup *Setup // nil: it joins
 	wait  bool   // see Setup.Wait
 
-	spawned  int            // the process that was started
-	pid      int            // the container's process, a child of the one that was started or that itself; 0: not known yet
+	spawned int // the process that was started
+	// the container's process, a child of the one that was started or that itself; 0: not known yet
+	pid      int
 	reaped   bool           // the one that was started, where the container's process is another, or left to others
 	disowned bool           // somebody else reaps the container's process
 	early    map[int]report // what processes have reported that were not listened to yet
@@ -44,7 +45,8 @@ func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) 
 	}, s.forksLate() || s.forksEarly())
 }
 
-// Join starts a process that joins a running container. With a terminal, whose master goes to console, the streams are that.
+// Join starts a process that joins a running container. With a terminal, whose master goes to console, the streams
+// are that.
 func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
 	f := &Starting{proc: proc}
 	return f, p.start(f, t.encode, t.forks(), &spawn{
@@ -52,8 +54,8 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	}, t.forks())
 }
 
-// start starts what more describes. forks says that the container's process is a child of what is started, and late that it is forked
-// when all else is done.
+// start starts what more describes. forks says that the container's process is a child of what is started, and late
+// that it is forked when all else is done.
 func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *spawn, forks bool) error {
 	plan, err := f.proc.file(more, late)
 	if err != nil {
@@ -80,8 +82,8 @@ func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *sp
 // Spawned is the process that Setup.Wait is about.
 func (f *Starting) Spawned() int { return f.spawned }
 
-// Start returns the number of the container's process. Where that enters a PID namespace with other processes, it is all set up by
-// then, and the container can see it.
+// Start returns the number of the container's process. Where that enters a PID namespace with other processes,
+// it is all set up by then, and the container can see it.
 func (f *Starting) Start() (pid int, err error) {
 	if f.wait {
 		if err := f.release(); err != nil {
@@ -133,7 +135,8 @@ func (f *Starting) Run() error {
 	}
 }
 
-// Interrupt makes calls that wait return ErrInterrupted, now and later. The caller of those calls kills the process then.
+// Interrupt makes calls that wait return ErrInterrupted, now and later. The caller of those calls kills the process
+// then.
 func (f *Starting) Interrupt() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,8 +147,8 @@ func (f *Starting) Interrupt() {
 // Disown leaves it to somebody else to reap the container's process.
 func (f *Starting) Disown() { f.disowned = true }
 
-// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started ends when it has forked, and
-// is reaped; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
+// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started ends when
+// it has forked, and is reaped; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
 func (f *Starting) Close() {
 	f.link.Close()
 	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
@@ -162,8 +165,8 @@ const forkedWait = 200 * time.Millisecond
 // killWait bounds how long Kill waits for processes to end.
 const killWait = 2 * time.Second
 
-// Kill ends what has been started, and returns when it has ended; what does not end in time, because it is frozen or waits for a
-// file system that does not answer, is left to whoever reaps this process's orphans.
+// Kill ends what has been started, and returns when it has ended; what does not end in time, because it is frozen
+// or waits for a file system that does not answer, is left to whoever reaps this process's orphans.
 func (f *Starting) Kill() {
 	deadline := time.Now().Add(killWait)
 	if f.pid != f.spawned && !f.reaped {
@@ -225,11 +228,12 @@ func (f *Starting) release() error {
 	return err
 }
 
-// lookAgain is how often hear looks whether the process that it waits for still lives. The end of the socket tells that at once,
-// but for a container that has taken a copy of the stage's descriptor.
+// lookAgain is how often hear looks whether the process that it waits for still lives. The end of the socket tells
+// that at once, but for a container that has taken a copy of the stage's descriptor.
 const lookAgain = time.Second
 
-// maxEarly bounds what is kept of processes that are not listened to yet. There is one, the child that its parent has yet to report.
+// maxEarly bounds what is kept of processes that are not listened to yet. There is one, the child that its parent
+// has yet to report.
 const maxEarly = 8
 
 // keep keeps the first report of a process that is not listened to yet.
@@ -320,7 +324,8 @@ func reap(pid int) {
 	}
 }
 
-// Abandoned is the exit code of a process whose keeper has gone before it let the program begin. A program may end with it too.
+// Abandoned is the exit code of a process whose keeper has gone before it let the program begin. A program may end
+// with it too.
 const Abandoned = C.STAGE_ABANDONED
 
 // NewMark makes a file in which an init process says that its program is about to begin (Setup.Mark). The file outlives
@@ -333,8 +338,8 @@ func NewMark(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_WRONLY, 0)
 }
 
-// Begin lets a mark say that the program is about to begin. A keeper calls it in place of a stage that has no descriptor of the mark, right
-// before it lets that go on.
+// Begin lets a mark say that the program is about to begin. A keeper calls it in place of a stage
+// that has no descriptor of the mark, right before it lets that go on.
 func Begin(mark *os.File) error {
 	_, err := mark.WriteAt([]byte(C.STAGE_BEGUN), 0)
 	return err

@@ -72,7 +72,8 @@ func (e *Engine) restore(c runtime.Container, l *runtime.Launch) error {
 		res.PID = got.PID
 		if l.Spec.Process.NoNewPrivileges && mayGain(got.PID) {
 			// It could when it was written down, or a CRIU wrote it down that does not look.
-			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w", errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("the checkpoint is of processes without no_new_privs, which the container asks for: %w",
+				errdefs.ErrFailedPrecondition)
 		}
 		if err == nil {
 			res.Console, err = sock.Take(res.PID)

@@ -35,7 +35,8 @@ func (e *Engine) lastStage(
 	ctx context.Context, c runtime.Container, spec *specs.Spec, config *configs.Config, p *libcontainer.Process,
 	join *record.Join,
 ) (*stage.Last, error) {
-	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 || plan.ExecDeclines(spec) != "" ||
+	if join == nil || spec.Linux.Seccomp == nil || len(config.Hooks[configs.StartContainer]) > 0 ||
+		plan.ExecDeclines(spec) != "" ||
 		plan.ExecDeclines(p) != "" {
 		return nil, nil
 	}
@@ -103,7 +104,8 @@ func (e *Engine) completeState(c runtime.Container) error {
 }
 
 // editState changes the configuration in libcontainer's state of a container.
-func (e *Engine) editState(c runtime.Container, edit func(config map[string]json.RawMessage) (changed bool, err error)) error {
+func (e *Engine) editState(c runtime.Container,
+	edit func(config map[string]json.RawMessage) (changed bool, err error)) error {
 	path := filepath.Join(e.dir.State(c.ID()), "state.json")
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -398,7 +398,8 @@ func killUsers(held []os.FileInfo) {
 
 // rescored is libcontainer's view of a container whose oom_score_adj an update has changed since: libcontainer gives an
 // exec the one that it knows. The caller has the guard for writing.
-func (e *Engine) rescored(c runtime.Container, lib *libcontainer.Container, score *int) (*libcontainer.Container, error) {
+func (e *Engine) rescored(c runtime.Container, lib *libcontainer.Container,
+	score *int) (*libcontainer.Container, error) {
 	config := lib.Config()
 	if score == nil || config.OomScoreAdj != nil && *config.OomScoreAdj == *score {
 		return lib, nil

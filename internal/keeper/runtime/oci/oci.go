@@ -145,7 +145,8 @@ func lastMessage(path string) string {
 	last := ""
 	for line := range strings.Lines(string(b)) {
 		var e struct{ Level, Msg string }
-		if json.Unmarshal([]byte(line), &e) == nil && e.Msg != "" && (last == "" || e.Level == "error" || e.Level == "fatal") {
+		if json.Unmarshal([]byte(line), &e) == nil && e.Msg != "" && (last == "" || e.Level == "error" ||
+			e.Level == "fatal") {
 			last = e.Msg
 		}
 	}

@@ -71,11 +71,13 @@ func CheckProcess(p *specs.Process) error {
 // checkConfig refuses what specconv and libcontainer's own checks let pass, and libcontainer then leaves out.
 func checkConfig(spec *specs.Spec, config *configs.Config) error {
 	if l := spec.Linux; len(l.UIDMappings)+len(l.GIDMappings) > 0 && !config.Namespaces.Contains(configs.NEWUSER) {
-		return fmt.Errorf("spec with mappings of user or group IDs, and without a user namespace: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("spec with mappings of user or group IDs, and without a user namespace: %w",
+			errdefs.ErrInvalidArgument)
 	}
 	for _, m := range config.Mounts {
 		if m.RecAttr != nil && !m.IsBind() {
-			return fmt.Errorf("mount at %q with recursive options, which are for bind mounts: %w", m.Destination, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("mount at %q with recursive options, which are for bind mounts: %w", m.Destination,
+				errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil
@@ -96,7 +98,8 @@ func NewProcess(p *specs.Process) (*libcontainer.Process, error) {
 		lp.AdditionalGroups = append(lp.AdditionalGroups, int(g))
 	}
 	if p.ConsoleSize != nil {
-		lp.ConsoleWidth, lp.ConsoleHeight = uint16(min(p.ConsoleSize.Width, math.MaxUint16)), uint16(min(p.ConsoleSize.Height, math.MaxUint16))
+		lp.ConsoleWidth, lp.ConsoleHeight = uint16(min(p.ConsoleSize.Width, math.MaxUint16)),
+			uint16(min(p.ConsoleSize.Height, math.MaxUint16))
 	}
 	if c := p.Capabilities; c != nil {
 		lp.Capabilities = &configs.Capabilities{

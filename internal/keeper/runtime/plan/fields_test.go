@@ -19,7 +19,8 @@ import (
 )
 
 // roots are the types that say what a container and a process are.
-var roots = []reflect.Type{reflect.TypeFor[specs.Spec](), reflect.TypeFor[configs.Config](), reflect.TypeFor[libcontainer.Process]()}
+var roots = []reflect.Type{reflect.TypeFor[specs.Spec](), reflect.TypeFor[configs.Config](),
+	reflect.TypeFor[libcontainer.Process]()}
 
 // TestEveryFieldIsDecided fails when a version of libcontainer or of the specification brings a field that fields.go
 // says nothing about, or no longer has one that it does. It was seen to fail with one line of fields.go taken out, and
@@ -203,8 +204,10 @@ func plain(t *testing.T) (*Stages, *specs.Spec, *configs.Config, *libcontainer.P
 	limit := int64(100)
 	spec := &specs.Spec{
 		Root: &specs.Root{Path: "/"}, Hostname: "a", Domainname: "b",
-		Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/", Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}},
-			Terminal: true, ConsoleSize: &specs.Box{Height: 1, Width: 2}, Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}},
+		Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/",
+			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}},
+			Terminal:     true, ConsoleSize: &specs.Box{Height: 1, Width: 2},
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}},
 		Mounts: []specs.Mount{
 			{Destination: "/bind", Type: "bind", Source: "/usr", Options: []string{"bind", "ro", "rro"}},
 			{Destination: "/proc", Type: "proc", Source: "proc"},
@@ -212,7 +215,8 @@ func plain(t *testing.T) (*Stages, *specs.Spec, *configs.Config, *libcontainer.P
 		Linux: &specs.Linux{
 			CgroupsPath: "/a/b", Sysctl: map[string]string{"kernel.msgmax": "1"},
 			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.UTSNamespace, Path: "/proc/self/ns/uts"}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}},
+				{Type: specs.UTSNamespace, Path: "/proc/self/ns/uts"}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+				{Type: specs.IPCNamespace}},
 			Devices:     []specs.LinuxDevice{{Path: "/dev/x", Type: "c", Major: 10, Minor: 1}},
 			MaskedPaths: []string{"/proc/keys"}, ReadonlyPaths: []string{"/proc/sys"},
 			Resources: &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}},
@@ -253,11 +257,16 @@ func TestWhatTheStageDoesNotDoGoesToLibcontainer(t *testing.T) {
 	}
 	// What Config makes of these declines execs.
 	valid := map[string]func(*specs.Linux){
-		"specs.Spec.Linux > specs.Linux.IntelRdt":     func(l *specs.Linux) { l.IntelRdt = &specs.LinuxIntelRdt{} },
-		"specs.Spec.Linux > specs.Linux.MemoryPolicy": func(l *specs.Linux) { l.MemoryPolicy = &specs.LinuxMemoryPolicy{Mode: specs.MpolDefault} },
-		"specs.Spec.Linux > specs.Linux.Personality":  func(l *specs.Linux) { l.Personality = &specs.LinuxPersonality{Domain: specs.PerLinux} },
+		"specs.Spec.Linux > specs.Linux.IntelRdt": func(l *specs.Linux) { l.IntelRdt = &specs.LinuxIntelRdt{} },
+		"specs.Spec.Linux > specs.Linux.MemoryPolicy": func(l *specs.Linux) {
+			l.MemoryPolicy = &specs.LinuxMemoryPolicy{Mode: specs.MpolDefault}
+		},
+		"specs.Spec.Linux > specs.Linux.Personality": func(l *specs.Linux) {
+			l.Personality = &specs.LinuxPersonality{Domain: specs.PerLinux}
+		},
 	}
-	valid["specs.Spec.Linux > specs.Linux.Personality > specs.LinuxPersonality.Domain"] = valid["specs.Spec.Linux > specs.Linux.Personality"]
+	valid["specs.Spec.Linux > specs.Linux.Personality > specs.LinuxPersonality.Domain"] =
+		valid["specs.Spec.Linux > specs.Linux.Personality"]
 	count := 0
 	for _, root := range roots {
 		for _, place := range places(root) {
@@ -341,10 +350,14 @@ func TestValuesThatTheStageDoesNotDoGoToLibcontainer(t *testing.T) {
 			c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWUSER})
 			c.UIDMappings, c.GIDMappings = []configs.IDMap{{HostID: 1, Size: 1}}, []configs.IDMap{{HostID: 1, Size: 1}}
 		},
-		"a network namespace":      func(c *configs.Config) { c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWNET}) },
-		"no mount namespace":       func(c *configs.Config) { c.Namespaces = c.Namespaces[:2] },
-		"sysctls and no /proc":     func(c *configs.Config) { c.Mounts = c.Mounts[:1] },
-		"a namespace of type TIME": func(c *configs.Config) { c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWTIME}) },
+		"a network namespace": func(c *configs.Config) {
+			c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWNET})
+		},
+		"no mount namespace":   func(c *configs.Config) { c.Namespaces = c.Namespaces[:2] },
+		"sysctls and no /proc": func(c *configs.Config) { c.Mounts = c.Mounts[:1] },
+		"a namespace of type TIME": func(c *configs.Config) {
+			c.Namespaces = append(c.Namespaces, configs.Namespace{Type: configs.NEWTIME})
+		},
 	} {
 		r, spec, config, p := plain(t)
 		edit(config)
@@ -403,7 +416,8 @@ func TestWhatNobodyDoesIsRefused(t *testing.T) {
 		}
 	}
 	limit := int64(1)
-	if _, err := MergeResources(&cgroups.Resources{}, &specs.LinuxResources{Memory: &specs.LinuxMemory{KernelTCP: &limit}}); err == nil {
+	if _, err := MergeResources(&cgroups.Resources{},
+		&specs.LinuxResources{Memory: &specs.LinuxMemory{KernelTCP: &limit}}); err == nil {
 		t.Error("an update of a limit that nobody sets is taken")
 	}
 	mask := uint32(0o77)
@@ -464,7 +478,8 @@ func TestWhatTheStageDoesIsInItsPlan(t *testing.T) {
 	// Heeded in another place than the plan: capabilities as the process has them, cgroups by their managers, the
 	// filter is loaded as it was compiled, and mappings count in a user namespace, by its path. What is left of
 	// specs.Linux is Config's.
-	elsewhere := []string{"specs.Spec.Linux", "configs.Config.Capabilities", "configs.Config.Cgroups", "configs.Config.UIDMappings",
+	elsewhere := []string{"specs.Spec.Linux",
+		"configs.Config.Capabilities", "configs.Config.Cgroups", "configs.Config.UIDMappings",
 		"configs.Config.GIDMappings", "configs.Config.Mounts > configs.Mount.IDMapping > "}
 	for _, root := range roots[:2] {
 		for _, place := range places(root) {
@@ -507,8 +522,10 @@ func BenchmarkNotStaged(b *testing.B) {
 	for i := range mounts {
 		mounts[i] = &configs.Mount{Destination: "/x", Flags: unix.MS_BIND}
 	}
-	config := &configs.Config{Mounts: mounts, Cgroups: &cgroups.Cgroup{Resources: &cgroups.Resources{}}, Devices: make([]*devices.Device, 20)}
-	spec := &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{Syscalls: make([]specs.LinuxSyscall, 40)}},
+	config := &configs.Config{Mounts: mounts, Cgroups: &cgroups.Cgroup{Resources: &cgroups.Resources{}},
+		Devices: make([]*devices.Device, 20)}
+	spec := &specs.Spec{Process: &specs.Process{},
+		Linux:  &specs.Linux{Seccomp: &specs.LinuxSeccomp{Syscalls: make([]specs.LinuxSyscall, 40)}},
 		Mounts: make([]specs.Mount, 25)}
 	for b.Loop() {
 		if startDeclined.find(config) != "" || startDeclined.find(spec) != "" || startRefused.find(spec) != "" {

@@ -53,7 +53,8 @@ func (s *Stages) NotStaged(
 		return "the container has sysctls and no /proc"
 	}
 	// A limit that does not bear the process that joins another's namespace of processes and the one it forks.
-	if l := config.Cgroups.Resources.PidsLimit; l != nil && *l > 0 && *l < 4 && config.Namespaces.PathOf(configs.NEWPID) != "" {
+	if l := config.Cgroups.Resources.PidsLimit; l != nil && *l > 0 && *l < 4 &&
+		config.Namespaces.PathOf(configs.NEWPID) != "" {
 		return "the container shares its pod's processes and may have fewer than four"
 	}
 	procs := 0
@@ -106,13 +107,15 @@ func ownIDs(config *configs.Config, m *configs.Mount) bool {
 	case m.IDMapping.UserNSPath != "":
 		return m.IDMapping.UserNSPath == user
 	}
-	return slices.Equal(m.IDMapping.UIDMappings, config.UIDMappings) && slices.Equal(m.IDMapping.GIDMappings, config.GIDMappings)
+	return slices.Equal(m.IDMapping.UIDMappings, config.UIDMappings) &&
+		slices.Equal(m.IDMapping.GIDMappings, config.GIDMappings)
 }
 
 // knownFlags are those that the stage gives mount(2), or turns into attributes of a bind. Those that are of file
 // systems mean nothing for a bind, there as in mount(2).
 const knownFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | atimeFlags |
-	unix.MS_BIND | unix.MS_REC | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME | unix.MS_I_VERSION | unix.MS_SILENT
+	unix.MS_BIND | unix.MS_REC | unix.MS_SYNCHRONOUS | unix.MS_DIRSYNC | unix.MS_MANDLOCK | unix.MS_LAZYTIME |
+	unix.MS_I_VERSION | unix.MS_SILENT
 
 func isProc(m *configs.Mount) bool { return path.Clean(m.Destination) == "/proc" && m.Device == "proc" }
 
@@ -351,7 +354,8 @@ func bindOperation(o *stage.Operation, m *configs.Mount) {
 
 // cgroupOperations: version 2 is a file system; version 1 is a directory with one for each hierarchy, or with a bind of
 // the container's part of it.
-func cgroupOperations(config *configs.Config, m *configs.Mount, target string, paths map[string]string) ([]stage.Operation, error) {
+func cgroupOperations(config *configs.Config, m *configs.Mount, target string,
+	paths map[string]string) ([]stage.Operation, error) {
 	propagate := func(ops []stage.Operation, target string) []stage.Operation {
 		for _, p := range m.PropagationFlags {
 			ops = append(ops, stage.Operation{Kind: stage.Propagate, Target: target, Flags: uint64(p)})
@@ -387,7 +391,8 @@ func cgroupOperations(config *configs.Config, m *configs.Mount, target string, p
 				source, data = "systemd", cgroups.CgroupNamePrefix+name
 			}
 			ops = append(ops, stage.Operation{
-				Kind: stage.Mount, Source: source, Target: at, Type: "cgroup", Flags: flags | uint64(m.Flags&unix.MS_RDONLY), Data: data,
+				Kind: stage.Mount, Source: source, Target: at, Type: "cgroup",
+				Flags: flags | uint64(m.Flags&unix.MS_RDONLY), Data: data,
 			})
 			continue
 		}
@@ -451,7 +456,8 @@ func deviceOperation(d *devices.Device, inUserNamespace bool) (*stage.Operation,
 		return &stage.Operation{Kind: stage.Bind, Source: d.Path, Target: p}, nil
 	}
 	o := &stage.Operation{
-		Kind: stage.Device, Target: p, Mode: uint32(d.FileMode) & 0o7777, UID: d.Uid, GID: d.Gid, Major: uint32(d.Major), Minor: uint32(d.Minor),
+		Kind: stage.Device, Target: p, Mode: uint32(d.FileMode) & 0o7777, UID: d.Uid, GID: d.Gid, Major: uint32(d.Major),
+		Minor: uint32(d.Minor),
 	}
 	switch d.Type {
 	case devices.BlockDevice:
@@ -470,7 +476,8 @@ func deviceOperation(d *devices.Device, inUserNamespace bool) (*stage.Operation,
 // devLinks are what programs expect in /dev, by name and content.
 var devLinks = sync.OnceValue(func() [][2]string {
 	links := [][2]string{
-		{"/dev/fd", "/proc/self/fd"}, {"/dev/stdin", "/proc/self/fd/0"}, {"/dev/stdout", "/proc/self/fd/1"}, {"/dev/stderr", "/proc/self/fd/2"},
+		{"/dev/fd", "/proc/self/fd"}, {"/dev/stdin", "/proc/self/fd/0"}, {"/dev/stdout", "/proc/self/fd/1"},
+		{"/dev/stderr", "/proc/self/fd/2"},
 	}
 	if _, err := os.Stat("/proc/kcore"); err == nil {
 		links = append(links, [2]string{"/dev/core", "/proc/kcore"})

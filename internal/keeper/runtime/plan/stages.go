@@ -62,7 +62,8 @@ func (s *Stages) Joinable(id string, config *configs.Config) (j *record.Join, re
 	case s.Program == nil:
 		return nil, s.NoSetups
 	}
-	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile, Label: config.ProcessLabel,
+	j = &record.Join{Umask: config.Umask, OOMScore: config.OomScoreAdj, AppArmor: config.AppArmorProfile,
+		Label:        config.ProcessLabel,
 		OwnProcesses: config.Namespaces.IsPrivate(configs.NEWPID)}
 	for _, ns := range config.Namespaces {
 		flag, ok := namespaceFlags[ns.Type]
@@ -140,7 +141,8 @@ func Staged(p *specs.Process) (s *stage.Process, reason string, err error) {
 		Terminal: p.Terminal,
 	}
 	if p.ConsoleSize != nil {
-		s.Rows, s.Columns = uint16(min(p.ConsoleSize.Height, math.MaxUint16)), uint16(min(p.ConsoleSize.Width, math.MaxUint16))
+		s.Rows, s.Columns = uint16(min(p.ConsoleSize.Height, math.MaxUint16)),
+			uint16(min(p.ConsoleSize.Width, math.MaxUint16))
 	}
 	return s, "", nil
 }

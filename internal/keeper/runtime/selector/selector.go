@@ -106,11 +106,12 @@ func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Lau
 }
 
 // errUncertain is the error of an exec that a keeper which was killed may have begun.
-var errUncertain = fmt.Errorf("a keeper ended as the command was started: whether it has run is not known: %w", errdefs.ErrAborted)
+var errUncertain = fmt.Errorf("a keeper ended as the command was started: whether it has run is not known: %w",
+	errdefs.ErrAborted)
 
-// once runs an exec of an engine that cannot hold a process until it is in escrow. A keeper that is killed meanwhile leaves a file, by
-// which the next one refuses the exec when the client asks for it again: its command would run twice. The file goes with the
-// container at the latest.
+// once runs an exec of an engine that cannot hold a process until it is in escrow. A keeper that is killed meanwhile
+// leaves a file, by which the next one refuses the exec when the client asks for it again: its command would run twice.
+// The file goes with the container at the latest.
 func (s *Selector) once(c runtime.Container, l *runtime.Launch, exec func() error) error {
 	mark := filepath.Join(s.dir.Bundle(c.ID()), "exec-"+l.ExecID)
 	f, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

@@ -30,8 +30,8 @@ func (r *recorded) Loaded() *any             { return &r.loaded }
 func (r *recorded) Thawed() <-chan struct{}  { return nil }
 func (r *recorded) UseFilter(string)         {}
 
-// TestTheEngineOfARecord: what has set a container up also pauses, changes and removes it, for records of earlier versions
-// of the keeper too, which know no names of engines. It was seen to fail without the case for the stage in of.
+// TestTheEngineOfARecord: what has set a container up also pauses, changes and removes it, for records of earlier
+// versions of the keeper too, which know no names of engines. It was seen to fail without the case for the stage in of.
 func TestTheEngineOfARecord(t *testing.T) {
 	lib := libcontainer.New("/keeper", nil, nil, nil)
 	s := New("/keeper", nil, stage.New("/keeper", nil, nil, lib), lib)
