@@ -14,8 +14,8 @@ import (
 // addressesTimeout bounds the wait for the kernel's answer, which may stand behind others for the routing lock.
 const addressesTimeout = 2 * time.Second
 
-// Addresses reads what the kernel says of the network namespace pinned at path: the first interface that has addresses which others
-// reach, and those. It is for a pod of which no record says them.
+// Addresses reads what the kernel says of the network namespace pinned at path: the first interface that has addresses
+// which others reach, and those. It is for a pod of which no record says them.
 func Addresses(path string) (*Result, error) {
 	ns, err := netns.GetFromPath(path)
 	if err != nil {

@@ -17,8 +17,8 @@ type Pod struct {
 	Labels, Annotations      map[string]string
 	CgroupParent             string
 	DNS                      *model.DNS
-	// Before is the network that the pod had until it was lost: its addresses are asked for again, and a network that gives
-	// others fails. For Reconcile it is the network that the pod has, as far as its record says.
+	// Before is the network that the pod had until it was lost: its addresses are asked for again, and a network
+	// that gives others fails. For Reconcile it is the network that the pod has, as far as its record says.
 	Before *Result
 }
 
@@ -46,12 +46,13 @@ type Provider interface {
 	// the pod's ID only.
 	Teardown(ctx context.Context, pod *Pod) error
 	Status(ctx context.Context) Status
-	// Reconcile removes what is of no live pod and puts in place what live pods have lost, but for what plugins hold. It must be given every
-	// pod that is set up, or being set up, and those that only keep their addresses. A record of the network that is gone is
-	// made anew; lost are the pods, by their IDs, whose network is gone with it, and why.
+	// Reconcile removes what is of no live pod and puts in place what live pods have lost, but for what plugins hold.
+	// It must be given every pod that is set up, or being set up, and those that only keep their addresses. A record
+	// of the network that is gone is made anew; lost are the pods, by their IDs, whose network is gone with it, and why.
 	Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error)
-	// Collect has plugins give back what they hold for pods that Reconcile was not given. It takes as long as they do, which
-	// may need the cluster's API server, and is called again where it fails. Pods may be set up meanwhile. One call at a time.
+	// Collect has plugins give back what they hold for pods that Reconcile was not given. It takes as long as they do,
+	// which may need the cluster's API server, and is called again where it fails. Pods may be set up meanwhile.
+	// One call at a time.
 	Collect(ctx context.Context) error
 	// SetPodCIDR takes the range that the cluster gives to the node: one prefix, or one of each family with a comma
 	// between. The bridge uses it from when no pod has an address of another; a CNI plugin that asks for the ipRanges

@@ -240,8 +240,8 @@ func (p *provider) Reconcile(ctx context.Context, live []*Pod) (lost map[string]
 
 func (p *provider) Collect(ctx context.Context) error { return p.cni.Collect(ctx) }
 
-// byCNI tells whether plugins have joined a pod that is not on the bridge's record. Where no record is left, what they answered or the
-// bridge's interface tells, or else what a new pod would get.
+// byCNI tells whether plugins have joined a pod that is not on the bridge's record. Where no record is left,
+// what they answered or the bridge's interface tells, or else what a new pod would get.
 func (p *provider) byCNI(pod *Pod) bool {
 	switch {
 	case p.cni.Has(pod.ID), p.cni.Cached(pod.ID), pod.Before != nil && pod.Before.CNI != nil:

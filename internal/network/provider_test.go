@@ -129,7 +129,8 @@ func (n *node) awaitNews() { time.Sleep(50 * time.Millisecond) }
 func (n *node) script(name, body string) {
 	n.t.Helper()
 	text := fmt.Sprintf("#!/bin/sh\nconf=$(cat)\necho $CNI_COMMAND $CNI_CONTAINERID >>%s\n"+
-		"[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\",\"1.1.0\"]}' && exit 0\n%s\n",
+		"[ $CNI_COMMAND = VERSION ] && echo '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"1.0.0\","+
+		"\"1.1.0\"]}' && exit 0\n%s\n",
 		n.log, body)
 	testhost.Check(n.t, os.WriteFile(filepath.Join(n.bin, name), []byte(text), 0o700))
 }
@@ -143,7 +144,8 @@ func (n *node) commands() string {
 func (n *node) bridgeConf(name, subnet, more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %[1]q, "plugins": [
 		{"type": "bridge", "bridge": "cni-%[1]s", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-		 "ipam": {"type": "host-local", "dataDir": %[2]q, "ranges": [[{"subnet": %[3]q}]], "routes": [{"dst": "0.0.0.0/0"}]}}%[4]s]}`,
+		 "ipam": {"type": "host-local", "dataDir": %[2]q, "ranges": [[{"subnet": %[3]q}]],
+		  "routes": [{"dst": "0.0.0.0/0"}]}}%[4]s]}`,
 		name, n.ipam, subnet, more)
 }
 
@@ -261,8 +263,9 @@ func TestAPodIsTornDownByWhatSetItUp(t *testing.T) {
 	testhost.Check(t, n.Teardown(ctx, two))
 }
 
-// The record of a pod that plugins have joined, and what libcni keeps of their answer, are spoilt while the daemon is away: the pod is
-// taken out by the same plugins, with the same answer. Seen to fail without Restore, where no plugin was told of the pod's end.
+// The record of a pod that plugins have joined, and what libcni keeps of their answer, are spoilt while the daemon
+// is away: the pod is taken out by the same plugins, with the same answer. Seen to fail without Restore,
+// where no plugin was told of the pod's end.
 func TestSpoiltRecordsOfPluginsAreMadeAnew(t *testing.T) {
 	spoil := map[string]func(path string) error{
 		"flipped": func(path string) error {
@@ -404,7 +407,8 @@ func TestStatusAndGarbageCollectionOfCNI11(t *testing.T) {
 	n := newNode(t)
 	n.script("modern", `case $CNI_COMMAND in
 STATUS) [ -e `+n.bin+`/ill ] && echo '{"code": 50, "msg": "the fabric is down"}' && exit 1;;
-ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],
+	"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
 esac; exit 0`)
 	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "modern", "plugins": [{"type": "modern"}]}`)
 	testhost.Check(t, os.WriteFile(filepath.Join(n.bin, "ill"), nil, 0o600))
@@ -422,15 +426,18 @@ esac; exit 0`)
 	testhost.Check(t, n.Teardown(ctx, keep))
 }
 
-// A plugin's GC is told of the pods that are being set up too, and those that come later wait for it. Seen to fail without the wait: the plugin
-// takes the address of a pod that it was not told of.
+// A plugin's GC is told of the pods that are being set up too, and those that come later wait for it. Seen to fail
+// without the wait: the plugin takes the address of a pod that it was not told of.
 func TestPodsThatComeWhilePluginsCollectAreKept(t *testing.T) {
 	n := newNode(t)
 	// It holds a file for each pod, and collects those that it is not told of, at its leisure.
 	n.script("slow", `case $CNI_COMMAND in
-ADD) touch `+n.bin+`/held.$CNI_CONTAINERID; echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+ADD) touch `+n.bin+`/held.$CNI_CONTAINERID
+	echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],
+	"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
 DEL) rm -f `+n.bin+`/held.$CNI_CONTAINERID;;
-GC) touch `+n.bin+`/collects; sleep 0.5; for f in `+n.bin+`/held.*; do case $conf in *'"containerID":"'${f##*/held.}'"'*) ;; *) rm $f;; esac; done;;
+GC) touch `+n.bin+`/collects; sleep 0.5
+	for f in `+n.bin+`/held.*; do case $conf in *'"containerID":"'${f##*/held.}'"'*) ;; *) rm $f;; esac; done;;
 esac; exit 0`)
 	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "slow", "plugins": [{"type": "slow"}]}`)
 	before, stray := n.pod("before"), filepath.Join(n.bin, "held.stray")
@@ -447,7 +454,8 @@ esac; exit 0`)
 	})
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if _, err := n.Setup(short, n.pod("hurried")); !errdefs.IsDeadlineExceeded(err) || !strings.Contains(err.Error(), "collect") {
+	if _, err := n.Setup(short, n.pod("hurried")); !errdefs.IsDeadlineExceeded(err) ||
+		!strings.Contains(err.Error(), "collect") {
 		t.Errorf("a pod that cannot wait: %v", err)
 	}
 	meanwhile := n.pod("meanwhile")
@@ -469,7 +477,8 @@ func TestAPluginThatHangsIsNotWaitedForAtAStart(t *testing.T) {
 	n := newNode(t)
 	hangs := filepath.Join(n.bin, "hangs")
 	n.script("hang", `case $CNI_COMMAND in
-ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
+ADD) echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],
+	"ips":[{"address":"10.9.8.7/24","interface":0}]}';;
 *) [ ! -e `+hangs+` ] || sleep 60;;
 esac; exit 0`)
 	n.conf("10-test.conflist", `{"cniVersion": "1.1.0", "name": "hang", "plugins": [{"type": "hang"}]}`)

@@ -13,8 +13,8 @@ import (
 )
 
 // pool gives out the addresses of one prefix through host-local's allocator. Its store is in memory and is filled from
-// the endpoints' records at start: the file for each address that host-local's own store keeps, and reads through to find
-// a pod's, would make a start slower with every pod. The bridge's lock guards it.
+// the endpoints' records at start: the file for each address that host-local's own store keeps, and reads
+// through to find a pod's, would make a start slower with every pod. The bridge's lock guards it.
 type pool struct {
 	prefix  netip.Prefix
 	gateway netip.Addr

@@ -169,7 +169,8 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 // connect makes the pod's interface. Where the bridge went away, it is made again.
 func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.Addr, error) {
 	b.segment.Lock()
-	v := veth{name: r.Link, alias: r.ID, mac: podMAC(r.Addresses[0]), mtu: b.segment.mtu, master: b.segment.index, ipv6: b.segment.ipv6}
+	v := veth{name: r.Link, alias: r.ID, mac: podMAC(r.Addresses[0]), mtu: b.segment.mtu, master: b.segment.index,
+		ipv6: b.segment.ipv6}
 	b.segment.Unlock()
 	err := v.create(ns)
 	if errors.Is(err, os.ErrExist) {

@@ -64,8 +64,8 @@ func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
 	})
 }
 
-// Who sends to a pod as soon as it is there asks for its link-layer address first; a question that nobody hears is asked
-// again only a second later.
+// Who sends to a pod as soon as it is there asks for its link-layer address first; a question that nobody hears
+// is asked again only a second later.
 func TestANewPodHearsWhoAsksForIt(t *testing.T) {
 	b := open(t, Config{Name: "brhear", StateDir: t.TempDir()})
 	for i := range 20 {
@@ -242,7 +242,11 @@ func TestFiftyAtOnceGetAddressesOfTheirOwn(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if whole, err := func() (bool, error) { b.segment.Lock(); defer b.segment.Unlock(); return b.segment.intact() }(); err != nil || !whole {
+	if whole, err := func() (bool, error) {
+		b.segment.Lock()
+		defer b.segment.Unlock()
+		return b.segment.intact()
+	}(); err != nil || !whole {
 		t.Errorf("the table is not whole (%v)", err)
 	}
 	for i := range 50 {
@@ -256,7 +260,8 @@ func TestFiftyAtOnceGetAddressesOfTheirOwn(t *testing.T) {
 }
 
 func TestAFullRangeSaysSo(t *testing.T) {
-	b := open(t, Config{Name: "brfull", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/29")}})
+	b := open(t, Config{Name: "brfull", StateDir: t.TempDir(),
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/29")}})
 	for i := range 5 { // eight, less network, broadcast and gateway
 		attach(t, b, fmt.Sprint("pod", i))
 	}
@@ -271,10 +276,11 @@ func TestAFullRangeSaysSo(t *testing.T) {
 	}
 }
 
-// TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone: an endpoint that has just been detached is waited for, by the next one that
-// needs its address and by its own successor.
+// TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone: an endpoint that has just been detached is waited for, by the next
+// one that needs its address and by its own successor.
 func TestAnAddressIsFreeOnlyWhenItsInterfaceIsGone(t *testing.T) {
-	b := open(t, Config{Name: "brleave", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/30")}})
+	b := open(t, Config{Name: "brleave", StateDir: t.TempDir(),
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/30")}})
 	for i := range 20 { // of four addresses, one is a pod's
 		id := fmt.Sprint("pod", i/2)
 		p := attach(t, b, id)
@@ -382,7 +388,8 @@ func TestBadPortsAreRefused(t *testing.T) {
 		}
 	}
 	addrs := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	if _, err := hostPorts([]model.PortMapping{{HostPort: 1, ContainerPort: 1, HostIP: "::1"}}, addrs); !errdefs.IsInvalidArgument(err) {
+	if _, err := hostPorts([]model.PortMapping{{HostPort: 1, ContainerPort: 1, HostIP: "::1"}},
+		addrs); !errdefs.IsInvalidArgument(err) {
 		t.Error(err)
 	}
 	if _, err := hostPorts([]model.PortMapping{tcp(1, 1), tcp(1, 2)}, addrs); !errdefs.IsInvalidArgument(err) {
@@ -530,8 +537,9 @@ func TestWhatOthersRemoveComesBack(t *testing.T) {
 	answers("after nft flush ruleset and another pod went")
 }
 
-// What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two subscriptions left out
-// and an interval of a minute between checks, and, for the veth, without the look for lost interfaces.
+// What others remove is noticed when it happens, and in place again within seconds. Seen to fail with each of the two
+// subscriptions left out and an interval of a minute between checks, and, for the veth, without the look for lost
+// interfaces.
 func TestWhatOthersRemoveComesBackByItself(t *testing.T) {
 	out := testhost.Outside(t)
 	b := open(t, Config{Name: "brself", StateDir: t.TempDir()})
@@ -689,8 +697,8 @@ func TestTheNodesRangeIsTakenUp(t *testing.T) {
 	}
 }
 
-// The kernel may have no sockets of SCTP and track and translate it all the same, so the packet is made by hand: it need
-// only arrive.
+// The kernel may have no sockets of SCTP and track and translate it all the same, so the packet is made by hand:
+// it need only arrive.
 func TestSCTPHostPort(t *testing.T) {
 	out := testhost.Outside(t)
 	b := open(t, Config{Name: "brsctp", StateDir: t.TempDir()})
@@ -727,7 +735,8 @@ func TestAPodWithoutIPv6GetsIPv4(t *testing.T) {
 	b := open(t, Config{Name: "brno6", StateDir: t.TempDir()})
 	path := testhost.Namespace(t)
 	testhost.In(t, path, func() error { return setSysctl("net/ipv6/conf/default/disable_ipv6", "1") })
-	addrs, err := b.Attach(ctx, Endpoint{ID: "p", Pod: "default/p", NetNS: path, Ports: []model.PortMapping{tcp(8080, 80)}})
+	addrs, err := b.Attach(ctx, Endpoint{ID: "p", Pod: "default/p", NetNS: path,
+		Ports: []model.PortMapping{tcp(8080, 80)}})
 	if err != nil || len(addrs) != 1 || !addrs[0].Is4() {
 		t.Errorf("%v, %v", addrs, err)
 	}

@@ -17,8 +17,8 @@ type Endpoint struct {
 	Pod   string // namespace/name, for messages
 	NetNS string // path of the pinned network namespace
 	Ports []model.PortMapping
-	// Addresses are those that the caller knows it to have. They count where the bridge has lost its record, and the kernel does not
-	// say others.
+	// Addresses are those that the caller knows it to have. They count where the bridge has lost its record,
+	// and the kernel does not say others.
 	Addresses []netip.Addr
 }
 

@@ -96,7 +96,8 @@ func (es *endpoints) loadNode() error {
 // saveNode writes both records of the node's range.
 func (es *endpoints) saveNode(cidrs []netip.Prefix) error {
 	n := network{CIDRs: cidrs}
-	return errors.Join(writeFile(filepath.Join(es.cfg.StateDir, nodeFile), n), writeFile(filepath.Join(es.cfg.StateDir, nodeSpare), n))
+	return errors.Join(writeFile(filepath.Join(es.cfg.StateDir, nodeFile), n),
+		writeFile(filepath.Join(es.cfg.StateDir, nodeSpare), n))
 }
 
 // wantedCIDRs are those of the configuration, else those that the node was told. None: to be chosen.

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen tells when the kernel says that interfaces or rules of this bridge were removed. What else happens is found by the check that
-// comes every checkInterval: of a thousand pods that come and go the kernel says ten thousand things.
+// listen tells when the kernel says that interfaces or rules of this bridge were removed. What else happens is found
+// by the check that comes every checkInterval: of a thousand pods that come and go the kernel says ten thousand things.
 func (b *Bridge) listen(ctx context.Context) <-chan struct{} {
 	removed := make(chan struct{}, 1)
 	tell := func() {
@@ -86,7 +86,8 @@ func (b *Bridge) isLostLink(m *syscall.NetlinkMessage) bool {
 	return false
 }
 
-// isLostRule says whether a message is of the end of the table, or of a chain, a rule or a set of it. Elements of sets come and go with pods.
+// isLostRule says whether a message is of the end of the table, or of a chain, a rule or a set of it.
+// Elements of sets come and go with pods.
 func (b *Bridge) isLostRule(m *syscall.NetlinkMessage) bool {
 	const header = 4 // struct nfgenmsg
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < header {

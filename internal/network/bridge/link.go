@@ -61,8 +61,9 @@ func vethMAC(name string) net.HardwareAddr {
 	return append(net.HardwareAddr{0x02, 0xb2}, sum[:4]...)
 }
 
-// routes opens a netlink socket for links, addresses and routes, in the calling thread's namespace. One for each operation:
-// a handle serves one request at a time, and a request that waits in the kernel must not hold up another pod's.
+// routes opens a netlink socket for links, addresses and routes, in the calling thread's namespace.
+// One for each operation: a handle serves one request at a time, and a request that waits in the kernel must not hold
+// up another pod's.
 func routes() (*netlink.Handle, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -370,9 +371,9 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 	return got, nil
 }
 
-// awaitCarrier waits until an end of a pair can send and its port on the bridge can forward. The kernel gets to that some time
-// after both ends are up, and at once where it is asked for the interface (since Linux 6.9). A pod that started before
-// would lose its first packets, and wait for a second to send them again.
+// awaitCarrier waits until an end of a pair can send and its port on the bridge can forward. The kernel gets
+// to that some time after both ends are up, and at once where it is asked for the interface (since Linux 6.9).
+// A pod that started before would lose its first packets, and wait for a second to send them again.
 func awaitCarrier(ctx context.Context, h *netlink.Handle, name string) error {
 	for end := time.Now().Add(linkWait); ; {
 		link, err := h.LinkByName(name)
@@ -393,9 +394,9 @@ func awaitCarrier(ctx context.Context, h *netlink.Handle, name string) error {
 	}
 }
 
-// awaitSolicited waits until an interface in this thread's namespace hears those who ask for the link-layer address of an
-// IPv6 address of its own. The kernel joins that group some time after the address was added; who asked before would
-// get no answer, and wait for a second to ask again.
+// awaitSolicited waits until an interface in this thread's namespace hears those who ask for the link-layer address
+// of an IPv6 address of its own. The kernel joins that group some time after the address was added; who asked
+// before would get no answer, and wait for a second to ask again.
 func awaitSolicited(ctx context.Context, name string, addr netip.Addr) error {
 	if !addr.Is6() {
 		return nil
@@ -439,8 +440,9 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 	if !v6 {
 		return nil
 	}
-	// The same for [::1], where that can work (see the package's comment). The kernel looks for the way to ::1 only on the interface that a packet came in by, and the
-	// answers come in by the bridge. What comes from outside with such an address is dropped long before that.
+	// The same for [::1], where that can work (see the package's comment). The kernel looks for the way to ::1
+	// only on the interface that a packet came in by, and the answers come in by the bridge. What comes from outside
+	// with such an address is dropped long before that.
 	local := &netlink.Route{
 		LinkIndex: index, Dst: &net.IPNet{IP: net.IPv6loopback, Mask: net.CIDRMask(128, 128)},
 		Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Priority: 1024,
@@ -457,8 +459,8 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 	return setSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
-// keepAdvertisedRoutes tells the interfaces whose default route a router advertised to go on listening to it: a node that
-// forwards stops by default, and would lose its own way out when the route expires.
+// keepAdvertisedRoutes tells the interfaces whose default route a router advertised to go on listening to it:
+// a node that forwards stops by default, and would lose its own way out when the route expires.
 func keepAdvertisedRoutes(h *netlink.Handle) error {
 	all, err := whole(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)

@@ -14,9 +14,9 @@ const (
 	udpOpen   = 7  // TCP_CLOSE: a UDP socket that is not connected
 )
 
-// checkListeners refuses host ports that a process of the host serves. The rules would take the port from it: a pod that
-// asks for port 22 would shut the node's ssh, and one that asks for port 53 its resolver on 127.0.0.53. A process that
-// opens the port later is not noticed.
+// checkListeners refuses host ports that a process of the host serves. The rules would take the port from it:
+// a pod that asks for port 22 would shut the node's ssh, and one that asks for port 53 its resolver on 127.0.0.53.
+// A process that opens the port later is not noticed.
 func checkListeners(ports []hostPort) error {
 	for _, p := range ports {
 		taken, err := listening(p)
@@ -75,7 +75,8 @@ func as4(p hostPort) (a [4]byte) {
 	return a
 }
 
-// hasListener tells a listener from a client's socket that happens to have the port. It is asked once a bind has failed.
+// hasListener tells a listener from a client's socket that happens to have the port. It is asked once a bind
+// has failed.
 func hasListener(p hostPort, family uint8) bool {
 	var sockets []*netlink.Socket
 	open := uint8(tcpListen)

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openNamespace opens a pinned network namespace. ErrNotFound: there is none at that path (a reboot leaves the plain file).
+// openNamespace opens a pinned network namespace. ErrNotFound: there is none at that path (a reboot leaves the plain
+// file).
 func openNamespace(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -97,7 +97,8 @@ func masked(all []netip.Prefix) (ranges []netip.Prefix) {
 // rebuildRecord makes an endpoint's record anew. mu is held.
 func (es *endpoints) rebuildRecord(e Endpoint, inKernel []netip.Prefix) error {
 	r := &record{
-		ID: e.ID, Pod: e.Pod, NetNS: e.NetNS, Link: vethName(es.cfg.Name, e.ID), Ports: e.Ports, Created: time.Now().UTC(), open: true,
+		ID: e.ID, Pod: e.Pod, NetNS: e.NetNS, Link: vethName(es.cfg.Name, e.ID), Ports: e.Ports,
+		Created: time.Now().UTC(), open: true,
 	}
 	for _, p := range inKernel {
 		r.Addresses = append(r.Addresses, p.Addr())

@@ -31,8 +31,9 @@ var spoil = map[string]func(path string) error{
 	"deleted": os.Remove,
 }
 
-// A record that is spoilt while the daemon is away is made anew of the kernel and of what the pod's record says. Seen to fail without
-// rebuild, where the pod's interface was removed as one that nobody knows, and, for the range, without its claims.
+// A record that is spoilt while the daemon is away is made anew of the kernel and of what the pod's record says.
+// Seen to fail without rebuild, where the pod's interface was removed as one that nobody knows, and, for the range,
+// without its claims.
 func TestSpoiltRecordsAreMadeAnew(t *testing.T) {
 	out := testhost.Outside(t)
 	for kind, damage := range spoil {

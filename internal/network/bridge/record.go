@@ -46,9 +46,9 @@ const (
 	nodeFile, nodeSpare = "node-cidrs.json", "node-cidrs.json.spare"
 )
 
-// writeFile puts a file in place whole, with the seal of a record. It does not sync: a record that a power failure takes away names
-// kernel objects that the same failure took away. A file that is new is written where it is, without a rename: one that a crash cut
-// off says that nothing had been made yet.
+// writeFile puts a file in place whole, with the seal of a record. It does not sync: a record that a power failure
+// takes away names kernel objects that the same failure took away. A file that is new is written where it is,
+// without a rename: one that a crash cut off says that nothing had been made yet.
 func writeFile(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err == nil {
@@ -71,8 +71,8 @@ func writeFile(path string, v any) error {
 	return nil
 }
 
-// readFile reads a file. found is false where there is none. One that is not as it was written is told as spoilt: whoever reads it goes
-// on from what the kernel says. The error is of the disk, or a *state.FormatError.
+// readFile reads a file. found is false where there is none. One that is not as it was written is told as spoilt:
+// whoever reads it goes on from what the kernel says. The error is of the disk, or a *state.FormatError.
 func readFile(path string, v any) (found bool, spoilt, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -101,7 +101,8 @@ func (es *endpoints) recordPath(id string) string {
 	return filepath.Join(es.cfg.StateDir, endpointsDir, id+".json")
 }
 
-// loadRecords reads all records, and removes files that are none. A record that is spoilt stays: Reconcile makes it anew, or removes it.
+// loadRecords reads all records, and removes files that are none. A record that is spoilt stays: Reconcile makes
+// it anew, or removes it.
 func loadRecords(dir string, log *slog.Logger) ([]*record, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

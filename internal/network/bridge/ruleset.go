@@ -153,8 +153,8 @@ func (s ruleset) each(ports []hostPort, f func(*nftables.Set, []nftables.SetElem
 	return nil
 }
 
-// add puts host ports into the table, all or none. It fails with EEXIST where a key is there with another target, and with
-// ENOENT where the table is gone.
+// add puts host ports into the table, all or none. It fails with EEXIST where a key is there with another target,
+// and with ENOENT where the table is gone.
 func (s ruleset) add(ports []hostPort) error {
 	return transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetAddElements) })
 }
@@ -188,8 +188,8 @@ func (s ruleset) replace(ports []hostPort) error {
 	})
 }
 
-// whole tells whether the table is in place with all its rules and as many host ports. The error is that of a kernel that
-// cannot be asked.
+// whole tells whether the table is in place with all its rules and as many host ports. The error is that of a kernel
+// that cannot be asked.
 func (s ruleset) whole(ports []hostPort) (bool, error) {
 	if there, err := s.there(); err != nil || !there {
 		return false, err

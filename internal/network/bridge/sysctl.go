@@ -13,8 +13,8 @@ func sysctl(path string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// setSysctl writes a value. A node's /proc/sys may be read-only and right all the same. It looks the path up once, where it can:
-// names below /proc/sys/net are those of all network namespaces, in one chain.
+// setSysctl writes a value. A node's /proc/sys may be read-only and right all the same. It looks the path up once,
+// where it can: names below /proc/sys/net are those of all network namespaces, in one chain.
 func setSysctl(path, value string) error {
 	file, err := os.OpenFile(filepath.Join("/proc/sys", path), os.O_WRONLY, 0)
 	if err == nil {

@@ -72,8 +72,8 @@ func newRecord(a Attachment, list *libcni.NetworkConfigList) (*record, error) {
 	return r, nil
 }
 
-// askFor puts addresses into the configuration of every plugin as arguments (args.cni.ips of CNI's conventions): of those in
-// the environment there is room for one.
+// askFor puts addresses into the configuration of every plugin as arguments (args.cni.ips of CNI's conventions):
+// of those in the environment there is room for one.
 func askFor(network json.RawMessage, addrs []netip.Addr) (json.RawMessage, error) {
 	var list map[string]any
 	if err := json.Unmarshal(network, &list); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// A pod that had addresses asks for them in every way that plugins know: in the environment, as a capability, and, where
-// there are two, as arguments of the configuration, of which what was there before stays.
+// A pod that had addresses asks for them in every way that plugins know: in the environment, as a capability, and,
+// where there are two, as arguments of the configuration, of which what was there before stays.
 func TestAddressesOfBeforeAreAskedFor(t *testing.T) {
 	list, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[
 		{"type":"bridge","args":{"cni":{"labels":["x"]},"other":1}},{"type":"portmap"}]}`))

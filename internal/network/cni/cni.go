@@ -204,8 +204,8 @@ func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a At
 	return nil, err
 }
 
-// join waits until plugins do not collect, and keeps the pod from being collected by those that do so next: they are told of all pods that
-// are on record, or about to be.
+// join waits until plugins do not collect, and keeps the pod from being collected by those that do so next:
+// they are told of all pods that are on record, or about to be.
 func (n *Networks) join(ctx context.Context, id string) (joined func(), err error) {
 	for {
 		n.mu.Lock()
@@ -331,8 +331,9 @@ func (n *Networks) Reconcile(live map[string]bool) error {
 	return n.removeSpoilt()
 }
 
-// Collect takes the pods that are gone out of their networks, and has the plugins of the node's network collect what they hold for pods
-// that they should not know. It may take as long as plugins do, and is called again until it succeeds.
+// Collect takes the pods that are gone out of their networks, and has the plugins of the node's network collect
+// what they hold for pods that they should not know. It may take as long as plugins do, and is called again
+// until it succeeds.
 func (n *Networks) Collect(ctx context.Context) error {
 	n.mu.Lock()
 	dead := slices.Clone(n.dead)
@@ -356,7 +357,8 @@ func (n *Networks) Collect(ctx context.Context) error {
 	return errors.Join(append(errs, n.collect(ctx))...)
 }
 
-// collect calls the plugins' GC. New pods wait for it: where it does not end in time, it is not tried again before the next start.
+// collect calls the plugins' GC. New pods wait for it: where it does not end in time, it is not tried again
+// before the next start.
 func (n *Networks) collect(ctx context.Context) error {
 	list := n.Selected().Network
 	if list == nil || n.collected {

@@ -120,7 +120,8 @@ func encode(list *libcni.NetworkConfigList) (json.RawMessage, error) {
 	})
 }
 
-// follower tells when a directory may have changed. While the directory is not there it watches the nearest parent that is.
+// follower tells when a directory may have changed. While the directory is not there it watches the nearest parent
+// that is.
 type follower struct {
 	dir     string
 	watcher *fsnotify.Watcher // nil: the node has no inotify instance left; the directory is read each time then

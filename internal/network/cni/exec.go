@@ -18,8 +18,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// executor runs plugins. Against libcni's own it ends a plugin with all of its children when the context ends, so that one
-// that hangs does not hold its caller, and it puts what a plugin writes to stderr in the error and the log.
+// executor runs plugins. Against libcni's own it ends a plugin with all of its children when the context ends,
+// so that one that hangs does not hold its caller, and it puts what a plugin writes to stderr in the error and the log.
 type executor struct {
 	version.PluginDecoder
 	log *slog.Logger

@@ -17,7 +17,8 @@ import (
 	"berth/internal/state"
 )
 
-// readRecord reads a record. One that is not as it was written is told as spoilt; the error is of the disk, or a *state.FormatError.
+// readRecord reads a record. One that is not as it was written is told as spoilt; the error is of the disk,
+// or a *state.FormatError.
 func readRecord(path, id string) (r *record, spoilt, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -60,8 +61,9 @@ func (n *Networks) cached(id string) *libcni.NetworkAttachment {
 	return nil
 }
 
-// Restore makes the record of a pod that is joined anew where that is gone: of what libcni keeps, or else of the given network (nil: there
-// is none) and the pod itself. What libcni keeps is written again where it is not what the plugins answered (result; nil: not known).
+// Restore makes the record of a pod that is joined anew where that is gone: of what libcni keeps, or else of the given
+// network (nil: there is none) and the pod itself. What libcni keeps is written again where it is not what the plugins
+// answered (result; nil: not known).
 func (n *Networks) Restore(network *libcni.NetworkConfigList, a Attachment, result json.RawMessage) error {
 	defer n.ids.Lock(a.ID)()
 	n.mu.Lock()
@@ -111,11 +113,13 @@ func (n *Networks) rebuild(network *libcni.NetworkConfigList, a Attachment) (*re
 	if err := n.write(r); err != nil {
 		return nil, err
 	}
-	n.log.Warn("the record of a pod's network was spoilt or gone, and is made anew", "pod_id", r.ID, "pod", r.Pod, "from", from)
+	n.log.Warn("the record of a pod's network was spoilt or gone, and is made anew", "pod_id", r.ID,
+		"pod", r.Pod, "from", from)
 	return r, nil
 }
 
-// restoreCache writes libcni's file for a pod where that does not have the result, which plugins are given again when the pod goes.
+// restoreCache writes libcni's file for a pod where that does not have the result, which plugins are given again
+// when the pod goes.
 func (n *Networks) restoreCache(r *record, result json.RawMessage) error {
 	list, conf, err := r.runtime()
 	if err != nil {
@@ -131,13 +135,16 @@ func (n *Networks) restoreCache(r *record, result json.RawMessage) error {
 		ID     string          `json:"containerId"`
 		Result json.RawMessage `json:"result"`
 	}
-	if json.Unmarshal(data, &kept) == nil && kept.Kind == libcni.CNICacheV1 && kept.ID == r.ID && sameResult(kept.Result, result) {
+	if json.Unmarshal(data, &kept) == nil && kept.Kind == libcni.CNICacheV1 && kept.ID == r.ID &&
+		sameResult(kept.Result, result) {
 		return nil
 	}
-	n.log.Warn("what plugins answered was spoilt or gone, and is written again", "pod_id", r.ID, "pod", r.Pod, "file", path)
+	n.log.Warn("what plugins answered was spoilt or gone, and is written again", "pod_id", r.ID,
+		"pod", r.Pod, "file", path)
 	data, err = json.Marshal(map[string]any{
-		"kind": libcni.CNICacheV1, "containerId": r.ID, "config": []byte(list.Bytes), "ifName": Interface, "networkName": list.Name,
-		"netns": conf.NetNS, "cniArgs": r.Args, "capabilityArgs": r.Capabilities, "result": result,
+		"kind": libcni.CNICacheV1, "containerId": r.ID, "config": []byte(list.Bytes), "ifName": Interface,
+		"networkName": list.Name,
+		"netns":       conf.NetNS, "cniArgs": r.Args, "capabilityArgs": r.Capabilities, "result": result,
 	})
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -148,7 +155,8 @@ func (n *Networks) restoreCache(r *record, result json.RawMessage) error {
 	return disk.WriteFile(path, data, 0o600)
 }
 
-// sameResult tells whether two results say the same, whatever versions of CNI they are in: that of a pod's record is in a newer one.
+// sameResult tells whether two results say the same, whatever versions of CNI they are in: that of a pod's record
+// is in a newer one.
 func sameResult(a, b json.RawMessage) bool {
 	one, err := resultOf(a)
 	other, oerr := resultOf(b)

@@ -1,5 +1,5 @@
-// Package testhost gives tests of networks a host of their own: network namespaces that stand for the host, for pods and
-// for what is outside, with servers and clients in them.
+// Package testhost gives tests of networks a host of their own: network namespaces that stand for the host,
+// for pods and for what is outside, with servers and clients in them.
 package testhost
 
 import (
@@ -24,8 +24,8 @@ import (
 
 const insideEnv = "BERTH_TEST_INSIDE"
 
-// Main is for TestMain. It runs the tests again in a network and a mount namespace of their own: a host that nothing else is on, and
-// that the kernel clears away.
+// Main is for TestMain. It runs the tests again in a network and a mount namespace of their own: a host that nothing
+// else is on, and that the kernel clears away.
 func Main(m *testing.M) {
 	if os.Getenv(insideEnv) != "" {
 		must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
