@@ -78,10 +78,11 @@ func Names() []string {
 	return names
 }
 
-// Apply returns a container's configuration with what annotations of the container and its pod ask for, in that order. What the
-// request says in a field of its own holds against any annotation. ignored are those that say something of this container
-// and are not allowed, or of which nobody knows what they say, with the reason; cfg is not written to.
-func Apply(cfg *model.ContainerConfig, pod *model.SandboxConfig, allowed []string) (_ *model.ContainerConfig, ignored map[string]string, err error) {
+// Apply returns a container's configuration with what annotations of the container and its pod ask for, in that order.
+// What the request says in a field of its own holds against any annotation. ignored are those that say something of
+// this container and are not allowed, or of which nobody knows what they say, with the reason; cfg is not written to.
+func Apply(cfg *model.ContainerConfig, pod *model.SandboxConfig, allowed []string) (_ *model.ContainerConfig,
+	ignored map[string]string, err error) {
 	out, limits := *cfg, model.Resources{}
 	if cfg.Resources != nil {
 		limits = *cfg.Resources

@@ -10,7 +10,8 @@ import (
 	"berth/internal/model"
 )
 
-func apply(t *testing.T, annotations map[string]string, resources *model.Resources) (*model.ContainerConfig, map[string]string, error) {
+func apply(t *testing.T, annotations map[string]string, resources *model.Resources) (*model.ContainerConfig,
+	map[string]string, error) {
 	t.Helper()
 	cfg := &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: "web.1"}, Resources: resources}
 	return Apply(cfg, &model.SandboxConfig{Annotations: annotations}, Names())
@@ -26,21 +27,25 @@ func TestEveryAnnotationIsRead(t *testing.T) {
 		"berth.dev/kernel-memory.web.1":      "4096",
 		"berth.dev/memory-swappiness.web.1":  "0",
 		"berth.dev/pids-limit.web.1":         "-1",
-		"berth.dev/blkio.web.1":              "weight=500,weight=/dev/a:300,read-bps=/dev/a:1Mi,write-bps=/dev/a:2,read-iops=/dev/a:3,write-iops=/dev/b:c:4",
-		"example.com/ulimits.web.1":          "another's",
+		"berth.dev/blkio.web.1": "weight=500,weight=/dev/a:300,read-bps=/dev/a:1Mi,write-bps=/dev/a:2," +
+			"read-iops=/dev/a:3,write-iops=/dev/b:c:4",
+		"example.com/ulimits.web.1": "another's",
 	}, nil)
 	if err != nil || len(ignored) > 0 {
 		t.Fatal(ignored, err)
 	}
 	zero := int64(0)
 	want := &model.Resources{
-		Ulimits:           []model.Ulimit{{Name: "nofile", Soft: 10, Hard: 20}, {Name: "nproc", Soft: 5, Hard: 5}, {Name: "memlock", Soft: -1, Hard: -1}},
+		Ulimits: []model.Ulimit{{Name: "nofile", Soft: 10, Hard: 20}, {Name: "nproc", Soft: 5, Hard: 5},
+			{Name: "memlock", Soft: -1, Hard: -1}},
 		DiskQuota:         map[string]string{"/": "10g", "/&/data": "1g", ".*": "512m"},
 		MemoryReservation: 1 << 20, KernelMemory: 4096, MemorySwappiness: &zero, PidsLimit: -1,
 		BlockIO: &model.BlockIO{
 			Weight: 500, WeightDevices: []model.WeightDevice{{Path: "/dev/a", Weight: 300}},
-			ReadBps: []model.ThrottleDevice{{Path: "/dev/a", Rate: 1 << 20}}, WriteBps: []model.ThrottleDevice{{Path: "/dev/a", Rate: 2}},
-			ReadIOPS: []model.ThrottleDevice{{Path: "/dev/a", Rate: 3}}, WriteIOPS: []model.ThrottleDevice{{Path: "/dev/b:c", Rate: 4}},
+			ReadBps:   []model.ThrottleDevice{{Path: "/dev/a", Rate: 1 << 20}},
+			WriteBps:  []model.ThrottleDevice{{Path: "/dev/a", Rate: 2}},
+			ReadIOPS:  []model.ThrottleDevice{{Path: "/dev/a", Rate: 3}},
+			WriteIOPS: []model.ThrottleDevice{{Path: "/dev/b:c", Rate: 4}},
 		},
 	}
 	if !reflect.DeepEqual(got.Resources, want) || got.QuotaID != "-1" || got.NetPriority != 5 {
@@ -50,7 +55,8 @@ func TestEveryAnnotationIsRead(t *testing.T) {
 
 func TestWhatTheRequestSaysHolds(t *testing.T) {
 	given := &model.Resources{PidsLimit: 7, CPUShares: 2}
-	got, _, err := apply(t, map[string]string{"berth.dev/pids-limit.web.1": "9", "berth.dev/disk-quota.web.1": "1g"}, given)
+	got, _, err := apply(t, map[string]string{"berth.dev/pids-limit.web.1": "9",
+		"berth.dev/disk-quota.web.1": "1g"}, given)
 	if err != nil || got.Resources.PidsLimit != 7 || got.Resources.CPUShares != 2 || got.Resources.DiskQuota[""] != "1g" {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -68,11 +74,13 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"kernel-memory":      {"x"},
 		"memory-swappiness":  {"-1", "101", ""},
 		"pids-limit":         {"-2", "x"},
-		"blkio":              {"", "weight", "weight=9", "weight=1001", "weight=x", "read-bps=5", "read-bps=/dev/a:-1", "odd=/dev/a:1"},
+		"blkio": {"",
+			"weight", "weight=9", "weight=1001", "weight=x", "read-bps=5", "read-bps=/dev/a:-1", "odd=/dev/a:1"},
 	} {
 		for _, value := range values {
 			key := Prefix + name + ".web.1"
-			if _, _, err := apply(t, map[string]string{key: value}, nil); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), key) {
+			if _, _, err := apply(t, map[string]string{key: value}, nil); !errdefs.IsInvalidArgument(err) ||
+				!strings.Contains(err.Error(), key) {
 				t.Errorf("%s: %q: %v", key, value, err)
 			}
 		}
@@ -82,14 +90,16 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 func TestWhatIsNotAllowedIsTold(t *testing.T) {
 	cfg := &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: "web"}}
 	pod := &model.SandboxConfig{Annotations: map[string]string{
-		"berth.dev/ulimits.web": "nofile=1", "berth.dev/ulimits.db": "nofile=1", "berth.dev/ulimit.web": "x", "berth.dev/pids-limit.web": "5",
+		"berth.dev/ulimits.web": "nofile=1", "berth.dev/ulimits.db": "nofile=1", "berth.dev/ulimit.web": "x",
+		"berth.dev/pids-limit.web": "5",
 	}}
 	got, ignored, err := Apply(cfg, pod, []string{"berth.dev/pids-limit"})
 	if err != nil || got.Resources.PidsLimit != 5 || len(got.Resources.Ulimits) > 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	want := map[string]string{
-		"berth.dev/ulimits.web": "the pod's runtime handler does not allow it", "berth.dev/ulimit.web": "there is no such annotation",
+		"berth.dev/ulimits.web": "the pod's runtime handler does not allow it",
+		"berth.dev/ulimit.web":  "there is no such annotation",
 	}
 	if !reflect.DeepEqual(ignored, want) {
 		t.Errorf("ignored %v", ignored)

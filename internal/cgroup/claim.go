@@ -19,15 +19,15 @@ import (
 	"berth/internal/state"
 )
 
-// claimName is the cgroup in which a claim lies. No process is ever in it. Nobody but root may open it: whoever can open a file or a
-// directory can lock it, and could keep a berthd from starting.
+// claimName is the cgroup in which a claim lies. No process is ever in it. Nobody but root may open it:
+// whoever can open a file or a directory can lock it, and could keep a berthd from starting.
 const claimName = "berthd.lock"
 
 // ownerXattr says whose claim it is. Nobody but root may write it, or read it.
 const ownerXattr = "trusted.berth.owner"
 
-// Owner is what others are told of who has a claim. It is kept with the claim, and stays there after the owner's end for as long as it
-// has pods: it goes with the cgroup, at the latest when the machine starts again.
+// Owner is what others are told of who has a claim. It is kept with the claim, and stays there after the owner's end
+// for as long as it has pods: it goes with the cgroup, at the latest when the machine starts again.
 type Owner struct {
 	PID          int    `json:"pid"`
 	PIDNamespace string `json:"pidNamespace"` // what the PID is a number in
@@ -46,7 +46,8 @@ func (o Owner) String() string {
 	return text + fmt.Sprintf(", root %s, address %s)", o.Root, o.Address)
 }
 
-// same tells whether two owners are one node: a berthd and the one that follows it. A PID namespace that ends takes its pods with it.
+// same tells whether two owners are one node: a berthd and the one that follows it. A PID namespace that ends takes
+// its pods with it.
 func (o Owner) same(other Owner) bool {
 	return o.Root == other.Root && o.PIDNamespace == other.PIDNamespace
 }
@@ -64,7 +65,8 @@ type ClaimedError struct {
 func (e *ClaimedError) Error() string {
 	switch {
 	case e.Pod != "":
-		return fmt.Sprintf("cgroup %s: %s is of a pod of another berthd (root %s, address %s), which does not run now: start it and remove its pods, or remove that cgroup",
+		return fmt.Sprintf("cgroup %s: %s is of a pod of another berthd (root %s, address %s), which does not run now: "+
+			"start it and remove its pods, or remove that cgroup",
 			e.Cgroup, e.Pod, e.Owner.Root, e.Owner.Address)
 	case e.Other == e.Cgroup:
 		return fmt.Sprintf("cgroup %s: %s uses it", e.Cgroup, e.Owner)
@@ -77,9 +79,9 @@ func (e *ClaimedError) Error() string {
 // Unwrap gives the error its class.
 func (e *ClaimedError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Claim is the hold of one berthd on the cgroup that its pods have theirs in: two would take each other's limits for their own, and
-// remove them. It is a lock (flock(2)) on a cgroup in it, which the kernel has once for all namespaces of processes, mounts, networks
-// and cgroups, and which goes with the process that holds it, however that ends.
+// Claim is the hold of one berthd on the cgroup that its pods have theirs in: two would take each other's limits for
+// their own, and remove them. It is a lock (flock(2)) on a cgroup in it, which the kernel has once for all namespaces
+// of processes, mounts, networks and cgroups, and which goes with the process that holds it, however that ends.
 type Claim struct {
 	h       *Hierarchies
 	cgroup  string
@@ -87,8 +89,8 @@ type Claim struct {
 	lock    *os.File
 }
 
-// Claim makes a cgroup, a slice with systemd, and claims it. Where another process has claimed it, or one above or below it, the error is
-// an *ClaimedError. The root of the hierarchies is nobody's but for who claims just that.
+// Claim makes a cgroup, a slice with systemd, and claims it. Where another process has claimed it, or one above
+// or below it, the error is an *ClaimedError. The root of the hierarchies is nobody's but for who claims just that.
 func (h *Hierarchies) Claim(ctx context.Context, cgroup string, systemd bool, owner Owner) (*Claim, error) {
 	cgroup = path.Join("/", cgroup)
 	owner.PIDNamespace, _ = pidNamespace()
@@ -102,7 +104,8 @@ func (h *Hierarchies) Claim(ctx context.Context, cgroup string, systemd bool, ow
 	return c, nil
 }
 
-// claimPatience bounds how long the cgroup of a claim may go, again and again, with its last owner while the next one takes it.
+// claimPatience bounds how long the cgroup of a claim may go, again and again, with its last owner while the next
+// one takes it.
 const claimPatience = 10 * time.Second
 
 func (c *Claim) take(ctx context.Context, owner Owner) error {
@@ -224,11 +227,13 @@ func ownerOf(lock *os.File) (o Owner) {
 	return o
 }
 
-// podCgroup is in the name of the cgroup of a pod or container. What is in one is that pod's affair: a berthd may be among it.
+// podCgroup is in the name of the cgroup of a pod or container. What is in one is that pod's affair: a berthd
+// may be among it.
 var podCgroup = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// pod is a cgroup of a pod below the claimed one, with or without processes: those of another PID namespace may be hidden. Empty: there
-// is none. The root of the hierarchies has pods of everybody below it, which say nothing of who has claimed it.
+// pod is a cgroup of a pod below the claimed one, with or without processes: those of another PID namespace
+// may be hidden. Empty: there is none. The root of the hierarchies has pods of everybody below it, which say nothing
+// of who has claimed it.
 func (c *Claim) pod() (string, error) {
 	if c.cgroup == "/" {
 		return "", nil
@@ -252,8 +257,8 @@ func (c *Claim) pod() (string, error) {
 	return found, nil
 }
 
-// nested looks for claims on cgroups above and below; nil: there are none. This one's own is taken before, so that of two who look at the
-// same time one at least sees the other.
+// nested looks for claims on cgroups above and below; nil: there are none. This one's own is taken before,
+// so that of two who look at the same time one at least sees the other.
 func (c *Claim) nested() error {
 	if c.cgroup == "/" {
 		return nil
@@ -277,7 +282,8 @@ func (c *Claim) nested() error {
 			return fs.SkipDir
 		case d.Name() == claimName:
 			if owner, held := c.held(p); held {
-				found = &ClaimedError{Cgroup: c.cgroup, Other: path.Join(c.cgroup, strings.TrimPrefix(path.Dir(p), top)), Owner: owner}
+				found = &ClaimedError{Cgroup: c.cgroup, Other: path.Join(c.cgroup, strings.TrimPrefix(path.Dir(p), top)),
+					Owner: owner}
 				return fs.SkipAll
 			}
 			return fs.SkipDir
@@ -290,8 +296,8 @@ func (c *Claim) nested() error {
 	return found
 }
 
-// held tells whether somebody holds the claim that lies in a directory. A berthd that is starting waits out the moment in which this
-// holds it.
+// held tells whether somebody holds the claim that lies in a directory. A berthd that is starting waits out the moment
+// in which this holds it.
 func (c *Claim) held(dir string) (owner Owner, held bool) {
 	lock, err := openClaim(dir)
 	if err != nil {
@@ -304,8 +310,8 @@ func (c *Claim) held(dir string) (owner Owner, held bool) {
 	return owner, false
 }
 
-// Release gives the claim back, and removes the cgroup where nothing else is in it. While there are pods in it, the mark of their
-// owner stays, and no other node may claim it.
+// Release gives the claim back, and removes the cgroup where nothing else is in it. While there are pods in it,
+// the mark of their owner stays, and no other node may claim it.
 func (c *Claim) Release(ctx context.Context) error {
 	defer c.lock.Close()
 	if pod, err := c.pod(); pod != "" || err != nil {

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 		h, err := Host()
 		if err == nil {
 			var c *Claim
-			if c, err = h.Claim(context.Background(), cgroup, false, Owner{PID: os.Getpid(), Root: "/other/root", Address: "/other/sock"}); err == nil {
+			if c, err = h.Claim(context.Background(), cgroup,
+				false, Owner{PID: os.Getpid(), Root: "/other/root", Address: "/other/sock"}); err == nil {
 				fmt.Println("claimed")
 				_, _ = os.Stdin.Read(make([]byte, 1))
 				err = c.Release(context.Background())
@@ -117,10 +118,11 @@ func release(t *testing.T, c *Claim) {
 }
 
 // everyNamespace are those that a node of its own on one machine may have for itself.
-const everyNamespace = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
+const everyNamespace = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS |
+	syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
 
-// TestASecondClaimIsRefusedAndNamesTheFirst: from whatever namespaces it comes; and it has the cgroup when the first has given it back.
-// It was seen to fail without the lock.
+// TestASecondClaimIsRefusedAndNamesTheFirst: from whatever namespaces it comes; and it has the cgroup when the first
+// has given it back. It was seen to fail without the lock.
 func TestASecondClaimIsRefusedAndNamesTheFirst(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
@@ -191,9 +193,9 @@ func TestAKilledOwnersClaimIsGone(t *testing.T) {
 	release(t, claim(t, h, root))
 }
 
-// TestAnOwnerWhoIsDownKeepsTheClaimForItsPods: however it ended, another node is refused and told whose pods these are, and the owner's own
-// next start has it. Without pods, or where the mark of an owner is lost, anybody has it. It was seen to fail without the look at
-// the mark, and with a mark that goes with its owner.
+// TestAnOwnerWhoIsDownKeepsTheClaimForItsPods: however it ended, another node is refused and told whose pods these are,
+// and the owner's own next start has it. Without pods, or where the mark of an owner is lost, anybody has it.
+// It was seen to fail without the look at the mark, and with a mark that goes with its owner.
 func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	for how, end := range map[string]func(*claimant) error{
@@ -249,8 +251,8 @@ func TestAnOwnerWhoIsDownKeepsTheClaimForItsPods(t *testing.T) {
 	}
 }
 
-// TestAClaimAboveOrBelowIsRefused, but not one beside, one on the root of all, nor one in a pod's cgroup, where it is that pod's affair.
-// It was seen to fail without the look at what is above and below.
+// TestAClaimAboveOrBelowIsRefused, but not one beside, one on the root of all, nor one in a pod's cgroup,
+// where it is that pod's affair. It was seen to fail without the look at what is above and below.
 func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
@@ -260,7 +262,8 @@ func TestAClaimAboveOrBelowIsRefused(t *testing.T) {
 		if c, err := h.Claim(t.Context(), cgroup, false, Owner{}); err == nil {
 			t.Errorf("%s was claimed", cgroup)
 			release(t, c)
-		} else if !errors.As(err, &claimed) || claimed.Other != other || !strings.Contains(err.Error(), "/a/root") || !strings.Contains(err.Error(), other) {
+		} else if !errors.As(err, &claimed) || claimed.Other != other || !strings.Contains(err.Error(), "/a/root") ||
+			!strings.Contains(err.Error(), other) {
 			t.Errorf("%s: %v does not name %s", cgroup, err, other)
 		}
 	}
@@ -298,7 +301,8 @@ func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
 	}
 	release(t, c)
 	if !h.Exists(root+"/pod") || h.Exists(path.Join(root, claimName)) {
-		t.Errorf("the other cgroup is there: %v, the claim's: %v", h.Exists(root+"/pod"), h.Exists(path.Join(root, claimName)))
+		t.Errorf("the other cgroup is there: %v, the claim's: %v", h.Exists(root+"/pod"),
+			h.Exists(path.Join(root, claimName)))
 	}
 	c = claim(t, h, root)
 	if err := h.RemoveEmpty(t.Context(), root); !errors.Is(err, unix.EBUSY) {
@@ -316,8 +320,8 @@ func TestAClaimLeavesWhatIsInItsCgroup(t *testing.T) {
 	}
 }
 
-// TestNobodyButRootCanHoldAClaim: whoever can open a file can lock it, and a user of the node must not keep a berthd from starting. It
-// was seen to fail with a directory of mode 0755.
+// TestNobodyButRootCanHoldAClaim: whoever can open a file can lock it, and a user of the node must not keep a berthd
+// from starting. It was seen to fail with a directory of mode 0755.
 func TestNobodyButRootCanHoldAClaim(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	h, root := testRoot(t)
@@ -334,7 +338,8 @@ func TestNobodyButRootCanHoldAClaim(t *testing.T) {
 		*c = *claim(t, h, root)
 		cmd := exec.Command("flock", "--nonblock", "--shared", dir, "true")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
-		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(strings.ToLower(string(out)), "permission denied") {
+		if out, err := cmd.CombinedOutput(); err == nil ||
+			!strings.Contains(strings.ToLower(string(out)), "permission denied") {
 			t.Errorf("a user of the node who locks it is told %q (%v)", out, err)
 		}
 		if _, err := os.ReadDir(filepath.Dir(dir)); err != nil {
@@ -343,7 +348,8 @@ func TestNobodyButRootCanHoldAClaim(t *testing.T) {
 	}
 }
 
-// TestOneOfManyHasTheClaim: claimants that come, go and are killed never have it at the same time, and the last leaves nothing.
+// TestOneOfManyHasTheClaim: claimants that come, go and are killed never have it at the same time, and the last leaves
+// nothing.
 func TestOneOfManyHasTheClaim(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	_, root := testRoot(t)
@@ -388,7 +394,8 @@ func TestOneOfManyHasTheClaim(t *testing.T) {
 	}
 }
 
-// TestASliceIsClaimed: where systemd makes cgroups, the slice and the claim in it outlive all that runs in it, and go with the claim.
+// TestASliceIsClaimed: where systemd makes cgroups, the slice and the claim in it outlive all that runs in it,
+// and go with the claim.
 func TestASliceIsClaimed(t *testing.T) {
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
 		t.Skip("systemd is not the init of this machine")
@@ -410,7 +417,8 @@ func TestASliceIsClaimed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if out, err := exec.Command("systemd-run", "--scope", "--quiet", "--slice="+name, "true").CombinedOutput(); err != nil {
+		if out, err := exec.Command("systemd-run", "--scope", "--quiet", "--slice="+name,
+			"true").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

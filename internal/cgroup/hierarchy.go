@@ -47,8 +47,8 @@ var Host = sync.OnceValues(func() (*Hierarchies, error) {
 	return Parse(f, fs.Type == unix.CGROUP2_SUPER_MAGIC, os.ReadFile)
 })
 
-// Parse makes Hierarchies of a mountinfo file: unified says that /sys/fs/cgroup is a v2 hierarchy, and readFile reads the
-// controllers that it has.
+// Parse makes Hierarchies of a mountinfo file: unified says that /sys/fs/cgroup is a v2 hierarchy, and readFile reads
+// the controllers that it has.
 func Parse(mounts io.Reader, unified bool, readFile func(string) ([]byte, error)) (*Hierarchies, error) {
 	found, err := mountinfo.GetMountsFromReader(mounts, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -96,8 +96,8 @@ func (h *Hierarchies) Has(controller string) bool {
 	return h.controllers[controller] != ""
 }
 
-// Dir is the directory of a cgroup in a controller's hierarchy; on V2 it is the same for all. Empty: the controller is not
-// mounted. The name of a v1 hierarchy without a controller is `name=systemd`.
+// Dir is the directory of a cgroup in a controller's hierarchy; on V2 it is the same for all. Empty: the controller
+// is not mounted. The name of a v1 hierarchy without a controller is `name=systemd`.
 func (h *Hierarchies) Dir(controller, cgroup string) string {
 	root := h.Unified
 	if h.Version == V1 {
@@ -109,8 +109,8 @@ func (h *Hierarchies) Dir(controller, cgroup string) string {
 	return path.Join(root, path.Join("/", cgroup)) // the inner Join keeps dots from leaving the hierarchy
 }
 
-// Dirs are all directories of a cgroup, each once, sorted. The v2 hierarchy beside v1 controllers is among them: runtimes put
-// processes there too.
+// Dirs are all directories of a cgroup, each once, sorted. The v2 hierarchy beside v1 controllers is among them:
+// runtimes put processes there too.
 func (h *Hierarchies) Dirs(cgroup string) []string {
 	if h.Version == V2 {
 		return []string{h.Dir("", cgroup)}

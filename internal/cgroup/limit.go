@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit sets limits of a cgroup that exists: CPU, CPU sets, memory, huge pages and the unified files of v2. What is unset
-// stays as it is. Where the kernel refuses one, those before it hold; device rules are not touched.
+// Limit sets limits of a cgroup that exists: CPU, CPU sets, memory, huge pages and the unified files of v2.
+// What is unset stays as it is. Where the kernel refuses one, those before it hold; device rules are not touched.
 func (h *Hierarchies) Limit(cgroup string, r *specs.LinuxResources) error {
 	limits := h.limits(r)
 	config := &cgroups.Cgroup{Path: cgroup, Resources: limits}
@@ -66,7 +66,8 @@ func (h *Hierarchies) limits(r *specs.LinuxResources) *cgroups.Resources {
 }
 
 // Refused gives an error of setting a limit the class of what is wrong: the value (ErrInvalidArgument), or the node
-// (ErrFailedPrecondition): what runs in the cgroup now has more already, or a device is one that the kernel cannot limit so.
+// (ErrFailedPrecondition): what runs in the cgroup now has more already, or a device is one that the kernel cannot
+// limit so.
 func Refused(err error) error {
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.EOVERFLOW):

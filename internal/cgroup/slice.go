@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LimitSlice is Limit for a slice of systemd, given by its path; systemd makes it where it is not there, and writes the limits.
+// LimitSlice is Limit for a slice of systemd, given by its path; systemd makes it where it is not there, and writes
+// the limits.
 func (h *Hierarchies) LimitSlice(cgroup string, r *specs.LinuxResources) error {
 	limits := h.limits(r)
 	// On the top level the parent is "-.slice", the root.
@@ -45,8 +46,8 @@ func (h *Hierarchies) LimitSlice(cgroup string, r *specs.LinuxResources) error {
 	return nil
 }
 
-// RemoveSlice has systemd stop a slice, given by its path, with all slices below it. It is idempotent. While processes are in
-// it, it waits until ctx ends and then says EBUSY.
+// RemoveSlice has systemd stop a slice, given by its path, with all slices below it. It is idempotent. While processes
+// are in it, it waits until ctx ends and then says EBUSY.
 func (h *Hierarchies) RemoveSlice(ctx context.Context, cgroup string) error {
 	if path.Join("/", cgroup) == "/" {
 		return fmt.Errorf("remove slice: the root is not removed")
@@ -73,7 +74,8 @@ func (h *Hierarchies) RemoveSlice(ctx context.Context, cgroup string) error {
 	return nil
 }
 
-// RemoveEmptySlice is RemoveSlice for one that others may have slices or scopes in, with or without processes: EBUSY then, at once.
+// RemoveEmptySlice is RemoveSlice for one that others may have slices or scopes in, with or without processes:
+// EBUSY then, at once.
 func (h *Hierarchies) RemoveEmptySlice(ctx context.Context, cgroup string) error {
 	if err := h.alone(cgroup); err != nil {
 		return err

@@ -37,8 +37,8 @@ func (h *Hierarchies) Create(cgroup string) error {
 	return nil
 }
 
-// Renew makes an empty cgroup, in the hierarchies that have its parent, and anew where there is one. It gives it no limits and no
-// processor: nothing is to run in it.
+// Renew makes an empty cgroup, in the hierarchies that have its parent, and anew where there is one. It gives
+// it no limits and no processor: nothing is to run in it.
 func (h *Hierarchies) Renew(cgroup string) error {
 	if err := h.Rmdir(cgroup); err != nil {
 		return err
@@ -51,8 +51,8 @@ func (h *Hierarchies) Renew(cgroup string) error {
 	return nil
 }
 
-// Rmdir removes a cgroup that nothing is in, in all hierarchies, without waiting: where a process or another cgroup is in it, the error
-// is EBUSY. It is idempotent.
+// Rmdir removes a cgroup that nothing is in, in all hierarchies, without waiting: where a process or another cgroup
+// is in it, the error is EBUSY. It is idempotent.
 func (h *Hierarchies) Rmdir(cgroup string) error {
 	if path.Join("/", cgroup) == "/" {
 		return errors.New("remove cgroup: the root is not removed")
@@ -150,8 +150,9 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 	}
 }
 
-// RemoveEmpty removes a cgroup in all hierarchies, but none that is in it: where there is one in any of them, whoever's it is, the error is
-// EBUSY at once, and all stays. While processes are in it, it tries again until ctx ends and then says EBUSY. It is idempotent.
+// RemoveEmpty removes a cgroup in all hierarchies, but none that is in it: where there is one in any of them,
+// whoever's it is, the error is EBUSY at once, and all stays. While processes are in it, it tries again until ctx ends
+// and then says EBUSY. It is idempotent.
 func (h *Hierarchies) RemoveEmpty(ctx context.Context, cgroup string) error {
 	if path.Join("/", cgroup) == "/" {
 		return errors.New("remove cgroup: the root is not removed")

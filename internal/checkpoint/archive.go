@@ -56,8 +56,8 @@ func WriteMetadata(dir string, config *Config, spec *specs.Spec, deleted []strin
 	return nil
 }
 
-// Write makes an archive of a directory, the files of metadata first, so that they are found without reading all of it. What
-// is neither a regular file nor a directory is left out.
+// Write makes an archive of a directory, the files of metadata first, so that they are found without reading all of it.
+// What is neither a regular file nor a directory is left out.
 func Write(ctx context.Context, w io.Writer, dir string) error {
 	d, err := openDirectory(dir)
 	if err != nil {
@@ -128,8 +128,8 @@ func (d *directory) writeFile(tw *tar.Writer, name string) error {
 	return err
 }
 
-// openArchive opens an archive. It must be a file that only root can have written: what is restored from it is as good as a program
-// that root runs.
+// openArchive opens an archive. It must be a file that only root can have written: what is restored from it is as good
+// as a program that root runs.
 func openArchive(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -188,7 +188,8 @@ func inChild(ctx context.Context, j *jail.Jail, name string, spec jail.Spec, res
 	defer f.Close()
 	spec.Files, spec.Memory = []*os.File{f}, archive.Memory
 	ctx, stop := context.WithTimeoutCause(ctx, patience(f),
-		fmt.Errorf("reading the checkpoint archive %s took too long, and was given up: %w", name, errdefs.ErrResourceExhausted))
+		fmt.Errorf("reading the checkpoint archive %s took too long, and was given up: %w",
+			name, errdefs.ErrResourceExhausted))
 	defer stop()
 	c, err := j.Start(ctx, spec)
 	if err != nil {
@@ -202,7 +203,8 @@ func inChild(ctx context.Context, j *jail.Jail, name string, spec jail.Spec, res
 
 func parse(what string, read func(string) ([]byte, error)) (*Info, error) {
 	info := &Info{Spec: &specs.Spec{}}
-	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: info.Spec, archive.StreamsFile: &info.Streams} {
+	for file, v := range map[string]any{ConfigFile: &info.Config, SpecFile: info.Spec,
+		archive.StreamsFile: &info.Streams} {
 		b, err := read(file)
 		if err == nil {
 			err = json.Unmarshal(b, v)

@@ -27,11 +27,13 @@ func made(t testing.TB) string {
 	if err := os.Mkdir(filepath.Join(dir, ImagesDir), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteMetadata(dir, &Config{ID: "c", Name: "n", RootfsImageName: "i:1"}, spec, []string{"/gone"}); err != nil {
+	if err := WriteMetadata(dir, &Config{ID: "c", Name: "n", RootfsImageName: "i:1"}, spec,
+		[]string{"/gone"}); err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range map[string]string{
-		"checkpoint/descriptors.json": `["/dev/null","pipe:[1]","pipe:[2]"]`, "checkpoint/pages-1.img": "pages", LogFile: "log",
+		"checkpoint/descriptors.json": `["/dev/null","pipe:[1]","pipe:[2]"]`,
+		"checkpoint/pages-1.img":      "pages", LogFile: "log",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
@@ -97,7 +99,8 @@ func TestAnArchiveLeadsNowhereElse(t *testing.T) {
 		if err := errors.Join(w.WriteHeader(&h), w.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), filepath.Join(t.TempDir(), "out"), 1<<30); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), filepath.Join(t.TempDir(), "out"),
+			1<<30); !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -112,7 +115,8 @@ func TestAnArchiveLeadsNowhereElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := t.TempDir()
-	if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), filepath.Join(top, "a", "out"), 1<<30); err != nil {
+	if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), filepath.Join(top, "a", "out"),
+		1<<30); err != nil {
 		t.Fatal(err)
 	}
 	entries, _ := filepath.Glob(filepath.Join(top, "*"))
@@ -134,13 +138,16 @@ func TestADirectoryLeadsNowhereElse(t *testing.T) {
 	outside := made(t)
 	for what, change := range map[string]func(dir string) error{
 		"a link in place of the images": func(dir string) error {
-			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)), os.Symlink(filepath.Join(outside, ImagesDir), filepath.Join(dir, ImagesDir)))
+			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)),
+				os.Symlink(filepath.Join(outside, ImagesDir), filepath.Join(dir, ImagesDir)))
 		},
 		"a file in place of the images": func(dir string) error {
-			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)), os.WriteFile(filepath.Join(dir, ImagesDir), nil, 0o600))
+			return errors.Join(os.RemoveAll(filepath.Join(dir, ImagesDir)),
+				os.WriteFile(filepath.Join(dir, ImagesDir), nil, 0o600))
 		},
 		"a link in place of a file": func(dir string) error {
-			return errors.Join(os.Remove(filepath.Join(dir, SpecFile)), os.Symlink(filepath.Join(outside, SpecFile), filepath.Join(dir, SpecFile)))
+			return errors.Join(os.Remove(filepath.Join(dir, SpecFile)),
+				os.Symlink(filepath.Join(outside, SpecFile), filepath.Join(dir, SpecFile)))
 		},
 		"a pipe": func(dir string) error { return unix.Mkfifo(filepath.Join(dir, ImagesDir, "pipe"), 0o600) },
 		"a file without end": func(dir string) error {
@@ -203,8 +210,8 @@ func TestTheHostnameIsReplaced(t *testing.T) {
 	}
 }
 
-// The header of a sparse file says how large it is, and the archive need not have a byte of it. Seen to fail without the
-// check in each: the archive of 3 KiB is a file of 1 GiB, and could be one of an exbibyte.
+// The header of a sparse file says how large it is, and the archive need not have a byte of it. Seen to fail
+// without the check in each: the archive of 3 KiB is a file of 1 GiB, and could be one of an exbibyte.
 func TestSparseFilesAreRefused(t *testing.T) {
 	record := func(key, value string) string {
 		n := len(key) + len(value) + 3
@@ -213,7 +220,8 @@ func TestSparseFilesAreRefused(t *testing.T) {
 		}
 		return fmt.Sprintf("%d %s=%s\n", n, key, value)
 	}
-	records := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", "checkpoint/pages-1.img") +
+	records := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name",
+		"checkpoint/pages-1.img") +
 		record("GNU.sparse.realsize", fmt.Sprint(1<<30))
 	var b bytes.Buffer
 	block := func(name string, kind byte, data []byte) {
@@ -241,7 +249,8 @@ func TestSparseFilesAreRefused(t *testing.T) {
 		t.Fatalf("the archive is not what it should be: %+v, %v", h, err)
 	}
 	out := filepath.Join(t.TempDir(), "out")
-	if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), out, 1<<40); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "sparse") {
+	if err := Unpack(t.Context(), jailtest.Jail(t), archived(t, b.Bytes()), out, 1<<40); !errors.Is(err,
+		errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "sparse") {
 		t.Errorf("%v", err)
 	}
 }
@@ -261,7 +270,8 @@ func TestFilesOfMetadataAreBounded(t *testing.T) {
 		if err := os.Truncate(file, 1<<40); err != nil {
 			t.Fatal(err)
 		}
-		if err := read(dir); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "1099511627776 bytes") {
+		if err := read(dir); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), "1099511627776 bytes") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -281,8 +291,8 @@ func TestNumbersOfACheckpointAreNotCut(t *testing.T) {
 	}
 }
 
-// TestAChildThatIsTakenOverLeadsNowhere: CRIU, and who reads the metadata, would follow what the child has left. Seen to fail without the
-// look at the directory at the end of Unpack.
+// TestAChildThatIsTakenOverLeadsNowhere: CRIU, and who reads the metadata, would follow what the child has left.
+// Seen to fail without the look at the directory at the end of Unpack.
 func TestAChildThatIsTakenOverLeadsNowhere(t *testing.T) {
 	var b bytes.Buffer
 	if err := Write(t.Context(), &b, made(t)); err != nil {

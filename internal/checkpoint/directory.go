@@ -18,8 +18,8 @@ import (
 
 type subdir = dirtree.Dir[struct{}]
 
-// directory is a checkpoint in the layout of an archive. It may be a layer of an image, and is reached by descriptors that
-// follow no link of it.
+// directory is a checkpoint in the layout of an archive. It may be a layer of an image, and is reached by descriptors
+// that follow no link of it.
 type directory struct {
 	root *os.File
 	tree *dirtree.Tree[struct{}]
@@ -154,7 +154,8 @@ func (d *directory) each(sub string, fn func(fd int, name string, kind uint32) e
 	})
 }
 
-// Link gives the files of a checkpoint second names in another directory of the same file system, as Unpack would unpack it.
+// Link gives the files of a checkpoint second names in another directory of the same file system, as Unpack
+// would unpack it.
 func Link(from, to string) error {
 	source, err := openDirectory(from)
 	if err != nil {

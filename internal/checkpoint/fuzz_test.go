@@ -22,9 +22,9 @@ import (
 	"berth/internal/checkpoint/archive"
 )
 
-// FuzzArchive: whatever an archive holds, what is unpacked of it are regular files in its two directories, and nothing else on
-// the file system changes. An archive is either the bytes as they are, or made of three entries, so that not every mutation
-// ends at a checksum.
+// FuzzArchive: whatever an archive holds, what is unpacked of it are regular files in its two directories,
+// and nothing else on the file system changes. An archive is either the bytes as they are, or made of three entries,
+// so that not every mutation ends at a checksum.
 func FuzzArchive(f *testing.F) {
 	asroot.Need(f, "chown")
 	var good bytes.Buffer
@@ -33,13 +33,18 @@ func FuzzArchive(f *testing.F) {
 	}
 	f.Add(good.Bytes(), "", "", "", "", "", byte(0), byte(0), byte(0), []byte(nil))
 	for _, packing := range []byte{1, 2} {
-		f.Add([]byte(nil), ConfigFile, SpecFile, "checkpoint/descriptors.json", "", "", byte('0'), byte('0'), packing, []byte(`{}`))
+		f.Add([]byte(nil), ConfigFile, SpecFile, "checkpoint/descriptors.json", "", "", byte('0'), byte('0'),
+			packing, []byte(`{}`))
 	}
-	f.Add([]byte(nil), "checkpoint", "checkpoint/x", "../canary", "/", "..", byte(tar.TypeSymlink), byte(tar.TypeReg), byte(0), []byte("x"))
-	f.Add([]byte(nil), "config.dump", "config.dump", "checkpoint/../../canary", "../canary", "", byte(tar.TypeLink), byte(tar.TypeReg), byte(0), []byte("x"))
-	f.Add([]byte(nil), "./checkpoint/utsns-1.img", "checkpoint/./utsns-2.img", "/config.dump", "", "", byte('0'), byte('7'), byte(0),
+	f.Add([]byte(nil), "checkpoint", "checkpoint/x", "../canary", "/", "..", byte(tar.TypeSymlink), byte(tar.TypeReg),
+		byte(0), []byte("x"))
+	f.Add([]byte(nil), "config.dump", "config.dump", "checkpoint/../../canary", "../canary", "", byte(tar.TypeLink),
+		byte(tar.TypeReg), byte(0), []byte("x"))
+	f.Add([]byte(nil), "./checkpoint/utsns-1.img", "checkpoint/./utsns-2.img", "/config.dump", "", "", byte('0'),
+		byte('7'), byte(0),
 		append(binary.LittleEndian.AppendUint32([]byte("12345678"), 5), 10, 3, 'o', 'l', 'd'))
-	f.Fuzz(func(t *testing.T, raw []byte, name1, name2, name3, link1, link2 string, type1, type2, packing byte, body []byte) {
+	f.Fuzz(func(t *testing.T, raw []byte, name1, name2, name3, link1, link2 string, type1,
+		type2, packing byte, body []byte) {
 		top, err := os.MkdirTemp("/dev/shm", "berth-fuzz-archive-")
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +109,8 @@ func FuzzArchive(f *testing.F) {
 					return nil
 				}
 				depth := strings.Count(strings.TrimPrefix(path, dir), "/")
-				if d.IsDir() && path != dir && path != filepath.Join(dir, ImagesDir) || !d.IsDir() && !d.Type().IsRegular() || depth > 2 {
+				if d.IsDir() && path != dir && path != filepath.Join(dir, ImagesDir) ||
+					!d.IsDir() && !d.Type().IsRegular() || depth > 2 {
 					t.Errorf("%s is %v", path, d.Type())
 				}
 				return nil
@@ -130,7 +136,8 @@ func packTar(name1, name2, name3, link1, link2 string, type1, type2 byte, body [
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, h := range []tar.Header{
-		{Name: name1, Typeflag: type1, Linkname: link1}, {Name: name2, Typeflag: type2, Linkname: link2}, {Name: name3, Typeflag: tar.TypeReg},
+		{Name: name1, Typeflag: type1, Linkname: link1}, {Name: name2, Typeflag: type2, Linkname: link2},
+		{Name: name3, Typeflag: tar.TypeReg},
 	} {
 		h.Mode = 0o4777
 		if h.Typeflag == tar.TypeReg {

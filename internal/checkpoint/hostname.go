@@ -12,16 +12,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// CRIU's image of a UTS namespace is two magic numbers, the length of a message, and the message: utsns_entry, whose field 1 is
-// the host's name.
+// CRIU's image of a UTS namespace is two magic numbers, the length of a message, and the message: utsns_entry, whose
+// field 1 is the host's name.
 const (
 	utsHeader   = 8
 	utsNodename = 1
 	utsSize     = 64 << 10 // the most bytes of one
 )
 
-// SetHostname changes the name of the host in an unpacked checkpoint. CRIU gives the name that it finds there to the UTS
-// namespace that it joins, which is another pod's.
+// SetHostname changes the name of the host in an unpacked checkpoint. CRIU gives the name that it finds
+// there to the UTS namespace that it joins, which is another pod's.
 func SetHostname(dir, name string) error {
 	d, err := openDirectory(dir)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Empty leaves nothing in the calling thread's mount namespace, which the thread has unshared before, but an empty tmpfs. It becomes
-// read-only once fill, if there is one, has put something into it. dir is an existing directory of the namespace as it was.
-// options are the tmpfs' own.
+// Empty leaves nothing in the calling thread's mount namespace, which the thread has unshared before, but an empty
+// tmpfs. It becomes read-only once fill, if there is one, has put something into it. dir is an existing directory
+// of the namespace as it was. options are the tmpfs' own.
 //
 // What is started from here costs no copy of the host's mounts, of which each pod has some.
 func Empty(dir, options string, fill func() error) error {

@@ -149,7 +149,8 @@ func (s Set) PinProcess(k Kind, pid int) error {
 	return nil
 }
 
-// Pinned tells whether the namespace of a kind is there: a path that is not a mount of nsfs (a reboot leaves such) is not.
+// Pinned tells whether the namespace of a kind is there: a path that is not a mount of nsfs (a reboot leaves such)
+// is not.
 func (s Set) Pinned(k Kind) bool {
 	var fs unix.Statfs_t
 	return unix.Statfs(s.Path(k), &fs) == nil && fs.Type == unix.NSFS_MAGIC
@@ -180,8 +181,8 @@ func (s Set) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Do runs f on a thread that is inside the network namespace pinned at path, as long as f stays on its own goroutine. An
-// empty path is the node's own namespace.
+// Do runs f on a thread that is inside the network namespace pinned at path, as long as f stays on its own goroutine.
+// An empty path is the node's own namespace.
 func Do(path string, f func() error) error {
 	if path == "" {
 		return f()
@@ -199,9 +200,9 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// OnThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked, so the Go runtime
-// ends it together with the goroutine. All but the process's first thread: that one is never ended, and what
-// /proc/PID says of the process is what it says of that thread; so it is kept out of this.
+// OnThrowawayThread runs f on a thread that f may put into other namespaces. The thread is never unlocked,
+// so the Go runtime ends it together with the goroutine. All but the process's first thread: that one is never ended,
+// and what /proc/PID says of the process is what it says of that thread; so it is kept out of this.
 func OnThrowawayThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -19,8 +19,8 @@ type UserMappings struct {
 }
 
 // inUserNamespace starts a process in a new user namespace, and in further new ones that the user namespace owns, and
-// calls f with its ID. Only a process without threads can enter a new user namespace, so it is a process of its own: it is
-// traced, stops before the first instruction of its program, and is killed there when f returns.
+// calls f with its ID. Only a process without threads can enter a new user namespace, so it is a process of its own:
+// it is traced, stops before the first instruction of its program, and is killed there when f returns.
 func inUserNamespace(u UserMappings, flags int, f func(pid int) error) error {
 	// The tracer is this thread, and the process dies with it.
 	runtime.LockOSThread()
@@ -93,8 +93,8 @@ func (s Set) createOwned(flags int, o Options) error {
 	})
 }
 
-// giveQueues gives the root of the calling thread's mqueue file system to the user namespace's root. It is the node's, whose
-// process made it.
+// giveQueues gives the root of the calling thread's mqueue file system to the user namespace's root. It is the node's,
+// whose process made it.
 func giveQueues(u *UserMappings) error {
 	uid, user := model.HostID(u.UIDs, 0)
 	gid, group := model.HostID(u.GIDs, 0)

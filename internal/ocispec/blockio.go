@@ -98,8 +98,8 @@ func checkWeight(field model.Field, weight uint16, h *Host) error {
 // legacyWeights is the file of cgroup v1 for weights of a device, whatever its scheduler, before Linux 5.0.
 const legacyWeights = "blkio.weight_device"
 
-// checkScheduler refuses the weight of a device whose I/O scheduler is not BFQ: the kernel takes no other (EOPNOTSUPP). Where sysfs does
-// not tell the scheduler, the kernel is left to refuse.
+// checkScheduler refuses the weight of a device whose I/O scheduler is not BFQ: the kernel takes no other (EOPNOTSUPP).
+// Where sysfs does not tell the scheduler, the kernel is left to refuse.
 func (h *Host) checkScheduler(path string, major, minor int64) error {
 	if h.Cgroups.Version == cgroup.V1 && h.hasBlockFile(legacyWeights, "") {
 		return nil
@@ -109,11 +109,12 @@ func (h *Host) checkScheduler(path string, major, minor int64) error {
 		return nil
 	}
 	return model.LimitBlockWeightDevices.Wrong(unable(
-		"the kernel has weights for devices with the I/O scheduler bfq, and %s has %s", path, strings.TrimSpace(string(list))))
+		"the kernel has weights for devices with the I/O scheduler bfq, and %s has %s", path,
+		strings.TrimSpace(string(list))))
 }
 
-// hasBlockFile tells whether cgroups have a file of the block I/O controller. Roots lack some of them, so one below it is
-// asked; where there is none yet, nobody knows, and the start of the container tells.
+// hasBlockFile tells whether cgroups have a file of the block I/O controller. Roots lack some of them, so one below
+// it is asked; where there is none yet, nobody knows, and the start of the container tells.
 func (h *Host) hasBlockFile(v1, v2 string) bool {
 	controller, name := "blkio", v1
 	if h.Cgroups.Version == cgroup.V2 {
@@ -165,12 +166,13 @@ func mergeBlockIO(stored, update *model.BlockIO) *model.BlockIO {
 		return mergeBy(a, b, func(d model.ThrottleDevice) string { return d.Path })
 	}
 	out := &model.BlockIO{
-		Weight:        stored.Weight,
-		WeightDevices: mergeBy(stored.WeightDevices, update.WeightDevices, func(d model.WeightDevice) string { return d.Path }),
-		ReadBps:       throttles(stored.ReadBps, update.ReadBps),
-		WriteBps:      throttles(stored.WriteBps, update.WriteBps),
-		ReadIOPS:      throttles(stored.ReadIOPS, update.ReadIOPS),
-		WriteIOPS:     throttles(stored.WriteIOPS, update.WriteIOPS),
+		Weight: stored.Weight,
+		WeightDevices: mergeBy(stored.WeightDevices, update.WeightDevices,
+			func(d model.WeightDevice) string { return d.Path }),
+		ReadBps:   throttles(stored.ReadBps, update.ReadBps),
+		WriteBps:  throttles(stored.WriteBps, update.WriteBps),
+		ReadIOPS:  throttles(stored.ReadIOPS, update.ReadIOPS),
+		WriteIOPS: throttles(stored.WriteIOPS, update.WriteIOPS),
 	}
 	if update.Weight != 0 {
 		out.Weight = update.Weight

@@ -16,12 +16,13 @@ import (
 	"berth/internal/model"
 )
 
-// specVersion is what a spec says it is. Later versions only add fields, which runtimes read whatever this says; but crun
-// before 1.9 refuses a number that does not begin with 1.0.
+// specVersion is what a spec says it is. Later versions only add fields, which runtimes read whatever this says;
+// but crun before 1.9 refuses a number that does not begin with 1.0.
 const specVersion = "1.0.2"
 
-// Build makes the spec of a container. Errors name the field and, where a file is to blame, the file: ErrInvalidArgument
-// for what no node could do, ErrFailedPrecondition for what this one cannot. ctx bounds what waits for file systems.
+// Build makes the spec of a container. Errors name the field and, where a file is to blame, the file:
+// ErrInvalidArgument for what no node could do, ErrFailedPrecondition for what this one cannot. ctx bounds what waits
+// for file systems.
 func Build(ctx context.Context, in Input) (*Output, error) {
 	if in.Sandbox == nil || in.Container == nil {
 		return nil, fmt.Errorf("spec: no configuration: %w", errdefs.ErrInvalidArgument)
@@ -85,8 +86,8 @@ type builder struct {
 	warnings []string
 }
 
-// waiting runs a step that may hang in a file system. When ctx ends first, the step goes on alone, with a copy of nothing
-// that anybody else reads, until its file system answers.
+// waiting runs a step that may hang in a file system. When ctx ends first, the step goes on alone, with a copy
+// of nothing that anybody else reads, until its file system answers.
 func (b *builder) waiting(what string, step func() error) error {
 	if err := b.ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)

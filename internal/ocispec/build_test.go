@@ -137,11 +137,15 @@ func TestUsersAreResolvedInTheImage(t *testing.T) {
 		home   string
 	}{
 		{name: "nobody says", want: model.User{Groups: []int64{0}}, home: "/root"},
-		{name: "image by name", image: "web", want: model.User{UID: 1000, GID: 1000, Groups: []int64{1000, 50, 50000}}, home: "/srv/web"},
-		{name: "image by name and group", image: "web:staff", want: model.User{UID: 1000, GID: 50, Groups: []int64{50, 50000}}, home: "/srv/web"},
+		{name: "image by name", image: "web", want: model.User{UID: 1000, GID: 1000, Groups: []int64{1000, 50, 50000}},
+			home: "/srv/web"},
+		{name: "image by name and group", image: "web:staff",
+			want: model.User{UID: 1000, GID: 50, Groups: []int64{50, 50000}}, home: "/srv/web"},
 		{name: "image by number", image: "1001", want: model.User{UID: 1001, GID: 7, Groups: []int64{7, 50}}, home: "/"},
-		{name: "a number that is not in the image", image: "4242", want: model.User{UID: 4242, Groups: []int64{0}}, home: "/"},
-		{name: "number and group number", image: "4242:99", want: model.User{UID: 4242, GID: 99, Groups: []int64{99}}, home: "/"},
+		{name: "a number that is not in the image", image: "4242",
+			want: model.User{UID: 4242, Groups: []int64{0}}, home: "/"},
+		{name: "number and group number", image: "4242:99",
+			want: model.User{UID: 4242, GID: 99, Groups: []int64{99}}, home: "/"},
 		{name: "run_as_user beats the image", image: "web",
 			change: func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1001)) },
 			want:   model.User{UID: 1001, GID: 7, Groups: []int64{7, 50}}, home: "/"},
@@ -163,7 +167,8 @@ func TestUsersAreResolvedInTheImage(t *testing.T) {
 			if out.User.UID != c.want.UID || out.User.GID != c.want.GID || !slices.Equal(out.User.Groups, c.want.Groups) {
 				t.Errorf("user %+v, want %+v", out.User, c.want)
 			}
-			if u := out.Spec.Process.User; int64(u.UID) != c.want.UID || int64(u.GID) != c.want.GID || len(u.AdditionalGids) != len(c.want.Groups) {
+			if u := out.Spec.Process.User; int64(u.UID) != c.want.UID || int64(u.GID) != c.want.GID ||
+				len(u.AdditionalGids) != len(c.want.Groups) {
 				t.Errorf("spec has %+v, want %+v", u, c.want)
 			}
 			if !slices.Contains(out.Spec.Process.Env, "HOME="+c.home) {
@@ -232,28 +237,56 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		kind   error
 	}{
 		{"no command", func(in changed) { in.Container.Command = nil }, "command", errdefs.ErrInvalidArgument},
-		{"NUL in an argument", func(in changed) { in.Container.Args = []string{"a\x00b"} }, "NUL", errdefs.ErrInvalidArgument},
-		{"environment without a name", func(in changed) { in.Container.Env = []model.EnvVar{{Value: "x"}} }, "environment", errdefs.ErrInvalidArgument},
-		{"unknown user", func(in changed) { in.Image.User = "ghost" }, `"ghost" is not in /etc/passwd`, errdefs.ErrInvalidArgument},
-		{"unknown group", func(in changed) { in.Image.User = "web:ghosts" }, `"ghosts" is not in /etc/group`, errdefs.ErrInvalidArgument},
-		{"group without a user", func(in changed) { in.Container.Security.RunAsGroup = ptr(int64(1)) }, "security.runAsGroup: ", errdefs.ErrInvalidArgument},
+		{"NUL in an argument", func(in changed) {
+			in.Container.Args = []string{"a\x00b"}
+		}, "NUL", errdefs.ErrInvalidArgument},
+		{"environment without a name", func(in changed) {
+			in.Container.Env = []model.EnvVar{{Value: "x"}}
+		}, "environment", errdefs.ErrInvalidArgument},
+		{"unknown user", func(in changed) { in.Image.User = "ghost" }, `"ghost" is not in /etc/passwd`,
+			errdefs.ErrInvalidArgument},
+		{"unknown group", func(in changed) { in.Image.User = "web:ghosts" }, `"ghosts" is not in /etc/group`,
+			errdefs.ErrInvalidArgument},
+		{"group without a user", func(in changed) {
+			in.Container.Security.RunAsGroup = ptr(int64(1))
+		}, "security.runAsGroup: ", errdefs.ErrInvalidArgument},
 		{"two users", func(in changed) {
 			in.Container.Security.RunAsUser, in.Container.Security.RunAsUsername = ptr(int64(1)), "web"
 		}, "exclude", errdefs.ErrInvalidArgument},
-		{"negative user", func(in changed) { in.Container.Security.RunAsUser = ptr(int64(-1)) }, "security.runAsUser: ", errdefs.ErrInvalidArgument},
-		{"huge group", func(in changed) { in.Container.Security.SupplementalGroups = []int64{1 << 40} }, "security.supplementalGroups[", errdefs.ErrInvalidArgument},
-		{"unknown capability", func(in changed) { in.Container.Security.Capabilities.Add = []string{"FLY"} }, `"FLY"`, errdefs.ErrInvalidArgument},
-		{"missing source", mount(model.Mount{ContainerPath: "/data", HostPath: "/no/such/path"}), "/no/such/path", errdefs.ErrInvalidArgument},
+		{"negative user", func(in changed) {
+			in.Container.Security.RunAsUser = ptr(int64(-1))
+		}, "security.runAsUser: ", errdefs.ErrInvalidArgument},
+		{"huge group", func(in changed) {
+			in.Container.Security.SupplementalGroups = []int64{1 << 40}
+		}, "security.supplementalGroups[", errdefs.ErrInvalidArgument},
+		{"unknown capability", func(in changed) {
+			in.Container.Security.Capabilities.Add = []string{"FLY"}
+		}, `"FLY"`, errdefs.ErrInvalidArgument},
+		{"missing source", mount(model.Mount{ContainerPath: "/data", HostPath: "/no/such/path"}),
+			"/no/such/path", errdefs.ErrInvalidArgument},
 		{"relative source", mount(model.Mount{ContainerPath: "/data", HostPath: "tmp"}), `"tmp"`, errdefs.ErrInvalidArgument},
-		{"relative target", mount(model.Mount{ContainerPath: "data", HostPath: "/tmp"}), "not absolute", errdefs.ErrInvalidArgument},
-		{"mount over the root", mount(model.Mount{ContainerPath: "/x/..", HostPath: "/tmp"}), "root", errdefs.ErrInvalidArgument},
-		{"recursively read-only and writable", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp", RecursiveReadOnly: true}), "recursively", errdefs.ErrInvalidArgument},
-		{"unmounted image", mount(model.Mount{ContainerPath: "/d", Image: &model.ImageSpec{Image: "img"}}), "img", errdefs.ErrFailedPrecondition},
-		{"half an ID mapping", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp", UIDMappings: []model.IDMapping{{Length: 1}}}), "GID mappings", errdefs.ErrInvalidArgument},
-		{"missing device", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/dev/nothing"}} }, "/dev/nothing", errdefs.ErrInvalidArgument},
-		{"a file for a device", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/etc/passwd"}} }, "neither a device", errdefs.ErrInvalidArgument},
-		{"odd permissions", func(in changed) { in.Container.Devices = []model.Device{{HostPath: "/dev/null", Permissions: "rx"}} }, "permissions", errdefs.ErrInvalidArgument},
-		{"missing CDI device", func(in changed) { in.Container.CDIDevices = []string{"vendor.com/gpu=0"} }, "vendor.com/gpu=0", errdefs.ErrFailedPrecondition},
+		{"relative target", mount(model.Mount{ContainerPath: "data", HostPath: "/tmp"}), "not absolute",
+			errdefs.ErrInvalidArgument},
+		{"mount over the root", mount(model.Mount{ContainerPath: "/x/..", HostPath: "/tmp"}),
+			"root", errdefs.ErrInvalidArgument},
+		{"recursively read-only and writable", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp",
+			RecursiveReadOnly: true}), "recursively", errdefs.ErrInvalidArgument},
+		{"unmounted image", mount(model.Mount{ContainerPath: "/d", Image: &model.ImageSpec{Image: "img"}}),
+			"img", errdefs.ErrFailedPrecondition},
+		{"half an ID mapping", mount(model.Mount{ContainerPath: "/d", HostPath: "/tmp",
+			UIDMappings: []model.IDMapping{{Length: 1}}}), "GID mappings", errdefs.ErrInvalidArgument},
+		{"missing device", func(in changed) {
+			in.Container.Devices = []model.Device{{HostPath: "/dev/nothing"}}
+		}, "/dev/nothing", errdefs.ErrInvalidArgument},
+		{"a file for a device", func(in changed) {
+			in.Container.Devices = []model.Device{{HostPath: "/etc/passwd"}}
+		}, "neither a device", errdefs.ErrInvalidArgument},
+		{"odd permissions", func(in changed) {
+			in.Container.Devices = []model.Device{{HostPath: "/dev/null", Permissions: "rx"}}
+		}, "permissions", errdefs.ErrInvalidArgument},
+		{"missing CDI device", func(in changed) {
+			in.Container.CDIDevices = []string{"vendor.com/gpu=0"}
+		}, "vendor.com/gpu=0", errdefs.ErrFailedPrecondition},
 		{"broken seccomp profile", seccomp(broken), broken + ": line 2", errdefs.ErrInvalidArgument},
 		{"missing seccomp profile", seccomp("/no/profile.json"), "/no/profile.json", errdefs.ErrInvalidArgument},
 		{"relative seccomp profile", seccomp("p.json"), "p.json", errdefs.ErrInvalidArgument},
@@ -262,17 +295,28 @@ func TestBadInputIsRefusedByName(t *testing.T) {
 		{"AppArmor that is not there", func(in changed) {
 			in.Container.Security.AppArmor = &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "mine"}
 		}, `"mine"`, errdefs.ErrFailedPrecondition},
-		{"PID namespace without a path", func(in changed) { in.Container.Security.Namespaces.PID = model.NamespacePod }, "PID", errdefs.ErrInvalidArgument},
-		{"relative masked path", func(in changed) { in.Container.Security.MaskedPaths = []string{"proc"} }, `"proc"`, errdefs.ErrInvalidArgument},
-		{"negative memory", limit(model.Resources{MemoryLimit: -5}), "container.resources.memoryLimit: ", errdefs.ErrInvalidArgument},
-		{"swap below memory", limit(model.Resources{MemoryLimit: 10 << 20, MemorySwap: 1}), "container.resources.memorySwap: ", errdefs.ErrInvalidArgument},
-		{"negative shares", limit(model.Resources{CPUShares: -1}), "container.resources.cpuShares: ", errdefs.ErrInvalidArgument},
+		{"PID namespace without a path", func(in changed) {
+			in.Container.Security.Namespaces.PID = model.NamespacePod
+		}, "PID", errdefs.ErrInvalidArgument},
+		{"relative masked path", func(in changed) {
+			in.Container.Security.MaskedPaths = []string{"proc"}
+		}, `"proc"`, errdefs.ErrInvalidArgument},
+		{"negative memory", limit(model.Resources{MemoryLimit: -5}), "container.resources.memoryLimit: ",
+			errdefs.ErrInvalidArgument},
+		{"swap below memory", limit(model.Resources{MemoryLimit: 10 << 20, MemorySwap: 1}),
+			"container.resources.memorySwap: ", errdefs.ErrInvalidArgument},
+		{"negative shares", limit(model.Resources{CPUShares: -1}), "container.resources.cpuShares: ",
+			errdefs.ErrInvalidArgument},
 		{"short period", limit(model.Resources{CPUPeriod: 1}), "container.resources.cpuPeriod: ", errdefs.ErrInvalidArgument},
 		{"short quota", limit(model.Resources{CPUQuota: -7}), "container.resources.cpuQuota: ", errdefs.ErrInvalidArgument},
-		{"long cpuset", limit(model.Resources{CPUSetMems: strings.Repeat("0,", 1<<15) + "0"}), "container.resources.cpusetMems: ", errdefs.ErrInvalidArgument},
-		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "container.resources.cpusetCPUs: ", errdefs.ErrInvalidArgument},
-		{"odd page size", limit(model.Resources{HugepageLimit: []model.HugepageLimit{{PageSize: "big"}}}), "hugepage", errdefs.ErrInvalidArgument},
-		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "container.resources.oomScoreAdj: ", errdefs.ErrInvalidArgument},
+		{"long cpuset", limit(model.Resources{CPUSetMems: strings.Repeat("0,", 1<<15) + "0"}),
+			"container.resources.cpusetMems: ", errdefs.ErrInvalidArgument},
+		{"odd cpuset", limit(model.Resources{CPUSetCPUs: "3-1"}), "container.resources.cpusetCPUs: ",
+			errdefs.ErrInvalidArgument},
+		{"odd page size", limit(model.Resources{HugepageLimit: []model.HugepageLimit{{PageSize: "big"}}}),
+			"hugepage", errdefs.ErrInvalidArgument},
+		{"absurd OOM score", limit(model.Resources{OOMScoreAdj: 4000}), "container.resources.oomScoreAdj: ",
+			errdefs.ErrInvalidArgument},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := input(t)
@@ -360,7 +404,9 @@ func TestPropagationNeedsASharedMount(t *testing.T) {
 	} {
 		out, err := try(p)
 		must(t, err)
-		last := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/data" })]
+		last := out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool {
+			return m.Destination == "/data"
+		})]
 		if !slices.Contains(last.Options, want) || out.Spec.Linux.RootfsPropagation != want {
 			t.Errorf("%s: options %q, root %q, want %s", p, last.Options, out.Spec.Linux.RootfsPropagation, want)
 		}
@@ -406,7 +452,9 @@ func TestImageMountsAreMappedOnceOnly(t *testing.T) {
 		if err != nil {
 			return specs.Mount{}, err
 		}
-		return out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/img" })], nil
+		return out.Spec.Mounts[slices.IndexFunc(out.Spec.Mounts, func(m specs.Mount) bool {
+			return m.Destination == "/img"
+		})], nil
 	}
 	user := &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids(200000), GIDs: ids(200000)}
 	m, err := try(ids(200000), user)
@@ -431,11 +479,14 @@ func TestCapabilitiesAreTheDefaultsChanged(t *testing.T) {
 		n    int
 	}{
 		{name: "defaults", has: DefaultCapabilities, not: []string{"CAP_SYS_ADMIN"}, n: 14},
-		{name: "add", caps: model.Capabilities{Add: []string{"net_admin", "CAP_SYS_TIME"}}, has: []string{"CAP_NET_ADMIN", "CAP_SYS_TIME"}, n: 16},
+		{name: "add", caps: model.Capabilities{Add: []string{"net_admin", "CAP_SYS_TIME"}},
+			has: []string{"CAP_NET_ADMIN", "CAP_SYS_TIME"}, n: 16},
 		{name: "drop", caps: model.Capabilities{Drop: []string{"CHOWN"}}, not: []string{"CAP_CHOWN"}, n: 13},
 		{name: "drop all", caps: model.Capabilities{Drop: []string{"ALL"}}, n: 0},
-		{name: "drop all but one", caps: model.Capabilities{Drop: []string{"all"}, Add: []string{"CHOWN"}}, has: []string{"CAP_CHOWN"}, n: 1},
-		{name: "add all but one", caps: model.Capabilities{Add: []string{"ALL"}, Drop: []string{"CHOWN"}}, not: []string{"CAP_CHOWN"}, n: len(h.Capabilities) - 1},
+		{name: "drop all but one", caps: model.Capabilities{Drop: []string{"all"}, Add: []string{"CHOWN"}},
+			has: []string{"CAP_CHOWN"}, n: 1},
+		{name: "add all but one", caps: model.Capabilities{Add: []string{"ALL"}, Drop: []string{"CHOWN"}},
+			not: []string{"CAP_CHOWN"}, n: len(h.Capabilities) - 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := input(t)
@@ -534,7 +585,8 @@ func TestCDIDevicesAreInjected(t *testing.T) {
 	in.Container.CDIDevices = []string{"vendor.com/gpu=0"}
 	in.Container.Annotations = map[string]string{"cdi.k8s.io/plugin": "vendor.com/gpu=0"}
 	spec := build(t, in).Spec
-	if !slices.Contains(spec.Process.Env, "GPU=0") || len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/gpu0" {
+	if !slices.Contains(spec.Process.Env, "GPU=0") || len(spec.Linux.Devices) != 1 ||
+		spec.Linux.Devices[0].Path != "/dev/gpu0" {
 		t.Errorf("environment %q, devices %+v", spec.Process.Env, spec.Linux.Devices)
 	}
 	if !slices.ContainsFunc(spec.Linux.Resources.Devices, func(d specs.LinuxDeviceCgroup) bool {
@@ -577,7 +629,9 @@ func TestEditsOfOthersAreAddedInOnePlace(t *testing.T) {
 	if len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/z" || len(in.Container.Mounts) != 0 {
 		t.Errorf("devices %+v; the configuration was changed: %+v", spec.Linux.Devices, in.Container)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool { return m.Destination != "/in" })); n != 1 {
+	if n := len(slices.DeleteFunc(slices.Clone(spec.Mounts), func(m specs.Mount) bool {
+		return m.Destination != "/in"
+	})); n != 1 {
 		t.Errorf("%d mounts at /in", n)
 	}
 	for claim, second := range map[string]model.Edits{
@@ -587,7 +641,8 @@ func TestEditsOfOthersAreAddedInOnePlace(t *testing.T) {
 	} {
 		in.Edits[1] = second
 		_, err := Build(t.Context(), in)
-		if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), claim) || !strings.Contains(err.Error(), "two") {
+		if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), claim) ||
+			!strings.Contains(err.Error(), "two") {
 			t.Errorf("two that disagree on %s: %v", claim, err)
 		}
 	}
@@ -609,7 +664,8 @@ func TestResourcesOfBothVersions(t *testing.T) {
 		"memorySwap":     {MemoryLimit: 64 << 20, MemorySwap: 96 << 20},
 		"hugepageLimits": {HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2 << 20}}},
 	} {
-		if _, err := Resources(&bad, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), what) {
+		if _, err := Resources(&bad, 0, &v1); !errors.Is(err, errdefs.ErrFailedPrecondition) ||
+			!strings.Contains(err.Error(), what) {
 			t.Errorf("%s on a host that cannot limit it: %v", what, err)
 		}
 	}
@@ -619,7 +675,8 @@ func TestResourcesOfBothVersions(t *testing.T) {
 	}
 	out, err = Resources(r, 0, &v2)
 	must(t, err)
-	if *out.Memory.Swap != 64<<20 || out.Unified["memory.high"] != "32M" || out.Pids != nil || len(out.HugepageLimits) != 1 {
+	if *out.Memory.Swap != 64<<20 || out.Unified["memory.high"] != "32M" || out.Pids != nil ||
+		len(out.HugepageLimits) != 1 {
 		t.Errorf("v2: %+v", out)
 	}
 	for _, name := range []string{"../x", "memory", "cgroup.procs", "", "a.b/c"} {
@@ -642,7 +699,9 @@ func hierarchies(t *testing.T, v cgroup.Version) *cgroup.Hierarchies {
 		text += fmt.Sprintf(mounts, name)
 	}
 	controllers := "cpuset cpu io memory hugetlb pids"
-	h, err := cgroup.Parse(strings.NewReader(text), v == cgroup.V2, func(string) ([]byte, error) { return []byte(controllers), nil })
+	h, err := cgroup.Parse(strings.NewReader(text), v == cgroup.V2, func(string) ([]byte, error) {
+		return []byte(controllers), nil
+	})
 	must(t, err)
 	return h
 }
@@ -653,7 +712,8 @@ func TestUpdatesAreLaidOverWhatHolds(t *testing.T) {
 	got := MergeResources(stored, &model.Resources{MemoryLimit: 20, CPUQuota: -1,
 		HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 2}, {PageSize: "1GB"}},
 		Unified:       map[string]string{"memory.high": "1"}})
-	if got.CPUShares != 2 || got.MemoryLimit != 20 || got.MemorySwap != 20 || got.CPUQuota != -1 || got.CPUSetCPUs != "0" ||
+	if got.CPUShares != 2 || got.MemoryLimit != 20 || got.MemorySwap != 20 || got.CPUQuota != -1 ||
+		got.CPUSetCPUs != "0" ||
 		len(got.HugepageLimit) != 2 || got.HugepageLimit[0].Limit != 2 || got.Unified["memory.high"] != "1" {
 		t.Errorf("merged %+v", got)
 	}
@@ -713,7 +773,8 @@ func TestUserNamespacesAreMapped(t *testing.T) {
 	in.Host.IDMappedMounts = true
 	mapping := []model.IDMapping{{HostID: 65536, Length: 4}}
 	in.Container.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod, UIDs: mapping, GIDs: mapping}
-	in.Container.Mounts = []model.Mount{{ContainerPath: "/d", HostPath: "/tmp", UIDMappings: mapping, GIDMappings: mapping}}
+	in.Container.Mounts = []model.Mount{{ContainerPath: "/d", HostPath: "/tmp", UIDMappings: mapping,
+		GIDMappings: mapping}}
 	in.Namespaces.User = "/run/ns/user"
 	spec := build(t, in).Spec
 	if len(spec.Linux.UIDMappings) != 1 || spec.Linux.GIDMappings[0] != (specs.LinuxIDMapping{HostID: 65536, Size: 4}) {
@@ -781,7 +842,8 @@ func TestSysctlsStayInThePod(t *testing.T) {
 	}{
 		{"net.ipv4.ip_forward", pod, true}, {"net/ipv4/ip_forward", pod, true}, {"kernel.shmmax", pod, true},
 		{"fs.mqueue.msg_max", pod, true}, {"kernel.domainname", pod, true}, {"net.ipv4.ip_forward", node, false},
-		{"kernel.shmmax", node, false}, {"kernel.domainname", node, false}, {"kernel.panic", pod, false}, {"vm.swappiness", pod, false},
+		{"kernel.shmmax", node, false}, {"kernel.domainname", node, false}, {"kernel.panic", pod, false},
+		{"vm.swappiness", pod, false},
 		{"net/../kernel/panic", pod, false}, {"", pod, false}, {"kernel.shmmaxx", pod, false},
 	} {
 		if err := CheckSysctls(map[string]string{c.key: "1"}, c.n); (err == nil) != c.ok {
@@ -809,7 +871,8 @@ func TestStopSignalsAreParsed(t *testing.T) {
 func TestRlimitsAreWhatMayBeGiven(t *testing.T) {
 	in := input(t)
 	in.Host.MayRaiseLimits = false
-	in.Handler.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1}, {Type: "RLIMIT_NOFILE", Hard: 1 << 50, Soft: 1 << 50}}
+	in.Handler.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1},
+		{Type: "RLIMIT_NOFILE", Hard: 1 << 50, Soft: 1 << 50}}
 	out := build(t, in)
 	got := out.Spec.Process.Rlimits
 	if len(got) != 2 || got[0].Hard != 1 || got[1].Hard >= 1<<50 || got[1].Soft > got[1].Hard || len(out.Warnings) != 1 {
@@ -829,26 +892,30 @@ func TestAnnotationsPassByPattern(t *testing.T) {
 	in.Sandbox.Annotations = map[string]string{"vendor.com/a": "pod", "vendor.com/b": "pod", "other": "x"}
 	in.Container.Annotations = map[string]string{"vendor.com/a": "container", annotationOwnContainer: "forged"}
 	got := build(t, in).Spec.Annotations
-	if got["vendor.com/a"] != "container" || got["vendor.com/b"] != "pod" || got["other"] != "" || got[annotationOwnContainer] != "ctr1" {
+	if got["vendor.com/a"] != "container" || got["vendor.com/b"] != "pod" || got["other"] != "" ||
+		got[annotationOwnContainer] != "ctr1" {
 		t.Errorf("annotations %v", got)
 	}
 }
 
-// interpreted are annotations by which pods told runtimes what to do as root. Only the last two may pass, where a handler names
-// them.
+// interpreted are annotations by which pods told runtimes what to do as root. Only the last two may pass,
+// where a handler names them.
 var interpreted = []string{
-	"org.systemd.property.ExecStartPre", "org.systemd.property.TimeoutStopUSec", "bundle", "org.criu.config", "run.oci.hooks.stdout",
+	"org.systemd.property.ExecStartPre", "org.systemd.property.TimeoutStopUSec", "bundle", "org.criu.config",
+	"run.oci.hooks.stdout",
 	"run.oci.seccomp.plugins", "krun.cpus", "module.wasm.image/variant", "io.katacontainers.config.hypervisor.path",
-	"io.kubernetes.cri-o.userns-mode", "dev.gvisor.flag.debug-log", "cdi.k8s.io/all", "run.oci.systemd.subgroup", "org.criu.other",
+	"io.kubernetes.cri-o.userns-mode", "dev.gvisor.flag.debug-log", "cdi.k8s.io/all",
+	"run.oci.systemd.subgroup", "org.criu.other",
 }
 
-// With either cgroup driver: the annotations of systemd's units are heeded by runtimes where the path is slice:prefix:name.
-// Seen to fail without the lists of package annotation.
+// With either cgroup driver: the annotations of systemd's units are heeded by runtimes where the path
+// is slice:prefix:name. Seen to fail without the lists of package annotation.
 func TestAnnotationsThatCommandRuntimesPassByNoPattern(t *testing.T) {
 	for _, path := range []string{"/pods/ctr1", "pods.slice:berth:ctr1"} {
 		in := input(t)
 		in.CgroupsPath = path
-		in.Handler.Annotations = []string{"*", "run.oci.*", "org.systemd.property.*", "bundl[e]", "run.oci.systemd.subgroup", "org.criu.other"}
+		in.Handler.Annotations = []string{"*",
+			"run.oci.*", "org.systemd.property.*", "bundl[e]", "run.oci.systemd.subgroup", "org.criu.other"}
 		in.Sandbox.Annotations = map[string]string{"vendor.com/a": "b"}
 		in.Container.Annotations = map[string]string{}
 		for i, key := range interpreted {
@@ -866,13 +933,15 @@ func TestAnnotationsThatCommandRuntimesPassByNoPattern(t *testing.T) {
 		if out.Spec.Annotations["vendor.com/a"] != "b" {
 			t.Errorf("annotations %v", out.Spec.Annotations)
 		}
-		if all := strings.Join(out.Warnings, "\n"); !strings.Contains(all, "annotation org.systemd.property.ExecStartPre is not passed on: ") {
+		if all := strings.Join(out.Warnings, "\n"); !strings.Contains(all,
+			"annotation org.systemd.property.ExecStartPre is not passed on: ") {
 			t.Errorf("warnings %s", all)
 		}
 	}
 	in := input(t)
 	in.Edits = []model.Edits{{Source: "plugin", Annotations: map[string]string{"org.systemd.property.ExecStartPre": "x"}}}
-	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), "org.systemd.property.ExecStartPre") {
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrFailedPrecondition) ||
+		!strings.Contains(err.Error(), "org.systemd.property.ExecStartPre") {
 		t.Errorf("of a device plugin: %v", err)
 	}
 }
@@ -880,7 +949,8 @@ func TestAnnotationsThatCommandRuntimesPassByNoPattern(t *testing.T) {
 func TestExecIsAsTheContainerButForItsCommand(t *testing.T) {
 	spec := build(t, input(t)).Spec
 	p := Exec(spec, []string{"sh"}, true)
-	if !slices.Equal(p.Args, []string{"sh"}) || !p.Terminal || !slices.Contains(p.Env, "TERM=xterm") || p.Cwd != spec.Process.Cwd ||
+	if !slices.Equal(p.Args, []string{"sh"}) || !p.Terminal || !slices.Contains(p.Env, "TERM=xterm") ||
+		p.Cwd != spec.Process.Cwd ||
 		p.Capabilities != spec.Process.Capabilities {
 		t.Errorf("exec %+v", p)
 	}
@@ -916,8 +986,8 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkBuildWithManyVariables builds for images with more and more variables in their environment: the time for each has to
-// stay the same.
+// BenchmarkBuildWithManyVariables builds for images with more and more variables in their environment:
+// the time for each has to stay the same.
 func BenchmarkBuildWithManyVariables(b *testing.B) {
 	for _, n := range []int{100, 1_000, 10_000, 60_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

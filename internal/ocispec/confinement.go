@@ -18,8 +18,8 @@ import (
 )
 
 // LoadAppArmor loads the default AppArmor profile into the kernel under a name, for Handler.AppArmorDefault. It runs
-// apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor it does
-// nothing and says false.
+// apparmor_parser where the profile is not loaded yet: call it when the daemon starts. On a host without AppArmor
+// it does nothing and says false.
 func LoadAppArmor(name string) (bool, error) {
 	if !appArmorEnabled() {
 		return false, nil
@@ -135,8 +135,8 @@ func (l Label) check() error {
 	return nil
 }
 
-// Of is the label of a container with options of its own in a pod with this one. What it does not name it has from the pod;
-// its files have the level of its processes.
+// Of is the label of a container with options of its own in a pod with this one. What it does not name
+// it has from the pod; its files have the level of its processes.
 func (l Label) Of(asked *model.SELinux) (Label, error) {
 	named := parts(asked)
 	if l.Process == "" || len(named) == 0 {
@@ -163,8 +163,8 @@ func (l Label) Of(asked *model.SELinux) (Label, error) {
 // MountOptions adds the label of the pod's files to the options of a file system.
 func (l Label) MountOptions(options string) string { return label.FormatMountLabel(options, l.Mount) }
 
-// Apply gives a file, or a directory with all that is in it, the label of the pod's files; without its categories where pods
-// share it.
+// Apply gives a file, or a directory with all that is in it, the label of the pod's files; without its categories
+// where pods share it.
 func (l Label) Apply(path string, shared bool) error {
 	if l.Mount == "" {
 		return nil
@@ -175,8 +175,8 @@ func (l Label) Apply(path string, shared bool) error {
 	return nil
 }
 
-// Reserve marks the category of a label of a recorded pod as taken, after a start of the daemon. Pods that chose the same
-// level share it.
+// Reserve marks the category of a label of a recorded pod as taken, after a start of the daemon. Pods that chose
+// the same level share it.
 func (l Label) Reserve() error {
 	if l.Process == "" {
 		return nil

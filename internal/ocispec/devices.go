@@ -48,7 +48,9 @@ func (b *builder) devices() error {
 			return fmt.Errorf("device %s: %w", d.HostPath, err)
 		}
 		for _, one := range found {
-			linux.Devices = slices.DeleteFunc(linux.Devices, func(other specs.LinuxDevice) bool { return other.Path == one.Path })
+			linux.Devices = slices.DeleteFunc(linux.Devices, func(other specs.LinuxDevice) bool {
+				return other.Path == one.Path
+			})
 			linux.Devices = append(linux.Devices, one)
 			if !rules[0].Allow {
 				major, minor := one.Major, one.Minor
@@ -146,7 +148,8 @@ func unread(err error) error {
 	return unable("%v", err)
 }
 
-// devicesBelow are the devices of a directory. What is on the file system of the host's own /dev is looked at here, at once.
+// devicesBelow are the devices of a directory. What is on the file system of the host's own /dev is looked at here,
+// at once.
 func devicesBelow(dir hostpath.Resolved, at string) ([]specs.LinuxDevice, error) {
 	dev, err := hostpath.Resolve("/dev")
 	if err == nil && dev.Mount == dir.Mount && within(dir.Path, dev.Path) {

@@ -7,8 +7,8 @@ import (
 	"berth/internal/model"
 )
 
-// edit adds to the configuration what others than the client bring to the container: this is the one place where they do.
-// The client's own variables win. Two that disagree, or a path that is mounted already, are errors.
+// edit adds to the configuration what others than the client bring to the container: this is the one place where they
+// do. The client's own variables win. Two that disagree, or a path that is mounted already, are errors.
 func (b *builder) edit() error {
 	if len(b.in.Edits) == 0 {
 		return nil
@@ -34,7 +34,9 @@ func (b *builder) edit() error {
 			if slices.ContainsFunc(config.Mounts, same) {
 				continue
 			}
-			if slices.ContainsFunc(config.Mounts, func(other model.Mount) bool { return other.ContainerPath == m.ContainerPath }) {
+			if slices.ContainsFunc(config.Mounts, func(other model.Mount) bool {
+				return other.ContainerPath == m.ContainerPath
+			}) {
 				return unable("mount at %q: %s brings one, and there is another", m.ContainerPath, e.Source)
 			}
 			config.Mounts = append(config.Mounts, m)

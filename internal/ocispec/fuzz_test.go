@@ -15,13 +15,16 @@ import (
 func FuzzBuild(f *testing.F) {
 	full, err := json.Marshal(model.ContainerConfig{
 		Command: []string{"x"}, Env: []model.EnvVar{{Key: "A"}}, WorkingDir: "/x",
-		Mounts:     []model.Mount{{ContainerPath: "/a", HostPath: "/tmp", Propagation: model.PropagationPrivate, Image: &model.ImageSpec{}}},
+		Mounts: []model.Mount{{ContainerPath: "/a", HostPath: "/tmp", Propagation: model.PropagationPrivate,
+			Image: &model.ImageSpec{}}},
 		Devices:    []model.Device{{HostPath: "/dev/null", Permissions: "rwm"}},
 		CDIDevices: []string{"a.b/c=d"}, Annotations: map[string]string{"cdi.k8s.io/x": "a.b/c=d"},
-		Resources: &model.Resources{CPUSetCPUs: "0-1", Unified: map[string]string{"a.b": "c"}, HugepageLimit: []model.HugepageLimit{{PageSize: "2MB"}}},
+		Resources: &model.Resources{CPUSetCPUs: "0-1", Unified: map[string]string{"a.b": "c"},
+			HugepageLimit: []model.HugepageLimit{{PageSize: "2MB"}}},
 		Security: model.ContainerSecurity{RunAsUser: ptr(int64(1)), RunAsUsername: "u", SELinux: &model.SELinux{Type: "t"},
-			Namespaces: model.NamespaceOptions{PID: model.NamespaceContainer, User: &model.UserNamespace{UIDs: []model.IDMapping{{Length: 1}}}},
-			Seccomp:    &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "x"}},
+			Namespaces: model.NamespaceOptions{PID: model.NamespaceContainer,
+				User: &model.UserNamespace{UIDs: []model.IDMapping{{Length: 1}}}},
+			Seccomp: &model.SecurityProfile{Type: model.ProfileLocalhost, LocalhostRef: "x"}},
 	})
 	if err != nil {
 		f.Fatal(err)

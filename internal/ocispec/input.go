@@ -37,15 +37,15 @@ type Input struct {
 // Fresh in place of a namespace's path asks for a new namespace of the container's own.
 const Fresh = "new"
 
-// Namespaces are the namespaces that a container joins, by path, or Fresh. An empty Network, IPC or UTS is the node's. PID
-// follows NamespaceOptions.PID of the container: the path is for the modes pod and target, and not read in the others.
-// User is read where the container asks for a user namespace; empty is a new one with the asked mappings.
+// Namespaces are the namespaces that a container joins, by path, or Fresh. An empty Network, IPC or UTS is the node's.
+// PID follows NamespaceOptions.PID of the container: the path is for the modes pod and target, and not read in
+// the others. User is read where the container asks for a user namespace; empty is a new one with the asked mappings.
 type Namespaces struct {
 	Network, IPC, UTS, PID, User string
 }
 
-// PodFiles are the pod's files on the host, which each of its containers sees. An empty path leaves the container what its
-// image has; an empty Shm gives it a /dev/shm of its own.
+// PodFiles are the pod's files on the host, which each of its containers sees. An empty path leaves the container
+// what its image has; an empty Shm gives it a /dev/shm of its own.
 type PodFiles struct {
 	Hosts, ResolvConf, Hostname string
 	Shm                         string // a directory: a mounted tmpfs, or the node's /dev/shm
@@ -59,8 +59,8 @@ type Handler struct {
 	PrivilegedAllDevicesAllowed bool
 	// Capabilities is the set that a container starts from; nil: DefaultCapabilities.
 	Capabilities []string
-	// Bounding are the capabilities that a container can be given: those of the process that starts it, as Bounding lists them. Nil:
-	// this process's.
+	// Bounding are the capabilities that a container can be given: those of the process that starts it, as Bounding lists
+	// them. Nil: this process's.
 	Bounding []string
 	// Rlimits are set for every container, by name as RLIMIT_NOFILE.
 	Rlimits []specs.POSIXRlimit

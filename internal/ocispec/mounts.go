@@ -87,7 +87,8 @@ func depth(p string) int {
 	return strings.Count(p, "/")
 }
 
-// replaces: a mount takes the place of one of ours at its path, and at /dev, /proc and /sys of all that ours have below.
+// replaces: a mount takes the place of one of ours at its path, and at /dev, /proc and /sys of all that ours
+// have below.
 func replaces(asked, ours string) bool {
 	if asked == ours {
 		return true

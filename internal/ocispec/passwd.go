@@ -48,8 +48,8 @@ func lookUp(root, spec string) (model.User, string, error) {
 	return findUser(passwd, group, spec)
 }
 
-// findUser resolves `user[:group]` by the content of /etc/passwd and /etc/group. No user is root. A number needs no line, and
-// of several lines the first counts. Only numbers that are used have to be right.
+// findUser resolves `user[:group]` by the content of /etc/passwd and /etc/group. No user is root. A number needs
+// no line, and of several lines the first counts. Only numbers that are used have to be right.
 func findUser(passwd, group, spec string) (model.User, string, error) {
 	user, groupName, _ := strings.Cut(spec, ":")
 	if user == "" {
@@ -85,8 +85,9 @@ func findUser(passwd, group, spec string) (model.User, string, error) {
 		home = given
 	}
 	if len(home) > maxHome || strings.IndexByte(home, 0) >= 0 {
-		return model.User{}, "", invalid("%s of the image, line %d: user %.64q has a home directory of %d bytes, or with a NUL "+
-			"byte: %.64q", passwdFile, entry.line, entry.fields[fieldName], len(home), home)
+		return model.User{}, "", invalid(
+			"%s of the image, line %d: user %.64q has a home directory of %d bytes, or with a NUL "+
+				"byte: %.64q", passwdFile, entry.line, entry.fields[fieldName], len(home), home)
 	}
 	who.Groups, err = groupsOf(group, entry.fields[fieldName])
 	return who, home, err
@@ -147,7 +148,8 @@ type databaseEntry struct {
 	fields [fieldHome + 1]string
 }
 
-// id is a user's or a group's number. No number at all is refused too: it would have to be guessed, and the guess be root.
+// id is a user's or a group's number. No number at all is refused too: it would have to be guessed, and the guess
+// be root.
 func (e *databaseEntry) id(what string, field int) (int64, error) {
 	id, ok := model.ParseID(e.fields[field])
 	if ok {

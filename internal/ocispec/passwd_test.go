@@ -14,15 +14,17 @@ import (
 	"berth/internal/model"
 )
 
-// The library that other runtimes use takes each of these numbers for another one, most of them for root's 0. Seen to fail
-// with moby's GetExecUser in place of findUser, which refuses none of the 44 cases.
+// The library that other runtimes use takes each of these numbers for another one, most of them for root's 0.
+// Seen to fail with moby's GetExecUser in place of findUser, which refuses none of the 44 cases.
 func TestNumbersOfUserDatabasesAreNotGuessed(t *testing.T) {
-	numbers := []string{"4294967296", "4294967295", "2147483648", "18446744073709551616", "-1", "+5", "abc", "", " 7", "0x0", "1e3"}
+	numbers := []string{"4294967296", "4294967295", "2147483648", "18446744073709551616", "-1", "+5", "abc", "", " 7",
+		"0x0", "1e3"}
 	for _, number := range numbers {
 		for _, c := range []struct{ passwd, group, user, says string }{
 			{fmt.Sprintf("a:x:1:1::/:\nweb:x:%s:5::/:\n", number), "", "web",
 				fmt.Sprintf(`/etc/passwd of the image, line 2: user "web" has the user ID %q`, number)},
-			{fmt.Sprintf("web:x:5:%s::/:\n", number), "", "5", fmt.Sprintf(`/etc/passwd of the image, line 1: user "web" has the group ID %q`, number)},
+			{fmt.Sprintf("web:x:5:%s::/:\n", number),
+				"", "5", fmt.Sprintf(`/etc/passwd of the image, line 1: user "web" has the group ID %q`, number)},
 			{"web:x:5:5::/:\n", fmt.Sprintf("staff:x:%s:\n", number), "web:staff",
 				fmt.Sprintf(`/etc/group of the image, line 1: group "staff" has the group ID %q`, number)},
 			{"web:x:5:5::/:\n", fmt.Sprintf("#\nstaff:x:%s:a,web\n", number), "web:7",
@@ -32,7 +34,8 @@ func TestNumbersOfUserDatabasesAreNotGuessed(t *testing.T) {
 			write(t, filepath.Join(in.Rootfs, passwdFile), c.passwd)
 			write(t, filepath.Join(in.Rootfs, groupFile), c.group)
 			in.Image.User = c.user
-			if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), c.says) {
+			if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("user %s of %q and %q: error %v, want one that says %q", c.user, c.passwd, c.group, err, c.says)
 			}
 		}
@@ -61,24 +64,30 @@ func TestLinesOfOtherUsersDoNotMatter(t *testing.T) {
 }
 
 func TestUsersThatAreNoneAreRefused(t *testing.T) {
-	for _, user := range []string{"4294967296", "4294967295", "2147483648", "99999999999999999999", "-1", "-0", "+5", "web:4294967296", "web:-1"} {
+	for _, user := range []string{"4294967296",
+		"4294967295", "2147483648", "99999999999999999999", "-1", "-0", "+5", "web:4294967296", "web:-1"} {
 		in := input(t)
 		in.Image.User = user
-		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
+		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
 			t.Errorf("user %q: %v", user, err)
 		}
-		if uid, _, err := model.ImageUser(user); !strings.Contains(user, ":") && (uid != nil || !errors.Is(err, errdefs.ErrInvalidArgument)) {
+		if uid, _, err := model.ImageUser(user); !strings.Contains(user,
+			":") && (uid != nil || !errors.Is(err, errdefs.ErrInvalidArgument)) {
 			t.Errorf("the image's user %q is told as %v, %v", user, uid, err)
 		}
 	}
 	for name, change := range map[string]func(*model.ContainerSecurity){
-		"security.runAsUser: ":         func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1 << 31)) },
-		"security.runAsGroup: ":        func(s *model.ContainerSecurity) { s.RunAsUser, s.RunAsGroup = ptr(int64(1)), ptr(int64(1<<32)) },
+		"security.runAsUser: ": func(s *model.ContainerSecurity) { s.RunAsUser = ptr(int64(1 << 31)) },
+		"security.runAsGroup: ": func(s *model.ContainerSecurity) {
+			s.RunAsUser, s.RunAsGroup = ptr(int64(1)), ptr(int64(1<<32))
+		},
 		"security.supplementalGroups[": func(s *model.ContainerSecurity) { s.SupplementalGroups = []int64{1, 1<<32 - 1} },
 	} {
 		in := input(t)
 		change(&in.Container.Security)
-		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), name) {
+		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -93,14 +102,16 @@ func TestUsersOutsideOfTheirNamespaceAreRefused(t *testing.T) {
 		{model.ContainerSecurity{RunAsUser: ptr(int64(1000))}, "user ID 1000 is not mapped"},
 		{model.ContainerSecurity{RunAsUser: ptr(int64(5)), RunAsGroup: ptr(int64(1000))}, "group ID 1000 is not mapped"},
 		{model.ContainerSecurity{SupplementalGroups: []int64{999, 1000}}, "group ID 1000 is not mapped"},
-		{model.ContainerSecurity{RunAsUser: ptr(int64(999)), RunAsGroup: ptr(int64(999)), SupplementalGroups: []int64{999}}, ""},
+		{model.ContainerSecurity{RunAsUser: ptr(int64(999)), RunAsGroup: ptr(int64(999)),
+			SupplementalGroups: []int64{999}}, ""},
 	} {
 		in := input(t)
 		in.Container.Security = c.security
 		in.Container.Security.Namespaces = model.NamespaceOptions{PID: model.NamespaceContainer,
 			User: &model.UserNamespace{Mode: model.NamespacePod, UIDs: ids, GIDs: ids}}
 		_, err := Build(t.Context(), in)
-		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), c.says)) {
+		if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%+v: error %v, want one that says %q", c.security, err, c.says)
 		}
 	}
@@ -114,7 +125,8 @@ func TestTheGroupsOfAUserAreBounded(t *testing.T) {
 		fmt.Fprintf(&group, "g:x:%d:web\n", gid)
 	}
 	write(t, filepath.Join(in.Rootfs, groupFile), group.String())
-	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "65537 groups") {
+	if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+		!strings.Contains(err.Error(), "65537 groups") {
 		t.Errorf("%v", err)
 	}
 }
@@ -124,14 +136,15 @@ func TestAHomeThatIsNoPathIsRefused(t *testing.T) {
 		in := input(t)
 		in.Image.User = "web"
 		write(t, filepath.Join(in.Rootfs, passwdFile), "web:x:5:5::"+home+":\n")
-		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), `"web" has a home directory`) {
+		if _, err := Build(t.Context(), in); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), `"web" has a home directory`) {
 			t.Errorf("%.10q: %v", home, err)
 		}
 	}
 }
 
-// FuzzPasswd: whatever an image's databases hold, a user has the numbers that the files say, or there is an error. The same
-// files are read by the library of other runtimes, without the lines that it misreads.
+// FuzzPasswd: whatever an image's databases hold, a user has the numbers that the files say, or there is an error.
+// The same files are read by the library of other runtimes, without the lines that it misreads.
 func FuzzPasswd(f *testing.F) {
 	for _, user := range []string{"", "web", "1001", "web:staff", "1000:99", ":staff", "lone", "a:b:c"} {
 		f.Add(passwd, group, user)
@@ -159,7 +172,8 @@ func FuzzPasswd(f *testing.F) {
 			}
 		}
 		find := func(spec string) (*mobyuser.ExecUser, error) {
-			return mobyuser.GetExecUser(spec, &mobyuser.ExecUser{Home: "/"}, strings.NewReader(known.String()), strings.NewReader(group))
+			return mobyuser.GetExecUser(spec, &mobyuser.ExecUser{Home: "/"}, strings.NewReader(known.String()),
+				strings.NewReader(group))
 		}
 		theirs, err := find(user)
 		name, _, _ := strings.Cut(user, ":")
@@ -174,7 +188,8 @@ func FuzzPasswd(f *testing.F) {
 		if theirs.Home == "" {
 			theirs.Home = "/"
 		}
-		if who.UID != int64(theirs.Uid) || who.GID != int64(theirs.Gid) || !slices.Equal(who.Groups, groups) || home != theirs.Home {
+		if who.UID != int64(theirs.Uid) || who.GID != int64(theirs.Gid) || !slices.Equal(who.Groups, groups) ||
+			home != theirs.Home {
 			t.Errorf("%+v with the home %q, and another reader says %+v, groups %v", who, home, theirs, groups)
 		}
 	})

@@ -24,7 +24,9 @@ func madeUpHierarchies(t *testing.T, unified bool, controllers string) *cgroup.H
 			mounts.WriteString("30 1 0:26 / /nowhere/" + c + " rw - cgroup cgroup rw," + c + "\n")
 		}
 	}
-	h, err := cgroup.Parse(strings.NewReader(mounts.String()), unified, func(string) ([]byte, error) { return []byte(controllers), nil })
+	h, err := cgroup.Parse(strings.NewReader(mounts.String()), unified, func(string) ([]byte, error) {
+		return []byte(controllers), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,8 @@ func TestWhatACgroupVersionLacksIsRefused(t *testing.T) {
 		"throttling without io on v2": {model.Resources{BlockIO: &model.BlockIO{WriteIOPS: disk}}, v2, "blockIO.writeIOPS"},
 		"a weight without":            {model.Resources{BlockIO: &model.BlockIO{Weight: 100}}, v2, "blockIO.weight"},
 	} {
-		if _, err := Resources(&tc.r, 0, tc.host); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), tc.says) {
+		if _, err := Resources(&tc.r, 0, tc.host); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -62,15 +65,20 @@ func TestLimitsBeyondV1AreInTheSpec(t *testing.T) {
 	seven := int64(7)
 	h := &Host{Cgroups: madeUpHierarchies(t, false, "memory pids")}
 	got, err := Resources(&model.Resources{MemoryReservation: 5, MemorySwappiness: &seven, PidsLimit: -1}, 100, h)
-	if err != nil || *got.Memory.Reservation != 5 || *got.Memory.Swappiness != 7 || got.Memory.Limit != nil || *got.Pids.Limit != -1 {
+	if err != nil || *got.Memory.Reservation != 5 || *got.Memory.Swappiness != 7 || got.Memory.Limit != nil ||
+		*got.Pids.Limit != -1 {
 		t.Errorf("%+v, %v", got, err)
 	}
-	stored := &model.Resources{BlockIO: &model.BlockIO{Weight: 10, ReadBps: []model.ThrottleDevice{{Path: "/a", Rate: 1}, {Path: "/b", Rate: 2}}},
+	stored := &model.Resources{BlockIO: &model.BlockIO{Weight: 10,
+		ReadBps: []model.ThrottleDevice{{Path: "/a", Rate: 1}, {Path: "/b", Rate: 2}}},
 		Ulimits: []model.Ulimit{{Name: "core", Hard: 1}}}
-	merged := MergeResources(stored, &model.Resources{BlockIO: &model.BlockIO{ReadBps: []model.ThrottleDevice{{Path: "/b", Rate: 3}}},
-		Ulimits: []model.Ulimit{{Name: "nofile", Hard: 2}}, PidsLimit: 4, MemorySwappiness: &seven})
-	if merged.BlockIO.Weight != 10 || merged.BlockIO.ReadBps[1].Rate != 3 || len(merged.BlockIO.ReadBps) != 2 || len(merged.Ulimits) != 2 ||
-		merged.PidsLimit != 4 || *merged.MemorySwappiness != 7 || stored.BlockIO.ReadBps[1].Rate != 2 || len(stored.Ulimits) != 1 {
+	merged := MergeResources(stored,
+		&model.Resources{BlockIO: &model.BlockIO{ReadBps: []model.ThrottleDevice{{Path: "/b", Rate: 3}}},
+			Ulimits: []model.Ulimit{{Name: "nofile", Hard: 2}}, PidsLimit: 4, MemorySwappiness: &seven})
+	if merged.BlockIO.Weight != 10 || merged.BlockIO.ReadBps[1].Rate != 3 || len(merged.BlockIO.ReadBps) != 2 ||
+		len(merged.Ulimits) != 2 ||
+		merged.PidsLimit != 4 || *merged.MemorySwappiness != 7 || stored.BlockIO.ReadBps[1].Rate != 2 ||
+		len(stored.Ulimits) != 1 {
 		t.Errorf("%+v of %+v", merged, stored)
 	}
 }
@@ -78,13 +86,15 @@ func TestLimitsBeyondV1AreInTheSpec(t *testing.T) {
 func TestUlimitsStandOverTheHandlers(t *testing.T) {
 	handler := []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 1, Soft: 1}, {Type: "RLIMIT_NPROC", Hard: 9, Soft: 9}}
 	got, warnings, err := Ulimits([]model.Ulimit{{Name: "core", Hard: -1, Soft: 0}}, handler, &Host{MayRaiseLimits: true})
-	if err != nil || len(warnings) > 0 || len(got) != 2 || got[0].Hard != 1<<64-1 || got[0].Soft != 0 || got[1] != handler[1] {
+	if err != nil || len(warnings) > 0 || len(got) != 2 || got[0].Hard != 1<<64-1 || got[0].Soft != 0 ||
+		got[1] != handler[1] {
 		t.Errorf("%v, %v, %v", got, warnings, err)
 	}
 	if handler[0].Hard != 1 {
 		t.Error("the handler's own limits are written to")
 	}
-	for _, u := range []model.Ulimit{{Name: "NOFILE"}, {Name: ""}, {Name: "files"}, {Name: "core", Hard: 1, Soft: -1}, {Name: "core", Hard: -2}} {
+	for _, u := range []model.Ulimit{{Name: "NOFILE"}, {Name: ""}, {Name: "files"}, {Name: "core", Hard: 1, Soft: -1},
+		{Name: "core", Hard: -2}} {
 		if _, _, err := Ulimits([]model.Ulimit{u}, nil, &Host{}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: %v", u, err)
 		}
@@ -106,7 +116,8 @@ func TestLXCFSFilesAreMountedOverProc(t *testing.T) {
 		}
 	}
 	got, err := b.lxcfsMounts()
-	if err != nil || len(got) != 2 || got[0].Destination != "/proc/meminfo" || got[0].Source != filepath.Join(dir, "proc", "meminfo") {
+	if err != nil || len(got) != 2 || got[0].Destination != "/proc/meminfo" ||
+		got[0].Source != filepath.Join(dir, "proc", "meminfo") {
 		t.Errorf("%v, %v", got, err)
 	}
 	b.in.Sandbox = &model.SandboxConfig{}
@@ -118,12 +129,14 @@ func TestLXCFSFilesAreMountedOverProc(t *testing.T) {
 func TestTrafficHasItsPriority(t *testing.T) {
 	with, without := madeUpHierarchies(t, false, "net_prio"), madeUpHierarchies(t, false, "cpu")
 	build := func(p int64, h *cgroup.Hierarchies, network string) (*builder, error) {
-		b := &builder{config: &model.ContainerConfig{NetPriority: p}, host: &Host{Cgroups: h}, in: Input{Namespaces: Namespaces{Network: network}},
+		b := &builder{config: &model.ContainerConfig{NetPriority: p}, host: &Host{Cgroups: h},
+			in:   Input{Namespaces: Namespaces{Network: network}},
 			spec: &specs.Spec{Linux: &specs.Linux{Resources: &specs.LinuxResources{}}}}
 		return b, b.netPriority()
 	}
 	b, err := build(5, with, "")
-	if err != nil || len(b.spec.Linux.Resources.Network.Priorities) == 0 || b.spec.Linux.Resources.Network.Priorities[0].Priority != 5 {
+	if err != nil || len(b.spec.Linux.Resources.Network.Priorities) == 0 ||
+		b.spec.Linux.Resources.Network.Priorities[0].Priority != 5 {
 		t.Errorf("%+v, %v", b.spec.Linux.Resources.Network, err)
 	}
 	if b, err = build(0, without, "/ns"); err != nil || b.spec.Linux.Resources.Network != nil {
@@ -133,7 +146,8 @@ func TestTrafficHasItsPriority(t *testing.T) {
 		h       *cgroup.Hierarchies
 		network string
 	}{"not mounted": {without, ""}, "v2": {madeUpHierarchies(t, true, "cpu"), ""}, "a network of its own": {with, "/ns"}} {
-		if _, err := build(5, tc.h, tc.network); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "container.netPriority") {
+		if _, err := build(5, tc.h, tc.network); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "container.netPriority") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

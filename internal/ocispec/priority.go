@@ -10,8 +10,9 @@ import (
 	"berth/internal/model"
 )
 
-// netPriority gives a container's traffic its priority on every interface of the node. The kernel's controller knows these
-// alone: traffic that leaves another network namespace has lost its socket, and with it its cgroup, when it gets there.
+// netPriority gives a container's traffic its priority on every interface of the node. The kernel's controller knows
+// these alone: traffic that leaves another network namespace has lost its socket, and with it its cgroup,
+// when it gets there.
 func (b *builder) netPriority() error {
 	p := b.config.NetPriority
 	switch {
@@ -24,7 +25,8 @@ func (b *builder) netPriority() error {
 	case !b.host.Cgroups.Has("net_prio"):
 		return model.FieldContainerNetPriority.Wrong(unable("the net_prio controller is not mounted on this host"))
 	case b.in.Namespaces.Network != "":
-		return model.FieldContainerNetPriority.Wrong(unable("the net_prio controller knows the node's interfaces alone, and this pod has a network of its own"))
+		return model.FieldContainerNetPriority.Wrong(
+			unable("the net_prio controller knows the node's interfaces alone, and this pod has a network of its own"))
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {

@@ -17,8 +17,9 @@ type ReaperInput struct {
 // reaperUser is nobody in the images of Kubernetes; the reaper needs no right of anybody's.
 const reaperUser = 65535
 
-// Reaper is the spec of a pod's init, for keeper.RunRequest.Reaper: a new PID namespace, nothing to write, no capability
-// and no device. Its children are the pod's orphans, which it only waits for, so it needs no right to signal them.
+// Reaper is the spec of a pod's init, for keeper.RunRequest.Reaper: a new PID namespace, nothing to write,
+// no capability and no device. Its children are the pod's orphans, which it only waits for, so it needs no right
+// to signal them.
 func Reaper(in ReaperInput) (*specs.Spec, error) {
 	if in.Host == nil {
 		host, err := Detect()

@@ -33,7 +33,8 @@ func (b *builder) resources() error {
 }
 
 // Resources checks limits and turns them into those of a spec, for a new container and for an update alike. What is
-// zero stays unset. pidsLimit is in processes; 0: none. Errors are those of CheckResources. Device rules are not among them.
+// zero stays unset. pidsLimit is in processes; 0: none. Errors are those of CheckResources. Device rules are not among
+// them.
 func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResources, error) {
 	out := &specs.LinuxResources{}
 	if r != nil && r.PidsLimit != 0 {
@@ -118,10 +119,12 @@ func checkV1Memory(r *model.Resources, h *Host) error {
 	switch {
 	case r.KernelMemory == 0:
 	case h.Cgroups.Version == cgroup.V2:
-		return model.LimitKernelMemory.Wrong(unable("this host uses cgroup v2, whose memory limit has the kernel's memory in it"))
+		return model.LimitKernelMemory.Wrong(
+			unable("this host uses cgroup v2, whose memory limit has the kernel's memory in it"))
 	default:
 		// Linux 5.16 refuses it; before, a limit could lead to failures that no program expects.
-		return model.LimitKernelMemory.Wrong(unable("the limit was given up in Linux 5.16, and is not set on older kernels either"))
+		return model.LimitKernelMemory.Wrong(
+			unable("the limit was given up in Linux 5.16, and is not set on older kernels either"))
 	}
 	return nil
 }
@@ -139,8 +142,8 @@ const (
 	minShares, maxShares = 2, 262144
 )
 
-// CheckResources says which limit is wrong (ErrInvalidArgument), or not to be had on this host (ErrFailedPrecondition). The
-// error names the limit by its name in the model, of which the caller says what it is within.
+// CheckResources says which limit is wrong (ErrInvalidArgument), or not to be had on this host (ErrFailedPrecondition).
+// The error names the limit by its name in the model, of which the caller says what it is within.
 func CheckResources(r *model.Resources, h *Host) error {
 	switch {
 	case r.CPUPeriod != 0 && (r.CPUPeriod < minPeriod || r.CPUPeriod > maxPeriod):
@@ -165,7 +168,8 @@ func CheckResources(r *model.Resources, h *Host) error {
 	case r.MemoryReservation < -1:
 		return model.LimitMemoryReservation.Wrong(invalid("%d is negative, and not -1", r.MemoryReservation))
 	case r.MemoryReservation > 0 && r.MemoryLimit > 0 && r.MemoryReservation > r.MemoryLimit:
-		return model.LimitMemoryReservation.Wrong(invalid("%d is above the memory limit %d", r.MemoryReservation, r.MemoryLimit))
+		return model.LimitMemoryReservation.Wrong(invalid("%d is above the memory limit %d",
+			r.MemoryReservation, r.MemoryLimit))
 	case r.MemoryReservation != 0 && !h.Cgroups.Has("memory"):
 		return model.LimitMemoryReservation.Wrong(unable("this host has no memory controller"))
 	case r.PidsLimit < -1:
@@ -272,7 +276,8 @@ func MergeResources(stored, update *model.Resources) *model.Resources {
 	}
 	out.BlockIO = mergeBlockIO(out.BlockIO, update.BlockIO)
 	out.Ulimits = mergeBy(out.Ulimits, update.Ulimits, func(u model.Ulimit) string { return u.Name })
-	out.HugepageLimit = mergeBy(out.HugepageLimit, update.HugepageLimit, func(h model.HugepageLimit) string { return h.PageSize })
+	out.HugepageLimit = mergeBy(out.HugepageLimit, update.HugepageLimit,
+		func(h model.HugepageLimit) string { return h.PageSize })
 	if out.Unified == nil && len(update.Unified) > 0 {
 		out.Unified = map[string]string{}
 	}

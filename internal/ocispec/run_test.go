@@ -43,7 +43,8 @@ func busybox(t *testing.T) string {
 	content, err := os.ReadFile(program)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(root, "bin/busybox"), content, 0o755))
-	for _, applet := range []string{"sh", "id", "cat", "mount", "touch", "mkdir", "unshare", "hostname", "tty", "ls", "grep", "env", "chown"} {
+	for _, applet := range []string{"sh",
+		"id", "cat", "mount", "touch", "mkdir", "unshare", "hostname", "tty", "ls", "grep", "env", "chown"} {
 		must(t, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	write(t, filepath.Join(root, "etc/passwd"), passwd)
@@ -73,11 +74,12 @@ func runnable(t *testing.T, script string) Input {
 	return in
 }
 
-// underRunc and underCrun are how to start either. crun does not start where a v2 hierarchy with controllers stands beside
-// v1 ones, so it gets a view without that one.
+// underRunc and underCrun are how to start either. crun does not start where a v2 hierarchy with controllers stands
+// beside v1 ones, so it gets a view without that one.
 var (
 	underRunc = []string{"runc"}
-	underCrun = []string{"unshare", "-m", "sh", "-c", "umount /sys/fs/cgroup/unified 2>/dev/null; exec crun \"$@\"", "crun"}
+	underCrun = []string{"unshare",
+		"-m", "sh", "-c", "umount /sys/fs/cgroup/unified 2>/dev/null; exec crun \"$@\"", "crun"}
 )
 
 // run runs a container with an OCI runtime and returns what it prints and its exit code.
@@ -151,17 +153,21 @@ func TestSpecsRun(t *testing.T) {
 		code   int
 		crun   bool
 	}{
-		{name: "default", script: "id; hostname; cat /proc/self/status; env; touch /etc/x && echo wrote; unshare -U true || echo filtered; cat /proc/kcore | wc -c; exit 7",
+		{name: "default", script: "id; hostname; cat /proc/self/status; env; touch /etc/x && echo wrote; " +
+			"unshare -U true || echo filtered; cat /proc/kcore | wc -c; exit 7",
 			change: func(t *testing.T, in *Input) { in.Container.WorkingDir = "/made/dir" },
-			wants:  []string{"uid=0", "podhost", "CapEff:\t00000000a80425fb", "Seccomp:\t2", "NoNewPrivs:\t0", "wrote", "filtered", "PWD=/made/dir"}, code: 7},
+			wants: []string{"uid=0", "podhost", "CapEff:\t00000000a80425fb", "Seccomp:\t2", "NoNewPrivs:\t0", "wrote",
+				"filtered", "PWD=/made/dir"}, code: 7},
 		{name: "user", script: "id; cat /proc/self/status; touch /etc/x || echo denied",
 			change: func(t *testing.T, in *Input) {
 				in.Container.Security.RunAsUsername = "web"
 				in.Container.Security.NoNewPrivs = true
 				in.Container.Security.SupplementalGroups = []int64{4321}
 			},
-			wants: []string{"uid=1000(web) gid=1000(web) groups=50(staff),1000(web),4321,50000(image)", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "denied"}},
-		{name: "read-only root", script: "touch /x || echo ro; touch /etc/hosts || echo ro-hosts; touch /data/y && echo data; cat /etc/hosts",
+			wants: []string{"uid=1000(web) gid=1000(web) groups=50(staff),1000(web),4321,50000(image)",
+				"CapEff:\t0000000000000000", "NoNewPrivs:\t1", "denied"}},
+		{name: "read-only root",
+			script: "touch /x || echo ro; touch /etc/hosts || echo ro-hosts; touch /data/y && echo data; cat /etc/hosts",
 			change: func(t *testing.T, in *Input) {
 				in.Container.Security.ReadonlyRootfs = true
 				hosts := filepath.Join(t.TempDir(), "hosts")
@@ -170,10 +176,12 @@ func TestSpecsRun(t *testing.T) {
 				in.Container.Mounts = []model.Mount{{ContainerPath: "/data", HostPath: t.TempDir()}}
 			},
 			wants: []string{"ro\n", "ro-hosts", "data", "10.0.0.1 podhost"}, not: []string{"wrote"}},
-		{name: "privileged", script: "cat /proc/self/status; ls /dev; mkdir /sys/fs/cgroup/x 2>/dev/null; mount -t tmpfs x /tmp && echo mounted; grep ' /sys ' /proc/mounts",
+		{name: "privileged", script: "cat /proc/self/status; ls /dev; mkdir /sys/fs/cgroup/x 2>/dev/null; " +
+			"mount -t tmpfs x /tmp && echo mounted; grep ' /sys ' /proc/mounts",
 			change: func(t *testing.T, in *Input) { in.Container.Security.Privileged = true },
 			wants:  []string{"Seccomp:\t0", "mounted", "kmsg", "sysfs rw"}},
-		{name: "read-only mount and masked path", script: "touch /m/x || echo ro; touch /m/sub/x || echo rro; cat /masked/secret; true",
+		{name: "read-only mount and masked path",
+			script: "touch /m/x || echo ro; touch /m/sub/x || echo rro; cat /masked/secret; true",
 			change: func(t *testing.T, in *Input) {
 				dir := t.TempDir()
 				must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o777))
@@ -191,7 +199,8 @@ func TestSpecsRun(t *testing.T) {
 				in.Container.Devices = []model.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/mine", Permissions: "r"}}
 			},
 			wants: []string{"2\n", "can't open '/dev/other'"}, code: 1},
-		{name: "limits", script: "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; true",
+		{name: "limits", script: "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max " +
+			"/sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null; true",
 			change: func(t *testing.T, in *Input) {
 				in.Handler.PidsLimit = 77
 				in.Container.Resources = &model.Resources{MemoryLimit: 64 << 20, CPUShares: 100, CPUPeriod: 100000, CPUQuota: 50000}
@@ -200,7 +209,8 @@ func TestSpecsRun(t *testing.T) {
 		{name: "terminal", script: "tty; echo $TERM; exit 3",
 			change: func(t *testing.T, in *Input) { in.Container.TTY = true },
 			wants:  []string{"/dev/pts/0", "xterm"}, code: 3},
-		{name: "user namespace", script: "id -u; cat /proc/self/uid_map; grep mapped /proc/self/mountinfo; ls -nd /mapped; touch /mapped/x && ls -n /mapped",
+		{name: "user namespace", script: "id -u; cat /proc/self/uid_map; grep mapped /proc/self/mountinfo; ls -nd /mapped; " +
+			"touch /mapped/x && ls -n /mapped",
 			change: func(t *testing.T, in *Input) {
 				mapping := []model.IDMapping{{HostID: 200000, Length: 65536}}
 				in.Container.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod, UIDs: mapping, GIDs: mapping}
@@ -211,11 +221,13 @@ func TestSpecsRun(t *testing.T) {
 					return os.Lchown(p, 200000, 200000)
 				}))
 				reachable(t, in.Rootfs) // 200000 has to get there
-				in.Container.Mounts = []model.Mount{{ContainerPath: "/mapped", HostPath: t.TempDir(), UIDMappings: mapping, GIDMappings: mapping}}
+				in.Container.Mounts = []model.Mount{{ContainerPath: "/mapped", HostPath: t.TempDir(), UIDMappings: mapping,
+					GIDMappings: mapping}}
 			},
 			// runc before 1.2 does not know ID-mapped mounts.
 			wants: []string{"0\n", "200000      65536", "0        0"}, crun: true},
-		{name: "default under crun", script: "id; cat /proc/self/status; exit 5", wants: []string{"uid=0", "CapEff:\t00000000a80425fb", "Seccomp:\t2"}, code: 5, crun: true},
+		{name: "default under crun", script: "id; cat /proc/self/status; exit 5",
+			wants: []string{"uid=0", "CapEff:\t00000000a80425fb", "Seccomp:\t2"}, code: 5, crun: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -261,9 +273,11 @@ func TestTheReapersSpecRuns(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "busybox"), program, 0o755))
 	spec, err := Reaper(ReaperInput{SandboxID: "pod", Rootfs: dir, CgroupsPath: in.CgroupsPath})
 	must(t, err)
-	spec.Process.Args = []string{"/busybox", "sh", "-c", "/busybox cat /proc/self/status; /busybox touch /x; echo my pid is $$"}
+	spec.Process.Args = []string{"/busybox",
+		"sh", "-c", "/busybox cat /proc/self/status; /busybox touch /x; echo my pid is $$"}
 	printed, code := runSpec(t, underRunc, in, spec)
-	for _, want := range []string{"Uid:\t65535", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Read-only", "my pid is 1"} {
+	for _, want := range []string{"Uid:\t65535",
+		"CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Read-only", "my pid is 1"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("it did not print %q", want)
 		}

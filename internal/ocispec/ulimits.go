@@ -17,14 +17,16 @@ func rlimitOf(u model.Ulimit) specs.POSIXRlimit {
 	return specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(u.Name), Hard: uint64(u.Hard), Soft: uint64(u.Soft)}
 }
 
-// Ulimits are a container's limits as a spec has them: the handler's, and over them those that a client asks for. What the
-// kernel would not let this process give is lowered where the handler asks for it, with a warning, and refused where the
-// client does.
-func Ulimits(asked []model.Ulimit, handler []specs.POSIXRlimit, h *Host) (out []specs.POSIXRlimit, warnings []string, err error) {
+// Ulimits are a container's limits as a spec has them: the handler's, and over them those that a client asks for.
+// What the kernel would not let this process give is lowered where the handler asks for it, with a warning, and refused
+// where the client does.
+func Ulimits(asked []model.Ulimit, handler []specs.POSIXRlimit, h *Host) (out []specs.POSIXRlimit,
+	warnings []string, err error) {
 	for _, limit := range handler {
 		which, known := rlimits[limit.Type]
 		if !known || limit.Soft > limit.Hard {
-			return nil, nil, invalid("handler: rlimit %s of %d to %d is unknown, or its soft limit is above the hard one", limit.Type,
+			return nil, nil, invalid("handler: rlimit %s of %d to %d is unknown, or its soft limit is above the hard one",
+				limit.Type,
 				limit.Soft, limit.Hard)
 		}
 		if most, above := aboveOwn(which, limit.Hard, h); above {

@@ -68,7 +68,8 @@ func (b *builder) user() error {
 	return nil
 }
 
-// checkMapped refuses a user whom the container's user namespace does not know: the kernel would refuse to change to it.
+// checkMapped refuses a user whom the container's user namespace does not know: the kernel would refuse to change
+// to it.
 func (b *builder) checkMapped(who model.User) error {
 	namespace := b.userNamespace()
 	if namespace == nil {

@@ -28,9 +28,9 @@ const (
 	mostHoles = 64 << 30
 )
 
-// WriteDiff writes the writable layer of a container directory as the tar that an image's layer is, and returns what of the
-// layers below it deletes. Sockets, which nobody listens to after it, are left out. The layer is reached by descriptors alone:
-// one that changes meanwhile gives a tar of no moment, or an error, but never leads to another file.
+// WriteDiff writes the writable layer of a container directory as the tar that an image's layer is, and returns
+// what of the layers below it deletes. Sockets, which nobody listens to after it, are left out. The layer is reached by
+// descriptors alone: one that changes meanwhile gives a tar of no moment, or an error, but never leads to another file.
 func WriteDiff(ctx context.Context, w io.Writer, dir string) (deleted []string, err error) {
 	root, err := os.OpenFile(Upper(dir), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -129,7 +129,8 @@ func (d *diff) add(in *diffDir, fd int, name string, st *unix.Stat_t) error {
 	full := in.PathOf(name)
 	if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 {
 		if d.memory += len(full); d.memory > mostDeleted {
-			return fmt.Errorf("the container has deleted files whose names have more than %d bytes: %w", mostDeleted, errdefs.ErrResourceExhausted)
+			return fmt.Errorf("the container has deleted files whose names have more than %d bytes: %w", mostDeleted,
+				errdefs.ErrResourceExhausted)
 		}
 		d.deleted = append(d.deleted, "/"+full)
 		return d.tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path.Join(path.Dir(full), whiteout+name)})
@@ -188,7 +189,8 @@ func (d *diff) file(in *diffDir, dirFD int, name, full string, st *unix.Stat_t) 
 		return fmt.Errorf("another file took its place while it was archived: %w", errdefs.ErrFailedPrecondition)
 	}
 	if d.holes += max(now.Size-now.Blocks*512, 0); d.holes > mostHoles {
-		return fmt.Errorf("files of the container have more than %d bytes of holes: %w", int64(mostHoles), errdefs.ErrResourceExhausted)
+		return fmt.Errorf("files of the container have more than %d bytes of holes: %w", int64(mostHoles),
+			errdefs.ErrResourceExhausted)
 	}
 	a, err := fileattr.Of(fd)
 	if err != nil {

@@ -90,8 +90,10 @@ func TestADiffHasAllThatWasWritten(t *testing.T) {
 	}
 	want := map[string]string{
 		"./": `5 755 0:0 7 ""`, "d/": `5 755 0:0 7 ""`, "d/sub/": `5 755 0:0 7 ""`, "hides/": `5 700 0:0 7 ""`,
-		"hides/" + opaqueWhiteout: `0 0 0:0 0 ""`, "d/.wh.gone": `0 0 0:0 0 ""`, "pipe": `6 600 0:0 7 ""`, "null": `3 644 0:0 7 ""`,
-		"soft": `2 777 3:4 7 "/etc/passwd"`, first: `0 4755 1:2 7 "content" user.k="v\x00w"`, second: fmt.Sprintf(`1 0 0:0 0 %q`, first),
+		"hides/" + opaqueWhiteout: `0 0 0:0 0 ""`, "d/.wh.gone": `0 0 0:0 0 ""`, "pipe": `6 600 0:0 7 ""`,
+		"null": `3 644 0:0 7 ""`,
+		"soft": `2 777 3:4 7 "/etc/passwd"`, first: `0 4755 1:2 7 "content" user.k="v\x00w"`,
+		second: fmt.Sprintf(`1 0 0:0 0 %q`, first),
 	}
 	for name, line := range want {
 		if got[name] != line {
@@ -106,8 +108,8 @@ func TestADiffHasAllThatWasWritten(t *testing.T) {
 	}
 }
 
-// TestADiffNeverLeavesTheLayer: while a layer is archived, a directory and a file of it change places with links that lead out
-// of it. It was seen to fail with a walk by paths.
+// TestADiffNeverLeavesTheLayer: while a layer is archived, a directory and a file of it change places with links
+// that lead out of it. It was seen to fail with a walk by paths.
 func TestADiffNeverLeavesTheLayer(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	must(t, os.WriteFile(filepath.Join(outside, "f"), []byte("secret"), 0o600))
@@ -126,8 +128,10 @@ func TestADiffNeverLeavesTheLayer(t *testing.T) {
 				return
 			default:
 			}
-			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "a"), unix.AT_FDCWD, filepath.Join(upper, "link"), unix.RENAME_EXCHANGE)
-			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "f"), unix.AT_FDCWD, filepath.Join(upper, "flink"), unix.RENAME_EXCHANGE)
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "a"), unix.AT_FDCWD, filepath.Join(upper, "link"),
+				unix.RENAME_EXCHANGE)
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(upper, "f"), unix.AT_FDCWD, filepath.Join(upper, "flink"),
+				unix.RENAME_EXCHANGE)
 		}
 	}()
 	defer func() { close(stop); <-ended }()

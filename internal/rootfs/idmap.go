@@ -14,8 +14,8 @@ import (
 
 const mappedDir = "mapped" // mount points of mapped layers, only while the overlay is being mounted
 
-// mappedLayers are bind mounts of layers that show mapped owners. The overlay keeps clones of them, so they go as soon as
-// it is mounted.
+// mappedLayers are bind mounts of layers that show mapped owners. The overlay keeps clones of them, so they go as soon
+// as it is mounted.
 type mappedLayers struct {
 	dir   string
 	paths []string

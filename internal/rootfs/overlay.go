@@ -21,8 +21,8 @@ import (
 
 // Options says what a container's root file system is made of.
 type Options struct {
-	// Dir is the container's directory, absolute. Mount makes it, for root alone, and in it rootfs (the mount point), upper and
-	// work.
+	// Dir is the container's directory, absolute. Mount makes it, for root alone, and in it rootfs (the mount point),
+	// upper and work.
 	Dir string
 	// At is another mount point, absolute: for a process that may not enter Dir. Mount makes it. Empty: rootfs in Dir.
 	At string
@@ -57,7 +57,8 @@ func Path(dir string) string { return filepath.Join(dir, mountDir) }
 // Upper is the writable layer of a container directory.
 func Upper(dir string) string { return filepath.Join(dir, upperDir) }
 
-// WritableDirs are the directories that hold what a container writes: its layer, and where overlayfs prepares parts of it.
+// WritableDirs are the directories that hold what a container writes: its layer, and where overlayfs prepares parts
+// of it.
 func WritableDirs(dir string) []string { return []string{Upper(dir), filepath.Join(dir, workDir)} }
 
 // oneByOne tells whether overlayfs takes lower layers one by one (Linux 6.5). An older kernel with the new mount API
@@ -79,8 +80,8 @@ func kernelAtLeast(major, minor int) bool {
 	return isMajor > major || isMajor == major && isMinor >= minor
 }
 
-// Mount mounts a root file system and returns its path. A mount that is there already (from before a crash) is replaced.
-// On an error nothing stays mounted; the directories stay, for Remove.
+// Mount mounts a root file system and returns its path. A mount that is there already (from before a crash)
+// is replaced. On an error nothing stays mounted; the directories stay, for Remove.
 func Mount(ctx context.Context, o Options) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -127,7 +128,8 @@ func Mount(ctx context.Context, o Options) (string, error) {
 
 func (o Options) check() error {
 	if !filepath.IsAbs(o.Dir) || o.At != "" && !filepath.IsAbs(o.At) {
-		return fmt.Errorf("root file system: directory %q or mount point %q is not absolute: %w", o.Dir, o.At, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("root file system: directory %q or mount point %q is not absolute: %w", o.Dir,
+			o.At, errdefs.ErrInvalidArgument)
 	}
 	for _, lower := range o.Lowers {
 		if !filepath.IsAbs(lower) {
@@ -300,8 +302,8 @@ func configError(fd int, what string, err error) error {
 	return fmt.Errorf("overlayfs %s: %w (%s)", what, err, strings.Join(said, "; "))
 }
 
-// flags are the options besides the layers. Layers come from registries, so nothing that their xattrs could say about other
-// files is followed: no metacopy, no redirects. An index would only cost time: nothing here is exported over NFS.
+// flags are the options besides the layers. Layers come from registries, so nothing that their xattrs could say about
+// other files is followed: no metacopy, no redirects. An index would only cost time: nothing here is exported over NFS.
 func (o Options) flags() []string {
 	flags := []string{"index=off", "metacopy=off", "redirect_dir=nofollow"}
 	if !o.Durable && !o.Readonly && volatileKnown() {

@@ -12,8 +12,8 @@ import (
 	"berth/internal/dirtree"
 )
 
-// Unmount takes away the root file system that Mount made in dir, or at other mount points, and what a crash in the middle of
-// Mount may have left. It is idempotent, and never waits for those who still use the mount.
+// Unmount takes away the root file system that Mount made in dir, or at other mount points, and what a crash
+// in the middle of Mount may have left. It is idempotent, and never waits for those who still use the mount.
 func Unmount(dir string, at ...string) error {
 	targets := append(at, Path(dir))
 	if left, err := os.ReadDir(filepath.Join(dir, mappedDir)); err == nil {

@@ -245,7 +245,8 @@ func TestRemoveCopesWithWhatContainersLeave(t *testing.T) {
 	must(t, os.Symlink(outside, filepath.Join(dir, "link")))
 	must(t, os.MkdirAll(filepath.Join(dir, "marked"), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "marked", "immutable"), nil, 0o600))
-	if out, err := exec.Command("chattr", "+i", filepath.Join(dir, "marked", "immutable"), filepath.Join(dir, "marked")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("chattr", "+i", filepath.Join(dir, "marked", "immutable"),
+		filepath.Join(dir, "marked")).CombinedOutput(); err != nil {
 		t.Logf("immutable files are not tried here: %v %s", err, out)
 	}
 	if _, _, err := Usage(t.Context(), dir); err != nil {

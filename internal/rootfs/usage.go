@@ -15,8 +15,8 @@ import (
 	"berth/internal/dirtree"
 )
 
-// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once. It stays
-// on the file system of dir and stops when ctx ends. Files that come and go while it counts are no error.
+// Usage is what a tree takes on its file system: bytes of allocated blocks and inodes, hard links counted once.
+// It stays on the file system of dir and stops when ctx ends. Files that come and go while it counts are no error.
 func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
 	links := map[uint64]struct{}{} // inodes with several links that were counted
 	err = Walk(ctx, dir, func(_ int, _ string, st *unix.Stat_t) error {
@@ -36,9 +36,10 @@ func Usage(ctx context.Context, dir string) (bytes, inodes uint64, err error) {
 	return bytes, inodes, err
 }
 
-// Walk visits dir and all that is in it on its file system, a directory before what it holds, and stops when ctx ends or visit
-// fails. visit gets a name in an open directory; dir itself is "." in itself. Files that come and go meanwhile are no error, and
-// links that are put in the place of directories are not followed: those in the tree may be anybody's.
+// Walk visits dir and all that is in it on its file system, a directory before what it holds,
+// and stops when ctx ends or visit fails. visit gets a name in an open directory; dir itself is "." in itself.
+// Files that come and go meanwhile are no error, and links that are put in the place of directories are not followed:
+// those in the tree may be anybody's.
 func Walk(ctx context.Context, dir string, visit func(parent int, name string, st *unix.Stat_t) error) error {
 	root, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
