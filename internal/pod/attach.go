@@ -26,7 +26,8 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase,
+			errdefs.ErrFailedPrecondition)
 	}
 	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err) }
 	var input *keeper.Input
@@ -131,7 +132,8 @@ func (m *Manager) detach(ctx context.Context, c *index.Container, attachID strin
 		return fmt.Errorf("the keeper has ended: %v", err)
 	}
 	// The output ended with that keeper, and not with the container.
-	return fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w", errdefs.ErrUnavailable)
+	return fmt.Errorf("the keeper that copied the output has ended; the container's log has all of it: %w",
+		errdefs.ErrUnavailable)
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.

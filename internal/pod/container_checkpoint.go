@@ -50,7 +50,8 @@ func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, 
 	case r.Phase != record.ContainerRunning:
 		return fmt.Errorf("%s: it is %s, not running: %w", what, r.Phase, errdefs.ErrFailedPrecondition)
 	case pod.Config.UserNamespace() != nil:
-		return fmt.Errorf("%s: its pod has a user namespace, and CRIU does not join one: %w", what, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: its pod has a user namespace, and CRIU does not join one: %w",
+			what, errdefs.ErrFailedPrecondition)
 	}
 	// The intent: the archive is written beside its place, and that may be on another file system than all else here.
 	temp := filepath.Join(filepath.Dir(location), ".berth-checkpoint-"+record.NewID()[:16])

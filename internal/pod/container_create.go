@@ -90,10 +90,12 @@ type creation struct {
 func (cr *creation) check() (err error) {
 	cfg, pod := cr.cfg, &cr.pod
 	if pod.Phase != record.SandboxReady {
-		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID), errSandboxNotReady)
+		return fmt.Errorf("create container %s in pod sandbox %s: %w", cfg.Metadata.Name, record.ShortID(pod.ID),
+			errSandboxNotReady)
 	}
 	if cfg.Security.Privileged && !pod.Config.Security.Privileged {
-		return fmt.Errorf("create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
+		return fmt.Errorf(
+			"create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
 			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
 	if cr.handler, err = cr.m.handlers.get(pod.Handler); err != nil {
@@ -254,7 +256,8 @@ func (cr *creation) takeQuotas(ctx context.Context) error {
 
 func (cr *creation) fillVolumes(ctx context.Context) (err error) {
 	m := cr.m
-	cr.mounts, err = m.storage.FillVolumes(ctx, cr.container.ContainerEntry, &cr.pod, cr.layers, cr.root, cr.limits.Prepare(m.storage.Quotas))
+	cr.mounts, err = m.storage.FillVolumes(ctx, cr.container.ContainerEntry, &cr.pod, cr.layers, cr.root,
+		cr.limits.Prepare(m.storage.Quotas))
 	if err != nil {
 		return err
 	}
@@ -368,7 +371,8 @@ func logPath(dir, rel string) (string, error) {
 	}
 	path := filepath.Join(dir, rel)
 	if !strings.HasPrefix(path, filepath.Clean(dir)+"/") {
-		return "", model.FieldContainerLogPath.Wrong(fmt.Errorf("%q leaves the pod's log directory: %w", rel, errdefs.ErrInvalidArgument))
+		return "", model.FieldContainerLogPath.Wrong(fmt.Errorf("%q leaves the pod's log directory: %w",
+			rel, errdefs.ErrInvalidArgument))
 	}
 	return path, nil
 }
@@ -399,10 +403,12 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 		}
 		r := target.Record()
 		if r.SandboxID != pod.ID {
-			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()), errdefs.ErrInvalidArgument))
+			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()),
+				errdefs.ErrInvalidArgument))
 		}
 		if r.Phase != record.ContainerRunning {
-			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.ID()), errdefs.ErrFailedPrecondition))
+			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.ID()),
+				errdefs.ErrFailedPrecondition))
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}

@@ -172,7 +172,8 @@ func newCreations(t *testing.T) *creations {
 		Config: &model.SandboxConfig{
 			Metadata:    model.SandboxMetadata{Name: "web"},
 			Annotations: map[string]string{device.Annotation: `[{"container":"server","limits":{"example.com/disk":1}}]`},
-			Security:    model.SandboxSecurity{Namespaces: model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode}},
+			Security: model.SandboxSecurity{Namespaces: model.NamespaceOptions{Network: model.NamespaceNode,
+				IPC: model.NamespaceNode}},
 		},
 	}, operation.New())
 	if err != nil {
@@ -308,7 +309,8 @@ func TestACreatedContainerIsOnRecord(t *testing.T) {
 		t.Fatalf("%v, %v", broken, err)
 	}
 	r := loaded[id].Record()
-	if r.Phase != record.ContainerCreated || r.Process == nil || len(r.Timings) == 0 || mayChown() && !slices.Equal(r.ImageVolumes, []string{"/declared"}) {
+	if r.Phase != record.ContainerCreated || r.Process == nil || len(r.Timings) == 0 ||
+		mayChown() && !slices.Equal(r.ImageVolumes, []string{"/declared"}) {
 		t.Errorf("on record is %+v", r)
 	}
 	if len(f.rootfs.mounted) != 2 || !f.devices.held[id] || f.images.held[id] == 0 {

@@ -86,6 +86,7 @@ func (td *teardown) finish(c *index.Container, change func(*record.Container)) {
 		td.log.Error("record the end of a container", "container_id", c.ID(), "error", err)
 	}
 	td.logs.Release(c.ID())
-	td.events.Tell(c.Sandbox, c.ID(), model.EventStopped) // before whoever waits for the end goes on and tells of the pod's
+	// before whoever waits for the end goes on and tells of the pod's
+	td.events.Tell(c.Sandbox, c.ID(), model.EventStopped)
 	c.Ended()
 }

@@ -26,7 +26,8 @@ func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec
 	}
 	score := max(int(wanted), host.MinOOMScoreAdj)
 	if score != int(wanted) {
-		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container_id", c.ID(), "wanted", wanted, "given", score)
+		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container_id", c.ID(),
+			"wanted", wanted, "given", score)
 	}
 	r := c.Record()
 	if r.Phase == record.ContainerRunning {

@@ -56,7 +56,8 @@ func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*ind
 	}
 	defer release()
 	if r := c.Record(); r.Phase != record.ContainerRunning {
-		return fmt.Errorf("%s container %s: it is %s: %w", act, record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s container %s: it is %s: %w", act, record.ShortID(c.ID()), r.Phase,
+			errdefs.ErrFailedPrecondition)
 	}
 	if err := do(c); err != nil {
 		return fmt.Errorf("%s container %s: %w", act, record.ShortID(c.ID()), err)

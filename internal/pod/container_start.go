@@ -45,7 +45,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	r, pod := c.Record(), s.Record()
 	name := r.Config.Metadata.Name
 	if r.Phase != record.ContainerCreated {
-		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.ID()), r.Phase,
+			errdefs.ErrFailedPrecondition)
 	}
 	if pod.Phase != record.SandboxReady {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), errSandboxNotReady)
@@ -58,7 +59,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
-	spec.Root.Path = m.dirs.Rootfs(&pod, c.ID()) // an earlier version of Berth, which made the specification, may have mounted it elsewhere
+	// an earlier version of Berth, which made the specification, may have mounted it elsewhere
+	spec.Root.Path = m.dirs.Rootfs(&pod, c.ID())
 	if err := m.logs.Claim(c.ID(), r.LogPath); err != nil {
 		return err
 	}
@@ -99,7 +101,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 
 // runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it
 // is empty.
-func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Handler, restore string) *keeper.RunRequest {
+func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Handler,
+	restore string) *keeper.RunRequest {
 	request := &keeper.RunRequest{
 		ID:            r.ID,
 		PodID:         r.SandboxID,

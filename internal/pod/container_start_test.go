@@ -14,7 +14,8 @@ import (
 func TestAProgramThatIsMissingIsNoMissingContainer(t *testing.T) {
 	start := &keeper.StartError{ExitCode: 127, Message: "no such program"}
 	err := fmt.Errorf("start container a: %w", notStarted(fmt.Errorf("the keeper: %w", start)))
-	if !errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) || err.Error() != "start container a: the keeper: no such program" {
+	if !errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) ||
+		err.Error() != "start container a: the keeper: no such program" {
 		t.Errorf("told is %v", err)
 	}
 	other := errors.New("the keeper does not answer")

@@ -19,13 +19,15 @@ import (
 
 // UpdateContainerResources changes the limits of a created or running container. Values that are zero stay as they
 // were. What the kernel refuses changes nothing.
-func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources, annotations map[string]string) error {
+func (m *Manager) UpdateContainerResources(ctx context.Context, id string, update *model.Resources,
+	annotations map[string]string) error {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
 	if update == nil {
-		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
+		return fmt.Errorf("update container %s: linux resources are not set: %w", record.ShortID(c.ID()),
+			errdefs.ErrInvalidArgument)
 	}
 	release, err := c.Lock(ctx, "update")
 	if err != nil {
@@ -100,7 +102,8 @@ func changeSpec(c *index.Container, phase record.ContainerPhase, change func(*sp
 
 // updateUlimits changes the limits of a created container's processes. Those of a running container are each process's
 // own.
-func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase, update, merged []model.Ulimit, handler Handler, host *ocispec.Host) error {
+func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase, update, merged []model.Ulimit,
+	handler Handler, host *ocispec.Host) error {
 	if len(update) == 0 {
 		return nil
 	}
@@ -136,10 +139,12 @@ func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.ID()), errNotRunning, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.ID()), errNotRunning,
+			errdefs.ErrFailedPrecondition)
 	}
 	if r.LogPath == "" {
-		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()),
+			errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
 		return disk.Exhausted(err)

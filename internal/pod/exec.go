@@ -45,7 +45,8 @@ func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, e
 	return exit.ExitCode, nil
 }
 
-func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout time.Duration) (*keeper.ExecExit, error) {
+func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
+	timeout time.Duration) (*keeper.ExecExit, error) {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err
@@ -55,7 +56,8 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	}
 	r := c.Record()
 	if r.Phase != record.ContainerRunning {
-		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.ID()),
+			r.Phase, errdefs.ErrFailedPrecondition)
 	}
 	if r.Paused {
 		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), errPaused)
@@ -63,7 +65,8 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	process := ocispec.Exec(&specs.Spec{Process: r.Process}, opts.Cmd, opts.TTY)
 
 	req := &keeper.ExecRequest{ContainerID: c.ID(), ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
-	client := &stdio.Client{TTY: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr, Resize: opts.Resize}
+	client := &stdio.Client{TTY: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr,
+		Resize: opts.Resize}
 	var io stdio.Exec
 	defer io.Close()
 	if err := io.Open(client, req); err != nil {
@@ -90,7 +93,8 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout
 	if err != nil {
 		kill, cancel := undo.Context(ctx)
 		defer cancel()
-		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
+		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil &&
+			!errors.Is(killErr, errdefs.ErrNotFound) {
 			m.log.Warn("kill an exec that nobody waits for", "container_id", c.ID(), "error", killErr)
 		}
 		// The keeper's client keeps a descriptor of it until it is told of its end.

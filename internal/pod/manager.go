@@ -156,7 +156,8 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 			continue
 		}
 		if err := quota.Check(m.containers.Dir()); err != nil {
-			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept", "handler", name, "error", err)
+			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept",
+				"handler", name, "error", err)
 		}
 	}
 	r := &recovery{m: m}
@@ -219,7 +220,8 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: trash.Discard, Log: cfg.Log})
+	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"),
+		Discard: trash.Discard, Log: cfg.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +233,10 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		RestoreImages: cfg.RestoreImages, MaxBytes: cfg.CheckpointBytes, Log: cfg.Log,
 	}
 	m.teardown = &teardown{
-		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs, events: m.events, dirs: dirs,
-		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices, sampler: sampler, log: cfg.Log,
+		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs,
+		events: m.events, dirs: dirs,
+		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices,
+		sampler: sampler, log: cfg.Log,
 	}
 	m.watch = &watch{
 		keeper: cfg.Keeper, index: m.index, dirs: dirs, events: m.events, teardown: m.teardown,

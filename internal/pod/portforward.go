@@ -50,7 +50,8 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return errors.Join(errs...)
 	})
 	if err != nil {
-		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.ID()), err, errdefs.ErrUnavailable)
+		return fmt.Errorf("forward port %d of pod sandbox %s: %w: %w", port, record.ShortID(s.ID()), err,
+			errdefs.ErrUnavailable)
 	}
 	defer target.Close()
 	stop := context.AfterFunc(ctx, func() { target.Close() })

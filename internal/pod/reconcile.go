@@ -67,7 +67,8 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	}
 	var nobodys []lost
 	for _, b := range brokenContainers {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.containers.Path(b.ID), status: statuses[b.ID], points: points})
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.containers.Path(b.ID),
+			status: statuses[b.ID], points: points})
 		delete(statuses, b.ID)
 	}
 	for _, b := range brokenPods {
@@ -95,7 +96,8 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 		switch r.Phase {
 		case record.SandboxReady:
 			live = append(live, rc.m.parts.JoinedPod(&r))
-		case record.SandboxCreating, record.SandboxRemoving: // it is being removed, and its network stays while its containers live
+		case record.SandboxCreating, record.SandboxRemoving:
+			// it is being removed, and its network stays while its containers live
 			if rc.runsSomething(s) {
 				live = append(live, rc.m.parts.JoinedPod(&r))
 			}
@@ -217,8 +219,10 @@ const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
 // startDecided is a container's status once the keeper starts it no more: nil if there is none. It is false where the
 // keeper does not tell, or goes on with the start for longer than that.
-func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.Status, wait time.Duration) (_ *keeper.Status, known bool) {
-	for deadline := time.Now().Add(wait); status != nil && status.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
+func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.Status,
+	wait time.Duration) (_ *keeper.Status, known bool) {
+	for deadline := time.Now().Add(wait); status != nil &&
+		status.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) || ctx.Err() != nil {
 			return nil, false
 		}
@@ -248,7 +252,8 @@ func (rc *recovery) awaitStart(c *index.Container) {
 			return err
 		}
 		defer release()
-		if rc.m.index.GoneContainer(c) || c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
+		if rc.m.index.GoneContainer(c) ||
+			c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
 		points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
@@ -268,7 +273,8 @@ func (rc *recovery) awaitStart(c *index.Container) {
 }
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
-func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status, mounted map[string]bool) {
+func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status,
+	mounted map[string]bool) {
 	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
 		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
@@ -353,7 +359,8 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 }
 
 // adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
-func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status, mounted map[string]bool) {
+func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
+	mounted map[string]bool) {
 	over, err := rc.adoptStarted(removals, c, status, mounted)
 	if over {
 		rc.releaseEnded(removals, c)
@@ -405,7 +412,8 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, status
 }
 
 // adoptUnlisted is adoptStarted where the keeper does not know the container.
-func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container, mounted map[string]bool) (over bool, err error) {
+func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container,
+	mounted map[string]bool) (over bool, err error) {
 	lived, ended := rc.endUnlisted(ctx, c)
 	switch {
 	case !ended:
@@ -445,8 +453,10 @@ func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, stat
 			rc.clean("record that a pod is broken", podID(s.ID()), rc.m.watch.breakSandbox(s, lost))
 			return
 		}
-		rc.clean("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()), rc.m.dirs.MakeStatePod(&r))
-		rc.clean("make the files of a pod that an earlier version of Berth has made", podID(s.ID()), rc.m.parts.AdoptFiles(s.SandboxEntry))
+		rc.clean("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()),
+			rc.m.dirs.MakeStatePod(&r))
+		rc.clean("make the files of a pod that an earlier version of Berth has made", podID(s.ID()),
+			rc.m.parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}

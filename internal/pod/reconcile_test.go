@@ -39,13 +39,15 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 		want    keeper.State
 		unknown bool
 	}{
-		{name: "it begins", answers: []any{keeper.StateStarting, keeper.StateStarting, keeper.StateRunning}, want: keeper.StateRunning},
+		{name: "it begins", answers: []any{keeper.StateStarting, keeper.StateStarting, keeper.StateRunning},
+			want: keeper.StateRunning},
 		{name: "it has ended by then", answers: []any{keeper.StateStarting, keeper.StateExited}, want: keeper.StateExited},
 		{name: "it fails", answers: []any{keeper.StateStarting, missing}},
 		{name: "the keeper does not tell", answers: []any{errors.New("broken")}, unknown: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rc := &recovery{m: &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}}, log: slog.New(slog.DiscardHandler)}}
+			rc := &recovery{m: &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}},
+				log: slog.New(slog.DiscardHandler)}}
 			status, known := rc.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
 			if known == c.unknown {
 				t.Errorf("known: %v", known)

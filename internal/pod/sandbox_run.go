@@ -115,7 +115,8 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 		return err
 	}
 	if !h.UserNamespaces {
-		return field.Wrong(fmt.Errorf("runtime handler %q cannot map the owners of mounts: %w", h.Name, errdefs.ErrFailedPrecondition))
+		return field.Wrong(fmt.Errorf("runtime handler %q cannot map the owners of mounts: %w", h.Name,
+			errdefs.ErrFailedPrecondition))
 	}
 	if cfg.Security.Privileged {
 		return field.Wrong(fmt.Errorf("a privileged pod cannot have a user namespace: %w", errdefs.ErrInvalidArgument))

@@ -41,7 +41,8 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	case record.SandboxReady:
 		return fmt.Errorf("start pod sandbox %s: it runs: %w", record.ShortID(s.ID()), errdefs.ErrFailedPrecondition)
 	case record.SandboxStopped:
-		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.ID()), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.ID()),
+			errdefs.ErrFailedPrecondition)
 	default:
 		return fmt.Errorf("start pod sandbox %s: it is %s: %w", record.ShortID(s.ID()), phase, errdefs.ErrFailedPrecondition)
 	}

@@ -190,7 +190,8 @@ func TestOnlyWhatIsOnRecordIsRemovedAtTheStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A record that was torn, and one that somebody has copied.
-	for id, data := range map[string]string{strings.Repeat("a", 64): "{", strings.Repeat("b", 64): fmt.Sprintf(`{"podID":%q,"dir":"%s/%s","top":"%s"}`, theirs, root, theirs, root)} {
+	for id, data := range map[string]string{strings.Repeat("a", 64): "{",
+		strings.Repeat("b", 64): fmt.Sprintf(`{"podID":%q,"dir":"%s/%s","top":"%s"}`, theirs, root, theirs, root)} {
 		if err := os.MkdirAll(g.left.Path(id), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +253,8 @@ func TestABusyCgroupIsOnRecordUntilItIsRemoved(t *testing.T) {
 		t.Fatalf("a cgroup with a process in it is there: %v, and on record: %v", host.Exists(s.CgroupParent), err)
 	}
 	end()
-	for deadline := time.Now().Add(time.Minute); host.Exists(s.CgroupParent) || g.recorded(s.ID); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); host.Exists(s.CgroupParent) ||
+		g.recorded(s.ID); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the cgroup is there: %v, on record: %v", host.Exists(s.CgroupParent), g.recorded(s.ID))
 		}
@@ -298,6 +300,7 @@ func TestACgroupThatAContainerHasLeftIsRemovedWithIt(t *testing.T) {
 	}
 	g.Leave(s)
 	if host.Exists(root+"/burstable") || !host.Exists(theirs) {
-		t.Errorf("the pod's cgroups are there: %v, and those of others: %v", host.Exists(root+"/burstable"), host.Exists(theirs))
+		t.Errorf("the pod's cgroups are there: %v, and those of others: %v", host.Exists(root+"/burstable"),
+			host.Exists(theirs))
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"berth/internal/pod/record"
 )
 
-// TestAParentThatTheDriverDoesNotHaveIsRefused: a slice on a node with cgroupfs, and any other path on one with systemd.
+// TestAParentThatTheDriverDoesNotHaveIsRefused: a slice on a node with cgroupfs, and any other path
+// on one with systemd.
 func TestAParentThatTheDriverDoesNotHaveIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		systemd bool
@@ -71,9 +72,11 @@ func TestOverheadComesOnTopOfAPodsLimits(t *testing.T) {
 
 func TestLimitsThatOnlyContainersHaveAreRefused(t *testing.T) {
 	for name, limits := range map[string]*model.Resources{
-		"sandbox.resources.ulimits: ": {Ulimits: []model.Ulimit{{Name: "nofile"}}}, "sandbox.resources.diskQuota: ": {DiskQuota: map[string]string{"/": "1g"}},
+		"sandbox.resources.ulimits: ":   {Ulimits: []model.Ulimit{{Name: "nofile"}}},
+		"sandbox.resources.diskQuota: ": {DiskQuota: map[string]string{"/": "1g"}},
 	} {
-		err := testCgroups(t, "/berth-pod-test-unused").Limit(&record.Sandbox{Config: &model.SandboxConfig{Resources: limits}})
+		err := testCgroups(t, "/berth-pod-test-unused").
+			Limit(&record.Sandbox{Config: &model.SandboxConfig{Resources: limits}})
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -77,7 +77,8 @@ func TestAnImageThatIsACheckpointIsRestoredWhereTheNodeAllowsIt(t *testing.T) {
 	}
 	images.Checkpoint = "web"
 	var field *model.FieldError
-	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsFailedPrecondition(err) || !errors.As(err, &field) || images.held {
+	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsFailedPrecondition(err) ||
+		!errors.As(err, &field) || images.held {
 		t.Errorf("a checkpoint, held %v: %v", images.held, err)
 	}
 	k.RestoreImages = true

@@ -50,8 +50,9 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 			return img, nil, err
 		}
 		if !k.RestoreImages {
-			return nil, nil, field.Wrong(fmt.Errorf("%s is a checkpoint, and those in images are not restored on this node, since CRIU "+
-				"does as root what they say (checkpoint.restore_images): %w", name, errdefs.ErrFailedPrecondition))
+			return nil, nil, field.Wrong(
+				fmt.Errorf("%s is a checkpoint, and those in images are not restored on this node, since CRIU "+
+					"does as root what they say (checkpoint.restore_images): %w", name, errdefs.ErrFailedPrecondition))
 		}
 		re.CheckpointImage = img.ID
 		re.layer, re.info, err = k.checkpointLayer(img, holder)
@@ -61,7 +62,8 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 	}
 	re.Container = re.info.Config.ID
 	var tried []string
-	for _, name := range []string{re.info.Config.RootfsImageRef, re.info.Config.RootfsImageName, re.info.Config.RootfsImage} {
+	for _, name := range []string{re.info.Config.RootfsImageRef, re.info.Config.RootfsImageName,
+		re.info.Config.RootfsImage} {
 		if name == "" || slices.Contains(tried, name) {
 			continue
 		}
@@ -78,8 +80,9 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		}
 		tried = append(tried, name)
 	}
-	return nil, nil, field.Wrong(fmt.Errorf("the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
-		name, strings.Join(tried, " or "), errdefs.ErrNotFound))
+	return nil, nil, field.Wrong(
+		fmt.Errorf("the checkpoint %s is of a container of the image %s, which has to be pulled first: %w",
+			name, strings.Join(tried, " or "), errdefs.ErrNotFound))
 }
 
 // checkpointLayer finds the layer of an image that is a checkpoint, and adds a reference to it.
@@ -186,7 +189,8 @@ func (re *Restoring) Fit(cfg *model.ContainerConfig, out *ocispec.Output) error 
 	}
 	for _, id := range append([]uint32{old.Process.User.UID, old.Process.User.GID}, old.Process.User.AdditionalGids...) {
 		if id > ocispec.MaxID {
-			return fmt.Errorf("the checkpoint %s has the user or group ID %d, which is not a number from 0 to %d: %w", re.Source, id,
+			return fmt.Errorf("the checkpoint %s has the user or group ID %d, which is not a number from 0 to %d: %w",
+				re.Source, id,
 				ocispec.MaxID, errdefs.ErrInvalidArgument)
 		}
 	}

@@ -25,7 +25,8 @@ func TestACheckpointHasNoIDThatIsNone(t *testing.T) {
 		old := &specs.Spec{Process: &specs.Process{User: user}, Linux: &specs.Linux{}, Root: &specs.Root{}}
 		re := &Restoring{info: &checkpoint.Info{Spec: old, Streams: []string{"/dev/null", "", ""}}}
 		out := &ocispec.Output{Spec: &specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}, Root: &specs.Root{}}}
-		if err := re.Fit(&model.ContainerConfig{}, out); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
+		if err := re.Fit(&model.ContainerConfig{}, out); !errors.Is(err, errdefs.ErrInvalidArgument) ||
+			!strings.Contains(err.Error(), "is not a number from 0 to 2147483647") {
 			t.Errorf("%+v: %v", user, err)
 		}
 	}
@@ -53,7 +54,8 @@ func FuzzDeletedFiles(f *testing.F) {
 			}
 		}
 		for path, text := range map[string][]byte{
-			filepath.Join(top, "canary"): []byte("canary"), filepath.Join(top, "c/canary"): []byte("canary"), filepath.Join(dir, checkpoint.DeletedFile): deleted,
+			filepath.Join(top, "canary"): []byte("canary"), filepath.Join(top, "c/canary"): []byte("canary"),
+			filepath.Join(dir, checkpoint.DeletedFile): deleted,
 		} {
 			if err := os.WriteFile(path, text, 0o600); err != nil {
 				t.Fatal(err)

@@ -192,7 +192,8 @@ func TestAPodIsNotRemovedWhileAContainerOfItStarts(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := s.Lock(ctx, "remove"); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "remove pod sandbox a") {
+	if _, err := s.Lock(ctx, "remove"); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "remove pod sandbox a") {
 		t.Errorf("a removal meanwhile: %v", err)
 	}
 	if shared := s.TryShare(); shared == nil {

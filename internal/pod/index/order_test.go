@@ -25,7 +25,8 @@ func TestAnAttemptIsCreatedAfterTheOnesBefore(t *testing.T) {
 	}
 	containerAt := func(id, name string, s *Sandbox, at time.Time) {
 		x.containers[id] = NewContainer(containers.New(id, record.Container{
-			ID: id, SandboxID: s.ID(), Config: &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: name}}, CreatedAt: at,
+			ID: id, SandboxID: s.ID(), Config: &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: name}},
+			CreatedAt: at,
 		}), s)
 	}
 	// What berthd has loaded is from before the clock was set back by an hour.

@@ -163,8 +163,9 @@ func (l *Dirs) Barred(r *record.Sandbox, err error) error {
 	if dir == "" {
 		return err
 	}
-	return fmt.Errorf("%w (the root of the pod's user namespace, user %d of the node, cannot pass the directory %s of mode %#o: "+
-		"chmod o+x %s, or set state to a directory that all may reach)", err, uid, dir, mode, dir)
+	return fmt.Errorf(
+		"%w (the root of the pod's user namespace, user %d of the node, cannot pass the directory %s of mode %#o: "+
+			"chmod o+x %s, or set state to a directory that all may reach)", err, uid, dir, mode, dir)
 }
 
 // Rootfs is where the root file system of a container is mounted.

@@ -68,7 +68,8 @@ func TestARootFileSystemInAPodsDirectoryIsKnown(t *testing.T) {
 	if filepath.Dir(filepath.Dir(at)) != l.StatePod("a") || !l.IsRootfs(at, "c") || l.IsRootfs(at, "d") {
 		t.Errorf("the root file system of c is at %s: %v, and d's: %v", at, l.IsRootfs(at, "c"), l.IsRootfs(at, "d"))
 	}
-	if at := l.Rootfs(sandbox("a", model.NamespaceOptions{}), "c"); filepath.Dir(at) != l.Container("c") || l.IsRootfs(at, "c") {
+	if at := l.Rootfs(sandbox("a", model.NamespaceOptions{}), "c"); filepath.Dir(at) != l.Container("c") ||
+		l.IsRootfs(at, "c") {
 		t.Errorf("without a user namespace it is at %s", at)
 	}
 }

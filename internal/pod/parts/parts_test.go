@@ -36,7 +36,8 @@ func newMaker(t *testing.T, options model.NamespaceOptions) (*Maker, *oneNetwork
 	n := &oneNetwork{joined: map[string]bool{}}
 	table := record.NewSandboxes(dirs.Pods(), dirs.NetNS, slog.New(slog.DiscardHandler))
 	s := table.New("a", record.Sandbox{
-		ID: "a", Phase: record.SandboxReady, Config: &model.SandboxConfig{Security: model.SandboxSecurity{Namespaces: options}},
+		ID: "a", Phase: record.SandboxReady,
+		Config: &model.SandboxConfig{Security: model.SandboxSecurity{Namespaces: options}},
 	})
 	return &Maker{Dirs: dirs, Network: n}, n, s
 }
@@ -76,7 +77,8 @@ func TestAPodThatCannotComeBackKeepsItsAddress(t *testing.T) {
 
 // TestAPodInTheNodesNetworkJoinsNone, and has no init where each container has PIDs of its own.
 func TestAPodInTheNodesNetworkJoinsNone(t *testing.T) {
-	p, n, s := newMaker(t, model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode, PID: model.NamespaceContainer})
+	p, n, s := newMaker(t, model.NamespaceOptions{Network: model.NamespaceNode, IPC: model.NamespaceNode,
+		PID: model.NamespaceContainer})
 	list := p.Steps(s, nil)
 	for _, name := range []string{"set up the pod's network", "start the pod's init"} {
 		st := step(t, list, name)
@@ -99,7 +101,8 @@ func TestAPodIsJoinedWithWhatItsRecordSays(t *testing.T) {
 		t.Errorf("without an address it has had %+v", pod.Before)
 	}
 	r.IPs, r.Interface = []string{"10.0.0.2", "no address"}, "eth0"
-	if pod := p.JoinedPod(&r); len(pod.Before.IPs) != 1 || pod.Before.Interface != "eth0" || !strings.HasPrefix(pod.NetNS, p.Dirs.State) {
+	if pod := p.JoinedPod(&r); len(pod.Before.IPs) != 1 || pod.Before.Interface != "eth0" ||
+		!strings.HasPrefix(pod.NetNS, p.Dirs.State) {
 		t.Errorf("it is %+v, and had %+v", pod, pod.Before)
 	}
 }

@@ -47,7 +47,8 @@ func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
 // Load reads all records, by ID. Those that cannot be read, or are not of the object whose directory they are in, are
 // broken; those that were read from their second file are spared, see state.Records. A record that a newer version of
 // Berth has written is an error, and nothing may be changed then.
-func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken, spared []state.Spared, err error) {
+func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken,
+	spared []state.Spared, err error) {
 	loaded := map[string]*R{}
 	broken, spared, err = t.files.Load(func(id string) any {
 		r := new(R)
@@ -205,7 +206,8 @@ func (e *Entry[R, S]) Mend() (mended bool, err error) {
 // LogSpared logs which records were read from their second files, and what is lost by that. key is that of their IDs.
 func LogSpared(log *slog.Logger, key string, list []state.Spared) {
 	for _, s := range list {
-		log.Warn("the newest version of a record is spoilt, and its second file was read", key, s.ID, "lost_last_change", s.Older,
+		log.Warn("the newest version of a record is spoilt, and its second file was read", key,
+			s.ID, "lost_last_change", s.Older,
 			"error", s.Err)
 	}
 }

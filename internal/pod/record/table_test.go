@@ -104,7 +104,8 @@ func TestADraftIsWrittenByTheNextSave(t *testing.T) {
 	if err := e.Update(Draft, func(r *Container) { r.QuotaID = "5" }); err != nil {
 		t.Fatal(err)
 	}
-	if got, told, disk := e.Record().QuotaID, e.Status().QuotaID, onDisk(t, table, "a").QuotaID; got != "5" || told != "" || disk != "" {
+	if got, told, disk := e.Record().QuotaID, e.Status().QuotaID, onDisk(t, table, "a").QuotaID; got != "5" ||
+		told != "" || disk != "" {
 		t.Errorf("a draft: in memory %q, told %q, on disk %q", got, told, disk)
 	}
 	if err := e.Update(Save, func(r *Container) { r.Phase = ContainerCreated }); err != nil {
@@ -187,7 +188,8 @@ func TestAPhaseThatLastsIsOnDiskTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	loaded, broken, spared, err := table.Load()
-	if err != nil || len(broken) > 0 || len(spared) != 1 || spared[0].Older || loaded["a"].Record().Phase != ContainerCreated {
+	if err != nil || len(broken) > 0 || len(spared) != 1 || spared[0].Older ||
+		loaded["a"].Record().Phase != ContainerCreated {
 		t.Errorf("broken %v, spared %+v: %v", broken, spared, err)
 	}
 }

@@ -178,7 +178,8 @@ func TestADeclaredVolumeGivesWayToAMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := &model.ContainerConfig{Mounts: []model.Mount{{ContainerPath: "/run/x"}, {ContainerPath: "/cache/"}}}
-	own, err := OwnVolumes([]string{"/cache", "/data", "/etc/hosts", "/proc/x", "/var/run/x", "/var/run/y", "/run/y"}, root, cfg)
+	own, err := OwnVolumes([]string{"/cache", "/data", "/etc/hosts", "/proc/x", "/var/run/x", "/var/run/y", "/run/y"},
+		root, cfg)
 	if want := []string{"/data", "/var/run/y"}; err != nil || !slices.Equal(own, want) {
 		t.Errorf("%q and not %q (%v)", own, want, err)
 	}
