@@ -28,8 +28,8 @@ const bufferSize = 16 << 10
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 
-// Read reads a cgroup by its path below the hierarchies' roots. It is an error (ErrNotExist) only if the cgroup is in no
-// hierarchy. A controller's lock can make it wait; a Sampler does not.
+// Read reads a cgroup by its path below the hierarchies' roots. It is an error (ErrNotExist) only if the cgroup
+// is in no hierarchy. A controller's lock can make it wait; a Sampler does not.
 func Read(h *cgroup.Hierarchies, path string) (*Cgroup, error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -168,8 +168,8 @@ func readV1(h *cgroup.Hierarchies, path string, buf []byte) (*Cgroup, error) {
 	return out, nil
 }
 
-// memory is in the kubelet's terms: the working set is what cannot be dropped at once, and what is available is what the
-// limit leaves above it (0 without a limit).
+// memory is in the kubelet's terms: the working set is what cannot be dropped at once, and what is available
+// is what the limit leaves above it (0 without a limit).
 func memory(usage, inactiveFile, rss, faults, major, limit uint64, limited bool) *model.MemoryUsage {
 	m := &model.MemoryUsage{Usage: usage, WorkingSet: remaining(usage, inactiveFile), RSS: rss, PageFaults: faults,
 		MajorPageFaults: major}

@@ -15,8 +15,8 @@ import (
 	"berth/internal/model"
 )
 
-// Detail is all that a node exports of one cgroup, beyond what Cgroup has. A nil figure could not be read, or the kernel
-// does not have it on this cgroup version.
+// Detail is all that a node exports of one cgroup, beyond what Cgroup has. A nil figure could not be read,
+// or the kernel does not have it on this cgroup version.
 type Detail struct {
 	Cgroup
 	User, System *uint64 // CPU time in ns
@@ -56,8 +56,8 @@ type Reading struct {
 	Network []model.InterfaceUsage
 }
 
-// Details reads targets in full, in the order given, within the same bounds as Containers. Who has not answered in time has
-// the last reading, with the time of that.
+// Details reads targets in full, in the order given, within the same bounds as Containers. Who has not answered in time
+// has the last reading, with the time of that.
 func (s *Sampler) Details(ctx context.Context, targets []Target) []Reading {
 	entries := s.read(ctx, targets, true)
 	out := make([]Reading, len(targets))
@@ -210,7 +210,9 @@ func (out *Detail) readBlkio(d directory) {
 			}
 		}
 	}
-	each("blkio.throttle.io_service_bytes_recursive", func(d *Disk) (*uint64, *uint64) { return &d.ReadBytes, &d.WriteBytes })
+	each("blkio.throttle.io_service_bytes_recursive", func(d *Disk) (*uint64, *uint64) {
+		return &d.ReadBytes, &d.WriteBytes
+	})
 	each("blkio.throttle.io_serviced_recursive", func(d *Disk) (*uint64, *uint64) { return &d.ReadOps, &d.WriteOps })
 }
 
@@ -232,8 +234,8 @@ func DeviceName(major, minor string) string {
 	return "/dev/" + path.Base(link)
 }
 
-// readProcesses counts the processes below a cgroup directory and, of a container, what they have open. A process that ends
-// meanwhile counts for as much as was seen of it.
+// readProcesses counts the processes below a cgroup directory and, of a container, what they have open.
+// A process that ends meanwhile counts for as much as was seen of it.
 func (out *Detail) readProcesses(dir string, first int) {
 	if dir == "" {
 		return

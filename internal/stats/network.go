@@ -20,8 +20,8 @@ const DefaultInterface = "eth0"
 // socketTimeout bounds the wait for the kernel's answer, which may stand behind others for the routing lock.
 const socketTimeout = 2 * time.Second
 
-// Interfaces reads the counters of the interfaces in the network namespace pinned at path, but for the loopback; an empty
-// path is the node's own namespace.
+// Interfaces reads the counters of the interfaces in the network namespace pinned at path, but for the loopback;
+// an empty path is the node's own namespace.
 func Interfaces(path string) ([]model.InterfaceUsage, error) {
 	ns := netns.None()
 	if path != "" {

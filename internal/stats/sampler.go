@@ -139,9 +139,9 @@ func (s *Sampler) entry(t Target) *entry {
 	return e
 }
 
-// Containers reads containers, in the order given; Container is left nil for the caller. A container that does not answer
-// in time has its last reading, with the time of that; one without any has nil parts. It returns by the end of ctx or
-// Config.Timeout.
+// Containers reads containers, in the order given; Container is left nil for the caller. A container
+// that does not answer in time has its last reading, with the time of that; one without any has nil parts.
+// It returns by the end of ctx or Config.Timeout.
 func (s *Sampler) Containers(ctx context.Context, targets []Target) []*model.ContainerUsage {
 	entries := s.read(ctx, targets, false)
 	out := make([]*model.ContainerUsage, len(targets))
@@ -158,7 +158,8 @@ func (s *Sampler) Container(ctx context.Context, t Target) *model.ContainerUsage
 	return s.Containers(ctx, []Target{t})[0]
 }
 
-// Sandboxes reads pods, in the order given; Sandbox and Containers are left nil for the caller. Otherwise as Containers.
+// Sandboxes reads pods, in the order given; Sandbox and Containers are left nil for the caller.
+// Otherwise as Containers.
 func (s *Sampler) Sandboxes(ctx context.Context, targets []Target) []*model.SandboxUsage {
 	entries := s.read(ctx, targets, false)
 	out := make([]*model.SandboxUsage, len(targets))
@@ -296,8 +297,8 @@ func (s *Sampler) readOne(e *entry, t Target, detailed bool) {
 	s.layer(e)
 }
 
-// claim makes the caller the reader of an entry. Where there is one already, under way or stuck, it says false: the last
-// reading has to do, and where there is none, what the other finds within a moment.
+// claim makes the caller the reader of an entry. Where there is one already, under way or stuck, it says false:
+// the last reading has to do, and where there is none, what the other finds within a moment.
 func (e *entry) claim() bool {
 	e.mu.Lock()
 	busy, known := e.busy, e.reading != nil

@@ -95,7 +95,8 @@ func TestARunningCgroupIsRead(t *testing.T) {
 		return r.CPU != nil && r.CPU.UsageNanoSeconds > 50e6 && r.Memory != nil && r.Memory.RSS > 8e6
 	})
 	m := r.Memory
-	if m.Usage < m.WorkingSet || m.WorkingSet < m.RSS/2 || m.Usage > 64<<20 || m.Available != 64<<20-m.WorkingSet || m.PageFaults == 0 {
+	if m.Usage < m.WorkingSet || m.WorkingSet < m.RSS/2 || m.Usage > 64<<20 || m.Available != 64<<20-m.WorkingSet ||
+		m.PageFaults == 0 {
 		t.Errorf("memory %+v", m)
 	}
 	if r.Processes == nil || *r.Processes == 0 {
@@ -131,25 +132,29 @@ func TestAUnifiedCgroupIsRead(t *testing.T) {
 	asroot.Need(t, "cgroups")
 	dir := t.TempDir()
 	for name, content := range map[string]string{
-		"cpu.stat":            "usage_usec 2500\nuser_usec 2000\nsystem_usec 500\n",
-		"cpu.pressure":        "some avg10=1.50 avg60=0.20 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=2.25 total=7\n",
+		"cpu.stat": "usage_usec 2500\nuser_usec 2000\nsystem_usec 500\n",
+		"cpu.pressure": "some avg10=1.50 avg60=0.20 avg300=0.00 total=12\n" +
+			"full avg10=0.00 avg60=0.00 avg300=2.25 total=7\n",
 		"memory.current":      "1000000\n",
 		"memory.max":          "2000000\n",
 		"memory.stat":         "anon 300000\nfile 500000\ninactive_file 400000\npgfault 11\npgmajfault 2\n",
 		"memory.swap.current": "4096\n",
 		"memory.swap.max":     "8192\n",
-		"io.stat":             "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=5 wbytes=5 rios=5 wios=5\n9:0 \n",
-		"pids.current":        "3\n",
+		"io.stat": "8:0 rbytes=10 wbytes=20 rios=1 wios=2 dbytes=0 dios=0\n" +
+			"8:16 rbytes=5 wbytes=5 rios=5 wios=5\n9:0 \n",
+		"pids.current": "3\n",
 	} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	r, err := readUnified(dir, make([]byte, bufferSize))
 	must(t, err)
-	wantMemory := model.MemoryUsage{Usage: 1000000, WorkingSet: 600000, RSS: 300000, Available: 1400000, PageFaults: 11, MajorPageFaults: 2}
+	wantMemory := model.MemoryUsage{Usage: 1000000, WorkingSet: 600000, RSS: 300000, Available: 1400000,
+		PageFaults: 11, MajorPageFaults: 2}
 	if *r.Memory != wantMemory {
 		t.Errorf("memory %+v, want %+v", *r.Memory, wantMemory)
 	}
-	if r.CPU.UsageNanoSeconds != 2500000 || r.CPU.PSI == nil || r.CPU.PSI.Some != (model.PSIData{Total: 12000, Avg10: 1.5, Avg60: 0.2}) ||
+	if r.CPU.UsageNanoSeconds != 2500000 || r.CPU.PSI == nil ||
+		r.CPU.PSI.Some != (model.PSIData{Total: 12000, Avg10: 1.5, Avg60: 0.2}) ||
 		r.CPU.PSI.Full.Avg300 != 2.25 {
 		t.Errorf("CPU %+v, PSI %+v", r.CPU, r.CPU.PSI)
 	}
@@ -314,14 +319,15 @@ func TestWritableLayersAreMeasuredSeldom(t *testing.T) {
 
 func TestAnExpensiveLayerIsMeasuredInTheBackground(t *testing.T) {
 	var calls atomic.Int64
-	s := sampler(t, Config{LayerAge: time.Millisecond, Measure: func(ctx context.Context, _ string) (uint64, uint64, error) {
-		if calls.Add(1) == 1 {
-			<-ctx.Done()
-			return 0, 0, ctx.Err()
-		}
-		time.Sleep(100 * time.Millisecond)
-		return 1, 1, nil
-	}})
+	s := sampler(t, Config{LayerAge: time.Millisecond,
+		Measure: func(ctx context.Context, _ string) (uint64, uint64, error) {
+			if calls.Add(1) == 1 {
+				<-ctx.Done()
+				return 0, 0, ctx.Err()
+			}
+			time.Sleep(100 * time.Millisecond)
+			return 1, 1, nil
+		}})
 	target := Target{ID: "c", Layer: "/layer"}
 	if u := s.Container(t.Context(), target); u.WritableLayer != nil {
 		t.Error("the first reading waited for the layer")

@@ -20,8 +20,8 @@ const (
 	lookAgain = time.Second
 )
 
-// watchedListener's connections tell when they end. Once a connection is taken over, net/http does not: the context of its
-// request would live on when the client is gone, and a command with it.
+// watchedListener's connections tell when they end. Once a connection is taken over, net/http does not:
+// the context of its request would live on when the client is gone, and a command with it.
 type watchedListener struct {
 	net.Listener
 	open *sessions
@@ -97,8 +97,9 @@ func (c *watchedConn) isClosed() bool {
 	return c.closed
 }
 
-// takenOver is called when the HTTP server has given the connection to a handler: the server's end waits for it from then on, and closes
-// it when it has no more patience. A handler can return before its connection is closed: SPDY closes it later.
+// takenOver is called when the HTTP server has given the connection to a handler: the server's end waits
+// for it from then on, and closes it when it has no more patience. A handler can return before its connection
+// is closed: SPDY closes it later.
 func (c *watchedConn) takenOver() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,9 +114,9 @@ func (c *watchedConn) takenOver() {
 	}
 }
 
-// Close ends the connection, and leaves a client the time that it needs to take what was written: the kernel still has up to some
-// megabytes of it. A socket that is closed resets the connection when the client sends something then, such as one of its pings, and the
-// end of a command's output would be lost to a client that reads slowly.
+// Close ends the connection, and leaves a client the time that it needs to take what was written: the kernel still
+// has up to some megabytes of it. A socket that is closed resets the connection when the client sends something then,
+// such as one of its pings, and the end of a command's output would be lost to a client that reads slowly.
 func (c *watchedConn) Close() (err error) {
 	c.gone()
 	c.once.Do(func() { err = c.close() })
@@ -157,8 +158,8 @@ func (c *watchedConn) be(patient time.Duration) {
 	c.patience = patient
 }
 
-// sessions counts what the server's end waits for: handlers, connections that they have taken over, and connections that have been closed
-// here and that their clients may still read from.
+// sessions counts what the server's end waits for: handlers, connections that they have taken over, and connections
+// that have been closed here and that their clients may still read from.
 type sessions struct {
 	cut context.Context // ends when connections are to end too
 
@@ -212,8 +213,8 @@ func (s *sessions) end() <-chan struct{} {
 	return s.none
 }
 
-// linger returns when the client has closed its side too, or has taken nothing for as long as patience. It is short once cut has ended.
-// What the client still sends is dropped.
+// linger returns when the client has closed its side too, or has taken nothing for as long as patience.
+// It is short once cut has ended. What the client still sends is dropped.
 func linger(cut context.Context, tcp *net.TCPConn, patience time.Duration) {
 	buf := make([]byte, 4<<10)
 	for left, moved := unsent(tcp), time.Now(); ; {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// takenOver is a client's connection to a server whose handler has taken it over and returned, the server's side of it, and what the
-// server's end waits for.
+// takenOver is a client's connection to a server whose handler has taken it over and returned, the server's side of it,
+// and what the server's end waits for.
 func takenOver(t *testing.T, cut context.Context) (client, server net.Conn, open *sessions) {
 	t.Helper()
 	open = &sessions{cut: cut, none: make(chan struct{})}

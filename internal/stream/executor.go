@@ -29,7 +29,8 @@ func (s *Server) executor(ctx context.Context, wanted Wanted) (executor, context
 	return executor{ctx: ctx, end: end, server: s, wanted: wanted}, end
 }
 
-// giveUp ends a session on which nothing moves. If the client takes what is there for it after all, it finds the reason behind it.
+// giveUp ends a session on which nothing moves. If the client takes what is there for it after all, it finds
+// the reason behind it.
 func (e executor) giveUp() {
 	e.end(fmt.Errorf("nothing has moved on the connection for %v, the idle_timeout of streams", e.server.cfg.IdleTimeout))
 	time.AfterFunc(lastWords, func() { cutOff(e.ctx) })
@@ -97,7 +98,8 @@ func (e executor) explain(err error) error {
 	return err
 }
 
-// reader, and writer below, return a nil interface for a stream that was not asked for: WebSocket has a channel for it anyway.
+// reader, and writer below, return a nil interface for a stream that was not asked for: WebSocket has a channel
+// for it anyway.
 func reader(wanted bool, r io.Reader) io.Reader {
 	if !wanted || r == nil {
 		return nil
@@ -112,8 +114,8 @@ func (e executor) writer(wanted bool, w io.WriteCloser) io.Writer {
 	return patientWriter{w, e}
 }
 
-// sizes passes on the sizes of the client's terminal. It always takes the next one, and the reader always gets the latest:
-// a reader that does not look must not hold up the client's connection, on which one stream waits for another.
+// sizes passes on the sizes of the client's terminal. It always takes the next one, and the reader always gets the
+// latest: a reader that does not look must not hold up the client's connection, on which one stream waits for another.
 func (e executor) sizes(tty bool, in <-chan remotecommand.TerminalSize) <-chan pod.TermSize {
 	if in == nil {
 		return nil

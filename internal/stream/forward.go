@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// forwarder forwards ports for one client's connection, which may ask for many. The context is its own: the library's does
-// not end with the client's connection.
+// forwarder forwards ports for one client's connection, which may ask for many. The context is its own: the library's
+// does not end with the client's connection.
 type forwarder struct {
 	ctx     context.Context
 	runtime Runtime
@@ -58,9 +58,9 @@ func (f *forwarder) wait() {
 	<-f.ended
 }
 
-// forwarded is a connection to a port. CloseWrite tells the client that the pod has said all; the client's words still come
-// until it ends them. Close ends both directions, and what the client says after that is read and dropped: unread, it would
-// block the client's other streams.
+// forwarded is a connection to a port. CloseWrite tells the client that the pod has said all; the client's words
+// still come until it ends them. Close ends both directions, and what the client says after that is read and dropped:
+// unread, it would block the client's other streams.
 type forwarded struct {
 	stream io.ReadWriteCloser
 	in     *io.PipeReader
@@ -83,8 +83,8 @@ func newForwarded(ctx context.Context, stream io.ReadWriteCloser) *forwarded {
 func (c *forwarded) Read(p []byte) (int, error)  { return c.in.Read(p) }
 func (c *forwarded) Write(p []byte) (int, error) { return c.stream.Write(p) }
 
-// CloseWrite ends our direction. A WebSocket channel cannot say so, its client learns it by Close; only SPDY streams have
-// a Reset.
+// CloseWrite ends our direction. A WebSocket channel cannot say so, its client learns it by Close; only SPDY streams
+// have a Reset.
 func (c *forwarded) CloseWrite() error {
 	if _, ok := c.stream.(interface{ Reset() error }); !ok {
 		return nil

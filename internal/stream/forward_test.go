@@ -172,7 +172,8 @@ func TestAPortWhereNobodyListensIsAnError(t *testing.T) {
 }
 
 // streamPair connects and opens the two streams of a forwarded connection.
-func streamPair(t *testing.T, s *Server, dialer string, port int) (conn httpstream.Connection, data, failure httpstream.Stream) {
+func streamPair(t *testing.T, s *Server, dialer string, port int) (conn httpstream.Connection, data,
+	failure httpstream.Stream) {
 	t.Helper()
 	address, err := s.GetPortForward(PortForwardRequest{SandboxID: "p1"})
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// LogLibraries sends what the streaming libraries log to a logger. They log through klog, which is one for the process and must
-// be set before anything uses it. They call every failed command and lost client an error: here those are for debugging.
+// LogLibraries sends what the streaming libraries log to a logger. They log through klog, which is one for the process
+// and must be set before anything uses it. They call every failed command and lost client an error:
+// here those are for debugging.
 func LogLibraries(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugging{log.Handler()}))
 }

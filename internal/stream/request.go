@@ -18,8 +18,8 @@ type AttachRequest struct {
 	Wanted
 }
 
-// PortForwardRequest asks for an address at which ports of a pod can be reached. Ports are for the WebSocket protocols that
-// cannot name them later; SPDY clients name a port for each stream.
+// PortForwardRequest asks for an address at which ports of a pod can be reached. Ports are for the WebSocket protocols
+// that cannot name them later; SPDY clients name a port for each stream.
 type PortForwardRequest struct {
 	SandboxID string
 	Ports     []int32

@@ -33,7 +33,8 @@ type Config struct {
 	// Address is host:port. 127.0.0.1:0: loopback, any free port. Whoever can reach it needs a token still.
 	Address string
 	TLS     *tls.Config // nil: plain HTTP
-	// IdleTimeout ends a connection on which nothing happens, and one whose client takes nothing of what is there for it. 4 h.
+	// IdleTimeout ends a connection on which nothing happens, and one whose client takes nothing of what is there for it.
+	// 4 h.
 	IdleTimeout time.Duration
 	// CreationTimeout is how long a client has to open its streams. 30 s.
 	CreationTimeout time.Duration
@@ -132,8 +133,8 @@ func (s *Server) Address() string { return s.base.Host }
 // farewell is how long clients have to be told that the server ends.
 const farewell = time.Second
 
-// Close takes no more connections, waits for open streams, and for clients that have yet to take the last of theirs, until ctx ends, then
-// ends what still runs, tells its clients, and closes their connections.
+// Close takes no more connections, waits for open streams, and for clients that have yet to take the last of theirs,
+// until ctx ends, then ends what still runs, tells its clients, and closes their connections.
 func (s *Server) Close(ctx context.Context) error {
 	err := s.http.Close() // streams have left the HTTP server: it closes its listener and idle connections
 	<-s.serving
@@ -171,8 +172,8 @@ func (s *Server) address(kind string, request any) (string, error) {
 	return s.base.JoinPath(kind, token).String(), nil
 }
 
-// serve makes a handler that takes the request of the token in the path. The context that it gets ends with the client's
-// connection.
+// serve makes a handler that takes the request of the token in the path. The context that it gets ends
+// with the client's connection.
 func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *http.Request, R)) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		if !s.open.begin() {

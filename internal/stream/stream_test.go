@@ -211,7 +211,8 @@ func TestAnAddressIsGoodForOneConnectionAndAShortTime(t *testing.T) {
 	t.Run("once", func(t *testing.T) {
 		s := start(t, Config{})
 		address := execURL(t, s, Wanted{Stdout: true}, "true")
-		if err := connect(t, "SPDY", address).StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: io.Discard}); err != nil {
+		if err := connect(t, "SPDY", address).StreamWithContext(deadline(t),
+			remotecommand.StreamOptions{Stdout: io.Discard}); err != nil {
 			t.Fatal(err)
 		}
 		refused(t, address)
@@ -312,8 +313,8 @@ func pausing(n *int64, pause <-chan struct{}) io.Writer {
 	})
 }
 
-// A command has long ended when its reader goes on. Seen to fail where connections are closed 2 s after the end, and, by WebSocket, where
-// pongs are sent with a deadline.
+// A command has long ended when its reader goes on. Seen to fail where connections are closed 2 s after the end, and,
+// by WebSocket, where pongs are sent with a deadline.
 func TestAReaderThatPausesGetsAllThatACommandWroteBeforeItEnded(t *testing.T) {
 	authority := httptest.NewTLSServer(nil)
 	defer authority.Close()
@@ -493,10 +494,11 @@ func TestCloseWaitsForStreamsAndThenCutsThemOff(t *testing.T) {
 				var once sync.Once
 				e := connect(t, transport, execURL(t, s, Wanted{Stdout: true}, "sh", "-c", script))
 				go func() {
-					done <- e.StreamWithContext(deadline(t), remotecommand.StreamOptions{Stdout: writerFunc(func(p []byte) (int, error) {
-						once.Do(func() { close(begun) })
-						return len(p), nil
-					})})
+					done <- e.StreamWithContext(deadline(t),
+						remotecommand.StreamOptions{Stdout: writerFunc(func(p []byte) (int, error) {
+							once.Do(func() { close(begun) })
+							return len(p), nil
+						})})
 				}()
 				<-begun
 				return done

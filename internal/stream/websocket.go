@@ -18,11 +18,12 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// closeGrace is how long the connection of a client that does not answer the end of its session stays open as it is. After that its
-// client can only read.
+// closeGrace is how long the connection of a client that does not answer the end of its session stays open as it is.
+// After that its client can only read.
 const closeGrace = 2 * time.Second
 
-// channelProtocols are those that are spoken here. The library's own v4 stops taking input for good when much of it comes.
+// channelProtocols are those that are spoken here. The library's own v4 stops taking input for good when much
+// of it comes.
 var channelProtocols = []string{remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name}
 
 // isChannels says whether a client offers one of channelProtocols.
@@ -39,8 +40,8 @@ type streams struct {
 	resize         <-chan remotecommand.TerminalSize
 }
 
-// serveChannels speaks v4.channel.k8s.io and v5. Each message begins with the number of its stream; in v5 a message of 255 and
-// a number ends that stream. The outcome goes to the error stream as a Status object in JSON.
+// serveChannels speaks v4.channel.k8s.io and v5. Each message begins with the number of its stream; in v5 a message
+// of 255 and a number ends that stream. The outcome goes to the error stream as a Status object in JSON.
 func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session executor, run func(streams) error) {
 	ctx, wanted := session.ctx, session.wanted
 	upgrader := websocket.Upgrader{
@@ -53,7 +54,8 @@ func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session
 		s.cfg.Log.DebugContext(ctx, "WebSocket", "error", err) // the client has the answer
 		return
 	}
-	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, session.giveUp), timeout: s.cfg.IdleTimeout, pongs: newPongs(conn)}
+	c := &channels{conn: conn, idle: time.AfterFunc(s.cfg.IdleTimeout, session.giveUp), timeout: s.cfg.IdleTimeout,
+		pongs: newPongs(conn)}
 	defer c.idle.Stop()
 	defer conn.Close()
 
@@ -78,7 +80,8 @@ func (s *Server) serveChannels(w http.ResponseWriter, req *http.Request, session
 	default:
 		c.send(remotecommand.StreamErr, nil)
 	}
-	st := streams{stdin: stdin, stdout: channel{c, remotecommand.StreamStdOut}, stderr: channel{c, remotecommand.StreamStdErr}}
+	st := streams{stdin: stdin, stdout: channel{c, remotecommand.StreamStdOut},
+		stderr: channel{c, remotecommand.StreamStdErr}}
 	if wanted.TTY {
 		st.resize = sizes
 	} else {
@@ -111,9 +114,10 @@ type channels struct {
 	pongs   *pongs
 }
 
-// read takes messages until the connection ends. Its error is what the reader of standard input gets; io.EOF when the client
-// ended the input or the connection in order.
-func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool, sizes chan<- remotecommand.TerminalSize) error {
+// read takes messages until the connection ends. Its error is what the reader of standard input gets;
+// io.EOF when the client ended the input or the connection in order.
+func (c *channels) read(ctx context.Context, stdin *io.PipeWriter, wanted bool,
+	sizes chan<- remotecommand.TerminalSize) error {
 	var end error
 	for {
 		kind, message, err := c.conn.NextReader()

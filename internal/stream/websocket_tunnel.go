@@ -17,8 +17,8 @@ import (
 // isTunnel says whether a client wants to speak SPDY inside WebSocket messages.
 func isTunnel(req *http.Request) bool { return wsstream.IsWebSocketRequestWithTunnelingProtocol(req) }
 
-// tunnel accepts the WebSocket and returns the request that a SPDY client would have sent, and a writer whose Hijack is the
-// tunnel. The writer is nil if the client has been refused.
+// tunnel accepts the WebSocket and returns the request that a SPDY client would have sent, and a writer whose Hijack
+// is the tunnel. The writer is nil if the client has been refused.
 func tunnel(w http.ResponseWriter, req *http.Request, idle time.Duration) (http.ResponseWriter, *http.Request) {
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
@@ -53,8 +53,8 @@ func (w *tunnelWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.conn, bufio.NewReadWriter(bufio.NewReader(w.conn), bufio.NewWriter(w.conn)), nil
 }
 
-// tunnelConn is the byte stream inside the binary messages of a WebSocket. One goroutine may read and one may write, which is
-// how the SPDY library does it.
+// tunnelConn is the byte stream inside the binary messages of a WebSocket. One goroutine may read and one may write,
+// which is how the SPDY library does it.
 type tunnelConn struct {
 	*websocket.Conn
 	message io.Reader // what is left of the message at hand

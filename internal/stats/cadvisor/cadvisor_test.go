@@ -37,7 +37,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		if m.Gauge {
 			kind = prometheus.GaugeValue
 		}
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(d.Name, d.Help, d.Labels, nil), kind, float64(m.Value), m.Labels...)
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(d.Name, d.Help, d.Labels, nil),
+			kind, float64(m.Value), m.Labels...)
 	}
 }
 
@@ -82,7 +83,10 @@ func running(t *testing.T) *Subject {
 		}
 	}
 	layer := t.TempDir()
-	sampler, err := stats.New(stats.Config{Measure: func(context.Context, string) (uint64, uint64, error) { return 4096, 3, nil }})
+	sampler, err := stats.New(stats.Config{Measure: func(context.Context, string) (uint64,
+		uint64, error) {
+		return 4096, 3, nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +94,10 @@ func running(t *testing.T) *Subject {
 	began := time.Now()
 	target := []stats.Target{{ID: "c", Cgroup: name, Layer: layer, PID: cmd.Process.Pid, Network: true}}
 	r := sampler.Details(t.Context(), target)[0]
-	// A reading does not wait long for the first figure of a layer, which may come with a later one where the machine is busy.
-	for deadline := time.Now().Add(time.Minute); (r.Layer == nil || r.Layer.UsedBytes == 0) && time.Now().Before(deadline); {
+	// A reading does not wait long for the first figure of a layer, which may come with a later one where the machine
+	// is busy.
+	for deadline := time.Now().Add(time.Minute); (r.Layer == nil ||
+		r.Layer.UsedBytes == 0) && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 		r = sampler.Details(t.Context(), target)[0]
 	}
@@ -120,8 +126,10 @@ func TestARegistryTakesTheMetricsOfARealProcess(t *testing.T) {
 	for _, want := range []string{"container_cpu_usage_seconds_total", "container_cpu_user_seconds_total",
 		"container_cpu_cfs_throttled_periods_total", "container_memory_working_set_bytes", "container_memory_rss",
 		"container_memory_cache", "container_memory_mapped_file", "container_memory_failcnt",
-		"container_memory_failures_total", "container_oom_events_total", "container_fs_usage_bytes", "container_fs_limit_bytes",
-		"container_processes", "container_threads", "container_threads_max", "container_file_descriptors", "container_sockets",
+		"container_memory_failures_total", "container_oom_events_total", "container_fs_usage_bytes",
+		"container_fs_limit_bytes",
+		"container_processes", "container_threads", "container_threads_max", "container_file_descriptors",
+		"container_sockets",
 		"container_ulimits_soft", "container_spec_memory_limit_bytes", "container_spec_cpu_quota",
 		"container_start_time_seconds", "container_last_seen"} {
 		if !got[want] {
@@ -169,7 +177,8 @@ func TestLabelsAreSortedAndThere(t *testing.T) {
 	}
 	disk := stats.Disk{Device: "/dev/sda", Major: "8", Minor: "0", IOUsage: model.IOUsage{ReadBytes: 7, WriteBytes: 9}}
 	old := time.Unix(5, 0)
-	s := &Subject{Cgroup: "/a", Pod: "p", Began: time.Unix(9, 0), Detail: &stats.Detail{Cgroup: stats.Cgroup{At: old}, Disks: []stats.Disk{disk}},
+	s := &Subject{Cgroup: "/a", Pod: "p", Began: time.Unix(9, 0),
+		Detail:  &stats.Detail{Cgroup: stats.Cgroup{At: old}, Disks: []stats.Disk{disk}},
 		Network: []model.InterfaceUsage{{Name: "eth0", RxPackets: 3}}}
 	for _, m := range Metrics(s) {
 		switch m.Name {

@@ -65,7 +65,8 @@ var families = []family{
 		return r.CPUPeriod
 	}),
 	limit("container_spec_cpu_quota", "CPU quota of the container.", func(r *model.Resources) int64 { return r.CPUQuota }),
-	limit("container_spec_cpu_shares", "CPU share of the container.", func(r *model.Resources) int64 { return r.CPUShares }),
+	limit("container_spec_cpu_shares", "CPU share of the container.",
+		func(r *model.Resources) int64 { return r.CPUShares }),
 	limit("container_spec_memory_limit_bytes", "Memory limit for the container.",
 		func(r *model.Resources) int64 { return r.MemoryLimit }),
 	limit("container_spec_memory_swap_limit_bytes", "Memory swap limit for the container.",
@@ -129,14 +130,18 @@ var families = []family{
 	of("container_oom_events_total", "Count of out of memory events observed for the container", counter,
 		func(d *stats.Detail) *uint64 { return d.OOMKills }),
 
-	filesystem("container_fs_inodes_free", "Number of available Inodes", func(s *Subject) uint64 { return s.Filesystem.InodesFree }),
+	filesystem("container_fs_inodes_free", "Number of available Inodes", func(s *Subject) uint64 {
+		return s.Filesystem.InodesFree
+	}),
 	filesystem("container_fs_inodes_total", "Number of Inodes", func(s *Subject) uint64 { return s.Filesystem.Inodes }),
 	filesystem("container_fs_limit_bytes", "Number of bytes that can be consumed by the container on this filesystem.",
 		func(s *Subject) uint64 { return s.Filesystem.Bytes }),
 	filesystem("container_fs_usage_bytes", "Number of bytes that are consumed by the container on this filesystem.",
 		func(s *Subject) uint64 { return s.Layer.UsedBytes }),
-	disk("container_fs_reads_bytes_total", "Cumulative count of bytes read", func(u *stats.Disk) uint64 { return u.ReadBytes }),
-	disk("container_fs_reads_total", "Cumulative count of reads completed", func(u *stats.Disk) uint64 { return u.ReadOps }),
+	disk("container_fs_reads_bytes_total", "Cumulative count of bytes read",
+		func(u *stats.Disk) uint64 { return u.ReadBytes }),
+	disk("container_fs_reads_total", "Cumulative count of reads completed",
+		func(u *stats.Disk) uint64 { return u.ReadOps }),
 	disk("container_fs_writes_bytes_total", "Cumulative count of bytes written",
 		func(u *stats.Disk) uint64 { return u.WriteBytes }),
 	disk("container_fs_writes_total", "Cumulative count of writes completed",

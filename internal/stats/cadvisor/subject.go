@@ -9,8 +9,8 @@ import (
 	"berth/internal/stats"
 )
 
-// Subject is a pod or a container with its figures. A pod has no Name, Image and Container, as the cgroup of a pod has none
-// for cAdvisor.
+// Subject is a pod or a container with its figures. A pod has no Name, Image and Container, as the cgroup of a pod
+// has none for cAdvisor.
 type Subject struct {
 	Cgroup    string // the label id
 	Name      string // the container's ID
