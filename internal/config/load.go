@@ -13,8 +13,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Load reads a file over the defaults, puts overrides (nil: none) over both, and validates. An empty path is DefaultPath, which
-// may be missing. An error names the file, and line and key or the flag.
+// Load reads a file over the defaults, puts overrides (nil: none) over both, and validates. An empty path
+// is DefaultPath, which may be missing. An error names the file, and line and key or the flag.
 func Load(path string, overrides *Overrides) (*Config, error) {
 	explicit := path != ""
 	if !explicit {

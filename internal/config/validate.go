@@ -22,7 +22,8 @@ import (
 
 // systemDirs are directories that programs of all users need, and that therefore cannot be root's alone.
 var systemDirs = []string{
-	"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/srv", "/sys", "/tmp",
+	"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin",
+	"/srv", "/sys", "/tmp",
 	"/usr", "/usr/local", "/var", "/var/cache", "/var/lib", "/var/run", "/var/spool", "/var/tmp",
 }
 
@@ -40,8 +41,8 @@ var (
 	capability    = regexp.MustCompile(`^(?i:(CAP_)?[A-Z][A-Z0-9_]*)$`)
 )
 
-// Validate checks values, all of them; the error joins a *KeyError for each that is wrong. It looks at nothing outside the
-// configuration: files may come later.
+// Validate checks values, all of them; the error joins a *KeyError for each that is wrong. It looks at nothing outside
+// the configuration: files may come later.
 func (c *Config) Validate() error {
 	var v validation
 	v.absolute("root", c.Root)
@@ -76,7 +77,8 @@ func (c *Config) Validate() error {
 	case root == state:
 		v.fail("state", "%q is root too: a reboot may empty it", c.State)
 	case strings.HasPrefix(state, root+"/"):
-		v.fail("state", "%q lies in root, which others may not enter: they have to pass state to the socket and to the files of user namespaces", c.State)
+		v.fail("state", "%q lies in root, which others may not enter: "+
+			"they have to pass state to the socket and to the files of user namespaces", c.State)
 	}
 	v.network(&c.Network)
 	v.image(&c.Image)

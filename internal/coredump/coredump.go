@@ -1,5 +1,5 @@
-// Package coredump keeps the memory of this program, in which credentials of registries and what containers write pass by, out of core
-// files.
+// Package coredump keeps the memory of this program, in which credentials of registries and what containers write pass
+// by, out of core files.
 package coredump
 
 import (
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forbid has the kernel write none of this process, whatever its limit of core files is: that, which is inherited, stays as it is for
-// containers. An execve ends it, so a program that is started, or takes this one's place, is as it would be. With GOTRACEBACK=crash, the
-// way in which Go is asked for a core file, there is one.
+// Forbid has the kernel write none of this process, whatever its limit of core files is: that, which is inherited,
+// stays as it is for containers. An execve ends it, so a program that is started, or takes this one's place,
+// is as it would be. With GOTRACEBACK=crash, the way in which Go is asked for a core file, there is one.
 func Forbid() error {
 	if os.Getenv("GOTRACEBACK") == "crash" {
 		return nil

@@ -157,8 +157,9 @@ func (d *Dir[T]) PathOf(name string) string {
 	return string(path)
 }
 
-// FD is an open descriptor of a directory, which stays the tree's. It is good until as many other directories have been asked
-// for as stay open. A link in the place of the directory, or of one above it, is an error: unix.ELOOP or unix.ENOTDIR.
+// FD is an open descriptor of a directory, which stays the tree's. It is good until as many other directories
+// have been asked for as stay open. A link in the place of the directory, or of one above it, is an error:
+// unix.ELOOP or unix.ENOTDIR.
 func (t *Tree[T]) FD(d *Dir[T]) (int, error) {
 	if d.handle != nil {
 		t.touch(d.handle)
@@ -179,9 +180,9 @@ func (t *Tree[T]) FD(d *Dir[T]) (int, error) {
 	return fd, nil
 }
 
-// climb opens a directory that was open before from the one that was used last, if that is in it. On the way out of a deep tree
-// each directory would otherwise be looked up from far above. Whoever has moved the lower one meanwhile does not lead away: it
-// has to be the same directory. -1: it has to be reached.
+// climb opens a directory that was open before from the one that was used last, if that is in it. On the way out
+// of a deep tree each directory would otherwise be looked up from far above. Whoever has moved the lower one meanwhile
+// does not lead away: it has to be the same directory. -1: it has to be reached.
 func (t *Tree[T]) climb(d *Dir[T]) int {
 	from := t.front
 	if from == nil || from.dir.parent != d || d.ino == 0 {
@@ -235,7 +236,8 @@ func (t *Tree[T]) reach(d *Dir[T]) (int, error) {
 }
 
 // Forget closes a directory's descriptor, if it is open, and forgets which directory it was. It is needed where another
-// directory takes its place: what was removed together with the old one may be open yet, and would lead up to the old one.
+// directory takes its place: what was removed together with the old one may be open yet, and would lead up to the old
+// one.
 func (t *Tree[T]) Forget(d *Dir[T]) {
 	if d.parent == nil {
 		return

@@ -63,12 +63,13 @@ func TestATreeMayBeDeeperThanPathsAndDescriptors(t *testing.T) {
 	tree := New[int](root)
 	most, n := 0, 0
 	var last *Dir[int]
-	err := tree.Walk(context.Background(), Walk[int]{Visit: func(in *Dir[int], fd int, name string, _ *unix.Stat_t) (*Dir[int], error) {
-		n++
-		most = max(most, descriptors(t)-before)
-		last = in.Below(name)
-		return last, nil
-	}})
+	err := tree.Walk(context.Background(),
+		Walk[int]{Visit: func(in *Dir[int], fd int, name string, _ *unix.Stat_t) (*Dir[int], error) {
+			n++
+			most = max(most, descriptors(t)-before)
+			last = in.Below(name)
+			return last, nil
+		}})
 	if err != nil || n != depth {
 		t.Errorf("%d of %d directories, %v", n, depth, err)
 	}
@@ -134,8 +135,8 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	}
 }
 
-// TestADirectoryThatTookAnothersPlaceIsFound: what was below the old one is open yet. FuzzVariant found that the way up from
-// there led to the old one, which was removed: without Forget's reset of the inode this test fails.
+// TestADirectoryThatTookAnothersPlaceIsFound: what was below the old one is open yet. FuzzVariant found that the way up
+// from there led to the old one, which was removed: without Forget's reset of the inode this test fails.
 func TestADirectoryThatTookAnothersPlaceIsFound(t *testing.T) {
 	root := openRoot(t, t.TempDir())
 	at := int(root.Fd())
@@ -164,8 +165,8 @@ func TestADirectoryThatTookAnothersPlaceIsFound(t *testing.T) {
 	}
 }
 
-// TestAWalkOfWhatChangesStaysInside: two directories change places with links to one outside, again and again, while the tree
-// is walked. This test was seen to fail without the flags of openDir that hold it inside.
+// TestAWalkOfWhatChangesStaysInside: two directories change places with links to one outside, again and again,
+// while the tree is walked. This test was seen to fail without the flags of openDir that hold it inside.
 func TestAWalkOfWhatChangesStaysInside(t *testing.T) {
 	top := t.TempDir()
 	for _, dir := range []string{"root/a/b/c", "root/z", "outside/b/c"} {
@@ -188,7 +189,8 @@ func TestAWalkOfWhatChangesStaysInside(t *testing.T) {
 				return
 			default:
 			}
-			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(top, "root/a"), unix.AT_FDCWD, filepath.Join(top, "root/link"), unix.RENAME_EXCHANGE)
+			_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(top, "root/a"), unix.AT_FDCWD, filepath.Join(top, "root/link"),
+				unix.RENAME_EXCHANGE)
 		}
 	}()
 	defer func() { close(stop); <-ended }()
@@ -269,8 +271,8 @@ func TestRemoveLeavesWhatLinksLeadTo(t *testing.T) {
 	}
 }
 
-// TestAVisitMayOpenOtherDirectories, for which the one that is read was closed. Seen to fail with the directory's descriptor taken once for
-// all names.
+// TestAVisitMayOpenOtherDirectories, for which the one that is read was closed. Seen to fail with the directory's
+// descriptor taken once for all names.
 func TestAVisitMayOpenOtherDirectories(t *testing.T) {
 	dir := t.TempDir()
 	const count = 20
@@ -283,18 +285,19 @@ func TestAVisitMayOpenOtherDirectories(t *testing.T) {
 	defer tree.Close()
 	tree.Keep = 2
 	seen := map[string]bool{}
-	err := tree.Walk(t.Context(), Walk[struct{}]{Visit: func(in *Dir[struct{}], _ int, name string, _ *unix.Stat_t) (*Dir[struct{}], error) {
-		if name == "top" {
-			return in.Below(name), nil
-		}
-		seen[name] = true
-		for _, other := range []string{"d0", "d1", "d2"} {
-			if _, err := tree.FD(in.Below(other)); err != nil {
-				return nil, err
+	err := tree.Walk(t.Context(),
+		Walk[struct{}]{Visit: func(in *Dir[struct{}], _ int, name string, _ *unix.Stat_t) (*Dir[struct{}], error) {
+			if name == "top" {
+				return in.Below(name), nil
 			}
-		}
-		return nil, nil
-	}})
+			seen[name] = true
+			for _, other := range []string{"d0", "d1", "d2"} {
+				if _, err := tree.FD(in.Below(other)); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		}})
 	if err != nil || len(seen) != count {
 		t.Errorf("saw %d of %d: %v", len(seen), count, err)
 	}

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove removes what stands under a name in an open directory, with all that is in it. It stays on the mount of what it
-// removes, whatever is mounted below, follows no link, clears immutable and append-only marks, and stops when ctx ends; a
-// later call goes on from there. What is not there is removed.
+// Remove removes what stands under a name in an open directory, with all that is in it. It stays on the mount
+// of what it removes, whatever is mounted below, follows no link, clears immutable and append-only marks, and stops
+// when ctx ends; a later call goes on from there. What is not there is removed.
 func Remove(ctx context.Context, parent int, name string) error {
 	r := remover{ctx: ctx}
 	return r.remove(parent, name)

@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Walk is how a tree is walked. A directory's entries are read some hundreds at a time; what waits to be walked is in memory,
-// in the directory's part only.
+// Walk is how a tree is walked. A directory's entries are read some hundreds at a time; what waits to be walked
+// is in memory, in the directory's part only.
 type Walk[T any] struct {
-	// Visit is called with each entry of an open directory; its attributes are the entry's own, not those of what a link leads
-	// to. The descriptor is Visit's to use until it returns. For an entry that is to be walked it returns the directory, made
-	// by Below or Add. A directory is visited before what it holds.
+	// Visit is called with each entry of an open directory; its attributes are the entry's own, not those of what a link
+	// leads to. The descriptor is Visit's to use until it returns. For an entry that is to be walked it returns
+	// the directory, made by Below or Add. A directory is visited before what it holds.
 	Visit func(in *Dir[T], fd int, name string, st *unix.Stat_t) (*Dir[T], error)
 	// Leave, if set, is called with each directory after all that it holds, the root's last.
 	Leave func(d *Dir[T]) error
-	// Changing: others change the tree meanwhile. What is gone when its turn comes is no error, and neither is what another
-	// file, a link or a mount has taken the place of.
+	// Changing: others change the tree meanwhile. What is gone when its turn comes is no error, and neither
+	// is what another file, a link or a mount has taken the place of.
 	Changing bool
 	// NamesOnly: Visit needs no attributes, and gets none.
 	NamesOnly bool

@@ -40,9 +40,11 @@ func checkCgroups(context.Context, Config) Finding {
 	return judgeCgroups(len(infos) > 0, v1, v2)
 }
 
-// judgeCgroups looks at the controllers of v1 (mount options among them) and of v2. Where v2 has any, it is what counts.
+// judgeCgroups looks at the controllers of v1 (mount options among them) and of v2. Where v2 has any,
+// it is what counts.
 func judgeCgroups(mounted bool, v1, v2 []string) Finding {
-	const how = "On cgroup v2: boot without cgroup_disable=… and systemd.unified_cgroup_hierarchy=0. On v1: mount them below /sys/fs/cgroup."
+	const how = "On cgroup v2: boot without cgroup_disable=… and systemd.unified_cgroup_hierarchy=0. " +
+		"On v1: mount them below /sys/fs/cgroup."
 	if !mounted {
 		return bad("nothing is mounted", "Mount cgroup v2: mount -t cgroup2 none /sys/fs/cgroup")
 	}

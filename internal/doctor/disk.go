@@ -33,7 +33,8 @@ func checkOverlay(_ context.Context, cfg Config) Finding {
 	}
 	if err := tryOverlay(existing(cfg.Root)); err != nil {
 		return bad(err.Error(), "Try: modprobe overlay. Where it is loaded, the file system of "+cfg.Root+
-			" cannot hold upper directories (another overlay, NFS, xfs with ftype=0):\nset root in the daemon's configuration to a directory on ext4, xfs or btrfs.")
+			" cannot hold upper directories (another overlay, NFS, xfs with ftype=0):\n"+
+			"set root in the daemon's configuration to a directory on ext4, xfs or btrfs.")
 	}
 	return good("an overlay on the file system of " + existing(cfg.Root) + " works")
 }
@@ -67,7 +68,8 @@ func tryOverlay(parent string) (err error) {
 func checkState(_ context.Context, cfg Config) Finding {
 	const nobody = 1<<32 - 2 // owns nothing
 	if dir, mode := fileattr.Barring(cfg.State, nobody, nobody); dir != "" && dir != filepath.Clean(cfg.State) {
-		return poor(fmt.Sprintf("%s, of mode %#o, keeps pods with user namespaces from their root file systems in %s", dir, mode, cfg.State),
+		return poor(fmt.Sprintf("%s, of mode %#o, keeps pods with user namespaces from their root file systems in %s",
+			dir, mode, cfg.State),
 			"Their containers do not start where libcontainer or an OCI runtime sets them up.\n"+
 				"Try: chmod o+x "+dir+", or set state in the daemon's configuration to a directory that all may reach.")
 	}

@@ -88,8 +88,10 @@ func checkUser(context.Context, Config) Finding {
 		name  string
 		vital bool
 	}{
-		{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", true}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", true}, {unix.CAP_SETUID, "CAP_SETUID", true},
-		{unix.CAP_CHOWN, "CAP_CHOWN", true}, {unix.CAP_MKNOD, "CAP_MKNOD", true}, {unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", false},
+		{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN", true}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN", true},
+		{unix.CAP_SETUID, "CAP_SETUID", true},
+		{unix.CAP_CHOWN, "CAP_CHOWN", true}, {unix.CAP_MKNOD, "CAP_MKNOD", true},
+		{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", false},
 		{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", false},
 	} {
 		if have&(1<<c.bit) == 0 {
@@ -103,7 +105,8 @@ func checkUser(context.Context, Config) Finding {
 	case vital != "":
 		return bad("root without"+vital, "Run berthd outside of a container, or give its container these capabilities.")
 	case lacking != "":
-		return poor("root without"+lacking, "oom_score_adj below the daemon's own and higher hard limits cannot be set; pods run without.")
+		return poor("root without"+lacking,
+			"oom_score_adj below the daemon's own and higher hard limits cannot be set; pods run without.")
 	}
 	return good("root with all capabilities that are needed")
 }
@@ -116,7 +119,8 @@ func checkNamespaces(context.Context, Config) Finding {
 		}
 	}
 	if missing != "" {
-		return bad("the kernel lacks namespaces:"+missing, "Use a kernel with CONFIG_NAMESPACES and all kinds of them, as distributions build it.")
+		return bad("the kernel lacks namespaces:"+missing,
+			"Use a kernel with CONFIG_NAMESPACES and all kinds of them, as distributions build it.")
 	}
 	return good("net, ipc, uts, pid, mnt, cgroup, user")
 }

@@ -16,7 +16,8 @@ import (
 
 func TestKernelsAreJudged(t *testing.T) {
 	for release, want := range map[string]Level{
-		"6.18.1": Good, "6.15.0-rc1": Good, "6.12.38-cloud-amd64": Poor, "5.10.0": Poor, "5.4.0-generic": Bad, "4.19": Bad, "odd": Poor,
+		"6.18.1": Good, "6.15.0-rc1": Good, "6.12.38-cloud-amd64": Poor, "5.10.0": Poor, "5.4.0-generic": Bad,
+		"4.19": Bad, "odd": Poor,
 	} {
 		if f := judgeKernel(release); f.Level != want || f.Level != Good && f.Advice == "" && release != "odd" {
 			t.Errorf("%s: %+v", release, f)
@@ -39,7 +40,8 @@ func TestCgroupsAreJudged(t *testing.T) {
 		{"v1 with an empty v2", true, all1, []string{}, Good, "v1 with"},
 		{"v1 with some of v2", true, all1, []string{"hugetlb"}, Good, "v1 with"},
 		{"v2 without memory", true, nil, []string{"cpu", "cpuset", "pids"}, Bad, "v2 without memory"},
-		{"v1 without pids", true, slices.DeleteFunc(slices.Clone(all1), func(s string) bool { return s == "pids" }), nil, Bad, "v1 without pids"},
+		{"v1 without pids", true, slices.DeleteFunc(slices.Clone(all1), func(s string) bool { return s == "pids" }),
+			nil, Bad, "v1 without pids"},
 		{"none", false, nil, nil, Bad, "nothing is mounted"},
 	} {
 		if f := judgeCgroups(c.mounted, c.v1, c.v2); f.Level != c.level || !strings.HasPrefix(f.Detail, c.detail) {
@@ -77,10 +79,12 @@ func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
 		}
 	}
 	file, plugins, err := cniPlugins(dir)
-	if err != nil || filepath.Base(file) != "10-a.conflist" || !slices.Equal(plugins, []string{"bridge", "host-local", "portmap"}) {
+	if err != nil || filepath.Base(file) != "10-a.conflist" ||
+		!slices.Equal(plugins, []string{"bridge", "host-local", "portmap"}) {
 		t.Fatalf("%s %v %v", file, plugins, err)
 	}
-	if f := judgeCNI(file, plugins, func(p string) bool { return p != "portmap" }); f.Level != Bad || !strings.Contains(f.Detail, "portmap") {
+	if f := judgeCNI(file, plugins, func(p string) bool { return p != "portmap" }); f.Level != Bad ||
+		!strings.Contains(f.Detail, "portmap") {
 		t.Errorf("%+v", f)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "05-c.conf"), []byte("{"), 0o600); err != nil {
@@ -113,7 +117,8 @@ func TestSocketsAreTried(t *testing.T) {
 
 func TestAnExaminationLeavesNothingBehind(t *testing.T) {
 	root := t.TempDir()
-	findings := Examine(context.Background(), Config{Socket: filepath.Join(root, "s"), Root: root, CNIConfDir: filepath.Join(root, "cni")})
+	findings := Examine(context.Background(),
+		Config{Socket: filepath.Join(root, "s"), Root: root, CNIConfDir: filepath.Join(root, "cni")})
 	for _, f := range findings {
 		if f.Subject == "" || f.Detail == "" {
 			t.Errorf("%+v says nothing", f)
@@ -150,7 +155,8 @@ func TestAClosedParentOfTheStateIsNamed(t *testing.T) {
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if f := checkState(t.Context(), cfg); f.Level != Poor || !strings.Contains(f.Detail, closed+", of mode 0700") || f.Advice == "" {
+	if f := checkState(t.Context(), cfg); f.Level != Poor || !strings.Contains(f.Detail, closed+", of mode 0700") ||
+		f.Advice == "" {
 		t.Errorf("%+v", f)
 	}
 }

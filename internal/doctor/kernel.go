@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Versions that matter: openat2, pidfds and close_range are there from 5.9 on; ID-mapped mounts of overlay from 5.19; the
-// exit code of a process whose parent is gone (PIDFD_GET_INFO with PIDFD_INFO_EXIT) from 6.15.
+// Versions that matter: openat2, pidfds and close_range are there from 5.9 on; ID-mapped mounts of overlay from 5.19;
+// the exit code of a process whose parent is gone (PIDFD_GET_INFO with PIDFD_INFO_EXIT) from 6.15.
 var (
 	oldestKernel = version{5, 9}
 	exitOfOrphan = version{6, 15}
@@ -51,7 +51,8 @@ func judgeKernel(release string) Finding {
 	case v.before(oldestKernel):
 		return bad(release, "Berth needs Linux "+oldestKernel.String()+" or newer.")
 	case v.before(exitOfOrphan):
-		return poor(release, fmt.Sprintf("From Linux %s on, exit codes survive a kill of berth-keeper; here such containers report 255 (KeeperLost).", exitOfOrphan))
+		return poor(release, fmt.Sprintf("From Linux %s on, exit codes survive a kill of berth-keeper; "+
+			"here such containers report 255 (KeeperLost).", exitOfOrphan))
 	}
 	return good(release)
 }
@@ -72,7 +73,8 @@ func effectiveCapabilities() (uint64, error) {
 func checkSeccomp(context.Context, Config) Finding {
 	data, err := os.ReadFile("/proc/sys/kernel/seccomp/actions_avail")
 	if err != nil {
-		return bad("the kernel has no seccomp filters", "Use a kernel with CONFIG_SECCOMP_FILTER. Until then only containers with seccomp Unconfined run.")
+		return bad("the kernel has no seccomp filters",
+			"Use a kernel with CONFIG_SECCOMP_FILTER. Until then only containers with seccomp Unconfined run.")
 	}
 	return good(strings.TrimSpace(string(data)))
 }
@@ -80,7 +82,8 @@ func checkSeccomp(context.Context, Config) Finding {
 func checkModules(context.Context, Config) Finding {
 	data, err := os.ReadFile("/sys/kernel/security/lsm")
 	if err != nil {
-		if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil && strings.HasPrefix(string(enabled), "Y") {
+		if enabled, err := os.ReadFile("/sys/module/apparmor/parameters/enabled"); err == nil &&
+			strings.HasPrefix(string(enabled), "Y") {
 			return good("AppArmor")
 		}
 		return good("neither AppArmor nor SELinux is seen; containers that name no profile do not need them")

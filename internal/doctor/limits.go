@@ -41,7 +41,8 @@ func atLeast(wanted ...setting) Finding {
 	}
 	detail := strings.Join(have, ", ")
 	if len(low) > 0 {
-		return poor(detail, "Pods that watch files or start many processes may fail. Raise it: sysctl -w "+strings.Join(low, " ")+
+		return poor(detail, "Pods that watch files or start many processes may fail. Raise it: sysctl -w "+
+			strings.Join(low, " ")+
 			"\nand put the same into /etc/sysctl.d/90-berth.conf.")
 	}
 	return good(detail)
@@ -53,7 +54,8 @@ type setting struct {
 }
 
 func checkInotify(context.Context, Config) Finding {
-	return atLeast(setting{"fs.inotify.max_user_instances", wantInstances}, setting{"fs.inotify.max_user_watches", wantWatches})
+	return atLeast(setting{"fs.inotify.max_user_instances", wantInstances},
+		setting{"fs.inotify.max_user_watches", wantWatches})
 }
 
 func checkProcesses(context.Context, Config) Finding {
@@ -67,7 +69,8 @@ func checkFiles(context.Context, Config) Finding {
 	}
 	detail := fmt.Sprintf("%d open files a process", limit.Max)
 	if limit.Max < wantFiles {
-		return poor(detail+" here", fmt.Sprintf("A daemon that is started from this shell can hold few pods: ulimit -Hn %d. Its systemd unit sets its own limit.", wantFiles))
+		return poor(detail+" here", fmt.Sprintf("A daemon that is started from this shell can hold few pods: "+
+			"ulimit -Hn %d. Its systemd unit sets its own limit.", wantFiles))
 	}
 	return good(detail)
 }

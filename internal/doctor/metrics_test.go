@@ -24,9 +24,10 @@ func TestAKubeletsCAdvisorHasToFindBerth(t *testing.T) {
 		level   Level
 		detail  string
 	}{
-		"no kubelet":          {command: []string{"/usr/bin/containerd"}, level: Good, detail: "no kubelet"},
-		"Berth answers":       {command: flag, version: berth, level: Good, detail: socket},
-		"a flag of two words": {command: []string{"kubelet", "--v", "2", "--containerd", socket}, version: berth, level: Good, detail: socket},
+		"no kubelet":    {command: []string{"/usr/bin/containerd"}, level: Good, detail: "no kubelet"},
+		"Berth answers": {command: flag, version: berth, level: Good, detail: socket},
+		"a flag of two words": {command: []string{"kubelet", "--v", "2", "--containerd", socket}, version: berth,
+			level: Good, detail: socket},
 		"another flag": {command: []string{"kubelet", "--containerd-namespace=x", "--containerd=" + socket}, version: berth,
 			level: Good, detail: socket},
 		"containerd answers": {command: flag, version: "1.7.1", level: Poor, detail: "containerd 1.7.1"},

@@ -45,7 +45,8 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 		_, err = conn.ListTables()
 	}
 	if err != nil {
-		return bad("the built-in bridge needs nftables: "+err.Error(), "Load it: modprobe nf_tables. Or configure CNI plugins in "+cfg.CNIConfDir+".")
+		return bad("the built-in bridge needs nftables: "+err.Error(),
+			"Load it: modprobe nf_tables. Or configure CNI plugins in "+cfg.CNIConfDir+".")
 	}
 	return good("the built-in bridge; nftables answers")
 }
@@ -127,7 +128,8 @@ func checkPrograms(context.Context, Config) Finding {
 		missing = append(missing, name)
 	}
 	if len(missing) > 0 {
-		return poor("not in PATH nor beside this program: "+strings.Join(missing, ", "), "Install them (make install), or run the daemon by its path.")
+		return poor("not in PATH nor beside this program: "+strings.Join(missing, ", "),
+			"Install them (make install), or run the daemon by its path.")
 	}
 	return good("berthd and berth-keeper are installed")
 }
@@ -142,11 +144,14 @@ func checkSocket(ctx context.Context, cfg Config) Finding {
 		conn.Close()
 		return good("somebody answers on " + cfg.Socket)
 	case errors.Is(err, syscall.ENOENT):
-		return poor(cfg.Socket+" does not exist: berthd does not run", "systemctl start berthd, or run berthd. --address names another socket.")
+		return poor(cfg.Socket+" does not exist: berthd does not run",
+			"systemctl start berthd, or run berthd. --address names another socket.")
 	case errors.Is(err, syscall.EACCES):
-		return poor("you may not use "+cfg.Socket, "Run berth as root, or as a member of the socket's group (socket_group in the daemon's configuration).")
+		return poor("you may not use "+cfg.Socket,
+			"Run berth as root, or as a member of the socket's group (socket_group in the daemon's configuration).")
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return poor(cfg.Socket+" is there, but its daemon is gone", "systemctl start berthd, or run berthd: it takes the socket over.")
+		return poor(cfg.Socket+" is there, but its daemon is gone",
+			"systemctl start berthd, or run berthd: it takes the socket over.")
 	}
 	return poor(err.Error(), "See what the daemon says: journalctl -u berthd")
 }

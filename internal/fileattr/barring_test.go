@@ -38,7 +38,8 @@ func TestTheTopmostClosedDirectoryBars(t *testing.T) {
 		if err := os.Chmod(below, c.mode); err != nil {
 			t.Fatal(err)
 		}
-		if dir, mode := Barring(filepath.Join(below, "not-there"), c.uid, c.gid); (dir == below) != c.barred || c.barred && mode != c.mode {
+		if dir, mode := Barring(filepath.Join(below, "not-there"), c.uid, c.gid); (dir == below) != c.barred ||
+			c.barred && mode != c.mode {
 			t.Errorf("%#o for %d:%d: %q of mode %#o bars", c.mode, c.uid, c.gid, dir, mode)
 		}
 	}

@@ -16,8 +16,8 @@ type Attributes struct {
 	Xattrs         map[string][]byte
 }
 
-// Xattrs are the system calls on extended attributes of an open file. A process that is not the host's administrator sees and sets
-// only some of them by itself, and has somebody else make the calls.
+// Xattrs are the system calls on extended attributes of an open file. A process that is not the host's administrator
+// sees and sets only some of them by itself, and has somebody else make the calls.
 type Xattrs struct {
 	List func(fd int, buf []byte) (int, error)
 	Get  func(fd int, key string, buf []byte) (int, error)
@@ -36,8 +36,8 @@ func (x Xattrs) Of(fd int) (*Attributes, error) { return file{fd: fd, by: &x}.at
 // Apply gives an open file or directory attributes.
 func (x Xattrs) Apply(a *Attributes, fd int) error { return a.apply(file{fd: fd, by: &x}) }
 
-// file is how one open file is reached. A descriptor that was opened with O_PATH, as of links and devices, takes few calls;
-// the others go by its name in /proc, which leads to the file itself, even if that is a link.
+// file is how one open file is reached. A descriptor that was opened with O_PATH, as of links and devices,
+// takes few calls; the others go by its name in /proc, which leads to the file itself, even if that is a link.
 type file struct {
 	fd   int
 	proc string  // empty: the descriptor takes all calls
@@ -72,8 +72,8 @@ func (f file) chmod(mode uint32) error {
 	return unix.Fchmod(f.fd, mode)
 }
 
-// Of reads the attributes of an open file or directory. The host's SELinux gives labels of its own, and overlayfs' attributes
-// are not the image's: neither is among them.
+// Of reads the attributes of an open file or directory. The host's SELinux gives labels of its own, and overlayfs'
+// attributes are not the image's: neither is among them.
 func Of(fd int) (*Attributes, error) { return System.Of(fd) }
 
 // OfAt reads the attributes of what has a name in an open directory, whatever it is; a link is not followed.

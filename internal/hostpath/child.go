@@ -76,8 +76,8 @@ var stuck struct {
 	count int
 }
 
-// ask has a child do something with a path. alive is asked whenever the file system has had another span of patience, and says whether it
-// answers somebody else meanwhile; nil: it has to answer within the first.
+// ask has a child do something with a path. alive is asked whenever the file system has had another span of patience,
+// and says whether it answers somebody else meanwhile; nil: it has to answer within the first.
 func ask(what, path string, result any, alive func() bool, more ...string) error {
 	stuck.Lock()
 	busy, count := stuck.paths[path] > 0, stuck.count

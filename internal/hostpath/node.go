@@ -32,8 +32,8 @@ func (n *Node) fill(dir int, path string, flags int) error {
 	return nil
 }
 
-// Stat tells of the file at an absolute path. The error wraps fs.ErrNotExist where there is none, and errdefs.ErrUnavailable where a file
-// system does not answer within some seconds.
+// Stat tells of the file at an absolute path. The error wraps fs.ErrNotExist where there is none,
+// and errdefs.ErrUnavailable where a file system does not answer within some seconds.
 func Stat(path string) (Node, error) {
 	n := Node{Path: path}
 	if fd, err := openKnown(path, unix.O_NOFOLLOW); err == nil {

@@ -32,8 +32,8 @@ func (r *Resolved) look(dir int, path string, flags int) error {
 	return nil
 }
 
-// Resolve follows the links of an absolute path. The error wraps fs.ErrNotExist where it leads nowhere, and errdefs.ErrUnavailable where a
-// file system does not answer within some seconds.
+// Resolve follows the links of an absolute path. The error wraps fs.ErrNotExist where it leads nowhere,
+// and errdefs.ErrUnavailable where a file system does not answer within some seconds.
 func Resolve(path string) (Resolved, error) {
 	if r, ok := known(path); ok {
 		return r, nil
@@ -51,8 +51,8 @@ func openKnown(path string, flags uint64) (int, error) {
 	return unix.Openat2(unix.AT_FDCWD, path, &how)
 }
 
-// known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12). Of a network file system
-// that is nothing: each step is checked with the server.
+// known resolves what the kernel has in its cache and needs nobody's answer for (RESOLVE_CACHED, Linux 5.12).
+// Of a network file system that is nothing: each step is checked with the server.
 func known(path string) (r Resolved, ok bool) {
 	fd, err := openKnown(path, 0)
 	if err != nil {

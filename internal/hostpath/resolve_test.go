@@ -64,8 +64,8 @@ func askResolved(path string) (r Resolved, err error) {
 	return r, err
 }
 
-// A file system that does not answer holds up a child, and no thread of this process. Seen to fail with EvalSymlinks in place of Resolve: the
-// test itself could not be killed.
+// A file system that does not answer holds up a child, and no thread of this process. Seen to fail with EvalSymlinks
+// in place of Resolve: the test itself could not be killed.
 func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 	f := mutetest.Mount(t, t.TempDir())
 	path := filepath.Join(f.Dir, "x")

@@ -9,7 +9,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Logrus hands the entries of logrus' standard logger, from Warn up, to log: containerd's libraries and libcontainer use it.
+// Logrus hands the entries of logrus' standard logger, from Warn up, to log: containerd's libraries and libcontainer
+// use it.
 func Logrus(log *slog.Logger) {
 	logrus.SetOutput(io.Discard)
 	logrus.SetLevel(logrus.WarnLevel)

@@ -16,7 +16,8 @@ func TestLogrusEntriesKeepLevelAndFields(t *testing.T) {
 	logrus.Info("chatter")
 	logrus.WithField("stream", 7).Error("ttrpc: received message on inactive stream")
 	got := out.String()
-	if !strings.Contains(got, "level=WARN msg=careful id=x") || strings.Contains(got, "chatter") || strings.Contains(got, "inactive") {
+	if !strings.Contains(got, "level=WARN msg=careful id=x") || strings.Contains(got, "chatter") ||
+		strings.Contains(got, "inactive") {
 		t.Errorf("logged %q", got)
 	}
 }

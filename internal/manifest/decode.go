@@ -38,7 +38,8 @@ type Pod struct {
 // FullName is namespace/name.
 func (p *Pod) FullName() string { return p.Namespace + "/" + p.Name }
 
-// Decode reads all documents of a manifest, YAML or JSON. Each is a Pod of v1. Unknown fields and doubled keys are errors.
+// Decode reads all documents of a manifest, YAML or JSON. Each is a Pod of v1. Unknown fields and doubled keys
+// are errors.
 func Decode(r io.Reader, options Options) ([]*Pod, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
 	if err != nil {
@@ -141,8 +142,9 @@ func decodeOne(document []byte, options Options) (*Pod, error) {
 	return pod, nil
 }
 
-// dropVolumes removes the volumes whose source Berth does not support, and their mounts, and returns a warning for each mount.
-// Every pod of a cluster has such a volume: the token of its service account. A volume without any source stays, as an error.
+// dropVolumes removes the volumes whose source Berth does not support, and their mounts, and returns a warning
+// for each mount. Every pod of a cluster has such a volume: the token of its service account. A volume
+// without any source stays, as an error.
 func dropVolumes(spec *corev1.PodSpec) (warnings []string) {
 	dropped := map[string]bool{}
 	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
@@ -168,7 +170,8 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("pod %s asks for what Berth does not support:\n  %s\nTake it out, or run the pod without it: --ignore-unsupported",
+	return fmt.Sprintf(
+		"pod %s asks for what Berth does not support:\n  %s\nTake it out, or run the pod without it: --ignore-unsupported",
 		e.Pod, strings.Join(e.Fields, "\n  "))
 }
 

@@ -17,8 +17,8 @@ const (
 	maxSearches    = 32
 )
 
-// dns is the pod's DNS configuration; nil means the node's own. There is no cluster DNS here, and so ClusterFirst is what
-// it is on a kubelet without clusterDNS: the node's configuration.
+// dns is the pod's DNS configuration; nil means the node's own. There is no cluster DNS here, and so ClusterFirst
+// is what it is on a kubelet without clusterDNS: the node's configuration.
 func (p *Pod) dns(resolvConf []byte) (*cri.DNSConfig, error) {
 	extra := p.Spec.DNSConfig
 	if p.Spec.DNSPolicy != corev1.DNSNone && extra == nil {
@@ -34,7 +34,8 @@ func (p *Pod) dns(resolvConf []byte) (*cri.DNSConfig, error) {
 		config.Options = mergeOptions(config.Options, extra.Options)
 	}
 	if n := len(config.Servers); n > maxNameservers {
-		return nil, fmt.Errorf("spec.dnsConfig.nameservers: with the node's own they are %d, more than %d (dnsPolicy: None leaves the node's out)",
+		return nil, fmt.Errorf(
+			"spec.dnsConfig.nameservers: with the node's own they are %d, more than %d (dnsPolicy: None leaves the node's out)",
 			n, maxNameservers)
 	}
 	if n := len(config.Searches); n > maxSearches {

@@ -37,7 +37,8 @@ func (p *Pod) Environment(c *corev1.Container, host *Host, podIPs []string) (*Va
 	return v, nil
 }
 
-func (p *Pod) envValue(env corev1.EnvVar, c *corev1.Container, host *Host, podIPs []string, v *Variables) (string, bool, error) {
+func (p *Pod) envValue(env corev1.EnvVar, c *corev1.Container, host *Host, podIPs []string,
+	v *Variables) (string, bool, error) {
 	switch {
 	case env.ValueFrom == nil:
 		return v.Expand(env.Value), true, nil

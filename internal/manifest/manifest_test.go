@@ -76,7 +76,8 @@ func TestTheExamplesAreGood(t *testing.T) {
 }
 
 func TestDocumentsAreReadOneByOne(t *testing.T) {
-	text := "# a comment\n---\n" + withSpec(one) + "\n---\n# nothing\n---\n" + strings.Replace(withSpec(one), "name: p", "name: q", 1)
+	text := "# a comment\n---\n" + withSpec(one) + "\n---\n# nothing\n---\n" + strings.Replace(withSpec(one),
+		"name: p", "name: q", 1)
 	pods, err := Decode(strings.NewReader(text), Options{})
 	if err != nil || len(pods) != 2 || pods[1].Name != "q" {
 		t.Fatalf("got %v, %v", pods, err)
@@ -94,15 +95,18 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 		{one + "  livenessProbe: {httpGet: {port: 80}}\n", "spec.containers[0].livenessProbe"},
 		{one + "  startupProbe: {exec: {command: [a]}}\n", "spec.containers[0].startupProbe"},
 		{one + "  envFrom: [{configMapRef: {name: m}}]\n", "spec.containers[0].envFrom"},
-		{one + "  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n", "spec.containers[0].env[0].valueFrom.configMapKeyRef"},
-		{one + "  env: [{name: A, valueFrom: {secretKeyRef: {name: m, key: k}}}]\n", "spec.containers[0].env[0].valueFrom.secretKeyRef"},
+		{one + "  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n",
+			"spec.containers[0].env[0].valueFrom.configMapKeyRef"},
+		{one + "  env: [{name: A, valueFrom: {secretKeyRef: {name: m, key: k}}}]\n",
+			"spec.containers[0].env[0].valueFrom.secretKeyRef"},
 		{one + "  lifecycle: {preStop: {exec: {command: [a]}}}\n", "spec.containers[0].lifecycle.preStop"},
 		{one + "  volumeDevices: [{name: v, devicePath: /dev/x}]\n", "spec.containers[0].volumeDevices"},
 		{one + "  resources: {limits: {attachable-volumes-x: 1}}\n", "container c: resources: attachable-volumes-x"},
 		{one + "  resources: {limits: {ephemeral-storage: 1Gi}}\n", "container c: resources: ephemeral-storage"},
 		{one + "  restartPolicy: Always\n", "spec.containers[0].restartPolicy"},
 		{one + "volumes: [{name: v, configMap: {name: m}}]\n", "spec.volumes[0].configMap"},
-		{one + "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n", "spec.volumes[0].emptyDir.sizeLimit without medium: Memory"},
+		{one + "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n",
+			"spec.volumes[0].emptyDir.sizeLimit without medium: Memory"},
 		{one + "restartPolicy: Always\n", "spec.restartPolicy"},
 		{one + "serviceAccountName: s\n", "spec.serviceAccountName"},
 		{one + "hostUsers: false\n", "spec.hostUsers"},
@@ -121,7 +125,8 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 	}
 }
 
-// Every pod of a cluster mounts the token of its service account from a projected volume, which must not keep it from running here.
+// Every pod of a cluster mounts the token of its service account from a projected volume, which must not keep
+// it from running here.
 func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 	text := withSpec(one + "  volumeMounts: [{name: token, mountPath: /token}, {name: kept, mountPath: /kept}]\n" +
 		"volumes: [{name: token, projected: {sources: []}}, {name: kept, emptyDir: {}}]\n")
@@ -130,7 +135,8 @@ func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := &pods[0].Spec
-	if len(spec.Volumes) != 1 || len(spec.Containers[0].VolumeMounts) != 1 || spec.Containers[0].VolumeMounts[0].Name != "kept" {
+	if len(spec.Volumes) != 1 || len(spec.Containers[0].VolumeMounts) != 1 ||
+		spec.Containers[0].VolumeMounts[0].Name != "kept" {
 		t.Errorf("got %+v", spec)
 	}
 	want := []string{"spec.volumes[0].projected is not supported and ignored", "container c: nothing is mounted on /token"}
@@ -144,7 +150,8 @@ func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 }
 
 func TestValuesThatSayWhatHappensAnywayAreTaken(t *testing.T) {
-	decode(t, one+"restartPolicy: Never\nautomountServiceAccountToken: false\nenableServiceLinks: false\nhostUsers: true\n")
+	decode(t,
+		one+"restartPolicy: Never\nautomountServiceAccountToken: false\nenableServiceLinks: false\nhostUsers: true\n")
 }
 
 func TestBadManifestsAreRefused(t *testing.T) {
@@ -165,13 +172,16 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 1}, {containerPort: 81, hostPort: 1}]\n"), "taken"},
 		{withSpec(one + "  ports: [{containerPort: 80, hostPort: 81}]\nhostNetwork: true\n"), "differs from containerPort"},
 		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v}]\n"), `there is no volume "v"`},
-		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]\nvolumes: [{name: v, emptyDir: {}}]\n"), "not a path inside"},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: ../x}]\nvolumes: [{name: v, emptyDir: {}}]\n"),
+			"not a path inside"},
 		{withSpec(one + "  resources: {requests: {cpu: 2}, limits: {cpu: 1}}\n"), "more than the limit"},
 		{withSpec(one + "hostPID: true\nshareProcessNamespace: true\n"), "shareProcessNamespace"},
 		{withSpec(one + "dnsPolicy: None\n"), "spec.dnsConfig.nameservers: missing"},
 		{withSpec(one + "volumes: [{name: v, hostPath: {path: /a/../b}}]\n"), "holds .."},
-		{withSpec(one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: /etc/x}}\n"), "localhostProfile"},
-		{withSpec(one + "  securityContext: {privileged: true, allowPrivilegeEscalation: false}\n"), "allowPrivilegeEscalation"},
+		{withSpec(one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: /etc/x}}\n"),
+			"localhostProfile"},
+		{withSpec(one + "  securityContext: {privileged: true, allowPrivilegeEscalation: false}\n"),
+			"allowPrivilegeEscalation"},
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
 		{strings.Repeat("# x\n", 1<<20), "larger than"},
 	} {
@@ -241,7 +251,8 @@ func TestResourcesAreComputedAsAKubeletDoes(t *testing.T) {
 		{"{requests: {memory: 8Gi}}", 2, 0, 0, 0, 3},
 	} {
 		r := translate(t, decode(t, one+"  resources: "+c.resources+"\n")).Linux.Resources
-		if r.CpuShares != c.shares || r.CpuQuota != c.quota || r.CpuPeriod != c.period || r.MemoryLimitInBytes != c.memory || r.OomScoreAdj != c.oom {
+		if r.CpuShares != c.shares || r.CpuQuota != c.quota || r.CpuPeriod != c.period || r.MemoryLimitInBytes != c.memory ||
+			r.OomScoreAdj != c.oom {
 			t.Errorf("%s: got %v", c.resources, r)
 		}
 	}
@@ -253,7 +264,8 @@ func TestResourcesAreComputedAsAKubeletDoes(t *testing.T) {
 
 func TestSecurityIsTheDefaultAndTheContainersWordCounts(t *testing.T) {
 	plain := translate(t, decode(t, one)).Linux.SecurityContext
-	if plain.Seccomp.ProfileType != cri.SecurityProfile_RuntimeDefault || len(plain.MaskedPaths) == 0 || len(plain.ReadonlyPaths) == 0 ||
+	if plain.Seccomp.ProfileType != cri.SecurityProfile_RuntimeDefault || len(plain.MaskedPaths) == 0 ||
+		len(plain.ReadonlyPaths) == 0 ||
 		plain.NoNewPrivs || plain.Privileged || plain.RunAsUser != nil {
 		t.Errorf("plain: %v", plain)
 	}
@@ -266,12 +278,14 @@ func TestSecurityIsTheDefaultAndTheContainersWordCounts(t *testing.T) {
 securityContext: {runAsUser: 5, runAsGroup: 6, supplementalGroups: [10], fsGroup: 20, supplementalGroupsPolicy: Strict}
 `)).Linux.SecurityContext
 	if s.RunAsUser.Value != 7 || s.RunAsGroup.Value != 6 || !s.NoNewPrivs || !s.ReadonlyRootfs ||
-		!slices.Equal(s.SupplementalGroups, []int64{10, 20}) || s.SupplementalGroupsPolicy != cri.SupplementalGroupsPolicy_Strict ||
+		!slices.Equal(s.SupplementalGroups, []int64{10, 20}) ||
+		s.SupplementalGroupsPolicy != cri.SupplementalGroupsPolicy_Strict ||
 		s.Seccomp.LocalhostRef != "/profiles/a/b.json" || s.Capabilities.DropCapabilities[0] != "ALL" {
 		t.Errorf("got %v", s)
 	}
 	privileged := translate(t, decode(t, one+"  securityContext: {privileged: true}\n")).Linux.SecurityContext
-	if !privileged.Privileged || privileged.Seccomp.ProfileType != cri.SecurityProfile_Unconfined || privileged.MaskedPaths != nil {
+	if !privileged.Privileged || privileged.Seccomp.ProfileType != cri.SecurityProfile_Unconfined ||
+		privileged.MaskedPaths != nil {
 		t.Errorf("privileged: %v", privileged)
 	}
 	unmasked := translate(t, decode(t, one+"  securityContext: {procMount: Unmasked}\n")).Linux.SecurityContext
@@ -302,29 +316,34 @@ func TestNonRootIsChecked(t *testing.T) {
 }
 
 func TestSandboxHasPortsNamespacesAndNames(t *testing.T) {
-	p := decode(t, one+"  ports: [{containerPort: 80, hostPort: 8080, protocol: UDP, hostIP: 127.0.0.1}, {containerPort: 81}]\n")
+	p := decode(t,
+		one+"  ports: [{containerPort: 80, hostPort: 8080, protocol: UDP, hostIP: 127.0.0.1}, {containerPort: 81}]\n")
 	config, err := p.Sandbox(testHost, "/logs", "/dir")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []*cri.PortMapping{
-		{Protocol: cri.Protocol_UDP, ContainerPort: 80, HostPort: 8080, HostIp: "127.0.0.1"}, {Protocol: cri.Protocol_TCP, ContainerPort: 81},
+		{Protocol: cri.Protocol_UDP, ContainerPort: 80, HostPort: 8080, HostIp: "127.0.0.1"},
+		{Protocol: cri.Protocol_TCP, ContainerPort: 81},
 	}
 	for i := range want {
 		if config.PortMappings[i].String() != want[i].String() {
 			t.Errorf("port %d: %v", i, config.PortMappings[i])
 		}
 	}
-	if config.Hostname != "p" || config.Labels[LabelPodUID] != "u-1" || config.Labels["app"] != "shop" || config.LogDirectory != "/logs" ||
+	if config.Hostname != "p" || config.Labels[LabelPodUID] != "u-1" || config.Labels["app"] != "shop" ||
+		config.LogDirectory != "/logs" ||
 		config.Annotations[AnnotationGracePeriod] != "30" || config.DnsConfig != nil {
 		t.Errorf("got %v", config)
 	}
-	host, err := decode(t, one+"hostNetwork: true\nhostIPC: true\nshareProcessNamespace: true\nruntimeClassName: crun\n").Sandbox(testHost, "", "")
+	host, err := decode(t, one+"hostNetwork: true\nhostIPC: true\nshareProcessNamespace: true\nruntimeClassName: crun\n").
+		Sandbox(testHost, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns := host.Linux.SecurityContext.NamespaceOptions
-	if host.Hostname != "" || host.PortMappings != nil || ns.Network != cri.NamespaceMode_NODE || ns.Ipc != cri.NamespaceMode_NODE || ns.Pid != cri.NamespaceMode_POD {
+	if host.Hostname != "" || host.PortMappings != nil || ns.Network != cri.NamespaceMode_NODE ||
+		ns.Ipc != cri.NamespaceMode_NODE || ns.Pid != cri.NamespaceMode_POD {
 		t.Errorf("got %v", host)
 	}
 }
@@ -338,11 +357,13 @@ func TestLongNamesAreCutForTheKernel(t *testing.T) {
 }
 
 func TestDNSConfigAddsToTheNodes(t *testing.T) {
-	config, err := decode(t, one+"dnsConfig: {nameservers: [1.1.1.1, 9.9.9.9], searches: [a.b], options: [{name: ndots, value: '5'}, {name: rotate}]}\n").dns(testHost.ResolvConf)
+	config, err := decode(t, one+"dnsConfig: {nameservers: [1.1.1.1, 9.9.9.9], searches: [a.b], options: [{name: "+
+		"ndots, value: '5'}, {name: rotate}]}\n").dns(testHost.ResolvConf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(config.Servers, []string{"9.9.9.9", "1.1.1.1"}) || !slices.Equal(config.Searches, []string{"example.org", "a.b"}) ||
+	if !slices.Equal(config.Servers, []string{"9.9.9.9", "1.1.1.1"}) ||
+		!slices.Equal(config.Searches, []string{"example.org", "a.b"}) ||
 		!slices.Equal(config.Options, []string{"edns0", "ndots:5", "rotate"}) {
 		t.Errorf("got %v", config)
 	}
@@ -389,7 +410,8 @@ func TestInitContainersKnowWhatTheyAre(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(withSpec(one))
-	f.Add("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b, env: [{name: X, value: '$(Y'}]}]}\n")
+	f.Add("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n" +
+		"spec: {containers: [{name: a, image: b, env: [{name: X, value: '$(Y'}]}]}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
 		if err != nil {
@@ -438,12 +460,14 @@ containers:
 		"{limits: {v.com/gpu: 99999999999}}":                 "not a number of devices",
 		"{limits: {kubernetes.io/batch-cpu: 1}}":             "kubernetes.io/batch-cpu",
 	} {
-		_, err := Decode(strings.NewReader(withSpec("containers:\n- {name: c, image: \"i:1\", resources: "+text+"}\n")), Options{})
+		_, err := Decode(strings.NewReader(withSpec("containers:\n- {name: c, image: \"i:1\", resources: "+text+"}\n")),
+			Options{})
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if config, err := decode(t, "containers:\n- {name: c, image: \"i:1\"}\n").Sandbox(&Host{}, "/logs", "/dir"); err != nil || config.Annotations[device.Annotation] != "" {
+	if config, err := decode(t, "containers:\n- {name: c, image: \"i:1\"}\n").Sandbox(&Host{},
+		"/logs", "/dir"); err != nil || config.Annotations[device.Annotation] != "" {
 		t.Errorf("without: %v, %v", config, err)
 	}
 }

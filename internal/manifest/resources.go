@@ -32,10 +32,13 @@ func (p *Pod) resources(c *corev1.Container, host *Host) *cri.LinuxContainerReso
 	}
 	for name, quantity := range limit {
 		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {
-			r.HugepageLimits = append(r.HugepageLimits, &cri.HugepageLimit{PageSize: pageSize(size), Limit: uint64(quantity.Value())})
+			r.HugepageLimits = append(r.HugepageLimits,
+				&cri.HugepageLimit{PageSize: pageSize(size), Limit: uint64(quantity.Value())})
 		}
 	}
-	sort.Slice(r.HugepageLimits, func(i, j int) bool { return r.HugepageLimits[i].PageSize < r.HugepageLimits[j].PageSize })
+	sort.Slice(r.HugepageLimits, func(i, j int) bool {
+		return r.HugepageLimits[i].PageSize < r.HugepageLimits[j].PageSize
+	})
 	return r
 }
 
@@ -59,8 +62,8 @@ func pageSize(size string) string {
 	return size
 }
 
-// oomScoreAdj follows the quality of service: a pod that limits all that it requests goes last, one that says nothing goes
-// first, and in between it depends on the share of the node's memory that the container requests.
+// oomScoreAdj follows the quality of service: a pod that limits all that it requests goes last, one that says nothing
+// goes first, and in between it depends on the share of the node's memory that the container requests.
 func (p *Pod) oomScoreAdj(c *corev1.Container, nodeMemory int64) int64 {
 	const guaranteed, bestEffort = -997, 1000
 	isGuaranteed, isBestEffort := true, true

@@ -9,7 +9,8 @@ import (
 	"berth/internal/device"
 )
 
-// Labels and annotations that a kubelet sets as well, so that other tools (crictl) know the pods and containers by name.
+// Labels and annotations that a kubelet sets as well, so that other tools (crictl) know the pods and containers
+// by name.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -151,7 +152,8 @@ func (p *Pod) sandboxSecurity(host *Host) *cri.LinuxSandboxSecurityContext {
 }
 
 func (p *Pod) namespaces() *cri.NamespaceOption {
-	options := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}
+	options := &cri.NamespaceOption{Network: cri.NamespaceMode_POD, Pid: cri.NamespaceMode_CONTAINER,
+		Ipc: cri.NamespaceMode_POD}
 	if p.Spec.HostNetwork {
 		options.Network = cri.NamespaceMode_NODE
 	}

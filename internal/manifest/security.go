@@ -41,8 +41,8 @@ func either[T any](container, pod *T) *T {
 	return pod
 }
 
-// containerSecurity is a container's security context with the pod's under it. Without a word about seccomp the runtime's
-// default profile holds: this is where Berth is stricter than a kubelet's default.
+// containerSecurity is a container's security context with the pod's under it. Without a word about seccomp
+// the runtime's default profile holds: this is where Berth is stricter than a kubelet's default.
 func (p *Pod) containerSecurity(c *corev1.Container, host *Host) *cri.LinuxContainerSecurityContext {
 	own, pod := security(c), podSecurity(&p.Spec)
 	context := &cri.LinuxContainerSecurityContext{
@@ -112,7 +112,8 @@ func seccomp(profile *corev1.SeccompProfile, dir string) *cri.SecurityProfile {
 	case corev1.SeccompProfileTypeUnconfined:
 		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined}
 	case corev1.SeccompProfileTypeLocalhost:
-		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: filepath.Join(dir, *profile.LocalhostProfile)}
+		return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost,
+			LocalhostRef: filepath.Join(dir, *profile.LocalhostProfile)}
 	}
 	return &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
 }
@@ -153,7 +154,8 @@ func (p *Pod) CheckNonRoot(c *corev1.Container, image *cri.Image) error {
 	case image.GetUid() != nil && image.GetUid().GetValue() != 0:
 		return nil
 	case image.GetUid() == nil && image.GetUsername() != "":
-		return fmt.Errorf("container %s: runAsNonRoot is set, and the image's user %q is a name that nobody can check (set runAsUser)",
+		return fmt.Errorf(
+			"container %s: runAsNonRoot is set, and the image's user %q is a name that nobody can check (set runAsUser)",
 			c.Name, image.GetUsername())
 	}
 	return fmt.Errorf("container %s: runAsNonRoot is set, and the image runs as root (set runAsUser)", c.Name)

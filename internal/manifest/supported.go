@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// supported are the fields that are done as a manifest asks, by path without indices. A path stands for all below it. What
-// is not here is refused: a field that Kubernetes adds one day is refused by itself.
+// supported are the fields that are done as a manifest asks, by path without indices. A path stands for all below it.
+// What is not here is refused: a field that Kubernetes adds one day is refused by itself.
 var supported = pathTree(
 	"kind", "apiVersion",
 	"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations",

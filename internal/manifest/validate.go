@@ -252,7 +252,8 @@ func (c *checks) ports(field string, ctr *corev1.Container, spec *corev1.PodSpec
 			}
 		}
 		if spec.HostNetwork && port.HostPort != port.ContainerPort {
-			c.add(field+".hostPort", "%d differs from containerPort %d in a pod on the host's network", port.HostPort, port.ContainerPort)
+			c.add(field+".hostPort", "%d differs from containerPort %d in a pod on the host's network", port.HostPort,
+				port.ContainerPort)
 		}
 		if port.HostPort == 0 || spec.HostNetwork {
 			continue

@@ -39,10 +39,11 @@ const (
 
 // Mount brings a host path, an image or a named volume into a container: one of HostPath, Image and Volume is set.
 type Mount struct {
-	Name              string      `json:"name,omitempty"` // what the client calls it: only its status shows it
-	ContainerPath     string      `json:"containerPath"`
-	HostPath          string      `json:"hostPath,omitempty"`
-	Volume            string      `json:"volume,omitempty"` // the name of a volume of the node's store, made if it does not exist
+	Name          string `json:"name,omitempty"` // what the client calls it: only its status shows it
+	ContainerPath string `json:"containerPath"`
+	HostPath      string `json:"hostPath,omitempty"`
+	// the name of a volume of the node's store, made if it does not exist
+	Volume            string      `json:"volume,omitempty"`
 	Readonly          bool        `json:"readonly,omitempty"`
 	RecursiveReadOnly bool        `json:"recursiveReadOnly,omitempty"`
 	SELinuxRelabel    bool        `json:"selinuxRelabel,omitempty"`
@@ -110,13 +111,14 @@ type Resources struct {
 
 	// What follows, CRI v1 has no fields for: PouchContainer's v1alpha2 and Berth's annotations bring it.
 
-	BlockIO           *BlockIO          `json:"blockIO,omitempty"`
-	KernelMemory      int64             `json:"kernelMemory,omitempty"`      // cgroup v1 only
-	MemoryReservation int64             `json:"memoryReservation,omitempty"` // a soft limit: memory.low on cgroup v2
-	MemorySwappiness  *int64            `json:"memorySwappiness,omitempty"`  // 0 to 100; cgroup v1 only
-	PidsLimit         int64             `json:"pidsLimit,omitempty"`         // -1 is no limit
-	Ulimits           []Ulimit          `json:"ulimits,omitempty"`
-	DiskQuota         map[string]string `json:"diskQuota,omitempty"` // path, `/&/path`, `.*` or empty, to a size such as 10g
+	BlockIO           *BlockIO `json:"blockIO,omitempty"`
+	KernelMemory      int64    `json:"kernelMemory,omitempty"`      // cgroup v1 only
+	MemoryReservation int64    `json:"memoryReservation,omitempty"` // a soft limit: memory.low on cgroup v2
+	MemorySwappiness  *int64   `json:"memorySwappiness,omitempty"`  // 0 to 100; cgroup v1 only
+	PidsLimit         int64    `json:"pidsLimit,omitempty"`         // -1 is no limit
+	Ulimits           []Ulimit `json:"ulimits,omitempty"`
+	// path, `/&/path`, `.*` or empty, to a size such as 10g
+	DiskQuota map[string]string `json:"diskQuota,omitempty"`
 }
 
 // Capabilities are changes to the default set. "ALL" stands for every one. Names with and without CAP_ are taken.
@@ -174,8 +176,8 @@ type ContainerConfig struct {
 }
 
 // Named is what clients that know no metadata call a container: Name, if such a client made it, else the metadata's. A
-// container with a Name is the only one of its pod that is called so and has not ended; its Metadata.Attempt is the domain's
-// to choose.
+// container with a Name is the only one of its pod that is called so and has not ended; its Metadata.Attempt
+// is the domain's to choose.
 func (c *ContainerConfig) Named() string {
 	if c.Name != "" {
 		return c.Name
@@ -265,7 +267,8 @@ const (
 	EventDeleted ContainerEventType = "deleted"
 )
 
-// ContainerEvent tells of a change. Sandbox events have ContainerID equal to the sandbox's ID, as evented kubelets expect.
+// ContainerEvent tells of a change. Sandbox events have ContainerID equal to the sandbox's ID, as evented kubelets
+// expect.
 type ContainerEvent struct {
 	ContainerID string
 	SandboxID   string

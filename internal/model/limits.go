@@ -23,7 +23,8 @@ const MinBlockWeight, MaxBlockWeight = 10, 1000
 
 // ulimits are the names of setrlimit(2)'s limits.
 var ulimits = []string{
-	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
+	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
+	"rss", "rtprio", "rttime",
 	"sigpending", "stack",
 }
 
@@ -37,7 +38,8 @@ func CheckUlimit(u Ulimit) error {
 	}
 	// -1 is no limit, and so the largest.
 	if uint64(u.Soft) > uint64(u.Hard) {
-		return fmt.Errorf("%s: the soft limit %d is above the hard one, %d: %w", u.Name, u.Soft, u.Hard, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s: the soft limit %d is above the hard one, %d: %w", u.Name, u.Soft, u.Hard,
+			errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -61,7 +63,8 @@ func ParseSubject(what, text string) (id int64, numeric bool, err error) {
 	}
 	id, ok := ParseID(text)
 	if !ok {
-		return 0, false, fmt.Errorf("%s %.64q is not a number from 0 to %d: %w", what, text, MaxID, errdefs.ErrInvalidArgument)
+		return 0, false, fmt.Errorf("%s %.64q is not a number from 0 to %d: %w", what, text,
+			MaxID, errdefs.ErrInvalidArgument)
 	}
 	return id, true, nil
 }

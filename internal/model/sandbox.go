@@ -97,7 +97,8 @@ const (
 	ProfileLocalhost      ProfileType = "Localhost"
 )
 
-// SecurityProfile chooses a seccomp or AppArmor profile. LocalhostRef is a path (seccomp) or a profile's name (AppArmor).
+// SecurityProfile chooses a seccomp or AppArmor profile. LocalhostRef is a path (seccomp) or a profile's name
+// (AppArmor).
 type SecurityProfile struct {
 	Type         ProfileType `json:"type"`
 	LocalhostRef string      `json:"localhostRef,omitempty"`
@@ -128,17 +129,18 @@ type SandboxConfig struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	Annotations  map[string]string `json:"annotations,omitempty"`
 	CgroupParent string            `json:"cgroupParent,omitempty"`
-	OwnCgroup    bool              `json:"ownCgroup,omitempty"` // it gets a cgroup below CgroupParent, which else is its own
-	Security     SandboxSecurity   `json:"security"`
-	Sysctls      map[string]string `json:"sysctls,omitempty"`
-	LXCFS        bool              `json:"lxcfs,omitempty"` // its containers see their own share in /proc, through lxcfs
-	Overhead     *Resources        `json:"overhead,omitempty"`
-	Resources    *Resources        `json:"resources,omitempty"`
+	// it gets a cgroup below CgroupParent, which else is its own
+	OwnCgroup bool              `json:"ownCgroup,omitempty"`
+	Security  SandboxSecurity   `json:"security"`
+	Sysctls   map[string]string `json:"sysctls,omitempty"`
+	LXCFS     bool              `json:"lxcfs,omitempty"` // its containers see their own share in /proc, through lxcfs
+	Overhead  *Resources        `json:"overhead,omitempty"`
+	Resources *Resources        `json:"resources,omitempty"`
 }
 
-// Named is what clients that know no metadata call a pod: Name, if such a client made it, else a name made of the metadata,
-// whose parts have no slashes. A pod with a Name is the only one that is called so and has not stopped; its Metadata.Attempt
-// is the domain's to choose.
+// Named is what clients that know no metadata call a pod: Name, if such a client made it, else a name made of
+// the metadata, whose parts have no slashes. A pod with a Name is the only one that is called so and has not stopped;
+// its Metadata.Attempt is the domain's to choose.
 func (c *SandboxConfig) Named() string {
 	if c.Name != "" {
 		return c.Name

@@ -88,7 +88,8 @@ func byDevice(fd int, what, id uint32, arg unsafe.Pointer) unix.Errno {
 	if err != nil {
 		return unix.EINVAL
 	}
-	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL, uintptr(what), uintptr(unsafe.Pointer(name)), uintptr(id), uintptr(arg), 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL, uintptr(what), uintptr(unsafe.Pointer(name)),
+		uintptr(id), uintptr(arg), 0, 0)
 	return errno
 }
 
@@ -103,8 +104,8 @@ func existing(path string) string {
 	return path
 }
 
-// Check says whether the file system of a path, which need not exist yet, holds its project IDs to their limits. The error is
-// ErrFailedPrecondition, names the file system and says what it is to be mounted with.
+// Check says whether the file system of a path, which need not exist yet, holds its project IDs to their limits.
+// The error is ErrFailedPrecondition, names the file system and says what it is to be mounted with.
 func Check(path string) error {
 	at := existing(path)
 	var s status
@@ -113,7 +114,8 @@ func Check(path string) error {
 	switch {
 	case err == nil && s.flags&enforced != 0:
 		return nil
-	case err == nil, errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTSUP):
+	case err == nil, errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ESRCH),
+		errors.Is(err, unix.ENOTSUP):
 		return missing(at, s.flags&accounted != 0)
 	}
 	return fmt.Errorf("ask for the project quotas of %s: %w", at, err)
@@ -135,7 +137,8 @@ func missing(at string, counted bool) error {
 	case kind == "ext4" && counted, kind == "xfs":
 		do = "mount it with the option prjquota"
 	case kind == "ext4":
-		do = "unmount it, give it the features with tune2fs -O project,quota -Q prjquota, and mount it with the option prjquota " +
+		do = "unmount it, give it the features with tune2fs -O project,quota -Q prjquota, " +
+			"and mount it with the option prjquota " +
 			"(the kernel needs its module quota_v2)"
 	default:
 		do = "project quotas need ext4 or xfs, mounted with the option prjquota"

@@ -62,14 +62,15 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("%s has a disk quota of %d bytes from container %s already", e.What, e.Limit, strings.Join(e.Holders, ", "))
+	return fmt.Sprintf("%s has a disk quota of %d bytes from container %s already", e.What, e.Limit,
+		strings.Join(e.Holders, ", "))
 }
 
 // Unwrap gives the error its code.
 func (e *HeldError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Ledger gives out project IDs. Its methods may be called concurrently. No ID is given twice while a record, a file or a limit
-// of the kernel's bears it; what others use on the file system is left alone.
+// Ledger gives out project IDs. Its methods may be called concurrently. No ID is given twice while a record,
+// a file or a limit of the kernel's bears it; what others use on the file system is left alone.
 type Ledger struct {
 	records state.Records
 	log     *slog.Logger
@@ -145,8 +146,8 @@ func (l *Ledger) Reconcile(lives func(holder string) bool) {
 	}
 }
 
-// Take gives a holder an ID for directories and limits them. The same directories with the same limit may have several holders,
-// and so may an ID that clients have chosen. The directories are not marked yet.
+// Take gives a holder an ID for directories and limits them. The same directories with the same limit may have several
+// holders, and so may an ID that clients have chosen. The directories are not marked yet.
 func (l *Ledger) Take(ctx context.Context, holder string, w Want) (*Grant, error) {
 	if err := oneFileSystem(w.Dirs); err != nil {
 		return nil, err
@@ -260,7 +261,8 @@ func (l *Ledger) clearing(dirs []string) <-chan struct{} {
 	return nil
 }
 
-// Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else is refused.
+// Mark gives directories, with all that is in them, the ID of a grant. A directory with an ID of somebody else
+// is refused.
 func (l *Ledger) Mark(ctx context.Context, id uint32, dirs ...string) error {
 	for _, dir := range dirs {
 		has, err := Project(dir)
@@ -317,7 +319,8 @@ func (l *Ledger) Held(holder string) []*Grant {
 	return list
 }
 
-// Release takes back all that a holder has. What still bears the ID is cleared in the background, a crash notwithstanding.
+// Release takes back all that a holder has. What still bears the ID is cleared in the background, a crash
+// notwithstanding.
 func (l *Ledger) Release(holder string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -50,7 +50,8 @@ func folder(t *testing.T, parts ...string) string {
 	return dir
 }
 
-// fill writes MiB into a file as somebody without privileges, who gets to feel the limit, and returns how many there are then.
+// fill writes MiB into a file as somebody without privileges, who gets to feel the limit, and returns how many
+// there are then.
 func fill(t *testing.T, path string, mib int) (written int64, err error) {
 	t.Helper()
 	f, err := os.Create(path) // nobody else may come as far as here
@@ -74,7 +75,8 @@ func fill(t *testing.T, path string, mib int) (written int64, err error) {
 
 // refused says whether a write was refused for want of room.
 func refused(err error) bool {
-	return errors.Is(err, unix.ENOSPC) || err != nil && (strings.Contains(err.Error(), "quota exceeded") || strings.Contains(err.Error(), "No space left"))
+	return errors.Is(err, unix.ENOSPC) ||
+		err != nil && (strings.Contains(err.Error(), "quota exceeded") || strings.Contains(err.Error(), "No space left"))
 }
 
 func take(t *testing.T, l *Ledger, holder string, w Want) *Grant {
@@ -110,7 +112,8 @@ func free(t *testing.T, l *Ledger, dir string, id uint32) {
 	if used, err := Read(dir, id); err != nil || used.Limit != 0 {
 		t.Errorf("project %d, which is free, has %+v, %v", id, used, err)
 	}
-	if left, err := filepath.Glob(filepath.Join(l.records.Dir, "*")); err != nil || strings.Contains(strings.Join(left, " "), recordName(id)) {
+	if left, err := filepath.Glob(filepath.Join(l.records.Dir, "*")); err != nil ||
+		strings.Contains(strings.Join(left, " "), recordName(id)) {
 		t.Errorf("records: %v, %v", left, err)
 	}
 }
@@ -121,13 +124,15 @@ func TestWithoutProjectQuotasTheFileSystemIsNamed(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(shm) })
-	for kind, says := range map[string]string{"ext4": "tune2fs", "xfs": "mount it with the option prjquota", "tmpfs": "need ext4 or xfs"} {
+	for kind, says := range map[string]string{"ext4": "tune2fs", "xfs": "mount it with the option prjquota",
+		"tmpfs": "need ext4 or xfs"} {
 		t.Run(kind, func(t *testing.T) {
 			dir := shm
 			if kind != "tmpfs" {
 				dir = quotatest.Mount(t, kind, "rw")
 			}
-			_, err := ledger(t, dir).Take(context.Background(), "c", Want{Limit: 1 << 20, Dirs: []string{filepath.Join(dir, "not/yet/there")}})
+			_, err := ledger(t, dir).Take(context.Background(),
+				"c", Want{Limit: 1 << 20, Dirs: []string{filepath.Join(dir, "not/yet/there")}})
 			if !errdefs.IsFailedPrecondition(err) {
 				t.Fatalf("%v is not FailedPrecondition", err)
 			}
@@ -371,7 +376,8 @@ func TestADirectoryHasOneLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := take(t, l, "c", Want{Limit: 1 << 20, Dirs: []string{alone}})
-		if err := l.Mark(context.Background(), g.ID, alone); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "project ID 5") {
+		if err := l.Mark(context.Background(), g.ID, alone); !errdefs.IsFailedPrecondition(err) ||
+			!strings.Contains(err.Error(), "project ID 5") {
 			t.Errorf("a directory of another program's project: %v", err)
 		}
 		l.Release("c")
@@ -379,7 +385,8 @@ func TestADirectoryHasOneLimit(t *testing.T) {
 		if has, err := Project(alone); err != nil || has != 5 {
 			t.Errorf("another program's project is %d now, %v", has, err)
 		}
-		if _, err := l.Take(context.Background(), "c", Want{Limit: 1 << 20, Dirs: []string{alone, "/proc"}}); !errdefs.IsFailedPrecondition(err) {
+		if _, err := l.Take(context.Background(),
+			"c", Want{Limit: 1 << 20, Dirs: []string{alone, "/proc"}}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("two file systems share: %v", err)
 		}
 	})
@@ -401,7 +408,8 @@ func TestWhatACrashLeavesIsCleared(t *testing.T) {
 		if err := limit(root, c.ID, 0); err != nil { // a file system that was repaired has lost its limits
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(folder(t, l.records.Dir, "16777999"), "quota.json"), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder(t, l.records.Dir, "16777999"), "quota.json"), []byte("{"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 
@@ -435,7 +443,8 @@ func TestTheDeviceAnswersToo(t *testing.T) {
 		}
 		defer f.Close()
 		s := status{version: 1}
-		if errno := byDevice(int(f.Fd()), getStatus<<8|projectQuota, 0, unsafe.Pointer(&s)); errno != 0 || s.flags&enforced == 0 {
+		if errno := byDevice(int(f.Fd()), getStatus<<8|projectQuota, 0, unsafe.Pointer(&s)); errno != 0 ||
+			s.flags&enforced == 0 {
 			t.Errorf("status %#x, %v", s.flags, errno)
 		}
 		q := diskQuota{version: 1, flags: projectFlag, fields: fieldHard | fieldSoft, id: MinID, hard: 2048}

@@ -51,11 +51,11 @@ func Project(dir string) (uint32, error) {
 	return a.project, nil
 }
 
-// mark gives a directory and all that is in it an ID, and makes directories hand it on; ID 0 takes it away. With only, what bears
-// another ID than that one stays as it is.
+// mark gives a directory and all that is in it an ID, and makes directories hand it on; ID 0 takes it away. With only,
+// what bears another ID than that one stays as it is.
 //
-// Directories come before what they hold, so that nothing slips by that is made meanwhile. Devices, pipes, sockets and links have
-// nothing to count and stay as they are: the kernel lets nobody mark them (before Linux 6.17).
+// Directories come before what they hold, so that nothing slips by that is made meanwhile. Devices, pipes, sockets
+// and links have nothing to count and stay as they are: the kernel lets nobody mark them (before Linux 6.17).
 func mark(ctx context.Context, dir string, id, only uint32) error {
 	err := rootfs.Walk(ctx, dir, func(parent int, name string, st *unix.Stat_t) error {
 		kind := st.Mode & unix.S_IFMT

@@ -65,9 +65,9 @@ const (
 	all  = ""   // the root file system and all mounts together
 )
 
-// Plan turns the sizes that a client gives into groups. What one of its paths names, the keys for all do not take. The latter
-// leave out what is mounted read-only and what is a file. The root file system has rootSize where no key covers it (0: none), and
-// the ID that the client gives is that of the root file system's group.
+// Plan turns the sizes that a client gives into groups. What one of its paths names, the keys for all do not take.
+// The latter leave out what is mounted read-only and what is a file. The root file system has rootSize where no key
+// covers it (0: none), and the ID that the client gives is that of the root file system's group.
 func Plan(sizes map[string]string, id ID, rootSize uint64, mounts []Mount) ([]Group, error) {
 	if err := CheckSizes(sizes); err != nil {
 		return nil, err

@@ -12,7 +12,8 @@ import (
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]uint64{
-		"10g": 10 << 30, "512m": 512 << 20, "1k": 1024, "1": 1024, "1500": 2048, "2T": 2 << 40, "1.5g": 3 << 29, "10GB": 10 << 30, "1gib": 1 << 30,
+		"10g": 10 << 30, "512m": 512 << 20, "1k": 1024, "1": 1024, "1500": 2048, "2T": 2 << 40, "1.5g": 3 << 29,
+		"10GB": 10 << 30, "1gib": 1 << 30,
 	} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("%q is %d, %v, want %d", text, got, err, want)

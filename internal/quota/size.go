@@ -9,7 +9,8 @@ import (
 	"berth/internal/model"
 )
 
-// ParseSize reads a size such as 10g, 512m or 1073741824, in powers of 1024. The kernel counts in KiB: a part of one is one.
+// ParseSize reads a size such as 10g, 512m or 1073741824, in powers of 1024. The kernel counts in KiB:
+// a part of one is one.
 func ParseSize(text string) (uint64, error) {
 	n, err := units.RAMInBytes(text)
 	if err != nil || n <= 0 {

@@ -202,8 +202,8 @@ func Busybox() ([]Entry, error) {
 	return out, nil
 }
 
-// Random are n files under dir with size bytes in all, which gzip makes about three times smaller. The same seed gives the
-// same bytes.
+// Random are n files under dir with size bytes in all, which gzip makes about three times smaller. The same seed gives
+// the same bytes.
 func Random(seed int64, dir string, n int, size int64) []Entry {
 	rnd := rand.New(rand.NewSource(seed))
 	words := make([][]byte, 4096)

@@ -15,8 +15,8 @@ type rawManifest struct {
 	content           []byte
 }
 
-// PutRaw makes any bytes the answer to requests for a manifest by a reference, and, where that is a tag, by their digest. Nothing
-// is checked: a reference that is a digest is said to be that of the bytes, even if it is not.
+// PutRaw makes any bytes the answer to requests for a manifest by a reference, and, where that is a tag,
+// by their digest. Nothing is checked: a reference that is a digest is said to be that of the bytes, even if it is not.
 func (r *Registry) PutRaw(repo, reference, mediaType string, content []byte) {
 	m := rawManifest{mediaType: mediaType, digest: reference, content: content}
 	at := "/v2/" + repo + "/manifests/"

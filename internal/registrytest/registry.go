@@ -63,12 +63,14 @@ type options struct {
 	redirect func(*http.Request) string
 }
 
-// WithTLS serves HTTPS with a certificate of the registry's own, for its address, localhost and these names: see CertPEM.
+// WithTLS serves HTTPS with a certificate of the registry's own, for its address, localhost and these names:
+// see CertPEM.
 func WithTLS(names ...string) Option {
 	return func(o *options) { o.tls, o.names = true, append(o.names, names...) }
 }
 
-// WithRealm makes a registry that asks for bearer tokens name this URL as its token service, in place of its own /token.
+// WithRealm makes a registry that asks for bearer tokens name this URL as its token service, in place of its own
+// /token.
 func WithRealm(realm string) Option { return func(o *options) { o.realm = realm } }
 
 // WithRedirects makes the registry answer requests with a redirect to the URL that the function says; empty: none.
@@ -145,8 +147,8 @@ func (r *Registry) URL() string {
 // CertPEM is the certificate of a registry with TLS, to be trusted as its own authority. Nil without TLS.
 func (r *Registry) CertPEM() []byte { return r.certPEM }
 
-// HostsDir writes under dir a hosts.toml for each of the registry names ("registry.test", "docker.io"; "_default" is all
-// others) which makes this registry the one that answers for them.
+// HostsDir writes under dir a hosts.toml for each of the registry names ("registry.test", "docker.io";
+// "_default" is all others) which makes this registry the one that answers for them.
 func (r *Registry) HostsDir(dir string, names ...string) error {
 	return Mirrors(dir, names, r)
 }

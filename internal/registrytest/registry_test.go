@@ -95,7 +95,8 @@ func TestAnIndexHoldsItsPlatforms(t *testing.T) {
 func TestCredentialsAreAskedFor(t *testing.T) {
 	good := remote.WithAuth(&authn.Basic{Username: "u", Password: "p"})
 	bad := remote.WithAuth(&authn.Basic{Username: "u", Password: "q"})
-	for name, opt := range map[string]Option{"basic": WithBasicAuth("u", "p"), "token": WithTokenAuth("u", "p", "refresh")} {
+	for name, opt := range map[string]Option{"basic": WithBasicAuth("u", "p"),
+		"token": WithTokenAuth("u", "p", "refresh")} {
 		r := registry(t, opt)
 		if err := r.Push("x:1", busybox(t)); err != nil {
 			t.Fatal(err)
@@ -114,14 +115,16 @@ func TestCredentialsAreAskedFor(t *testing.T) {
 	if err := r.Push("x:1", busybox(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pull(t, r, "x:1", remote.WithAuth(authn.FromConfig(authn.AuthConfig{IdentityToken: "refresh"}))); err != nil {
+	if _, err := pull(t, r,
+		"x:1", remote.WithAuth(authn.FromConfig(authn.AuthConfig{IdentityToken: "refresh"}))); err != nil {
 		t.Error("refresh token:", err)
 	}
 	r = registry(t, WithRegistryToken("bearer"))
 	if err := r.Push("x:1", busybox(t)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pull(t, r, "x:1", remote.WithAuth(authn.FromConfig(authn.AuthConfig{RegistryToken: "bearer"}))); err != nil {
+	if _, err := pull(t, r,
+		"x:1", remote.WithAuth(authn.FromConfig(authn.AuthConfig{RegistryToken: "bearer"}))); err != nil {
 		t.Error("registry token:", err)
 	}
 }

@@ -1,4 +1,5 @@
-// Package sparse copies the data of files and leaves the holes: a file of an image may be a terabyte long and take no block.
+// Package sparse copies the data of files and leaves the holes: a file of an image may be a terabyte long and take
+// no block.
 package sparse
 
 import (
@@ -14,8 +15,8 @@ import (
 // piece is how much is copied before the context is looked at.
 const piece = 64 << 20
 
-// Copy copies a file into an empty one, from the beginning, with its length. Where the source has holes the copy has them too, if
-// the source's file system tells them; the bytes that were not holes are returned.
+// Copy copies a file into an empty one, from the beginning, with its length. Where the source has holes the copy
+// has them too, if the source's file system tells them; the bytes that were not holes are returned.
 func Copy(ctx context.Context, to, from *os.File) (data int64, err error) {
 	info, err := from.Stat()
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// MakeDir makes a directory with these permissions, and gives them to one that is there, which an earlier version of Berth may
-// have made with more. What leads to files of images and containers is for root alone (0700): setuid programs are among them,
-// and no user of the node may run those.
+// MakeDir makes a directory with these permissions, and gives them to one that is there, which an earlier version
+// of Berth may have made with more. What leads to files of images and containers is for root alone (0700):
+// setuid programs are among them, and no user of the node may run those.
 func MakeDir(dir string, mode os.FileMode) error {
 	if err := os.MkdirAll(dir, mode); err != nil {
 		return err
@@ -19,8 +19,8 @@ func MakeDir(dir string, mode os.FileMode) error {
 	return os.Chmod(dir, mode)
 }
 
-// HideEntries takes from the directories in dir all that others than root may do there. It goes on after an error, and returns
-// the first.
+// HideEntries takes from the directories in dir all that others than root may do there. It goes on after an error,
+// and returns the first.
 func HideEntries(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

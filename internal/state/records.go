@@ -27,8 +27,9 @@ func (r Records) Path(id string) string { return filepath.Join(r.Dir, id) }
 // Save replaces the record of an object. Readers and a crash see the old one or the new one, never a part.
 func (r Records) Save(id string, v any) error { return r.SaveFile(id, r.File, v) }
 
-// SaveTwice is Save, and makes both files of the record this version. It is for what must not be lost with one of them: where one is
-// spoilt later, the other says the same. A second file that cannot be written is none then, which is no error.
+// SaveTwice is Save, and makes both files of the record this version. It is for what must not be lost with one of them:
+// where one is spoilt later, the other says the same. A second file that cannot be written is none then,
+// which is no error.
 func (r Records) SaveTwice(id string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -75,14 +76,14 @@ func read(path string, v any) (isCopy bool, err error) {
 	return isCopy, err
 }
 
-// spare ends the name of the file beside a record that its next version is written into. The two then change places, so that
-// a record has two files for all its versions: on ext4 a file that is new looks for an inode among all that were freed in the
-// minutes before, and one that is renamed over another has its blocks written out.
+// spare ends the name of the file beside a record that its next version is written into. The two then change places,
+// so that a record has two files for all its versions: on ext4 a file that is new looks for an inode among
+// all that were freed in the minutes before, and one that is renamed over another has its blocks written out.
 const spare = ".spare"
 
-// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions of a record are
-// longer than those before by a word or two, a time and an exit code. With slack they find room in the files that are there, on a disk
-// that is full.
+// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions
+// of a record are longer than those before by a word or two, a time and an exit code. With slack they find room
+// in the files that are there, on a disk that is full.
 const slack = 512
 
 func (r Records) write(id, name string, data []byte) error {
@@ -126,8 +127,8 @@ func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
 	return whole, err
 }
 
-// replaceInPlace writes a record over its newest version, in which there is room. The second file stays what a reader finds if this is
-// cut off, and says of itself that it is older from now on.
+// replaceInPlace writes a record over its newest version, in which there is room. The second file stays what a reader
+// finds if this is cut off, and says of itself that it is older from now on.
 func replaceInPlace(path, second string, data []byte) error {
 	if _, err := os.Lstat(path); err != nil {
 		return err
@@ -172,8 +173,8 @@ type Spared struct {
 	Older bool
 }
 
-// Load reads every record. make returns what the record of an ID is unmarshalled into. A record of a newer berthd is an error, a
-// FormatError, and nothing may be changed then.
+// Load reads every record. make returns what the record of an ID is unmarshalled into. A record of a newer berthd
+// is an error, a FormatError, and nothing may be changed then.
 func (r Records) Load(make func(id string) any) ([]Broken, []Spared, error) {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -226,8 +227,8 @@ func (r Records) Doubled(id string) bool {
 	return err == nil && json.Valid(data)
 }
 
-// lockWait is how long Exclusive waits: a process that was killed while it started another may live on in that one, lock and
-// all, until its execve.
+// lockWait is how long Exclusive waits: a process that was killed while it started another may live on in that one,
+// lock and all, until its execve.
 const lockWait = time.Second
 
 // Lock holds a directory for this process until the returned function is called or the process ends. It fails where
@@ -251,8 +252,8 @@ func Lock(dir string) (func(), error) {
 	return func() { f.Close() }, nil
 }
 
-// Exclusive locks an open file or directory with flock(2), for as long as it is open. Where another process holds the lock, and
-// goes on holding it for a second, the error is unix.EWOULDBLOCK.
+// Exclusive locks an open file or directory with flock(2), for as long as it is open. Where another process holds
+// the lock, and goes on holding it for a second, the error is unix.EWOULDBLOCK.
 func Exclusive(f *os.File) error {
 	deadline := time.Now().Add(lockWait)
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)

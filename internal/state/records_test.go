@@ -102,8 +102,8 @@ func TestARecordHasTwoFilesForAllItsVersions(t *testing.T) {
 	}
 }
 
-// TestEveryFlippedBitOfARecordIsNoticed: the second file is read in its place, and it is said. It was seen to fail with the checksum not
-// compared, and with a seal that is spoilt taken for none.
+// TestEveryFlippedBitOfARecordIsNoticed: the second file is read in its place, and it is said. It was seen to fail
+// with the checksum not compared, and with a seal that is spoilt taken for none.
 func TestEveryFlippedBitOfARecordIsNoticed(t *testing.T) {
 	for _, twice := range []bool{false, true} {
 		r := Records{Dir: t.TempDir(), File: "thing.json"}
@@ -148,7 +148,8 @@ func TestEveryFlippedBitOfARecordIsNoticed(t *testing.T) {
 	}
 }
 
-// TestARecordOfANewerBerthdIsRefused, and one from before there were versions is read. It was seen to fail without the comparison.
+// TestARecordOfANewerBerthdIsRefused, and one from before there were versions is read. It was seen to fail
+// without the comparison.
 func TestARecordOfANewerBerthdIsRefused(t *testing.T) {
 	r := Records{Dir: t.TempDir(), File: "thing.json"}
 	if err := r.Save("a", named{"first"}); err != nil {
@@ -186,9 +187,10 @@ func TestARecordOfANewerBerthdIsRefused(t *testing.T) {
 	}
 }
 
-// TestARecordFindsRoomOnAFullDisk: a version that is longer than all before it has slack; where that is used up, and the second file is
-// too short, the newest file is written over in place. What finds no room leaves the version before. It was seen to fail without slack,
-// without the writing over, and where a file that was made longer in vain is left so.
+// TestARecordFindsRoomOnAFullDisk: a version that is longer than all before it has slack; where that is used up,
+// and the second file is too short, the newest file is written over in place. What finds no room leaves the version
+// before. It was seen to fail without slack, without the writing over, and where a file that was made longer in vain
+// is left so.
 func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	r, fillUp := smallDisk(t)
 	load := func() (got named, older bool) {
@@ -235,8 +237,8 @@ func TestARecordFindsRoomOnAFullDisk(t *testing.T) {
 	}
 }
 
-// TestASecondFileIsOlderOnceTheFirstIsWrittenOver: it was a copy, and would be taken for the newest version. It was seen to fail where
-// the second file is left as it is.
+// TestASecondFileIsOlderOnceTheFirstIsWrittenOver: it was a copy, and would be taken for the newest version.
+// It was seen to fail where the second file is left as it is.
 func TestASecondFileIsOlderOnceTheFirstIsWrittenOver(t *testing.T) {
 	r, fillUp := smallDisk(t)
 	page := os.Getpagesize()

@@ -9,9 +9,9 @@ import (
 	"strconv"
 )
 
-// format is the version of the format of the records that are written, and the newest that is read. It is a decimal number, and a
-// variable for tests alone, which build a berthd of the future with -ldflags -X. It grows when an older berthd would take a record
-// for something that it is not; a field that older ones may pass over needs no new version.
+// format is the version of the format of the records that are written, and the newest that is read. It is a decimal
+// number, and a variable for tests alone, which build a berthd of the future with -ldflags -X. It grows when an older
+// berthd would take a record for something that it is not; a field that older ones may pass over needs no new version.
 var format = "1"
 
 // known is format as a number.
@@ -23,14 +23,16 @@ func known() int {
 	return n
 }
 
-// FormatError is a record that a newer berthd has written. Whoever meets one changes nothing: what the record means is not known.
+// FormatError is a record that a newer berthd has written. Whoever meets one changes nothing: what the record means
+// is not known.
 type FormatError struct {
 	Path       string
 	Has, Knows int
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("%s has version %d of the format of records, which a newer berthd has written; this one knows versions up to %d",
+	return fmt.Sprintf(
+		"%s has version %d of the format of records, which a newer berthd has written; this one knows versions up to %d",
 		e.Path, e.Has, e.Knows)
 }
 
@@ -39,8 +41,9 @@ var errSpoilt = errors.New("the checksum does not fit: the file is not as it was
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// The seal of a record is its last members: the version of its format, whether the file is a copy of the newest version, and the
-// CRC-32C of all that stands before the checksum. A record stays a JSON object, which a berthd from before there were seals reads as ever.
+// The seal of a record is its last members: the version of its format, whether the file is a copy of the newest
+// version, and the CRC-32C of all that stands before the checksum. A record stays a JSON object, which a berthd
+// from before there were seals reads as ever.
 var sealForm = regexp.MustCompile(`"_format":([0-9]{1,9})(,"_copy":true)?,"_sum":"([0-9a-f]{8})"}\s*$`)
 
 // sealLength is the most bytes that a seal takes, white space at its end included.
@@ -71,8 +74,8 @@ func seal(data []byte, isCopy bool, spaces int) ([]byte, error) {
 // Seal puts a seal on a JSON object that is kept elsewhere than in Records.
 func Seal(data []byte) ([]byte, error) { return seal(data, false, 0) }
 
-// Unseal checks the seal of a JSON object, which stays in it. An object without one is of a berthd from before there were seals. The path
-// is for errors.
+// Unseal checks the seal of a JSON object, which stays in it. An object without one is of a berthd
+// from before there were seals. The path is for errors.
 func Unseal(path string, data []byte) error {
 	_, err := unseal(path, data)
 	return err

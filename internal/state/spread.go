@@ -6,9 +6,9 @@ import "golang.org/x/sys/unix"
 const topDir = 0x00020000
 
 // Spread tells ext4 that the directories in dir have nothing to do with each other, so that it takes each one's inodes
-// from another part of the disk. In one part, each file that is made has to pass by all that were removed in the minute before (five
-// minutes, until they are on disk), which ext4 does not use again so soon; on a node that has run many pods, half of a start
-// is that. It is a hint: what cannot be told is not missed.
+// from another part of the disk. In one part, each file that is made has to pass by all that were removed in the minute
+// before (five minutes, until they are on disk), which ext4 does not use again so soon; on a node that has run many
+// pods, half of a start is that. It is a hint: what cannot be told is not missed.
 func Spread(dir string) {
 	var fs unix.Statfs_t
 	if unix.Statfs(dir, &fs) != nil || fs.Type != unix.EXT4_SUPER_MAGIC {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The table of docs/security.md is complete: a fuzzer that nobody knows of is not run for long, and one that is gone protects
-// nothing.
+// The table of docs/security.md is complete: a fuzzer that nobody knows of is not run for long, and one that is gone
+// protects nothing.
 func TestEveryFuzzerIsInTheDocuments(t *testing.T) {
 	const root = "../.."
 	index, err := Read(root)
@@ -20,7 +20,8 @@ func TestEveryFuzzerIsInTheDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^\| \[(Fuzz\w+)\]\(\.\./([^)]+)\) \|`).FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| \[(Fuzz\w+)\]\(\.\./([^)]+)\) \|`).
+		FindAllStringSubmatch(string(page), -1) {
 		listed[m[2]+" "+m[1]] = true
 	}
 	for name, folders := range index {

@@ -1,4 +1,5 @@
-// Package testindex knows in which folder each test and fuzzer of the project is, for documents that say which test shows what.
+// Package testindex knows in which folder each test and fuzzer of the project is, for documents that say which test
+// shows what.
 package testindex
 
 import (
@@ -45,8 +46,8 @@ func Read(root string) (Index, error) {
 	return out, err
 }
 
-// Folder is where a test is. Where several folders have one of its name, that in prefer is meant, or the name says which:
-// folder:Test.
+// Folder is where a test is. Where several folders have one of its name, that in prefer is meant, or the name says
+// which: folder:Test.
 func (x Index) Folder(test, prefer string) (string, error) {
 	dir, name, chosen := strings.Cut(test, ":")
 	if !chosen {

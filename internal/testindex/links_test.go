@@ -17,8 +17,8 @@ var (
 	removed = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Links in the documents lead to files that exist and to headings that those files have. Links to other sites are not followed. Below tools are
-// parts from which pages are made, whose links are right in the page.
+// Links in the documents lead to files that exist and to headings that those files have. Links to other sites
+// are not followed. Below tools are parts from which pages are made, whose links are right in the page.
 func TestLinksOfTheDocumentsResolve(t *testing.T) {
 	const root = "../.."
 	anchors := map[string]map[string]bool{}
@@ -27,7 +27,8 @@ func TestLinksOfTheDocumentsResolve(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "vendor" || d.Name() == "internal" || d.Name() == "tools"):
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "vendor" ||
+			d.Name() == "internal" || d.Name() == "tools"):
 			return fs.SkipDir
 		case d.IsDir() || filepath.Ext(path) != ".md":
 			return nil

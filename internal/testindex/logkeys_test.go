@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// TestEveryLogKeyIsInTheDocuments: whoever searches a log, or feeds one to a program, finds in docs/debugging.md what each key means, and a
-// second key for the same thing has to be thought of first. Seen to fail with a key that the page does not list.
+// TestEveryLogKeyIsInTheDocuments: whoever searches a log, or feeds one to a program, finds in docs/debugging.md
+// what each key means, and a second key for the same thing has to be thought of first. Seen to fail with a key
+// that the page does not list.
 func TestEveryLogKeyIsInTheDocuments(t *testing.T) {
 	const root = "../.."
 	page, err := os.ReadFile(root + "/docs/debugging.md")
@@ -78,7 +79,8 @@ func readLogKeys(folder string, used map[string]string) error {
 	})
 }
 
-// logKeys are the keys of a call that logs, adds keys to a logger, or makes an attribute. Attributes among the others come one at a time.
+// logKeys are the keys of a call that logs, adds keys to a logger, or makes an attribute. Attributes among the others
+// come one at a time.
 func logKeys(call *ast.CallExpr) (keys []string) {
 	method, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

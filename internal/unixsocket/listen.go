@@ -18,9 +18,9 @@ import (
 // maxPath is the room in sockaddr_un, without its final NUL.
 const maxPath = 107
 
-// Listen opens the unix socket at an absolute path with mode 0660, owned by root and the group gid (-1: root's). A file that
-// is no socket is never removed, nor is a socket that somebody answers on; that error wraps errdefs.ErrAlreadyExists. Who
-// watches the directory sees the path appear, ready to be connected to.
+// Listen opens the unix socket at an absolute path with mode 0660, owned by root and the group gid (-1:
+// root's). A file that is no socket is never removed, nor is a socket that somebody answers on; that error wraps
+// errdefs.ErrAlreadyExists. Who watches the directory sees the path appear, ready to be connected to.
 //
 // Close of the listener removes the socket, unless another process has put its own in that place.
 func Listen(path string, gid int) (*Listener, error) {

@@ -15,8 +15,8 @@ import (
 
 // Fill says what a new volume begins with.
 type Fill struct {
-	// Source opens the directory that is copied, with owners, modes, extended attributes, times and links as they are. It is
-	// called only where there is something to fill. Nil, or no file: the volume begins empty and has the owner below.
+	// Source opens the directory that is copied, with owners, modes, extended attributes, times and links as they are. It
+	// is called only where there is something to fill. Nil, or no file: the volume begins empty and has the owner below.
 	Source   func(context.Context) (*os.File, error)
 	UID, GID int
 	// Prepare, if set, is called with the volume's directory while nothing is in it.
@@ -28,7 +28,8 @@ func Populate(ctx context.Context, dir string, f Fill) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Chown(dir, f.UID, f.GID), os.Chmod(dir, 0o755)); err != nil { // the umask may have taken something
+	// the umask may have taken something
+	if err := errors.Join(os.Chown(dir, f.UID, f.GID), os.Chmod(dir, 0o755)); err != nil {
 		return err
 	}
 	if f.Prepare != nil {
@@ -74,8 +75,8 @@ type link struct {
 	name string
 }
 
-// copier copies a tree into one that nobody else sees. What is copied comes from images, and is reached by descriptors alone: a
-// link in it is copied and never followed, also where it takes the place of something else meanwhile.
+// copier copies a tree into one that nobody else sees. What is copied comes from images, and is reached by descriptors
+// alone: a link in it is copied and never followed, also where it takes the place of something else meanwhile.
 type copier struct {
 	ctx   context.Context
 	from  *dirtree.Tree[*outDir] // each directory with its copy
@@ -190,7 +191,8 @@ func (c *copier) file(from, to int, name string) error {
 	if info, err := in.Stat(); err != nil || !info.Mode().IsRegular() {
 		return errors.Join(err, errors.New("another file took its place while it was copied"))
 	}
-	if fd, err = unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600); err != nil {
+	if fd, err = unix.Openat(to, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC,
+		0o600); err != nil {
 		return err
 	}
 	out := os.NewFile(uintptr(fd), name)

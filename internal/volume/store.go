@@ -76,12 +76,13 @@ func (e *InUseError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckName refuses what cannot name a volume: a name is up to 128 letters, digits, dots, hyphens and underscores, and begins
-// with a letter or digit.
+// CheckName refuses what cannot name a volume: a name is up to 128 letters, digits, dots, hyphens and underscores,
+// and begins with a letter or digit.
 func CheckName(name string) error {
 	if !nameForm.MatchString(name) {
-		return fmt.Errorf("volume name %q: a name is up to 128 letters, digits, dots, hyphens and underscores, and begins with a "+
-			"letter or digit: %w", name, errdefs.ErrInvalidArgument)
+		return fmt.Errorf(
+			"volume name %q: a name is up to 128 letters, digits, dots, hyphens and underscores, and begins with a "+
+				"letter or digit: %w", name, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -89,7 +90,8 @@ func CheckName(name string) error {
 // Open reads the volumes of a directory, and removes those whose making did not come to its end.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, records: state.Records{Dir: cfg.Dir, File: recordFile}, volumes: map[string]*volume{}}
-	// Volumes hold whatever containers write, setuid programs included: nobody but root may reach them but through a mount.
+	// Volumes hold whatever containers write, setuid programs included: nobody but root may reach them
+	// but through a mount.
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
 	}
@@ -163,8 +165,8 @@ func (s *Store) AddUser(name, user string) error {
 	return nil
 }
 
-// Use returns the directory of a volume, and makes it if there is none. A volume that is empty and has no other user is filled
-// again; one that has content is left as it is. The volume is not removed until Release of the same user.
+// Use returns the directory of a volume, and makes it if there is none. A volume that is empty and has no other user
+// is filled again; one that has content is left as it is. The volume is not removed until Release of the same user.
 func (s *Store) Use(ctx context.Context, name, user string, f Fill) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
@@ -268,8 +270,8 @@ func (s *Store) ensure(ctx context.Context, v *volume, f Fill) error {
 	return nil
 }
 
-// syncAll brings all of the directory's file system to the disk: a volume that a power failure has emptied would not be filled
-// again by a container that finds a part of the content.
+// syncAll brings all of the directory's file system to the disk: a volume that a power failure has emptied
+// would not be filled again by a container that finds a part of the content.
 func syncAll(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -65,7 +65,8 @@ func TestNamesAreChecked(t *testing.T) {
 	for _, good := range []string{"a", "A-1_b.c", strings.Repeat("x", 128)} {
 		use(t, s, good, "c", Fill{})
 	}
-	for _, bad := range []string{"", ".", "..", "../x", "a/b", "-a", "_a", ".a", "a b", "a\x00", "ä", strings.Repeat("x", 129)} {
+	for _, bad := range []string{"", ".", "..", "../x", "a/b", "-a", "_a", ".a", "a b",
+		"a\x00", "ä", strings.Repeat("x", 129)} {
 		if _, err := s.Use(context.Background(), bad, "c", Fill{}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("use %q: %v", bad, err)
 		}
@@ -97,10 +98,13 @@ func TestACopyKeepsWhatFilesCarry(t *testing.T) {
 		unix.Chmod(source, 0o1770),
 		unix.Lsetxattr(file, "trusted.mark", []byte("m\x00k"), 0),
 		// cap_net_bind_service=ep
-		unix.Lsetxattr(file, "security.capability", []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0),
+		unix.Lsetxattr(file, "security.capability",
+			[]byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0),
 		os.Truncate(filepath.Join(source, "sub", "file"), 3<<20),
-		unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{{Sec: 1, Nsec: 2}, {Sec: 3, Nsec: 4}}, unix.AT_SYMLINK_NOFOLLOW),
-		unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(source, "soft"), []unix.Timespec{{Sec: 11}, {Sec: 13}}, unix.AT_SYMLINK_NOFOLLOW),
+		unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{{Sec: 1, Nsec: 2}, {Sec: 3, Nsec: 4}},
+			unix.AT_SYMLINK_NOFOLLOW),
+		unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(source, "soft"), []unix.Timespec{{Sec: 11}, {Sec: 13}},
+			unix.AT_SYMLINK_NOFOLLOW),
 		unix.UtimesNanoAt(unix.AT_FDCWD, source, []unix.Timespec{{Sec: 5}, {Sec: 7, Nsec: 8}}, unix.AT_SYMLINK_NOFOLLOW),
 	} {
 		if err != nil {
@@ -108,7 +112,8 @@ func TestACopyKeepsWhatFilesCarry(t *testing.T) {
 		}
 	}
 	// Truncation takes file capabilities away.
-	if err := unix.Lsetxattr(file, "security.capability", []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0); err != nil {
+	if err := unix.Lsetxattr(file, "security.capability",
+		[]byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0); err != nil {
 		t.Fatal(err)
 	}
 	want := describe(t, source)
@@ -203,7 +208,8 @@ func TestAVolumeInUseIsNotRemoved(t *testing.T) {
 	use(t, s, "v", "two", Fill{})
 	s.Release("one")
 	var used *InUseError
-	if err := s.Remove(context.Background(), "v"); !errors.As(err, &used) || !errdefs.IsFailedPrecondition(err) || used.Users[0] != "two" {
+	if err := s.Remove(context.Background(), "v"); !errors.As(err, &used) || !errdefs.IsFailedPrecondition(err) ||
+		used.Users[0] != "two" {
 		t.Errorf("remove: %v", err)
 	}
 	// The users of a store that is opened again come from their own records.
@@ -325,8 +331,8 @@ func TestManyContainersMakeOneVolume(t *testing.T) {
 	wg.Wait()
 }
 
-// TestACopyOfWhatChangesStaysInside: while a volume is filled, a directory and a file of the source change places with links
-// that lead out of it. It was seen to fail with a copy by paths.
+// TestACopyOfWhatChangesStaysInside: while a volume is filled, a directory and a file of the source change places
+// with links that lead out of it. It was seen to fail with a copy by paths.
 func TestACopyOfWhatChangesStaysInside(t *testing.T) {
 	source, outside := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(outside, "f"), "secret")
@@ -347,7 +353,8 @@ func TestACopyOfWhatChangesStaysInside(t *testing.T) {
 			default:
 			}
 			for a, b := range map[string]string{"a": "link", "f": "flink"} {
-				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(source, a), unix.AT_FDCWD, filepath.Join(source, b), unix.RENAME_EXCHANGE)
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(source, a), unix.AT_FDCWD, filepath.Join(source, b),
+					unix.RENAME_EXCHANGE)
 			}
 		}
 	}()

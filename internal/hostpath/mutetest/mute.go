@@ -1,4 +1,5 @@
-// Package mutetest mounts a file system for tests that stops to answer, as FUSE without its daemon or NFS without its server does.
+// Package mutetest mounts a file system for tests that stops to answer, as FUSE without its daemon or NFS
+// without its server does.
 package mutetest
 
 import (

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount makes a file system, ext4 or xfs, of half a GiB in a file and mounts it with options, and returns where. It ends with the
-// test, which is skipped where this machine cannot mount it so: not every kernel has quotas.
+// Mount makes a file system, ext4 or xfs, of half a GiB in a file and mounts it with options, and returns where.
+// It ends with the test, which is skipped where this machine cannot mount it so: not every kernel has quotas.
 func Mount(t testing.TB, kind, options string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -30,7 +30,8 @@ func Mount(t testing.TB, kind, options string) string {
 	if kind == "ext4" {
 		make = []string{"mkfs.ext4", "-q", "-E", "lazy_itable_init=1,nodiscard", file}
 		if strings.Contains(options, "prjquota") {
-			make = []string{"mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1,nodiscard", file}
+			make = []string{"mkfs.ext4",
+				"-q", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1,nodiscard", file}
 		}
 	}
 	if _, err := exec.LookPath(make[0]); err != nil {
