@@ -12,8 +12,9 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML. Without a file the defaults hold, and a flag overrides
-its key. An unknown key, a wrong type or an impossible value is an error that names file, line and key.
+berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML.
+Without a file the defaults hold, and a flag overrides its key. An unknown key, a wrong type or an impossible value
+is an error that names file, line and key.
 
     berthd config default    # the default file: every key with what it does
     berthd config check      # says what is wrong with the file

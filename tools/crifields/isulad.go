@@ -42,7 +42,8 @@ var isuladMessages = []string{
 	"LinuxPodSandboxStatus", "PodSandboxStatus", "PodSandboxStateValue", "PodSandboxFilter", "PodSandbox", "KeyValue",
 	"SELinuxOption", "ContainerMetadata", "ContainerStateValue", "ContainerFilter", "LinuxContainerSecurityContext",
 	"LinuxContainerResources", "Image", "ImageSpec", "FilesystemIdentifier", "FilesystemUsage", "AuthConfig", "Container",
-	"ContainerStatus", "ContainerStatsFilter", "ContainerStats", "ContainerAttributes", "CpuUsage", "MemoryUsage", "Device",
+	"ContainerStatus", "ContainerStatsFilter", "ContainerStats", "ContainerAttributes", "CpuUsage",
+	"MemoryUsage", "Device",
 	"LinuxContainerConfig", "ContainerConfig", "NetworkConfig", "RuntimeConfig", "RuntimeCondition", "RuntimeStatus",
 }
 
@@ -59,20 +60,29 @@ var isuladLimits = []struct {
 	{"removing a pod may leave containers behind", works("TestARemovalThatFailsHalfWayIsFinished")},
 	{"with a log_directory every container must have a log_path", works("TestContainersOfAPodHaveALogOrNone")},
 	{"the folder of a log must exist", works("TestContainersOfAPodHaveALogOrNone")},
-	{"of two containers with one log the later takes it", works("TestTwoContainersNeverWriteOneLog").but("FailedPrecondition names the one that writes it")},
+	{"of two containers with one log the later takes it",
+		works("TestTwoContainersNeverWriteOneLog").but("FailedPrecondition names the one that writes it")},
 	{"run_as_username goes before run_as_user", refused("InvalidArgument for both at once, as the CRI has it", refusals)},
-	{"parameters without a field come as annotations", works("TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem").but("those of the section above")},
-	{"exec without a stream, or with tty and stderr", refused("InvalidArgument", "TestCallsWithoutWhatTheyNeedAreRefused")},
-	{"exec and attach lose data when the reader is slow", works("TestAHundredMegabytesPassThroughAnExecEachWay TestAThousandStreamsWithSlowReadersAmongThem TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold").but("an attached client that falls behind by `stream.attach_backlog` is cut off and told")},
-	{"exec and attach are not for binary data and files", works("TestAHundredMegabytesPassThroughAnExecEachWay").but("WebSocket v4 and v5, and SPDY")},
+	{"parameters without a field come as annotations",
+		works("TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem").but("those of the section above")},
+	{"exec without a stream, or with tty and stderr",
+		refused("InvalidArgument", "TestCallsWithoutWhatTheyNeedAreRefused")},
+	{"exec and attach lose data when the reader is slow", works("TestAHundredMegabytesPassThroughAnExecEachWay " +
+		"TestAThousandStreamsWithSlowReadersAmongThem TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold").
+		but("an attached client that falls behind by `stream.attach_backlog` is cut off and told")},
+	{"exec and attach are not for binary data and files",
+		works("TestAHundredMegabytesPassThroughAnExecEachWay").but("WebSocket v4 and v5, and SPDY")},
 	{"UpdateContainerResources does not change oom_score_adj", works("TestAnUpdateChangesTheOOMScore")},
 	{"at most 100 streams at once", works("TestAThousandStreamsWithSlowReadersAmongThem")},
-	{"streams are served on 127.0.0.1:10350, by WebSocket", works("TestTheStreamingServerListensWhereItIsTold").but("with `stream.port = 10350`; any free port by default; SPDY, too; each address is good for one connection")},
+	{"streams are served on 127.0.0.1:10350, by WebSocket", works("TestTheStreamingServerListensWhereItIsTold").
+		but("with `stream.port = 10350`; any free port by default; SPDY, too; each address is good for one connection")},
 	{"stats for one runtime alone", works("TestStatsComeForEveryHandler")},
 	{"UpdateRuntimeConfig writes a log line", works("TestTheNodesRangeIsTakenUp")},
-	{"Status refreshes the network; what cannot be read changes nothing", works("TestAStatusKeepsTheOldNetworkWhenTheNewConfigurationIsBroken")},
+	{"Status refreshes the network; what cannot be read changes nothing",
+		works("TestAStatusKeepsTheOldNetworkWhenTheNewConfigurationIsBroken")},
 	{"embedded images are listed with limits", meaningless("there is no such format here: images are OCI's and Docker's")},
-	{"server_address, identity_token and registry_token are not supported", works("TestEveryFieldOfAnAuthConfigOpensARegistry TestCredentialsOfEveryKindAreTaken")},
+	{"server_address, identity_token and registry_token are not supported",
+		works("TestEveryFieldOfAnAuthConfigOpensARegistry TestCredentialsOfEveryKindAreTaken")},
 	{"an image whose tag has moved is called none", works("TestAnImageWhoseTagHasMovedIsListedByItsDigest")},
 }
 
@@ -81,8 +91,8 @@ func isuladSection(r *rows) error {
 	r.b.WriteString(`
 ## iSulad
 
-iSulad's clients speak runtime.v1alpha2, so the section on it holds for them. This one goes through iSulad's own document: its
-calls, the structures that it names, and what it warns of.
+iSulad's clients speak runtime.v1alpha2, so the section on it holds for them. This one goes through iSulad's own
+document: its calls, the structures that it names, and what it warns of.
 
 ### Calls of iSulad's document
 
@@ -98,8 +108,9 @@ calls, the structures that it names, and what it warns of.
 			return err
 		}
 	}
-	r.b.WriteString("\n### Structures of iSulad's document\n\nTheir fields one by one are in the section on runtime.v1alpha2.\n\n" +
-		"| structure | | state | shown by |\n|---|---|---|---|\n")
+	r.b.WriteString(
+		"\n### Structures of iSulad's document\n\nTheir fields one by one are in the section on runtime.v1alpha2.\n\n" +
+			"| structure | | state | shown by |\n|---|---|---|---|\n")
 	for _, name := range isuladMessages {
 		v, err := ofMessage(name)
 		if err != nil {

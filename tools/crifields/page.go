@@ -62,7 +62,8 @@ func ofField(f protoreflect.FieldDescriptor) (verdict, bool) {
 	return v, ok
 }
 
-// page is docs/cri-v1.md. It fails on a call or a field that the list does not know. where tells in which folder a test is.
+// page is docs/cri-v1.md. It fails on a call or a field that the list does not know. where tells in which folder
+// a test is.
 func page(where func(test string) (string, error)) (string, error) {
 	list, err := services()
 	if err != nil {
@@ -73,9 +74,10 @@ func page(where func(test string) (string, error)) (string, error) {
 
 Made by ` + "`go generate ./tools/crifields`" + ` from the descriptors of k8s.io/cri-api; do not edit.
 
-A field **works** as the interface says, as the tests after it show; or a request that has it is **refused** with the error
-that is given; or it has **no meaning** to this runtime on Linux. In every request an enum whose value the interface does not
-name, a number out of its range and a string with a NUL byte get InvalidArgument with the field's path.
+A field **works** as the interface says, as the tests after it show; or a request that has it is **refused**
+with the error that is given; or it has **no meaning** to this runtime on Linux. In every request an enum whose value
+the interface does not name, a number out of its range and a string with a NUL byte get InvalidArgument with the field's
+path.
 
 `)
 	rows := &rows{b: &b, where: where, count: map[string]int{}}

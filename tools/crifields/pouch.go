@@ -16,9 +16,10 @@ import (
 
 // Tests of runtime.v1alpha2.
 const (
-	bothWays    = "TestWhatPouchContainerAddsIsTranslatedBothWays"
-	byPath      = "TestWhatPouchContainerDoesNotAllowIsRefusedByPath"
-	pauses      = "TestAPausedContainerIsFrozenUntilItIsUnpaused TestAPausedContainerIsStoppedAndRemoved TestAPauseOutlivesTheDaemon TestAPauseHoldsUpNobodyElse"
+	bothWays = "TestWhatPouchContainerAddsIsTranslatedBothWays"
+	byPath   = "TestWhatPouchContainerDoesNotAllowIsRefusedByPath"
+	pauses   = "TestAPausedContainerIsFrozenUntilItIsUnpaused TestAPausedContainerIsStoppedAndRemoved " +
+		"TestAPauseOutlivesTheDaemon TestAPauseHoldsUpNobodyElse"
 	comesBack   = "TestASandboxThatStoppedByAccidentComesBack TestAStartOfASandboxThatIsCutOffIsMadeAgain"
 	namedVolume = "TestANamedVolumeIsKeptUntilItIsRemoved"
 	quotas      = "TestALimitHoldsAndIsSeen TestWithoutProjectQuotasTheFileSystemIsNamed TestPlans"
@@ -29,7 +30,8 @@ const (
 
 // pouchCalls are the calls that PouchContainer adds.
 var pouchCalls = map[string]verdict{
-	"StartPodSandbox":  works(comesBack).but("brings back a sandbox whose namespaces or init are gone, after a reboot too, with its addresses; its containers stay ended"),
+	"StartPodSandbox": works(comesBack).but("brings back a sandbox whose namespaces or init are gone, " +
+		"after a reboot too, with its addresses; its containers stay ended"),
 	"PauseContainer":   works(pauses),
 	"UnpauseContainer": works(pauses),
 	"RemoveVolume":     works(namedVolume + " TestAVolumeInUseIsNotRemoved"),
@@ -42,7 +44,8 @@ var pouchFields = map[string]map[string]verdict{
 	"UnpauseContainerRequest": {"container_id": works(pauses)},
 	"RemoveVolumeRequest":     {"volume_name": works(namedVolume)},
 	"Mount": {
-		"name": works(namedVolume + " TestAVolumeIsFilledWhileItIsEmpty").but("in place of host_path: with both, InvalidArgument"),
+		"name": works(namedVolume + " TestAVolumeIsFilledWhileItIsEmpty").
+			but("in place of host_path: with both, InvalidArgument"),
 	},
 	"LinuxContainerResources": {
 		"disk_quota":   works(quotas).but("FailedPrecondition where the file system has no project quotas"),
@@ -53,19 +56,25 @@ var pouchFields = map[string]map[string]verdict{
 		"blkio_device_write_bps":  works(throttles),
 		"blkio_device_read_IOps":  works(throttles),
 		"blkio_device_write_IOps": works(throttles),
-		"kernel_memory":           refused("FailedPrecondition: cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either", "TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
-		"memory_reservation":      works("TestMemoryHasAReservationAndSwappiness").but("memory.low on cgroup v2"),
-		"memory_swappiness":       works("TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused").but("FailedPrecondition on cgroup v2, which has none"),
-		"ulimits":                 works("TestUlimitsAreTheContainers").but("of a running container they cannot change, and without CAP_SYS_RESOURCE not go above the runtime's own: FailedPrecondition"),
+		"kernel_memory": refused("FailedPrecondition: "+
+			"cgroup v2 has no such limit, and Linux 5.16 gave up that of v1, which older kernels are not asked for either",
+			"TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused"),
+		"memory_reservation": works("TestMemoryHasAReservationAndSwappiness").but("memory.low on cgroup v2"),
+		"memory_swappiness": works("TestMemoryHasAReservationAndSwappiness TestWhatACgroupVersionLacksIsRefused").
+			but("FailedPrecondition on cgroup v2, which has none"),
+		"ulimits": works("TestUlimitsAreTheContainers").but("of a running container they cannot change, " +
+			"and without CAP_SYS_RESOURCE not go above the runtime's own: FailedPrecondition"),
 	},
 	"WeightDevice":   {"path": works(weighed + " " + byPath), "Weight": works(weighed + " " + byPath)},
 	"ThrottleDevice": {"path": works(throttles), "rate": works(throttles)},
 	"Ulimit": {
-		"name": works("TestUlimitsAreTheContainers " + byPath), "hard": works("TestUlimitsAreTheContainers " + byPath), "soft": works("TestUlimitsAreTheContainers"),
+		"name": works("TestUlimitsAreTheContainers " + byPath), "hard": works("TestUlimitsAreTheContainers " + byPath),
+		"soft": works("TestUlimitsAreTheContainers"),
 	},
 	"ContainerConfig": {
-		"net_priority": works("TestNetPriorityIsForTheNodesInterfaces TestTrafficHasItsPriority").but("for pods in the node's network on cgroup v1 with net_prio; else FailedPrecondition, since the kernel has no such priority"),
-		"quota_id":     works("TestAnIDThatAClientChooses TestIDs " + byPath),
+		"net_priority": works("TestNetPriorityIsForTheNodesInterfaces TestTrafficHasItsPriority").but("for pods in " +
+			"the node's network on cgroup v1 with net_prio; else FailedPrecondition, since the kernel has no such priority"),
+		"quota_id": works("TestAnIDThatAClientChooses TestIDs " + byPath),
 	},
 	"ContainerStatus": {
 		"volumes":   works("TestVolumesOfAnImageAreTheContainersOwn " + bothWays),
@@ -74,7 +83,8 @@ var pouchFields = map[string]map[string]verdict{
 		"envs":      works("TestAStatusTellsTheEnvironmentAndAnImageItsVolumes " + bothWays),
 	},
 	"Image": {"volumes": works(bothWays)},
-	"ImageSpec": {"spec_annotations": works("TestAStatusTellsTheEnvironmentAndAnImageItsVolumes TestAnImageTellsTheAnnotationsOfItsPull " + bothWays).
+	"ImageSpec": {"spec_annotations": works(
+		"TestAStatusTellsTheEnvironmentAndAnImageItsVolumes TestAnImageTellsTheAnnotationsOfItsPull " + bothWays).
 		but("they are kept and told, those of the last pull that brought some in the image's spec, after a restart too; " +
 			"none changes how an image is pulled")},
 	"KeyValue":   {"key": works(bothWays), "value": works(bothWays)},
@@ -89,22 +99,27 @@ var responses = map[string]string{
 	"PodSandboxNetworkStatus": "TestStatesAndUsageAreTold TestPodsAreReached", "PodIP": "TestStatesAndUsageAreTold",
 	"LinuxPodSandboxStatus": "TestStatesAndUsageAreTold", "Namespace": "TestStatesAndUsageAreTold",
 	"PodSandboxStatusResponse": "TestVerboseStatusTellsWhatAPersonNeeds",
-	"PodSandbox":               lists, "ListPodSandboxResponse": lists, "Container": lists, "ListContainersResponse": lists,
-	"PodSandboxStatsResponse": usage, "ListPodSandboxStatsResponse": usage, "PodSandboxStats": usage, "PodSandboxAttributes": usage,
+	"PodSandbox":               lists, "ListPodSandboxResponse": lists, "Container": lists,
+	"ListContainersResponse":  lists,
+	"PodSandboxStatsResponse": usage, "ListPodSandboxStatsResponse": usage, "PodSandboxStats": usage,
+	"PodSandboxAttributes": usage,
 	"LinuxPodSandboxStats": usage, "NetworkUsage": usage, "NetworkInterfaceUsage": usage, "ProcessUsage": usage,
 	"CreateContainerResponse": "TestAPodLivesThroughV1alpha2", "ContainerResources": "TestResourcesAreOnTheCgroup",
 	"ContainerStatus":         "TestAStatusSaysWhatTheContainerWasMadeOf TestStatesAndUsageAreTold",
 	"ContainerStatusResponse": "TestVerboseStatusTellsWhatAPersonNeeds",
 	"ExecSyncResponse":        "TestExecSyncGivesOutputAndCode", "ExecResponse": execs, "AttachResponse": attaches,
 	"PortForwardResponse": "TestAPortOfAPodIsForwarded",
-	"Image":               "TestAnImageIsKnownByTagDigestAndID", "ListImagesResponse": "TestAnImageIsKnownByTagDigestAndID",
-	"ImageStatusResponse": "TestVerboseStatusTellsWhatAPersonNeeds", "PullImageResponse": "TestAnImageIsKnownByTagDigestAndID",
-	"RuntimeStatus": "TestVersionAndStatusSayWhatANodeIs", "RuntimeCondition": "TestVersionAndStatusSayWhatANodeIs",
+	"Image":               "TestAnImageIsKnownByTagDigestAndID",
+	"ListImagesResponse":  "TestAnImageIsKnownByTagDigestAndID",
+	"ImageStatusResponse": "TestVerboseStatusTellsWhatAPersonNeeds",
+	"PullImageResponse":   "TestAnImageIsKnownByTagDigestAndID",
+	"RuntimeStatus":       "TestVersionAndStatusSayWhatANodeIs", "RuntimeCondition": "TestVersionAndStatusSayWhatANodeIs",
 	"StatusResponse":      "TestVersionAndStatusSayWhatANodeIs TestVerboseStatusTellsWhatAPersonNeeds",
 	"ImageFsInfoResponse": "TestImageStoreSaysWhatItTakes", "FilesystemUsage": "TestImageStoreSaysWhatItTakes",
 	"FilesystemIdentifier": "TestImageStoreSaysWhatItTakes", "UInt64Value": usage,
-	"ContainerStatsResponse": usage, "ListContainerStatsResponse": usage, "ContainerStats": usage, "ContainerAttributes": usage,
-	"CpuUsage": usage, "MemoryUsage": usage,
+	"ContainerStatsResponse": usage, "ListContainerStatsResponse": usage, "ContainerStats": usage,
+	"ContainerAttributes": usage,
+	"CpuUsage":            usage, "MemoryUsage": usage,
 }
 
 // ofKubernetes is what becomes of a field that v1alpha2 has in common with v1.
@@ -158,7 +173,8 @@ func golden(file string) (messages []protoreflect.Message, calls []string, err e
 			calls = append(calls, name)
 			continue
 		}
-		kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(strings.Replace(name, ".v1alpha2.", ".v1.", 1)))
+		kind, err := protoregistry.GlobalTypes.FindMessageByName(
+			protoreflect.FullName(strings.Replace(name, ".v1alpha2.", ".v1.", 1)))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -178,13 +194,14 @@ func golden(file string) (messages []protoreflect.Message, calls []string, err e
 const pouchIntro = `## runtime.v1alpha2, with PouchContainer's extensions
 
 RuntimeService and ImageService are those of Kubernetes 1.25: on the wire v1 is a superset of them, which
-[TestV1ReadsAndWritesTheBytesOfKubernetes125](../internal/cri/v1alpha2) holds to the bytes that Kubernetes' own types write, and v1's
-handlers answer. So the tests of v1 after a field are its tests; ` + "`make conformance CONFORMANCE_FLAGS='-api v1alpha2'`" + ` runs
+[TestV1ReadsAndWritesTheBytesOfKubernetes125](../internal/cri/v1alpha2) holds to the bytes that Kubernetes' own
+types write, and v1's handlers answer. So the tests of v1 after a field are its tests;
+` + "`make conformance CONFORMANCE_FLAGS='-api v1alpha2'`" + ` runs
 critest through this API. The calls that v1 has added since are there, too. VersionResponse says v1alpha2.
 
-What PouchContainer adds stands in the same messages from field 100 on; these fields are marked **Pouch**. Through v1 they are
-unknown fields, and left alone. A paused container is in state 4, CONTAINER_PAUSE; v1 calls it running, with the reason Paused.
-State 100 of a sandbox, SANDBOX_NOTFOUND, selects none in a filter.
+What PouchContainer adds stands in the same messages from field 100 on; these fields are marked **Pouch**.
+Through v1 they are unknown fields, and left alone. A paused container is in state 4, CONTAINER_PAUSE; v1 calls
+it running, with the reason Paused. State 100 of a sandbox, SANDBOX_NOTFOUND, selects none in a filter.
 
 Annotations that only this API heeds:
 
@@ -195,10 +212,10 @@ Annotations that only this API heeds:
 | io.alibaba.pouch.resources.memory-swap | a container | memory and swap together, in bytes; -1 is no limit |
 | io.alibaba.pouch.resources.pids-limit | a container | how many processes it may have; -1 is no limit |
 
-Every API heeds the following annotations, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them (none
-by default). On a pod the container's name follows (` + "`berth.dev/ulimits.web`" + `), on a container nothing does; a field of the
-request holds against an annotation. One that is not allowed, or that does not exist, is ignored: the log says so, and so does a
-verbose status, under ` + "`ignored`" + `.
+Every API heeds the following annotations, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them
+(none by default). On a pod the container's name follows (` + "`berth.dev/ulimits.web`" + `),
+on a container nothing does; a field of the request holds against an annotation. One that is not allowed,
+or that does not exist, is ignored: the log says so, and so does a verbose status, under ` + "`ignored`" + `.
 
 | annotation | example |
 |---|---|
@@ -210,9 +227,9 @@ verbose status, under ` + "`ignored`" + `.
 | berth.dev/net-priority | ` + "`5`" + ` |
 | berth.dev/disk-quota, berth.dev/quota-id | ` + "`/=10g,/data=2g`" + `, or one size for the root file system and all volumes together; ` + "`-1`" + ` |
 
-Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life), [TestEveryAnnotationIsRead](../internal/annotation).
-A pod that one API makes is there in the others: [TestAPodLivesThroughV1alpha2](../test/life),
-[TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
+Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life),
+[TestEveryAnnotationIsRead](../internal/annotation). A pod that one API makes is there in the others:
+[TestAPodLivesThroughV1alpha2](../test/life), [TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2](../test/life).
 
 ### Calls
 
