@@ -15,15 +15,16 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// A pod's annotation becomes a property of its unit, or names a file that the runtime writes as root, where a handler passes
-// on whatever it is given. Seen to fail without the lists of package annotation.
+// A pod's annotation becomes a property of its unit, or names a file that the runtime writes as root, where a handler
+// passes on whatever it is given. Seen to fail without the lists of package annotation.
 func TestAnnotationsDoNotCommandARuntime(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd's configuration is another")
 	tables := "[runtimes.wide-builtin]\ntype = \"builtin\"\nannotations = [\"*\"]\n"
 	handlers := []string{"builtin"}
 	for _, name := range []string{"runc", "crun"} {
 		if path, err := exec.LookPath(name); err == nil {
-			tables += fmt.Sprintf("[runtimes.wide-%s]\ntype = \"oci\"\npath = %q\nannotations = [\"*\", \"run.oci.*\"]\n", name, path)
+			tables += fmt.Sprintf("[runtimes.wide-%s]\ntype = \"oci\"\npath = %q\nannotations = [\"*\", \"run.oci.*\"]\n",
+				name, path)
 			handlers = append(handlers, name)
 		}
 	}
@@ -46,7 +47,9 @@ func TestAnnotationsDoNotCommandARuntime(t *testing.T) {
 				to["vendor.com/note"] = "passed-on"
 				return to
 			}
-			p := nodetest.RunPodHandler(t, n, "wide-"+handler, func(c *cri.PodSandboxConfig) { c.Annotations = annotate(c.Annotations) })
+			p := nodetest.RunPodHandler(t, n, "wide-"+handler, func(c *cri.PodSandboxConfig) {
+				c.Annotations = annotate(c.Annotations)
+			})
 			c := p.Run(func(c *cri.ContainerConfig) { c.Annotations = annotate(c.Annotations) })
 			if got := c.Sh("echo runs"); got != "runs" {
 				t.Errorf("got %q", got)

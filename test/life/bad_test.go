@@ -73,20 +73,23 @@ func wantNoImage(t *testing.T, n *node.Node, ref string) {
 
 func TestAnImageThatDoesNotExist(t *testing.T) {
 	n := nodetest.Shared(t)
-	for _, ref := range []string{node.RegistryHost + "/no/such:1", node.RegistryHost + "/busybox:none", node.RegistryHost + "/busybox@sha256:" + strings.Repeat("0", 64)} {
+	for _, ref := range []string{node.RegistryHost + "/no/such:1", node.RegistryHost + "/busybox:none",
+		node.RegistryHost + "/busybox@sha256:" + strings.Repeat("0", 64)} {
 		err := pull(t, n, ref, nil)
 		nodetest.WantCode(t, err, codes.NotFound)
 		wantNoImage(t, n, ref)
 	}
 	p := nodetest.RunPod(t, n)
 	config := p.ContainerConfig(func(c *cri.ContainerConfig) { c.Image.Image = node.RegistryHost + "/never-pulled:1" })
-	_, err := n.Runtime.CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	_, err := n.Runtime.CreateContainer(nodetest.Context(t),
+		&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 	nodetest.WantCode(t, err, codes.NotFound)
 }
 
 func TestAReferenceThatIsNone(t *testing.T) {
 	n := nodetest.Shared(t)
-	for _, ref := range []string{"", "registry.test/UPPER:1", "a b", "registry.test/x@sha256:zz", "registry.test/x:" + strings.Repeat("t", 200), "//", "registry.test/../x:1"} {
+	for _, ref := range []string{"", "registry.test/UPPER:1", "a b",
+		"registry.test/x@sha256:zz", "registry.test/x:" + strings.Repeat("t", 200), "//", "registry.test/../x:1"} {
 		if err := pull(t, n, ref, nil); err == nil {
 			t.Errorf("%q is pulled", ref)
 		} else if !nodetest.Containerd() {
@@ -249,7 +252,8 @@ func TestAHugeManifest(t *testing.T) {
 
 func TestAnUnknownRuntimeHandler(t *testing.T) {
 	n := nodetest.Shared(t)
-	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n), RuntimeHandler: "no-such-handler"})
+	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t),
+		&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n), RuntimeHandler: "no-such-handler"})
 	if err == nil || !strings.Contains(err.Error(), "no-such-handler") {
 		t.Errorf("got %v, want an error that names it", err)
 	}
@@ -287,18 +291,21 @@ func TestARequestThatLacksWhatItNeedsIsInvalid(t *testing.T) {
 		},
 		"a container without image": func() error {
 			_, err := n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
-				PodSandboxId: p.ID, Config: &cri.ContainerConfig{Metadata: &cri.ContainerMetadata{Name: "x"}}, SandboxConfig: p.Config,
+				PodSandboxId: p.ID, Config: &cri.ContainerConfig{Metadata: &cri.ContainerMetadata{Name: "x"}},
+				SandboxConfig: p.Config,
 			})
 			return err
 		},
 		"a log path out of the log directory": func() error {
 			c := p.ContainerConfig(func(c *cri.ContainerConfig) { c.LogPath = "../../../../etc/berth-test.log" })
-			_, err := n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: c, SandboxConfig: p.Config})
+			_, err := n.Runtime.CreateContainer(ctx,
+				&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: c, SandboxConfig: p.Config})
 			return err
 		},
 		"an environment variable without a name": func() error {
 			c := p.ContainerConfig(func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "", Value: []byte("x")}} })
-			_, err := n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: c, SandboxConfig: p.Config})
+			_, err := n.Runtime.CreateContainer(ctx,
+				&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: c, SandboxConfig: p.Config})
 			return err
 		},
 		"attach to nothing": func() error {
@@ -308,7 +315,8 @@ func TestARequestThatLacksWhatItNeedsIsInvalid(t *testing.T) {
 		},
 		"a terminal with stderr": func() error {
 			c := p.Run()
-			_, err := n.Runtime.Exec(ctx, &cri.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}, Tty: true, Stdout: true, Stderr: true})
+			_, err := n.Runtime.Exec(ctx, &cri.ExecRequest{ContainerId: c.ID, Cmd: []string{"true"}, Tty: true,
+				Stdout: true, Stderr: true})
 			return err
 		},
 	} {
@@ -324,7 +332,8 @@ func TestAHostPortThatIsTakenByAnotherPod(t *testing.T) {
 		c.PortMappings = []*cri.PortMapping{{ContainerPort: 80, HostPort: port}}
 	}
 	nodetest.RunPod(t, n, mapping)
-	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, mapping)})
+	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t),
+		&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, mapping)})
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(port)) {
 		t.Errorf("got %v, want an error that names port %d", err, port)
 	}
@@ -349,9 +358,11 @@ func TestAFullDisk(t *testing.T) {
 
 	running.Sh("cat /dev/zero >/fill 2>/dev/null; true")
 	config := p.ContainerConfig()
-	if made, err := n.Runtime.CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config}); err != nil {
+	if made, err := n.Runtime.CreateContainer(nodetest.Context(t),
+		&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config}); err != nil {
 		nodetest.WantCode(t, err, codes.ResourceExhausted)
-	} else if _, err := n.Runtime.StartContainer(nodetest.Context(t), &cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
+	} else if _, err := n.Runtime.StartContainer(nodetest.Context(t),
+		&cri.StartContainerRequest{ContainerId: made.ContainerId}); err != nil {
 		nodetest.WantCode(t, err, codes.ResourceExhausted)
 	}
 	// The node still answers, and can be emptied.
@@ -383,7 +394,8 @@ func TestAFullDisk(t *testing.T) {
 
 func TestASocketThatSpeaksNonsenseToTheNode(t *testing.T) {
 	n := nodetest.Shared(t)
-	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "\x00\x01\x02", strings.Repeat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 100)} {
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n",
+		"\x00\x01\x02", strings.Repeat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 100)} {
 		conn, err := net.Dial("unix", n.Socket)
 		if err != nil {
 			t.Fatal(err)

@@ -81,7 +81,8 @@ func join(cgroup string, pid int) error {
 	return os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
 }
 
-// TestACgroupThatIsInUseGoesLater: somebody else's process in it holds up its removal, not the pod's, and leaves nothing.
+// TestACgroupThatIsInUseGoesLater: somebody else's process in it holds up its removal, not the pod's, and leaves
+// nothing.
 func TestACgroupThatIsInUseGoesLater(t *testing.T) {
 	nodetest.BerthOnly(t, "its cgroups are named otherwise")
 	n := nodetest.Start(t, node.Options{})

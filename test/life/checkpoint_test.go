@@ -130,7 +130,8 @@ func TestACheckpointIsGoneOnWithInAnotherPod(t *testing.T) {
 	archive := filepath.Join(dir, "checkpoint.tar")
 	p := nodetest.RunPod(t, n)
 	c := p.Run(counting, func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "WHO", Value: []byte("me")}} })
-	c.Sh("mkdir -p /data/sub && echo kept >/data/sub/file && ln /data/sub/file /data/hard && rm /etc/passwd && touch '/data/odd name'")
+	c.Sh("mkdir -p /data/sub && echo kept >/data/sub/file && ln /data/sub/file /data/hard && rm /etc/passwd && " +
+		"touch '/data/odd name'")
 	waitCount(t, c, 3)
 	checkpoint(t, n, c, archive)
 	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING {
@@ -142,7 +143,8 @@ func TestACheckpointIsGoneOnWithInAnotherPod(t *testing.T) {
 		t.Errorf("the archive: %v, %v", info.Mode(), err)
 	}
 	names := archiveNames(t, archive)
-	for _, name := range []string{"config.dump", "spec.dump", "rootfs-diff.tar", "deleted.files", "container.log", "stats-dump",
+	for _, name := range []string{"config.dump",
+		"spec.dump", "rootfs-diff.tar", "deleted.files", "container.log", "stats-dump",
 		"dump.log", "checkpoint/", "checkpoint/inventory.img", "checkpoint/descriptors.json"} {
 		if !names[name] {
 			t.Errorf("the archive lacks %s: %v", name, names)
@@ -168,7 +170,8 @@ func TestACheckpointIsGoneOnWithInAnotherPod(t *testing.T) {
 			t.Fatalf("line %d of the log is %q: a count was lost or made twice", i+1, line)
 		}
 	}
-	if got := r.Sh("cat /data/sub/file /data/hard; ls /data; test -e /etc/passwd || echo gone"); got != "kept\nkept\nhard\nodd name\nsub\ngone" {
+	if got := r.Sh("cat /data/sub/file /data/hard; ls /data; test -e /etc/passwd || echo gone"); got !=
+		"kept\nkept\nhard\nodd name\nsub\ngone" {
 		t.Errorf("files: %q", got)
 	}
 	if got := r.Sh("stat -c %h /data/hard"); got != "2" {
@@ -220,8 +223,8 @@ func criuKeepsPrivileges(t *testing.T, path string) bool {
 	return major > 3 || major == 3 && minor >= 19
 }
 
-// TestNoRestoredProcessMayGainPrivilegesAgainstItsConfiguration: neither by a CRIU that does not restore no_new_privs, nor from a
-// checkpoint of processes that had no such thing.
+// TestNoRestoredProcessMayGainPrivilegesAgainstItsConfiguration: neither by a CRIU that does not restore no_new_privs,
+// nor from a checkpoint of processes that had no such thing.
 func TestNoRestoredProcessMayGainPrivilegesAgainstItsConfiguration(t *testing.T) {
 	path := criuPath(t)
 	older := filepath.Join(t.TempDir(), "criu")
@@ -273,7 +276,8 @@ func TestARestoredProcessEndsWithItsOwnCode(t *testing.T) {
 	n := checkpointNode(t, "")
 	archive := filepath.Join(t.TempDir(), "c.tar")
 	uid := int64(1002)
-	if have, err := capability.NewPid2(0); err != nil || have.Load() != nil || !have.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE) {
+	if have, err := capability.NewPid2(0); err != nil || have.Load() != nil ||
+		!have.Get(capability.EFFECTIVE, capability.CAP_SYS_RESOURCE) {
 		uid = 0 // the limits of another user's process cannot be read without the capability
 	}
 	keeps := criuKeepsPrivileges(t, criuPath(t))
@@ -282,7 +286,8 @@ func TestARestoredProcessEndsWithItsOwnCode(t *testing.T) {
 		s.RunAsUser, s.NoNewPrivs = &cri.Int64Value{Value: uid}, keeps
 		s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
 	})
-	c := nodetest.RunPod(t, n).Run(nodetest.Sh("trap 'echo asked; exit 42' TERM; echo ready; while :; do sleep 0.1; done"), confined)
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("trap 'echo asked; exit 42' TERM; echo ready; while :; do sleep 0.1; done"),
+		confined)
 	c.WaitLog("ready")
 	const rights = "grep -E 'Seccomp:|NoNewPrivs|CapBnd|^Uid' /proc/1/status /proc/self/status | cut -d: -f2-"
 	want := c.Sh(rights)
@@ -454,7 +459,8 @@ func slowCRIU(t *testing.T, seconds string) (path, began string) {
 	real := criuPath(t)
 	dir := t.TempDir()
 	path, began = filepath.Join(dir, "criu"), filepath.Join(dir, "began")
-	script := fmt.Sprintf("#!/bin/sh\nif [ \"$1\" = swrk ]; then echo >>%s; [ $(wc -l <%s) -lt 2 ] || sleep %s; fi\nexec %s \"$@\"\n",
+	script := fmt.Sprintf(
+		"#!/bin/sh\nif [ \"$1\" = swrk ]; then echo >>%s; [ $(wc -l <%s) -lt 2 ] || sleep %s; fi\nexec %s \"$@\"\n",
 		began, began, seconds, real)
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -617,7 +623,8 @@ func TestAnImageCanBeACheckpoint(t *testing.T) {
 	if _, err := nodetest.RunPod(t, n).TryCreate(fromArchive(node.RegistryHost + "/checkpoints/plain:1")); err == nil {
 		t.Error("an image without the annotation was taken for a checkpoint")
 	}
-	if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: node.Busybox}}); err != nil {
+	if _, err := n.Images.RemoveImage(nodetest.Context(t),
+		&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: node.Busybox}}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := nodetest.RunPod(t, n).TryCreate(fromArchive(archive))
@@ -658,7 +665,8 @@ func TestTheCommandLineWritesAContainerDownAndRunsIt(t *testing.T) {
 	}
 	manifest := func(name, image, command string) string {
 		file := filepath.Join(dir, name+".yaml")
-		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: c\n    image: %s\n%s", name, image, command)
+		text := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s}\nspec:\n  terminationGracePeriodSeconds: 1\n"+
+			"  containers:\n  - name: c\n    image: %s\n%s", name, image, command)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -793,7 +801,8 @@ func TestARestoreThatFailsOrIsCutOffLeavesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "criu failed") {
 		t.Errorf("a checkpoint that lacks an image of CRIU's: %v", err)
 	}
-	if s := broken.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" || s.ExitCode != 128 {
+	if s := broken.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" ||
+		s.ExitCode != 128 {
 		t.Errorf("it is %v (%s, %d)", s.State, s.Reason, s.ExitCode)
 	}
 	if err := os.Remove(began); err != nil {
@@ -817,7 +826,8 @@ func TestARestoreThatFailsOrIsCutOffLeavesNothing(t *testing.T) {
 	err = <-result
 	nodetest.Eventually(t, 30*time.Second, "the container runs, or has ended", func() error {
 		s := cut.Status()
-		if err == nil && s.State == cri.ContainerState_CONTAINER_RUNNING || err != nil && s.State == cri.ContainerState_CONTAINER_EXITED {
+		if err == nil && s.State == cri.ContainerState_CONTAINER_RUNNING ||
+			err != nil && s.State == cri.ContainerState_CONTAINER_EXITED {
 			return nil
 		}
 		return fmt.Errorf("its start: %v, and it is %v", err, s.State)

@@ -74,18 +74,29 @@ func TestTheImagesDefaultsAreMergedWithWhatIsAskedFor(t *testing.T) {
 		edits       []nodetest.ContainerEdit
 	}{
 		{"entrypoint and command are the image's", "entry cmd\n", []nodetest.ContainerEdit{defaults}},
-		{"args replace the image's command alone", "entry more args\n", []nodetest.ContainerEdit{defaults, func(c *cri.ContainerConfig) { c.Args = []string{"more", "args"} }}},
-		{"a command replaces both", "own\n", []nodetest.ContainerEdit{func(c *cri.ContainerConfig) { c.Image.Image, c.Command = node.Defaults, []string{"/bin/echo", "own"} }}},
+		{"args replace the image's command alone", "entry more args\n",
+			[]nodetest.ContainerEdit{defaults, func(c *cri.ContainerConfig) {
+				c.Args = []string{"more", "args"}
+			}}},
+		{"a command replaces both", "own\n", []nodetest.ContainerEdit{func(c *cri.ContainerConfig) {
+			c.Image.Image, c.Command = node.Defaults, []string{"/bin/echo", "own"}
+		}}},
 		{"a command and args", "own args\n", []nodetest.ContainerEdit{func(c *cri.ContainerConfig) {
 			c.Image.Image, c.Command, c.Args = node.Defaults, []string{"/bin/echo", "own"}, []string{"args"}
 		}}},
-		{"environment", "given image x=y\n", []nodetest.ContainerEdit{shell("echo $FOO $KEPT $EQ"), func(c *cri.ContainerConfig) {
-			c.Envs = []*cri.KeyValue{{Key: "FOO", Value: []byte("given")}, {Key: "EQ", Value: []byte("x=y")}}
-		}}},
+		{"environment", "given image x=y\n",
+			[]nodetest.ContainerEdit{shell("echo $FOO $KEPT $EQ"), func(c *cri.ContainerConfig) {
+				c.Envs = []*cri.KeyValue{{Key: "FOO", Value: []byte("given")}, {Key: "EQ", Value: []byte("x=y")}}
+			}}},
 		{"working directory", "/work\n", []nodetest.ContainerEdit{shell("pwd")}},
-		{"own working directory", "/tmp\n", []nodetest.ContainerEdit{shell("pwd"), func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp" }}},
-		{"a working directory that is not there is made", "/made/for/it\n", []nodetest.ContainerEdit{shell("pwd"), func(c *cri.ContainerConfig) { c.WorkingDir = "/made/for/it" }}},
-		{"user by name, with group and groups of the image", "1001 1002 1002 1003\n", []nodetest.ContainerEdit{shell("echo $(id -u) $(id -g) $(id -G)")}},
+		{"own working directory", "/tmp\n", []nodetest.ContainerEdit{shell("pwd"),
+			func(c *cri.ContainerConfig) { c.WorkingDir = "/tmp" }}},
+		{"a working directory that is not there is made",
+			"/made/for/it\n", []nodetest.ContainerEdit{shell("pwd"), func(c *cri.ContainerConfig) {
+				c.WorkingDir = "/made/for/it"
+			}}},
+		{"user by name, with group and groups of the image", "1001 1002 1002 1003\n",
+			[]nodetest.ContainerEdit{shell("echo $(id -u) $(id -g) $(id -G)")}},
 		{"home of the image's user", "/home/app\n", []nodetest.ContainerEdit{shell("echo $HOME")}},
 	} {
 		t.Run(test.claim, func(t *testing.T) {
@@ -110,8 +121,12 @@ func TestWhoAContainerRunsAs(t *testing.T) {
 		edit        func(*cri.LinuxContainerSecurityContext)
 	}{
 		{"the image's user", "1001:1002:1002,1003", func(*cri.LinuxContainerSecurityContext) {}},
-		{"a number that the image knows", "1001:1002:1002,1003", func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 1001} }},
-		{"a number that the image does not know", "4321:0:0", func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 4321} }},
+		{"a number that the image knows", "1001:1002:1002,1003", func(s *cri.LinuxContainerSecurityContext) {
+			s.RunAsUser = &cri.Int64Value{Value: 1001}
+		}},
+		{"a number that the image does not know", "4321:0:0", func(s *cri.LinuxContainerSecurityContext) {
+			s.RunAsUser = &cri.Int64Value{Value: 4321}
+		}},
 		{"a name", "0:0:0", func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "root" }},
 		{"a number and a group", "5:6:6", func(s *cri.LinuxContainerSecurityContext) {
 			s.RunAsUser, s.RunAsGroup = &cri.Int64Value{Value: 5}, &cri.Int64Value{Value: 6}
@@ -132,7 +147,9 @@ func TestWhoAContainerRunsAs(t *testing.T) {
 func TestAnUnknownUserIsRefused(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	c, err := p.TryCreate(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "nobody-knows-me" }))
+	c, err := p.TryCreate(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.RunAsUsername = "nobody-knows-me"
+	}))
 	if err == nil {
 		err = c.TryStart()
 	}
@@ -394,7 +411,8 @@ func TestALogIsReopened(t *testing.T) {
 	if err := os.Rename(c.LogPath(), rotated); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Runtime.ReopenContainerLog(nodetest.Context(t), &cri.ReopenContainerLogRequest{ContainerId: c.ID}); err != nil {
+	if _, err := n.Runtime.ReopenContainerLog(nodetest.Context(t),
+		&cri.ReopenContainerLogRequest{ContainerId: c.ID}); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(c.LogPath()) {
@@ -423,7 +441,8 @@ func TestALogIsRotatedUnderLoadWithoutALostLine(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	const lines, least = 300000, 10
-	c := p.Run(nodetest.Sh(fmt.Sprintf("seq 1 %d | sed 's/^/error /' >&2 & seq 1 %d | sed 's/^/line /'; wait", lines, lines)))
+	c := p.Run(nodetest.Sh(fmt.Sprintf("seq 1 %d | sed 's/^/error /' >&2 & seq 1 %d | sed 's/^/line /'; wait",
+		lines, lines)))
 	var old []string
 	for i := 0; ; i++ {
 		rotated := fmt.Sprintf("%s.%d", c.LogPath(), i)
@@ -484,11 +503,13 @@ func TestALogIsRotatedUnderLoadWithoutALostLine(t *testing.T) {
 func TestATerminalIsLoggedToo(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh("tty; test -t 0 && test -t 1 && test -t 2 && echo all three"), func(c *cri.ContainerConfig) { c.Tty = true })
+	c := p.Run(nodetest.Sh("tty; test -t 0 && test -t 1 && test -t 2 && echo all three"),
+		func(c *cri.ContainerConfig) { c.Tty = true })
 	if s := c.WaitExit(); s.ExitCode != 0 {
 		t.Fatalf("ended with %d: %s", s.ExitCode, c.Log())
 	}
-	if got := c.Stdout(); !strings.Contains(got, "/dev/pts/0") && !strings.Contains(got, "/dev/console") || !strings.Contains(got, "all three") {
+	if got := c.Stdout(); !strings.Contains(got, "/dev/pts/0") && !strings.Contains(got, "/dev/console") ||
+		!strings.Contains(got, "all three") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -531,7 +552,8 @@ func TestACommandThatIsNotInTheImageIsNamed(t *testing.T) {
 	for _, test := range []struct {
 		command string
 		codes   []int32
-	}{{"/no/such/program", []int32{127, 128}}, {"nosuchprogram", []int32{127, 128}}, {"/etc/passwd", []int32{126, 127, 128}}, {"/etc", []int32{126, 127, 128}}} {
+	}{{"/no/such/program", []int32{127, 128}}, {"nosuchprogram", []int32{127, 128}},
+		{"/etc/passwd", []int32{126, 127, 128}}, {"/etc", []int32{126, 127, 128}}} {
 		t.Run(test.command, func(t *testing.T) {
 			c, err := p.TryCreate(func(c *cri.ContainerConfig) { c.Command = []string{test.command} })
 			if err != nil {

@@ -71,7 +71,8 @@ func TestContainerdsAPITellsOfPodsAndContainers(t *testing.T) {
 		t.Errorf("labels %v", labels)
 	}
 	if spec.Process == nil || !slices.Equal(spec.Process.Args, []string{"sleep", "3600"}) ||
-		spec.Linux.CgroupsPath == "" || spec.Annotations["io.kubernetes.cri.sandbox-id"] != p.ID || got.Container.Image != node.Busybox {
+		spec.Linux.CgroupsPath == "" || spec.Annotations["io.kubernetes.cri.sandbox-id"] != p.ID ||
+		got.Container.Image != node.Busybox {
 		t.Errorf("specification %+v of image %s", spec, got.Container.Image)
 	}
 	client := tasks.NewTasksClient(n.Conn)

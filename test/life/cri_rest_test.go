@@ -58,20 +58,26 @@ func TestStreamsSayWhatListsSay(t *testing.T) {
 		}
 	}
 	{
-		s, err := n.Runtime.StreamPodSandboxes(ctx, &cri.StreamPodSandboxesRequest{Filter: &cri.PodSandboxFilter{LabelSelector: labels}})
-		check("pods", names(items(t, s, err, (*cri.StreamPodSandboxesResponse).GetPodSandboxes), (*cri.PodSandbox).GetId), pods)
+		s, err := n.Runtime.StreamPodSandboxes(ctx,
+			&cri.StreamPodSandboxesRequest{Filter: &cri.PodSandboxFilter{LabelSelector: labels}})
+		check("pods", names(items(t, s, err, (*cri.StreamPodSandboxesResponse).GetPodSandboxes),
+			(*cri.PodSandbox).GetId), pods)
 	}
 	{
-		s, err := n.Runtime.StreamContainers(ctx, &cri.StreamContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: labels}})
-		check("containers", names(items(t, s, err, (*cri.StreamContainersResponse).GetContainers), (*cri.Container).GetId), containers)
+		s, err := n.Runtime.StreamContainers(ctx,
+			&cri.StreamContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: labels}})
+		check("containers", names(items(t, s, err, (*cri.StreamContainersResponse).GetContainers), (*cri.Container).GetId),
+			containers)
 	}
 	{
-		s, err := n.Runtime.StreamContainerStats(ctx, &cri.StreamContainerStatsRequest{Filter: &cri.ContainerStatsFilter{LabelSelector: labels}})
+		s, err := n.Runtime.StreamContainerStats(ctx,
+			&cri.StreamContainerStatsRequest{Filter: &cri.ContainerStatsFilter{LabelSelector: labels}})
 		check("container stats", names(items(t, s, err, (*cri.StreamContainerStatsResponse).GetContainerStats),
 			func(u *cri.ContainerStats) string { return u.GetAttributes().GetId() }), containers)
 	}
 	{
-		s, err := n.Runtime.StreamPodSandboxStats(ctx, &cri.StreamPodSandboxStatsRequest{Filter: &cri.PodSandboxStatsFilter{LabelSelector: labels}})
+		s, err := n.Runtime.StreamPodSandboxStats(ctx,
+			&cri.StreamPodSandboxStatsRequest{Filter: &cri.PodSandboxStatsFilter{LabelSelector: labels}})
 		check("pod stats", names(items(t, s, err, (*cri.StreamPodSandboxStatsResponse).GetPodSandboxStats),
 			func(u *cri.PodSandboxStats) string { return u.GetAttributes().GetId() }), pods)
 	}
@@ -87,7 +93,8 @@ func TestStreamsSayWhatListsSay(t *testing.T) {
 	}
 	{
 		s, err := n.Runtime.StreamPodSandboxMetrics(ctx, &cri.StreamPodSandboxMetricsRequest{})
-		got := names(items(t, s, err, (*cri.StreamPodSandboxMetricsResponse).GetPodSandboxMetrics), (*cri.PodSandboxMetrics).GetPodSandboxId)
+		got := names(items(t, s, err, (*cri.StreamPodSandboxMetricsResponse).GetPodSandboxMetrics),
+			(*cri.PodSandboxMetrics).GetPodSandboxId)
 		for _, id := range pods {
 			if !slices.Contains(got, id) {
 				t.Errorf("metrics of %s are missing", id)
@@ -164,19 +171,22 @@ func TestMetricsAreThoseOfCAdvisor(t *testing.T) {
 	var pod, container map[string][]value
 	nodetest.Eventually(t, 2*time.Minute, "CPU time, throttling, disk usage and traffic are counted", func() error {
 		pod, container = read()
-		for name, least := range map[string]uint64{"container_cpu_usage_seconds_total": 1, "container_cpu_cfs_throttled_periods_total": 1,
-			"container_fs_usage_bytes": 2000000} {
+		for name, least := range map[string]uint64{"container_cpu_usage_seconds_total": 1,
+			"container_cpu_cfs_throttled_periods_total": 1,
+			"container_fs_usage_bytes":                  2000000} {
 			if len(container[name]) == 0 || container[name][0].number < least {
 				return fmt.Errorf("%s is %v", name, container[name])
 			}
 		}
-		if v := pod["container_network_receive_bytes_total"]; len(v) == 0 || v[0].number == 0 || v[0].labels["interface"] != "eth0" {
+		if v := pod["container_network_receive_bytes_total"]; len(v) == 0 || v[0].number == 0 ||
+			v[0].labels["interface"] != "eth0" {
 			return fmt.Errorf("traffic is %v", v)
 		}
 		return nil
 	})
 	for _, name := range []string{"container_cpu_user_seconds_total", "container_cpu_system_seconds_total",
-		"container_memory_working_set_bytes", "container_memory_usage_bytes", "container_memory_rss", "container_memory_cache",
+		"container_memory_working_set_bytes", "container_memory_usage_bytes", "container_memory_rss",
+		"container_memory_cache",
 		"container_memory_failcnt", "container_memory_failures_total", "container_oom_events_total", "container_processes",
 		"container_threads", "container_file_descriptors", "container_sockets", "container_ulimits_soft",
 		"container_fs_limit_bytes", "container_fs_inodes_total", "container_spec_memory_limit_bytes",
@@ -185,7 +195,8 @@ func TestMetricsAreThoseOfCAdvisor(t *testing.T) {
 			t.Errorf("%s of the container is missing", name)
 		}
 	}
-	for _, name := range []string{"container_cpu_usage_seconds_total", "container_memory_working_set_bytes", "container_processes",
+	for _, name := range []string{"container_cpu_usage_seconds_total",
+		"container_memory_working_set_bytes", "container_processes",
 		"container_network_transmit_packets_total", "container_network_receive_packets_dropped_total",
 		"container_network_transmit_errors_total"} {
 		if len(pod[name]) == 0 {
@@ -225,8 +236,10 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 	nodetest.BerthOnly(t, "pod level limits are newer")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
-		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512, MemoryLimitInBytes: 64 << 20}
-		c.Linux.Overhead = &cri.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 5000, CpuShares: 102, MemoryLimitInBytes: 16 << 20}
+		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512,
+			MemoryLimitInBytes: 64 << 20}
+		c.Linux.Overhead = &cri.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 5000, CpuShares: 102,
+			MemoryLimitInBytes: 16 << 20}
 	})
 	parent := p.Config.Linux.CgroupParent
 	check := func(v1, v2, wantV1, wantV2 string) {
@@ -245,7 +258,8 @@ func TestLimitsOfAPodAreOnItsCgroupWithTheOverhead(t *testing.T) {
 		t.Errorf("it had 120 MB in a pod of 80 MiB: %v", s)
 	}
 	_, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{
-		PodSandboxId: p.ID, Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 70000, MemoryLimitInBytes: 128 << 20},
+		PodSandboxId: p.ID, Resources: &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 70000,
+			MemoryLimitInBytes: 128 << 20},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +305,8 @@ func TestLimitsOfACgroupThatTheClientMadeAreTheClients(t *testing.T) {
 	if got := limit(); got == "100663296" {
 		t.Error("an update has set a limit that is the client's")
 	}
-	r, err := n.Runtime.PodSandboxStatus(nodetest.Context(t), &cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
+	r, err := n.Runtime.PodSandboxStatus(nodetest.Context(t),
+		&cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
 	if err != nil || !strings.Contains(r.Info["info"], "100663296") {
 		t.Errorf("the new limit is not remembered: %v, %v", r.GetInfo(), err)
 	}
@@ -312,7 +327,8 @@ func TestAnUpdateOfAPodThatCannotBeIsRefused(t *testing.T) {
 	nodetest.BerthOnly(t, "pod level limits are newer")
 	n := nodetest.Shared(t)
 	update := func(id string, r *cri.LinuxContainerResources) error {
-		_, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: r})
+		_, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t),
+			&cri.UpdatePodSandboxResourcesRequest{PodSandboxId: id, Resources: r})
 		return err
 	}
 	nodetest.WantCode(t, update(strings.Repeat("f", 64), &cri.LinuxContainerResources{CpuShares: 2}), codes.NotFound)
@@ -376,7 +392,8 @@ func TestEventsAreThereFromTheHeaderOnOnceEachInOrder(t *testing.T) {
 			left--
 		}
 	}
-	want := "pod CREATED, pod STARTED, container CREATED, container STARTED, container STOPPED, pod STOPPED, container DELETED, pod DELETED"
+	want := "pod CREATED, pod STARTED, container CREATED, container STARTED, container STOPPED, pod STOPPED, " +
+		"container DELETED, pod DELETED"
 	for uid := range ours {
 		if all := strings.Join(got[uid], ", "); all != want {
 			t.Errorf("%s: got %s, want %s", uid, all, want)
@@ -428,7 +445,8 @@ func TestVerboseStatusTellsWhatAPersonNeeds(t *testing.T) {
 	}
 	pod, err := n.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
 	info := parse(pod.GetInfo(), err)
-	need("pod", info, "pid", "phase", "cgroupParent", "cgroup", "namespaces", "ips", "interface", "network", "mounts", "directory",
+	need("pod", info, "pid", "phase", "cgroupParent", "cgroup", "namespaces", "ips", "interface", "network",
+		"mounts", "directory",
 		"stateDirectory", "timings", "config")
 	for kind, path := range info["namespaces"].(map[string]any) {
 		if !exists(path.(string)) {
@@ -437,7 +455,8 @@ func TestVerboseStatusTellsWhatAPersonNeeds(t *testing.T) {
 	}
 	container, err := n.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
 	info = parse(container.GetInfo(), err)
-	need("container", info, "sandboxID", "pid", "phase", "cgroup", "namespaces", "directory", "rootfs", "imageID", "mounts",
+	need("container", info, "sandboxID", "pid", "phase", "cgroup", "namespaces", "directory", "rootfs",
+		"imageID", "mounts",
 		"runtimeSpec", "timings", "config", "user")
 	if pid, err := n.ContainerPID(c.ID); err != nil || info["pid"] != float64(pid) {
 		t.Errorf("pid %v, want %d (%v)", info["pid"], pid, err)
@@ -445,7 +464,8 @@ func TestVerboseStatusTellsWhatAPersonNeeds(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(info["mounts"]), "/data") {
 		t.Errorf("the mount is missing: %v", info["mounts"])
 	}
-	image, err := n.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}, Verbose: true})
+	image, err := n.Images.ImageStatus(ctx,
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}, Verbose: true})
 	need("image", parse(image.GetInfo(), err), "imageSpec", "diffIDs", "platform", "pinned", "size")
 	runtime, err := n.Runtime.Status(ctx, &cri.StatusRequest{Verbose: true})
 	if err != nil || len(runtime.Info) < 2 {
@@ -478,7 +498,8 @@ func TestTheOtherLimitsAreOnTheCgroupToo(t *testing.T) {
 	})
 	if swap {
 		// v1 counts memory and swap together, v2 swap alone.
-		if got := cgroupFile(t, c, "memory/memory.memsw.limit_in_bytes", "memory.swap.max"); got != "100663296" && got != "33554432" {
+		if got := cgroupFile(t, c, "memory/memory.memsw.limit_in_bytes", "memory.swap.max"); got != "100663296" &&
+			got != "33554432" {
 			t.Errorf("swap: %s", got)
 		}
 	} else {
@@ -499,8 +520,10 @@ func TestLimitsThatTheKernelRefusesSayWhy(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	c := p.Run()
 	update := func(r *cri.LinuxContainerResources) (container, pod error) {
-		_, container = n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: r})
-		_, pod = n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: p.ID, Resources: r})
+		_, container = n.Runtime.UpdateContainerResources(nodetest.Context(t),
+			&cri.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: r})
+		_, pod = n.Runtime.UpdatePodSandboxResources(nodetest.Context(t),
+			&cri.UpdatePodSandboxResourcesRequest{PodSandboxId: p.ID, Resources: r})
 		return container, pod
 	}
 	container, pod := update(&cri.LinuxContainerResources{CpusetMems: "900"})

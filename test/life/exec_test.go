@@ -156,7 +156,8 @@ func TestAnExecIsStreamed(t *testing.T) {
 		t.Run(string(transport), func(t *testing.T) {
 			ctx := nodetest.Context(t)
 			var stdout, stderr bytes.Buffer
-			at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"sh", "-c", "cat; echo err >&2; exit 5"}, Stdin: true, Stdout: true, Stderr: true})
+			at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"sh", "-c", "cat; echo err >&2; exit 5"}, Stdin: true,
+				Stdout: true, Stderr: true})
 			code, err := nodetest.Stream(ctx, transport, at, remotecommand.StreamOptions{
 				Stdin: strings.NewReader("given\n"), Stdout: &stdout, Stderr: &stderr,
 			})
@@ -178,7 +179,10 @@ func TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd waits until nobody has the output")
 	n := nodetest.Shared(t)
 	c := nodetest.RunPod(t, n).Run()
-	const script = `(trap "" PIPE; for i in $(seq 100); do test -e /ended && break; sleep 0.1; done; echo late || echo refused >/late) & echo started; exit 3`
+	const script = `(trap "" PIPE
+		for i in $(seq 100); do test -e /ended && break; sleep 0.1; done
+		echo late || echo refused >/late) &
+		echo started; exit 3`
 	for _, transport := range transports() {
 		t.Run(string(transport), func(t *testing.T) {
 			c.Sh("rm -f /ended /late")
@@ -188,7 +192,8 @@ func TestAnExecEndsWithItsCommandThoughADaemonKeepsItsOutput(t *testing.T) {
 			if err != nil || code != 3 || stdout.String() != "started\n" {
 				t.Errorf("got %d, %v, %q", code, err, stdout.String())
 			}
-			if got := c.Sh("touch /ended; for i in $(seq 100); do test -s /late && break; sleep 0.1; done; cat /late"); got != "refused" {
+			if got := c.Sh(
+				"touch /ended; for i in $(seq 100); do test -s /late && break; sleep 0.1; done; cat /late"); got != "refused" {
 				t.Errorf("what the daemon writes later: %q", got)
 			}
 		})
@@ -205,7 +210,8 @@ func TestManyBytesPassThroughAnExecUnchanged(t *testing.T) {
 		t.Run(string(transport), func(t *testing.T) {
 			hash := sha256.New()
 			at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"cat"}, Stdin: true, Stdout: true})
-			code, err := nodetest.Stream(nodetest.Context(t), transport, at, remotecommand.StreamOptions{Stdin: bytes.NewReader(data), Stdout: hash})
+			code, err := nodetest.Stream(nodetest.Context(t), transport,
+				at, remotecommand.StreamOptions{Stdin: bytes.NewReader(data), Stdout: hash})
 			if err != nil || code != 0 {
 				t.Fatalf("got %d, %v", code, err)
 			}
@@ -240,7 +246,8 @@ func TestAnExecHasATerminalThatIsResized(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
 			go func() {
-				code, err := nodetest.Stream(ctx, transport, at, remotecommand.StreamOptions{Stdin: in, Stdout: &got, Tty: true, TerminalSizeQueue: size})
+				code, err := nodetest.Stream(ctx, transport, at,
+					remotecommand.StreamOptions{Stdin: in, Stdout: &got, Tty: true, TerminalSizeQueue: size})
 				if err == nil && code != 3 {
 					err = fmt.Errorf("exit code %d, want 3", code)
 				}
@@ -313,9 +320,10 @@ func attachURL(t *testing.T, c *nodetest.Container, r *cri.AttachRequest) string
 func TestTwoClientsAttachToOneContainer(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh(`while read line; do echo "got $line"; [ "$line" = quit ] && exit 6; done; exit 7`), func(c *cri.ContainerConfig) {
-		c.Stdin = true
-	})
+	c := p.Run(nodetest.Sh(`while read line; do echo "got $line"; [ "$line" = quit ] && exit 6; done; exit 7`),
+		func(c *cri.ContainerConfig) {
+			c.Stdin = true
+		})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var outputs [2]nodetest.Buffer
@@ -368,7 +376,8 @@ func TestStdinOnceEndsWithItsClient(t *testing.T) {
 	c := p.Run(nodetest.Sh(`cat; echo eof`), func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
 	at := attachURL(t, c, &cri.AttachRequest{Stdin: true, Stdout: true})
 	var got nodetest.Buffer
-	if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, at, remotecommand.StreamOptions{Stdin: strings.NewReader("all of it\n"), Stdout: &got}); err != nil {
+	if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY,
+		at, remotecommand.StreamOptions{Stdin: strings.NewReader("all of it\n"), Stdout: &got}); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.WaitExit(); s.ExitCode != 0 || c.Stdout() != "all of it\neof\n" {
@@ -407,7 +416,8 @@ func TestAPortOfAPodIsForwarded(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Sh("mkdir /www; echo page >/www/index.html; echo ready; exec httpd -f -p 127.0.0.1:8080 -h /www"))
 	c.WaitLog("ready")
-	response, err := n.Runtime.PortForward(nodetest.Context(t), &cri.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}})
+	response, err := n.Runtime.PortForward(nodetest.Context(t),
+		&cri.PortForwardRequest{PodSandboxId: p.ID, Port: []int32{8080}})
 	if err != nil {
 		t.Fatal(err)
 	}

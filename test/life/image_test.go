@@ -15,8 +15,10 @@ import (
 func TestAnImageIsKnownByTagDigestAndID(t *testing.T) {
 	n := nodetest.Shared(t)
 	r, host := broken(t, n) // sound, but a registry of this test's own
-	push(t, r, "team/app:1", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"), registrytest.Label("l", "v")))
-	push(t, r, "team/app:2", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"), registrytest.Label("l", "v")))
+	push(t, r, "team/app:1", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"),
+		registrytest.Label("l", "v")))
+	push(t, r, "team/app:2", image(t, registrytest.WithFiles(map[string]string{"a": host}), registrytest.User("1002"),
+		registrytest.Label("l", "v")))
 	ctx := nodetest.Context(t)
 	status := func(ref string) *cri.Image {
 		t.Helper()
@@ -38,7 +40,8 @@ func TestAnImageIsKnownByTagDigestAndID(t *testing.T) {
 	if img == nil {
 		t.Fatal("what was pulled is not there")
 	}
-	if !slices.Equal(img.RepoTags, []string{one, two}) || len(img.RepoDigests) != 1 || !strings.HasPrefix(img.RepoDigests[0], host+"/team/app@sha256:") {
+	if !slices.Equal(img.RepoTags, []string{one, two}) || len(img.RepoDigests) != 1 ||
+		!strings.HasPrefix(img.RepoDigests[0], host+"/team/app@sha256:") {
 		t.Errorf("one image under two tags: %v, %v", img.RepoTags, img.RepoDigests)
 	}
 	if !strings.HasPrefix(img.Id, "sha256:") || img.Size == 0 || img.Uid.GetValue() != 1002 {
@@ -49,11 +52,13 @@ func TestAnImageIsKnownByTagDigestAndID(t *testing.T) {
 			t.Errorf("%s is %v", ref, got)
 		}
 	}
-	list, err := n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: one}}})
+	list, err := n.Images.ListImages(ctx,
+		&cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: one}}})
 	if err != nil || len(list.Images) != 1 || list.Images[0].Id != img.Id {
 		t.Errorf("list by tag: %v, %v", list, err)
 	}
-	list, err = n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: host + "/none:1"}}})
+	list, err = n.Images.ListImages(ctx,
+		&cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: host + "/none:1"}}})
 	if err != nil || len(list.Images) != 0 {
 		t.Errorf("list of what is not there: %v, %v", list, err)
 	}
@@ -110,7 +115,8 @@ func TestAnImageInUseKeepsItsContainers(t *testing.T) {
 	c := p.Run(func(c *cri.ContainerConfig) {
 		c.Image.Image, c.Command = host+"/x:1", []string{"/bin/busybox", "sleep", "3600"}
 	})
-	if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: host + "/x:1"}}); err != nil {
+	if _, err := n.Images.RemoveImage(nodetest.Context(t),
+		&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: host + "/x:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := c.Sh("cat /mark"); got != host {
@@ -149,14 +155,16 @@ func TestAnImageHasOneIDInEveryCall(t *testing.T) {
 				t.Errorf("image_ref is %s in the status and %s in the list", status.ImageRef, item.ImageRef)
 			}
 			for what, ref := range map[string]string{
-				"PullImage's image_ref": pulled.ImageRef, "the container's image_ref": status.ImageRef, "its image_id": status.ImageId,
-				"its image": status.Image.Image,
+				"PullImage's image_ref": pulled.ImageRef, "the container's image_ref": status.ImageRef,
+				"its image_id": status.ImageId,
+				"its image":    status.Image.Image,
 			} {
 				if got := id(what, ref); got != want {
 					t.Errorf("%s, %s, is of the image %s and not %s", what, ref, got, want)
 				}
 			}
-			images, err := n.Images.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: status.ImageId}}})
+			images, err := n.Images.ListImages(ctx,
+				&cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: status.ImageId}}})
 			if err != nil || len(images.Images) != 1 || images.Images[0].Id != want {
 				t.Errorf("the list by image_id: %v, %v", images.GetImages(), err)
 			}
@@ -168,7 +176,8 @@ func TestAnImageHasOneIDInEveryCall(t *testing.T) {
 // name. Images that it mounts are told by their IDs.
 func TestAContainerByAnImagesIDHasItsTag(t *testing.T) {
 	n := nodetest.Shared(t)
-	got, err := n.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}})
+	got, err := n.Images.ImageStatus(nodetest.Context(t),
+		&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: node.Busybox}})
 	if err != nil || got.Image == nil || len(got.Image.RepoTags) == 0 {
 		t.Fatal(got, err)
 	}
@@ -194,8 +203,10 @@ func TestAContainerByAnImagesIDHasItsTag(t *testing.T) {
 		})
 	}
 	nodetest.BerthOnly(t, "containerd tells the image of a mount as it was sent")
-	made := p.Create(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: node.Busybox}, Readonly: true}))
-	if mounts := made.Status().Mounts; len(mounts) != 1 || mounts[0].Image.Image != id || mounts[0].Image.UserSpecifiedImage != node.Busybox {
+	made := p.Create(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: node.Busybox},
+		Readonly: true}))
+	if mounts := made.Status().Mounts; len(mounts) != 1 || mounts[0].Image.Image != id ||
+		mounts[0].Image.UserSpecifiedImage != node.Busybox {
 		t.Errorf("its mounts: %v, want the image %s that was asked for as %s", mounts, id, node.Busybox)
 	}
 }

@@ -18,7 +18,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// These are the limits that iSulad documents of itself, as far as they are of storage and lists; Berth has none of them.
+// These are the limits that iSulad documents of itself, as far as they are of storage and lists; Berth has none
+// of them.
 
 func TestNamesMayHaveUnderscores(t *testing.T) {
 	n := nodetest.Shared(t)
@@ -39,12 +40,15 @@ func TestNamesMayHaveUnderscores(t *testing.T) {
 		if at < 0 {
 			t.Fatalf("%v is not listed", p.Config.Metadata)
 		}
-		if got := pods.Items[at].Metadata; got.Name != p.Config.Metadata.Name || got.Namespace != p.Config.Metadata.Namespace || got.Uid != p.Config.Metadata.Uid {
+		if got := pods.Items[at].Metadata; got.Name != p.Config.Metadata.Name ||
+			got.Namespace != p.Config.Metadata.Namespace || got.Uid != p.Config.Metadata.Uid {
 			t.Errorf("%v is listed as %v", p.Config.Metadata, got)
 		}
 	}
-	list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: one.ID}})
-	if err != nil || len(list.Containers) != 1 || list.Containers[0].Id != c.ID || list.Containers[0].Metadata.Name != "_a__b_0_" {
+	list, err := n.Runtime.ListContainers(nodetest.Context(t),
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: one.ID}})
+	if err != nil || len(list.Containers) != 1 || list.Containers[0].Id != c.ID ||
+		list.Containers[0].Metadata.Name != "_a__b_0_" {
 		t.Errorf("containers: %v, %v", list, err)
 	}
 }
@@ -53,7 +57,9 @@ func TestContainersOfAPodHaveALogOrNone(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	none := p.Run(nodetest.Sh("echo unseen; sleep 3600"), func(c *cri.ContainerConfig) { c.LogPath = "" })
-	deep := p.Run(nodetest.Sh("echo seen; sleep 3600"), func(c *cri.ContainerConfig) { c.LogPath = "not/there/yet/" + c.Metadata.Name + ".log" })
+	deep := p.Run(nodetest.Sh("echo seen; sleep 3600"), func(c *cri.ContainerConfig) {
+		c.LogPath = "not/there/yet/" + c.Metadata.Name + ".log"
+	})
 	deep.WaitLog("seen")
 	if s := none.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING || s.LogPath != "" {
 		t.Errorf("without a log: %v, %q", s.State, s.LogPath)
@@ -160,8 +166,9 @@ func TestARemovalThatFailsHalfWayIsFinished(t *testing.T) {
 				} else if what != "pods" && list.Items[0].State != cri.PodSandboxState_SANDBOX_NOTREADY {
 					t.Errorf("the pod is %v", list.Items[0].State)
 				}
-				running, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
-					State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
+				running, err := n.Runtime.ListContainers(nodetest.Context(t),
+					&cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+						State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}})
 				if err != nil || len(running.Containers) > 0 {
 					t.Errorf("still running: %v, %v", running, err)
 				}
@@ -194,7 +201,8 @@ func TestAnImageWhoseTagHasMovedIsListedByItsDigest(t *testing.T) {
 	ref := host + "/app:1"
 	var ids, digests []string
 	for i := range 2 {
-		push(t, r, "app:1", image(t, registrytest.WithBusybox(), registrytest.WithFiles(map[string]string{"version": fmt.Sprint(host, i)}), registrytest.Cmd("/bin/busybox", "sleep", "3600")))
+		push(t, r, "app:1", image(t, registrytest.WithBusybox(), registrytest.WithFiles(
+			map[string]string{"version": fmt.Sprint(host, i)}), registrytest.Cmd("/bin/busybox", "sleep", "3600")))
 		if err := pull(t, n, ref, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +237,8 @@ func TestAnImageWhoseTagHasMovedIsListedByItsDigest(t *testing.T) {
 		t.Errorf("a container of it: %v, %v", got, err)
 	}
 	c.Remove()
-	if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: digests[0]}}); err != nil {
+	if _, err := n.Images.RemoveImage(nodetest.Context(t),
+		&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: digests[0]}}); err != nil {
 		t.Error(err)
 	}
 	wantNoImage(t, n, ids[0])

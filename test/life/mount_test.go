@@ -42,7 +42,8 @@ func TestMountsBringHostPathsIn(t *testing.T) {
 		&cri.Mount{HostPath: filepath.Join(dir, "link"), ContainerPath: "/linked"},
 		&cri.Mount{HostPath: filepath.Join(dir, "real"), ContainerPath: "/rw/nested"},
 	))
-	if got := c.Sh("cat /rw/file /ro/file /deep/in/file /linked/file /rw/nested/file"); got != "in the directoryin the directoryone filein the directoryin the directory" {
+	if got := c.Sh("cat /rw/file /ro/file /deep/in/file /linked/file /rw/nested/file"); got !=
+		"in the directoryin the directoryone filein the directoryin the directory" {
 		t.Errorf("got %q", got)
 	}
 	c.Sh("echo new >/rw/written")
@@ -180,7 +181,8 @@ func TestPropagationToAndFromAMountThatIsNotSharedIsRefused(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
-	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/m", Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}))
+	c, err := p.TryCreate(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/m",
+		Propagation: cri.MountPropagation_PROPAGATION_BIDIRECTIONAL}))
 	if err == nil {
 		err = c.TryStart()
 	}
@@ -210,7 +212,8 @@ func TestDevicesAreBroughtIn(t *testing.T) {
 		c.Devices = []*cri.Device{{HostPath: control, ContainerPath: "/dev/mine", Permissions: "r"}}
 	})
 	readable.Sh("exec 3</dev/mine")
-	if r, err := readable.Exec(60, "sh", "-c", "exec 3>/dev/mine"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
+	if r, err := readable.Exec(60, "sh", "-c", "exec 3>/dev/mine"); err != nil || r.ExitCode == 0 ||
+		!strings.Contains(string(r.Stderr), "not permitted") {
 		t.Errorf("a device given to read is written: %v, %v", r, err)
 	}
 	missing, err := p.TryCreate(func(c *cri.ContainerConfig) {

@@ -40,10 +40,10 @@ const (
 	callDeadline, callGrace, waitDeadline = 30 * time.Second, 20 * time.Second, time.Second
 )
 
-// TestMutatedRequestsNeitherBreakNorLeak sends requests that would be good but for a change or two, in their fields or in
-// their bytes, for 20 s or BERTH_FUZZ_SECONDS, or until BERTH_FUZZ_REQUESTS were sent. No call may panic or outlive its
-// deadline, and afterwards the daemon holds no more goroutines, descriptors or pods than before. BERTH_FUZZ_SEED repeats the
-// changes, but for how the calls overlap.
+// TestMutatedRequestsNeitherBreakNorLeak sends requests that would be good but for a change or two, in their fields
+// or in their bytes, for 20 s or BERTH_FUZZ_SECONDS, or until BERTH_FUZZ_REQUESTS were sent. No call may panic
+// or outlive its deadline, and afterwards the daemon holds no more goroutines, descriptors or pods than before.
+// BERTH_FUZZ_SEED repeats the changes, but for how the calls overlap.
 func TestMutatedRequestsNeitherBreakNorLeak(t *testing.T) {
 	nodetest.BerthOnly(t, "not ours to fuzz")
 	number := func(name string, fallback int64) int64 {
@@ -121,7 +121,8 @@ func TestMutatedRequestsNeitherBreakNorLeak(t *testing.T) {
 		}
 		return nil
 	})
-	for _, name := range []string{"go_goroutines", "process_open_fds", "process_resident_memory_bytes", "go_memstats_heap_alloc_bytes"} {
+	for _, name := range []string{"go_goroutines",
+		"process_open_fds", "process_resident_memory_bytes", "go_memstats_heap_alloc_bytes"} {
 		t.Logf("%s: %.0f, then %.0f", name, before[name], after[name])
 	}
 	if after["process_resident_memory_bytes"] > before["process_resident_memory_bytes"]+256<<20 {
@@ -192,7 +193,8 @@ func newMutator(t testing.TB, n *node.Node, seed int64) *mutator {
 		strings.Repeat("long", 20000), "ünï\ncode", "%s%n", "sha256:" + strings.Repeat("0", 64), "-1", "ALL", "0-3", "=",
 	}, safe: map[protoreflect.Name]string{
 		// Chance may not choose where on the machine logs and cgroups are made, nor which addresses are ours.
-		"log_directory": n.LogDir, "cgroup_parent": n.PodCgroup("fuzz"), "host_ip": "127.77.0.1", "pod_cidr": n.PodCIDR.String(),
+		"log_directory": n.LogDir, "cgroup_parent": n.PodCgroup("fuzz"), "host_ip": "127.77.0.1",
+		"pod_cidr": n.PodCIDR.String(),
 	}}
 	if err := os.MkdirAll(m.dir, 0o711); err != nil {
 		t.Error(err)
@@ -239,7 +241,8 @@ func (m *mutator) settle() {
 	}
 	m.pod = r.PodSandboxId
 	c, err := m.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: m.pod, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{Image: node.Busybox}, Command: []string{"sleep", "3600"},
+		Metadata: &cri.ContainerMetadata{Name: "main"}, Image: &cri.ImageSpec{Image: node.Busybox},
+		Command: []string{"sleep", "3600"},
 	}})
 	if err == nil {
 		_, err = m.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId})
@@ -303,9 +306,11 @@ func (m *mutator) good(d protoreflect.MethodDescriptor) proto.Message {
 	case "Attach":
 		return &cri.AttachRequest{ContainerId: container, Stdout: true}
 	case "UpdateContainerResources":
-		return &cri.UpdateContainerResourcesRequest{ContainerId: container, Linux: &cri.LinuxContainerResources{CpuShares: 50}}
+		return &cri.UpdateContainerResourcesRequest{ContainerId: container,
+			Linux: &cri.LinuxContainerResources{CpuShares: 50}}
 	case "UpdatePodSandboxResources":
-		return &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: pod, Resources: &cri.LinuxContainerResources{CpuShares: 50}}
+		return &cri.UpdatePodSandboxResourcesRequest{PodSandboxId: pod,
+			Resources: &cri.LinuxContainerResources{CpuShares: 50}}
 	case "PullImage":
 		return &cri.PullImageRequest{Image: image, Auth: &cri.AuthConfig{Username: "u", Password: "p"}}
 	case "ImageStatus":
@@ -513,7 +518,8 @@ func (m *mutator) send(d protoreflect.MethodDescriptor, request proto.Message, w
 		m.t.Errorf("%s: %v: %v", d.Name(), err, request)
 	case code == codes.Internal && strings.Contains(err.Error(), "an error in berthd itself"):
 		m.t.Errorf("%s: %v: %v", d.Name(), err, request)
-	case code == codes.Internal && !strings.Contains(err.Error(), "unmarshal"): // bytes that are no message never get further
+	case code == codes.Internal && !strings.Contains(err.Error(), "unmarshal"):
+		// bytes that are no message never get further
 		m.t.Logf("without a better code: %s: %v", d.Name(), err)
 	case code == codes.DeadlineExceeded && !waits:
 		m.t.Errorf("%s hangs: %v", d.Name(), request)

@@ -17,7 +17,8 @@ import (
 
 // web serves the page on a port of the container's network.
 func web(page string, port int) nodetest.ContainerEdit {
-	return nodetest.Sh(fmt.Sprintf("mkdir -p /www; echo %s >/www/index.html; echo ready; exec httpd -f -p %d -h /www", page, port))
+	return nodetest.Sh(fmt.Sprintf("mkdir -p /www; echo %s >/www/index.html; echo ready; exec httpd -f -p %d -h /www",
+		page, port))
 }
 
 // get asks an address for its page.

@@ -12,9 +12,9 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// Whoever has the host's /dev/null as a standard stream, and root's rights on the host, can take it away from the host with
-// fchmod and fchown. In a user namespace a container has no such rights, and its /dev/null is the host's, mounted. Seen to
-// fail, for the execs of every runtime, with os.DevNull in place of null.Open.
+// Whoever has the host's /dev/null as a standard stream, and root's rights on the host, can take it away from the host
+// with fchmod and fchown. In a user namespace a container has no such rights, and its /dev/null is the host's, mounted.
+// Seen to fail, for the execs of every runtime, with os.DevNull in place of null.Open.
 func TestNoContainerHasTheHostsNullDevice(t *testing.T) {
 	n := nodetest.Shared(t)
 	nodetest.BerthOnly(t, "containerd gives its runtime the host's")

@@ -22,7 +22,9 @@ func TestAnUpdateChangesTheOOMScore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	running := p.Run(nodetest.Sh("sleep 3600 & echo $! >/pid; wait"), func(c *cri.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 100 })
+	running := p.Run(nodetest.Sh("sleep 3600 & echo $! >/pid; wait"), func(c *cri.ContainerConfig) {
+		c.Linux.Resources.OomScoreAdj = 100
+	})
 	nodetest.Eventually(t, 30*time.Second, "its child runs", func() error {
 		if got := running.Sh("cat /pid || true"); got == "" {
 			return errors.New("it has not said its ID")
@@ -30,7 +32,8 @@ func TestAnUpdateChangesTheOOMScore(t *testing.T) {
 		return nil
 	})
 	update(running, 345)
-	if got := running.Sh("cat /proc/1/oom_score_adj /proc/$(cat /pid)/oom_score_adj /proc/self/oom_score_adj"); got != "345\n345\n345" {
+	if got := running.Sh("cat /proc/1/oom_score_adj /proc/$(cat /pid)/oom_score_adj /proc/self/oom_score_adj"); got !=
+		"345\n345\n345" {
 		t.Errorf("got %q", got)
 	}
 	created := p.Create(func(c *cri.ContainerConfig) { c.Linux.Resources.OomScoreAdj = 100 })

@@ -24,7 +24,8 @@ func TestVersionAndStatusSayWhatANodeIs(t *testing.T) {
 	if version.RuntimeApiVersion != "v1" || version.RuntimeName == "" {
 		t.Errorf("version: %v", version)
 	}
-	// A kubelet shows Unknown where its parser takes nothing. Seen to fail with the short commit that Git calls a tree without tags.
+	// A kubelet shows Unknown where its parser takes nothing. Seen to fail with the short commit that Git calls a tree
+	// without tags.
 	if _, err := kubeversion.ParseSemantic(version.RuntimeVersion); err != nil {
 		t.Errorf("the runtime's version is not semantic: %v", err)
 	}
@@ -165,19 +166,24 @@ func TestIDPrefixesAreAccepted(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	c := p.Run()
 	ctx := nodetest.Context(t)
-	if s, err := n.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.ID[:13]}); err != nil || s.Status.Id != p.ID {
+	if s, err := n.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.ID[:13]}); err != nil ||
+		s.Status.Id != p.ID {
 		t.Errorf("pod status: %v, %v", s, err)
 	}
-	if s, err := n.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID[:13]}); err != nil || s.Status.Id != c.ID {
+	if s, err := n.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID[:13]}); err != nil ||
+		s.Status.Id != c.ID {
 		t.Errorf("container status: %v, %v", s, err)
 	}
-	if e, err := n.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: c.ID[:13], Cmd: []string{"echo", "x"}}); err != nil || string(e.Stdout) != "x\n" {
+	if e, err := n.Runtime.ExecSync(ctx,
+		&cri.ExecSyncRequest{ContainerId: c.ID[:13], Cmd: []string{"echo", "x"}}); err != nil || string(e.Stdout) != "x\n" {
 		t.Errorf("exec: %v, %v", e, err)
 	}
-	if l, err := n.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: c.ID[:13]}}); err != nil || len(l.Containers) != 1 {
+	if l, err := n.Runtime.ListContainers(ctx,
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: c.ID[:13]}}); err != nil || len(l.Containers) != 1 {
 		t.Errorf("list: %v, %v", l, err)
 	}
-	if l, err := n.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID[:13]}}); err != nil || len(l.Items) != 1 {
+	if l, err := n.Runtime.ListPodSandbox(ctx,
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID[:13]}}); err != nil || len(l.Items) != 1 {
 		t.Errorf("list: %v, %v", l, err)
 	}
 	if _, err := n.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: c.ID[:13]}); err != nil {
@@ -224,7 +230,8 @@ func TestListsAreFilteredByStateLabelsAndID(t *testing.T) {
 		want   []string
 	}{
 		{"by one label", &cri.PodSandboxFilter{}, sorted(ready.ID, stopped.ID)},
-		{"by two labels", &cri.PodSandboxFilter{LabelSelector: map[string]string{"suite": "filters", "which": "ready"}}, sorted(ready.ID)},
+		{"by two labels", &cri.PodSandboxFilter{LabelSelector: map[string]string{"suite": "filters", "which": "ready"}},
+			sorted(ready.ID)},
 		{"by a label with another value", &cri.PodSandboxFilter{LabelSelector: map[string]string{"suite": "other"}}, nil},
 		{"ready", &cri.PodSandboxFilter{State: isReady}, sorted(ready.ID)},
 		{"not ready", &cri.PodSandboxFilter{State: notReady}, sorted(stopped.ID)},
@@ -247,9 +254,12 @@ func TestListsAreFilteredByStateLabelsAndID(t *testing.T) {
 		want   []string
 	}{
 		{"of a pod", &cri.ContainerFilter{}, sorted(running.ID, created.ID, exited.ID)},
-		{"running", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}}, sorted(running.ID)},
-		{"created", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_CREATED}}, sorted(created.ID)},
-		{"exited", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_EXITED}}, sorted(exited.ID)},
+		{"running", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING}},
+			sorted(running.ID)},
+		{"created", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_CREATED}},
+			sorted(created.ID)},
+		{"exited", &cri.ContainerFilter{State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_EXITED}},
+			sorted(exited.ID)},
 		{"by label", &cri.ContainerFilter{LabelSelector: map[string]string{"which": "running"}}, sorted(running.ID)},
 		{"by ID", &cri.ContainerFilter{Id: exited.ID}, sorted(exited.ID)},
 		{"by an unknown ID", &cri.ContainerFilter{Id: "ffffffff"}, nil},
@@ -292,12 +302,14 @@ func TestAnnotationsAndLabelsComeBackAsGiven(t *testing.T) {
 	same("pod status", status.Annotations, status.Labels)
 	containerStatus := c.Status()
 	same("container status", containerStatus.Annotations, containerStatus.Labels)
-	pods, err := n.Runtime.ListPodSandbox(nodetest.Context(t), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID}})
+	pods, err := n.Runtime.ListPodSandbox(nodetest.Context(t),
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID}})
 	if err != nil || len(pods.Items) != 1 {
 		t.Fatal(pods, err)
 	}
 	same("pod list", pods.Items[0].Annotations, pods.Items[0].Labels)
-	containers, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: c.ID}})
+	containers, err := n.Runtime.ListContainers(nodetest.Context(t),
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: c.ID}})
 	if err != nil || len(containers.Containers) != 1 {
 		t.Fatal(containers, err)
 	}
@@ -330,20 +342,23 @@ func TestAStatusSaysWhatTheContainerWasMadeOf(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Mounts(&cri.Mount{HostPath: t.TempDir(), ContainerPath: "/m", Readonly: true}))
 	s := c.Status()
-	if s.Image.GetImage() != node.Busybox || s.ImageRef == "" || s.LogPath != c.LogPath() || s.Metadata.Name != c.Config.Metadata.Name {
+	if s.Image.GetImage() != node.Busybox || s.ImageRef == "" || s.LogPath != c.LogPath() ||
+		s.Metadata.Name != c.Config.Metadata.Name {
 		t.Errorf("status: %v", s)
 	}
 	if len(s.Mounts) != 1 || s.Mounts[0].ContainerPath != "/m" || !s.Mounts[0].Readonly {
 		t.Errorf("mounts: %v", s.Mounts)
 	}
-	verbose, err := n.Runtime.ContainerStatus(nodetest.Context(t), &cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+	verbose, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+		&cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(verbose.Info) == 0 {
 		t.Error("verbose says nothing")
 	}
-	pod, err := n.Runtime.PodSandboxStatus(nodetest.Context(t), &cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
+	pod, err := n.Runtime.PodSandboxStatus(nodetest.Context(t),
+		&cri.PodSandboxStatusRequest{PodSandboxId: p.ID, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +392,8 @@ func TestTenPodsStartAtOnce(t *testing.T) {
 				if err != nil {
 					return fmt.Errorf("create %d: %w", i, err)
 				}
-				if _, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: container.ContainerId}); err != nil {
+				if _, err := n.Runtime.StartContainer(ctx,
+					&cri.StartContainerRequest{ContainerId: container.ContainerId}); err != nil {
 					return fmt.Errorf("start %d: %w", i, err)
 				}
 				_, err = n.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod.PodSandboxId})

@@ -18,14 +18,17 @@ import (
 // etcFiles are the files of a pod that each of its containers has.
 var etcFiles = []string{"/etc/hosts", "/etc/resolv.conf", "/etc/hostname"}
 
-// TestNothingThatBerthMountsGivesRights: but for the container's own root file system, every mount of it is nosuid, and nodev where
-// it is not there for devices; the pod's files are not executed either. A container that makes a setuid program or a device of one of
-// these has gained nothing. It was seen to fail with the options that the pod's files had before, which were bind and rprivate.
+// TestNothingThatBerthMountsGivesRights: but for the container's own root file system, every mount of it is nosuid,
+// and nodev where it is not there for devices; the pod's files are not executed either. A container that makes a setuid
+// program or a device of one of these has gained nothing. It was seen to fail with the options that the pod's files
+// had before, which were bind and rprivate.
 func TestNothingThatBerthMountsGivesRights(t *testing.T) {
 	nodetest.BerthOnly(t, "it mounts the pod's files without these options")
 	n := nodetest.Shared(t)
 	rights := func(readonly, privileged bool) nodetest.ContainerEdit {
-		return nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.ReadonlyRootfs, s.Privileged = readonly, privileged })
+		return nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+			s.ReadonlyRootfs, s.Privileged = readonly, privileged
+		})
 	}
 	for name, tc := range map[string]struct {
 		handler  string
@@ -33,13 +36,20 @@ func TestNothingThatBerthMountsGivesRights(t *testing.T) {
 		contain  nodetest.ContainerEdit
 		readonly bool
 	}{
-		"plain":                         {"", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}), rights(false, false), false},
-		"read-only":                     {"", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD}), rights(true, false), true},
-		"in the node's namespaces":      {"", podNamespaces(&cri.NamespaceOption{Network: 2, Pid: 2, Ipc: 2}), rights(false, false), false},
-		"in a user namespace":           {"", podNamespaces(&cri.NamespaceOption{Pid: 0, UsernsOptions: userNamespace(200000, 65536)}), rights(false, false), false},
-		"read-only in a user namespace": {"", podNamespaces(&cri.NamespaceOption{Pid: 1, UsernsOptions: userNamespace(200000, 65536)}), rights(true, false), true},
-		"privileged":                    {"", podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }), rights(false, true), false},
-		"runc":                          {"runc", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}), rights(false, false), false},
+		"plain": {"", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}),
+			rights(false, false), false},
+		"read-only": {"", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD}),
+			rights(true, false), true},
+		"in the node's namespaces": {"", podNamespaces(&cri.NamespaceOption{Network: 2, Pid: 2, Ipc: 2}),
+			rights(false, false), false},
+		"in a user namespace": {"", podNamespaces(&cri.NamespaceOption{Pid: 0,
+			UsernsOptions: userNamespace(200000, 65536)}), rights(false, false), false},
+		"read-only in a user namespace": {"",
+			podNamespaces(&cri.NamespaceOption{Pid: 1, UsernsOptions: userNamespace(200000, 65536)}), rights(true, false), true},
+		"privileged": {"", podSecurity(func(s *cri.LinuxSandboxSecurityContext) { s.Privileged = true }),
+			rights(false, true), false},
+		"runc": {"runc", podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}),
+			rights(false, false), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nodetest.Handler(t, n, tc.handler)
@@ -59,7 +69,8 @@ func TestNothingThatBerthMountsGivesRights(t *testing.T) {
 				// What hides a file of the kernel's is the null device of the container's /dev.
 				devices := at == "/dev" || kind == "devpts" || fields[3] == "/null"
 				etc := slices.Contains(etcFiles, at)
-				for option, must := range map[string]bool{"nosuid": true, "nodev": !devices, "noexec": etc || at == "/dev/shm", "ro": etc && tc.readonly} {
+				for option, must := range map[string]bool{"nosuid": true, "nodev": !devices, "noexec": etc || at == "/dev/shm",
+					"ro": etc && tc.readonly} {
 					if must && !slices.Contains(options, option) {
 						t.Errorf("%s (%s) is not %s: %s", at, kind, option, fields[5])
 					}
@@ -74,7 +85,8 @@ func TestNothingThatBerthMountsGivesRights(t *testing.T) {
 				return
 			}
 			for _, file := range etcFiles {
-				if got := c.Sh(strings.ReplaceAll("echo '#!/bin/true' >FILE && chmod 6755 FILE && FILE 2>&1 || true", "FILE", file)); !strings.Contains(got, "denied") {
+				if got := c.Sh(strings.ReplaceAll("echo '#!/bin/true' >FILE && chmod 6755 FILE && FILE 2>&1 || true",
+					"FILE", file)); !strings.Contains(got, "denied") {
 					t.Errorf("%s is executed: %q", file, got)
 				}
 			}
@@ -95,9 +107,9 @@ func hostUsage(t *testing.T, p *nodetest.Pod) (bytes uint64) {
 	return (fs.Blocks - fs.Bfree) * uint64(fs.Bsize)
 }
 
-// TestContainersWriteToThePodsFilesWithinABound: whatever they write there, and whichever of the files it is, ends with ENOSPC; it
-// takes from the pod's own /dev/shm alone, and the pod goes on: another container is made, and the daemon comes back. It was seen to
-// fail with a tmpfs without a size.
+// TestContainersWriteToThePodsFilesWithinABound: whatever they write there, and whichever of the files it is,
+// ends with ENOSPC; it takes from the pod's own /dev/shm alone, and the pod goes on: another container is made,
+// and the daemon comes back. It was seen to fail with a tmpfs without a size.
 func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
 	nodetest.BerthOnly(t, "they are on its disk")
 	n := nodetest.Start(t, node.Options{})
@@ -105,9 +117,11 @@ func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
 		options *cri.NamespaceOption
 		most    uint64
 	}{
-		"a pod":                          {&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}, 64 << 20},
-		"in a user namespace":            {&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}, 64 << 20},
-		"a pod with the node's /dev/shm": {&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_NODE}, 2 << 20},
+		"a pod": {&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}, 64 << 20},
+		"in a user namespace": {&cri.NamespaceOption{Pid: cri.NamespaceMode_POD,
+			UsernsOptions: userNamespace(200000, 65536)}, 64 << 20},
+		"a pod with the node's /dev/shm": {&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER,
+			Ipc: cri.NamespaceMode_NODE}, 2 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := nodetest.RunPod(t, n, podNamespaces(tc.options))
@@ -144,8 +158,9 @@ func TestContainersWriteToThePodsFilesWithinABound(t *testing.T) {
 	}
 }
 
-// TestAFullSharedMemoryIsThePodsOwnAffair: full of bytes or of files, it keeps neither a container of the pod from being made nor
-// another pod from running; the number of its files is bounded, too. It was seen to fail with a tmpfs without a number of inodes.
+// TestAFullSharedMemoryIsThePodsOwnAffair: full of bytes or of files, it keeps neither a container of the pod
+// from being made nor another pod from running; the number of its files is bounded, too. It was seen to fail
+// with a tmpfs without a number of inodes.
 func TestAFullSharedMemoryIsThePodsOwnAffair(t *testing.T) {
 	nodetest.BerthOnly(t, "it bounds no inodes")
 	n := nodetest.Shared(t)
@@ -154,14 +169,16 @@ func TestAFullSharedMemoryIsThePodsOwnAffair(t *testing.T) {
 	if fits(t, c, "/dev/shm/full", 70) {
 		t.Error("70 MiB fit into /dev/shm")
 	}
-	if res, err := c.Exec(60, "sh", "-c", "echo more >>/etc/hosts && head -c 100000 /dev/zero >>/etc/hosts"); err != nil || res.ExitCode == 0 {
+	if res, err := c.Exec(60, "sh", "-c", "echo more >>/etc/hosts && head -c 100000 /dev/zero >>/etc/hosts"); err != nil ||
+		res.ExitCode == 0 {
 		t.Errorf("a full /dev/shm bounds /etc/hosts no more: %v, %v", res, err)
 	}
 	if got := p.Run().Sh("grep -c localhost /etc/hosts"); got == "0" {
 		t.Error("a container that comes later has no /etc/hosts")
 	}
 	c.Sh("rm /dev/shm/full")
-	count, err := strconv.Atoi(c.Sh("i=0; while true >/dev/shm/$i; do i=$((i+1)); [ $i -lt 100000 ] || break; done 2>/dev/null; echo $i"))
+	count, err := strconv.Atoi(
+		c.Sh("i=0; while true >/dev/shm/$i; do i=$((i+1)); [ $i -lt 100000 ] || break; done 2>/dev/null; echo $i"))
 	if err != nil || count < 10000 || count > 64<<20/4096 {
 		t.Errorf("%d files fit into /dev/shm (%v)", count, err)
 	}
@@ -171,14 +188,16 @@ func TestAFullSharedMemoryIsThePodsOwnAffair(t *testing.T) {
 	nodetest.RunPod(t, n).Run()
 }
 
-// TestARootInAUserNamespaceOwnsItsPodsFiles: as the root of a container without one does. It was seen to fail with files that belong to
-// the node's root.
+// TestARootInAUserNamespaceOwnsItsPodsFiles: as the root of a container without one does. It was seen to fail
+// with files that belong to the node's root.
 func TestARootInAUserNamespaceOwnsItsPodsFiles(t *testing.T) {
 	nodetest.BerthOnly(t, "they belong to nobody")
 	n := nodetest.Shared(t)
-	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(200000, 65536)}))
+	p := nodetest.RunPod(t, n,
+		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(200000, 65536)}))
 	c := p.Run()
-	if got := c.Sh("stat -c '%a %u:%g' /etc/hosts /etc/resolv.conf /etc/hostname /dev/shm"); got != "644 0:0\n644 0:0\n644 0:0\n1777 0:0" {
+	if got := c.Sh("stat -c '%a %u:%g' /etc/hosts /etc/resolv.conf /etc/hostname /dev/shm"); got !=
+		"644 0:0\n644 0:0\n644 0:0\n1777 0:0" {
 		t.Errorf("%q", got)
 	}
 	c.Sh("echo 192.0.2.1 added >>/etc/hosts")
@@ -187,7 +206,8 @@ func TestARootInAUserNamespaceOwnsItsPodsFiles(t *testing.T) {
 	}
 }
 
-// TestASandboxThatComesBackHasItsFilesAnew: what its containers have written into them, or filled the tmpfs with, is gone.
+// TestASandboxThatComesBackHasItsFilesAnew: what its containers have written into them, or filled the tmpfs with,
+// is gone.
 func TestASandboxThatComesBackHasItsFilesAnew(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
@@ -205,9 +225,9 @@ func TestASandboxThatComesBackHasItsFilesAnew(t *testing.T) {
 	}
 }
 
-// TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs: that version kept a pod's files on the disk and its shared memory on a tmpfs of its
-// own. Containers that come after the upgrade share that memory, and write to files that have a bound. It was seen to fail with
-// the files not made anew.
+// TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs: that version kept a pod's files on the disk and its shared memory
+// on a tmpfs of its own. Containers that come after the upgrade share that memory, and write to files
+// that have a bound. It was seen to fail with the files not made anew.
 func TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs(t *testing.T) {
 	nodetest.BerthOnly(t, "it is about Berth's own")
 	n := nodetest.Start(t, node.Options{})
@@ -240,7 +260,8 @@ func TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs(t *testing.T) {
 	if err := os.Mkdir(shm, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=1777,size=65536k"); err != nil {
+	if err := unix.Mount("shm", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC,
+		"mode=1777,size=65536k"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(shm, "kept"), []byte("kept"), 0o644); err != nil {
@@ -251,7 +272,8 @@ func TestAPodOfAnEarlierVersionGetsItsFilesOnATmpfs(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := p.Run()
-		if got := c.Sh("cat /dev/shm/kept && grep -c " + p.Config.Hostname + " /etc/hosts /etc/hostname && cat /etc/resolv.conf >/dev/null"); got != "kept/etc/hosts:1\n/etc/hostname:1" {
+		if got := c.Sh("cat /dev/shm/kept && grep -c " + p.Config.Hostname +
+			" /etc/hosts /etc/hostname && cat /etc/resolv.conf >/dev/null"); got != "kept/etc/hosts:1\n/etc/hostname:1" {
 			t.Errorf("a container has %q", got)
 		}
 		if fits(t, c, "/etc/resolv.conf", 10) {

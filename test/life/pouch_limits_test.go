@@ -30,7 +30,8 @@ func blockDevice(t testing.TB) (path, numbers string) {
 		path := "/dev/" + filepath.Base(filepath.Dir(size))
 		var st unix.Stat_t
 		data, err := os.ReadFile(size)
-		if err == nil && strings.TrimSpace(string(data)) != "0" && unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		if err == nil && strings.TrimSpace(string(data)) != "0" && unix.Stat(path, &st) == nil &&
+			st.Mode&unix.S_IFMT == unix.S_IFBLK {
 			return path, fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 		}
 	}
@@ -41,7 +42,8 @@ func blockDevice(t testing.TB) (path, numbers string) {
 func cgroupV2() bool { return exists("/sys/fs/cgroup/cgroup.controllers") }
 
 // limited makes a container with limits through v1alpha2.
-func limited(t testing.TB, p *nodetest.Pod, ext *pouch.LinuxContainerResources, edits ...nodetest.ContainerEdit) (*nodetest.Container, error) {
+func limited(t testing.TB, p *nodetest.Pod, ext *pouch.LinuxContainerResources,
+	edits ...nodetest.ContainerEdit) (*nodetest.Container, error) {
 	t.Helper()
 	config := p.ContainerConfig(edits...)
 	add(t, config.Linux.Resources, ext)
@@ -59,9 +61,10 @@ func update(t testing.TB, c *nodetest.Container, ext *pouch.LinuxContainerResour
 	t.Helper()
 	limits := &cri.LinuxContainerResources{}
 	add(t, limits, ext)
-	_, err := nodetest.DialV1alpha2(c.Pod.Node).UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
-		ContainerId: c.ID, Linux: limits,
-	})
+	_, err := nodetest.DialV1alpha2(c.Pod.Node).UpdateContainerResources(nodetest.Context(t),
+		&cri.UpdateContainerResourcesRequest{
+			ContainerId: c.ID, Linux: limits,
+		})
 	return err
 }
 
@@ -74,7 +77,8 @@ func TestUlimitsAreTheContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Of a created container they can still be changed.
-	if err := update(t, c, &pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 61, Hard: 71}}}); err != nil {
+	if err := update(t, c,
+		&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 61, Hard: 71}}}); err != nil {
 		t.Fatal(err)
 	}
 	c.Start()
@@ -89,7 +93,8 @@ func TestUlimitsAreTheContainers(t *testing.T) {
 		"an exec": func() string { return c.Sh("cat /proc/self/limits") },
 	} {
 		limits := strings.Join(strings.Fields(where()), " ")
-		if !strings.Contains(limits, "Max open files 61 71 files") || !strings.Contains(limits, "Max core file size 0 0 bytes") {
+		if !strings.Contains(limits, "Max open files 61 71 files") ||
+			!strings.Contains(limits, "Max core file size 0 0 bytes") {
 			t.Errorf("%s has %s", what, limits)
 		}
 	}
@@ -108,18 +113,21 @@ func TestUlimitsAreTheContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	above := int64(own.Max) + 1
-	c, err = limited(t, p, &pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 1, Hard: above}}})
+	c, err = limited(t, p,
+		&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 1, Hard: above}}})
 	if mayRaiseLimits(t) {
 		if err == nil {
 			err = c.TryStart()
 		}
-		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("RLIMIT_NOFILE=1:%d", above)) { // beyond the node's fs.nr_open
+		// beyond the node's fs.nr_open
+		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("RLIMIT_NOFILE=1:%d", above)) {
 			t.Error(err)
 		}
 		return
 	}
 	nodetest.WantCode(t, err, codes.FailedPrecondition)
-	if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") || !strings.Contains(err.Error(), fmt.Sprint(own.Max)) {
+	if err == nil || !strings.Contains(err.Error(), "CAP_SYS_RESOURCE") ||
+		!strings.Contains(err.Error(), fmt.Sprint(own.Max)) {
 		t.Errorf("%v", err)
 	}
 }
@@ -146,7 +154,8 @@ func TestBlockIOIsThrottled(t *testing.T) {
 	device, numbers := blockDevice(t)
 	rate := func(rate uint64) []*pouch.ThrottleDevice { return []*pouch.ThrottleDevice{{Path: device, Rate: rate}} }
 	asked := &pouch.LinuxContainerResources{
-		BlkioDeviceReadBps: rate(1 << 20), BlkioDeviceWriteBps: rate(2 << 20), BlkioDeviceRead_IOps: rate(100), BlkioDeviceWrite_IOps: rate(200),
+		BlkioDeviceReadBps: rate(1 << 20), BlkioDeviceWriteBps: rate(2 << 20), BlkioDeviceRead_IOps: rate(100),
+		BlkioDeviceWrite_IOps: rate(200),
 	}
 	c, err := limited(t, p, asked)
 	if err != nil {
@@ -158,7 +167,8 @@ func TestBlockIOIsThrottled(t *testing.T) {
 		for name, value := range want {
 			v1 := map[string]string{"rbps": "read_bps", "wbps": "write_bps", "riops": "read_iops", "wiops": "write_iops"}[name]
 			got := cgroupFile(t, c, "blkio/blkio.throttle."+v1+"_device", "io.max")
-			if !strings.Contains(got, fmt.Sprintf("%s %d", numbers, value)) && !strings.Contains(got, fmt.Sprintf("%s=%d", name, value)) {
+			if !strings.Contains(got, fmt.Sprintf("%s %d", numbers, value)) &&
+				!strings.Contains(got, fmt.Sprintf("%s=%d", name, value)) {
 				t.Errorf("%s is %q, want %d", name, got, value)
 			}
 		}
@@ -175,12 +185,15 @@ func TestBlockIOIsThrottled(t *testing.T) {
 	if err := update(t, c, &pouch.LinuxContainerResources{BlkioDeviceReadBps: rate(0)}); err != nil {
 		t.Fatal(err)
 	}
-	if got := cgroupFile(t, c, "blkio/blkio.throttle.read_bps_device", "io.max"); strings.Contains(got, numbers+" 41") || strings.Contains(got, "rbps=41") {
+	if got := cgroupFile(t, c, "blkio/blkio.throttle.read_bps_device", "io.max"); strings.Contains(got, numbers+" 41") ||
+		strings.Contains(got, "rbps=41") {
 		t.Errorf("a rate of 0 leaves %q", got)
 	}
 	for what, path := range map[string]string{"no device": "/dev/null", "not there": "/dev/none-such", "relative": "vda"} {
-		_, err := limited(t, p, &pouch.LinuxContainerResources{BlkioDeviceReadBps: []*pouch.ThrottleDevice{{Path: path, Rate: 1}}})
-		if nodetest.WantCode(t, err, codes.InvalidArgument); err == nil || !strings.Contains(err.Error(), "blkio_device_read_bps") {
+		_, err := limited(t, p,
+			&pouch.LinuxContainerResources{BlkioDeviceReadBps: []*pouch.ThrottleDevice{{Path: path, Rate: 1}}})
+		if nodetest.WantCode(t, err, codes.InvalidArgument); err == nil ||
+			!strings.Contains(err.Error(), "blkio_device_read_bps") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -205,7 +218,8 @@ func TestBlockIOIsWeighedOrRefused(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		device, _ := blockDevice(t)
-		_, err = limited(t, p, &pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: device, Weight: 20}}})
+		_, err = limited(t, p,
+			&pouch.LinuxContainerResources{BlkioWeightDevice: []*pouch.WeightDevice{{Path: device, Weight: 20}}})
 		nodetest.WantCode(t, err, codes.FailedPrecondition)
 		return
 	}
@@ -219,8 +233,8 @@ func TestBlockIOIsWeighedOrRefused(t *testing.T) {
 	}
 }
 
-// An update with a weight that the kernel does not take changes nothing else, either. Without the check of the scheduler the update was
-// Internal, and left the weight of the container at 500.
+// An update with a weight that the kernel does not take changes nothing else, either. Without the check
+// of the scheduler the update was Internal, and left the weight of the container at 500.
 func TestAWeightForADeviceWithoutBFQIsRefused(t *testing.T) {
 	device, numbers := blockDevice(t)
 	list, err := os.ReadFile("/sys/dev/block/" + numbers + "/queue/scheduler")
@@ -306,7 +320,8 @@ func TestMemoryHasAReservationAndSwappiness(t *testing.T) {
 		if got := cgroupFile(t, swappy, "memory/memory.swappiness", ""); got != "0" {
 			t.Errorf("swappiness is %s after an update", got)
 		}
-		if _, told := pouchResources(t, pouchStatus(t, d, swappy.ID)); told.MemorySwappiness == nil || told.MemorySwappiness.Value != 0 {
+		if _, told := pouchResources(t, pouchStatus(t, d, swappy.ID)); told.MemorySwappiness == nil ||
+			told.MemorySwappiness.Value != 0 {
 			t.Errorf("the status tells %v", told)
 		}
 	}
@@ -337,7 +352,8 @@ func TestPouchAnnotationsLimitAContainer(t *testing.T) {
 	if got := cgroupFile(t, c, "pids/pids.max", "pids.max"); got != "33" {
 		t.Errorf("the limit of processes is %s", got)
 	}
-	if linux, _ := pouchResources(t, pouchStatus(t, nodetest.DialV1alpha2(n), c.ID)); linux.MemorySwapLimitInBytes != 96<<20 {
+	if linux, _ := pouchResources(t,
+		pouchStatus(t, nodetest.DialV1alpha2(n), c.ID)); linux.MemorySwapLimitInBytes != 96<<20 {
 		t.Errorf("the status tells %v", linux)
 	}
 	if exists("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes") {
@@ -350,7 +366,8 @@ func TestPouchAnnotationsLimitAContainer(t *testing.T) {
 	if got := cgroupFile(t, plain, "pids/pids.max", "pids.max"); got == "33" {
 		t.Error("v1 heeds an annotation of another interface")
 	}
-	_, err = limited(t, p, &pouch.LinuxContainerResources{}, annotated(map[string]string{"io.alibaba.pouch.resources.pids-limit": "many"}))
+	_, err = limited(t, p, &pouch.LinuxContainerResources{},
+		annotated(map[string]string{"io.alibaba.pouch.resources.pids-limit": "many"}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
 }
 
@@ -404,7 +421,8 @@ func TestAnnotationsOfAPodChooseItsHandlerAndLXCFS(t *testing.T) {
 func TestNetPriorityIsForTheNodesInterfaces(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
-		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE,
+			Pid: cri.NamespaceMode_CONTAINER}
 	})
 	config := p.ContainerConfig()
 	add(t, config, &pouch.ContainerConfig{NetPriority: 5})
@@ -444,7 +462,8 @@ func TestAStatusTellsTheEnvironmentAndAnImageItsVolumes(t *testing.T) {
 	add(t, spec, &pouch.ImageSpec{SpecAnnotations: map[string]string{"a": "b"}})
 	config := p.ContainerConfig()
 	config.Image = spec
-	made, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	made, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config,
+		SandboxConfig: p.Config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -452,12 +471,14 @@ func TestAStatusTellsTheEnvironmentAndAnImageItsVolumes(t *testing.T) {
 		t.Errorf("the status tells %v", got)
 	}
 	list, err := d.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: made.ContainerId}})
-	if err != nil || len(list.Containers) != 1 || added(t, list.Containers[0].Image, &pouch.ImageSpec{}).SpecAnnotations["a"] != "b" {
+	if err != nil || len(list.Containers) != 1 ||
+		added(t, list.Containers[0].Image, &pouch.ImageSpec{}).SpecAnnotations["a"] != "b" {
 		t.Errorf("the list tells %v, %v", list, err)
 	}
 }
 
-// Without the annotations in fromImage, in the request to the store or in the image's record, one part of this fails each.
+// Without the annotations in fromImage, in the request to the store or in the image's record, one part of this fails
+// each.
 func TestAnImageTellsTheAnnotationsOfItsPull(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
@@ -474,7 +495,8 @@ func TestAnImageTellsTheAnnotationsOfItsPull(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := d.ListImages(ctx, &cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: node.Busybox}}})
+		list, err := d.ListImages(ctx,
+			&cri.ListImagesRequest{Filter: &cri.ImageFilter{Image: &cri.ImageSpec{Image: node.Busybox}}})
 		if err != nil || len(list.Images) != 1 || status.Image == nil {
 			t.Fatalf("%s: %v, %v, %v", when, status, list, err)
 		}
@@ -516,7 +538,8 @@ func TestAPodsOwnLimitsAreNotThoseOfContainers(t *testing.T) {
 	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
 	config := nodetest.PodConfig(n)
 	config.Linux.Resources = &cri.LinuxContainerResources{}
-	add(t, config.Linux.Resources, &pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 1, Hard: 1}}})
+	add(t, config.Linux.Resources,
+		&pouch.LinuxContainerResources{Ulimits: []*pouch.Ulimit{{Name: "nofile", Soft: 1, Hard: 1}}})
 	_, err := d.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if nodetest.WantCode(t, err, codes.InvalidArgument); err == nil || !strings.Contains(err.Error(), "ulimits") {
 		t.Errorf("%v", err)
@@ -532,8 +555,9 @@ allowed_annotations = ["berth.dev/ulimits", "berth.dev/pids-limit", "berth.dev/m
 	device, numbers := blockDevice(t)
 	annotate := func(c *cri.PodSandboxConfig) {
 		c.Annotations = map[string]string{
-			"berth.dev/ulimits.web": "nofile=60:70", "berth.dev/pids-limit.web": "44", "berth.dev/memory-reservation.web": "16Mi",
-			"berth.dev/ulimits.other": "nofile=1:1", "berth.dev/blkio.web": "write-bps=" + device + ":1Mi",
+			"berth.dev/ulimits.web": "nofile=60:70", "berth.dev/pids-limit.web": "44",
+			"berth.dev/memory-reservation.web": "16Mi",
+			"berth.dev/ulimits.other":          "nofile=1:1", "berth.dev/blkio.web": "write-bps=" + device + ":1Mi",
 			"berth.dev/memory-swappiness.web": "5", "berth.dev/ulimit.web": "nofile=1:1",
 		}
 	}
@@ -549,18 +573,21 @@ allowed_annotations = ["berth.dev/ulimits", "berth.dev/pids-limit", "berth.dev/m
 	if got := cgroupFile(t, c, "memory/memory.soft_limit_in_bytes", "memory.low"); got != "16777216" {
 		t.Errorf("the reservation is %s", got)
 	}
-	if got := cgroupFile(t, c, "blkio/blkio.throttle.write_bps_device", "io.max"); !strings.Contains(got, numbers) || !strings.Contains(got, "1048576") {
+	if got := cgroupFile(t, c, "blkio/blkio.throttle.write_bps_device", "io.max"); !strings.Contains(got, numbers) ||
+		!strings.Contains(got, "1048576") {
 		t.Errorf("the throttle is %s", got)
 	}
 	ignored := func(c *nodetest.Container) string {
-		st, err := n.Runtime.ContainerStatus(nodetest.Context(t), &cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+		st, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+			&cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, rest, _ := strings.Cut(st.Info["info"], `"ignored":`)
 		return rest[:min(len(rest), strings.IndexByte(rest+"}", '}'))]
 	}
-	if got := ignored(c); !strings.Contains(got, "berth.dev/memory-swappiness.web") || !strings.Contains(got, "berth.dev/ulimit.web") ||
+	if got := ignored(c); !strings.Contains(got, "berth.dev/memory-swappiness.web") ||
+		!strings.Contains(got, "berth.dev/ulimit.web") ||
 		strings.Contains(got, "berth.dev/ulimits") {
 		t.Errorf("ignored are %s", got)
 	}
@@ -572,8 +599,11 @@ allowed_annotations = ["berth.dev/ulimits", "berth.dev/pids-limit", "berth.dev/m
 	if got := own.Sh("ulimit -Sn; ulimit -Hn"); got != "33\n33" {
 		t.Errorf("the limits of files are %q", got)
 	}
-	_, err := p.TryCreate(func(c *cri.ContainerConfig) { c.Annotations = map[string]string{"berth.dev/ulimits": "nofile"} })
-	if nodetest.WantCode(t, err, codes.InvalidArgument); err == nil || !strings.Contains(err.Error(), "berth.dev/ulimits") {
+	_, err := p.TryCreate(func(c *cri.ContainerConfig) {
+		c.Annotations = map[string]string{"berth.dev/ulimits": "nofile"}
+	})
+	if nodetest.WantCode(t, err, codes.InvalidArgument); err == nil ||
+		!strings.Contains(err.Error(), "berth.dev/ulimits") {
 		t.Errorf("%v", err)
 	}
 

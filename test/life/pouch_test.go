@@ -54,7 +54,8 @@ func pouchStatus(t testing.TB, d *nodetest.V1alpha2, id string) *cri.ContainerSt
 }
 
 // pouchResources are the limits that a status tells of.
-func pouchResources(t testing.TB, st *cri.ContainerStatus) (*cri.LinuxContainerResources, *pouch.LinuxContainerResources) {
+func pouchResources(t testing.TB, st *cri.ContainerStatus) (*cri.LinuxContainerResources,
+	*pouch.LinuxContainerResources) {
 	t.Helper()
 	linux := &cri.LinuxContainerResources{}
 	if err := proto.Unmarshal(added(t, st, &pouch.ContainerStatus{}).Resources, linux); err != nil {
@@ -87,12 +88,14 @@ func TestAPodLivesThroughV1alpha2(t *testing.T) {
 	if _, err := d.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: ctr.ContainerId}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := d.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: ctr.ContainerId, Cmd: []string{"echo", "there"}, Timeout: 10})
+	out, err := d.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: ctr.ContainerId,
+		Cmd: []string{"echo", "there"}, Timeout: 10})
 	if err != nil || string(out.Stdout) != "there\n" {
 		t.Errorf("%v, %v", out, err)
 	}
 	// What was made through one API is there in the other.
-	list, err := n.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: ctr.ContainerId}})
+	list, err := n.Runtime.ListContainers(ctx,
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: ctr.ContainerId}})
 	if err != nil || len(list.Containers) != 1 || list.Containers[0].State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -117,7 +120,8 @@ func TestAPodOfV1IsStoppedAndRemovedThroughV1alpha2(t *testing.T) {
 	d, ctx := nodetest.DialV1alpha2(n), nodetest.Context(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run()
-	if st := pouchStatus(t, d, c.ID); st.State != cri.ContainerState_CONTAINER_RUNNING || st.Metadata.Name != c.Config.Metadata.Name {
+	if st := pouchStatus(t, d, c.ID); st.State != cri.ContainerState_CONTAINER_RUNNING ||
+		st.Metadata.Name != c.Config.Metadata.Name {
 		t.Errorf("%v", st)
 	}
 	if _, err := d.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
@@ -423,8 +427,8 @@ func unpin(t testing.TB, path string) {
 	}
 }
 
-// TestAPodThatHasLostANamespaceIsNotReady: somebody has unmounted its pin, or removed the file as well, and no call tells the daemon.
-// Without watchNamespaces all pods stay ready.
+// TestAPodThatHasLostANamespaceIsNotReady: somebody has unmounted its pin, or removed the file as well,
+// and no call tells the daemon. Without watchNamespaces all pods stay ready.
 func TestAPodThatHasLostANamespaceIsNotReady(t *testing.T) {
 	nodetest.BerthOnly(t, "pins are Berth's own")
 	n := nodetest.Start(t, node.Options{})
@@ -495,7 +499,8 @@ func TestTheCommandLinePausesAndUnpauses(t *testing.T) {
 	one, two := p.Run(), p.Run()
 	berth := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), append([]string{"--address", n.Address}, args...)...)
+		cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"),
+			append([]string{"--address", n.Address}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("berth %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -535,7 +540,8 @@ func TestANamedVolumeIsKeptUntilItIsRemoved(t *testing.T) {
 		add(t, mount, &pouch.Mount{Name: "kept-volume"})
 		config.Mounts = []*cri.Mount{mount}
 		nodetest.Pull(t, n, node.Busybox)
-		made, err := d.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+		made, err := d.CreateContainer(ctx,
+			&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -613,8 +619,8 @@ func TestAPauseHoldsUpNobodyElse(t *testing.T) {
 	}
 }
 
-// A start of a sandbox that a kill of the daemon cuts off can be made again, and what it made does not pile up: the node's
-// end counts what is left.
+// A start of a sandbox that a kill of the daemon cuts off can be made again, and what it made does not pile up:
+// the node's end counts what is left.
 func TestAStartOfASandboxThatIsCutOffIsMadeAgain(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {

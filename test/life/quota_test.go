@@ -67,13 +67,22 @@ func TestADiskQuotaThatCannotBeKeptIsRefused(t *testing.T) {
 			n, mount := quotaNode(t, kind, "rw")
 			p, byHandler := nodetest.RunPod(t, n), nodetest.RunPodHandler(t, n, "limited")
 			for claim, make := range map[string]func() error{
-				"the root file system": func() error { _, err := create(t, p, withQuota(t, "", map[string]string{"/": "10m"})); return err },
+				"the root file system": func() error {
+					_, err := create(t, p, withQuota(t, "", map[string]string{"/": "10m"}))
+					return err
+				},
 				"a volume": func() error {
 					_, err := create(t, p, named(t, "v", "/v"), withQuota(t, "", map[string]string{"/v": "10m"}))
 					return err
 				},
-				"everything":           func() error { _, err := create(t, p, withQuota(t, "", map[string]string{"": "10m"})); return err },
-				"each":                 func() error { _, err := create(t, p, withQuota(t, "", map[string]string{".*": "10m"})); return err },
+				"everything": func() error {
+					_, err := create(t, p, withQuota(t, "", map[string]string{"": "10m"}))
+					return err
+				},
+				"each": func() error {
+					_, err := create(t, p, withQuota(t, "", map[string]string{".*": "10m"}))
+					return err
+				},
 				"an ID":                func() error { _, err := create(t, p, withQuota(t, "-1", nil)); return err },
 				"the handler's":        func() error { _, err := create(t, byHandler); return err },
 				"the handler's, by v1": func() error { _, err := byHandler.TryCreate(); return err },
@@ -239,7 +248,8 @@ func TestDiskQuotas(t *testing.T) {
 				update := func(sizes map[string]string) error {
 					linux := &cri.LinuxContainerResources{}
 					add(t, linux, &pouch.LinuxContainerResources{DiskQuota: sizes})
-					_, err := nodetest.DialV1alpha2(n).UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: linux})
+					_, err := nodetest.DialV1alpha2(n).UpdateContainerResources(nodetest.Context(t),
+						&cri.UpdateContainerResourcesRequest{ContainerId: c.ID, Linux: linux})
 					return err
 				}
 				c.Sh("head -c 3000000 /dev/zero >/v/before")
@@ -269,8 +279,10 @@ func TestDiskQuotas(t *testing.T) {
 					t.Fatal(err)
 				}
 				ready.Start()
-				if quotaID(t, c)+quotaID(t, ready) != ids || size(c, "/") != "10240" || fits(t, c, "/x", 20) || size(ready, "/v") != "12288" || fits(t, ready, "/v/x", 20) {
-					t.Errorf("IDs %s%s, were %s; df says %s and %s KiB", quotaID(t, c), quotaID(t, ready), ids, size(c, "/"), size(ready, "/v"))
+				if quotaID(t, c)+quotaID(t, ready) != ids || size(c, "/") != "10240" || fits(t, c, "/x", 20) ||
+					size(ready, "/v") != "12288" || fits(t, ready, "/v/x", 20) {
+					t.Errorf("IDs %s%s, were %s; df says %s and %s KiB", quotaID(t, c), quotaID(t, ready),
+						ids, size(c, "/"), size(ready, "/v"))
 				}
 				if id := quotaID(t, runNamed(t, p, withQuota(t, "-1", map[string]string{"/": "10m"}))); strings.Contains(ids, id) {
 					t.Errorf("%s is given twice", id)

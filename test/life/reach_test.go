@@ -32,8 +32,8 @@ func as(id uint32, command ...string) *exec.Cmd {
 	return cmd
 }
 
-// everything lists all that is in a node's root and state, mounts included, as the node's root sees it, and which of it are setuid
-// programs. What stands on a mount of the kernel's own, such as the pin of a namespace, is not looked into.
+// everything lists all that is in a node's root and state, mounts included, as the node's root sees it, and which of it
+// are setuid programs. What stands on a mount of the kernel's own, such as the pin of a namespace, is not looked into.
 func everything(t *testing.T, n *node.Node) (paths, setuid []string) {
 	t.Helper()
 	for _, top := range []string{n.Root, n.State} {
@@ -64,7 +64,8 @@ func everything(t *testing.T, n *node.Node) (paths, setuid []string) {
 func reached(t *testing.T, id uint32, paths []string) []string {
 	t.Helper()
 	// Through a busybox that this user may execute: the test's own program lies where only root goes.
-	cmd := as(id, "busybox", "sh", "-c", `while IFS= read -r p; do if [ -e "$p" ] || [ -L "$p" ]; then echo "$p"; fi; done`)
+	cmd := as(id,
+		"busybox", "sh", "-c", `while IFS= read -r p; do if [ -e "$p" ] || [ -L "$p" ]; then echo "$p"; fi; done`)
 	cmd.Stdin = strings.NewReader(strings.Join(paths, "\n") + "\n")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -109,7 +110,8 @@ func reachable(t *testing.T, kind string) *node.Node {
 		o.Root = filepath.Join(at, "root")
 	}
 	// Go makes temporary directories for their owner alone, and nobody may be kept out by those.
-	for dir := filepath.Dir(o.Root); o.Root != "" && dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(o.Root); o.Root != "" && dir != filepath.Clean(os.TempDir()) &&
+		dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -121,9 +123,10 @@ func reachable(t *testing.T, kind string) *node.Node {
 	return n
 }
 
-// TestNoUserOfTheNodeReachesAFileOfAContainer: containers make setuid programs wherever they can, and a user of the node who knows
-// the name of each gets to none (CVE-2021-41103). It was seen to fail with root, containers and containers/ID made 0711 as before, and
-// with the directory of a pod below state made 0711, with a user namespace or without.
+// TestNoUserOfTheNodeReachesAFileOfAContainer: containers make setuid programs wherever they can, and a user
+// of the node who knows the name of each gets to none (CVE-2021-41103). It was seen to fail with root, containers
+// and containers/ID made 0711 as before, and with the directory of a pod below state made 0711, with a user namespace
+// or without.
 func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	for _, kind := range []string{"as the machine has it", "ext4", "tmpfs"} {
@@ -135,9 +138,11 @@ func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 			shared := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD}))
 			ofNode := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{
 				Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_CONTAINER}))
-			mapped := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
+			mapped := nodetest.RunPod(t, n,
+				podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
 			for _, p := range []*nodetest.Pod{plain, shared, ofNode, mapped} {
-				c := p.Run(withVolumes, nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: node.Busybox}, Readonly: true}))
+				c := p.Run(withVolumes,
+					nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: node.Busybox}, Readonly: true}))
 				c.Sh("mkdir -p /volume; ! touch /image/new 2>/dev/null")
 				setuidPrograms(c)
 				c.Sh("cat /bin/busybox >/data/setuid && chmod 4755 /data/setuid")
@@ -187,13 +192,15 @@ func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 	}
 }
 
-// TestAUserNamespaceReachesNoOtherPod: whoever has the IDs of a pod's user namespace, as its processes have on the node, gets to
-// nothing of another pod, and cannot find out what there is of its own. It was seen to fail with the pod's directory made 0711.
+// TestAUserNamespaceReachesNoOtherPod: whoever has the IDs of a pod's user namespace, as its processes
+// have on the node, gets to nothing of another pod, and cannot find out what there is of its own. It was seen to fail
+// with the pod's directory made 0711.
 func TestAUserNamespaceReachesNoOtherPod(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	n := reachable(t, "as the machine has it")
 	pod := func(host uint32) *nodetest.Pod {
-		p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(host, 65536)}))
+		p := nodetest.RunPod(t, n,
+			podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(host, 65536)}))
 		c := p.Run()
 		c.Sh("mkdir /volume")
 		setuidPrograms(c)
@@ -208,7 +215,8 @@ func TestAUserNamespaceReachesNoOtherPod(t *testing.T) {
 			switch {
 			case p == filepath.Join(dir, "rootfs"):
 				passed = true
-			case strings.HasPrefix(p, dir+"/") || p == n.Root || p == n.State || filepath.Dir(p) == n.State || filepath.Dir(p) == filepath.Join(n.State, "pods"):
+			case strings.HasPrefix(p, dir+"/") || p == n.Root || p == n.State || filepath.Dir(p) == n.State ||
+				filepath.Dir(p) == filepath.Join(n.State, "pods"):
 			default:
 				t.Errorf("user %d gets to %s", host, p)
 			}
@@ -222,8 +230,9 @@ func TestAUserNamespaceReachesNoOtherPod(t *testing.T) {
 	}
 }
 
-// TestAContainersRootIsNoWayToItsSetuidPrograms: /proc/PID/root of a container's process is closed to users of the node, and to
-// the one whom the process runs as, who may enter it, a setuid program behind it gives nothing. This is the kernel's doing.
+// TestAContainersRootIsNoWayToItsSetuidPrograms: /proc/PID/root of a container's process is closed to users
+// of the node, and to the one whom the process runs as, who may enter it, a setuid program behind it gives nothing.
+// This is the kernel's doing.
 func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 	nodetest.BerthOnly(t, "it says nothing of the runtime")
 	n := nodetest.Shared(t)
@@ -231,7 +240,8 @@ func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 	c := p.Run()
 	c.Sh("mkdir /volume")
 	setuidPrograms(c)
-	if out, err := as(stranger, "busybox", "ls", fmt.Sprintf("/proc/%d/root/", hostPID(t, c))).CombinedOutput(); err == nil {
+	if out, err := as(stranger, "busybox", "ls", fmt.Sprintf("/proc/%d/root/", hostPID(t, c))).
+		CombinedOutput(); err == nil {
 		t.Errorf("a user of the node sees a container's root: %s", out)
 	}
 	same := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
@@ -239,7 +249,8 @@ func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 	}))
 	program := fmt.Sprintf("/proc/%d/root/who", hostPID(t, same))
 	compile := exec.Command("gcc", "-static", "-x", "c", "-o", program, "-") // busybox gives up what it gains
-	compile.Stdin = strings.NewReader("#include <stdio.h>\n#include <unistd.h>\nint main(void) { printf(\"%d\\n\", geteuid()); }\n")
+	compile.Stdin = strings.NewReader(
+		"#include <stdio.h>\n#include <unistd.h>\nint main(void) { printf(\"%d\\n\", geteuid()); }\n")
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -255,14 +266,16 @@ func TestAContainersRootIsNoWayToItsSetuidPrograms(t *testing.T) {
 	}
 }
 
-// TestDirectoriesOfAnEarlierVersionAreClosed: what that let users of the node pass is for root alone after the next start, and
-// pods go on, those with a user namespace and containers that had not been started included. It was seen to fail without the
-// correction of the modes, without state being opened, and with the path of the root file system that the specification has.
+// TestDirectoriesOfAnEarlierVersionAreClosed: what that let users of the node pass is for root alone after the next
+// start, and pods go on, those with a user namespace and containers that had not been started included. It was seen
+// to fail without the correction of the modes, without state being opened, and with the path of the root file system
+// that the specification has.
 func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	n := reachable(t, "as the machine has it")
 	plain := nodetest.RunPod(t, n)
-	mapped := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
+	mapped := nodetest.RunPod(t, n,
+		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
 	var running, created []*nodetest.Container
 	for _, p := range []*nodetest.Pod{plain, mapped} {
 		running, created = append(running, p.Run()), append(created, p.Create())
@@ -340,8 +353,8 @@ func TestDirectoriesOfAnEarlierVersionAreClosed(t *testing.T) {
 	}
 }
 
-// TestAGroupReachesTheSocketAndNothingElse: a member of socket_group speaks to the CRI where the directory of the socket was not there
-// before Berth, and a pod with a user namespace and a shared PID namespace runs there.
+// TestAGroupReachesTheSocketAndNothingElse: a member of socket_group speaks to the CRI where the directory
+// of the socket was not there before Berth, and a pod with a user namespace and a shared PID namespace runs there.
 func TestAGroupReachesTheSocketAndNothingElse(t *testing.T) {
 	nodetest.BerthOnly(t, "its directories differ")
 	const group = 54322
@@ -359,7 +372,8 @@ func TestAGroupReachesTheSocketAndNothingElse(t *testing.T) {
 	if err := n.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
+	p := nodetest.RunPod(t, n,
+		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_POD, UsernsOptions: userNamespace(200000, 65536)}))
 	if got := p.Run().Sh("id -u"); got != "0" {
 		t.Errorf("in its container: %q", got)
 	}
@@ -388,7 +402,8 @@ func TestAGroupReachesTheSocketAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range strings.Fields(string(out)) {
-		if path != n.Root && path != n.State && filepath.Dir(path) != n.State && filepath.Dir(path) != filepath.Join(n.State, "pods") {
+		if path != n.Root && path != n.State && filepath.Dir(path) != n.State &&
+			filepath.Dir(path) != filepath.Join(n.State, "pods") {
 			t.Errorf("a member of the group gets to %s", path)
 		}
 	}

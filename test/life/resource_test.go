@@ -39,14 +39,16 @@ func TestResourcesAreOnTheCgroup(t *testing.T) {
 		t.Errorf("oom_score_adj is %s", got)
 	}
 	got := c.Status().GetResources().GetLinux()
-	if got.GetMemoryLimitInBytes() != 64<<20 || got.GetCpuQuota() != 25000 || got.GetCpuPeriod() != 50000 || got.GetCpuShares() != 512 {
+	if got.GetMemoryLimitInBytes() != 64<<20 || got.GetCpuQuota() != 25000 || got.GetCpuPeriod() != 50000 ||
+		got.GetCpuShares() != 512 {
 		if !nodetest.Containerd() {
 			t.Errorf("status says %v", got)
 		}
 	}
 
 	_, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
-		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 40000, CpuShares: 1024, MemoryLimitInBytes: 128 << 20},
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuPeriod: 50000, CpuQuota: 40000, CpuShares: 1024,
+			MemoryLimitInBytes: 128 << 20},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +75,8 @@ func TestVerboseStatusShowsTheSpecificationThatIsInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	status, err := n.Runtime.ContainerStatus(nodetest.Context(t), &cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
+	status, err := n.Runtime.ContainerStatus(nodetest.Context(t),
+		&cri.ContainerStatusRequest{ContainerId: c.ID, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +88,8 @@ func TestVerboseStatusShowsTheSpecificationThatIsInForce(t *testing.T) {
 	}
 	linux, process := info.RuntimeSpec.Linux.Resources, info.RuntimeSpec.Process
 	if *linux.Memory.Limit != 128<<20 || *linux.CPU.Shares != 512 || len(linux.Devices) == 0 {
-		t.Errorf("the specification has memory %d, shares %d and %d device rules", *linux.Memory.Limit, *linux.CPU.Shares, len(linux.Devices))
+		t.Errorf("the specification has memory %d, shares %d and %d device rules", *linux.Memory.Limit,
+			*linux.CPU.Shares, len(linux.Devices))
 	}
 	if *process.OOMScoreAdj != 600 && !nodetest.Containerd() { // containerd changes no score
 		t.Errorf("the specification has oom_score_adj %d", *process.OOMScoreAdj)
@@ -147,10 +151,11 @@ func TestStatsSayWhatAContainerUses(t *testing.T) {
 	n := nodetest.Shared(t)
 	labels := map[string]string{"suite": "stats"}
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Labels = labels })
-	c := p.Run(nodetest.Sh("head -c 3000000 /dev/zero >/file; echo written; while :; do :; done"), func(c *cri.ContainerConfig) {
-		c.Labels = labels
-		c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000, MemoryLimitInBytes: 64 << 20}
-	})
+	c := p.Run(nodetest.Sh("head -c 3000000 /dev/zero >/file; echo written; while :; do :; done"),
+		func(c *cri.ContainerConfig) {
+			c.Labels = labels
+			c.Linux.Resources = &cri.LinuxContainerResources{CpuPeriod: 100000, CpuQuota: 20000, MemoryLimitInBytes: 64 << 20}
+		})
 	c.WaitLog("written")
 	ctx := nodetest.Context(t)
 	var first, last *cri.ContainerStats
@@ -176,21 +181,25 @@ func TestStatsSayWhatAContainerUses(t *testing.T) {
 		}
 		return nil
 	})
-	if last.Attributes.Id != c.ID || last.Attributes.Metadata.Name != c.Config.Metadata.Name || last.Attributes.Labels["suite"] != "stats" {
+	if last.Attributes.Id != c.ID || last.Attributes.Metadata.Name != c.Config.Metadata.Name ||
+		last.Attributes.Labels["suite"] != "stats" {
 		t.Errorf("attributes: %v", last.Attributes)
 	}
 	if last.Cpu.Timestamp <= first.Cpu.Timestamp {
 		t.Errorf("the reading of %d follows that of %d", last.Cpu.Timestamp, first.Cpu.Timestamp)
 	}
-	list, err := n.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{LabelSelector: labels}})
+	list, err := n.Runtime.ListContainerStats(ctx,
+		&cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{LabelSelector: labels}})
 	if err != nil || len(list.Stats) != 1 || list.Stats[0].Attributes.Id != c.ID {
 		t.Errorf("list: %v, %v", list, err)
 	}
-	list, err = n.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.ID}})
+	list, err = n.Runtime.ListContainerStats(ctx,
+		&cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.ID}})
 	if err != nil || len(list.Stats) != 1 {
 		t.Errorf("list: %v, %v", list, err)
 	}
-	pods, err := n.Runtime.ListPodSandboxStats(ctx, &cri.ListPodSandboxStatsRequest{Filter: &cri.PodSandboxStatsFilter{LabelSelector: labels}})
+	pods, err := n.Runtime.ListPodSandboxStats(ctx,
+		&cri.ListPodSandboxStatsRequest{Filter: &cri.PodSandboxStatsFilter{LabelSelector: labels}})
 	if err != nil || len(pods.Stats) != 1 {
 		t.Fatalf("pods: %v, %v", pods, err)
 	}
@@ -199,8 +208,10 @@ func TestStatsSayWhatAContainerUses(t *testing.T) {
 		t.Fatal(err)
 	}
 	linux := pod.Stats.GetLinux()
-	if linux.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || linux.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
-		linux.GetNetwork().GetDefaultInterface().GetName() == "" || linux.GetProcess().GetProcessCount().GetValue() == 0 || len(linux.GetContainers()) != 1 {
+	if linux.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 ||
+		linux.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
+		linux.GetNetwork().GetDefaultInterface().GetName() == "" || linux.GetProcess().GetProcessCount().GetValue() == 0 ||
+		len(linux.GetContainers()) != 1 {
 		t.Errorf("pod stats: %v", linux)
 	}
 }
@@ -276,7 +287,8 @@ func TestEventsFollowTheLifeOfAPod(t *testing.T) {
 			break
 		}
 	}
-	want := []string{"pod CREATED", "pod STARTED", "container CREATED", "container STARTED", "container STOPPED", "container DELETED", "pod STOPPED", "pod DELETED"}
+	want := []string{"pod CREATED", "pod STARTED", "container CREATED", "container STARTED", "container STOPPED",
+		"container DELETED", "pod STOPPED", "pod DELETED"}
 	if strings.Join(got, ", ") != strings.Join(want, ", ") {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -31,7 +31,8 @@ func setupOf(t *testing.T, n *node.Node, id string) (s keeper.Setup) {
 // initSetupOf likewise, of a pod's init.
 func initSetupOf(t *testing.T, n *node.Node, id string) (s keeper.Setup) {
 	t.Helper()
-	r, err := n.Runtime.PodSandboxStatus(nodetest.Context(t), &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	r, err := n.Runtime.PodSandboxStatus(nodetest.Context(t),
+		&cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,9 +43,9 @@ func initSetupOf(t *testing.T, n *node.Node, id string) (s keeper.Setup) {
 	return info.InitSetup
 }
 
-// TestARuntimeHandlerSwitchesAwayFromTheStage, and back, under running pods: containers go on as they were when the key changes, over
-// deaths of berthd and of the keeper, and each says what set it up and why. Seen to fail where berthd does not pass the key on, for
-// containers and for inits, and where reconciling does not take what the keeper says.
+// TestARuntimeHandlerSwitchesAwayFromTheStage, and back, under running pods: containers go on as they were when the key
+// changes, over deaths of berthd and of the keeper, and each says what set it up and why. Seen to fail where berthd
+// does not pass the key on, for containers and for inits, and where reconciling does not take what the keeper says.
 func TestARuntimeHandlerSwitchesAwayFromTheStage(t *testing.T) {
 	nodetest.BerthOnly(t, "the key is Berth's")
 	n := nodetest.Start(t, node.Options{Setup: "stage"})
@@ -55,7 +56,8 @@ func TestARuntimeHandlerSwitchesAwayFromTheStage(t *testing.T) {
 	}
 	become := func(setup string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(strings.Replace(string(text), `setup = "stage"`, `setup = "`+setup+`"`, 1)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(text), `setup = "stage"`, `setup = "`+setup+`"`, 1)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.Kill(); err != nil {

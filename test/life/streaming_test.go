@@ -155,7 +155,8 @@ func TestAHundredMegabytesPassThroughAnExecEachWay(t *testing.T) {
 	}
 	t.Run("SPDY", func(t *testing.T) {
 		var said bytes.Buffer
-		_, err := nodetest.Stream(patience(t), nodetest.SPDY, execURL(t, c, &cri.ExecRequest{Cmd: in, Stdin: true, Stdout: true}),
+		_, err := nodetest.Stream(patience(t), nodetest.SPDY,
+			execURL(t, c, &cri.ExecRequest{Cmd: in, Stdin: true, Stdout: true}),
 			remotecommand.StreamOptions{Stdin: bytes.NewReader(data), Stdout: &said})
 		sum(t, said.String(), err)
 		hash := sha256.New()
@@ -373,7 +374,8 @@ func TestAThousandStreamsWithSlowReadersAmongThem(t *testing.T) {
 	hear()
 
 	// Two that never read: one has an endless answer to take, the other what a container says that nobody may hold up.
-	flood, err := dialChannels(ctx, channelV5, execURL(t, c, &cri.ExecRequest{Cmd: []string{"cat", "/dev/zero"}, Stdout: true}))
+	flood, err := dialChannels(ctx, channelV5,
+		execURL(t, c, &cri.ExecRequest{Cmd: []string{"cat", "/dev/zero"}, Stdout: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,7 +404,8 @@ func TestAThousandStreamsWithSlowReadersAmongThem(t *testing.T) {
 	}
 	for name, pid := range parts {
 		now, old := takenBy(t, pid), before[name]
-		t.Logf("%s: %d files and %d KiB before, %d and %d with a thousand streams", name, old.files, old.memory>>10, now.files, now.memory>>10)
+		t.Logf("%s: %d files and %d KiB before, %d and %d with a thousand streams", name, old.files, old.memory>>10,
+			now.files, now.memory>>10)
 		if files := now.files - old.files; files > 6*(execs+attaches) {
 			t.Errorf("%s has %d more files open", name, files)
 		}
@@ -432,14 +435,15 @@ func TestAThousandStreamsWithSlowReadersAmongThem(t *testing.T) {
 	})
 }
 
-// TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold: a reader that sleeps must not fill the disk of a container that is never
-// silent, and learns on the error stream that it has missed something.
+// TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold: a reader that sleeps must not fill the disk of a container
+// that is never silent, and learns on the error stream that it has missed something.
 func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration is another")
 	n := nodetest.Start(t, node.Options{Tables: "[stream]\nattach_backlog = \"1m\"\n"})
 	p := nodetest.RunPod(t, n)
 	const size = 64_000_000 // far more than what sockets hold
-	talk := fmt.Sprintf("read go; head -c %d /dev/zero; touch /said; while read line; do echo $line; done; exec sleep 3600", size)
+	talk := fmt.Sprintf(
+		"read go; head -c %d /dev/zero; touch /said; while read line; do echo $line; done; exec sleep 3600", size)
 	saidAll := func(t *testing.T, talker *nodetest.Container) {
 		t.Helper()
 		nodetest.Eventually(t, time.Minute, "the container has said it all", func() error {
@@ -480,7 +484,8 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 			ctx := nodetest.Context(t)
 			attach := func() channels {
 				t.Helper()
-				c, err := dialChannels(ctx, protocol, attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
+				c, err := dialChannels(ctx, protocol,
+					attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -507,8 +512,8 @@ func TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold(t *testing.T) {
 	}
 }
 
-// Whoever reads slowly gets all that a command, or a container, wrote before it ended, and how it ended. Seen to fail where the streaming
-// server closes a connection 2 s after the end: 3 MB of 4 MB came with exit code 0.
+// Whoever reads slowly gets all that a command, or a container, wrote before it ended, and how it ended.
+// Seen to fail where the streaming server closes a connection 2 s after the end: 3 MB of 4 MB came with exit code 0.
 func TestWhoPausesLosesNothingOfWhatHasEnded(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
@@ -524,18 +529,21 @@ func TestWhoPausesLosesNothingOfWhatHasEnded(t *testing.T) {
 	for _, transport := range transports() {
 		for _, size := range []int{1 << 20, 4 << 20, 10 << 20} {
 			wg.Go(func() {
-				at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; exit 3", size)}, Stdout: true})
+				at := execURL(t, c, &cri.ExecRequest{Cmd: []string{"sh", "-c", fmt.Sprintf("head -c %d /dev/zero; exit 3", size)},
+					Stdout: true})
 				slow := reader()
 				code, err := nodetest.Stream(nodetest.Context(t), transport, at, remotecommand.StreamOptions{Stdout: slow})
 				if err != nil || code != 3 || int(slow.got) != size {
 					t.Errorf("exec by %s: %d of %d bytes, exit code %d, %v", transport, slow.got, size, code, err)
 				}
 			})
-			talker := p.Run(nodetest.Sh(fmt.Sprintf("read go; head -c %d /dev/zero", size)), func(c *cri.ContainerConfig) { c.Stdin = true })
+			talker := p.Run(nodetest.Sh(fmt.Sprintf("read go; head -c %d /dev/zero", size)),
+				func(c *cri.ContainerConfig) { c.Stdin = true })
 			wg.Go(func() {
 				at := attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true})
 				slow := reader()
-				_, err := nodetest.Stream(nodetest.Context(t), transport, at, remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: slow})
+				_, err := nodetest.Stream(nodetest.Context(t), transport,
+					at, remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: slow})
 				if err != nil || int(slow.got) != size {
 					t.Errorf("attach by %s: %d of %d bytes, %v", transport, slow.got, size, err)
 				}
@@ -559,9 +567,10 @@ func TestWhoPausesLosesNothingOfWhatHasEnded(t *testing.T) {
 	})
 }
 
-// TestThoseWhoDoNotReadShareOneLimitOfTheDisk: what is kept for all attached clients of the node lies below root, not in memory, and is
-// never more than attach_backlog_total; the one who has had his part is told. With the backlogs below state, as before, it was seen
-// to fail, and with room that is free only after the close of a file. A name that a keeper has left there is gone after the next start.
+// TestThoseWhoDoNotReadShareOneLimitOfTheDisk: what is kept for all attached clients of the node lies below root,
+// not in memory, and is never more than attach_backlog_total; the one who has had his part is told. With the backlogs
+// below state, as before, it was seen to fail, and with room that is free only after the close of a file.
+// A name that a keeper has left there is gone after the next start.
 func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 	nodetest.BerthOnly(t, "its configuration is another")
 	const greeting = "attached\n"
@@ -572,10 +581,12 @@ func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 	var talkers []*nodetest.Container
 	var deaf []channels
 	for range 2 {
-		talker := p.Run(nodetest.Sh(fmt.Sprintf("while read l && [ $l != go ]; do echo $l; done; seq 1000000 %d; touch /said; exec sleep 3600", 1000000+size/8-1)), func(c *cri.ContainerConfig) { c.Stdin = true })
+		talker := p.Run(nodetest.Sh(fmt.Sprintf("while read l && [ $l != go ]; do echo $l; done; seq 1000000 %d; "+
+			"touch /said; exec sleep 3600", 1000000+size/8-1)), func(c *cri.ContainerConfig) { c.Stdin = true })
 		talkers = append(talkers, talker)
 		for range 10 {
-			c, err := dialChannels(ctx, channelV5, attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
+			c, err := dialChannels(ctx, channelV5,
+				attachURL(t, talker, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -664,7 +675,8 @@ func TestThoseWhoDoNotReadShareOneLimitOfTheDisk(t *testing.T) {
 		t.Errorf("%s is there after the next start", left)
 	}
 	c := p.Run(nodetest.Sh("read line; echo $line; exec sleep 3600"), func(c *cri.ContainerConfig) { c.Stdin = true })
-	awake, err := dialChannels(ctx, channelV5, attachURL(t, c, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
+	awake, err := dialChannels(ctx, channelV5,
+		attachURL(t, c, &cri.AttachRequest{Stdin: true, Stdout: true, Stderr: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -725,7 +737,8 @@ func TestTheStreamingServerListensWhereItIsTold(t *testing.T) {
 			}
 		}
 		var said bytes.Buffer
-		if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, exec(), remotecommand.StreamOptions{Stdout: &said}); err != nil || said.String() != "here\n" {
+		if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, exec(),
+			remotecommand.StreamOptions{Stdout: &said}); err != nil || said.String() != "here\n" {
 			t.Errorf("SPDY: %q, %v", said.String(), err)
 		}
 		if err := n.Kill(); err != nil {
@@ -759,7 +772,8 @@ func TestStatsComeForEveryHandler(t *testing.T) {
 				}
 				one = r.Stats
 				if one.GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || one.GetCpu().GetUsageNanoCores().GetValue() == 0 ||
-					one.GetMemory().GetWorkingSetBytes().GetValue() == 0 || one.GetWritableLayer().GetUsedBytes().GetValue() < 1000000 {
+					one.GetMemory().GetWorkingSetBytes().GetValue() == 0 ||
+					one.GetWritableLayer().GetUsedBytes().GetValue() < 1000000 {
 					return fmt.Errorf("stats: %v", one)
 				}
 				return nil
@@ -767,12 +781,14 @@ func TestStatsComeForEveryHandler(t *testing.T) {
 			if one.Attributes.Id != c.ID || one.Attributes.Metadata.Name != c.Config.Metadata.Name {
 				t.Errorf("attributes: %v", one.Attributes)
 			}
-			list, err := n.Runtime.ListContainerStats(ctx, &cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.ID}})
+			list, err := n.Runtime.ListContainerStats(ctx,
+				&cri.ListContainerStatsRequest{Filter: &cri.ContainerStatsFilter{PodSandboxId: p.ID}})
 			if err != nil || len(list.Stats) != 1 || list.Stats[0].GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 {
 				t.Errorf("list: %v, %v", list, err)
 			}
 			pod, err := n.Runtime.PodSandboxStats(ctx, &cri.PodSandboxStatsRequest{PodSandboxId: p.ID})
-			if err != nil || pod.Stats.GetLinux().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 || len(pod.Stats.GetLinux().GetContainers()) != 1 {
+			if err != nil || pod.Stats.GetLinux().GetCpu().GetUsageCoreNanoSeconds().GetValue() == 0 ||
+				len(pod.Stats.GetLinux().GetContainers()) != 1 {
 				t.Errorf("pod: %v, %v", pod, err)
 			}
 		})
@@ -887,24 +903,39 @@ type authConfig struct {
 // authConfigs are registries, and what opens them.
 func authConfigs() map[string]authConfig {
 	const encoded = "dXNlcjpzZWNyZXQ=" // user:secret
-	basic, tokens := registrytest.WithBasicAuth("user", "secret"), registrytest.WithTokenAuth("user", "secret", "refresh-me")
+	basic, tokens := registrytest.WithBasicAuth("user", "secret"), registrytest.WithTokenAuth("user",
+		"secret", "refresh-me")
 	password := func(string) *cri.AuthConfig { return &cri.AuthConfig{Username: "user", Password: "secret"} }
 	return map[string]authConfig{
-		"username and password":               {basic, password},
-		"username and password, for a token":  {tokens, password},
-		"auth":                                {basic, func(string) *cri.AuthConfig { return &cri.AuthConfig{Auth: encoded} }},
-		"auth, for a token":                   {tokens, func(string) *cri.AuthConfig { return &cri.AuthConfig{Auth: encoded} }},
-		"identity_token, as OAuth2's refresh": {tokens, func(string) *cri.AuthConfig { return &cri.AuthConfig{IdentityToken: "refresh-me"} }},
-		"identity_token with a username":      {tokens, func(string) *cri.AuthConfig { return &cri.AuthConfig{Username: "user", IdentityToken: "refresh-me"} }},
-		"registry_token, as it is":            {registrytest.WithRegistryToken("bear"), func(string) *cri.AuthConfig { return &cri.AuthConfig{RegistryToken: "bear"} }},
+		"username and password":              {basic, password},
+		"username and password, for a token": {tokens, password},
+		"auth": {basic, func(string) *cri.AuthConfig {
+			return &cri.AuthConfig{Auth: encoded}
+		}},
+		"auth, for a token": {tokens, func(string) *cri.AuthConfig {
+			return &cri.AuthConfig{Auth: encoded}
+		}},
+		"identity_token, as OAuth2's refresh": {tokens, func(string) *cri.AuthConfig {
+			return &cri.AuthConfig{IdentityToken: "refresh-me"}
+		}},
+		"identity_token with a username": {tokens, func(string) *cri.AuthConfig {
+			return &cri.AuthConfig{Username: "user", IdentityToken: "refresh-me"}
+		}},
+		"registry_token, as it is": {registrytest.WithRegistryToken("bear"), func(string) *cri.AuthConfig {
+			return &cri.AuthConfig{RegistryToken: "bear"}
+		}},
 		"server_address, a host": {basic, func(h string) *cri.AuthConfig {
 			return &cri.AuthConfig{Username: "user", Password: "secret", ServerAddress: h}
 		}},
 		"server_address, a URL": {basic, func(h string) *cri.AuthConfig {
 			return &cri.AuthConfig{Auth: encoded, ServerAddress: "https://" + h + "/v1/"}
 		}},
-		"server_address and identity_token":    {tokens, func(h string) *cri.AuthConfig { return &cri.AuthConfig{IdentityToken: "refresh-me", ServerAddress: h} }},
-		"server_address and a registry_token ": {registrytest.WithRegistryToken("bear"), func(h string) *cri.AuthConfig { return &cri.AuthConfig{RegistryToken: "bear", ServerAddress: h} }},
+		"server_address and identity_token": {tokens, func(h string) *cri.AuthConfig {
+			return &cri.AuthConfig{IdentityToken: "refresh-me", ServerAddress: h}
+		}},
+		"server_address and a registry_token ": {registrytest.WithRegistryToken("bear"), func(h string) *cri.AuthConfig {
+			return &cri.AuthConfig{RegistryToken: "bear", ServerAddress: h}
+		}},
 	}
 }
 

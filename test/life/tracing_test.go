@@ -29,7 +29,8 @@ type spanCollector struct {
 	all []*spans.Span
 }
 
-func (c *spanCollector) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+func (c *spanCollector) Export(_ context.Context,
+	req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range req.ResourceSpans {
@@ -98,7 +99,8 @@ func TestAPodsStartIsTold(t *testing.T) {
 	}
 	timeline := func(args ...string) string {
 		t.Helper()
-		cmd := exec.Command(filepath.Join(binaries, "berth"), append([]string{"--address", "unix://" + n.Socket, "timeline", p.ID}, args...)...)
+		cmd := exec.Command(filepath.Join(binaries, "berth"),
+			append([]string{"--address", "unix://" + n.Socket, "timeline", p.ID}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("berth timeline %v: %v\n%s", args, err, out)
@@ -106,7 +108,8 @@ func TestAPodsStartIsTold(t *testing.T) {
 		return string(out)
 	}
 	text := timeline()
-	for _, want := range []string{"pod", "set up the pod's network", "mount the root file system", "start", "  init", "  program", "in all", " ms"} {
+	for _, want := range []string{"pod", "set up the pod's network", "mount the root file system", "start", "  init",
+		"  program", "in all", " ms"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("want %q in\n%s", want, text)
 		}

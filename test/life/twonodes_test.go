@@ -18,7 +18,8 @@ import (
 // memoryLimit is that of a cgroup, in bytes.
 func memoryLimit(t *testing.T, cgroup string) string {
 	t.Helper()
-	for _, path := range []string{"/sys/fs/cgroup/memory" + cgroup + "/memory.limit_in_bytes", "/sys/fs/cgroup" + cgroup + "/memory.max"} {
+	for _, path := range []string{"/sys/fs/cgroup/memory" + cgroup + "/memory.limit_in_bytes",
+		"/sys/fs/cgroup" + cgroup + "/memory.max"} {
 		if data, err := os.ReadFile(path); err == nil {
 			return strings.TrimSpace(string(data))
 		}
@@ -26,16 +27,18 @@ func memoryLimit(t *testing.T, cgroup string) string {
 	return "none"
 }
 
-// TestTwoNodesNeverHaveOneCgroupRoot: the second is refused and told who the first is, also where the first is down while it has pods; these
-// keep their cgroups and limits, and once they are gone the second has the root. With berthd as it was before, the pod's limit of
-// 64 MiB was seen to go. It was seen to fail without the claim, and without the look at whose pods these are.
+// TestTwoNodesNeverHaveOneCgroupRoot: the second is refused and told who the first is, also where the first
+// is down while it has pods; these keep their cgroups and limits, and once they are gone the second has the root.
+// With berthd as it was before, the pod's limit of 64 MiB was seen to go. It was seen to fail without the claim,
+// and without the look at whose pods these are.
 func TestTwoNodesNeverHaveOneCgroupRoot(t *testing.T) {
 	nodetest.BerthOnly(t, "it is about Berth's own")
 	first := nodetest.Start(t, node.Options{})
 	limits := func(c *cri.PodSandboxConfig) {
 		c.Linux.CgroupParent = ""
 		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
-		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER} // no init of the pod
+		// no init of the pod
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}
 	}
 	p := nodetest.RunPod(t, first, limits)
 	c := p.Run()
@@ -126,7 +129,8 @@ func TestTwoNodesNeverHaveOneCgroupRoot(t *testing.T) {
 		}
 		return nil
 	})
-	if log := first.LogTail(); !strings.Contains(log, second.Root) || !strings.Contains(log, fmt.Sprintf("process %d", second.PID())) {
+	if log := first.LogTail(); !strings.Contains(log, second.Root) ||
+		!strings.Contains(log, fmt.Sprintf("process %d", second.PID())) {
 		t.Errorf("the first is not told of the second: %s", log)
 	}
 	if err := second.Stop(); err != nil {
@@ -137,8 +141,8 @@ func TestTwoNodesNeverHaveOneCgroupRoot(t *testing.T) {
 	}
 }
 
-// TestANodesCgroupRootGoesWithIt: when it ends without pods, and, after it was killed, at the next start with another one, which the
-// node takes once the pods of the first are gone.
+// TestANodesCgroupRootGoesWithIt: when it ends without pods, and, after it was killed, at the next start with another
+// one, which the node takes once the pods of the first are gone.
 func TestANodesCgroupRootGoesWithIt(t *testing.T) {
 	nodetest.BerthOnly(t, "it is about Berth's own")
 	n := nodetest.Start(t, node.Options{})
@@ -179,7 +183,8 @@ func TestANodesCgroupRootGoesWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	stem := strings.TrimSuffix(own, ".slice")
-	changed := strings.Replace(string(data), fmt.Sprintf("cgroup_root = %q", stem), fmt.Sprintf("cgroup_root = %q", stem+"x"), 1)
+	changed := strings.Replace(string(data), fmt.Sprintf("cgroup_root = %q", stem),
+		fmt.Sprintf("cgroup_root = %q", stem+"x"), 1)
 	if changed == string(data) {
 		t.Fatalf("the configuration has changed: %s", data)
 	}

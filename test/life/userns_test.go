@@ -29,7 +29,8 @@ func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
 		"a PID namespace for the pod":        cri.NamespaceMode_POD,
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: pid, UsernsOptions: userNamespace(200000, 65536)}))
+			p := nodetest.RunPod(t, n,
+				podNamespaces(&cri.NamespaceOption{Pid: pid, UsernsOptions: userNamespace(200000, 65536)}))
 			plain, mapped := t.TempDir(), t.TempDir()
 			for _, dir := range []string{plain, mapped} {
 				if err := os.Chmod(dir, 0o777); err != nil {
@@ -75,7 +76,8 @@ func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if namespace(t, pidOf, "user") != namespace(t, otherPID, "user") || namespace(t, pidOf, "user") == namespace(t, "self", "user") {
+			if namespace(t, pidOf, "user") != namespace(t, otherPID, "user") ||
+				namespace(t, pidOf, "user") == namespace(t, "self", "user") {
 				t.Error("the containers of the pod do not share one user namespace of its own")
 			}
 		})
@@ -85,12 +87,13 @@ func TestRootInAUserNamespaceIsNobodyOnTheNode(t *testing.T) {
 func TestBadUserMappingsAreRefused(t *testing.T) {
 	n := nodetest.Shared(t)
 	for name, user := range map[string]*cri.UserNamespace{
-		"no mapping":      {Mode: cri.NamespaceMode_POD},
-		"length 0":        userNamespace(200000, 0),
-		"beyond 32 bits":  userNamespace(1<<32-2, 65536),
-		"root not mapped": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}, Gids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}},
-		"container mode":  {Mode: cri.NamespaceMode_CONTAINER},
-		"target mode":     {Mode: cri.NamespaceMode_TARGET},
+		"no mapping":     {Mode: cri.NamespaceMode_POD},
+		"length 0":       userNamespace(200000, 0),
+		"beyond 32 bits": userNamespace(1<<32-2, 65536),
+		"root not mapped": {Mode: cri.NamespaceMode_POD, Uids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}},
+			Gids: []*cri.IDMapping{{ContainerId: 1, HostId: 1, Length: 1}}},
+		"container mode": {Mode: cri.NamespaceMode_CONTAINER},
+		"target mode":    {Mode: cri.NamespaceMode_TARGET},
 		"the node's with mappings": {
 			Mode: cri.NamespaceMode_NODE, Uids: userNamespace(200000, 65536).Uids, Gids: userNamespace(200000, 65536).Gids,
 		},
@@ -166,7 +169,8 @@ func TestAnImageIsAVolume(t *testing.T) {
 	if !nodetest.Containerd() { // which says Unknown
 		nodetest.WantCode(t, err, codes.NotFound)
 	}
-	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "nothing", Readonly: true}))
+	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image,
+		ImageSubPath: "nothing", Readonly: true}))
 	wantImageVolumeMountFailed(t, err)
 	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/x", HostPath: "/dev/null/no-directory"}))
 	if got := status.Convert(err).Message(); err == nil || strings.Contains(got, crierrors.ErrImageVolumeMountFailed.Error()) {
@@ -193,13 +197,15 @@ func TestAnImageIsAVolumeInAUserNamespace(t *testing.T) {
 	image, ids := p.ContainerConfig().Image, userNamespace(200000, 65536).Uids
 	c := p.Run(nodetest.Mounts(
 		&cri.Mount{ContainerPath: "/image", Image: image, Readonly: true, UidMappings: ids, GidMappings: ids},
-		&cri.Mount{ContainerPath: "/etc-of-image", Image: image, ImageSubPath: "etc", Readonly: true, UidMappings: ids, GidMappings: ids},
+		&cri.Mount{ContainerPath: "/etc-of-image", Image: image, ImageSubPath: "etc", Readonly: true,
+			UidMappings: ids, GidMappings: ids},
 	))
 	if got := c.Sh("stat -c %u:%g /image/bin/busybox /etc-of-image/passwd"); got != "0:0\n0:0" {
 		t.Errorf("owners in the image: %q", got)
 	}
 	other := []*cri.IDMapping{{ContainerId: 0, HostId: 300000, Length: 65536}}
-	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, UidMappings: other, GidMappings: other}))
+	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, UidMappings: other,
+		GidMappings: other}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
 }
 
@@ -217,7 +223,8 @@ func TestWhoCannotReachARootFileSystemIsToldWhy(t *testing.T) {
 		}
 	})
 	n := nodetest.Start(t, node.Options{Dir: closed, Setup: "libcontainer"})
-	for name, pid := range map[string]cri.NamespaceMode{"the pod's init": cri.NamespaceMode_POD, "a container": cri.NamespaceMode_CONTAINER} {
+	for name, pid := range map[string]cri.NamespaceMode{"the pod's init": cri.NamespaceMode_POD,
+		"a container": cri.NamespaceMode_CONTAINER} {
 		t.Run(name, func(t *testing.T) {
 			namespaces := podNamespaces(&cri.NamespaceOption{Pid: pid, UsernsOptions: userNamespace(200000, 65536)})
 			var err error

@@ -219,7 +219,8 @@ func TestThe2016LifeOfAPod(t *testing.T) {
 	d := open2016(t, n)
 	ctx := nodetest.Context(t)
 	version, err := d.Version(ctx, &early.VersionRequest{Version: proto.String("0.1.0")})
-	if err != nil || version.GetRuntimeName() != "berth" || version.GetRuntimeApiVersion() != "v1alpha1" || version.GetRuntimeVersion() == "" {
+	if err != nil || version.GetRuntimeName() != "berth" || version.GetRuntimeApiVersion() != "v1alpha1" ||
+		version.GetRuntimeVersion() == "" {
 		t.Errorf("version: %v, %v", version, err)
 	}
 	image := &early.ImageSpec{Image: proto.String(node.StopSignal)}
@@ -268,10 +269,12 @@ func TestThe2016LifeOfAPod(t *testing.T) {
 		return err
 	})
 	// The image ignores SIGTERM and ends with 7 at its own stop signal, which a grace period gives it the time for.
-	if _, err := d.StopContainer(ctx, &early.StopContainerRequest{ContainerId: &id, Timeout: proto.Int64(20)}); err != nil {
+	if _, err := d.StopContainer(ctx,
+		&early.StopContainerRequest{ContainerId: &id, Timeout: proto.Int64(20)}); err != nil {
 		t.Fatal(err)
 	}
-	if ended := d.ended(id); ended.GetExitCode() != 7 || ended.GetReason() != "Error" || ended.GetFinishedAt() < ended.GetStartedAt() {
+	if ended := d.ended(id); ended.GetExitCode() != 7 || ended.GetReason() != "Error" ||
+		ended.GetFinishedAt() < ended.GetStartedAt() {
 		t.Errorf("ended: %v", ended)
 	}
 	// Without a grace period it is killed.
@@ -280,7 +283,8 @@ func TestThe2016LifeOfAPod(t *testing.T) {
 	log := filepath.Join(config.GetLogDirectory(), "sub/dir/stubborn_0.log")
 	nodetest.Eventually(t, 30*time.Second, "the log has both streams", func() error {
 		text, err := os.ReadFile(log)
-		if err == nil && (!strings.Contains(string(text), "stdout F out") || !strings.Contains(string(text), "stderr F err")) {
+		if err == nil && (!strings.Contains(string(text), "stdout F out") ||
+			!strings.Contains(string(text), "stderr F err")) {
 			err = fmt.Errorf("it is %q", text)
 		}
 		return err
@@ -320,7 +324,8 @@ func TestThe2016LifeOfAPod(t *testing.T) {
 	nodetest.WantCode(t, err, codes.NotFound)
 	_, err = d.ContainerStatus(ctx, &early.ContainerStatusRequest{ContainerId: &left})
 	nodetest.WantCode(t, err, codes.NotFound)
-	if all, err := d.ListContainers(ctx, &early.ListContainersRequest{Filter: &early.ContainerFilter{PodSandboxId: &pod}}); err != nil || len(all.Containers) > 0 {
+	if all, err := d.ListContainers(ctx, &early.ListContainersRequest{
+		Filter: &early.ContainerFilter{PodSandboxId: &pod}}); err != nil || len(all.Containers) > 0 {
 		t.Errorf("left: %v, %v", all, err)
 	}
 }
@@ -360,11 +365,13 @@ func TestPodsAreSharedByTheAPIsOf2016AndOfNow(t *testing.T) {
 		t.Errorf("v1 says %v", st.Status)
 	}
 	one, err := n.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: theirs})
-	if err != nil || one.Status.Metadata.Name != d.status(theirs).GetName() || one.Status.State != cri.ContainerState_CONTAINER_RUNNING {
+	if err != nil || one.Status.Metadata.Name != d.status(theirs).GetName() ||
+		one.Status.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("v1 says %v, %v", one, err)
 	}
 	r, err := n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: pod, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: "now", Attempt: 3}, Image: &cri.ImageSpec{Image: node.Busybox}, Command: []string{"sleep", "3600"},
+		Metadata: &cri.ContainerMetadata{Name: "now", Attempt: 3}, Image: &cri.ImageSpec{Image: node.Busybox},
+		Command: []string{"sleep", "3600"},
 		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER}}},
 	}})
@@ -430,9 +437,12 @@ func TestThe2016PodOfAKubeletHasTheMetadataOfItsLabels(t *testing.T) {
 	n := nodetest.Shared(t)
 	d := open2016(t, n)
 	pod, _ := d.pod(func(c *early.PodSandboxConfig) {
-		c.Labels = map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.uid": "u_1"}
+		c.Labels = map[string]string{"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop",
+			"io.kubernetes.pod.uid": "u_1"}
 	})
-	id := d.create(pod, func(c *early.ContainerConfig) { c.Labels = map[string]string{"io.kubernetes.container.name": "main"} })
+	id := d.create(pod, func(c *early.ContainerConfig) {
+		c.Labels = map[string]string{"io.kubernetes.container.name": "main"}
+	})
 	st, err := n.Runtime.PodSandboxStatus(nodetest.Context(t), &cri.PodSandboxStatusRequest{PodSandboxId: pod})
 	if err != nil {
 		t.Fatal(err)
@@ -440,7 +450,8 @@ func TestThe2016PodOfAKubeletHasTheMetadataOfItsLabels(t *testing.T) {
 	if m := st.Status.Metadata; m.Name != "web" || m.Namespace != "shop" || m.Uid != "u_1" {
 		t.Errorf("%v", m)
 	}
-	if len(st.ContainersStatuses) != 1 || st.ContainersStatuses[0].Id != id || st.ContainersStatuses[0].Metadata.Name != "main" {
+	if len(st.ContainersStatuses) != 1 || st.ContainersStatuses[0].Id != id ||
+		st.ContainersStatuses[0].Metadata.Name != "main" {
 		t.Errorf("%v", st.ContainersStatuses)
 	}
 }
@@ -476,7 +487,8 @@ func TestThe2016NameIsOfOneLivePod(t *testing.T) {
 	nodetest.Pull(t, n, node.Busybox)
 	c := config2016(script2016("exit 0"))
 	make := func() (string, error) {
-		r, err := d.CreateContainer(ctx, &early.CreateContainerRequest{PodSandboxId: &first, Config: c, SandboxConfig: config})
+		r, err := d.CreateContainer(ctx, &early.CreateContainerRequest{PodSandboxId: &first, Config: c,
+			SandboxConfig: config})
 		return r.GetContainerId(), err
 	}
 	one, err := make()
@@ -511,7 +523,8 @@ func TestThe2016NameIsOfOneLivePod(t *testing.T) {
 		t.Errorf("%v, %v", pods, err)
 	}
 	done := make2016(20, func() error {
-		r, err := d.CreatePodSandbox(ctx, &early.CreatePodSandboxRequest{Config: &early.PodSandboxConfig{Name: proto.String("race")}})
+		r, err := d.CreatePodSandbox(ctx,
+			&early.CreatePodSandboxRequest{Config: &early.PodSandboxConfig{Name: proto.String("race")}})
 		if err == nil {
 			t.Cleanup(func() { d.remove(r.GetPodSandboxId()) })
 		}
@@ -616,8 +629,10 @@ func TestThe2016ExecIsAStreamOfBothSides(t *testing.T) {
 	refused(codes.InvalidArgument, &early.ExecRequest{Cmd: cat})
 	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id})
 	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id, Cmd: cat}, &early.ExecRequest{Cmd: []string{"rm"}})
-	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id, Cmd: cat}, &early.ExecRequest{ContainerId: proto.String("x")})
-	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id, Cmd: cat}, &early.ExecRequest{Tty: proto.Bool(true)})
+	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id, Cmd: cat},
+		&early.ExecRequest{ContainerId: proto.String("x")})
+	refused(codes.InvalidArgument, &early.ExecRequest{ContainerId: &id, Cmd: cat},
+		&early.ExecRequest{Tty: proto.Bool(true)})
 	refused(codes.NotFound, &early.ExecRequest{ContainerId: proto.String("gone"), Cmd: cat})
 	created := d.create(pod)
 	refused(codes.FailedPrecondition, &early.ExecRequest{ContainerId: &created, Cmd: cat})
@@ -754,11 +769,13 @@ func TestThe2016PodSaysItsNameServersPortsAndNamespaces(t *testing.T) {
 	pod, _ := d.pod(func(c *early.PodSandboxConfig) {
 		c.Hostname = proto.String("with-a-name")
 		c.DnsOptions = &early.DNSOption{Servers: []string{"10.1.2.3", "fd00::7"}, Searches: []string{"a.test", "b.test"}}
-		c.PortMappings = []*early.PortMapping{{Name: proto.String("web"), ContainerPort: proto.Int32(8080), HostPort: &port, HostIp: proto.String("127.0.0.1")},
+		c.PortMappings = []*early.PortMapping{{Name: proto.String("web"), ContainerPort: proto.Int32(8080), HostPort: &port,
+			HostIp: proto.String("127.0.0.1")},
 			{Protocol: early.Protocol_UDP.Enum(), ContainerPort: proto.Int32(53)}}
 	})
 	id := d.run(pod, script2016("mkdir /www; echo page2016 >/www/index.html; exec httpd -f -p 8080 -h /www"))
-	if got := d.sh(id, "hostname; cat /etc/resolv.conf"); got != "with-a-name\nsearch a.test b.test\nnameserver 10.1.2.3\nnameserver fd00::7" {
+	if got := d.sh(id, "hostname; cat /etc/resolv.conf"); got !=
+		"with-a-name\nsearch a.test b.test\nnameserver 10.1.2.3\nnameserver fd00::7" {
 		t.Errorf("got %q", got)
 	}
 	wantPage(t, fmt.Sprintf("127.0.0.1:%d", port), "page2016")
@@ -779,13 +796,15 @@ func TestThe2016PodSaysItsNameServersPortsAndNamespaces(t *testing.T) {
 	if o := st.GetOptions(); o.GetHostNetwork() || o.GetHostPid() || o.GetHostIpc() {
 		t.Errorf("%v", o)
 	}
-	if namespace(t, pid, "pid") == namespace(t, "self", "pid") || d.sh(id, "tr '\\0' ' ' </proc/1/cmdline") != "httpd -f -p 8080 -h /www " {
+	if namespace(t, pid, "pid") == namespace(t, "self", "pid") ||
+		d.sh(id, "tr '\\0' ' ' </proc/1/cmdline") != "httpd -f -p 8080 -h /www " {
 		t.Error("the container has no PID namespace of its own")
 	}
 
 	host, _ := d.pod(func(c *early.PodSandboxConfig) {
 		c.Hostname = nil
-		c.Linux.NamespaceOptions = &early.NamespaceOption{HostNetwork: proto.Bool(true), HostPid: proto.Bool(true), HostIpc: proto.Bool(true)}
+		c.Linux.NamespaceOptions = &early.NamespaceOption{HostNetwork: proto.Bool(true), HostPid: proto.Bool(true),
+			HostIpc: proto.Bool(true)}
 	})
 	id = d.run(host)
 	if pid, err = n.ContainerPID(id); err != nil {
@@ -813,7 +832,8 @@ func TestThe2016ContainerIsMadeAsItIsAskedFor(t *testing.T) {
 	}
 	mounts := []*early.Mount{
 		{Name: proto.String("data"), ContainerPath: proto.String("/host"), HostPath: &dir},
-		{Name: proto.String("ro"), ContainerPath: proto.String("/ro"), HostPath: &dir, Readonly: proto.Bool(true), SelinuxRelabel: proto.Bool(true)},
+		{Name: proto.String("ro"), ContainerPath: proto.String("/ro"), HostPath: &dir, Readonly: proto.Bool(true),
+			SelinuxRelabel: proto.Bool(true)},
 	}
 	id := d.run(pod, func(c *early.ContainerConfig) {
 		c.Command, c.Args = []string{"sleep"}, []string{"3600"}
@@ -826,7 +846,8 @@ func TestThe2016ContainerIsMadeAsItIsAskedFor(t *testing.T) {
 			Capabilities: &early.Capability{AddCapabilities: []string{"NET_ADMIN"}, DropCapabilities: []string{"CAP_CHOWN"}},
 		}
 	})
-	if got := d.sh(id, "echo $GIVEN $(pwd) $(id -u) $(id -g); id -G | tr ' ' '\n' | grep 3456; cat /host/file"); got != "a b /tmp 1234 2345\n3456\nfrom the host" {
+	if got := d.sh(id, "echo $GIVEN $(pwd) $(id -u) $(id -g); id -G | tr ' ' '\n' | grep 3456; cat /host/file"); got !=
+		"a b /tmp 1234 2345\n3456\nfrom the host" {
 		t.Errorf("got %q", got)
 	}
 	for _, path := range []string{"/ro/x", "/x"} {
@@ -841,7 +862,8 @@ func TestThe2016ContainerIsMadeAsItIsAskedFor(t *testing.T) {
 		t.Errorf("capabilities %x, %v", bounds, err)
 	}
 	got := d.status(id).Mounts
-	if len(got) != 2 || got[0].GetName() != "data" || got[0].GetHostPath() != dir || got[0].GetContainerPath() != "/host" ||
+	if len(got) != 2 || got[0].GetName() != "data" || got[0].GetHostPath() != dir ||
+		got[0].GetContainerPath() != "/host" ||
 		got[0].GetReadonly() || !got[1].GetReadonly() || !got[1].GetSelinuxRelabel() {
 		t.Errorf("%v", got)
 	}
@@ -882,7 +904,9 @@ func TestThe2016ContainersInputIsKeptOpen(t *testing.T) {
 		return string(text)
 	}
 	// Without stdin a container's input is at its end.
-	d.ended(d.run(pod, script2016("cat; echo end"), func(c *early.ContainerConfig) { c.LogPath = proto.String("closed.log") }))
+	d.ended(d.run(pod, script2016("cat; echo end"), func(c *early.ContainerConfig) {
+		c.LogPath = proto.String("closed.log")
+	}))
 	if got := log("closed.log"); !strings.Contains(got, "end") {
 		t.Errorf("got %q", got)
 	}
@@ -965,7 +989,8 @@ func TestThe2016ListsAreFiltered(t *testing.T) {
 	want("no such name", pods(&early.PodSandboxFilter{Name: proto.String("no such")}))
 	want("id", pods(&early.PodSandboxFilter{Id: proto.String(a[:13])}), a)
 	want("label", pods(&early.PodSandboxFilter{LabelSelector: map[string]string{key: "b"}}), b)
-	want("label and state", pods(&early.PodSandboxFilter{LabelSelector: map[string]string{key: "b"}, State: early.PodSandBoxState_READY.Enum()}))
+	want("label and state",
+		pods(&early.PodSandboxFilter{LabelSelector: map[string]string{key: "b"}, State: early.PodSandBoxState_READY.Enum()}))
 
 	want("all", containers(nil), running, created)
 	want("created, which is 0", containers(&early.ContainerFilter{State: early.ContainerState_CREATED.Enum()}), created)
@@ -997,16 +1022,20 @@ func TestThe2016ImagesComeAndGo(t *testing.T) {
 	if r, err := d.ImageStatus(ctx, &early.ImageStatusRequest{Image: spec}); err != nil || r.Image != nil {
 		t.Errorf("an image that is not there: %v, %v", r, err)
 	}
-	if _, err := d.PullImage(ctx, &early.PullImageRequest{Image: spec, SandboxConfig: &early.PodSandboxConfig{Name: proto.String("p")}}); err != nil {
+	if _, err := d.PullImage(ctx,
+		&early.PullImageRequest{Image: spec, SandboxConfig: &early.PodSandboxConfig{Name: proto.String("p")}}); err != nil {
 		t.Fatal(err)
 	}
 	st, err := d.ImageStatus(ctx, &early.ImageStatusRequest{Image: spec})
-	if err != nil || !strings.HasPrefix(st.Image.GetId(), "sha256:") || st.Image.RepoTags[0] != node.Busybox || len(st.Image.RepoDigests) != 1 || st.Image.GetSize() == 0 {
+	if err != nil || !strings.HasPrefix(st.Image.GetId(), "sha256:") || st.Image.RepoTags[0] != node.Busybox ||
+		len(st.Image.RepoDigests) != 1 || st.Image.GetSize() == 0 {
 		t.Fatalf("%v, %v", st, err)
 	}
 	for what, f := range map[string]*early.ImageFilter{"all": nil, "tag": {Image: spec},
-		"id": {Image: &early.ImageSpec{Image: st.Image.Id}}, "digest": {Image: &early.ImageSpec{Image: &st.Image.RepoDigests[0]}}} {
-		if r, err := d.ListImages(ctx, &early.ListImagesRequest{Filter: f}); err != nil || len(r.Images) != 1 || !proto.Equal(r.Images[0], st.Image) {
+		"id":     {Image: &early.ImageSpec{Image: st.Image.Id}},
+		"digest": {Image: &early.ImageSpec{Image: &st.Image.RepoDigests[0]}}} {
+		if r, err := d.ListImages(ctx, &early.ListImagesRequest{Filter: f}); err != nil || len(r.Images) != 1 ||
+			!proto.Equal(r.Images[0], st.Image) {
 			t.Errorf("%s: %v, %v", what, r, err)
 		}
 	}
@@ -1014,7 +1043,8 @@ func TestThe2016ImagesComeAndGo(t *testing.T) {
 	if r, err := d.ListImages(ctx, &early.ListImagesRequest{Filter: other}); err != nil || len(r.Images) != 0 {
 		t.Errorf("%v, %v", r, err)
 	}
-	_, err = d.PullImage(ctx, &early.PullImageRequest{Image: &early.ImageSpec{Image: proto.String("registry.test/none:1")}})
+	_, err = d.PullImage(ctx,
+		&early.PullImageRequest{Image: &early.ImageSpec{Image: proto.String("registry.test/none:1")}})
 	nodetest.WantCode(t, err, codes.NotFound)
 	_, err = d.PullImage(ctx, &early.PullImageRequest{})
 	nodetest.WantCode(t, err, codes.InvalidArgument)
@@ -1062,7 +1092,8 @@ func TestAPodOf2016IsPausedAndStoppedThroughV1alpha2(t *testing.T) {
 	if _, err := between.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod}); err != nil {
 		t.Fatal(err)
 	}
-	if d.podStatus(pod).GetState() != early.PodSandBoxState_NOTREADY || d.status(id).GetState() != early.ContainerState_EXITED {
+	if d.podStatus(pod).GetState() != early.PodSandBoxState_NOTREADY ||
+		d.status(id).GetState() != early.ContainerState_EXITED {
 		t.Errorf("%v, %v", d.podStatus(pod), d.status(id))
 	}
 	if _, err := between.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: pod}); err != nil {

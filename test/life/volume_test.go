@@ -24,8 +24,8 @@ import (
 // netBind is the file capability cap_net_bind_service=ep.
 const netBind = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
-// volumeImage is an image that declares volumes: one with content, one without, one behind a link, and one that every container
-// has something at.
+// volumeImage is an image that declares volumes: one with content, one without, one behind a link,
+// and one that every container has something at.
 func volumeImage(t *testing.T, n *node.Node) nodetest.ContainerEdit {
 	t.Helper()
 	r, host := broken(t, n)
@@ -63,27 +63,32 @@ func TestVolumesOfAnImageAreTheContainersOwn(t *testing.T) {
 				nodetest.Handler(t, n, handler)
 				var edits []nodetest.PodEdit
 				if mapped {
-					edits = append(edits, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(300000, 65536)}))
+					edits = append(edits, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER,
+						UsernsOptions: userNamespace(300000, 65536)}))
 				}
 				p := nodetest.RunPodHandler(t, n, handler, edits...)
 				c := p.Run(withVolumes, nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }))
-				if got := c.Sh("stat -c '%a %u:%g' /data /data/file /data/sub /none/here; cat /data/file /data/soft /real/x/file; stat -c %h /data/hard"); got !=
+				if got := c.Sh("stat -c '%a %u:%g' /data /data/file /data/sub /none/here; " +
+					"cat /data/file /data/soft /real/x/file; stat -c %h /data/hard"); got !=
 					"3770 1001:1002\n640 1003:1004\n700 0:0\n755 0:0\nfrom the imagefrom the imagebehind a link2" {
 					t.Errorf("the volumes begin with %q", got)
 				}
 				// The root file system is read-only, its volumes are not.
 				c.Sh("echo new >/data/new && echo new >/none/here/new && echo new >/link/x/new && ! touch /x 2>/dev/null")
-				if got := c.Sh("grep -c ' /sys/fs/cgroup' /proc/self/mountinfo >/dev/null && grep ' /dev/shm ' /proc/self/mountinfo | grep -c volumes; true"); got != "0" {
+				if got := c.Sh("grep -c ' /sys/fs/cgroup' /proc/self/mountinfo >/dev/null && grep ' /dev/shm " +
+					"' /proc/self/mountinfo | grep -c volumes; true"); got != "0" {
 					t.Errorf("/dev/shm is not the pod's: %q", got)
 				}
 				if mapped {
 					var st syscall.Stat_t
-					if err := syscall.Stat(filepath.Join(n.Root, "containers", c.ID, "volumes/0/new"), &st); err != nil || st.Uid != 300000 {
+					if err := syscall.Stat(filepath.Join(n.Root, "containers", c.ID, "volumes/0/new"), &st); err != nil ||
+						st.Uid != 300000 {
 						t.Errorf("on the node a file of the container's root belongs to %d, %v", st.Uid, err)
 					}
 				}
 				capability := make([]byte, 64)
-				length, err := unix.Getxattr(filepath.Join(n.Root, "containers", c.ID, "volumes/0/sub/capable"), "security.capability", capability)
+				length, err := unix.Getxattr(filepath.Join(n.Root, "containers", c.ID, "volumes/0/sub/capable"),
+					"security.capability", capability)
 				want := netBind
 				if mapped { // version 3 names the root whose namespace it is for
 					want = "\x01\x00\x00\x03" + netBind[4:] + string(binary.LittleEndian.AppendUint32(nil, 300000))
@@ -194,7 +199,8 @@ func named(t *testing.T, name, at string) nodetest.ContainerEdit {
 
 // removeVolume removes one through v1alpha2.
 func removeVolume(t *testing.T, n *node.Node, name string) error {
-	_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t), &pouch.RemoveVolumeRequest{VolumeName: name})
+	_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t),
+		&pouch.RemoveVolumeRequest{VolumeName: name})
 	return err
 }
 
@@ -207,7 +213,8 @@ func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
 		podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: userNamespace(400000, 65536)}))
 	// Made and filled in a user namespace, it has the image's own owners.
 	first := runNamed(t, mapped, withVolumes, named(t, name, "/data"))
-	if got := first.Sh("stat -c '%a %u:%g' /data /data/file; cat /data/soft; stat -c %h /data/hard; echo first >/data/new"); got !=
+	if got := first.Sh(
+		"stat -c '%a %u:%g' /data /data/file; cat /data/soft; stat -c %h /data/hard; echo first >/data/new"); got !=
 		"3770 1001:1002\n640 1003:1004\nfrom the image2" {
 		t.Errorf("it begins with %q", got)
 	}
@@ -219,21 +226,24 @@ func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
 		}
 	}
 	second := runNamed(t, p, named(t, name, "/mnt"))
-	if got := second.Sh("stat -c %u:%g /mnt/file /mnt/new; cat /mnt/new; rm /mnt/file; echo second >/mnt/new"); got != "1003:1004\n0:1002\nfirst" {
+	if got := second.Sh("stat -c %u:%g /mnt/file /mnt/new; cat /mnt/new; rm /mnt/file; echo second >/mnt/new"); got !=
+		"1003:1004\n0:1002\nfirst" {
 		t.Errorf("another pod sees %q", got)
 	}
 	if got := first.Sh("cat /data/new"); got != "second" {
 		t.Errorf("the first one sees %q", got)
 	}
 	st := pouchStatus(t, nodetest.DialV1alpha2(n), first.ID)
-	if ext := added(t, st, &pouch.ContainerStatus{}); len(ext.Volumes) != 5 || ext.Volumes["/data"] == nil || ext.Volumes["/none/here"] == nil {
+	if ext := added(t, st, &pouch.ContainerStatus{}); len(ext.Volumes) != 5 || ext.Volumes["/data"] == nil ||
+		ext.Volumes["/none/here"] == nil {
 		t.Errorf("the status has volumes %v", ext.Volumes)
 	}
 	// In use, by a running container and by an ended one, it stays.
 	for _, c := range []*nodetest.Container{first, second} {
 		err := removeVolume(t, n, name)
 		nodetest.WantCode(t, err, codes.FailedPrecondition)
-		if err != nil && (!strings.Contains(err.Error(), c.ID[:12]) || !strings.Contains(err.Error(), c.Config.Metadata.Name)) {
+		if err != nil && (!strings.Contains(err.Error(), c.ID[:12]) ||
+			!strings.Contains(err.Error(), c.Config.Metadata.Name)) {
 			t.Errorf("the error does not name %s: %v", c.Config.Metadata.Name, err)
 		}
 		c.Stop(0)
@@ -241,7 +251,9 @@ func TestANamedVolumeOutlivesItsContainers(t *testing.T) {
 		c.Remove()
 	}
 	// It is not filled again, and read-only where it is asked for.
-	third := runNamed(t, p, withVolumes, named(t, name, "/data"), func(c *cri.ContainerConfig) { c.Mounts[0].Readonly = true })
+	third := runNamed(t, p, withVolumes, named(t, name, "/data"), func(c *cri.ContainerConfig) {
+		c.Mounts[0].Readonly = true
+	})
 	if got := third.Sh("cat /data/new; ls /data; ! touch /data/x 2>/dev/null"); got != "second\nhard\nnew\nsoft\nsub" {
 		t.Errorf("later it holds %q", got)
 	}
@@ -292,7 +304,8 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 	}
 	berth := func(fails bool, args ...string) string {
 		t.Helper()
-		cmd := exec.Command(filepath.Join(binaries, "berth"), append([]string{"--address", n.Address, "--data-dir", t.TempDir(), "volume"}, args...)...)
+		cmd := exec.Command(filepath.Join(binaries, "berth"),
+			append([]string{"--address", n.Address, "--data-dir", t.TempDir(), "volume"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if (err != nil) != fails {
 			t.Fatalf("berth volume %v: %v: %s", args, err, out)
@@ -308,7 +321,8 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 			t.Errorf("ls lacks %q: %s", want, list)
 		}
 	}
-	if got := berth(false, "ls", "--unused", "-o", "json"); strings.Contains(got, `"used"`) || !strings.Contains(got, `"left"`) {
+	if got := berth(false, "ls", "--unused", "-o", "json"); strings.Contains(got, `"used"`) ||
+		!strings.Contains(got, `"left"`) {
 		t.Errorf("ls --unused: %s", got)
 	}
 	var detail []struct {
@@ -318,7 +332,8 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 		InodesUsed int
 	}
 	if err := json.Unmarshal([]byte(berth(false, "inspect", "used")), &detail); err != nil || len(detail) != 1 ||
-		detail[0].UsedBytes < 100000 || detail[0].InodesUsed != 2 || len(detail[0].Containers) != 1 || !exists(filepath.Join(detail[0].Path, "file")) {
+		detail[0].UsedBytes < 100000 || detail[0].InodesUsed != 2 || len(detail[0].Containers) != 1 ||
+		!exists(filepath.Join(detail[0].Path, "file")) {
 		t.Errorf("inspect: %+v, %v", detail, err)
 	}
 	if says := berth(true, "rm", "used"); !strings.Contains(says, used.Config.Metadata.Name) {

@@ -34,7 +34,8 @@ func TestHostnameHostsAndResolverAreThePods(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
 		c.Hostname = "a-name"
-		c.DnsConfig = &cri.DNSConfig{Servers: []string{"10.9.8.7", "fd00::1"}, Searches: []string{"x.test", "y.test"}, Options: []string{"ndots:5"}}
+		c.DnsConfig = &cri.DNSConfig{Servers: []string{"10.9.8.7", "fd00::1"}, Searches: []string{"x.test", "y.test"},
+			Options: []string{"ndots:5"}}
 	})
 	c := p.Run()
 	if got := c.Sh("hostname; cat /etc/hostname"); got != "a-name\na-name" {
@@ -65,7 +66,8 @@ func TestHostnameHostsAndResolverAreThePods(t *testing.T) {
 	if err := os.WriteFile(own, []byte("1.2.3.4 given\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Output("cat /etc/hosts", nodetest.Mounts(&cri.Mount{HostPath: own, ContainerPath: "/etc/hosts"})); got != "1.2.3.4 given\n" {
+	if got := p.Output("cat /etc/hosts",
+		nodetest.Mounts(&cri.Mount{HostPath: own, ContainerPath: "/etc/hosts"})); got != "1.2.3.4 given\n" {
 		t.Errorf("a mounted hosts file is not used: %q", got)
 	}
 }
@@ -144,7 +146,8 @@ func TestNamespacesAreThePodsTheContainersOrTheNodes(t *testing.T) {
 		}
 	})
 	t.Run("a container's own IPC stays the pod's", func(t *testing.T) {
-		p := nodetest.RunPod(t, n, podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}))
+		p := nodetest.RunPod(t, n,
+			podNamespaces(&cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, Ipc: cri.NamespaceMode_POD}))
 		one, two := hostPID(t, p.Run()), hostPID(t, p.Run())
 		if namespace(t, one, "ipc") != namespace(t, two, "ipc") {
 			t.Error("IPC is not shared")
@@ -177,10 +180,12 @@ func TestNamespacesAreThePodsTheContainersOrTheNodes(t *testing.T) {
 func TestSysctlsAreThePods(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
-		c.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "2000 3000", "kernel.shm_rmid_forced": "1", "net/ipv4/ip_unprivileged_port_start": "7"}
+		c.Linux.Sysctls = map[string]string{"net.ipv4.ip_local_port_range": "2000 3000", "kernel.shm_rmid_forced": "1",
+			"net/ipv4/ip_unprivileged_port_start": "7"}
 	})
 	c := p.Run()
-	got := c.Sh("cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_unprivileged_port_start")
+	got := c.Sh("cat /proc/sys/net/ipv4/ip_local_port_range /proc/sys/kernel/shm_rmid_forced " +
+		"/proc/sys/net/ipv4/ip_unprivileged_port_start")
 	if strings.Join(strings.Fields(got), " ") != "2000 3000 1 7" {
 		t.Errorf("got %q", got)
 	}
@@ -200,7 +205,9 @@ func TestSysctlsAreThePods(t *testing.T) {
 func TestCapabilitiesAreTheDefaultOnesAndWhatIsAskedFor(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	const defaults = "00000000a80425fb" // CHOWN, DAC_OVERRIDE, FSETID, FOWNER, MKNOD, NET_RAW, SETGID, SETUID, SETFCAP, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT, KILL, AUDIT_WRITE
+	// CHOWN, DAC_OVERRIDE, FSETID, FOWNER, MKNOD, NET_RAW, SETGID, SETUID, SETFCAP, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT,
+	// KILL, AUDIT_WRITE
+	const defaults = "00000000a80425fb"
 	for _, test := range []struct {
 		claim, want string
 		add, drop   []string
@@ -212,9 +219,10 @@ func TestCapabilitiesAreTheDefaultOnesAndWhatIsAskedFor(t *testing.T) {
 		{"one less", "00000000a80405fb", nil, []string{"NET_RAW"}},
 	} {
 		t.Run(test.claim, func(t *testing.T) {
-			got := p.Output("grep CapBnd /proc/self/status | cut -f2", nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
-				s.Capabilities = &cri.Capability{AddCapabilities: test.add, DropCapabilities: test.drop}
-			}))
+			got := p.Output("grep CapBnd /proc/self/status | cut -f2",
+				nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+					s.Capabilities = &cri.Capability{AddCapabilities: test.add, DropCapabilities: test.drop}
+				}))
 			if strings.TrimSpace(got) != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
@@ -263,7 +271,8 @@ func TestSeccomp(t *testing.T) {
 		return nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Seccomp = profile })
 	}
 	mode := "grep '^Seccomp:' /proc/self/status | cut -f2"
-	if got := p.Output(mode, profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault})); got != "2\n" {
+	if got := p.Output(mode,
+		profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault})); got != "2\n" {
 		t.Errorf("default: mode %q", got)
 	}
 	if got := p.Output(mode, profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_Unconfined})); got != "0\n" {
@@ -274,12 +283,14 @@ func TestSeccomp(t *testing.T) {
 		t.Errorf("the default profile lets a user namespace be made: %v, %v", r, err)
 	}
 	file := filepath.Join(t.TempDir(), "profile.json")
-	const nomkdir = `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]}`
+	const nomkdir = `{"defaultAction": "SCMP_ACT_ALLOW",
+		"syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]}`
 	if err := os.WriteFile(file, []byte(nomkdir), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	own := p.Run(profile(&cri.SecurityProfile{ProfileType: cri.SecurityProfile_Localhost, LocalhostRef: file}))
-	if r, err := own.Exec(60, "mkdir", "/tmp/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "not permitted") {
+	if r, err := own.Exec(60, "mkdir", "/tmp/x"); err != nil || r.ExitCode == 0 ||
+		!strings.Contains(string(r.Stderr), "not permitted") {
 		t.Errorf("the profile does not hold: %v, %v", r, err)
 	}
 }
@@ -289,7 +300,8 @@ func TestASeccompProfileThatDoesNotParseIsNamed(t *testing.T) {
 	p := nodetest.RunPod(t, n)
 	for claim, content := range map[string]string{
 		"not JSON": "{", "a notification, which Berth takes from nobody": `{"defaultAction": "SCMP_ACT_ALLOW",
-			"syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}]}`, "no action": `{"syscalls": []}`, "unknown action": `{"defaultAction": "SCMP_ACT_PERHAPS"}`,
+			"syscalls": [{"names": ["mkdir"], "action": "SCMP_ACT_NOTIFY"}]}`,
+		"no action": `{"syscalls": []}`, "unknown action": `{"defaultAction": "SCMP_ACT_PERHAPS"}`,
 	} {
 		t.Run(claim, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "profile.json")
@@ -325,7 +337,8 @@ func TestTheRootFileSystemIsReadOnlyWhereAskedFor(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.ReadonlyRootfs = true }))
-	if r, err := c.Exec(60, "touch", "/x"); err != nil || r.ExitCode == 0 || !strings.Contains(string(r.Stderr), "Read-only") {
+	if r, err := c.Exec(60, "touch", "/x"); err != nil || r.ExitCode == 0 ||
+		!strings.Contains(string(r.Stderr), "Read-only") {
 		t.Errorf("got %v, %v", r, err)
 	}
 	c.Sh("touch /dev/shm/x")
@@ -357,7 +370,8 @@ func TestNoNewPrivilegesHolds(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	for _, want := range []bool{true, false} {
-		got := p.Output("grep NoNewPrivs /proc/self/status | cut -f2", nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.NoNewPrivs = want }))
+		got := p.Output("grep NoNewPrivs /proc/self/status | cut -f2",
+			nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.NoNewPrivs = want }))
 		if got != map[bool]string{true: "1\n", false: "0\n"}[want] {
 			t.Errorf("asked for %v, got %q", want, got)
 		}
