@@ -19,7 +19,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// Attacks by texts that are kept with pods and images: annotations, labels, and variables that programs of the host read.
+// Attacks by texts that are kept with pods and images: annotations, labels, and variables that programs of the host
+// read.
 
 // orders are annotations by which runtimes have been told to do something on the host.
 var orders = map[string]string{
@@ -57,9 +58,11 @@ var orders = map[string]string{
 	"container.apparmor.security.beta.kubernetes.io/c1": "unconfined",
 }
 
-// commands are those of orders that change what a runtime does as root; others may be passed on as what they are, texts.
+// commands are those of orders that change what a runtime does as root; others may be passed on as what they are,
+// texts.
 func isOrder(key string) bool {
-	for _, prefix := range []string{"org.systemd.property.", "org.criu.", "run.oci.", "io.katacontainers.", "cdi.k8s.io/", "bundle"} {
+	for _, prefix := range []string{"org.systemd.property.",
+		"org.criu.", "run.oci.", "io.katacontainers.", "cdi.k8s.io/", "bundle"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}
@@ -81,11 +84,12 @@ func specOf(t *testing.T, c *nodetest.Container) *specs.Spec {
 	return spec
 }
 
-// CVE-2024-3154 (CRI-O): an annotation of a pod, org.systemd.property.*, was passed on to the runtime, which set that property of the
-// pod's systemd unit: for one such as ExecStopPost systemd runs a program on the host, as root. CVE-2023-6476 is an annotation by
-// which a pod had any amount of memory.
+// CVE-2024-3154 (CRI-O): an annotation of a pod, org.systemd.property.*, was passed on to the runtime, which set
+// that property of the pod's systemd unit: for one such as ExecStopPost systemd runs a program on the host, as root.
+// CVE-2023-6476 is an annotation by which a pod had any amount of memory.
 //
-// The handlers of this test pass on whatever pods say. Seen to succeed on the build that passed on what a pattern matches.
+// The handlers of this test pass on whatever pods say. Seen to succeed on the build that passed on what a pattern
+// matches.
 func TestCVE_2024_3154_AnAnnotationCommandsTheRuntime(t *testing.T) {
 	n := nodetest.Shared(t)
 	annotate := func(c *cri.PodSandboxConfig) { c.Annotations = orders }
@@ -119,7 +123,8 @@ func TestCVE_2024_3154_AnAnnotationCommandsTheRuntime(t *testing.T) {
 			if !reflect.DeepEqual(got.Linux.Resources, want.Linux.Resources) {
 				t.Errorf("by its annotations it has the limits %+v in place of %+v", got.Linux.Resources, want.Linux.Resources)
 			}
-			if len(got.Linux.Devices) != len(want.Linux.Devices) || !reflect.DeepEqual(got.Process.Capabilities, want.Process.Capabilities) ||
+			if len(got.Linux.Devices) != len(want.Linux.Devices) ||
+				!reflect.DeepEqual(got.Process.Capabilities, want.Process.Capabilities) ||
 				len(got.Linux.Namespaces) != len(want.Linux.Namespaces) || got.Hooks != nil {
 				t.Error("by its annotations it has more rights")
 			}
@@ -154,7 +159,8 @@ func TestCVE_2023_6476_AnAnnotationLiftsALimit(t *testing.T) {
 		plain := specOf(t, p.Create(limit))
 		own := map[string]string{
 			"berth.dev/pids-limit": "-1", "berth.dev/ulimits": "nofile=1048576:1048576", "berth.dev/memory-reservation": "1Gi",
-			"berth.dev/memory-swappiness": "100", "berth.dev/blkio": `{"weight": 1000}`, "berth.dev/disk-quota": "/=100Gi", "berth.dev/net-priority": "0",
+			"berth.dev/memory-swappiness": "100", "berth.dev/blkio": `{"weight": 1000}`, "berth.dev/disk-quota": "/=100Gi",
+			"berth.dev/net-priority": "0",
 		}
 		pod := nodetest.RunPodHandler(t, n, handler, func(c *cri.PodSandboxConfig) {
 			c.Annotations = map[string]string{}
@@ -167,15 +173,17 @@ func TestCVE_2023_6476_AnAnnotationLiftsALimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := specOf(t, c)
-		if !reflect.DeepEqual(got.Linux.Resources, plain.Linux.Resources) || !reflect.DeepEqual(got.Process.Rlimits, plain.Process.Rlimits) {
-			t.Errorf("under the handler %q annotations changed the limits from %+v to %+v", handler, plain.Linux.Resources, got.Linux.Resources)
+		if !reflect.DeepEqual(got.Linux.Resources, plain.Linux.Resources) ||
+			!reflect.DeepEqual(got.Process.Rlimits, plain.Process.Rlimits) {
+			t.Errorf("under the handler %q annotations changed the limits from %+v to %+v", handler, plain.Linux.Resources,
+				got.Linux.Resources)
 		}
 	}
 }
 
-// CVE-2026-53488 (containerd): labels of an image became labels of the container, one of which named the program that gets the
-// container's log: a pull, or a start, ran a program on the host. CVE-2026-94603 (podman) is an annotation of the image that made it
-// a checkpoint.
+// CVE-2026-53488 (containerd): labels of an image became labels of the container, one of which named the program
+// that gets the container's log: a pull, or a start, ran a program on the host. CVE-2026-94603 (podman)
+// is an annotation of the image that made it a checkpoint.
 //
 // Seen to fail with the image's labels among the annotations of the specification in annotations of ocispec/build.go.
 func TestCVE_2026_53488_ALabelOfAnImageIsAnOrder(t *testing.T) {
@@ -218,9 +226,9 @@ func TestCVE_2026_53488_ALabelOfAnImageIsAnOrder(t *testing.T) {
 	}
 }
 
-// CVE-2025-23266 (NVIDIA's container toolkit): a hook that runs as root of the host while a container is set up had the environment
-// of the container, with LD_PRELOAD of the image: the hook loaded the image's library. CVE-2024-0132 and CVE-2025-23359 are other holes
-// of that toolkit, whose programs are not Berth's.
+// CVE-2025-23266 (NVIDIA's container toolkit): a hook that runs as root of the host while a container is set up
+// had the environment of the container, with LD_PRELOAD of the image: the hook loaded the image's library.
+// CVE-2024-0132 and CVE-2025-23359 are other holes of that toolkit, whose programs are not Berth's.
 //
 // Seen to fail with the container's environment given to hooks, in Prepare of keeper/runtime/libcontainer.
 func TestCVE_2025_23266_AHookHasTheImagesEnvironment(t *testing.T) {
@@ -228,14 +236,17 @@ func TestCVE_2025_23266_AHookHasTheImagesEnvironment(t *testing.T) {
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("cdi_spec_dirs = [%q]\n", dir)})
 	log := filepath.Join(dir, "log")
 	hook := filepath.Join(dir, "hook")
-	writeFile(t, hook, []byte(fmt.Sprintf("#!/bin/sh\ncat >/dev/null\n{ echo hook $1; tr '\\0' '\\n' </proc/self/environ; pwd; } >>%s\n", log)), 0o755)
+	writeFile(t, hook, []byte(fmt.Sprintf(
+		"#!/bin/sh\ncat >/dev/null\n{ echo hook $1; tr '\\0' '\\n' </proc/self/environ; pwd; } >>%s\n", log)), 0o755)
 	var hooks strings.Builder
 	kinds := []string{"createRuntime", "createContainer", "poststart", "poststop"}
 	for _, kind := range kinds {
 		fmt.Fprintf(&hooks, "    - {hookName: %s, path: %s, args: [hook, %s]}\n", kind, hook, kind)
 	}
-	writeFile(t, filepath.Join(dir, "vendor.yaml"), []byte("cdiVersion: 0.6.0\nkind: vendor.test/device\ndevices:\n- name: d\n  containerEdits:\n    hooks:\n"+hooks.String()), 0o644)
-	env := []string{"LD_PRELOAD=/proc/self/cwd/evil.so", "LD_LIBRARY_PATH=/evil", "PATH=/evil:/bin", "BASH_ENV=/evil", "ENV=/evil", "GCONV_PATH=/evil",
+	writeFile(t, filepath.Join(dir, "vendor.yaml"), []byte("cdiVersion: 0.6.0\nkind: vendor.test/device\ndevices:\n"+
+		"- name: d\n  containerEdits:\n    hooks:\n"+hooks.String()), 0o644)
+	env := []string{"LD_PRELOAD=/proc/self/cwd/evil.so",
+		"LD_LIBRARY_PATH=/evil", "PATH=/evil:/bin", "BASH_ENV=/evil", "ENV=/evil", "GCONV_PATH=/evil",
 		"LD_AUDIT=/evil.so", "PYTHONPATH=/evil", "PERL5OPT=-Mevil", "MARK=of-the-image"}
 	ref := hostile(t, n, rt.Env(env...), rt.WorkingDir("/evil"))
 	for _, handler := range []string{"", "runc", "crun"} {
@@ -262,7 +273,8 @@ func TestCVE_2025_23266_AHookHasTheImagesEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			for line := range strings.Lines(string(said)) {
-				if line = strings.TrimSpace(line); slices.Contains(env, line) || strings.Contains(line, "evil") || strings.Contains(line, "of-the-image") {
+				if line = strings.TrimSpace(line); slices.Contains(env, line) || strings.Contains(line, "evil") ||
+					strings.Contains(line, "of-the-image") {
 					t.Errorf("a hook has %q", line)
 				}
 			}

@@ -27,24 +27,26 @@ func cgroupsOf(t *testing.T, pid int) (paths []string) {
 	}
 	for line := range strings.Lines(string(data)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) == 3 && (parts[0] == "0" || strings.Contains(parts[1], "memory") || strings.Contains(parts[1], "pids")) {
+		if len(parts) == 3 && (parts[0] == "0" || strings.Contains(parts[1], "memory") ||
+			strings.Contains(parts[1], "pids")) {
 			paths = append(paths, parts[2])
 		}
 	}
 	return paths
 }
 
-// CVE-2019-14891 (CRI-O): the process that looks after a container was in the pod's memory cgroup. A container that ran out of memory
-// had it killed, and the next one was set up without what it kept: in the host's network.
+// CVE-2019-14891 (CRI-O): the process that looks after a container was in the pod's memory cgroup. A container
+// that ran out of memory had it killed, and the next one was set up without what it kept: in the host's network.
 //
 // Seen to fail with the keeper moved to the cgroup of each container that it starts, in keeper/daemon/run.go.
 func TestCVE_2019_14891_TheRuntimeIsKilledInAContainersPlace(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		same := alive(t, n)
 		p := s.pod(t, n)
-		c := p.Run(nodetest.Sh("sleep 3600 & x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo alive"), func(c *cri.ContainerConfig) {
-			c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 32<<20, 32<<20
-		})
+		c := p.Run(nodetest.Sh("sleep 3600 & x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo alive"),
+			func(c *cri.ContainerConfig) {
+				c.Linux.Resources.MemoryLimitInBytes, c.Linux.Resources.MemorySwapLimitInBytes = 32<<20, 32<<20
+			})
 		if status := c.WaitExit(); status.Reason != "OOMKilled" {
 			t.Errorf("it ended with %d, %s: %s", status.ExitCode, status.Reason, c.Log())
 		}
@@ -69,8 +71,8 @@ func TestCVE_2019_14891_TheRuntimeIsKilledInAContainersPlace(t *testing.T) {
 	})
 }
 
-// CVE-2025-47291 (containerd): containers in pods with user namespaces were not in the pod's cgroup, and so without the limits
-// that it has.
+// CVE-2025-47291 (containerd): containers in pods with user namespaces were not in the pod's cgroup,
+// and so without the limits that it has.
 //
 // Seen to fail with the cgroup parent left out for such pods, in ocispec/build.go.
 func TestCVE_2025_47291_APodIsOutsideOfItsCgroup(t *testing.T) {
@@ -103,32 +105,33 @@ func onHost(t *testing.T, of, inside int) (pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodetest.Eventually(t, 30*time.Second, fmt.Sprintf("a process of the container has the number %d in it", inside), func() error {
-		statuses, err := filepath.Glob("/proc/[0-9]*/status")
-		if err != nil {
-			return err
-		}
-		for _, status := range statuses {
-			dir := filepath.Dir(status)
-			content, err := os.ReadFile(status)
-			if own, nerr := os.Readlink(dir + "/ns/pid"); err != nil || nerr != nil || own != namespace {
-				continue // of another container, or it has ended
+	nodetest.Eventually(t, 30*time.Second, fmt.Sprintf("a process of the container has the number %d in it", inside),
+		func() error {
+			statuses, err := filepath.Glob("/proc/[0-9]*/status")
+			if err != nil {
+				return err
 			}
-			for line := range strings.Lines(string(content)) {
-				numbers, ok := strings.CutPrefix(line, "NSpid:")
-				if fields := strings.Fields(numbers); ok && len(fields) > 1 && fields[len(fields)-1] == strconv.Itoa(inside) {
-					pid, err = strconv.Atoi(filepath.Base(dir))
-					return err
+			for _, status := range statuses {
+				dir := filepath.Dir(status)
+				content, err := os.ReadFile(status)
+				if own, nerr := os.Readlink(dir + "/ns/pid"); err != nil || nerr != nil || own != namespace {
+					continue // of another container, or it has ended
+				}
+				for line := range strings.Lines(string(content)) {
+					numbers, ok := strings.CutPrefix(line, "NSpid:")
+					if fields := strings.Fields(numbers); ok && len(fields) > 1 && fields[len(fields)-1] == strconv.Itoa(inside) {
+						pid, err = strconv.Atoi(filepath.Base(dir))
+						return err
+					}
 				}
 			}
-		}
-		return fmt.Errorf("there is none among %d", len(statuses))
-	})
+			return fmt.Errorf("there is none among %d", len(statuses))
+		})
 	return pid
 }
 
-// CVE-2020-8557 (the kubelet): what a container wrote to its /etc/hosts was on the host's disk and counted by no one, until the disk was
-// full. Berth's pod files are /etc/hosts, /etc/hostname and /etc/resolv.conf.
+// CVE-2020-8557 (the kubelet): what a container wrote to its /etc/hosts was on the host's disk and counted by no one,
+// until the disk was full. Berth's pod files are /etc/hosts, /etc/hostname and /etc/resolv.conf.
 //
 // They may take no more than shared memory may, and with it. Seen to succeed on the build whose pod files had no limit.
 func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
@@ -137,7 +140,8 @@ func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
 		c := p.Run()
 		taken := int64(0)
 		for _, name := range []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/shm/file"} {
-			c.Sh("dd if=/dev/zero of=" + name + " bs=1M count=60 2>/dev/null; dd if=/dev/zero of=" + name + " bs=1 count=1 seek=100000000 conv=notrunc 2>/dev/null; :")
+			c.Sh("dd if=/dev/zero of=" + name + " bs=1M count=60 2>/dev/null; dd if=/dev/zero of=" + name +
+				" bs=1 count=1 seek=100000000 conv=notrunc 2>/dev/null; :")
 			var st unix.Stat_t
 			if err := unix.Stat(fmt.Sprintf("/proc/%d/root%s", initProcess(t, c), name), &st); err != nil {
 				t.Fatal(err)
@@ -154,8 +158,8 @@ func TestCVE_2020_8557_PodFilesWithoutALimit(t *testing.T) {
 	})
 }
 
-// CVE-2024-3056 (podman): containers of a pod that share IPC, and are started again and again, left more in shared memory each time than any
-// of them may have.
+// CVE-2024-3056 (podman): containers of a pod that share IPC, and are started again and again, left more in shared
+// memory each time than any of them may have.
 //
 // Seen to fail with the size left out of the mount of a pod's /dev/shm, in pod/parts/files.go.
 func TestCVE_2024_3056_SharedMemoryGrowsWithEachRestart(t *testing.T) {

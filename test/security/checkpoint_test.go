@@ -144,15 +144,15 @@ func checkpointImage(t *testing.T, n *node.Node, archive string) string {
 	return publish(t, n, rt.RawLayer(data), rt.Annotation("org.criu.checkpoint.container.name", "x"))
 }
 
-// CVE-2026-119101 (runc, with CVE-2026-119614 in CRIU and CVE-2026-115520 in crun): CRIU is told which mounts of a container are
-// the host's by a text of keys and paths. The runtime took the keys from where the links of the image lead the mount points,
-// so that a container whose links have the text's own punctuation made one key look like another with a path of its choice. When it
-// was restored, CRIU mounted that directory of the host.
+// CVE-2026-119101 (runc, with CVE-2026-119614 in CRIU and CVE-2026-115520 in crun): CRIU is told which mounts
+// of a container are the host's by a text of keys and paths. The runtime took the keys from where the links
+// of the image lead the mount points, so that a container whose links have the text's own punctuation made one key look
+// like another with a path of its choice. When it was restored, CRIU mounted that directory of the host.
 //
-// The volume "a" is found under /x/y. Its link is exchanged before the checkpoint, so that its key reads as one for /x/y that stands for
-// a name with "]:" in it; the key of "b" then reads as one for that name with a path in "a", where the container has put a link.
-// The other part needs no such names: the directories above two volumes are exchanged, and a volume that cannot be written to takes
-// the place of one that can.
+// The volume "a" is found under /x/y. Its link is exchanged before the checkpoint, so that its key reads
+// as one for /x/y that stands for a name with "]:" in it; the key of "b" then reads as one for that name with a path
+// in "a", where the container has put a link. The other part needs no such names: the directories above two volumes
+// are exchanged, and a volume that cannot be written to takes the place of one that can.
 //
 // Both were seen to succeed on the build whose criu.go did not compare mounts with their keys.
 func TestCVE_2026_119101_ARestoreMountsTheHost(t *testing.T) {
@@ -194,15 +194,18 @@ func TestCVE_2026_119101_ARestoreMountsTheHost(t *testing.T) {
 	})
 	t.Run("volumes", func(t *testing.T) {
 		mine, kept := openDir(t), newBait(t)
-		attack(t, "mv /p /t && mv /q /p && mv /t /q", func(c *nodetest.Container) { _, _ = c.Exec(60, "sh", "-c", "touch /q/x/new /p/x/new") },
+		attack(t, "mv /p /t && mv /q /p && mv /t /q", func(c *nodetest.Container) {
+			_, _ = c.Exec(60, "sh", "-c", "touch /q/x/new /p/x/new")
+		},
 			volume(mine, "/p/x"), nodetest.Mounts(&cri.Mount{HostPath: kept.path, ContainerPath: "/q/x", Readonly: true}))
 		kept.check(t)
 	})
 }
 
-// CVE-2024-8676 (CRI-O): a restored container got the mounts that its archive names, in place of those that the request gives, which
-// are what an admission looks at. CVE-2026-53492 (containerd) is the same with devices, by annotations of CDI; CVE-2026-95837
-// (containerd), CVE-2026-92574 (CRI-O) and CVE-2026-94603 (podman) with capabilities, users, and filters of system calls.
+// CVE-2024-8676 (CRI-O): a restored container got the mounts that its archive names, in place of those that the request
+// gives, which are what an admission looks at. CVE-2026-53492 (containerd) is the same with devices, by annotations
+// of CDI; CVE-2026-95837 (containerd), CVE-2026-92574 (CRI-O) and CVE-2026-94603 (podman) with capabilities, users,
+// and filters of system calls.
 //
 // Seen to fail with the comparison of a restored specification taken out of Fit in pod/checkpoints/restore.go.
 func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
@@ -252,11 +255,13 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 		}
 		restore(claim, mustWritten(t, nodetest.RunPod(t, n).Run(had...)), gets...)
 	}
-	// Archives whose description is forged. Who can write them is root on the node already; they must not bring more all the same.
+	// Archives whose description is forged. Who can write them is root on the node already; they must not bring
+	// more all the same.
 	sound := mustWritten(t, nodetest.RunPod(t, n).Run())
 	for claim, change := range map[string]func(*specs.Spec){
 		"a forged mount": func(s *specs.Spec) {
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/host", Source: b.path, Type: "bind", Options: []string{"rbind"}})
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/host", Source: b.path, Type: "bind",
+				Options: []string{"rbind"}})
 		},
 		"a forged device": func(s *specs.Spec) {
 			s.Linux.Devices = append(s.Linux.Devices, specs.LinuxDevice{Path: "/dev/kmsg", Type: "c", Major: 1, Minor: 11})
@@ -266,7 +271,8 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 			s.Annotations = map[string]string{"cdi.k8s.io/x": "vendor.test/device=all"}
 		},
 		"a forged hook": func(s *specs.Spec) {
-			s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/touch", Args: []string{"touch", b.path + "/touched"}}}}
+			s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{
+				{Path: "/bin/touch", Args: []string{"touch", b.path + "/touched"}}}}
 		},
 		"a forged root": func(s *specs.Spec) { s.Root.Path = "/" },
 	} {
@@ -291,11 +297,11 @@ func TestCVE_2024_8676_ACheckpointBringsRights(t *testing.T) {
 	}
 }
 
-// CVE-2026-53489 (containerd): the log in a checkpoint was a link, which was followed on the host when the log was put into its
-// place, so that `kubectl logs` showed any file of the host.
+// CVE-2026-53489 (containerd): the log in a checkpoint was a link, which was followed on the host when the log was put
+// into its place, so that `kubectl logs` showed any file of the host.
 //
-// The node of this test restores images, so that the checkpoint is whatever its author has made. Seen to fail with plain taken out
-// of checkpoint.ReadDir, and with links followed in copyFile of pod/checkpoints/restore.go.
+// The node of this test restores images, so that the checkpoint is whatever its author has made. Seen to fail
+// with plain taken out of checkpoint.ReadDir, and with links followed in copyFile of pod/checkpoints/restore.go.
 func TestCVE_2026_53489_TheLogOfACheckpointIsALink(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Start(t, node.Options{Tables: fmt.Sprintf("[checkpoint]\ncriu = %q\nrestore_images = true\n", criu())})
@@ -311,7 +317,8 @@ func TestCVE_2026_53489_TheLogOfACheckpointIsALink(t *testing.T) {
 		"a device with no end":   {header: &tar.Header{Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 5}},
 		"a link to a magic link": {header: &tar.Header{Typeflag: tar.TypeSymlink, Linkname: "/proc/self/root" + secret}},
 	} {
-		for _, name := range []string{checkpoint.LogFile, checkpoint.DiffFile, checkpoint.DeletedFile, checkpoint.SpecFile, checkpoint.ConfigFile,
+		for _, name := range []string{checkpoint.LogFile, checkpoint.DiffFile, checkpoint.DeletedFile, checkpoint.SpecFile,
+			checkpoint.ConfigFile,
 			checkpoint.ImagesDir + "/descriptors.json", checkpoint.ImagesDir + "/inventory.img"} {
 			archive := forged(t, sound, map[string]func(*file){name: func(old *file) {
 				f.header.Name, f.header.Mode = name, 0o600
@@ -333,11 +340,12 @@ func TestCVE_2026_53489_TheLogOfACheckpointIsALink(t *testing.T) {
 	}
 }
 
-// CVE-2026-50195 (containerd): a checkpoint named the image of its container, which was pulled by a digest of the checkpoint's choice and
-// tagged with a name of its choice: other pods of the node ran the attacker's image under that name.
+// CVE-2026-50195 (containerd): a checkpoint named the image of its container, which was pulled by a digest
+// of the checkpoint's choice and tagged with a name of its choice: other pods of the node ran the attacker's image
+// under that name.
 //
-// Berth neither pulls nor tags for a restore. Seen to fail with the image that config.dump names tagged in checkpointOf of
-// pod/checkpoints/restore.go.
+// Berth neither pulls nor tags for a restore. Seen to fail with the image that config.dump names tagged in checkpointOf
+// of pod/checkpoints/restore.go.
 func TestCVE_2026_50195_ACheckpointTagsAnImage(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Shared(t)
@@ -356,7 +364,9 @@ func TestCVE_2026_50195_ACheckpointTagsAnImage(t *testing.T) {
 	sound := mustWritten(t, nodetest.RunPod(t, n).Run(withImage(evil)))
 	before := imagesOf(t, n)
 	for claim, change := range map[string]func(*checkpoint.Config){
-		"of the attacker's digest": func(c *checkpoint.Config) { c.RootfsImageName, c.RootfsImageRef = victim, attacker.RepoDigests[0] },
+		"of the attacker's digest": func(c *checkpoint.Config) {
+			c.RootfsImageName, c.RootfsImageRef = victim, attacker.RepoDigests[0]
+		},
 		"of the attacker's ID": func(c *checkpoint.Config) {
 			c.RootfsImageName, c.RootfsImage, c.RootfsImageRef = victim, victim, attacker.Id
 		},
@@ -397,12 +407,12 @@ func imagesOf(t *testing.T, n *node.Node) (all []string) {
 	return all
 }
 
-// CVE-2018-15664 (Docker): files were copied out of a running container by a path that had been looked up inside it before; a process of
-// the container exchanged a directory for a link meanwhile. CVE-2019-1002101, CVE-2019-10152, CVE-2019-18466, CVE-2026-41568 and
-// CVE-2026-42306 are other holes of such copies.
+// CVE-2018-15664 (Docker): files were copied out of a running container by a path that had been looked up inside
+// it before; a process of the container exchanged a directory for a link meanwhile. CVE-2019-1002101, CVE-2019-10152,
+// CVE-2019-18466, CVE-2026-41568 and CVE-2026-42306 are other holes of such copies.
 //
-// Berth has no copy. What reads the files of a running container by itself is a checkpoint, and the count of what they take.
-// Seen to fail with the container not frozen, and paths in place of descriptors, in rootfs.WriteDiff.
+// Berth has no copy. What reads the files of a running container by itself is a checkpoint, and the count of what they
+// take. Seen to fail with the container not frozen, and paths in place of descriptors, in rootfs.WriteDiff.
 func TestCVE_2018_15664_FilesAreCopiedWhileTheContainerExchangesThem(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Shared(t)
@@ -410,7 +420,8 @@ func TestCVE_2018_15664_FilesAreCopiedWhileTheContainerExchangesThem(t *testing.
 	writeFile(t, filepath.Join(b.path, "large"), make([]byte, 64<<20), 0o644)
 	b.before = b.look(t)
 	c := nodetest.RunPod(t, n).Run(withImage(intruderImage(t, n)), nodetest.Sh(fmt.Sprintf(
-		"mkdir -p /d && for i in $(seq 200); do mkdir /d/$i; done; echo own >/d/secret; ln -s %s /l; ln -s %s/secret /f; ln -s %s%s /c; "+
+		"mkdir -p /d && for i in $(seq 200); do mkdir /d/$i; done; echo own >/d/secret; ln -s %s /l; "+
+			"ln -s %s/secret /f; ln -s %s%s /c; "+
 			"exec /intruder exchange /d /l", b.path, b.path, up, b.path)))
 	c.WaitLog("exchanging")
 	again(t, func(int) {

@@ -17,13 +17,15 @@ import (
 
 // defaultMasked and defaultReadonly are the paths that a container without a wish has masked and read-only.
 var (
-	defaultMasked = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"}
+	defaultMasked = []string{"/proc/acpi",
+		"/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
+		"/sys/devices/virtual/powercap", "/sys/firmware"}
 	defaultReadonly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// confined looks at a running container from the host: it has no part of the host's file systems but the volumes that it was
-// given, its /proc is one and what is masked there is masked, and it holds no descriptor of the host's.
+// confined looks at a running container from the host: it has no part of the host's file systems but the volumes
+// that it was given, its /proc is one and what is masked there is masked, and it holds no descriptor of the host's.
 func confined(t *testing.T, c *nodetest.Container, volumes ...string) {
 	t.Helper()
 	pid := initProcess(t, c)
@@ -82,7 +84,9 @@ func onlyOwnMounts(t *testing.T, c *nodetest.Container, pid int, volumes []strin
 	for _, m := range mounts {
 		switch m.FSType {
 		case "overlay", "tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "devtmpfs":
-			asked := slices.ContainsFunc(c.Config.Mounts, func(a *cri.Mount) bool { return a.Image != nil && a.ContainerPath == m.Mountpoint })
+			asked := slices.ContainsFunc(c.Config.Mounts, func(a *cri.Mount) bool {
+				return a.Image != nil && a.ContainerPath == m.Mountpoint
+			})
 			if m.FSType == "overlay" && m.Mountpoint != "/" && m.Root == "/" && !asked {
 				t.Errorf("a whole root file system is mounted at %s", m.Mountpoint)
 			}
@@ -116,9 +120,11 @@ func procIsKept(t *testing.T, pid int, masks bool) {
 			below := strings.TrimPrefix(m.Mountpoint, "/proc")
 			readonly := strings.Contains(","+m.Options+",", ",ro,")
 			var st unix.Stat_t
-			null := unix.Stat(fmt.Sprintf("/proc/%d/root%s", pid, m.Mountpoint), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR &&
+			null := unix.Stat(fmt.Sprintf("/proc/%d/root%s", pid, m.Mountpoint), &st) == nil &&
+				st.Mode&unix.S_IFMT == unix.S_IFCHR &&
 				st.Rdev == unix.Mkdev(1, 3)
-			if !(m.FSType == "proc" && m.Root == below && readonly) && !(m.FSType == "tmpfs" && m.Root == "/" && readonly) && !null {
+			if !(m.FSType == "proc" && m.Root == below && readonly) &&
+				!(m.FSType == "tmpfs" && m.Root == "/" && readonly) && !null {
 				t.Errorf("on %s is %s of a %s (%s)", m.Mountpoint, m.Root, m.FSType, m.Options)
 			}
 		}
@@ -171,7 +177,8 @@ func isMasked(t *testing.T, root, p string) {
 	}
 }
 
-// noDescriptors: a program of busybox has its standard streams, which are pipes, terminals or the null device, and nothing else.
+// noDescriptors: a program of busybox has its standard streams, which are pipes, terminals or the null device,
+// and nothing else.
 func noDescriptors(t *testing.T, pid int) {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -187,7 +194,8 @@ func noDescriptors(t *testing.T, pid int) {
 		}
 		kind := st.Mode & unix.S_IFMT
 		stream := e.Name() == "0" || e.Name() == "1" || e.Name() == "2"
-		if !stream || kind != unix.S_IFIFO && (kind != unix.S_IFCHR || st.Rdev != unix.Mkdev(1, 3) && unix.Major(st.Rdev) != 136) {
+		if !stream || kind != unix.S_IFIFO && (kind != unix.S_IFCHR ||
+			st.Rdev != unix.Mkdev(1, 3) && unix.Major(st.Rdev) != 136) {
 			t.Errorf("it has descriptor %s: %s", e.Name(), to)
 		}
 	}

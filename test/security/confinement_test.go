@@ -25,7 +25,8 @@ func underProfile(c *cri.ContainerConfig) {
 	}
 }
 
-// profileHolds fails the test if a container, or an exec in it, is not under the default profile, where the kernel has one.
+// profileHolds fails the test if a container, or an exec in it, is not under the default profile, where the kernel
+// has one.
 func profileHolds(t *testing.T, c *nodetest.Container) {
 	t.Helper()
 	if !hasAppArmor() {
@@ -38,8 +39,9 @@ func profileHolds(t *testing.T, c *nodetest.Container) {
 	}
 }
 
-// CVE-2021-43816 (containerd, with SELinux): a volume of the host mounted at /etc/hosts, /etc/hostname or /etc/resolv.conf was taken for the
-// pod's own file of that name, and got the label of the pod: its containers could read and write it, whatever the policy says of it.
+// CVE-2021-43816 (containerd, with SELinux): a volume of the host mounted at /etc/hosts, /etc/hostname
+// or /etc/resolv.conf was taken for the pod's own file of that name, and got the label of the pod: its containers could
+// read and write it, whatever the policy says of it.
 //
 // Seen to fail with files of these names relabelled, in pod/container_create.go.
 func TestCVE_2021_43816_AFileOfTheHostIsRelabelled(t *testing.T) {

@@ -58,7 +58,8 @@ func newThief(t *testing.T, secure bool, challenge string) *thief {
 func (h *thief) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	h.mu.Lock()
-	h.got = append(h.got, fmt.Sprintf("%s %s Authorization: %q body: %q", r.Method, r.URL, r.Header.Get("Authorization"), body))
+	h.got = append(h.got, fmt.Sprintf("%s %s Authorization: %q body: %q", r.Method, r.URL,
+		r.Header.Get("Authorization"), body))
 	h.mu.Unlock()
 	if h.challenge != "" {
 		w.Header().Set("WWW-Authenticate", h.challenge)
@@ -97,7 +98,8 @@ const (
 )
 
 // secrets are texts that nobody but the registry may see.
-var secrets = []string{password, identityToken, registryToken, base64.StdEncoding.EncodeToString([]byte(user + ":" + password)),
+var secrets = []string{password, identityToken, registryToken,
+	base64.StdEncoding.EncodeToString([]byte(user + ":" + password)),
 	base64.StdEncoding.EncodeToString([]byte(":" + identityToken))}
 
 // kinds are the ways in which a client gives credentials.
@@ -119,7 +121,8 @@ func serve(t *testing.T, n *node.Node, secure bool, handler http.Handler) (serve
 		t.Fatal(err)
 	}
 	if secure {
-		server.TLS = &tls.Config{Certificates: []tls.Certificate{newCertificate(t, "127.0.0.1")}, MinVersion: tls.VersionTLS12}
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{newCertificate(t, "127.0.0.1")},
+			MinVersion: tls.VersionTLS12}
 		server.StartTLS()
 		ca := filepath.Join(dir, "ca.pem")
 		writeFile(t, ca, authority(server), 0o644)
@@ -132,15 +135,16 @@ func serve(t *testing.T, n *node.Node, secure bool, handler http.Handler) (serve
 	return server, host
 }
 
-// CVE-2020-15157 (containerd): a layer of an image may say where it can be had besides. The host that was named there asked
-// for credentials, and got those of the registry. The same through a redirect of the registry.
+// CVE-2020-15157 (containerd): a layer of an image may say where it can be had besides. The host that was named
+// there asked for credentials, and got those of the registry. The same through a redirect of the registry.
 //
-// Seen to fail with desc.URLs kept in Blob of image/registry/blob.go and the library's own check of hosts taken out of its
-// authorizer.
+// Seen to fail with desc.URLs kept in Blob of image/registry/blob.go and the library's own check of hosts taken out
+// of its authorizer.
 func TestCVE_2020_15157_AForeignLayerGetsTheCredentials(t *testing.T) {
 	n := nodetest.Shared(t)
 	for kind, auth := range kinds {
-		for _, challenge := range []string{`Basic realm="x"`, `Bearer realm="%s/token",service="x",scope="repository:x:pull"`} {
+		for _, challenge := range []string{`Basic realm="x"`,
+			`Bearer realm="%s/token",service="x",scope="repository:x:pull"`} {
 			t.Run(kind+", "+strings.Fields(challenge)[0], func(t *testing.T) {
 				thief := newThief(t, false, "")
 				if strings.Contains(challenge, "%s") {
@@ -150,7 +154,8 @@ func TestCVE_2020_15157_AForeignLayerGetsTheCredentials(t *testing.T) {
 				p := soundParts(t, n, rt.WithBasicAuth(user, password), rt.WithRegistryToken(registryToken))
 				absent := "sha256:" + strings.Repeat("a", 64)
 				for tag, mediaType := range map[string]string{
-					"foreign": "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "plain": "application/vnd.oci.image.layer.v1.tar+gzip",
+					"foreign":          "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip",
+					"plain":            "application/vnd.oci.image.layer.v1.tar+gzip",
 					"nondistributable": "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip",
 				} {
 					p.put(t, tag, "application/vnd.oci.image.manifest.v1+json", with(p.manifest, "layers", []any{
@@ -182,12 +187,12 @@ func TestCVE_2020_15157_AForeignLayerGetsTheCredentials(t *testing.T) {
 	}
 }
 
-// CVE-2019-10214 (containers/image, and so podman and CRI-O): the server that a registry sends its clients to for a token was
-// spoken to without a check of its certificate, so that whoever was in between got the credentials. CVE-2026-65388 is the
-// same of another client, which followed a plain HTTP address as well.
+// CVE-2019-10214 (containers/image, and so podman and CRI-O): the server that a registry sends its clients
+// to for a token was spoken to without a check of its certificate, so that whoever was in between got the credentials.
+// CVE-2026-65388 is the same of another client, which followed a plain HTTP address as well.
 //
-// Seen to fail with InsecureSkipVerify set in instrument of image/registry/client.go, and with the refusal of plain HTTP taken out
-// of transport.RoundTrip.
+// Seen to fail with InsecureSkipVerify set in instrument of image/registry/client.go, and with the refusal of plain
+// HTTP taken out of transport.RoundTrip.
 func TestCVE_2019_10214_ATokenServerThatIsNotWhoItSays(t *testing.T) {
 	n := nodetest.Shared(t)
 	for kind, auth := range kinds {
@@ -198,7 +203,8 @@ func TestCVE_2019_10214_ATokenServerThatIsNotWhoItSays(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, TLS %v", kind, secure), func(t *testing.T) {
 				thief := newThief(t, secure, "")
 				_, host := serve(t, n, true, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="x",scope="repository:x:pull"`, thief.URL))
+					w.Header().Set("WWW-Authenticate",
+						fmt.Sprintf(`Bearer realm="%s/token",service="x",scope="repository:x:pull"`, thief.URL))
 					w.WriteHeader(http.StatusUnauthorized)
 				}))
 				if err := pull(t, n, host+"/x:1", auth); err == nil {
@@ -210,8 +216,8 @@ func TestCVE_2019_10214_ATokenServerThatIsNotWhoItSays(t *testing.T) {
 	}
 }
 
-// CVE-2021-41092 (Docker's command line): credentials of one registry were sent to another one. On a node, those that a kubelet
-// gives for a registry went to all mirrors that stand in for it, over plain HTTP too.
+// CVE-2021-41092 (Docker's command line): credentials of one registry were sent to another one. On a node,
+// those that a kubelet gives for a registry went to all mirrors that stand in for it, over plain HTTP too.
 //
 // Seen to fail on the build that sent them to every host of hosts.toml.
 func TestCVE_2021_41092_CredentialsGoToAMirror(t *testing.T) {
@@ -239,7 +245,8 @@ func TestCVE_2021_41092_CredentialsGoToAMirror(t *testing.T) {
 			others := newThief(t, false, `Basic realm="x"`)
 			writeFile(t, filepath.Join(dir, "hosts.toml"), []byte(fmt.Sprintf(
 				"server = %q\n[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n", others.URL, others.URL)), 0o644)
-			named := &cri.AuthConfig{Username: auth.Username, Password: auth.Password, Auth: auth.Auth, IdentityToken: auth.IdentityToken,
+			named := &cri.AuthConfig{Username: auth.Username, Password: auth.Password, Auth: auth.Auth,
+				IdentityToken: auth.IdentityToken,
 				RegistryToken: auth.RegistryToken, ServerAddress: "https://another.test"}
 			if err := pull(t, n, host+"/x:1", named); err == nil {
 				t.Error("it is pulled")
@@ -251,13 +258,14 @@ func TestCVE_2021_41092_CredentialsGoToAMirror(t *testing.T) {
 
 // CVE-2019-13509 (Docker): with debugging on, secrets were written to the daemon's log.
 //
-// The shared node logs at the level debug. Seen to fail with the hiding of secrets taken out of explain in image/registry/errors.go,
-// and with the environment in the log line of a start.
+// The shared node logs at the level debug. Seen to fail with the hiding of secrets taken out of explain
+// in image/registry/errors.go, and with the environment in the log line of a start.
 func TestCVE_2019_13509_SecretsInTheLog(t *testing.T) {
 	n := nodetest.Shared(t)
 	const variable = "secret-of-a-variable"
 	for _, auth := range kinds {
-		for _, challenge := range []string{`Basic realm="x"`, `Bearer realm="%s/token",service="x",scope="repository:x:pull"`} {
+		for _, challenge := range []string{`Basic realm="x"`,
+			`Bearer realm="%s/token",service="x",scope="repository:x:pull"`} {
 			thief := newThief(t, false, "")
 			thief.challenge = challenge
 			if strings.Contains(challenge, "%s") {
@@ -275,7 +283,8 @@ func TestCVE_2019_13509_SecretsInTheLog(t *testing.T) {
 					return
 				}
 				w.WriteHeader(http.StatusForbidden)
-				fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q,"detail":%q}]}`, sent, password+" "+identityToken+" "+registryToken)
+				fmt.Fprintf(w, `{"errors":[{"code":"DENIED","message":%q,"detail":%q}]}`,
+					sent, password+" "+identityToken+" "+registryToken)
 			}))
 			err := pull(t, n, host+"/x:1", auth)
 			if err == nil {

@@ -37,8 +37,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// attackTime is how long each part of an attack that races goes on: half a second, and twenty seconds with BERTH_LONG. An attack has
-// a part for each way of setting containers up and for each kind of link.
+// attackTime is how long each part of an attack that races goes on: half a second, and twenty seconds with BERTH_LONG.
+// An attack has a part for each way of setting containers up and for each kind of link.
 func attackTime() time.Duration {
 	if os.Getenv("BERTH_LONG") != "" {
 		return 20 * time.Second
@@ -46,8 +46,8 @@ func attackTime() time.Duration {
 	return 500 * time.Millisecond
 }
 
-// again makes one attempt after the other for as long as an attack goes on, and at least three. It ends with the first that
-// fails the test.
+// again makes one attempt after the other for as long as an attack goes on, and at least three. It ends with the first
+// that fails the test.
 func again(t *testing.T, attempt func(i int)) {
 	t.Helper()
 	i := 0
@@ -121,7 +121,9 @@ func as(uid, gid int64) nodetest.ContainerEdit {
 }
 
 func capabilities(add ...string) nodetest.ContainerEdit {
-	return nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Capabilities = &cri.Capability{AddCapabilities: add} })
+	return nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+		s.Capabilities = &cri.Capability{AddCapabilities: add}
+	})
 }
 
 var serial atomic.Int64
@@ -352,8 +354,8 @@ func settledMetric(t *testing.T, name string, limit float64) {
 	})
 }
 
-// peak watches the memory of berthd, its children, and the keeper while something is done, and returns the most, in bytes, that berthd
-// with its children and the keeper had beyond what they had before.
+// peak watches the memory of berthd, its children, and the keeper while something is done, and returns the most,
+// in bytes, that berthd with its children and the keeper had beyond what they had before.
 func peak(t *testing.T, n *node.Node, do func()) (berthd, keeper int64) {
 	t.Helper()
 	keeperPID, ok := n.KeeperPID()
@@ -479,9 +481,12 @@ func newCertificate(t *testing.T, address string) tls.Certificate {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: address}, IPAddresses: []net.IP{net.ParseIP(address)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: address},
+		IPAddresses: []net.IP{net.ParseIP(address)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// Attacks by users of the host, who have no part in pods, on what the node keeps; and what a container can leave for them.
+// Attacks by users of the host, who have no part in pods, on what the node keeps; and what a container can leave
+// for them.
 
 // probed is what a user of the host can do with the files below directories, all of whose names it knows.
 func probed(t *testing.T, uid uint32, dirs ...string) (can []string) {
@@ -62,19 +63,22 @@ func someOf(list []string) string {
 	return strings.Join(list, "\n")
 }
 
-// CVE-2021-41103 (containerd), CVE-2021-41091 (Docker): the directories of containers could be searched by all users of the host. One who
-// knew a path ran a setuid program of a container's, with the rights of its owner.
+// CVE-2021-41103 (containerd), CVE-2021-41091 (Docker): the directories of containers could be searched by all users
+// of the host. One who knew a path ran a setuid program of a container's, with the rights of its owner.
 //
 // Seen to succeed on the build whose directories had the mode 0711.
 func TestCVE_2021_41103_AUserOfTheHostRunsAContainersProgram(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		program := string(intruderProgram(t))
-		ref := hostile(t, n, rt.Layer(rt.File("suid", 0o6755, program), rt.File("intruder", 0o755, program), rt.File("public", 0o666, "x")),
+		ref := hostile(t, n, rt.Layer(rt.File("suid", 0o6755, program), rt.File("intruder", 0o755, program),
+			rt.File("public", 0o666, "x")),
 			rt.Volumes("/declared"))
 		c := s.pod(t, n).Run(withImage(ref))
 		// It leaves such programs wherever it can write: in its layer, in a volume of its image, and in the files of its pod.
-		c.Sh("cp /intruder /own && chmod 6755 /own; cp /intruder /declared/suid && chmod 6755 /declared/suid; echo x >/declared/public; " +
-			"for f in /etc/hosts /etc/hostname /etc/resolv.conf; do cat /intruder >$f && chmod 6755 $f; done; cp /intruder /dev/shm/suid && chmod 6755 /dev/shm/suid; :")
+		c.Sh("cp /intruder /own && chmod 6755 /own; cp /intruder /declared/suid && chmod 6755 /declared/suid; " +
+			"echo x >/declared/public; " +
+			"for f in /etc/hosts /etc/hostname /etc/resolv.conf; do cat /intruder >$f && chmod 6755 $f; " +
+			"done; cp /intruder /dev/shm/suid && chmod 6755 /dev/shm/suid; :")
 		if can := probed(t, 1000, n.Root, n.State); len(can) > 0 {
 			t.Errorf("a user of the host can:\n%s", someOf(can))
 		}
@@ -85,9 +89,11 @@ func TestCVE_2021_41103_AUserOfTheHostRunsAContainersProgram(t *testing.T) {
 		data := filepath.Join(dir, "data")
 		berth := commandLine(t, n, data)
 		manifest := filepath.Join(dir, "pod.yaml")
-		writeFile(t, manifest, []byte(fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: suid}\nspec:\n  volumes: [{name: v, emptyDir: {}}]\n"+
-			"  terminationGracePeriodSeconds: 1\n  initContainers:\n  - {name: i, image: %[1]q, command: [sh, -c, 'cp /intruder /v/suid; chmod 6755 /v/suid'], volumeMounts: [{name: v, mountPath: /v}]}\n"+
-			"  containers:\n  - {name: c, image: %[1]q, command: [sleep, '3600']}\n", intruderImage(t, n))), 0o600)
+		writeFile(t, manifest, []byte(
+			fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: suid}\nspec:\n  volumes: [{name: v, emptyDir: {}}]\n"+
+				"  terminationGracePeriodSeconds: 1\n  initContainers:\n  - {name: i, image: %[1]q, command: "+
+				"[sh, -c, 'cp /intruder /v/suid; chmod 6755 /v/suid'], volumeMounts: [{name: v, mountPath: /v}]}\n"+
+				"  containers:\n  - {name: c, image: %[1]q, command: [sleep, '3600']}\n", intruderImage(t, n))), 0o600)
 		if out, err := berth("run", "-d", manifest); err != nil {
 			t.Fatalf("berth run: %v: %s", err, out)
 		}
@@ -101,12 +107,12 @@ func TestCVE_2021_41103_AUserOfTheHostRunsAContainersProgram(t *testing.T) {
 	})
 }
 
-// CVE-2024-25621 (containerd): directories of the runtime's own were made with modes by which all users of the host could read what
-// containers keep there, or reach it.
+// CVE-2024-25621 (containerd): directories of the runtime's own were made with modes by which all users of the host
+// could read what containers keep there, or reach it.
 //
-// The root directory is for root alone. In the state directory, where clients find their sockets, no directory that is of a pod or a
-// container may be open to others: the modes of all directories, whatever the umask. Seen to succeed on the build whose directories
-// had the mode 0711.
+// The root directory is for root alone. In the state directory, where clients find their sockets, no directory
+// that is of a pod or a container may be open to others: the modes of all directories, whatever the umask.
+// Seen to succeed on the build whose directories had the mode 0711.
 func TestCVE_2024_25621_DirectoriesThatAllCanSearch(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		c := s.pod(t, n).Run()
@@ -141,8 +147,8 @@ func TestCVE_2024_25621_DirectoriesThatAllCanSearch(t *testing.T) {
 	})
 }
 
-// CVE-2021-21284 (Docker): root of a user namespace, as a user of the host, could write to files that the daemon keeps for its
-// containers, and so have the daemon do anything.
+// CVE-2021-21284 (Docker): root of a user namespace, as a user of the host, could write to files that the daemon keeps
+// for its containers, and so have the daemon do anything.
 //
 // Seen to fail with spec.json owned by the mapped root, in pod/container_create.go.
 func TestCVE_2021_21284_MappedRootWritesTheRuntimesFiles(t *testing.T) {
@@ -179,15 +185,16 @@ func ofPod(path string, p *nodetest.Pod) bool {
 	return false
 }
 
-// CVE-2025-0750 (CRI-O): the path of a container's log led out of the pod's directory of logs, where files of the host were linked and
-// unmounted.
+// CVE-2025-0750 (CRI-O): the path of a container's log led out of the pod's directory of logs, where files of the host
+// were linked and unmounted.
 //
 // Seen to fail with the check of log_path taken out of cri/v1/container_config.go.
 func TestCVE_2025_0750_TheLogLeadsElsewhere(t *testing.T) {
 	n := nodetest.Shared(t)
 	b := newBait(t)
 	p := nodetest.RunPod(t, n)
-	for _, path := range []string{up + b.path + "/new.log", up + b.path + "/secret", "../../new.log", "..", "a/../../../x", b.path + "/new.log", b.path + "/secret"} {
+	for _, path := range []string{up + b.path + "/new.log", up + b.path + "/secret",
+		"../../new.log", "..", "a/../../../x", b.path + "/new.log", b.path + "/secret"} {
 		c, err := p.TryCreate(func(c *cri.ContainerConfig) { c.LogPath = path }, nodetest.Sh("echo evil"))
 		if err == nil {
 			err = c.TryStart()
@@ -233,11 +240,12 @@ func commandLine(t *testing.T, n *node.Node, data string) func(args ...string) (
 	}
 }
 
-// CVE-2025-9566 (podman kube play): a container exchanged what a volume mounts from for a link to the host, and the next part of the
-// pod that was set up wrote to, or had, the host's file. CVE-2021-25741 and CVE-2017-1002101 are the same of Kubernetes' subPath.
+// CVE-2025-9566 (podman kube play): a container exchanged what a volume mounts from for a link to the host,
+// and the next part of the pod that was set up wrote to, or had, the host's file. CVE-2021-25741 and CVE-2017-1002101
+// are the same of Kubernetes' subPath.
 //
-// `berth run` stands in for a kubelet here. Seen to fail with the joined path in place of the pinned one, in pinSubPath of
-// cli/poddir/dir.go.
+// `berth run` stands in for a kubelet here. Seen to fail with the joined path in place of the pinned one, in pinSubPath
+// of cli/poddir/dir.go.
 func TestCVE_2025_9566_AManifestsSubPathIsExchanged(t *testing.T) {
 	n := nodetest.Shared(t)
 	dir := t.TempDir()
@@ -246,13 +254,17 @@ func TestCVE_2025_9566_AManifestsSubPathIsExchanged(t *testing.T) {
 	image := intruderImage(t, n)
 	again(t, func(i int) {
 		var m strings.Builder
-		fmt.Fprintf(&m, "apiVersion: v1\nkind: Pod\nmetadata: {name: attack%d}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 1\n", i)
+		fmt.Fprintf(&m, "apiVersion: v1\nkind: Pod\nmetadata: {name: attack%d}\nspec:\n  restartPolicy: Never\n"+
+			"  terminationGracePeriodSeconds: 1\n", i)
 		fmt.Fprintf(&m, "  volumes:\n  - {name: v, emptyDir: {}}\n  initContainers:\n  - name: links\n    image: %s\n", image)
-		fmt.Fprintf(&m, "    command: [sh, -c, 'mkdir -p /v/d/dir /v%[1]s/dir; ln -s %[1]s /v/l']\n", b.path) // inside the volume the link leads to a directory too
-		fmt.Fprintf(&m, "    volumeMounts: [{name: v, mountPath: /v}]\n  containers:\n  - name: racer\n    image: %s\n", image)
+		// inside the volume the link leads to a directory too
+		fmt.Fprintf(&m, "    command: [sh, -c, 'mkdir -p /v/d/dir /v%[1]s/dir; ln -s %[1]s /v/l']\n", b.path)
+		fmt.Fprintf(&m, "    volumeMounts: [{name: v, mountPath: /v}]\n  containers:\n  - name: racer\n    image: %s\n",
+			image)
 		fmt.Fprintf(&m, "    command: [/intruder, exchange, /v/d, /v/l]\n    volumeMounts: [{name: v, mountPath: /v}]\n")
 		for j, sub := range []string{"d", "d/dir", "l", "l/dir"} {
-			fmt.Fprintf(&m, "  - name: victim%d\n    image: %s\n    command: [sh, -c, 'cat /m/secret /m; touch /m/new; :']\n", j, image)
+			fmt.Fprintf(&m, "  - name: victim%d\n    image: %s\n    command: [sh, -c, 'cat /m/secret /m; touch /m/new; :']\n",
+				j, image)
 			fmt.Fprintf(&m, "    volumeMounts: [{name: v, mountPath: /m, subPath: %s}]\n", sub)
 		}
 		file := filepath.Join(dir, fmt.Sprintf("attack%d.yaml", i))
@@ -267,7 +279,8 @@ func TestCVE_2025_9566_AManifestsSubPathIsExchanged(t *testing.T) {
 		if err != nil {
 			t.Logf("refused: %s", out)
 		}
-		if out, err := berth("rm", "--force", fmt.Sprintf("attack%d", i)); err != nil && !strings.Contains(out, "there is no pod") {
+		if out, err := berth("rm", "--force", fmt.Sprintf("attack%d", i)); err != nil &&
+			!strings.Contains(out, "there is no pod") {
 			t.Errorf("remove the pod: %v: %s", err, out)
 		}
 		b.check(t)

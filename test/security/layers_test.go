@@ -71,8 +71,8 @@ func escapes(host string) map[string][][]rt.Entry {
 	return all
 }
 
-// pullEscapes pulls each of a set of images, whose layers would reach a directory of the host, and starts those that can be
-// pulled.
+// pullEscapes pulls each of a set of images, whose layers would reach a directory of the host, and starts
+// those that can be pulled.
 func pullEscapes(t *testing.T, images func(host string) map[string][][]rt.Entry) {
 	t.Helper()
 	n := nodetest.Shared(t)
@@ -98,11 +98,11 @@ func pullEscapes(t *testing.T, images func(host string) map[string][][]rt.Entry)
 	}
 }
 
-// CVE-2021-32760 (containerd): while a layer was unpacked, the mode of a tar's entry was set by a path, and a link of the image
-// led that path to a file of the host, which got the mode. CVE-2021-41089 is the same in `docker cp`.
+// CVE-2021-32760 (containerd): while a layer was unpacked, the mode of a tar's entry was set by a path, and a link
+// of the image led that path to a file of the host, which got the mode. CVE-2021-41089 is the same in `docker cp`.
 //
-// Seen to fail with O_NOFOLLOW taken out of openDir in unpack/walk.go, and with the modes of files set by their paths in place of
-// their descriptors in unpack/attributes.go.
+// Seen to fail with O_NOFOLLOW taken out of openDir in unpack/walk.go, and with the modes of files set by their paths
+// in place of their descriptors in unpack/attributes.go.
 func TestCVE_2021_32760_ALayerSetsAModeOnTheHost(t *testing.T) {
 	pullEscapes(t, escapes)
 }
@@ -113,20 +113,21 @@ func TestCVE_2021_32760_ALayerSetsAModeOnTheHost(t *testing.T) {
 func TestCVE_2021_29136_TheRootOfALayerIsALink(t *testing.T) {
 	pullEscapes(t, func(host string) map[string][][]rt.Entry {
 		return map[string][][]rt.Entry{
-			"a link":                         {{rt.Symlink(".", host), rt.File("new", 0o644, "evil")}},
-			"a link with a slash":            {{rt.Symlink("./", host), rt.File("new", 0o644, "evil")}},
-			"a link of a lower layer":        {{rt.Symlink(".", host)}, {rt.File("new", 0o644, "evil")}},
-			"a link after the layer's files": {{rt.File("a", 0o644, ""), rt.Symlink("a/..", host), rt.File("new", 0o644, "evil")}},
+			"a link":                  {{rt.Symlink(".", host), rt.File("new", 0o644, "evil")}},
+			"a link with a slash":     {{rt.Symlink("./", host), rt.File("new", 0o644, "evil")}},
+			"a link of a lower layer": {{rt.Symlink(".", host)}, {rt.File("new", 0o644, "evil")}},
+			"a link after the layer's files": {{rt.File("a", 0o644, ""), rt.Symlink("a/..", host),
+				rt.File("new", 0o644, "evil")}},
 		}
 	})
 }
 
-// CVE-2025-47290 (containerd 2.1.0): a layer was unpacked on top of its parents, and between the check of a directory and its
-// use the content of an image could put a link to the host there, so that a pull changed files of the host.
+// CVE-2025-47290 (containerd 2.1.0): a layer was unpacked on top of its parents, and between the check of a directory
+// and its use the content of an image could put a link to the host there, so that a pull changed files of the host.
 //
-// Berth unpacks each layer by itself. The step in which two layers meet is the variant of a layer whose directories the parents
-// have as links (image/variant.go); the images here make that step move files through links of other layers. The first of
-// them emptied a directory of the host into the layer, and a pull that then failed deleted the files.
+// Berth unpacks each layer by itself. The step in which two layers meet is the variant of a layer whose directories the
+// parents have as links (image/variant.go); the images here make that step move files through links of other layers.
+// The first of them emptied a directory of the host into the layer, and a pull that then failed deleted the files.
 //
 // Seen to fail on the build whose fix.apply moved by path.
 func TestCVE_2025_47290_LayersMoveFilesOfTheHost(t *testing.T) {
@@ -210,9 +211,11 @@ func bomb(t *testing.T, n *node.Node, memory int64, took time.Duration, options 
 	begin := time.Now()
 	var err error
 	berthd, keeper := peak(t, n, func() { err = pull(t, n, ref, nil) })
-	t.Logf("pull took %v, berthd and its children %d MiB, keeper %d MiB: %v", time.Since(begin), berthd>>20, keeper>>20, err)
+	t.Logf("pull took %v, berthd and its children %d MiB, keeper %d MiB: %v", time.Since(begin),
+		berthd>>20, keeper>>20, err)
 	if berthd > memory || keeper > memory {
-		t.Errorf("berthd and its children grew by %d MiB and the keeper by %d MiB, more than %d MiB", berthd>>20, keeper>>20, memory>>20)
+		t.Errorf("berthd and its children grew by %d MiB and the keeper by %d MiB, more than %d MiB", berthd>>20,
+			keeper>>20, memory>>20)
 	}
 	if limit := node.Patience(took); time.Since(begin) > limit {
 		t.Errorf("the pull took %v, more than %v", time.Since(begin), limit)
@@ -227,8 +230,8 @@ func bomb(t *testing.T, n *node.Node, memory int64, took time.Duration, options 
 	}
 }
 
-// childrenTime is the processor time, in seconds and without the kernel's part, of all children of a process that have ended
-// (proc_pid_stat(5), cutime).
+// childrenTime is the processor time, in seconds and without the kernel's part, of all children of a process
+// that have ended (proc_pid_stat(5), cutime).
 func childrenTime(t *testing.T, pid int) float64 {
 	t.Helper()
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -243,12 +246,12 @@ func childrenTime(t *testing.T, pid int) float64 {
 	return float64(ticks) / 100
 }
 
-// CVE-2017-14992 (Docker): a layer of a few MiB that unpacks to very much made dockerd use all memory of the node, since the
-// content of files was held in memory while it was checked.
+// CVE-2017-14992 (Docker): a layer of a few MiB that unpacks to very much made dockerd use all memory of the node,
+// since the content of files was held in memory while it was checked.
 //
-// Seen to fail with io.ReadAll of each file's content in place of the copy by pieces, in write of unpack/unpack.go; for the deep
-// directories, with the bound on a layer's entries taken out; and, for many names, with a look at all directories in remove of
-// unpack/unpack.go (12 to 14 times as long).
+// Seen to fail with io.ReadAll of each file's content in place of the copy by pieces, in write of unpack/unpack.go;
+// for the deep directories, with the bound on a layer's entries taken out; and, for many names, with a look
+// at all directories in remove of unpack/unpack.go (12 to 14 times as long).
 func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 	n := nodetest.Shared(t)
 	t.Run("a file of zeros", func(t *testing.T) {
@@ -263,11 +266,13 @@ func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 		bomb(t, n, 128<<20, 2*time.Minute, rt.Layer(entries...))
 	})
 	t.Run("many names", func(t *testing.T) {
-		// A link to nothing in the place of a directory's content, again and again: each replacement must not look at all others.
+		// A link to nothing in the place of a directory's content, again and again: each replacement must not look
+		// at all others.
 		took := func(try, count int) float64 {
 			var entries []rt.Entry
 			for i := range count {
-				entries = append(entries, rt.File(fmt.Sprintf("f%d/%d/x", try, i), 0o644, "")) // a layer that is there is not unpacked again
+				// a layer that is there is not unpacked again
+				entries = append(entries, rt.File(fmt.Sprintf("f%d/%d/x", try, i), 0o644, ""))
 			}
 			for i := range count {
 				entries = append(entries, rt.Symlink(fmt.Sprintf("f%d/%d", try, i), "nothing"))
@@ -276,8 +281,8 @@ func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 			bomb(t, n, 256<<20, 2*time.Minute, rt.Layer(entries...))
 			return childrenTime(t, n.PID()) - before
 		}
-		// Four times as many take the children that unpack four times as long, and sixteen times if each looks at all others. Other load
-		// of the machine may spoil one measurement.
+		// Four times as many take the children that unpack four times as long, and sixteen times if each looks at all others.
+		// Other load of the machine may spoil one measurement.
 		ratio := 0.0
 		for try := range 3 {
 			few, many := took(try, 2000), took(try, 8000)
@@ -291,11 +296,12 @@ func TestCVE_2017_14992_ASmallLayerExhaustsMemory(t *testing.T) {
 	})
 }
 
-// CVE-2025-58183 (Go's archive/tar, and so containerd, podman, CRI-O and Docker): the map of a sparse file in the tar may claim
-// any number of regions, for which memory was taken at once.
+// CVE-2025-58183 (Go's archive/tar, and so containerd, podman, CRI-O and Docker): the map of a sparse file in the tar
+// may claim any number of regions, for which memory was taken at once.
 //
-// The bound is Go's own: not seen to fail, as it cannot be taken out without another standard library. Berth's own part is that
-// the zeros of a sparse file are not written one by one: seen to fail (by time) with maxFile taken out of unpack/unpack.go.
+// The bound is Go's own: not seen to fail, as it cannot be taken out without another standard library. Berth's own part
+// is that the zeros of a sparse file are not written one by one: seen to fail (by time) with maxFile taken out
+// of unpack/unpack.go.
 func TestCVE_2025_58183_ASparseFileOfAnySize(t *testing.T) {
 	n := nodetest.Shared(t)
 	t.Run("regions", func(t *testing.T) { bomb(t, n, 128<<20, time.Minute, rt.RawLayer(sparse(5_000_000, "1\n"))) })
@@ -315,7 +321,8 @@ func sparse(regions int, size string) []byte {
 	header := &tar.Header{
 		Typeflag: tar.TypeReg, Name: "GNUSparseFile.0/sparse", Mode: 0o644, Size: int64(content.Len()), Format: tar.FormatPAX,
 		PAXRecords: map[string]string{
-			"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "sparse", "GNU.sparse.realsize": strings.TrimSpace(size),
+			"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "sparse",
+			"GNU.sparse.realsize": strings.TrimSpace(size),
 		},
 	}
 	if err := w.WriteHeader(header); err != nil {
@@ -367,8 +374,8 @@ func sparseByHand(h *tar.Header, content []byte) []byte {
 	return out.Bytes()
 }
 
-// CVE-2026-95838 (containerd): each opaque whiteout of a layer was applied by walking the directory that it is in, so that many
-// of them in a directory with many files took a time that grows with the product.
+// CVE-2026-95838 (containerd): each opaque whiteout of a layer was applied by walking the directory that it is in,
+// so that many of them in a directory with many files took a time that grows with the product.
 //
 // Seen to fail with a walk of the directory at each opaque mark, in entry of unpack/unpack.go.
 func TestCVE_2026_95838_ManyOpaqueWhiteouts(t *testing.T) {
@@ -383,8 +390,8 @@ func TestCVE_2026_95838_ManyOpaqueWhiteouts(t *testing.T) {
 	bomb(t, n, 256<<20, 45*time.Second, rt.Layer(entries...))
 }
 
-// CVE-2021-20291 (containers/storage): a layer that is no sound archive left a reader and a writer waiting for each other, and
-// with them all further pulls of the node.
+// CVE-2021-20291 (containers/storage): a layer that is no sound archive left a reader and a writer waiting
+// for each other, and with them all further pulls of the node.
 //
 // Seen to fail with the stop of readAhead's goroutine taken out, in image/stream.go.
 func TestCVE_2021_20291_ABrokenLayerBlocksPulls(t *testing.T) {

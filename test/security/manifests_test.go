@@ -128,14 +128,18 @@ func TestCVE_2021_21285_AManifestCrashesTheDaemon(t *testing.T) {
 		"an index of null":  map[string]any{"schemaVersion": 2, "manifests": json.RawMessage("null")},
 		"an index of nulls": map[string]any{"schemaVersion": 2, "manifests": json.RawMessage("[null,null]")},
 		"an index of none":  map[string]any{"schemaVersion": 2, "manifests": []any{}},
-		"schema 1":          map[string]any{"schemaVersion": 1, "fsLayers": []any{map[string]any{"blobSum": "x"}}, "history": []any{}},
-		"its annotations":   with(p.manifest, "annotations", json.RawMessage(`{"":null,"a":"`+strings.Repeat("b", 1<<20)+`"}`)),
+		"schema 1": map[string]any{"schemaVersion": 1, "fsLayers": []any{map[string]any{"blobSum": "x"}},
+			"history": []any{}},
+		"its annotations": with(p.manifest,
+			"annotations", json.RawMessage(`{"":null,"a":"`+strings.Repeat("b", 1<<20)+`"}`)),
 	} {
 		t.Run(claim, func(t *testing.T) {
-			for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex, types.DockerManifestSchema1Signed, ""} {
+			for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex,
+				types.DockerManifestSchema1Signed, ""} {
 				p.put(t, "broken", mediaType, doc)
 				if err := pull(t, n, p.host+"/x:broken", nil); err != nil {
-					nodetest.WantCode(t, err, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition, codes.ResourceExhausted, codes.Unavailable)
+					nodetest.WantCode(t, err, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition,
+						codes.ResourceExhausted, codes.Unavailable)
 				}
 				same()
 			}
@@ -143,8 +147,8 @@ func TestCVE_2021_21285_AManifestCrashesTheDaemon(t *testing.T) {
 	}
 }
 
-// CVE-2026-95839 (containerd): an index whose entry has the annotation of a manifest's subject and a digest that is none made
-// containerd panic at each pull.
+// CVE-2026-95839 (containerd): an index whose entry has the annotation of a manifest's subject and a digest
+// that is none made containerd panic at each pull.
 //
 // Seen to fail with a digest taken apart before it is checked, in choose of image/source/describe.go.
 func TestCVE_2026_95839_ADigestThatIsNoneCrashesTheDaemon(t *testing.T) {
@@ -152,9 +156,11 @@ func TestCVE_2026_95839_ADigestThatIsNoneCrashesTheDaemon(t *testing.T) {
 	same := alive(t, n)
 	p := soundParts(t, n)
 	for i, digest := range odd {
-		entry := map[string]any{"mediaType": types.OCIManifestSchema1, "size": 100, "digest": digest, "annotations": map[string]string{
-			"io.containerd.manifest.subject": digest, "org.opencontainers.image.ref.name": digest, "vnd.docker.reference.digest": digest,
-		}}
+		entry := map[string]any{"mediaType": types.OCIManifestSchema1, "size": 100, "digest": digest,
+			"annotations": map[string]string{
+				"io.containerd.manifest.subject": digest, "org.opencontainers.image.ref.name": digest,
+				"vnd.docker.reference.digest": digest,
+			}}
 		for _, platform := range []any{nil, map[string]string{"os": "linux", "architecture": runtime.GOARCH}} {
 			tag := fmt.Sprintf("odd%d", i)
 			p.put(t, tag, types.OCIImageIndex, map[string]any{
@@ -171,8 +177,10 @@ func TestCVE_2026_95839_ADigestThatIsNoneCrashesTheDaemon(t *testing.T) {
 var odd = []string{
 	"", ":", "sha256", "sha256:", "sha256:x", ":" + strings.Repeat("a", 64), "sha256:" + strings.Repeat("A", 64),
 	"sha256:../../../../../../etc/passwd", "../../../../etc/passwd:x", "sha256:" + strings.Repeat("a", 63) + "/",
-	"sha256:" + strings.Repeat("a", 32) + "/../../y/manifests/" + strings.Repeat("a", 10), "md5:" + strings.Repeat("a", 32),
-	"sha256:" + strings.Repeat("a", 64) + "\x00", "sha256:?x=" + strings.Repeat("a", 61), "sha256:" + strings.Repeat("a", 100_000),
+	"sha256:" + strings.Repeat("a", 32) + "/../../y/manifests/" + strings.Repeat("a", 10),
+	"md5:" + strings.Repeat("a", 32),
+	"sha256:" + strings.Repeat("a", 64) + "\x00", "sha256:?x=" + strings.Repeat("a", 61),
+	"sha256:" + strings.Repeat("a", 100_000),
 }
 
 // CVE-2024-3727 (containers/image, and so podman and CRI-O): digests of a manifest were used without being checked, in
@@ -185,9 +193,10 @@ func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 	auth := &cri.AuthConfig{Username: "user", Password: "password"}
 	for i, digest := range odd {
 		for part, doc := range map[string]map[string]any{
-			"config":   with(p.manifest, "config", with(p.config, "digest", digest)),
-			"layer":    with(p.manifest, "layers", []any{with(p.layer, "digest", digest)}),
-			"manifest": {"schemaVersion": 2, "manifests": []any{map[string]any{"mediaType": types.OCIManifestSchema1, "digest": digest, "size": 100}}},
+			"config": with(p.manifest, "config", with(p.config, "digest", digest)),
+			"layer":  with(p.manifest, "layers", []any{with(p.layer, "digest", digest)}),
+			"manifest": {"schemaVersion": 2,
+				"manifests": []any{map[string]any{"mediaType": types.OCIManifestSchema1, "digest": digest, "size": 100}}},
 		} {
 			tag := fmt.Sprintf("%s%d", part, i)
 			p.put(t, tag, types.OCIManifestSchema1, doc)
@@ -209,8 +218,8 @@ func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 	}
 }
 
-// CVE-2021-41190 (OCI, and so containerd and Docker): a document that is a manifest and an index at once was the one or the other
-// depending on who read it, or on the registry's word for it, so that what one had checked another one ran.
+// CVE-2021-41190 (OCI, and so containerd and Docker): a document that is a manifest and an index at once was the one or
+// the other depending on who read it, or on the registry's word for it, so that what one had checked another one ran.
 //
 // Seen to fail with the refusal of documents that are both taken out of Describe in image/source/describe.go, and with the registry's
 // media type deciding in place of the document's content.
@@ -232,7 +241,8 @@ func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 		"layers of schema 1, and itself": with(p.manifest, "fsLayers", []any{}),
 	} {
 		t.Run(claim, func(t *testing.T) {
-			for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex, types.DockerManifestList} {
+			for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex,
+				types.DockerManifestList} {
 				p.put(t, "both", mediaType, doc)
 				nodetest.WantCode(t, pull(t, n, p.host+"/x:both", nil), codes.InvalidArgument)
 			}
@@ -241,13 +251,15 @@ func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 	t.Run("the registry's word", func(t *testing.T) {
 		// One document, which is a manifest: what a registry calls it changes nothing.
 		var ids []string
-		for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex, types.DockerManifestList, "text/plain"} {
+		for _, mediaType := range []types.MediaType{types.OCIManifestSchema1, types.OCIImageIndex,
+			types.DockerManifestList, "text/plain"} {
 			p.put(t, "word", mediaType, p.manifest)
 			if err := pull(t, n, p.host+"/x:word", nil); err != nil {
 				nodetest.WantCode(t, err, codes.InvalidArgument, codes.NotFound)
 				continue
 			}
-			s, err := n.Images.ImageStatus(nodetest.Context(t), &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: p.host + "/x:word"}})
+			s, err := n.Images.ImageStatus(nodetest.Context(t),
+				&cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: p.host + "/x:word"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,8 +271,8 @@ func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 	})
 }
 
-// CVE-2020-1702 (containers/image, and so podman and CRI-O): a registry could send a manifest of any size, which was held in
-// memory.
+// CVE-2020-1702 (containers/image, and so podman and CRI-O): a registry could send a manifest of any size,
+// which was held in memory.
 //
 // Seen to fail with the limits taken out of Document in image/registry/client.go, for the configuration, and of
 // transport.RoundTrip, for the token.
@@ -286,14 +298,16 @@ func TestCVE_2020_1702_ADocumentOfAnySize(t *testing.T) {
 	t.Run("configuration", func(t *testing.T) {
 		p := soundParts(t, n)
 		digest := p.registry.PutBlob(bytes.Repeat([]byte(" "), size))
-		p.put(t, "large", types.OCIManifestSchema1, with(p.manifest, "config", with(p.config, "digest", digest, "size", size)))
+		p.put(t, "large", types.OCIManifestSchema1,
+			with(p.manifest, "config", with(p.config, "digest", digest, "size", size)))
 		small(t, p.host+"/x:large")
 	})
 	t.Run("token", func(t *testing.T) {
 		server, host := serve(t, n, true, nil)
 		server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/token" {
-				w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="x",scope="repository:x:pull"`, server.URL))
+				w.Header().Set("WWW-Authenticate",
+					fmt.Sprintf(`Bearer realm="%s/token",service="x",scope="repository:x:pull"`, server.URL))
 				w.WriteHeader(http.StatusUnauthorized)
 				return
 			}
@@ -306,8 +320,8 @@ func TestCVE_2020_1702_ADocumentOfAnySize(t *testing.T) {
 	})
 }
 
-// GO-2026-6597 (containerd): an index of indexes, each of which lists the same ones many times, made a small image a graph of
-// millions of manifests, all of which were looked at.
+// GO-2026-6597 (containerd): an index of indexes, each of which lists the same ones many times, made a small image
+// a graph of millions of manifests, all of which were looked at.
 //
 // Seen to fail with the depth's limit taken out of Describe in image/source/describe.go, for the index that holds itself, and with every
 // entry read in place of the one that fits.
@@ -328,7 +342,8 @@ func TestGO_2026_6597_IndexesOfIndexes(t *testing.T) {
 				"platform": map[string]string{"os": "linux", "architecture": runtime.GOARCH}}
 		}
 		mediaType = types.OCIImageIndex
-		if child, err = json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": mediaType, "manifests": entries}); err != nil {
+		if child, err = json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": mediaType,
+			"manifests": entries}); err != nil {
 			t.Fatal(err)
 		}
 		tag := fmt.Sprintf("level%d", level)
@@ -347,8 +362,8 @@ func TestGO_2026_6597_IndexesOfIndexes(t *testing.T) {
 
 // CVE-2026-111361 (podman): an image could get past the check of its digest.
 //
-// Seen to fail with the comparison of digests taken out of Document in image/registry/client.go (manifest and configuration), and
-// out of unpack in image/stream.go (layer).
+// Seen to fail with the comparison of digests taken out of Document in image/registry/client.go (manifest
+// and configuration), and out of unpack in image/stream.go (layer).
 func TestCVE_2026_111361_SomethingElseThanItsDigest(t *testing.T) {
 	n := nodetest.Shared(t)
 	evil, err := rt.Image(rt.Layer(rt.File("who", 0o644, "evil")))
@@ -398,7 +413,8 @@ func TestCVE_2026_111361_SomethingElseThanItsDigest(t *testing.T) {
 			t.Fatal(err)
 		}
 		digest, size := must(layers[0].Digest()), must(layers[0].Size())
-		p.put(t, "other", types.OCIManifestSchema1, with(p.manifest, "layers", []any{with(p.layer, "digest", digest.String(), "size", size)}))
+		p.put(t, "other", types.OCIManifestSchema1,
+			with(p.manifest, "layers", []any{with(p.layer, "digest", digest.String(), "size", size)}))
 		if err := pull(t, n, p.host+"/x:other", nil); err == nil {
 			t.Error("another layer than that of the diff ID is pulled")
 		}

@@ -20,8 +20,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// Attacks on the set-up of a container by links that lead elsewhere: of the image, and of volumes in which another container
-// exchanges them meanwhile.
+// Attacks on the set-up of a container by links that lead elsewhere: of the image, and of volumes in which another
+// container exchanges them meanwhile.
 
 // openDir is a directory of the host that containers with and without a user namespace may write to.
 func openDir(t *testing.T, names ...string) string {
@@ -41,8 +41,8 @@ func openDir(t *testing.T, names ...string) string {
 	return dir
 }
 
-// race is an attack by a container that exchanges the names a and b of a volume, while further containers of its pod with
-// the same volume are set up.
+// race is an attack by a container that exchanges the names a and b of a volume, while further containers of its pod
+// with the same volume are set up.
 type race struct {
 	a, b  string // in the volume
 	dir   string // the volume
@@ -53,14 +53,16 @@ type race struct {
 	check func(c *nodetest.Container, pid int)
 	// after looks at the host after each attempt, started or not.
 	after func()
-	// refusals are the codes of a start that the race made fail; a set-up that notices is as good as one that is not fooled.
+	// refusals are the codes of a start that the race made fail; a set-up that notices is as good
+	// as one that is not fooled.
 	refused func(err error)
 }
 
 func (r *race) run(t *testing.T, n *node.Node, s setup) {
 	t.Helper()
 	p := s.pod(t, n)
-	racer := p.Run(withImage(intruderImage(t, n)), volume(r.dir, "/v"), command("/intruder", "exchange", "/v/"+r.a, "/v/"+r.b))
+	racer := p.Run(withImage(intruderImage(t, n)), volume(r.dir, "/v"),
+		command("/intruder", "exchange", "/v/"+r.a, "/v/"+r.b))
 	racer.WaitLog("exchanging")
 	started, failed := 0, map[string]int{}
 	again(t, func(int) {
@@ -85,7 +87,8 @@ func (r *race) run(t *testing.T, n *node.Node, s setup) {
 		}
 	})
 	racer.Stop(30)
-	if got := racer.Stdout(); !strings.Contains(got, "exchanged ") || strings.HasSuffix(strings.TrimSpace(got), "exchanged 0") {
+	if got := racer.Stdout(); !strings.Contains(got, "exchanged ") ||
+		strings.HasSuffix(strings.TrimSpace(got), "exchanged 0") {
 		t.Errorf("nothing was exchanged: %s", racer.Log())
 	}
 	t.Logf("%d started; %s", started, strings.Join(strings.Fields(racer.Stdout()), " "))
@@ -141,17 +144,18 @@ func several(host, at string, count int) nodetest.ContainerEdit {
 	}
 }
 
-// CVE-2021-30465 (runc): a mount's target was looked up inside the root of the container and then used by its path. A second
-// container of the pod exchanged a directory of a shared volume with a link in between, and the mount went to where the link
-// led on the host; CVE-2026-42306 is the same in `docker cp`.
+// CVE-2021-30465 (runc): a mount's target was looked up inside the root of the container and then used by its path.
+// A second container of the pod exchanged a directory of a shared volume with a link in between, and the mount went
+// to where the link led on the host; CVE-2026-42306 is the same in `docker cp`.
 //
-// Seen to fail with RESOLVE_IN_ROOT taken out of open_in_root in stage/setup.c, and, so that the escape is one, with the set-up in
-// a copy of the host's mount namespace.
+// Seen to fail with RESOLVE_IN_ROOT taken out of open_in_root in stage/setup.c, and, so that the escape is one,
+// with the set-up in a copy of the host's mount namespace.
 func TestCVE_2021_30465_AMountFollowsAnExchangedLink(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
 		for claim, link := range map[string]string{
-			"to a directory of the host": b.path, "climbing": strings.TrimPrefix(up+b.path, "../"), "to the root": "/", "by a magic link": "/proc/1/root" + b.path,
+			"to a directory of the host": b.path, "climbing": strings.TrimPrefix(up+b.path, "../"), "to the root": "/",
+			"by a magic link": "/proc/1/root" + b.path,
 		} {
 			t.Run(claim, func(t *testing.T) {
 				dir, mounted := openDir(t, "d"), openDir(t)
@@ -177,9 +181,9 @@ func TestCVE_2021_30465_AMountFollowsAnExchangedLink(t *testing.T) {
 	})
 }
 
-// CVE-2024-45310 (runc): the directories and files on which something is mounted are made where they are missing. While they
-// were made, a directory of a shared volume was exchanged with a link, and they came to be on the host. CVE-2026-41568 is the
-// same in `docker cp`, and CVE-2026-88264 in crun, for /dev/console.
+// CVE-2024-45310 (runc): the directories and files on which something is mounted are made where they are missing.
+// While they were made, a directory of a shared volume was exchanged with a link, and they came to be on the host.
+// CVE-2026-41568 is the same in `docker cp`, and CVE-2026-88264 in crun, for /dev/console.
 //
 // Seen to fail as TestCVE_2021_30465 was.
 func TestCVE_2024_45310_AMountPointIsMadeOnTheHost(t *testing.T) {
@@ -249,11 +253,11 @@ func startOrRefuse(t *testing.T, p *nodetest.Pod, look func(c *nodetest.Containe
 	}
 }
 
-// CVE-2026-41579 (runc): with a /dev of the image that is a link, links such as /dev/fd were made in a directory of the host, and a
-// file ptmx there was deleted.
+// CVE-2026-41579 (runc): with a /dev of the image that is a link, links such as /dev/fd were made in a directory
+// of the host, and a file ptmx there was deleted.
 //
-// Seen to fail with the path of a link in place of its directory's descriptor in do_link of stage/setup.c, in a copy of the
-// host's mount namespace.
+// Seen to fail with the path of a link in place of its directory's descriptor in do_link of stage/setup.c, in a copy
+// of the host's mount namespace.
 func TestCVE_2026_41579_DevIsALink(t *testing.T) {
 	elsewhere(t, "dev", func(t *testing.T, n *node.Node, s setup, b *bait, ref string) {
 		startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
@@ -263,7 +267,8 @@ func TestCVE_2026_41579_DevIsALink(t *testing.T) {
 	})
 }
 
-// CVE-2024-5154 (CRI-O): with an /etc of the image that is a link, the link /etc/mtab was made in a directory of the host.
+// CVE-2024-5154 (CRI-O): with an /etc of the image that is a link, the link /etc/mtab was made in a directory
+// of the host.
 //
 // What Berth puts into /etc are the pod's files. Seen to fail as TestCVE_2026_41579 was, by the mount points of these.
 func TestCVE_2024_5154_EtcIsALink(t *testing.T) {
@@ -275,8 +280,8 @@ func TestCVE_2024_5154_EtcIsALink(t *testing.T) {
 	})
 }
 
-// CVE-2019-18837 (crun): targets of an image that are links were opened outside of the container. Every directory in which
-// something is put or mounted, as a link to the host.
+// CVE-2019-18837 (crun): targets of an image that are links were opened outside of the container. Every directory
+// in which something is put or mounted, as a link to the host.
 //
 // Seen to fail as TestCVE_2021_30465 was.
 func TestCVE_2019_18837_EveryDirectoryIsALink(t *testing.T) {
@@ -291,7 +296,8 @@ func TestCVE_2019_18837_EveryDirectoryIsALink(t *testing.T) {
 	}
 }
 
-// CVE-2026-55686 (podman): the working directory that an image names was made on the host, if a link of the image led there.
+// CVE-2026-55686 (podman): the working directory that an image names was made on the host, if a link of the image led
+// there.
 //
 // Seen to fail with mkdir by the path, in a copy of the host's mount namespace, in do_directory of stage/setup.c.
 func TestCVE_2026_55686_TheWorkingDirectoryIsMadeOnTheHost(t *testing.T) {
@@ -300,12 +306,14 @@ func TestCVE_2026_55686_TheWorkingDirectoryIsMadeOnTheHost(t *testing.T) {
 		for claim, dir := range map[string]string{
 			"absolute": "/l/new", "climbing": "/c/new/er", "to a link in it": "/l/../l/./new", "by a magic link": "/m/new",
 		} {
-			ref := hostile(t, n, rt.Layer(rt.Symlink("l", b.path), rt.Symlink("c", up+b.path), rt.Symlink("m", "/proc/self/root"+b.path)),
+			ref := hostile(t, n, rt.Layer(rt.Symlink("l", b.path), rt.Symlink("c", up+b.path),
+				rt.Symlink("m", "/proc/self/root"+b.path)),
 				rt.WorkingDir(dir))
 			t.Run(claim, func(t *testing.T) {
 				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
 					confined(t, c)
-					if got := c.Sh("pwd"); got != b.path+strings.TrimPrefix(path.Clean(dir), path.Dir(path.Clean(dir))) && !strings.HasPrefix(got, b.path) {
+					if got := c.Sh("pwd"); got != b.path+strings.TrimPrefix(path.Clean(dir), path.Dir(path.Clean(dir))) &&
+						!strings.HasPrefix(got, b.path) {
 						t.Errorf("it works in %s", got)
 					}
 				}, withImage(ref))
@@ -331,18 +339,20 @@ func TestCVE_2026_55686_TheWorkingDirectoryIsMadeOnTheHost(t *testing.T) {
 	})
 }
 
-// CVE-2019-19921 (runc): /proc of the image was a link into a volume. Another container put a directory of its own where the
-// container's /proc was to be mounted, so that masks, profiles and labels went to the wrong files.
+// CVE-2019-19921 (runc): /proc of the image was a link into a volume. Another container put a directory of its own
+// where the container's /proc was to be mounted, so that masks, profiles and labels went to the wrong files.
 //
 // Seen to fail with OP_PLAIN_TARGET ignored in open_target and note_proc taken out, in stage/setup.c.
 func TestCVE_2019_19921_ProcIsALinkIntoAVolume(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		dir := openDir(t, "p/self/attr", "p/sys/kernel", "p/1", "q")
 		writeFile(t, filepath.Join(dir, "p/self/attr/exec"), nil, 0o666)
-		for claim, link := range map[string]string{"absolute": "/v/p", "climbing": "../v/p", "to another link": "/v/l", "to itself": "./proc"} {
+		for claim, link := range map[string]string{"absolute": "/v/p", "climbing": "../v/p", "to another link": "/v/l",
+			"to itself": "./proc"} {
 			t.Run(claim, func(t *testing.T) {
 				ref := hostile(t, n, rt.Layer(rt.Symlink("proc", link)))
-				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { confined(t, c, dir) }, withImage(ref), volume(dir, "/v"))
+				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { confined(t, c, dir) },
+					withImage(ref), volume(dir, "/v"))
 			})
 		}
 		t.Run("exchanged", func(t *testing.T) {
@@ -355,8 +365,8 @@ func TestCVE_2019_19921_ProcIsALinkIntoAVolume(t *testing.T) {
 	})
 }
 
-// CVE-2023-27561 (runc): the mend of CVE-2019-19921 was undone by a later one: a link at /proc or /sys of the image was followed again when
-// it led inside the root, to a directory of a volume that other containers exchange meanwhile.
+// CVE-2023-27561 (runc): the mend of CVE-2019-19921 was undone by a later one: a link at /proc or /sys of the image
+// was followed again when it led inside the root, to a directory of a volume that other containers exchange meanwhile.
 //
 // Seen to fail as TestCVE_2019_19921 was.
 func TestCVE_2023_27561_ProcAndSysAreLinksThatAreExchanged(t *testing.T) {
@@ -390,17 +400,19 @@ func isKernels(t *testing.T, pid int, name string) {
 	}
 }
 
-// CVE-2019-16884 (runc, by AppArmor): a volume that an image declares at /proc was mounted over the container's /proc, and the
-// profile of AppArmor was written to a file of the image in place of the kernel's.
+// CVE-2019-16884 (runc, by AppArmor): a volume that an image declares at /proc was mounted over the container's /proc,
+// and the profile of AppArmor was written to a file of the image in place of the kernel's.
 //
-// Seen to fail with the refusal of mounts on and in /proc taken out of mountOperations in server/setup.go and of check_target in
-// stage/setup.c, and with proc no longer left out of OwnVolumes in pod/storage/volumes.go.
+// Seen to fail with the refusal of mounts on and in /proc taken out of mountOperations in server/setup.go
+// and of check_target in stage/setup.c, and with proc no longer left out of OwnVolumes in pod/storage/volumes.go.
 func TestCVE_2019_16884_AVolumeCoversProc(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		dir := openDir(t, "self/attr", "sys/kernel")
-		for _, declared := range []string{"/proc", "/proc/", "/./proc", "/x/../proc", "/proc/self", "/proc/self/attr", "/proc/sys", "/l/self", "/l",
+		for _, declared := range []string{"/proc",
+			"/proc/", "/./proc", "/x/../proc", "/proc/self", "/proc/self/attr", "/proc/sys", "/l/self", "/l",
 			"/sys", "/dev", "/dev/pts"} {
-			ref := hostile(t, n, rt.Layer(rt.Dir("proc/self/attr", 0o755), rt.File("proc/self/attr/exec", 0o666, ""), rt.Symlink("l", "/proc")),
+			ref := hostile(t, n, rt.Layer(rt.Dir("proc/self/attr", 0o755), rt.File("proc/self/attr/exec", 0o666, ""),
+				rt.Symlink("l", "/proc")),
 				rt.Volumes(declared))
 			t.Run("volume "+declared, func(t *testing.T) {
 				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { confined(t, c) }, withImage(ref))
@@ -417,11 +429,11 @@ func TestCVE_2019_16884_AVolumeCoversProc(t *testing.T) {
 	})
 }
 
-// CVE-2023-28642 (runc): with /proc of the image a link to another directory, and a mount of the container's on that, the
-// profile of AppArmor was not applied. On a kernel without AppArmor the test shows that no such container begins.
+// CVE-2023-28642 (runc): with /proc of the image a link to another directory, and a mount of the container's on that,
+// the profile of AppArmor was not applied. On a kernel without AppArmor the test shows that no such container begins.
 //
-// Seen to fail as TestCVE_2019_19921 was; its part with a profile, on a kernel with AppArmor, with the path of the profile's file
-// resolved inside the container.
+// Seen to fail as TestCVE_2019_19921 was; its part with a profile, on a kernel with AppArmor, with the path
+// of the profile's file resolved inside the container.
 func TestCVE_2023_28642_ProcIsALinkAndTheProfileIsLost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		dir := openDir(t, "self/attr/apparmor", "thread-self/attr/apparmor", "1/attr/apparmor")
@@ -430,9 +442,10 @@ func TestCVE_2023_28642_ProcIsALinkAndTheProfileIsLost(t *testing.T) {
 			writeFile(t, filepath.Join(dir, at, "attr/apparmor/exec"), nil, 0o666)
 		}
 		for claim, edits := range map[string][]nodetest.ContainerEdit{
-			"the link":             {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/sys/fs"))))},
-			"and a volume":         {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/fake")))), volume(dir, "/fake")},
-			"and a volume on both": {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/fake")))), volume(dir, "/fake"), volume(dir, "/proc")},
+			"the link":     {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/sys/fs"))))},
+			"and a volume": {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/fake")))), volume(dir, "/fake")},
+			"and a volume on both": {withImage(hostile(t, n, rt.Layer(rt.Symlink("proc", "/fake")))), volume(dir, "/fake"),
+				volume(dir, "/proc")},
 		} {
 			t.Run(claim, func(t *testing.T) {
 				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
@@ -444,9 +457,10 @@ func TestCVE_2023_28642_ProcIsALinkAndTheProfileIsLost(t *testing.T) {
 	})
 }
 
-// CVE-2025-31133 (runc): a masked file is covered by the container's /dev/null. Another container exchanged that, in a volume
-// on /dev, with a link, and the file that the link led to was mounted, writable, in place of the mask. CVE-2026-88265 (crun): the same
-// link was opened for the container's standard streams, so that they were a file of the host's that the container may not write to.
+// CVE-2025-31133 (runc): a masked file is covered by the container's /dev/null. Another container exchanged that,
+// in a volume on /dev, with a link, and the file that the link led to was mounted, writable, in place of the mask.
+// CVE-2026-88265 (crun): the same link was opened for the container's standard streams, so that they were a file
+// of the host's that the container may not write to.
 //
 // Seen to fail with the check of the device's number taken out of open_null in stage/setup.c.
 func TestCVE_2025_31133_AMaskIsALink(t *testing.T) {
@@ -474,7 +488,8 @@ func TestCVE_2025_31133_AMaskIsALink(t *testing.T) {
 			}
 		}
 		for claim, link := range map[string]string{
-			"a sysctl": "/proc/sys/kernel/core_pattern", "a file of the host": "/bait/secret", "the masked file": "/proc/kcore", "nothing": "/none",
+			"a sysctl": "/proc/sys/kernel/core_pattern", "a file of the host": "/bait/secret", "the masked file": "/proc/kcore",
+			"nothing": "/none",
 		} {
 			t.Run(claim, func(t *testing.T) {
 				dir := openDir(t)
@@ -494,19 +509,20 @@ func TestCVE_2025_31133_AMaskIsALink(t *testing.T) {
 				if err := os.Symlink(link, filepath.Join(dir, "l")); err != nil {
 					t.Fatal(err)
 				}
-				r := &race{a: "null", b: "l", dir: dir, image: node.Busybox, victim: []nodetest.ContainerEdit{volume(dir, "/dev"), masks, readonly},
-					check: look(t, dir), after: func() { b.check(t) }}
+				r := &race{a: "null", b: "l", dir: dir, image: node.Busybox,
+					victim: []nodetest.ContainerEdit{volume(dir, "/dev"), masks, readonly},
+					check:  look(t, dir), after: func() { b.check(t) }}
 				r.run(t, n, s)
 			})
 		}
 	})
 }
 
-// CVE-2025-52565 (runc): the terminal of a container is mounted on its /dev/console. With links in a volume on /dev or /dev/pts it
-// was mounted elsewhere, or something else was mounted as the terminal, before any path was masked.
+// CVE-2025-52565 (runc): the terminal of a container is mounted on its /dev/console. With links in a volume on /dev
+// or /dev/pts it was mounted elsewhere, or something else was mounted as the terminal, before any path was masked.
 //
-// Seen to fail with the checks of the terminal's device and file system taken out of stage_make_terminal in stage/stage.c, and
-// with RESOLVE_NO_SYMLINKS taken out of stage_mount_console in stage/setup.c.
+// Seen to fail with the checks of the terminal's device and file system taken out of stage_make_terminal
+// in stage/stage.c, and with RESOLVE_NO_SYMLINKS taken out of stage_mount_console in stage/setup.c.
 func TestCVE_2025_52565_TheConsoleIsALink(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
@@ -536,7 +552,9 @@ func TestCVE_2025_52565_TheConsoleIsALink(t *testing.T) {
 					if err := os.Symlink(link, filepath.Join(dir, name)); err != nil {
 						t.Fatal(err)
 					}
-					startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) { check(t, dir)(c, initProcess(t, c)) }, volume(dir, at), readonly, terminal)
+					startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
+						check(t, dir)(c, initProcess(t, c))
+					}, volume(dir, at), readonly, terminal)
 					b.check(t)
 				}
 			}
@@ -549,14 +567,16 @@ func TestCVE_2025_52565_TheConsoleIsALink(t *testing.T) {
 				}
 			}
 			r := &race{a: "d", b: "l", dir: dir, image: hostile(t, n, rt.Layer(rt.Symlink("dev", "/v/d"))),
-				victim: []nodetest.ContainerEdit{volume(dir, "/v"), readonly, terminal}, check: check(t, dir), after: func() { b.check(t) }}
+				victim: []nodetest.ContainerEdit{volume(dir, "/v"), readonly, terminal}, check: check(t, dir),
+				after: func() { b.check(t) }}
 			r.run(t, n, s)
 		})
 	})
 }
 
-// CVE-2025-52881 (runc): what a runtime writes below /proc (labels, profiles, sysctls) was redirected by a mount there, which
-// another container had brought about by exchanging links of a shared volume: to files that do nothing, or to /proc/sysrq-trigger.
+// CVE-2025-52881 (runc): what a runtime writes below /proc (labels, profiles, sysctls) was redirected by a mount there,
+// which another container had brought about by exchanging links of a shared volume: to files that do nothing,
+// or to /proc/sysrq-trigger.
 //
 // Seen to fail with the refusal of targets in /proc taken out of check_target in stage/setup.c.
 func TestCVE_2025_52881_AMountGoesIntoProc(t *testing.T) {
@@ -589,49 +609,54 @@ func TestCVE_2025_52881_AMountGoesIntoProc(t *testing.T) {
 	})
 }
 
-// CVE-2026-115521 (crun): a root that was asked to be read-only was made so by a path below /proc/self/fd, which the image could
-// have as a link to another mount, so that the root stayed writable.
+// CVE-2026-115521 (crun): a root that was asked to be read-only was made so by a path below /proc/self/fd,
+// which the image could have as a link to another mount, so that the root stayed writable.
 //
-// Seen to fail with OP_ROOT_READONLY done by the path /proc/self/fd/N in operate of stage/setup.c and links of that name in
-// the image's /proc, which a bind of a volume on /proc brings in.
+// Seen to fail with OP_ROOT_READONLY done by the path /proc/self/fd/N in operate of stage/setup.c and links
+// of that name in the image's /proc, which a bind of a volume on /proc brings in.
 func TestCVE_2026_115521_AReadOnlyRootIsNot(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		var entries []rt.Entry
 		for fd := range 40 {
-			entries = append(entries, rt.Symlink(fmt.Sprintf("proc/self/fd/%d", fd), "/tmp"), rt.Symlink(fmt.Sprintf("proc/thread-self/fd/%d", fd), "/tmp"))
+			entries = append(entries, rt.Symlink(fmt.Sprintf("proc/self/fd/%d", fd), "/tmp"),
+				rt.Symlink(fmt.Sprintf("proc/thread-self/fd/%d", fd), "/tmp"))
 		}
 		dir := openDir(t)
 		startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
 			confined(t, c, dir)
-			if r, err := c.Exec(60, "sh", "-c", "echo x >/x; echo x >/etc/passwd; echo x >/ro/x; ls /x /ro/x"); err != nil || r.ExitCode == 0 {
+			if r, err := c.Exec(60, "sh", "-c", "echo x >/x; echo x >/etc/passwd; echo x >/ro/x; ls /x /ro/x"); err != nil ||
+				r.ExitCode == 0 {
 				t.Errorf("it wrote: %q, %v", r.GetStdout(), err)
 			}
-		}, withImage(hostile(t, n, rt.Layer(entries...))), nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/ro", Readonly: true}),
+		}, withImage(hostile(t, n, rt.Layer(entries...))),
+			nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/ro", Readonly: true}),
 			nodetest.Security(func(c *cri.LinuxContainerSecurityContext) { c.ReadonlyRootfs = true }))
 	})
 }
 
-// CVE-2022-23648 (containerd): the content of a volume that an image declares was copied from a path that the image could lead out
-// of itself, so that files of the host came into the container.
+// CVE-2022-23648 (containerd): the content of a volume that an image declares was copied from a path that the image
+// could lead out of itself, so that files of the host came into the container.
 //
 // Seen to fail with filepath.Join in place of securejoin in content of pod/storage/volumes.go.
 func TestCVE_2022_23648_AVolumeOfTheImageHoldsTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
 		for claim, options := range map[string][]rt.ImageOption{
-			"a path that climbs":        {rt.Volumes(up + b.path)},
-			"an absolute one":           {rt.Volumes("/" + up + b.path)},
-			"a link":                    {rt.Layer(rt.Symlink("l", b.path)), rt.Volumes("/l")},
-			"a link that climbs":        {rt.Layer(rt.Symlink("l", up+b.path)), rt.Volumes("/l")},
-			"a link in the middle":      {rt.Layer(rt.Symlink("l", path.Dir(b.path))), rt.Volumes("/l/" + path.Base(b.path))},
-			"a magic link":              {rt.Layer(rt.Symlink("l", "/proc/self/root"+b.path)), rt.Volumes("/l")},
-			"links in its content":      {rt.Layer(rt.Symlink("data/l", b.path), rt.Symlink("data/f", b.path+"/secret")), rt.Volumes("/data")},
+			"a path that climbs":   {rt.Volumes(up + b.path)},
+			"an absolute one":      {rt.Volumes("/" + up + b.path)},
+			"a link":               {rt.Layer(rt.Symlink("l", b.path)), rt.Volumes("/l")},
+			"a link that climbs":   {rt.Layer(rt.Symlink("l", up+b.path)), rt.Volumes("/l")},
+			"a link in the middle": {rt.Layer(rt.Symlink("l", path.Dir(b.path))), rt.Volumes("/l/" + path.Base(b.path))},
+			"a magic link":         {rt.Layer(rt.Symlink("l", "/proc/self/root"+b.path)), rt.Volumes("/l")},
+			"links in its content": {rt.Layer(rt.Symlink("data/l", b.path), rt.Symlink("data/f", b.path+"/secret")),
+				rt.Volumes("/data")},
 			"the directory of the host": {rt.Volumes(b.path)},
 		} {
 			t.Run(claim, func(t *testing.T) {
 				startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
 					confined(t, c)
-					b.unread(t, "the container", c.Sh(fmt.Sprintf("cat /l/secret /data/f /data/l/secret %[1]s/secret /l/%[1]s/secret 2>/dev/null; :", b.path)))
+					b.unread(t, "the container",
+						c.Sh(fmt.Sprintf("cat /l/secret /data/f /data/l/secret %[1]s/secret /l/%[1]s/secret 2>/dev/null; :", b.path)))
 					copied, err := filepath.Glob(filepath.Join(n.Root, "containers", c.ID, "volumes", "*", "secret"))
 					if err != nil || len(copied) > 0 {
 						t.Errorf("copied from the host: %v, %v", copied, err)
@@ -644,7 +669,8 @@ func TestCVE_2022_23648_AVolumeOfTheImageHoldsTheHost(t *testing.T) {
 }
 
 // named mounts the volume of a name, by the interface of the CRI that has these.
-func named(t *testing.T, p *nodetest.Pod, name, at string, readonly bool, edits ...nodetest.ContainerEdit) *nodetest.Container {
+func named(t *testing.T, p *nodetest.Pod, name, at string, readonly bool,
+	edits ...nodetest.ContainerEdit) *nodetest.Container {
 	t.Helper()
 	config := p.ContainerConfig(edits...)
 	nodetest.Pull(t, p.Node, config.Image.Image)
@@ -656,7 +682,8 @@ func named(t *testing.T, p *nodetest.Pod, name, at string, readonly bool, edits 
 	mount.ProtoReflect().SetUnknown(extension)
 	config.Mounts = append(config.Mounts, mount)
 	v1alpha2 := nodetest.DialV1alpha2(p.Node)
-	made, err := v1alpha2.CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{PodSandboxId: p.ID, SandboxConfig: p.Config, Config: config})
+	made, err := v1alpha2.CreateContainer(nodetest.Context(t),
+		&cri.CreateContainerRequest{PodSandboxId: p.ID, SandboxConfig: p.Config, Config: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -665,14 +692,15 @@ func named(t *testing.T, p *nodetest.Pod, name, at string, readonly bool, edits 
 	return c
 }
 
-// CVE-2020-1726 (podman): a volume that was there already was filled from the image of each new container, over the files that it
-// had, also where the container had it read-only.
+// CVE-2020-1726 (podman): a volume that was there already was filled from the image of each new container,
+// over the files that it had, also where the container had it read-only.
 //
 // Seen to fail with the volume filled at each use in Use of volume/store.go.
 func TestCVE_2020_1726_AnImageOverwritesAVolume(t *testing.T) {
 	n := nodetest.Shared(t)
 	b := newBait(t)
-	evil := hostile(t, n, rt.Layer(rt.Dir("data", 0o777), rt.File("data/file", 0o644, "evil"), rt.File("data/l/secret", 0o644, "evil"), rt.File("data/new", 0o644, "evil")))
+	evil := hostile(t, n, rt.Layer(rt.Dir("data", 0o777), rt.File("data/file", 0o644, "evil"),
+		rt.File("data/l/secret", 0o644, "evil"), rt.File("data/new", 0o644, "evil")))
 	for _, readonly := range []bool{false, true} {
 		name := fmt.Sprintf("attacked%d", serial.Add(1))
 		p := nodetest.RunPod(t, n)
@@ -686,24 +714,27 @@ func TestCVE_2020_1726_AnImageOverwritesAVolume(t *testing.T) {
 		for _, c := range []*nodetest.Container{first, second} {
 			c.Remove()
 		}
-		_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t), &pouch.RemoveVolumeRequest{VolumeName: name})
+		_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t),
+			&pouch.RemoveVolumeRequest{VolumeName: name})
 		if err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// CVE-2017-1002101 and CVE-2021-25741 (Kubernetes): the sub path of a volume was a link, or was exchanged with one, and a directory
-// of the host was mounted. A runtime resolves the sub path where an image is mounted as a volume.
+// CVE-2017-1002101 and CVE-2021-25741 (Kubernetes): the sub path of a volume was a link, or was exchanged with one,
+// and a directory of the host was mounted. A runtime resolves the sub path where an image is mounted as a volume.
 //
 // Seen to fail with filepath.Join in place of securejoin in imageSource of ocispec/mounts.go.
 func TestCVE_2017_1002101_ASubPathLeadsToTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
-		ref := publish(t, n, rt.Layer(rt.Dir("plain", 0o755), rt.Symlink("l", b.path), rt.Symlink("c", up+b.path), rt.Symlink("m", "/proc/self/root"+b.path),
+		ref := publish(t, n, rt.Layer(rt.Dir("plain", 0o755), rt.Symlink("l", b.path), rt.Symlink("c", up+b.path),
+			rt.Symlink("m", "/proc/self/root"+b.path),
 			rt.Symlink("plain/d", path.Dir(b.path)), rt.Symlink("root", "/")))
 		nodetest.Pull(t, n, ref)
-		for _, sub := range []string{"l", "c", "m", "l/secret", "c/secret", "plain/d/" + path.Base(b.path), "root", "root" + b.path,
+		for _, sub := range []string{"l", "c", "m", "l/secret", "c/secret", "plain/d/" + path.Base(b.path),
+			"root", "root" + b.path,
 			"..", "plain/../..", up[:len(up)-1] + b.path, b.path} {
 			startOrRefuse(t, s.pod(t, n), func(c *nodetest.Container) {
 				confined(t, c)
@@ -711,7 +742,8 @@ func TestCVE_2017_1002101_ASubPathLeadsToTheHost(t *testing.T) {
 				if got := c.Sh("ls -d /sub/proc /sub/1 2>/dev/null; :"); got != "" {
 					t.Errorf("the sub path %s is the host's: %s", sub, got)
 				}
-			}, nodetest.Mounts(&cri.Mount{ContainerPath: "/sub", Image: &cri.ImageSpec{Image: ref}, ImageSubPath: sub, Readonly: true}))
+			}, nodetest.Mounts(&cri.Mount{ContainerPath: "/sub", Image: &cri.ImageSpec{Image: ref},
+				ImageSubPath: sub, Readonly: true}))
 			b.check(t)
 		}
 	})

@@ -23,8 +23,8 @@ import (
 
 // Attacks of a container on the network of other pods and of the node.
 
-// CVE-2020-15257 (containerd): the API of a container's shim was an abstract Unix socket, which belongs to a network namespace and
-// has no permissions. A container in the host's network, as root, started processes on the host by it.
+// CVE-2020-15257 (containerd): the API of a container's shim was an abstract Unix socket, which belongs to a network
+// namespace and has no permissions. A container in the host's network, as root, started processes on the host by it.
 //
 // Seen to fail with an abstract socket listened to by berthd.
 func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
@@ -47,8 +47,8 @@ func TestCVE_2020_15257_SocketsWithoutAFile(t *testing.T) {
 	}
 }
 
-// CVE-2025-9074 (Docker Desktop): the engine's API, which asks nobody who they are, could be reached from containers at an address of their
-// network.
+// CVE-2025-9074 (Docker Desktop): the engine's API, which asks nobody who they are, could be reached from containers
+// at an address of their network.
 //
 // Seen to fail with the streaming server at 0.0.0.0 in the node's configuration.
 func TestCVE_2025_9074_APodReachesTheAPI(t *testing.T) {
@@ -73,7 +73,8 @@ func TestCVE_2025_9074_APodReachesTheAPI(t *testing.T) {
 				t.Fatal(err)
 			}
 			ports++
-			if r, err := pod.Exec(60, "nc", "-w", "3", "-z", gateway(t, n).String(), strconv.FormatUint(port, 10)); err != nil || r.ExitCode == 0 {
+			if r, err := pod.Exec(60, "nc", "-w", "3", "-z", gateway(t, n).String(), strconv.FormatUint(port, 10)); err != nil ||
+				r.ExitCode == 0 {
 				t.Errorf("a pod reaches port %d of process %d, %v", port, own[fields[9]], err)
 			}
 		}
@@ -155,11 +156,12 @@ func learned(t *testing.T, where string, h *netlink.Handle, link string) {
 	}
 }
 
-// CVE-2020-13401 (Docker), CVE-2020-10749 (CNI plugins, and so containerd, CRI-O and podman): a container with CAP_NET_RAW, which is one
-// of the default ones, said that it is an IPv6 router. The host, and other containers, took it for theirs.
+// CVE-2020-13401 (Docker), CVE-2020-10749 (CNI plugins, and so containerd, CRI-O and podman): a container
+// with CAP_NET_RAW, which is one of the default ones, said that it is an IPv6 router. The host, and other containers,
+// took it for theirs.
 //
-// Seen to succeed against the node on the build that forbade it to the bridge of a node with a range of IPv6 only; and against
-// other pods with accept_ra left as it is in configure of network/bridge/link.go.
+// Seen to succeed against the node on the build that forbade it to the bridge of a node with a range of IPv6 only;
+// and against other pods with accept_ra left as it is in configure of network/bridge/link.go.
 func TestCVE_2020_13401_APodSaysThatItIsTheRouter(t *testing.T) {
 	n := nodetest.Shared(t)
 	attacker := nodetest.RunPod(t, n).Run(withImage(intruderImage(t, n)), capabilities("NET_RAW"))
@@ -239,10 +241,12 @@ func (u *udp) next(wait time.Duration) (text, from string) {
 	return string(buffer[:size]), sender.String()
 }
 
-// CVE-2020-8558 (kube-proxy, by route_localnet): a neighbour of the node reached services that listen to 127.0.0.1 only, with packets
-// that have that address. CVE-2025-54388 (Docker) is the same for ports that are published at 127.0.0.1.
+// CVE-2020-8558 (kube-proxy, by route_localnet): a neighbour of the node reached services that listen to 127.0.0.1
+// only, with packets that have that address. CVE-2025-54388 (Docker) is the same for ports that are published
+// at 127.0.0.1.
 //
-// Berth's bridge has route_localnet, for host ports. Seen to fail with the chain guard left out of chains in network/bridge/ruleset.go.
+// Berth's bridge has route_localnet, for host ports. Seen to fail with the chain guard left out of chains
+// in network/bridge/ruleset.go.
 func TestCVE_2020_8558_APodSendsToLoopback(t *testing.T) {
 	n := nodetest.Shared(t)
 	image := intruderImage(t, n)
@@ -254,7 +258,8 @@ func TestCVE_2020_8558_APodSendsToLoopback(t *testing.T) {
 	const port = 9999
 	hostPort := freePort(t)
 	victim := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
-		c.PortMappings = []*cri.PortMapping{{Protocol: cri.Protocol_UDP, HostIp: "127.0.0.1", HostPort: int32(hostPort), ContainerPort: port}}
+		c.PortMappings = []*cri.PortMapping{{Protocol: cri.Protocol_UDP, HostIp: "127.0.0.1", HostPort: int32(hostPort),
+			ContainerPort: port}}
 	})
 	listener := victim.Run(withImage(image), command("/intruder", "peers", strconv.Itoa(port)))
 	listener.WaitLog("listening")
@@ -304,8 +309,8 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// CVE-2025-67499 (CNI's portmap with nftables): a host port of a pod took all packets to that port that passed through the node,
-// whatever address they were for.
+// CVE-2025-67499 (CNI's portmap with nftables): a host port of a pod took all packets to that port that passed
+// through the node, whatever address they were for.
 //
 // Seen to fail with the match of local addresses taken out of dnat in network/bridge/ruleset.go.
 func TestCVE_2025_67499_AHostPortTakesWhatIsForOthers(t *testing.T) {
@@ -388,8 +393,8 @@ func TestCVE_2021_20199_AHostPortHidesWhoConnects(t *testing.T) {
 	}
 }
 
-// CVE-2021-20206 (CNI): the "type" of a network configuration could climb out of the plugins' directories, so that whoever may write
-// one chose any program of the host.
+// CVE-2021-20206 (CNI): the "type" of a network configuration could climb out of the plugins' directories,
+// so that whoever may write one chose any program of the host.
 //
 // Seen to fail with the check of a plugin's name taken out of FindInPath in network/cni/exec.go.
 func TestCVE_2021_20206_APluginOutsideOfItsDirectory(t *testing.T) {

@@ -51,7 +51,8 @@ func watched(t *testing.T, c *nodetest.Container) (found []string) {
 	return found
 }
 
-// markHost gives the host a mount and a socket that no container has, and returns the text of both that the kernel shows.
+// markHost gives the host a mount and a socket that no container has, and returns the text of both that the kernel
+// shows.
 func markHost(t *testing.T) []string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "mark-") // short: the path of a socket has at most 108 bytes
@@ -72,14 +73,14 @@ func markHost(t *testing.T) []string {
 	return []string{name, socket}
 }
 
-// CVE-2016-9962 (runc), CVE-2020-14298 and CVE-2020-14300 (the same, in Docker's packages): a process that entered a container
-// for an exec still held the host's root and descriptors of host directories when it was visible in the container already, where
-// another one read them by ptrace and through /proc.
+// CVE-2016-9962 (runc), CVE-2020-14298 and CVE-2020-14300 (the same, in Docker's packages): a process that entered
+// a container for an exec still held the host's root and descriptors of host directories when it was visible
+// in the container already, where another one read them by ptrace and through /proc.
 //
 // The spy holds CAP_SYS_PTRACE; a second one has no rights but stops what it sees, to look at it for longer.
 //
-// Seen to fail on the build whose stage joined the PID namespace and forked before it joined the others; and with dumpable left
-// on, in stage/stage.c, for the spy without rights.
+// Seen to fail on the build whose stage joined the PID namespace and forked before it joined the others;
+// and with dumpable left on, in stage/stage.c, for the spy without rights.
 func TestCVE_2016_9962_AnExecIsSeenOnTheHost(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
@@ -123,8 +124,8 @@ func TestCVE_2016_9962_AnExecIsSeenOnTheHost(t *testing.T) {
 	})
 }
 
-// CVE-2019-5736 (runc): a container executed /proc/self/exe, which is the runtime's own binary while a process enters the container,
-// held it open by /proc, and overwrote it on the host as soon as it did not run.
+// CVE-2019-5736 (runc): a container executed /proc/self/exe, which is the runtime's own binary while a process enters
+// the container, held it open by /proc, and overwrote it on the host as soon as it did not run.
 //
 // Seen to fail with the sealed view of the keeper's binary replaced by the binary itself, in Seal of stage/stage.go.
 func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
@@ -146,11 +147,13 @@ func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
 	before := sums()
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		same := alive(t, n)
-		self := hostile(t, n, withIntruder(t), rt.Layer(rt.Symlink("self", "/proc/self/exe"), rt.File("script", 0o755, "#!/proc/self/exe --version\n")))
+		self := hostile(t, n, withIntruder(t),
+			rt.Layer(rt.Symlink("self", "/proc/self/exe"), rt.File("script", 0o755, "#!/proc/self/exe --version\n")))
 		for _, pid := range []cri.NamespaceMode{cri.NamespaceMode_CONTAINER, cri.NamespaceMode_POD} {
 			t.Run(pid.String(), func(t *testing.T) {
 				p := s.pod(t, n, func(c *cri.PodSandboxConfig) { namespaces(c).Pid = pid })
-				c := p.Run(withImage(self), command("/intruder", "overwrite"), capabilities("SYS_PTRACE", "DAC_OVERRIDE", "DAC_READ_SEARCH"))
+				c := p.Run(withImage(self), command("/intruder", "overwrite"),
+					capabilities("SYS_PTRACE", "DAC_OVERRIDE", "DAC_READ_SEARCH"))
 				c.WaitLog("watching")
 				again(t, func(int) {
 					for _, program := range []string{"/bin/true", "/proc/self/exe", "/self", "/script"} {
@@ -177,7 +180,8 @@ func TestCVE_2019_5736_TheRuntimeIsOverwritten(t *testing.T) {
 		// The pod's init is the keeper's program too, and stays for as long as the pod.
 		p := s.pod(t, n, func(c *cri.PodSandboxConfig) { namespaces(c).Pid = cri.NamespaceMode_POD })
 		c := p.Run(withImage(self), command("sleep", "3600"), capabilities("SYS_PTRACE", "DAC_OVERRIDE", "DAC_READ_SEARCH"))
-		if r, err := c.Exec(60, "sh", "-c", "echo x >/proc/1/exe; exec 3</proc/1/exe && echo x >/proc/self/fd/3; exit 1"); err != nil || r.ExitCode == 0 {
+		if r, err := c.Exec(60, "sh", "-c",
+			"echo x >/proc/1/exe; exec 3</proc/1/exe && echo x >/proc/self/fd/3; exit 1"); err != nil || r.ExitCode == 0 {
 			t.Errorf("the pod's init was written to: %q, %v", r.GetStdout(), err)
 		}
 	})
@@ -221,11 +225,12 @@ func TestCVE_2022_31030_AnExecWritesWithoutEnd(t *testing.T) {
 	})
 }
 
-// CVE-2022-1708 (CRI-O): what a command of ExecSync wrote went to a file on the host's disk, without a limit, and was read from there
-// into memory when it ended.
+// CVE-2022-1708 (CRI-O): what a command of ExecSync wrote went to a file on the host's disk, without a limit,
+// and was read from there into memory when it ended.
 //
-// While the command still runs, neither the node's directories nor files without a name that the daemons hold have what it has
-// written, but for the 16 MiB of a stream that are kept. Seen to fail with the output of an exec written to a file below the root directory, in pod/exec.go.
+// While the command still runs, neither the node's directories nor files without a name that the daemons hold
+// have what it has written, but for the 16 MiB of a stream that are kept. Seen to fail with the output of an exec
+// written to a file below the root directory, in pod/exec.go.
 func TestCVE_2022_1708_AnExecWritesToTheHostsDisk(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		c := s.pod(t, n).Run()
@@ -233,7 +238,8 @@ func TestCVE_2022_1708_AnExecWritesToTheHostsDisk(t *testing.T) {
 		before := written()
 		done := make(chan error, 1)
 		go func() {
-			_, err := c.Exec(300, "sh", "-c", "head -c 100000000 /dev/zero; head -c 100000000 /dev/zero >&2; echo >/written; while ! test -e /seen; do sleep 0.05; done")
+			_, err := c.Exec(300, "sh", "-c", "head -c 100000000 /dev/zero; head -c 100000000 /dev/zero >&2; echo >/written; "+
+				"while ! test -e /seen; do sleep 0.05; done")
 			done <- err
 		}()
 		root := fmt.Sprintf("/proc/%d/root/", initProcess(t, c))
@@ -285,8 +291,8 @@ func bytesHeld(t *testing.T, n *node.Node) (total int64) {
 	return total
 }
 
-// CVE-2026-53495 (containerd): a command of ExecSync left a process behind that kept its output open. The copying of that output
-// never ended, and repeated probes filled the daemon's memory.
+// CVE-2026-53495 (containerd): a command of ExecSync left a process behind that kept its output open. The copying
+// of that output never ended, and repeated probes filled the daemon's memory.
 //
 // Seen to fail with drain taken out of pod/exec.go.
 func TestCVE_2026_53495_AnExecLeavesItsOutputOpen(t *testing.T) {
@@ -345,8 +351,8 @@ func (s *sizes) Next() *remotecommand.TerminalSize {
 	return &remotecommand.TerminalSize{Width: uint16(s.left), Height: 24}
 }
 
-// CVE-2022-23471 (containerd): sizes of a terminal for a command that could not be started were sent to nobody, by a goroutine
-// that waited for ever.
+// CVE-2022-23471 (containerd): sizes of a terminal for a command that could not be started were sent to nobody,
+// by a goroutine that waited for ever.
 //
 // Seen to fail with a send of each size to a channel that is read only once the command runs, in stream/executor.go.
 func TestCVE_2022_23471_SizesOfATerminalThatIsNot(t *testing.T) {
@@ -356,7 +362,8 @@ func TestCVE_2022_23471_SizesOfATerminalThatIsNot(t *testing.T) {
 	for _, transport := range []nodetest.Transport{nodetest.SPDY, nodetest.WebSocket} {
 		for _, cmd := range []string{"/no/such/program", "/etc/passwd", "true"} {
 			for range 10 {
-				r, err := n.Runtime.Exec(nodetest.Context(t), &cri.ExecRequest{ContainerId: c.ID, Cmd: []string{cmd}, Tty: true, Stdin: true, Stdout: true})
+				r, err := n.Runtime.Exec(nodetest.Context(t),
+					&cri.ExecRequest{ContainerId: c.ID, Cmd: []string{cmd}, Tty: true, Stdin: true, Stdout: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -379,18 +386,21 @@ func TestCVE_2022_23471_SizesOfATerminalThatIsNot(t *testing.T) {
 // Seen to fail with the end of an attach at its context's taken out of pod/attach.go.
 func TestCVE_2025_64329_AnAttachWhoseClientGoes(t *testing.T) {
 	n := nodetest.Shared(t)
-	c := nodetest.RunPod(t, n).Run(nodetest.Sh("while :; do echo output; sleep 0.01; done"), func(c *cri.ContainerConfig) { c.Stdin = true })
+	c := nodetest.RunPod(t, n).Run(nodetest.Sh("while :; do echo output; sleep 0.01; done"),
+		func(c *cri.ContainerConfig) { c.Stdin = true })
 	before, files := metric(t, "go_goroutines"), openFiles(t, n)
 	for _, transport := range []nodetest.Transport{nodetest.SPDY, nodetest.WebSocket} {
 		for range 15 {
-			r, err := n.Runtime.Attach(nodetest.Context(t), &cri.AttachRequest{ContainerId: c.ID, Stdin: true, Stdout: true, Stderr: true})
+			r, err := n.Runtime.Attach(nodetest.Context(t),
+				&cri.AttachRequest{ContainerId: c.ID, Stdin: true, Stdout: true, Stderr: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			in, end := io.Pipe()
 			first := &firstBytes{got: cancel}
-			_, _ = nodetest.Stream(ctx, transport, r.Url, remotecommand.StreamOptions{Stdin: in, Stdout: first, Stderr: io.Discard})
+			_, _ = nodetest.Stream(ctx, transport, r.Url,
+				remotecommand.StreamOptions{Stdin: in, Stdout: first, Stderr: io.Discard})
 			end.Close()
 			cancel()
 		}
@@ -407,10 +417,11 @@ func (f *firstBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CVE-2024-21626 (runc): a descriptor of a host directory was open in the process that became the container, whose working
-// directory, of the image or of an exec, was /proc/self/fd/7: on the host.
+// CVE-2024-21626 (runc): a descriptor of a host directory was open in the process that became the container,
+// whose working directory, of the image or of an exec, was /proc/self/fd/7: on the host.
 //
-// Seen to fail with check_cwd taken out of stage/stage.c and a descriptor of the host's root left open in join and begin.
+// Seen to fail with check_cwd taken out of stage/stage.c and a descriptor of the host's root left open in join
+// and begin.
 func TestCVE_2024_21626_TheWorkingDirectoryIsADescriptor(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		b := newBait(t)
@@ -423,7 +434,8 @@ func TestCVE_2024_21626_TheWorkingDirectoryIsADescriptor(t *testing.T) {
 		dirs = append(dirs, "/proc/self/fd/7/../../../..", "/proc/1/cwd", "/proc/self/cwd", "/proc/1/root"+b.path, "/l/../..")
 		ref := hostile(t, n, rt.Layer(rt.Symlink("l", "/proc/self/fd/7")))
 		for _, dir := range dirs {
-			c, err := p.TryCreate(withImage(ref), nodetest.Sh(find+"; pwd -P"), func(c *cri.ContainerConfig) { c.WorkingDir = dir })
+			c, err := p.TryCreate(withImage(ref), nodetest.Sh(find+"; pwd -P"),
+				func(c *cri.ContainerConfig) { c.WorkingDir = dir })
 			if err == nil {
 				err = c.TryStart()
 			}
@@ -472,12 +484,12 @@ func restore(t *testing.T, c *nodetest.Container) {
 	}
 }
 
-// CVE-2021-21334 (containerd), CVE-2020-14370 (podman): containers that were made at the same time, of one image, saw variables of
-// each other, since their environments shared memory.
+// CVE-2021-21334 (containerd), CVE-2020-14370 (podman): containers that were made at the same time, of one image,
+// saw variables of each other, since their environments shared memory.
 //
-// The images have lists of several lengths, so that the memory of some has room for one more variable, and the containers are in pods of
-// their own, since those of one pod are made one after the other. Seen to fail with the image's own list of variables appended to,
-// in env of ocispec/process.go.
+// The images have lists of several lengths, so that the memory of some has room for one more variable,
+// and the containers are in pods of their own, since those of one pod are made one after the other. Seen to fail
+// with the image's own list of variables appended to, in env of ocispec/process.go.
 func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 	n := nodetest.Shared(t)
 	var images []string
@@ -530,8 +542,8 @@ func TestCVE_2021_21334_AVariableOfAnotherContainer(t *testing.T) {
 	t.Logf("%d containers", made)
 }
 
-// CVE-2026-57231 (podman), CVE-2021-3602 (buildah): an entry of the image's environment that is no variable stood for variables of the
-// host's process, all of them with "*".
+// CVE-2026-57231 (podman), CVE-2021-3602 (buildah): an entry of the image's environment that is no variable stood
+// for variables of the host's process, all of them with "*".
 //
 // Seen to fail with entries without "=" filled from the daemon's environment, in env of ocispec/process.go.
 func TestCVE_2026_57231_VariablesOfTheHost(t *testing.T) {
@@ -555,14 +567,16 @@ func TestCVE_2026_57231_VariablesOfTheHost(t *testing.T) {
 			c.Env = append([]string{"*", "=", "=x", "P*", "?", "PATH*", "*=", "A\x00B=c"}, host...)
 		}))
 		env := s.pod(t, n).Output("env", withImage(ref))
-		allowed := map[string]bool{"PATH": true, "HOSTNAME": true, "HOME": true, "PWD": true, "SHLVL": true, "*": true, "OLDPWD": true}
+		allowed := map[string]bool{"PATH": true, "HOSTNAME": true, "HOME": true, "PWD": true, "SHLVL": true,
+			"*": true, "OLDPWD": true}
 		for line := range strings.Lines(env) {
 			key, _, _ := strings.Cut(line, "=")
 			if !allowed[key] && !strings.HasPrefix(key, "IMAGE") {
 				t.Errorf("the container has %s", strings.TrimSpace(line))
 			}
 		}
-		if strings.Contains(env, "PATH="+os.Getenv("PATH")+"\n") && os.Getenv("PATH") != "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" {
+		if strings.Contains(env, "PATH="+os.Getenv("PATH")+"\n") &&
+			os.Getenv("PATH") != "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" {
 			t.Error("the container has the host's PATH")
 		}
 	})

@@ -43,7 +43,8 @@ func attacks(t *testing.T) (comments map[string]string, all []string) {
 			all = append(all, numbers(c.Text())...)
 		}
 		for _, d := range file.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test") &&
+				f.Name.Name != "TestMain" {
 				comments[f.Name.Name] = f.Doc.Text()
 			}
 		}
@@ -81,7 +82,8 @@ func rows(t *testing.T) map[string]string {
 		if of[test] != "" {
 			t.Errorf("%s has two rows", test)
 		}
-		if strings.Contains(cells[1]+cells[2], "](") || strings.TrimSpace(cells[1]) == "" || strings.TrimSpace(cells[2]) == "" {
+		if strings.Contains(cells[1]+cells[2], "](") || strings.TrimSpace(cells[1]) == "" ||
+			strings.TrimSpace(cells[2]) == "" {
 			t.Errorf("the row of %s says nothing, or has a link", test)
 		}
 		of[test] = line
@@ -89,10 +91,11 @@ func rows(t *testing.T) map[string]string {
 	return of
 }
 
-// TestTheTableOfAttacks: docs/security.md has a row for each attack here, with the numbers that its comment has, and no other row; each
-// test is named by one of its numbers, and says how it was seen to fail.
+// TestTheTableOfAttacks: docs/security.md has a row for each attack here, with the numbers that its comment has,
+// and no other row; each test is named by one of its numbers, and says how it was seen to fail.
 //
-// Seen to fail with a row left out, a row for a test that is not there, a number in a comment alone, and one in the table alone.
+// Seen to fail with a row left out, a row for a test that is not there, a number in a comment alone,
+// and one in the table alone.
 func TestTheTableOfAttacks(t *testing.T) {
 	comments, all := attacks(t)
 	table := rows(t)
@@ -118,7 +121,8 @@ func TestTheTableOfAttacks(t *testing.T) {
 		}) {
 			t.Errorf("%s is not named by a number of its comment", test)
 		}
-		if !strings.Contains(strings.Join(strings.Fields(comment), " "), "een to fail") && !strings.Contains(comment, "een to succeed") {
+		if !strings.Contains(strings.Join(strings.Fields(comment), " "), "een to fail") &&
+			!strings.Contains(comment, "een to succeed") {
 			t.Errorf("the comment of %s does not say how it was seen to fail", test)
 		}
 	}

@@ -21,8 +21,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// Attacks of an image by the user that it names, or by the databases of users in it, and attacks on what a user who is not
-// root may do.
+// Attacks of an image by the user that it names, or by the databases of users in it, and attacks on what a user
+// who is not root may do.
 
 const rootLine = "root:x:0:0:root:/root:/bin/sh\n"
 
@@ -30,11 +30,12 @@ func withUsers(passwd, group string) rt.ImageOption {
 	return rt.Layer(rt.File("etc/passwd", 0o644, passwd), rt.File("etc/group", 0o644, group))
 }
 
-// whoami is the user and the group that an image's program runs as, or the error by which it is refused. The kernel is asked: no
-// program of the image reads a database.
+// whoami is the user and the group that an image's program runs as, or the error by which it is refused.
+// The kernel is asked: no program of the image reads a database.
 func whoami(t *testing.T, p *nodetest.Pod, ref string, edits ...nodetest.ContainerEdit) (id string, err error) {
 	t.Helper()
-	c, err := p.TryCreate(append([]nodetest.ContainerEdit{withImage(ref), command("grep", "-E", "^[UG]id:", "/proc/self/status")}, edits...)...)
+	c, err := p.TryCreate(append([]nodetest.ContainerEdit{withImage(ref),
+		command("grep", "-E", "^[UG]id:", "/proc/self/status")}, edits...)...)
 	if err != nil {
 		return "", err
 	}
@@ -51,14 +52,16 @@ func whoami(t *testing.T, p *nodetest.Pod, ref string, edits ...nodetest.Contain
 	return fields[2] + ":" + fields[7], nil
 }
 
-// CVE-2016-3697 (runc, and so Docker): a number for a user was looked up among the names of the image's /etc/passwd first, where
-// an image could give root's IDs to the name "1000".
+// CVE-2016-3697 (runc, and so Docker): a number for a user was looked up among the names of the image's /etc/passwd
+// first, where an image could give root's IDs to the name "1000".
 //
-// Seen to fail with the number looked up as a name in userSpec of ocispec/user.go (a "+0" user made of the name's entry).
+// Seen to fail with the number looked up as a name in userSpec of ocispec/user.go (a "+0" user made of the name's
+// entry).
 func TestCVE_2016_3697_ANumberIsAName(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	ref := hostile(t, n, withUsers(rootLine+"1000:x:0:0:evil:/:/bin/sh\n0:x:0:0::/:/bin/sh\n", "root:x:0:\n1000:x:0:1000\n"), rt.User("1000"))
+	ref := hostile(t, n, withUsers(rootLine+"1000:x:0:0:evil:/:/bin/sh\n0:x:0:0::/:/bin/sh\n",
+		"root:x:0:\n1000:x:0:1000\n"), rt.User("1000"))
 	for claim, edit := range map[string]nodetest.ContainerEdit{
 		"the image's": func(*cri.ContainerConfig) {},
 		"the request's": nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
@@ -73,11 +76,11 @@ func TestCVE_2016_3697_ANumberIsAName(t *testing.T) {
 	}
 }
 
-// CVE-2024-40635 (containerd): a user of the image beyond 31 bits was cut, so that 4294967296 ran as root, though the cluster
-// asks for another user than root.
+// CVE-2024-40635 (containerd): a user of the image beyond 31 bits was cut, so that 4294967296 ran as root,
+// though the cluster asks for another user than root.
 //
-// Seen to fail with the numbers of a user cut to 32 bits in place of refused, in lookUp of ocispec/user.go: both for numbers of the
-// image's configuration and for those of its /etc/passwd.
+// Seen to fail with the numbers of a user cut to 32 bits in place of refused, in lookUp of ocispec/user.go:
+// both for numbers of the image's configuration and for those of its /etc/passwd.
 func TestCVE_2024_40635_AUserBeyond32Bits(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
@@ -95,7 +98,8 @@ func TestCVE_2024_40635_AUserBeyond32Bits(t *testing.T) {
 		}
 		t.Errorf("%s runs as %s", claim, id)
 	}
-	for _, number := range []string{"2147483648", "4294967294", "4294967295", "4294967296", "4294967297", "8589934592", "9223372036854775807",
+	for _, number := range []string{"2147483648",
+		"4294967294", "4294967295", "4294967296", "4294967297", "8589934592", "9223372036854775807",
 		"9223372036854775808", "18446744073709551616", "-1", "0x0", "1e0", "٠"} {
 		allowed := []string{number + ":" + number, number + ":0"} // if it is a user at all, then that one
 		refused("user "+number, hostile(t, n, rt.User(number)), allowed...)
@@ -114,14 +118,15 @@ func TestCVE_2024_40635_AUserBeyond32Bits(t *testing.T) {
 	}
 }
 
-// CVE-2026-46680 (containerd): a number that is none of 32 bits was taken for a name in place of being refused, and the image's
-// /etc/passwd gave the name root's IDs.
+// CVE-2026-46680 (containerd): a number that is none of 32 bits was taken for a name in place of being refused,
+// and the image's /etc/passwd gave the name root's IDs.
 //
 // Seen to fail with the refusal of such numbers taken out of userSpec in ocispec/user.go.
 func TestCVE_2026_46680_ANumberTooLargeIsAName(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	for _, number := range []string{"4294967295", "4294967296", "99999999999", "9223372036854775808", "99999999999999999999999"} {
+	for _, number := range []string{"4294967295",
+		"4294967296", "99999999999", "9223372036854775808", "99999999999999999999999"} {
 		passwd := rootLine + number + ":x:0:0:evil:/:/bin/sh\n"
 		group := "root:x:0:\n" + number + ":x:0:\n"
 		for _, user := range []string{number, number + ":" + number, "1000:" + number} {
@@ -135,8 +140,8 @@ func TestCVE_2026_46680_ANumberTooLargeIsAName(t *testing.T) {
 	}
 }
 
-// CVE-2026-47262 (containerd): the groups of a user were gathered from an /etc/group of any size, with many groups or with many
-// members, and containerd ran out of memory.
+// CVE-2026-47262 (containerd): the groups of a user were gathered from an /etc/group of any size, with many groups
+// or with many members, and containerd ran out of memory.
 //
 // Seen to fail with maxDatabase of ocispec/user.go raised to 1 GiB.
 func TestCVE_2026_47262_GroupsWithoutEnd(t *testing.T) {
@@ -197,8 +202,8 @@ func hostDatabase(t *testing.T, n *node.Node, p *nodetest.Pod, claim string, ent
 	})
 }
 
-// CVE-2024-9676 (containers/storage, and so podman and CRI-O): an /etc/passwd of the image that is a link was followed on the host,
-// where reading a pipe or a device never ends.
+// CVE-2024-9676 (containers/storage, and so podman and CRI-O): an /etc/passwd of the image that is a link was followed
+// on the host, where reading a pipe or a device never ends.
 //
 // Seen to fail with os.ReadFile of the joined path in place of readDatabase in ocispec/user.go.
 func TestCVE_2024_9676_TheUserDatabaseIsALink(t *testing.T) {
@@ -231,8 +236,8 @@ func TestCVE_2025_4437_AHugeUserDatabase(t *testing.T) {
 }
 
 // CVE-2022-36109 (Docker), CVE-2022-2989 (podman), CVE-2022-2990 (buildah), CVE-2022-2995 (CRI-O): the primary group
-// of a container's user was not among its supplementary groups. A file that denies a group access could then be read by a member of
-// it, who changed the primary group by a set-group-ID program.
+// of a container's user was not among its supplementary groups. A file that denies a group access could then be read
+// by a member of it, who changed the primary group by a set-group-ID program.
 //
 // Seen to fail with the primary group left out of the groups in user of ocispec/user.go.
 func TestCVE_2022_36109_AGroupThatIsDeniedReads(t *testing.T) {
@@ -254,7 +259,8 @@ func TestCVE_2022_36109_AGroupThatIsDeniedReads(t *testing.T) {
 			t.Fatal(err)
 		}
 		program := rt.Layer(rt.File("other-group", 0o2755, string(intruderProgram(t))).Owned(0, 2000),
-			rt.File("etc/passwd", 0o644, rootLine+"app:x:1001:1002::/:/bin/sh\n"), rt.File("etc/group", 0o644, "app:x:1002:\nother:x:2000:\n"))
+			rt.File("etc/passwd", 0o644, rootLine+"app:x:1001:1002::/:/bin/sh\n"),
+			rt.File("etc/group", 0o644, "app:x:1002:\nother:x:2000:\n"))
 		for claim, edit := range map[string]nodetest.ContainerEdit{
 			"a name": nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUsername = "app" }),
 			"a number": nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
@@ -278,11 +284,11 @@ func TestCVE_2022_36109_AGroupThatIsDeniedReads(t *testing.T) {
 	})
 }
 
-// CVE-2023-25173 (containerd): the supplementary groups of a user were not those that the image's databases and the request give, so that
-// a rule by groups let the wrong ones through.
+// CVE-2023-25173 (containerd): the supplementary groups of a user were not those that the image's databases
+// and the request give, so that a rule by groups let the wrong ones through.
 //
-// The kernel says which groups each process has, also an exec. Seen to fail with the primary group left out of the groups in user of
-// ocispec/user.go.
+// The kernel says which groups each process has, also an exec. Seen to fail with the primary group left out
+// of the groups in user of ocispec/user.go.
 func TestCVE_2023_25173_GroupsThatAreNotAsAsked(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		databases := withUsers(rootLine+"app:x:1001:1002::/:/bin/sh\n", "app:x:1002:\nmember:x:3000:app\nother:x:3001:root\n")
@@ -305,7 +311,8 @@ func TestCVE_2023_25173_GroupsThatAreNotAsAsked(t *testing.T) {
 			"strictly none":      {user: "app", edits: []nodetest.ContainerEdit{strict}, want: "1002"},
 		} {
 			t.Run(claim, func(t *testing.T) {
-				running := s.pod(t, n).Run(append([]nodetest.ContainerEdit{withImage(hostile(t, n, databases, rt.User(c.user)))}, c.edits...)...)
+				running := s.pod(t, n).Run(append([]nodetest.ContainerEdit{withImage(hostile(t, n, databases, rt.User(c.user)))},
+					c.edits...)...)
 				for process, status := range map[string]string{
 					"the init process": running.Sh("cat /proc/1/status"), "an exec": running.Sh("cat /proc/self/status"),
 				} {
@@ -351,9 +358,9 @@ func capabilitySets(t *testing.T, status string) map[string]uint64 {
 	return sets
 }
 
-// CVE-2022-24769 (Docker and containerd), CVE-2022-27649 (podman), CVE-2022-27650 (crun), CVE-2022-27651 (buildah), CVE-2022-27652
-// (CRI-O): containers began with inheritable capabilities. A program whose file has inheritable capabilities gave them to a user who
-// should have none.
+// CVE-2022-24769 (Docker and containerd), CVE-2022-27649 (podman), CVE-2022-27650 (crun), CVE-2022-27651 (buildah),
+// CVE-2022-27652 (CRI-O): containers began with inheritable capabilities. A program whose file has inheritable
+// capabilities gave them to a user who should have none.
 //
 // Seen to fail with the bounding set as the inheritable one in capabilities of ocispec/capabilities.go.
 func TestCVE_2022_24769_InheritableCapabilities(t *testing.T) {
@@ -367,8 +374,8 @@ func TestCVE_2022_24769_InheritableCapabilities(t *testing.T) {
 	})
 }
 
-// CVE-2022-29162 (runc exec): processes that were executed in a running container had inheritable capabilities, though its first one
-// had none.
+// CVE-2022-29162 (runc exec): processes that were executed in a running container had inheritable capabilities,
+// though its first one had none.
 //
 // Seen to fail with the bounding set as the inheritable one in join.go of the keeper's server.
 func TestCVE_2022_29162_AnExecInheritsCapabilities(t *testing.T) {
@@ -393,10 +400,12 @@ func heirs(t *testing.T, n *node.Node) string {
 	attribute := make([]byte, 20)
 	binary.LittleEndian.PutUint32(attribute[0:], 0x02000000|1)
 	binary.LittleEndian.PutUint32(attribute[8:], 0xffffffff)
-	return hostile(t, n, rt.Layer(rt.File("heir/busybox", 0o755, string(busybox)).Xattr("security.capability", string(attribute))))
+	return hostile(t, n,
+		rt.Layer(rt.File("heir/busybox", 0o755, string(busybox)).Xattr("security.capability", string(attribute))))
 }
 
-// noneInherited fails the test if a process has inheritable or ambient capabilities, or one that is not of root any at all.
+// noneInherited fails the test if a process has inheritable or ambient capabilities, or one that is not of root
+// any at all.
 func noneInherited(t *testing.T, uid int64, where, status string) {
 	t.Helper()
 	sets := capabilitySets(t, status)
@@ -408,19 +417,21 @@ func noneInherited(t *testing.T, uid int64, where, status string) {
 	}
 }
 
-// CVE-2016-8867 (Docker), CVE-2018-10856 (podman), CVE-2018-1000400 (CRI-O), CVE-2021-20188 (podman, privileged containers): a user
-// who is not root kept root's capabilities, and read and wrote files of everybody.
+// CVE-2016-8867 (Docker), CVE-2018-10856 (podman), CVE-2018-1000400 (CRI-O), CVE-2021-20188 (podman, privileged
+// containers): a user who is not root kept root's capabilities, and read and wrote files of everybody.
 //
 // Seen to fail with the capabilities as ambient ones in capabilities of ocispec/capabilities.go.
 func TestCVE_2018_10856_AUserWithRootsCapabilities(t *testing.T) {
 	attack := func(t *testing.T, c *nodetest.Container) {
 		t.Helper()
-		for where, status := range map[string]string{"init process": c.Sh("cat /proc/1/status"), "exec": c.Sh("cat /proc/self/status")} {
+		for where, status := range map[string]string{"init process": c.Sh("cat /proc/1/status"),
+			"exec": c.Sh("cat /proc/self/status")} {
 			if sets := capabilitySets(t, status); sets["CapEff"]|sets["CapPrm"]|sets["CapAmb"]|sets["CapInh"] != 0 {
 				t.Errorf("the %s has capabilities: %v", where, sets)
 			}
 		}
-		if r, err := c.Exec(60, "sh", "-c", "cat /etc/shadow; echo x >>/etc/passwd; mount -t tmpfs x /mnt"); err != nil || len(r.Stdout) > 0 || r.ExitCode == 0 {
+		if r, err := c.Exec(60, "sh", "-c", "cat /etc/shadow; echo x >>/etc/passwd; mount -t tmpfs x /mnt"); err != nil ||
+			len(r.Stdout) > 0 || r.ExitCode == 0 {
 			t.Errorf("it read or wrote root's files: %q, %v", r.GetStdout(), err)
 		}
 	}
@@ -431,18 +442,20 @@ func TestCVE_2018_10856_AUserWithRootsCapabilities(t *testing.T) {
 	t.Run("privileged", func(t *testing.T) {
 		n := nodetest.Shared(t)
 		p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
-		attack(t, p.Run(withImage(hostile(t, n)), as(1000, 1000), nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
-			s.Privileged = true
-		})))
+		attack(t, p.Run(withImage(hostile(t, n)), as(1000, 1000),
+			nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
+				s.Privileged = true
+			})))
 	})
 }
 
-// CVE-2022-4318 and CVE-2026-15809 (CRI-O): for a user that /etc/passwd does not have a line was added, with the value of HOME in
-// it; a line break in that added a second line of the attacker's choice. (The first mend looked for a backslash and an n.)
+// CVE-2022-4318 and CVE-2026-15809 (CRI-O): for a user that /etc/passwd does not have a line was added, with the value
+// of HOME in it; a line break in that added a second line of the attacker's choice. (The first mend looked
+// for a backslash and an n.)
 //
-// Berth writes no /etc/passwd. What it writes for a pod, from names that the request gives, must not take line breaks either.
-// Seen to fail with a line of the user added to /etc/passwd at a start, and with the check of host names taken out of
-// cri/request/names.go.
+// Berth writes no /etc/passwd. What it writes for a pod, from names that the request gives, must not take line breaks
+// either. Seen to fail with a line of the user added to /etc/passwd at a start, and with the check of host names taken
+// out of cri/request/names.go.
 func TestCVE_2022_4318_ALineBreakAddsAUser(t *testing.T) {
 	underEach(t, func(t *testing.T, n *node.Node, s setup) {
 		const line = "evil::0:0::/:/bin/sh"
@@ -453,7 +466,8 @@ func TestCVE_2022_4318_ALineBreakAddsAUser(t *testing.T) {
 					c.Envs = append(c.Envs, &cri.KeyValue{Key: key, Value: []byte("/x" + br + line + br)})
 				}
 			})
-			if got := c.Sh("cat /etc/passwd /etc/group /etc/hosts /etc/hostname /etc/resolv.conf"); strings.Contains(got, "evil") {
+			if got := c.Sh("cat /etc/passwd /etc/group /etc/hosts /etc/hostname /etc/resolv.conf"); strings.Contains(got,
+				"evil") {
 				t.Errorf("with the break %q a file has the attacker's line:\n%s", br, got)
 			}
 		}
@@ -473,7 +487,8 @@ func TestCVE_2022_4318_ALineBreakAddsAUser(t *testing.T) {
 				c.DnsConfig = &cri.DNSConfig{Options: []string{"a\nnameserver 6.6.6.6"}}
 			},
 		} {
-			r, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, edit)})
+			r, err := n.Runtime.RunPodSandbox(nodetest.Context(t),
+				&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, edit)})
 			nodetest.WantCode(t, err, codes.InvalidArgument)
 			if err == nil {
 				t.Errorf("a line break in a %s is accepted", claim)

@@ -12,7 +12,8 @@ import (
 
 func init() { commands["exchange"] = exchange }
 
-// exchange A B swaps two names, which another process looks up, again and again until it gets SIGTERM. It says how often.
+// exchange A B swaps two names, which another process looks up, again and again until it gets SIGTERM.
+// It says how often.
 func exchange(args []string) error {
 	if len(args) != 2 {
 		return fmt.Errorf("exchange takes two names")

@@ -17,15 +17,17 @@ func init() {
 	commands["writable"] = writable
 }
 
-// calls makes system calls that reach parts of the kernel in which holes were found, and says which are let through to there.
+// calls makes system calls that reach parts of the kernel in which holes were found, and says which are let
+// through to there.
 func calls([]string) error {
 	var ring [120]byte
 	for name, call := range map[string]func() error{
-		"socket AF_ALG":     func() error { return socket(unix.AF_ALG) },
-		"socket AF_VSOCK":   func() error { return socket(unix.AF_VSOCK) },
-		"unshare user":      func() error { return errno(unix.SYS_UNSHARE, unix.CLONE_NEWUSER) },
-		"io_uring_setup":    func() error { return errno(unix.SYS_IO_URING_SETUP, 4, uintptr(unsafe.Pointer(&ring))) },
-		"keyctl":            func() error { return errno(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) }, // KEYCTL_GET_KEYRING_ID of the session's
+		"socket AF_ALG":   func() error { return socket(unix.AF_ALG) },
+		"socket AF_VSOCK": func() error { return socket(unix.AF_VSOCK) },
+		"unshare user":    func() error { return errno(unix.SYS_UNSHARE, unix.CLONE_NEWUSER) },
+		"io_uring_setup":  func() error { return errno(unix.SYS_IO_URING_SETUP, 4, uintptr(unsafe.Pointer(&ring))) },
+		// KEYCTL_GET_KEYRING_ID of the session's
+		"keyctl":            func() error { return errno(unix.SYS_KEYCTL, 0, ^uintptr(2), 0) },
 		"add_key":           func() error { return errno(unix.SYS_ADD_KEY) },
 		"bpf":               func() error { return errno(unix.SYS_BPF, 0) },
 		"userfaultfd":       func() error { return errno(unix.SYS_USERFAULTFD) },
@@ -89,7 +91,8 @@ func devices(args []string) error {
 	return nil
 }
 
-// writable DIR... names the files below directories that it can open for writing, and the directories in which it can make one.
+// writable DIR... names the files below directories that it can open for writing, and the directories
+// in which it can make one.
 func writable(dirs []string) error {
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// The program intruder is what attackers run in containers: static, and with a command for each attack that a shell is too
-// slow or too weak for.
+// The program intruder is what attackers run in containers: static, and with a command for each attack that a shell
+// is too slow or too weak for.
 package main
 
 import (

@@ -22,8 +22,8 @@ func ids([]string) error {
 	return nil
 }
 
-// probe tries what this user can do with each path that it reads: read it, write to it, make something in it, connect to it, and
-// run it as a program that says who it is.
+// probe tries what this user can do with each path that it reads: read it, write to it, make something in it,
+// connect to it, and run it as a program that says who it is.
 func probe([]string) error {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()

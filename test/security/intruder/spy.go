@@ -45,8 +45,8 @@ func (w *watcher) tell(format string, args ...any) {
 	}
 }
 
-// watch calls probe with the directory of each process other than those that were there at first, again and again while it
-// is there. Numbers are given in order, so that a process is awaited by its number.
+// watch calls probe with the directory of each process other than those that were there at first, again and again
+// while it is there. Numbers are given in order, so that a process is awaited by its number.
 func (w *watcher) watch(probe func(pid int, dir string)) {
 	last := os.Getpid()
 	for _, pid := range processes() {
@@ -95,10 +95,11 @@ func processes() (pids []int) {
 	return pids
 }
 
-// spy SECRET NODE MARKER... looks for ways out of the container in each new process: the file SECRET of the host below its root,
-// its working directory or its descriptors, the node's directory NODE and the markers in the targets of its descriptors, and the
-// markers, which only the host has, in its table of mounts and its sockets. (The table of mounts of a container names NODE, where
-// its root file system is.) With SPY_STOP in the environment it stops each process at first, to look at it longer.
+// spy SECRET NODE MARKER... looks for ways out of the container in each new process: the file SECRET of the host below
+// its root, its working directory or its descriptors, the node's directory NODE and the markers in the targets
+// of its descriptors, and the markers, which only the host has, in its table of mounts and its sockets.
+// (The table of mounts of a container names NODE, where its root file system is.) With SPY_STOP in the environment
+// it stops each process at first, to look at it longer.
 func spy(args []string) error {
 	if len(args) < 3 {
 		return fmt.Errorf("spy takes the path of a secret, the node's directory, and markers")
@@ -151,8 +152,8 @@ func spy(args []string) error {
 	return nil
 }
 
-// overwrite tries to write to the program of each new process that is not of this container's root file system. To open a
-// sealed file of memory for writing is no harm yet: what counts is whether its content changes.
+// overwrite tries to write to the program of each new process that is not of this container's root file system.
+// To open a sealed file of memory for writing is no harm yet: what counts is whether its content changes.
 func overwrite([]string) error {
 	var own unix.Stat_t
 	if err := unix.Stat("/intruder", &own); err != nil {
