@@ -13,8 +13,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// A client that is attached gets its output through the keeper. One whose keeper is killed is told so: it has not seen all of it, and must
-// not take that for the container's end. Seen to fail with Detach's ErrNotFound passed over.
+// A client that is attached gets its output through the keeper. One whose keeper is killed is told so: it has not seen
+// all of it, and must not take that for the container's end. Seen to fail with Detach's ErrNotFound passed over.
 func TestAnAttachWhoseKeeperIsKilledSaysSo(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)

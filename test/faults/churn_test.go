@@ -42,8 +42,9 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewSource(seed))
 }
 
-// churn is pods that come and go while something else fails. Each counts what it was promised: that its program runs once, ends with its
-// own code and has all its lines in the log; that an exec or attach which is answered for has all its bytes; and that a pull stays.
+// churn is pods that come and go while something else fails. Each counts what it was promised: that its program
+// runs once, ends with its own code and has all its lines in the log; that an exec or attach which is answered
+// for has all its bytes; and that a pull stays.
 type churn struct {
 	trap
 	n      *node.Node
@@ -64,7 +65,8 @@ type churn struct {
 	lossy atomic.Bool
 }
 
-// startChurn has a third of the workers run programs that end by themselves, a third use programs that are stopped, and a third pull.
+// startChurn has a third of the workers run programs that end by themselves, a third use programs that are stopped,
+// and a third pull.
 func startChurn(t *testing.T, n *node.Node, workers int) *churn {
 	t.Helper()
 	nodetest.Pull(t, n, node.Busybox)

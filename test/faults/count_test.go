@@ -21,8 +21,8 @@ type counts struct {
 // tests has the counts of each test that runs, by the test's name.
 var tests sync.Map
 
-// count is the counter of a test. Its row is written when the test ends, where somebody asks for it; the rows of subtests are added to that
-// of their test.
+// count is the counter of a test. Its row is written when the test ends, where somebody asks for it; the rows
+// of subtests are added to that of their test.
 func count(t *testing.T) *counts {
 	t.Helper()
 	scenario, _, _ := strings.Cut(t.Name(), "/")
@@ -62,7 +62,8 @@ func (c *counts) get(column tally.Column) int64 {
 // answered says how long calls were not answered.
 func (c *counts) answered(after time.Duration) { c.add(tally.Silence, int64(after)) }
 
-// before measures berthd and keeper, at a time when the node has done all that it does once; nothingLeft measures them again.
+// before measures berthd and keeper, at a time when the node has done all that it does once; nothingLeft measures them
+// again.
 func (c *counts) before(t *testing.T, n *node.Node) {
 	t.Helper()
 	c.measure(t, n, tally.MemoryBefore, tally.FilesBefore)
@@ -98,7 +99,8 @@ func (c *counts) measure(t *testing.T, n *node.Node, memory, files tally.Column)
 	c.add(files, open)
 }
 
-// size is how much of something a scenario does: few where nobody counts, as among all tests, and many in a round of `make faults`.
+// size is how much of something a scenario does: few where nobody counts, as among all tests, and many in a round
+// of `make faults`.
 func size(few, many int) int {
 	if os.Getenv(tally.EnvFile) == "" {
 		return few

@@ -14,10 +14,11 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestNodeWithFewDescriptors: berthd and its keeper are started from a shell that may open 256 files. They pull, run what there is room
-// for, refuse the rest with the limit's name, and lose nothing of what runs when they are killed.
+// TestNodeWithFewDescriptors: berthd and its keeper are started from a shell that may open 256 files. They pull, run
+// what there is room for, refuse the rest with the limit's name, and lose nothing of what runs when they are killed.
 //
-// Seen to fail where the children that unpack images raised the limit, which only CAP_SYS_RESOURCE may: berthd did not start.
+// Seen to fail where the children that unpack images raised the limit, which only CAP_SYS_RESOURCE may:
+// berthd did not start.
 func TestNodeWithFewDescriptors(t *testing.T) {
 	binaries, err := node.Binaries(t.Context())
 	if err != nil {

@@ -50,8 +50,8 @@ func damage(kind, path string, part float64) error {
 	return err
 }
 
-// ownFiles are the files of berthd's and the keeper's own, below the node's directory: not what is in layers, containers, volumes and files
-// of pods, which are the containers', and not namespaces.
+// ownFiles are the files of berthd's and the keeper's own, below the node's directory: not what is in layers,
+// containers, volumes and files of pods, which are the containers', and not namespaces.
 func ownFiles(t *testing.T, n *node.Node) []string {
 	t.Helper()
 	var files []string
@@ -170,7 +170,8 @@ func newBystanders(t *testing.T, n *node.Node) *bystanders {
 func (b *bystanders) check(t *testing.T) {
 	t.Helper()
 	b.writes.check(t)
-	if got := b.writes.Sh("grep Seccomp: /proc/self/status"); strings.TrimSpace(strings.TrimPrefix(got, "Seccomp:")) != "2" {
+	if got := b.writes.Sh("grep Seccomp: /proc/self/status"); strings.TrimSpace(strings.TrimPrefix(got,
+		"Seccomp:")) != "2" {
 		t.Errorf("an exec in a container with a seccomp profile has %q", got)
 	}
 	if s := b.pod.Status(); s.State != cri.PodSandboxState_SANDBOX_READY || s.Network.GetIp() != b.address {

@@ -29,8 +29,9 @@ func (d *deaf) Write(p []byte) (int, error) {
 	return d.Buffer.Write(p)
 }
 
-// Containers that write as fast as they can have all of it in their logs, whoever is attached and does not read; other calls are answered
-// meanwhile; and a client that was cut off is told so. Seen to fail with queues of clients that drop what does not fit.
+// Containers that write as fast as they can have all of it in their logs, whoever is attached and does not read;
+// other calls are answered meanwhile; and a client that was cut off is told so. Seen to fail with queues of clients
+// that drop what does not fit.
 func TestFloodsWithClientsThatDoNotRead(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)
@@ -88,7 +89,8 @@ func TestFloodsWithClientsThatDoNotRead(t *testing.T) {
 		var first string
 		nodetest.Eventually(t, 40*time.Second, "the log is written", func() error {
 			data, err := os.ReadFile(f.LogPath())
-			if wrong, first = missing(string(data), lines); err == nil && wrong > 0 && strings.Count(string(data), "\n") < lines {
+			if wrong, first = missing(string(data), lines); err == nil && wrong > 0 &&
+				strings.Count(string(data), "\n") < lines {
 				err = fmt.Errorf("%d lines are missing: %s", wrong, first)
 			}
 			return err
@@ -111,8 +113,8 @@ func TestFloodsWithClientsThatDoNotRead(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// 10,000 execs run once each, and give all that they write. Seen to fail where the ends of execs are forgotten before they are asked for:
-// 2 of 10,000 were not found.
+// 10,000 execs run once each, and give all that they write. Seen to fail where the ends of execs are forgotten
+// before they are asked for: 2 of 10,000 were not found.
 func TestThousandsOfExecs(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)

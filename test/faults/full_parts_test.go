@@ -21,9 +21,9 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd: networks of CNI plugins, OCI runtimes, named volumes, devices and checkpoints keep
-// records of their own on the disk that is full. What they have is given back there as well. Seen to fail where a detachment from a CNI
-// network writes its record first.
+// TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd: networks of CNI plugins, OCI runtimes, named volumes, devices
+// and checkpoints keep records of their own on the disk that is full. What they have is given back there as well.
+// Seen to fail where a detachment from a CNI network writes its record first.
 func TestPartsThatHaveRecordsOfTheirOwnNeedNoRoomToEnd(t *testing.T) {
 	for _, s := range scarcities {
 		if s.long && os.Getenv("BERTH_LONG") == "" {
@@ -75,7 +75,8 @@ func (c *crowded) leases(t *testing.T) int {
 func (c *crowded) othersNetworks(t *testing.T) {
 	count(t).add(tally.Rounds, 1)
 	port := func(p *cri.PodSandboxConfig) {
-		p.PortMappings = []*cri.PortMapping{{ContainerPort: 80, HostPort: int32(20000 + os.Getpid()%10000), HostIp: "127.0.0.1"}}
+		p.PortMappings = []*cri.PortMapping{{ContainerPort: 80, HostPort: int32(20000 + os.Getpid()%10000),
+			HostIp: "127.0.0.1"}}
 	}
 	var handlers []string
 	var pods []*nodetest.Pod
@@ -107,7 +108,8 @@ func (c *crowded) othersNetworks(t *testing.T) {
 	defer c.room(t)
 	for _, handler := range handlers {
 		config := nodetest.PodConfig(c.Node)
-		made, err := c.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+		made, err := c.Runtime.RunPodSandbox(nodetest.Context(t),
+			&cri.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 		if !refused(t, "RunPodSandbox with "+handler, err) {
 			nodetest.Adopt(t, c.Node, made.PodSandboxId, config).Remove()
 		}
@@ -152,7 +154,8 @@ func (c *crowded) namedVolumes(t *testing.T) {
 	}
 	c.full(t)
 	defer c.room(t)
-	if _, err := createNamed(nodetest.Context(t), p, node.Busybox, "new"); refused(t, "CreateContainer with a named volume", err) {
+	if _, err := createNamed(nodetest.Context(t), p, node.Busybox, "new"); refused(t,
+		"CreateContainer with a named volume", err) {
 		if _, err := os.Lstat(filepath.Join(c.Root, "volumes", "new")); err == nil {
 			t.Error("a volume is left of a container that was refused")
 		}
@@ -236,7 +239,8 @@ func (c *crowded) checkpoint(t *testing.T) {
 	archive := filepath.Join(dir, "checkpoint.tar")
 	c.full(t)
 	defer c.room(t)
-	_, err := c.Runtime.CheckpointContainer(nodetest.Context(t), &cri.CheckpointContainerRequest{ContainerId: running.ID, Location: archive})
+	_, err := c.Runtime.CheckpointContainer(nodetest.Context(t),
+		&cri.CheckpointContainerRequest{ContainerId: running.ID, Location: archive})
 	if refused(t, "CheckpointContainer", err) {
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 			t.Errorf("it has left %v, %v", entries, err)

@@ -32,8 +32,10 @@ type scarcity struct {
 
 var scarcities = []scarcity{
 	{name: "ext4 without blocks", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-E", "nodiscard"}},
-	{name: "ext4 of small blocks without blocks", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-E", "nodiscard"}, long: true},
-	{name: "ext4 without inodes", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-N", "1024", "-E", "nodiscard"}, inodes: true},
+	{name: "ext4 of small blocks without blocks",
+		mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-E", "nodiscard"}, long: true},
+	{name: "ext4 without inodes", mkfs: []string{"mkfs.ext4", "-q", "-m", "0", "-N", "1024", "-E", "nodiscard"},
+		inodes: true},
 	{name: "xfs without blocks", mkfs: []string{"mkfs.xfs", "-q", "-K"}, long: true},
 	{name: "state without blocks"},
 	{name: "state without inodes", inodes: true, long: true},
@@ -203,14 +205,15 @@ func refused(t *testing.T, what string, err error) bool {
 	return err != nil
 }
 
-// atTheEdge is a pod whose record, when it is ready, ends where a block does, and that has no second file, as where the disk was full
-// when it was to be written. The record of its stop is longer by two letters.
+// atTheEdge is a pod whose record, when it is ready, ends where a block does, and that has no second file,
+// as where the disk was full when it was to be written. The record of its stop is longer by two letters.
 func (c *crowded) atTheEdge(t *testing.T) *nodetest.Pod {
 	t.Helper()
 	edit := func(length int) nodetest.PodEdit {
 		return func(p *cri.PodSandboxConfig) {
 			p.Annotations = map[string]string{"length": strings.Repeat("x", length)}
-			p.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+			p.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE,
+				Pid: cri.NamespaceMode_CONTAINER}
 		}
 	}
 	p := nodetest.RunPod(t, c.Node, edit(100))
@@ -290,7 +293,8 @@ func (c *crowded) runPod(t *testing.T) {
 func (c *crowded) listed(t *testing.T) string {
 	t.Helper()
 	var all []string
-	for _, dir := range []string{filepath.Join(c.Root, "pods"), filepath.Join(c.Root, "containers"), filepath.Join(c.State, "pods")} {
+	for _, dir := range []string{filepath.Join(c.Root, "pods"), filepath.Join(c.Root, "containers"),
+		filepath.Join(c.State, "pods")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -405,7 +409,8 @@ func (c *crowded) removeContainer(t *testing.T) {
 	p := nodetest.RunPod(t, c.Node)
 	running, exited, created := p.Run(), p.Run(nodetest.Sh("exit 0")), p.Create()
 	exited.WaitExit()
-	running.Sh("mkdir /many && cd /many && for i in $(seq 50); do echo $i >$i; done; dd if=/dev/zero of=/large bs=1M count=4")
+	running.Sh(
+		"mkdir /many && cd /many && for i in $(seq 50); do echo $i >$i; done; dd if=/dev/zero of=/large bs=1M count=4")
 	c.full(t)
 	defer c.room(t)
 	for _, gone := range []*nodetest.Container{running, exited, created} {
@@ -575,13 +580,14 @@ func (c *crowded) pull(t *testing.T) {
 
 func (c *crowded) dropImage(t *testing.T, ref string) {
 	t.Helper()
-	if _, err := c.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: ref}}); err != nil {
+	if _, err := c.Images.RemoveImage(nodetest.Context(t),
+		&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: ref}}); err != nil {
 		t.Errorf("remove image %s: %v", ref, err)
 	}
 }
 
-// removeImage: the images share their layer, so that only the database says that one is gone, and have large configurations, whose
-// place in the database is taken by nothing else.
+// removeImage: the images share their layer, so that only the database says that one is gone, and have large
+// configurations, whose place in the database is taken by nothing else.
 func (c *crowded) removeImage(t *testing.T) {
 	const images = 8
 	var refs []string

@@ -16,8 +16,9 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// A host path on a file system that does not answer costs the call that names it. Other pods go on, and berthd that is killed meanwhile is
-// there again. Seen to fail where berthd itself follows the path's links: the call never returned, with no deadline kept.
+// A host path on a file system that does not answer costs the call that names it. Other pods go on,
+// and berthd that is killed meanwhile is there again. Seen to fail where berthd itself follows the path's links:
+// the call never returned, with no deadline kept.
 func TestAFileSystemThatHangsHoldsUpNothingElse(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
@@ -75,9 +76,10 @@ func TestAFileSystemThatHangsHoldsUpNothingElse(t *testing.T) {
 	fs.End()
 }
 
-// A start that hangs on a file system that does not answer costs its own pod: calls on others go on, a berthd that is killed meanwhile is
-// there again within seconds, and stop and removal of the pod end in time with a code that says why. Once the file system has answered, or is
-// gone, all of it can be removed. Seen to fail where the start of berthd waits for that of the container: it was back after 32 s.
+// A start that hangs on a file system that does not answer costs its own pod: calls on others go on, a berthd
+// that is killed meanwhile is there again within seconds, and stop and removal of the pod end in time with a code
+// that says why. Once the file system has answered, or is gone, all of it can be removed. Seen to fail where the start
+// of berthd waits for that of the container: it was back after 32 s.
 func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	other := nodetest.RunPod(t, n).Run()
@@ -94,7 +96,9 @@ func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 		_, err := n.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
 		starting <- err
 	}()
-	nodetest.Eventually(t, 30*time.Second, "the start hangs", func() error { return recordSays(n.Root, c.ID, `"starting"`) })
+	nodetest.Eventually(t, 30*time.Second, "the start hangs", func() error {
+		return recordSays(n.Root, c.ID, `"starting"`)
+	})
 	time.Sleep(time.Second)
 	select {
 	case err := <-starting:
@@ -153,8 +157,8 @@ func TestAStartThatHangsHoldsUpNothingElse(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// A CNI plugin that waits for the cluster's API server, as some do, must not keep the API server's own pod from running: after a reboot
-// berthd serves pods of the node's network at once.
+// A CNI plugin that waits for the cluster's API server, as some do, must not keep the API server's own pod
+// from running: after a reboot berthd serves pods of the node's network at once.
 //
 // Seen to fail where berthd had plugins collect what is of no pod before it served: it was not there within a minute.
 func TestANodeServesThoughItsCNIPluginHangs(t *testing.T) {
@@ -163,7 +167,8 @@ func TestANodeServesThoughItsCNIPluginHangs(t *testing.T) {
 	script := "#!/bin/sh\nconf=$(cat)\ncase $CNI_COMMAND in VERSION)\n" +
 		`echo '{"cniVersion":"1.1.0","supportedVersions":["1.0.0","1.1.0"]}'; exit 0;; esac` + "\n" +
 		"while [ -e " + hangs + " ]; do sleep 0.1; done\ncase $CNI_COMMAND in\nADD) : >" + held + "$CNI_CONTAINERID\n" +
-		`echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"address":"10.9.8.7/24","interface":0}]}';;` +
+		`echo '{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],` +
+		`"ips":[{"address":"10.9.8.7/24","interface":0}]}';;` +
 		"\nDEL) rm -f " + held + "$CNI_CONTAINERID;;\nesac\nexit 0\n"
 	if err := os.WriteFile(filepath.Join(plugins, "waits"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -198,7 +203,8 @@ func TestANodeServesThoughItsCNIPluginHangs(t *testing.T) {
 		return err
 	})
 	server := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
-		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
+		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Network: cri.NamespaceMode_NODE,
+			Pid: cri.NamespaceMode_CONTAINER}
 	})
 	if out := server.Run().Sh("echo serves"); out != "serves" {
 		t.Errorf("a container says %q", out)

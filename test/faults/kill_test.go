@@ -200,7 +200,9 @@ func TestKillingTheKeeperHurtsNoContainer(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
 	w := newWitness(t, p)
-	terminal := p.Run(nodetest.Sh("echo before; read x; echo after; exit 5"), func(c *cri.ContainerConfig) { c.Tty, c.Stdin = true, true })
+	terminal := p.Run(nodetest.Sh("echo before; read x; echo after; exit 5"), func(c *cri.ContainerConfig) {
+		c.Tty, c.Stdin = true, true
+	})
 	terminal.WaitLog("before")
 	later := p.Run(nodetest.Sh("trap 'exit 21' TERM; echo ready; while :; do sleep 0.05; done"))
 	later.WaitLog("ready")
@@ -216,12 +218,14 @@ func TestKillingTheKeeperHurtsNoContainer(t *testing.T) {
 	if s := later.Status(); !node.OrphanEnded(s, 21) {
 		t.Errorf("stopped under another keeper: %d (%s), want 21", s.ExitCode, s.Reason)
 	}
-	response, err := n.Runtime.Attach(nodetest.Context(t), &cri.AttachRequest{ContainerId: terminal.ID, Stdin: true, Stdout: true, Tty: true})
+	response, err := n.Runtime.Attach(nodetest.Context(t),
+		&cri.AttachRequest{ContainerId: terminal.ID, Stdin: true, Stdout: true, Tty: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got nodetest.Buffer
-	if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, response.Url, remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: &got, Tty: true}); err != nil {
+	if _, err := nodetest.Stream(nodetest.Context(t), nodetest.SPDY, response.Url,
+		remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: &got, Tty: true}); err != nil {
 		t.Errorf("attach to a terminal under another keeper: %v", err)
 	}
 	if s := terminal.WaitExit(); !node.OrphanEnded(s, 5) || !strings.Contains(terminal.Stdout(), "after") {
@@ -234,8 +238,8 @@ func TestKillingTheKeeperHurtsNoContainer(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// Without a service manager that keeps descriptors, both that are killed at once take exit codes and output with them: how much is counted,
-// and no failure (docs/reliability.md).
+// Without a service manager that keeps descriptors, both that are killed at once take exit codes and output with them:
+// how much is counted, and no failure (docs/reliability.md).
 func TestKillingBothLeavesNothing(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	r := chance(t)
@@ -366,7 +370,8 @@ func TestARebootedNodeKnowsWhatRan(t *testing.T) {
 			t.Errorf("after a reboot a pod is %v", s.State)
 		}
 	}
-	if s := running.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.FinishedAt == 0 || s.Reason == "Completed" || s.ExitCode == 0 {
+	if s := running.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.FinishedAt == 0 ||
+		s.Reason == "Completed" || s.ExitCode == 0 {
 		t.Errorf("what ran is %v, code %d (%s) at %d", s.State, s.ExitCode, s.Reason, s.FinishedAt)
 	}
 	if s := exited.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.ExitCode != 11 {

@@ -31,7 +31,8 @@ type life struct {
 	pids   *cri.NamespaceOption // of the pod and its containers
 }
 
-// program is a container of a churn, or an exec in one, that has a file of its own on the host, to which it writes a line when it runs.
+// program is a container of a churn, or an exec in one, that has a file of its own on the host, to which it writes
+// a line when it runs.
 type program struct {
 	l    *life
 	name string // of the file
@@ -121,13 +122,15 @@ func (l *life) create(image, script string, code int32, edits ...nodetest.Contai
 		edit(config)
 	}
 	return p, l.once(callCreate, func(ctx context.Context) error {
-		made, err := l.n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: l.id, SandboxConfig: l.config, Config: config})
+		made, err := l.n.Runtime.CreateContainer(ctx,
+			&cri.CreateContainerRequest{PodSandboxId: l.id, SandboxConfig: l.config, Config: config})
 		p.id = made.GetContainerId()
 		return err
 	})
 }
 
-// start starts it. Where a kill has cut the call off the container is either as it was, and is started again, or has been started.
+// start starts it. Where a kill has cut the call off the container is either as it was, and is started again,
+// or has been started.
 func (p *program) start() error {
 	p.l.counts.add(tally.Programs, 1)
 	for {
@@ -151,7 +154,8 @@ func (p *program) start() error {
 			return nil
 		}
 		if n := p.l.ran(p.name); n > 0 {
-			return p.l.wrong(tally.ProgramsWrong, 1, "container %s is told as created, and its program has run %d times (start: %v)", p.id, n, err)
+			return p.l.wrong(tally.ProgramsWrong, 1,
+				"container %s is told as created, and its program has run %d times (start: %v)", p.id, n, err)
 		}
 	}
 }
@@ -165,7 +169,8 @@ func (p *program) status() (*cri.ContainerStatus, error) {
 	})
 }
 
-// end waits until it has ended, and looks whether it has run once, ended with its code, and whether its log has the lines 1 to lines.
+// end waits until it has ended, and looks whether it has run once, ended with its code, and whether its log
+// has the lines 1 to lines.
 func (p *program) end(lines int) error {
 	var s *cri.ContainerStatus
 	for deadline := time.Now().Add(node.Patience(2 * time.Minute)); ; time.Sleep(20 * time.Millisecond) {
@@ -183,7 +188,8 @@ func (p *program) end(lines int) error {
 	c := p.l.churn
 	c.counts.add(tally.Exits, 1)
 	if n := c.ran(p.name); n != 1 {
-		return c.wrong(tally.ProgramsWrong, 1, "the program of container %s (start: %s; ended with %d, %s: %s) has run %d times",
+		return c.wrong(tally.ProgramsWrong, 1,
+			"the program of container %s (start: %s; ended with %d, %s: %s) has run %d times",
 			p.id, p.told, s.ExitCode, s.Reason, s.Message, n)
 	}
 	switch {
@@ -191,7 +197,8 @@ func (p *program) end(lines int) error {
 	case c.orphans.Load() && node.OrphanEnded(s, p.code):
 		c.counts.add(tally.ExitsUntold, 1)
 	default:
-		return c.wrong(tally.ExitsWrong, 1, "container %s ended with %d (%s: %s), want %d", p.id, s.ExitCode, s.Reason, s.Message, p.code)
+		return c.wrong(tally.ExitsWrong, 1, "container %s ended with %d (%s: %s), want %d", p.id, s.ExitCode,
+			s.Reason, s.Message, p.code)
 	}
 	return p.logged(lines)
 }
@@ -216,8 +223,9 @@ func (p *program) logged(lines int) error {
 		}
 		if time.Now().After(deadline) {
 			s, _ := p.status()
-			return c.wrong(tally.LinesWrong, wrong, "the log of container %s (start: %s; now %v, %d, has run %d times): %d of %d lines are lost, "+
-				"doubled or in pieces: %s", p.id, p.told, s.GetState(), s.GetExitCode(), c.ran(p.name), wrong, lines, first)
+			return c.wrong(tally.LinesWrong, wrong,
+				"the log of container %s (start: %s; now %v, %d, has run %d times): %d of %d lines are lost, "+
+					"doubled or in pieces: %s", p.id, p.told, s.GetState(), s.GetExitCode(), c.ran(p.name), wrong, lines, first)
 		}
 	}
 }
@@ -378,7 +386,8 @@ func (p *program) whole(what, got string) error {
 		return nil
 	}
 	lost := max(len(numbered)-len(got), 1)
-	return p.l.wrong(tally.BytesWrong, int64(lost), "%s of %s succeeded, and has %d of %d bytes", what, p.id, len(got), len(numbered))
+	return p.l.wrong(tally.BytesWrong, int64(lost), "%s of %s succeeded, and has %d of %d bytes", what,
+		p.id, len(got), len(numbered))
 }
 
 func (p *program) execSync() error {
@@ -398,7 +407,8 @@ func (p *program) execSync() error {
 		return fmt.Errorf("exec: %w", err)
 	}
 	if got.ExitCode != execCode {
-		return p.l.wrong(tally.ExitsWrong, 1, "an exec in %s ended with %d, want %d: %s", p.id, got.ExitCode, execCode, got.Stderr)
+		return p.l.wrong(tally.ExitsWrong, 1, "an exec in %s ended with %d, want %d: %s", p.id, got.ExitCode,
+			execCode, got.Stderr)
 	}
 	return p.whole("exec", string(got.Stdout))
 }
@@ -434,7 +444,8 @@ func (p *program) execStream() error {
 	return p.whole("exec by a stream", got.String())
 }
 
-// attach runs a container that waits for its client. A connection that a kill cuts off has the first bytes, and no others.
+// attach runs a container that waits for its client. A connection that a kill cuts off has the first bytes,
+// and no others.
 func (p *program) attach() error {
 	q, err := p.l.create(node.Busybox, fmt.Sprintf("read x; seq 1 %d; exit %d", numbers, execCode), execCode,
 		func(c *cri.ContainerConfig) { c.Stdin, c.StdinOnce = true, true })
@@ -450,7 +461,8 @@ func (p *program) attach() error {
 		if err != nil {
 			return err
 		}
-		_, err = nodetest.Stream(ctx, nodetest.WebSocket, made.Url, remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: &got})
+		_, err = nodetest.Stream(ctx, nodetest.WebSocket, made.Url,
+			remotecommand.StreamOptions{Stdin: strings.NewReader("go\n"), Stdout: &got})
 		if err != nil {
 			err = status.Errorf(codes.Unavailable, "stream: %v", err)
 		}
@@ -462,7 +474,8 @@ func (p *program) attach() error {
 	case !away(err):
 		return fmt.Errorf("attach: %w", err)
 	case !strings.HasPrefix(numbered, got.String()):
-		return p.l.wrong(tally.BytesWrong, int64(len(got.String())), "an attach to %s that was cut off has other bytes than were written", q.id)
+		return p.l.wrong(tally.BytesWrong, int64(len(got.String())),
+			"an attach to %s that was cut off has other bytes than were written", q.id)
 	}
 	return nil
 }
@@ -488,7 +501,8 @@ func pushImages(t *testing.T, n *node.Node, images int) []churnImage {
 			for _, e := range entries {
 				content.Write(e.Body)
 			}
-			options = append(options, registrytest.Layer(append([]registrytest.Entry{registrytest.Dir("data", 0o755)}, entries...)...))
+			options = append(options,
+				registrytest.Layer(append([]registrytest.Entry{registrytest.Dir("data", 0o755)}, entries...)...))
 		}
 		image, err := registrytest.Image(options...)
 		if err != nil {
@@ -539,7 +553,8 @@ func (c *churn) pulls(worker int) error {
 	}
 	p, err := l.create(image.ref, "cat /data/*/* | md5sum | grep -q ^"+image.sum, 0)
 	if status.Code(err) == codes.NotFound {
-		err = c.wrong(tally.PullsWrong, 1, "the pull of %s was acknowledged, and no container is made of it: %v", image.ref, err)
+		err = c.wrong(tally.PullsWrong, 1, "the pull of %s was acknowledged, and no container is made of it: %v",
+			image.ref, err)
 	}
 	if err == nil {
 		if err = p.start(); err == nil {
@@ -547,7 +562,8 @@ func (c *churn) pulls(worker int) error {
 		}
 		s, statusErr := p.status()
 		if statusErr == nil && s.State == cri.ContainerState_CONTAINER_EXITED && s.ExitCode == 1 && s.Reason == "Error" {
-			err = c.wrong(tally.PullsWrong, 1, "the pull of %s was acknowledged, and its files are not those of the image", image.ref)
+			err = c.wrong(tally.PullsWrong, 1,
+				"the pull of %s was acknowledged, and its files are not those of the image", image.ref)
 		}
 	}
 	return after(err, l.remove(false))

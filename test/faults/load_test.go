@@ -18,8 +18,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// A fork bomb has the processes that its limit gives, and no others: execs in another container are answered, berthd and the keeper are
-// killed and come back, and it is stopped and removed.
+// A fork bomb has the processes that its limit gives, and no others: execs in another container are answered,
+// berthd and the keeper are killed and come back, and it is stopped and removed.
 func TestAForkBombHurtsItselfAlone(t *testing.T) {
 	const limit = 100
 	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("pids_limit = %d\n", limit)})
@@ -79,7 +79,8 @@ func TestAForkBombHurtsItselfAlone(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// A program that the kernel ends for want of memory is told as such, each time. Seen to fail with kills that the keeper does not count.
+// A program that the kernel ends for want of memory is told as such, each time. Seen to fail with kills that the keeper
+// does not count.
 func TestOOMKillsAreTold(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)
@@ -190,7 +191,8 @@ func freeze(t *testing.T, n *node.Node, id string) {
 				return nil
 			}
 			for file, value := range map[string]string{"freezer.state": "FROZEN", "cgroup.freeze": "1"} {
-				if _, err := os.Stat(filepath.Join(path, file)); err == nil && os.WriteFile(filepath.Join(path, file), []byte(value), 0) == nil {
+				if _, err := os.Stat(filepath.Join(path, file)); err == nil &&
+					os.WriteFile(filepath.Join(path, file), []byte(value), 0) == nil {
 					frozen = true
 				}
 			}
@@ -202,8 +204,8 @@ func freeze(t *testing.T, n *node.Node, id string) {
 	}
 }
 
-// A container that is frozen from outside costs the calls that name it, and those end in time; also under another berthd and another
-// keeper.
+// A container that is frozen from outside costs the calls that name it, and those end in time; also under another
+// berthd and another keeper.
 func TestAFrozenContainerHurtsItselfAlone(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	c := count(t)

@@ -19,8 +19,8 @@ import (
 )
 
 // manager plays systemd for a node's keeper: it starts it whenever it has ended, and has its file descriptor store
-// (sd_pid_notify_with_fds(3)), whose descriptors it hands to the next one. It does not wait before a start, where the unit has
-// RestartSec=1.
+// (sd_pid_notify_with_fds(3)), whose descriptors it hands to the next one. It does not wait before a start,
+// where the unit has RestartSec=1.
 type manager struct {
 	dir    string // the keeper's
 	binary string
@@ -60,7 +60,8 @@ func (m *manager) prepare(n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	if m.log, err = os.OpenFile(filepath.Join(m.dir, "keeper.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+	if m.log, err = os.OpenFile(filepath.Join(m.dir, "keeper.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND,
+		0o600); err != nil {
 		return err
 	}
 	m.wg.Go(m.serve)
@@ -100,7 +101,8 @@ func (m *manager) told(message string, files []*os.File) {
 	defer m.mu.Unlock()
 	name := said["FDNAME"]
 	if name != "" {
-		fmt.Fprintf(m.log, "the service manager: stored %s, removed %s, %d files, name %s\n", said["FDSTORE"], said["FDSTOREREMOVE"], len(files), name)
+		fmt.Fprintf(m.log, "the service manager: stored %s, removed %s, %d files, name %s\n", said["FDSTORE"],
+			said["FDSTOREREMOVE"], len(files), name)
 	}
 	if said["FDSTORE"] == "1" {
 		for _, file := range files {
@@ -131,7 +133,8 @@ func (m *manager) told(message string, files []*os.File) {
 // run starts keepers, one after the other.
 func (m *manager) run() {
 	for i := 0; ; i++ {
-		// What the last one has said comes first, as with systemd, which reads notifications before it looks for children that ended.
+		// What the last one has said comes first, as with systemd, which reads notifications before it looks for children
+		// that ended.
 		if !m.sync(fmt.Sprint("round", i)) {
 			return
 		}
@@ -192,7 +195,8 @@ func (m *manager) start() (*exec.Cmd, error) {
 		return nil, err
 	}
 	m.pid = cmd.Process.Pid
-	fmt.Fprintf(m.log, "the service manager: started keeper %d with %d files: %s\n", m.pid, len(names), strings.Join(names, " "))
+	fmt.Fprintf(m.log, "the service manager: started keeper %d with %d files: %s\n", m.pid, len(names),
+		strings.Join(names, " "))
 	return cmd, nil
 }
 

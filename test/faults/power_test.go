@@ -53,7 +53,8 @@ func newOutage(t *testing.T, kind string) *outage {
 	nodetest.Root(t)
 	o := &outage{
 		fs:  &disk.Mounted{Disk: disk.New(512 << 20), Kind: kind, Dir: t.TempDir()},
-		has: map[string]bool{}, busy: map[string]bool{}, removed: map[string]bool{}, acked: map[string]time.Time{}, outcomes: map[string]int{},
+		has: map[string]bool{}, busy: map[string]bool{}, removed: map[string]bool{}, acked: map[string]time.Time{},
+		outcomes: map[string]int{},
 	}
 	if err := o.fs.Make(); err != nil {
 		t.Skipf("this machine has no such disk: %v", err)
@@ -82,7 +83,8 @@ func (o *outage) newBoot(t *testing.T) {
 	}
 }
 
-// programs is a directory with a berthd that sees another boot of the machine: in a mount namespace in which that file alone is another.
+// programs is a directory with a berthd that sees another boot of the machine: in a mount namespace in which that file
+// alone is another.
 func (o *outage) programs(t *testing.T) string {
 	t.Helper()
 	real, err := node.Binaries(nodetest.Context(t))
@@ -206,7 +208,8 @@ func (o *outage) note(ctx context.Context, change func()) {
 	}
 }
 
-// cut has the power fail at a random moment of the work, often in the middle of a writing back, and starts the node again.
+// cut has the power fail at a random moment of the work, often in the middle of a writing back, and starts the node
+// again.
 func (o *outage) cut(t *testing.T, r *rand.Rand) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -349,10 +352,10 @@ func (o *outage) checkImages(t *testing.T) {
 	}
 }
 
-// TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are for each file system.
-// berthd becomes ready, images that are told are whole, and so are all that an earlier boot has told; one whose pull was acknowledged in
-// the moment before may be gone. Removed images are gone; removed pods are gone, or NOTREADY. Nothing is left of them. Seen to fail where
-// a layer counts after a boot without a sync.
+// TestPowerCuts: the disk has lost, torn or reordered what was not flushed. BERTH_POWER says how many cuts there are
+// for each file system. berthd becomes ready, images that are told are whole, and so are all that an earlier boot
+// has told; one whose pull was acknowledged in the moment before may be gone. Removed images are gone; removed pods
+// are gone, or NOTREADY. Nothing is left of them. Seen to fail where a layer counts after a boot without a sync.
 func TestPowerCuts(t *testing.T) {
 	cuts := int(number(t, "BERTH_POWER", 2))
 	r := chance(t)

@@ -92,8 +92,9 @@ func logged(t *testing.T, n *node.Node, since int, texts ...string) {
 	}
 }
 
-// TestASpoiltRecordCostsARunningPodNothing: one byte of the newest version of a record is another while berthd is down. It was seen to
-// fail without the checksum, and, for an older version, without what adoptOlderSandbox and adoptOlderContainer do.
+// TestASpoiltRecordCostsARunningPodNothing: one byte of the newest version of a record is another while berthd is down.
+// It was seen to fail without the checksum, and, for an older version, without what adoptOlderSandbox
+// and adoptOlderContainer do.
 func TestASpoiltRecordCostsARunningPodNothing(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)
@@ -123,15 +124,23 @@ func TestASpoiltRecordCostsARunningPodNothing(t *testing.T) {
 		{"the first byte of the pod's", func() { flip(t, pod, 0) }},
 		{"the pod's phase", func() { rewrite(t, pod, replace(`"phase":"ready"`, `"phase":"seady"`)) }},
 		{"the pod's address", func() { rewrite(t, pod, replace(`"`+ip+`"`, `"0`+ip[1:]+`"`)) }},
-		{"the phase of a running one", func() { rewrite(t, container(w.Container), replace(`"phase":"running"`, `"phase":"sunning"`)) }},
+		{"the phase of a running one", func() {
+			rewrite(t, container(w.Container), replace(`"phase":"running"`, `"phase":"sunning"`))
+		}},
 		{"the middle of the pod's", func() { flip(t, pod, 0.5) }},
 		{"the end of the pod's", func() { flip(t, pod, 1) }},
 		{"the middle of a running one's", func() { flip(t, container(w.Container), 0.5) }},
 		{"the middle of a created one's", func() { flip(t, container(created), 0.5) }},
 		{"the middle of an ended one's", func() { flip(t, container(ended), 0.5) }},
 		{"the pod's, and it was being made", beingMade},
-		{"a running one's, which was made", func() { older(container(w.Container), "created", "pid"); flip(t, container(w.Container), 0.5) }},
-		{"a running one's, being made", func() { older(container(w.Container), "creating", "pid"); flip(t, container(w.Container), 0.5) }},
+		{"a running one's, which was made", func() {
+			older(container(w.Container), "created", "pid")
+			flip(t, container(w.Container), 0.5)
+		}},
+		{"a running one's, being made", func() {
+			older(container(w.Container), "creating", "pid")
+			flip(t, container(w.Container), 0.5)
+		}},
 		{"the pod's, which is deleted", func() { os.Remove(pod) }},
 		{"a running one's, which is deleted", func() { os.Remove(container(w.Container)) }},
 		{"the pod's, cut off", func() { os.Truncate(pod, 100) }},
@@ -172,12 +181,14 @@ func TestASpoiltRecordCostsARunningPodNothing(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// TestWhatHasNoRecordIsEndedAndSaidSo: both versions of a pod's record are spoilt. The pod cannot be told of, and ends with an error in
-// the log; another goes on, and berthd becomes ready. It was seen to fail with a warning that names no process.
+// TestWhatHasNoRecordIsEndedAndSaidSo: both versions of a pod's record are spoilt. The pod cannot be told of,
+// and ends with an error in the log; another goes on, and berthd becomes ready. It was seen to fail with a warning
+// that names no process.
 func TestWhatHasNoRecordIsEndedAndSaidSo(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	w := newWitness(t, nodetest.RunPod(t, n))
-	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = "" }) // one that a client names is the client's
+	// one that a client names is the client's
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.CgroupParent = "" })
 	c := p.Run(nodetest.Sh("echo precious >/file; sleep 1000"))
 	alone := nodetest.RunPod(t, n).Run()
 	if err := n.Kill(); err != nil {
@@ -279,8 +290,8 @@ func TestWhatTheKeeperHasLostIsNotToldAsEndedWhileItLives(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// TestARemovalThatWaitsDoesNotKeepTheDaemonDown: the record of a pod says that it is being removed, and its container runs. It was seen
-// to fail where the start of berthd waited for the container's end, of which nobody told it.
+// TestARemovalThatWaitsDoesNotKeepTheDaemonDown: the record of a pod says that it is being removed, and its container
+// runs. It was seen to fail where the start of berthd waited for the container's end, of which nobody told it.
 func TestARemovalThatWaitsDoesNotKeepTheDaemonDown(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	w := newWitness(t, nodetest.RunPod(t, n))
@@ -297,7 +308,8 @@ func TestARemovalThatWaitsDoesNotKeepTheDaemonDown(t *testing.T) {
 	}
 	w.check(t)
 	nodetest.Eventually(t, node.Patience(time.Minute), "the removal comes to its end", func() error {
-		list, err := n.Runtime.ListPodSandbox(nodetest.Context(t), &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID}})
+		list, err := n.Runtime.ListPodSandbox(nodetest.Context(t),
+			&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID}})
 		if err == nil && len(list.Items) > 0 {
 			err = errors.New("the pod is still there")
 		}
@@ -326,7 +338,8 @@ func futureDaemon(t *testing.T) string {
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(10*time.Minute))
 	defer cancel()
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-tags", "seccomp",
-		"-ldflags", "-s -w -X main.version=future -X berth/internal/state.format=2", "-o", filepath.Join(dir, "berthd"), "./cmd/berthd")
+		"-ldflags", "-s -w -X main.version=future -X berth/internal/state.format=2",
+		"-o", filepath.Join(dir, "berthd"), "./cmd/berthd")
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build a berthd of the future: %v\n%s", err, out)
@@ -334,9 +347,9 @@ func futureDaemon(t *testing.T) string {
 	return dir
 }
 
-// TestPodsRunOnOverAnUpgradeAndADowngrade of the format of records: a newer berthd reads those of this one, and those from before
-// records had a version; this one says which file it does not understand, and touches nothing; and the newer one goes on. It was seen
-// to fail with versions not compared.
+// TestPodsRunOnOverAnUpgradeAndADowngrade of the format of records: a newer berthd reads those of this one,
+// and those from before records had a version; this one says which file it does not understand, and touches nothing;
+// and the newer one goes on. It was seen to fail with versions not compared.
 func TestPodsRunOnOverAnUpgradeAndADowngrade(t *testing.T) {
 	future := futureDaemon(t)
 	n := nodetest.Start(t, node.Options{})
@@ -377,7 +390,8 @@ func TestPodsRunOnOverAnUpgradeAndADowngrade(t *testing.T) {
 	if err := n.Restart(nodetest.Context(t)); err == nil {
 		t.Fatal("an older berthd serves pods whose records it does not know")
 	}
-	logged(t, n, 0, "has version 2 of the format of records, which a newer berthd has written; this one knows versions up to 1", n.Root)
+	logged(t, n, 0,
+		"has version 2 of the format of records, which a newer berthd has written; this one knows versions up to 1", n.Root)
 	for _, c := range []*witness{w, newer, second} {
 		before := c.lines(t)
 		nodetest.Eventually(t, 10*time.Second, "the log goes on", func() error {
@@ -398,8 +412,8 @@ func TestPodsRunOnOverAnUpgradeAndADowngrade(t *testing.T) {
 	nothingLeft(t, n)
 }
 
-// TestASpoiltDatabaseOfImagesCostsNothing: berthd becomes ready, containers run on, and the image is there. It was seen to fail without the
-// check, where bbolt's panic ended each start.
+// TestASpoiltDatabaseOfImagesCostsNothing: berthd becomes ready, containers run on, and the image is there.
+// It was seen to fail without the check, where bbolt's panic ended each start.
 func TestASpoiltDatabaseOfImagesCostsNothing(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)

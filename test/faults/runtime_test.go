@@ -14,8 +14,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestContainersOfAnOCIRuntimeOutliveKills: a pod whose runtime is a binary has its limits, is paused, loses nothing when
-// berthd or the keeper is killed, running or paused, and is gone when it is removed.
+// TestContainersOfAnOCIRuntimeOutliveKills: a pod whose runtime is a binary has its limits, is paused, loses nothing
+// when berthd or the keeper is killed, running or paused, and is gone when it is removed.
 func TestContainersOfAnOCIRuntimeOutliveKills(t *testing.T) {
 	for _, handler := range []string{"runc", "crun"} {
 		t.Run(handler, func(t *testing.T) {

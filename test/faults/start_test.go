@@ -15,8 +15,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// A start that a kill of berthd and the keeper cut off before anything ran leaves a container that is created, and can be started. It left
-// one that had exited with 255, for a reason that said that it had run.
+// A start that a kill of berthd and the keeper cut off before anything ran leaves a container that is created,
+// and can be started. It left one that had exited with 255, for a reason that said that it had run.
 func TestStartThatIsCutOffCanBeMadeAgain(t *testing.T) {
 	n := nodetest.Start(t, node.Options{})
 	p := nodetest.RunPod(t, n)

@@ -14,9 +14,10 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// victims are who is killed, at a random moment within a call of some kind, among pods that come and go. The tests that kill keepers were
-// seen to fail with Detach's ErrNotFound passed over (an attach succeeded, with 0 of 18,893 bytes), and, in a shared PID namespace, where
-// a stage that had ended counted as begun (a container had exited with 121, and its program ran 0 times).
+// victims are who is killed, at a random moment within a call of some kind, among pods that come and go.
+// The tests that kill keepers were seen to fail with Detach's ErrNotFound passed over (an attach succeeded,
+// with 0 of 18,893 bytes), and, in a shared PID namespace, where a stage that had ended counted as begun (a container
+// had exited with 121, and its program ran 0 times).
 type victims struct {
 	daemon, keeper bool
 	twice          bool // the successor is killed, too, as it comes up or a little later
@@ -48,21 +49,26 @@ func TestKillsOfBothAreNotNoticed(t *testing.T) {
 }
 
 func TestDoubleKillsOfBothAreNotNoticed(t *testing.T) {
-	killed(t, startManaged(t), victims{daemon: true, keeper: true, twice: true}, int(number(t, "BERTH_KILLS", int64(size(3, 40)))))
+	killed(t, startManaged(t), victims{daemon: true, keeper: true, twice: true},
+		int(number(t, "BERTH_KILLS", int64(size(3, 40)))))
 }
 
 // piecewise writes numbered lines for ever, each in two pieces.
 const piecewise = `i=0; while :; do i=$((i+1)); printf li; sleep 0.003; printf "ne $i\n"; done`
 
 // bursts writes some thousand numbered lines a second for ever.
-const bursts = `i=0; while :; do j=0; while [ $j -lt 200 ]; do j=$((j+1)); echo line $((i+j)); done; i=$((i+200)); sleep 0.05; done`
+const bursts = `i=0; while :; do
+	j=0; while [ $j -lt 200 ]; do j=$((j+1)); echo line $((i+j)); done
+	i=$((i+200)); sleep 0.05
+done`
 
 // killed kills so many times, under a churn, and looks whether anybody but a client whose call was cut off has noticed.
 func killed(t *testing.T, n *node.Node, v victims, kills int) {
 	r := chance(t)
 	counts := count(t)
 	p := nodetest.RunPod(t, n)
-	witnesses := []*witness{newWitness(t, p), newWitness(t, p, nodetest.Sh(piecewise)), newWitness(t, p, nodetest.Sh(bursts))}
+	witnesses := []*witness{newWitness(t, p), newWitness(t, p, nodetest.Sh(piecewise)),
+		newWitness(t, p, nodetest.Sh(bursts))}
 	counts.before(t, n)
 	pods := startChurn(t, n, size(3, 20))
 	pods.orphans.Store(v.keeper)

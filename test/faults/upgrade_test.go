@@ -12,9 +12,9 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestFormatsChangeUnderChurn: a berthd that writes records of another format takes a node over while pods come and go, the older one
-// refuses it and is followed by the newer one, and when all pods and images are gone the older one serves again. Seen to fail with versions not
-// compared, where the older one serves pods that it does not understand.
+// TestFormatsChangeUnderChurn: a berthd that writes records of another format takes a node over while pods come and go,
+// the older one refuses it and is followed by the newer one, and when all pods and images are gone the older one serves
+// again. Seen to fail with versions not compared, where the older one serves pods that it does not understand.
 func TestFormatsChangeUnderChurn(t *testing.T) {
 	future := futureDaemon(t)
 	n := nodetest.Start(t, node.Options{})
@@ -81,7 +81,8 @@ func removeImages(t *testing.T, n *node.Node) {
 		t.Fatal(err)
 	}
 	for _, image := range list.Images {
-		if _, err := n.Images.RemoveImage(nodetest.Context(t), &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: image.Id}}); err != nil {
+		if _, err := n.Images.RemoveImage(nodetest.Context(t),
+			&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: image.Id}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -32,7 +32,8 @@ func pushFull(t *testing.T, n *node.Node) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := registrytest.Image(registrytest.Layer(busybox...), registrytest.Layer(registrytest.Random(1, "data", files, 4<<10)...),
+	image, err := registrytest.Image(registrytest.Layer(busybox...),
+		registrytest.Layer(registrytest.Random(1, "data", files, 4<<10)...),
 		registrytest.Env("PATH=/bin"), registrytest.Cmd("sleep", "3600"), registrytest.Volumes("/data"))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,8 @@ func createNamed(ctx context.Context, p *nodetest.Pod, ref, name string) (string
 	}
 	mount.ProtoReflect().SetUnknown(ext)
 	config := p.ContainerConfig(nodetest.Mounts(mount), func(c *cri.ContainerConfig) { c.Image.Image = ref })
-	made, err := nodetest.DialV1alpha2(p.Node).CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+	made, err := nodetest.DialV1alpha2(p.Node).CreateContainer(ctx,
+		&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 	return made.GetContainerId(), err
 }
 
@@ -140,7 +142,8 @@ func TestKillingTheDaemonWhileItFillsVolumesLeavesWholeOnesOrNone(t *testing.T) 
 // containers are the IDs of a pod's.
 func containers(t *testing.T, n *node.Node, pod string) (ids []string) {
 	t.Helper()
-	list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: pod}})
+	list, err := n.Runtime.ListContainers(nodetest.Context(t),
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{PodSandboxId: pod}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +165,8 @@ func TestKillingTheDaemonWhileItFillsAnImagesVolumesLeavesNothing(t *testing.T) 
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			config := p.ContainerConfig(func(c *cri.ContainerConfig) { c.Image.Image = ref })
-			_, _ = n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
+			_, _ = n.Runtime.CreateContainer(ctx,
+				&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.Config})
 		}()
 		time.Sleep(time.Duration(r.Intn(400)) * time.Millisecond)
 		if err := n.Kill(); err != nil {
@@ -200,7 +204,8 @@ func TestKillingTheDaemonLeavesNoDiskQuota(t *testing.T) {
 					defer close(done)
 					ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 					defer cancel()
-					made, err := n.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: p.ContainerConfig(), SandboxConfig: p.Config})
+					made, err := n.Runtime.CreateContainer(ctx,
+						&cri.CreateContainerRequest{PodSandboxId: p.ID, Config: p.ContainerConfig(), SandboxConfig: p.Config})
 					if err == nil && i%2 == 0 {
 						_, _ = n.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: made.ContainerId})
 					}
@@ -247,7 +252,8 @@ func TestANamedVolumeOutlivesAReboot(t *testing.T) {
 	if _, err := n.Runtime.StartContainer(nodetest.Context(t), &cri.StartContainerRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := n.Runtime.ExecSync(nodetest.Context(t), &cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo kept >/data/new"}, Timeout: 10})
+	r, err := n.Runtime.ExecSync(nodetest.Context(t),
+		&cri.ExecSyncRequest{ContainerId: id, Cmd: []string{"sh", "-c", "echo kept >/data/new"}, Timeout: 10})
 	if err != nil || r.ExitCode != 0 {
 		t.Fatal(r, err)
 	}
@@ -261,7 +267,8 @@ func TestANamedVolumeOutlivesAReboot(t *testing.T) {
 		t.Errorf("it holds %q, %v", data, err)
 	}
 	remove := func() error {
-		_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t), &pouch.RemoveVolumeRequest{VolumeName: "kept"})
+		_, err := nodetest.DialV1alpha2(n).Volumes.RemoveVolume(nodetest.Context(t),
+			&pouch.RemoveVolumeRequest{VolumeName: "kept"})
 		return err
 	}
 	nodetest.WantCode(t, remove(), codes.FailedPrecondition) // the container's record is there

@@ -1,6 +1,7 @@
-// Package disk is a disk whose power tests can cut. It keeps apart what has been flushed and what has not: of the latter a cut drops, tears
-// and reorders what it likes, as a disk with a volatile write cache may. It lies in memory, and the kernel sees it as a file (FUSE) that a
-// loop device can be made of, since a loop device passes flushes on. No kernel module is needed beyond FUSE and loop.
+// Package disk is a disk whose power tests can cut. It keeps apart what has been flushed and what has not:
+// of the latter a cut drops, tears and reorders what it likes, as a disk with a volatile write cache may.
+// It lies in memory, and the kernel sees it as a file (FUSE) that a loop device can be made of, since a loop device
+// passes flushes on. No kernel module is needed beyond FUSE and loop.
 package disk
 
 import (
@@ -12,8 +13,8 @@ import (
 // sector is what a disk writes whole or not at all.
 const sector = 512
 
-// whole is how many bytes are written whole or not at all from an offset on. The first page has the superblock of ext4, which is two
-// sectors and has one checksum: a disk that tears it takes the file system with it, whatever is on that.
+// whole is how many bytes are written whole or not at all from an offset on. The first page has the superblock of ext4,
+// which is two sectors and has one checksum: a disk that tears it takes the file system with it, whatever is on that.
 func whole(at int64) int {
 	if at < pageSize {
 		return int(pageSize - at)
@@ -126,8 +127,8 @@ func (d *Disk) Flush() {
 	d.unflushed = nil
 }
 
-// Cut cuts the power. Each write that was not flushed is kept, dropped, or torn, by chance: of a torn one some sectors are kept. So a
-// write may be there though an earlier one is not. From then on nothing that is written lasts.
+// Cut cuts the power. Each write that was not flushed is kept, dropped, or torn, by chance: of a torn one some sectors
+// are kept. So a write may be there though an earlier one is not. From then on nothing that is written lasts.
 func (d *Disk) Cut(r *rand.Rand) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

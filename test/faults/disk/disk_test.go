@@ -42,8 +42,8 @@ func TestACutCostsWhatWasNotFlushed(t *testing.T) {
 	}
 }
 
-// The kernel passes the flushes of a real file system on: what was synced is there after each cut, and the file system can be mounted
-// again.
+// The kernel passes the flushes of a real file system on: what was synced is there after each cut, and the file system
+// can be mounted again.
 func TestAFileSystemOnItKeepsWhatWasSynced(t *testing.T) {
 	for _, kind := range []string{"ext4", "xfs"} {
 		t.Run(kind, func(t *testing.T) {

@@ -36,11 +36,12 @@ func Serve(d *Disk, dir string) (*Server, error) {
 	return s, nil
 }
 
-// closeWait is how long a loop device whose file system has been unmounted may keep the file open. Any process of the machine that
-// has made itself a mount namespace meanwhile has a copy of the mount in it.
+// closeWait is how long a loop device whose file system has been unmounted may keep the file open. Any process
+// of the machine that has made itself a mount namespace meanwhile has a copy of the mount in it.
 const closeWait = 2 * time.Second
 
-// Close unmounts the file system, when nobody has the file open if that is soon. Who has it open gets errors from then on.
+// Close unmounts the file system, when nobody has the file open if that is soon. Who has it open gets errors
+// from then on.
 func (s *Server) Close() error {
 	err := unmount(s.dir, closeWait)
 	if err != nil {

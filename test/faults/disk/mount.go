@@ -27,12 +27,14 @@ func (m *Mounted) At() string { return filepath.Join(m.Dir, "at") }
 // Make makes the file system. The error says what this machine lacks for it.
 func (m *Mounted) Make() error {
 	program := "mkfs." + m.Kind
-	args := map[string][]string{"ext4": {"-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"}, "xfs": {"-q", "-K"}}[m.Kind]
+	args := map[string][]string{"ext4": {"-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"},
+		"xfs": {"-q", "-K"}}[m.Kind]
 	if _, err := exec.LookPath(program); err != nil {
 		return err
 	}
 	file := filepath.Join(m.Dir, "made")
-	err := errors.Join(os.Mkdir(m.At(), 0o755), os.Mkdir(m.fuse(), 0o755), os.WriteFile(file, nil, 0o600), os.Truncate(file, m.Disk.size))
+	err := errors.Join(os.Mkdir(m.At(), 0o755), os.Mkdir(m.fuse(), 0o755), os.WriteFile(file, nil, 0o600),
+		os.Truncate(file, m.Disk.size))
 	if err != nil {
 		return err
 	}
@@ -99,8 +101,8 @@ func (m *Mounted) Mount() (err error) {
 	return nil
 }
 
-// Unmount unmounts the file system and waits until the kernel uses the disk no more: what still has it mounted, in another
-// namespace, has ended, and goes meanwhile.
+// Unmount unmounts the file system and waits until the kernel uses the disk no more: what still has it mounted,
+// in another namespace, has ended, and goes meanwhile.
 func (m *Mounted) Unmount(wait time.Duration) error {
 	err := unmount(m.At(), wait)
 	if err != nil {

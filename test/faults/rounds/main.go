@@ -1,10 +1,10 @@
-// Command rounds runs the scenarios of test/faults, one after another and all over again, for a given time, and prints a table of what they
-// have counted.
+// Command rounds runs the scenarios of test/faults, one after another and all over again, for a given time, and prints
+// a table of what they have counted.
 //
 //	rounds [-for 10m] [-rounds 0] [-seed N] [-run REGEXP] [-json FILE] [-v] TEST-BINARY
 //
-// The test binary is that of test/faults (`go test -c`). Round i of a scenario has the seed N+i. Where a round fails, its output and the
-// flags that repeat it are printed, the others go on, and the command ends with 1.
+// The test binary is that of test/faults (`go test -c`). Round i of a scenario has the seed N+i. Where a round fails,
+// its output and the flags that repeat it are printed, the others go on, and the command ends with 1.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package tally says what scenarios of test/faults count, adds the counts of many rounds up, and writes them as a table. Tests append
-// rows to a file, which the command of test/faults/rounds reads.
+// Package tally says what scenarios of test/faults count, adds the counts of many rounds up, and writes them
+// as a table. Tests append rows to a file, which the command of test/faults/rounds reads.
 package tally
 
 import (
@@ -14,7 +14,8 @@ import (
 // EnvFile names the file that rows are appended to. Where it is not set, nobody counts, and scenarios are short.
 const EnvFile = "BERTH_FAULT_COUNTS"
 
-// Column is one number that is counted. Most come in pairs: how many there were, and how many of them were not as promised.
+// Column is one number that is counted. Most come in pairs: how many there were, and how many of them
+// were not as promised.
 type Column string
 
 // The columns. What a scenario does not look at stays 0 in both of a pair, and is a dash in the table.
@@ -26,19 +27,20 @@ const (
 	ProgramsWrong Column = "programs_wrong"
 	Exits         Column = "exits" // of containers
 	ExitsWrong    Column = "exits_wrong"
-	ExitsUntold   Column = "exits_untold" // 255, since a kernel before 6.15 keeps no exit code of what another process has reaped
-	Lines         Column = "lines"        // of logs
-	LinesWrong    Column = "lines_wrong"  // lost, doubled, or in pieces
-	Bytes         Column = "bytes"        // of execs and attaches that were answered with OK
-	BytesWrong    Column = "bytes_wrong"
-	Pulls         Column = "pulls" // that were answered with OK
-	PullsWrong    Column = "pulls_wrong"
-	Leaked        Column = "leaked"     // processes, mounts, interfaces, rules, addresses, cgroups, directories, sockets
-	Silence       Column = "silence_ns" // the longest time until a call was answered again
-	MemoryBefore  Column = "pss_before" // bytes, berthd and keeper together
-	MemoryAfter   Column = "pss_after"  // the same at the end
-	FilesBefore   Column = "files_before"
-	FilesAfter    Column = "files_after" // descriptors, berthd and keeper together
+	// 255, since a kernel before 6.15 keeps no exit code of what another process has reaped
+	ExitsUntold  Column = "exits_untold"
+	Lines        Column = "lines"       // of logs
+	LinesWrong   Column = "lines_wrong" // lost, doubled, or in pieces
+	Bytes        Column = "bytes"       // of execs and attaches that were answered with OK
+	BytesWrong   Column = "bytes_wrong"
+	Pulls        Column = "pulls" // that were answered with OK
+	PullsWrong   Column = "pulls_wrong"
+	Leaked       Column = "leaked"     // processes, mounts, interfaces, rules, addresses, cgroups, directories, sockets
+	Silence      Column = "silence_ns" // the longest time until a call was answered again
+	MemoryBefore Column = "pss_before" // bytes, berthd and keeper together
+	MemoryAfter  Column = "pss_after"  // the same at the end
+	FilesBefore  Column = "files_before"
+	FilesAfter   Column = "files_after" // descriptors, berthd and keeper together
 )
 
 // largest are columns of which a sum would say nothing.
@@ -115,7 +117,8 @@ func (t *Table) Read(r io.Reader) error {
 // Markdown writes the table.
 func (t *Table) Markdown(w io.Writer) error {
 	_, err := fmt.Fprint(w, "| scenario | rounds | runs failed | programs that ran other than once | wrong exit codes | "+
-		"log lines lost or doubled | bytes of streams lost | pulls lost | leaked | longest silence | memory | descriptors |\n"+
+		"log lines lost or doubled | bytes of streams lost | pulls lost | leaked | longest silence | "+
+		"memory | descriptors |\n"+
 		"|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, scenario := range t.order {
 		if err == nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Rows of several runs become one row of a scenario: counts are summed, times and sizes are the largest. Seen to fail with all summed.
+// Rows of several runs become one row of a scenario: counts are summed, times and sizes are the largest.
+// Seen to fail with all summed.
 func TestRowsOfAScenarioAddUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rows")
 	for i := range int64(3) {
