@@ -45,8 +45,8 @@ var own = []string{
 	"systemd-sysv", "udev", "xfsprogs",
 }
 
-// modules are loaded before the root file system is mounted; what they need is loaded before them. Without quota_v2 a file
-// system with quotas is not mounted.
+// modules are loaded before the root file system is mounted; what they need is loaded before them. Without quota_v2
+// a file system with quotas is not mounted.
 var modules = []string{"virtio_pci", "virtio_blk", "quota_v2"}
 
 // diskSize is the size of the root file system. The file is sparse.
@@ -68,7 +68,8 @@ func makeImage(ctx context.Context, dir string, packages []string, lsm securityM
 	}, "\n")))
 	final := filepath.Join(dir, hex.EncodeToString(key[:])[:16])
 	i := &image{
-		kernel: filepath.Join(final, "vmlinuz"), initrd: filepath.Join(final, "initrd.img"), root: filepath.Join(final, "root.img"),
+		kernel: filepath.Join(final, "vmlinuz"), initrd: filepath.Join(final, "initrd.img"),
+		root:       filepath.Join(final, "root.img"),
 		parameters: lsm.kernel,
 	}
 	if _, err := os.Stat(final); err == nil {
@@ -108,8 +109,9 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm sec
 		hooks = append(hooks, "--customize-hook="+file)
 	}
 	const list = "/usr/share/initramfs-tools/modules.d"
-	early := fmt.Sprintf(`mkdir -p "$1"%[1]s "$1"/etc/initramfs-tools/conf.d && echo MODULES=list >"$1"/etc/initramfs-tools/conf.d/vm && `+
-		`printf '%%s\n' %[2]s >"$1"%[1]s/vm.conf`, list, strings.Join(modules, " "))
+	early := fmt.Sprintf(
+		`mkdir -p "$1"%[1]s "$1"/etc/initramfs-tools/conf.d && echo MODULES=list >"$1"/etc/initramfs-tools/conf.d/vm && `+
+			`printf '%%s\n' %[2]s >"$1"%[1]s/vm.conf`, list, strings.Join(modules, " "))
 	args := []string{
 		"--quiet", "--variant=minbase", "--format=directory", "--include=" + strings.Join(packages, ","),
 		"--essential-hook=" + early,
@@ -126,7 +128,8 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm sec
 		}
 	}
 	sources := []string{}
-	for _, pattern := range []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
+	for _, pattern := range []string{"/etc/apt/sources.list",
+		"/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return err

@@ -11,11 +11,13 @@ import (
 	"berth/test/vm/wire"
 )
 
-// runKubelet runs test/kubelet in the guest, with a kubelet that was built on the host: building one there would take hours.
+// runKubelet runs test/kubelet in the guest, with a kubelet that was built on the host: building one there would take
+// hours.
 func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 	start := time.Now()
 	const tests = "./test/kubelet"
-	if err := command(ctx, "go", "test", "-C", s.root, "-tags", tags, "-count", "1", "-timeout", "1h", tests, "-args", "-prepare"); err != nil {
+	if err := command(ctx, "go", "test", "-C", s.root, "-tags", tags, "-count", "1", "-timeout", "1h", tests,
+		"-args", "-prepare"); err != nil {
 		return nil, err
 	}
 	cache, err := os.UserCacheDir()
@@ -33,7 +35,8 @@ func runKubelet(ctx context.Context, s *session) ([]*result, error) {
 	fmt.Printf("the kubelet: %v\n", elapsed(start))
 	results, err := s.runPackages(ctx, []string{tests}, wire.Command{
 		// Go, which is asked for the version of Kubernetes, keeps its own cache.
-		Env:  []string{"BERTH_KUBELET=1", "XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"), "GOCACHE=" + s.gocache},
+		Env: []string{"BERTH_KUBELET=1", "XDG_CACHE_HOME=" + filepath.Join(wire.Share, "tests", "cache"),
+			"GOCACHE=" + s.gocache},
 		Args: []string{"-test.parallel", "3"},
 	})
 	for _, r := range results {

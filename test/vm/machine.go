@@ -38,9 +38,10 @@ type machine struct {
 	replies  *json.Decoder
 }
 
-// boot starts a guest and waits until its agent answers, for at most limit. The directories appear in the guest at the same
-// paths. The console's output goes to the file console.
-func boot(ctx context.Context, i *image, agent string, dirs []string, s size, console string, limit time.Duration) (*machine, error) {
+// boot starts a guest and waits until its agent answers, for at most limit. The directories appear in the guest
+// at the same paths. The console's output goes to the file console.
+func boot(ctx context.Context, i *image, agent string, dirs []string, s size, console string,
+	limit time.Duration) (*machine, error) {
 	dir, err := os.MkdirTemp("", "berth-vm-")
 	if err != nil {
 		return nil, err
@@ -90,7 +91,8 @@ func (m *machine) startShare(ctx context.Context, agent string, dirs []string) e
 	defer log.Close()
 	m.share = exec.Command("sh", "-c", script.String())
 	m.share.Stdout, m.share.Stderr = log, log
-	m.share.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	m.share.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := m.share.Start(); err != nil {
 		return err
 	}
@@ -112,11 +114,13 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 func (m *machine) startEmulator(i *image, s size) error {
 	// The guest writes to a snapshot, a file of the emulator's own that has no name.
 	args := []string{
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-no-reboot", "-nodefaults", "-display", "none",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-no-reboot",
+		"-nodefaults", "-display", "none",
 		"-smp", fmt.Sprint(s.processors), "-m", fmt.Sprint(s.memory),
 		"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", s.memory), "-numa", "node,memdev=memory",
 		"-kernel", i.kernel, "-initrd", i.initrd,
-		"-append", "console=ttyS0 root=/dev/vda rw rootflags=prjquota,noinit_itable net.ifnames=0 quiet systemd.log_color=0 " +
+		"-append",
+		"console=ttyS0 root=/dev/vda rw rootflags=prjquota,noinit_itable net.ifnames=0 quiet systemd.log_color=0 " +
 			"systemd.show_status=1 panic=-1 " + i.parameters,
 		"-drive", "file=" + i.root + ",format=raw,if=virtio,snapshot=on,cache=unsafe",
 		"-chardev", "socket,id=share,path=" + m.socket("share"), "-device", "vhost-user-fs-pci,chardev=share,tag=" + wire.Tag,
@@ -208,8 +212,8 @@ func tail(file string, size int) string {
 	return string(data[max(0, len(data)-size):])
 }
 
-// run runs a command in the guest and hands its output on as it comes. The error says why the command is not known to have
-// ended well; a code other than 0 is none.
+// run runs a command in the guest and hands its output on as it comes. The error says why the command is not known
+// to have ended well; a code other than 0 is none.
 func (m *machine) run(ctx context.Context, c wire.Command, out io.Writer) (code int, err error) {
 	if err := m.commands.Encode(c); err != nil {
 		return -1, m.say(fmt.Sprintf("the guest is gone: %v", err))

@@ -58,21 +58,27 @@ func main() {
 	runtime.LockOSThread()
 	var s settings
 	flag.StringVar(&s.cache, "cache", "", "directory for root images and results (default: berth/vm in the user's cache)")
-	flag.StringVar(&s.results, "results", "", "directory for what tests, critest and the console say (default: results in the cache)")
+	flag.StringVar(&s.results,
+		"results", "", "directory for what tests, critest and the console say (default: results in the cache)")
 	flag.StringVar(&s.packages, "packages", "", "Debian packages that the guest has beside its own, separated by spaces")
 	flag.StringVar(&s.suites, "suites", "smoke,critest,tests", "what to run: "+strings.Join(suiteNames(), ", "))
-	flag.StringVar(&s.only, "run-tests", "", "run the tests of these packages (./internal/volume, ./test/...) in place of suites, separated by commas")
+	flag.StringVar(&s.only, "run-tests", "",
+		"run the tests of these packages (./internal/volume, ./test/...) in place of suites, separated by commas")
 	flag.StringVar(&s.exec, "exec", "", "run this shell command in the guest in place of suites")
 	flag.StringVar(&s.critest, "critest-flags", "", "further flags of test/conformance, separated by spaces")
 	flag.StringVar(&s.run, "run", "", "run only tests whose names match this regular expression")
 	flag.StringVar(&s.skip, "skip", "", "do not run tests whose names match this regular expression")
-	flag.StringVar(&s.driver, "cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
-	flag.StringVar(&s.lsm, "lsm", "apparmor", "security module of the guest: "+strings.Join(slices.Sorted(maps.Keys(securityModules)), " or "))
+	flag.StringVar(&s.driver,
+		"cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
+	flag.StringVar(&s.lsm, "lsm", "apparmor", "security module of the guest: "+
+		strings.Join(slices.Sorted(maps.Keys(securityModules)), " or "))
 	flag.IntVar(&s.size.processors, "cpus", 2, "processors of the guest")
 	flag.IntVar(&s.size.memory, "memory", 4096, "memory of the guest in MiB")
 	flag.DurationVar(&s.bootLimit, "boot-limit", 15*time.Minute, "longest time until the guest answers")
-	flag.DurationVar(&s.limit, "limit", 60*time.Minute, "longest time of one package's tests, of critest, or of the command")
-	flag.IntVar(&s.patience, "patience", 4, "how many times longer than usual tests wait in the guest; more where the machine is busy")
+	flag.DurationVar(&s.limit, "limit", 60*time.Minute,
+		"longest time of one package's tests, of critest, or of the command")
+	flag.IntVar(&s.patience, "patience", 4,
+		"how many times longer than usual tests wait in the guest; more where the machine is busy")
 	flag.BoolVar(&s.verbose, "v", false, "show what tests print")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -151,7 +157,8 @@ func (s *session) start(ctx context.Context, image *image) error {
 	}
 	agent.Close()
 	defer os.Remove(agent.Name())
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", agent.Name(), "./test/vm/guest")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags", "-s -w",
+		"-o", agent.Name(), "./test/vm/guest")
 	build.Dir = s.root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -180,7 +187,8 @@ func (s *session) start(ctx context.Context, image *image) error {
 	}
 	fmt.Printf("boot: %v\n", elapsed(start))
 	// A copy: the next build must not change them under the tests.
-	if err := command(ctx, "cp", "-r", filepath.Join(s.root, "bin"), filepath.Join(s.machine.dir, "share", "bin")); err != nil {
+	if err := command(ctx, "cp", "-r", filepath.Join(s.root, "bin"),
+		filepath.Join(s.machine.dir, "share", "bin")); err != nil {
 		return errors.Join(err, s.machine.stop())
 	}
 	return nil
@@ -189,7 +197,8 @@ func (s *session) start(ctx context.Context, image *image) error {
 // conformanceCache is where test/conformance keeps tools and images, below the directories that the guest sees.
 func (s *session) conformanceCache() string { return filepath.Join(s.cache, "conformance") }
 
-// environment is what commands in the guest get beside the agent's own. The tests' Go works from the shared caches alone.
+// environment is what commands in the guest get beside the agent's own. The tests' Go works from the shared caches
+// alone.
 func (s *session) environment() []string {
 	return []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:" + filepath.Join(s.goroot, "bin"),
@@ -286,7 +295,8 @@ func parseSuites(list string) ([]suite, error) {
 	return suites, nil
 }
 
-// runPackages runs the tests of packages, one package after the other, with the further arguments and variables of a command.
+// runPackages runs the tests of packages, one package after the other, with the further arguments and variables
+// of a command.
 func (s *session) runPackages(ctx context.Context, patterns []string, with wire.Command) ([]*result, error) {
 	packages, err := testPackages(ctx, s.root, patterns)
 	if err != nil {

@@ -26,8 +26,9 @@ type testPackage struct {
 
 // testPackages are those that match the patterns, without those that have no tests.
 func testPackages(ctx context.Context, root string, patterns []string) ([]testPackage, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list", "-tags", tags, "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"},
-		patterns...)...)
+	cmd := exec.CommandContext(ctx,
+		"go", append([]string{"list", "-tags", tags, "-json=ImportPath,Dir,TestGoFiles,XTestGoFiles"},
+			patterns...)...)
 	cmd.Dir = root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -77,9 +77,10 @@ func end(t *testing.T, what string, done chan outcome) outcome {
 	}
 }
 
-// TestTheClockIsSetForthAndBack by an hour, by a day, and to before 2020, while pods start and stop, execs run and reach their timeouts,
-// images are pulled slowly or not at all for a while, the keeper is killed and berthd is: nothing hangs, nothing ends before its time, all
-// is found again as it was, and clients are told times by which they can tell the older from the newer.
+// TestTheClockIsSetForthAndBack by an hour, by a day, and to before 2020, while pods start and stop, execs run
+// and reach their timeouts, images are pulled slowly or not at all for a while, the keeper is killed and berthd is:
+// nothing hangs, nothing ends before its time, all is found again as it was, and clients are told times by which they
+// can tell the older from the newer.
 func TestTheClockIsSetForthAndBack(t *testing.T) {
 	settable(t)
 	n := nodetest.Start(t, node.Options{Tables: "[image]\ntimeout = \"5s\"\n"})
@@ -143,7 +144,8 @@ func (w *world) step(name string, to func() time.Time) {
 	file := func(what string) string { return fmt.Sprintf("/%s%d", what, w.steps) }
 
 	goes := begin(func() (*cri.ExecSyncResponse, error) {
-		return w.counter.Exec(600, "sh", "-c", "touch "+file("goes")+"; until test -e "+file("go")+"; do sleep 0.05; done; echo done")
+		return w.counter.Exec(600,
+			"sh", "-c", "touch "+file("goes")+"; until test -e "+file("go")+"; do sleep 0.05; done; echo done")
 	})
 	overdue := begin(func() (*cri.ExecSyncResponse, error) {
 		return w.counter.Exec(int64(timeout.Seconds()), "sh", "-c", "touch "+file("overdue")+"; sleep 3000")
@@ -161,7 +163,8 @@ func (w *world) step(name string, to func() time.Time) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	pulls := map[string]chan outcome{"slow": w.pull(w.n.Registry, node.RegistryHost), "stalls": w.pull(w.stalls, "stalls.test")}
+	pulls := map[string]chan outcome{"slow": w.pull(w.n.Registry, node.RegistryHost),
+		"stalls": w.pull(w.stalls, "stalls.test")}
 	nodetest.Eventually(w, time.Minute, "the execs run", func() error {
 		response, err := w.counter.Exec(60, "ls", file("goes"), file("overdue"))
 		if err == nil && response.ExitCode != 0 {
@@ -224,14 +227,16 @@ func (w *world) step(name string, to func() time.Time) {
 			w.Errorf("%s: it ended with %d: %s", name, s.ExitCode, s.Reason)
 		}
 	}
-	if s := w.counter.Status(); s.State != w.before.State || s.CreatedAt != w.before.CreatedAt || s.StartedAt != w.before.StartedAt {
+	if s := w.counter.Status(); s.State != w.before.State || s.CreatedAt != w.before.CreatedAt ||
+		s.StartedAt != w.before.StartedAt {
 		w.Errorf("%s: the container that runs is %v, and was %v", name, s, w.before)
 	}
 	w.ordered(name)
 	w.measured(name, from)
 }
 
-// pull begins to pull an image that takes its time: one registry sends slowly, the other stops once and waits for a second request.
+// pull begins to pull an image that takes its time: one registry sends slowly, the other stops once and waits
+// for a second request.
 func (w *world) pull(r *registrytest.Registry, host string) chan outcome {
 	w.Helper()
 	repo := fmt.Sprintf("step%d", w.steps)
@@ -249,7 +254,8 @@ func (w *world) pull(r *registrytest.Registry, host string) chan outcome {
 	r.SetFaults(f)
 	asked := len(r.Requests())
 	done := begin(func() (*cri.ExecSyncResponse, error) {
-		_, err := w.n.Images.PullImage(nodetest.Context(w), &cri.PullImageRequest{Image: &cri.ImageSpec{Image: host + "/" + repo + ":1"}})
+		_, err := w.n.Images.PullImage(nodetest.Context(w),
+			&cri.PullImageRequest{Image: &cri.ImageSpec{Image: host + "/" + repo + ":1"}})
 		return nil, err
 	})
 	nodetest.Eventually(w, time.Minute, "the registry is asked", func() error {
@@ -273,7 +279,8 @@ func (w *world) churn() string {
 	last := from.UnixNano()
 	for _, at := range []int64{p.Status().CreatedAt, s.CreatedAt, s.StartedAt, s.FinishedAt, wall().UnixNano()} {
 		if at < last {
-			w.Errorf("a pod was made at %v and its container at %v, which started at %v and ended at %v, after %v", p.Status().CreatedAt,
+			w.Errorf("a pod was made at %v and its container at %v, which started at %v and ended at %v, after %v",
+				p.Status().CreatedAt,
 				s.CreatedAt, s.StartedAt, s.FinishedAt, from)
 		}
 		last = at
@@ -286,7 +293,8 @@ func (w *world) churn() string {
 func (w *world) attempt() {
 	w.Helper()
 	config := nodetest.PodConfig(w.n)
-	config.Metadata = &cri.PodSandboxMetadata{Name: "again", Namespace: "test", Uid: "again", Attempt: uint32(len(w.sandboxes))}
+	config.Metadata = &cri.PodSandboxMetadata{Name: "again", Namespace: "test", Uid: "again",
+		Attempt: uint32(len(w.sandboxes))}
 	config.Labels = map[string]string{"again": ""}
 	r, err := w.n.Runtime.RunPodSandbox(nodetest.Context(w), &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
@@ -311,7 +319,8 @@ func (w *world) ordered(name string) {
 		last := int64(math.MaxInt64)
 		for i, id := range ids {
 			if len(ids) != len(want) || id != want[len(want)-1-i] || times[i] >= last {
-				w.Fatalf("%s: of %d attempts of a %s, number %d of the list was made at %v, after %v: %s; they are %v", name, len(want), what, i,
+				w.Fatalf("%s: of %d attempts of a %s, number %d of the list was made at %v, after %v: %s; they are %v",
+					name, len(want), what, i,
 					times[i], last, id, want)
 			}
 			last = times[i]

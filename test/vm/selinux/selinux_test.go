@@ -85,8 +85,8 @@ func hostLabel(t *testing.T, path string) string {
 	return string(bytes.TrimRight(buf[:n], "\x00"))
 }
 
-// TestAPodHasItsOwnLabel: its containers, their execs and its init have one label, other pods have others, and the files of its
-// containers belong to it.
+// TestAPodHasItsOwnLabel: its containers, their execs and its init have one label, other pods have others,
+// and the files of its containers belong to it.
 func TestAPodHasItsOwnLabel(t *testing.T) {
 	inside(t)
 	n := nodetest.Shared(t)
@@ -113,7 +113,8 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 			t.Errorf("another container of the pod runs as %s, the first at level %s", got, l)
 		}
 		for _, path := range []string{
-			"/", "/bin/sh", "/dev", "/dev/null", "/dev/pts", "/dev/shm", "/dev/mqueue", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf",
+			"/", "/bin/sh", "/dev", "/dev/null", "/dev/pts", "/dev/shm", "/dev/mqueue", "/etc/hosts", "/etc/hostname",
+			"/etc/resolv.conf",
 		} {
 			if got := fileLabel(t, a, path); got != "system_u:object_r:container_file_t:"+l {
 				t.Errorf("%s has the label %s", path, got)
@@ -125,7 +126,8 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 			}
 		}
 		// All that a container does of itself, under a policy that is enforced.
-		a.Sh("echo x >/new && echo x >/dev/shm/new && cat /etc/hosts /etc/hostname /etc/resolv.conf >/dev/null && echo x >/dev/null && " +
+		a.Sh("echo x >/new && echo x >/dev/shm/new && cat /etc/hosts /etc/hostname /etc/resolv.conf >/dev/null && " +
+			"echo x >/dev/null && " +
 			"ls /proc/self/fd >/dev/null && cat /sys/fs/cgroup/cgroup.procs >/dev/null && mkdir /dir && rm /new")
 	}
 	terminal := nodetest.RunPod(t, n).Run(func(c *cri.ContainerConfig) { c.Tty = true },
@@ -133,8 +135,8 @@ func TestAPodHasItsOwnLabel(t *testing.T) {
 	terminal.WaitLog("/dev/pts/0")
 }
 
-// TestThePolicyKeepsPodsApart: a volume is for the pod that it was relabelled for, and a host path that was not for none but
-// privileged containers.
+// TestThePolicyKeepsPodsApart: a volume is for the pod that it was relabelled for, and a host path
+// that was not for none but privileged containers.
 func TestThePolicyKeepsPodsApart(t *testing.T) {
 	inside(t)
 	n := nodetest.Shared(t)
@@ -160,7 +162,8 @@ func TestThePolicyKeepsPodsApart(t *testing.T) {
 	}
 	free := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	privileged := nodetest.Security(func(c *cri.LinuxContainerSecurityContext) { c.Privileged = true })
-	if got := free.Output(write+"; "+current, mount(false), privileged); !strings.HasPrefix(got, "written\n") || strings.Contains(got, "container_t:") {
+	if got := free.Output(write+"; "+current, mount(false), privileged); !strings.HasPrefix(got, "written\n") ||
+		strings.Contains(got, "container_t:") {
 		t.Errorf("a privileged container writes and is: %q", got)
 	}
 }
@@ -196,9 +199,10 @@ func TestLabelsThatAreAskedFor(t *testing.T) {
 		if err != nil && !strings.Contains(err.Error(), "SELinux") {
 			t.Errorf("%v: %v", bad, err)
 		}
-		_, err = n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, func(c *cri.PodSandboxConfig) {
-			c.Linux.SecurityContext.SelinuxOptions = bad
-		})})
+		_, err = n.Runtime.RunPodSandbox(nodetest.Context(t),
+			&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, func(c *cri.PodSandboxConfig) {
+				c.Linux.SecurityContext.SelinuxOptions = bad
+			})})
 		nodetest.WantCode(t, err, codes.InvalidArgument)
 	}
 }
@@ -246,7 +250,8 @@ func TestUserNamespacesHaveLabels(t *testing.T) {
 	n := nodetest.Shared(t)
 	user := &cri.UserNamespace{
 		Mode: cri.NamespaceMode_POD,
-		Uids: []*cri.IDMapping{{HostId: 200000, ContainerId: 0, Length: 65536}}, Gids: []*cri.IDMapping{{HostId: 200000, ContainerId: 0, Length: 65536}},
+		Uids: []*cri.IDMapping{{HostId: 200000, ContainerId: 0, Length: 65536}},
+		Gids: []*cri.IDMapping{{HostId: 200000, ContainerId: 0, Length: 65536}},
 	}
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_CONTAINER, UsernsOptions: user}

@@ -61,8 +61,8 @@ func cgroupOf(t *testing.T, c *nodetest.Container) string {
 	return filepath.Join("/sys/fs/cgroup", relative)
 }
 
-// TestAPodLivesOnCgroupV2 is the life of a pod under each driver: limits, exec, an OOM kill, berthd killed and started again,
-// and nothing left.
+// TestAPodLivesOnCgroupV2 is the life of a pod under each driver: limits, exec, an OOM kill, berthd killed and started
+// again, and nothing left.
 func TestAPodLivesOnCgroupV2(t *testing.T) {
 	inside(t)
 	for _, driver := range []string{"cgroupfs", "systemd"} {
@@ -133,8 +133,8 @@ func TestAPodLivesOnCgroupV2(t *testing.T) {
 	}
 }
 
-// TestAppArmor: a profile that denies a write denies it, in the container and in an exec; the default profile is there; a
-// profile that is not loaded is refused by name.
+// TestAppArmor: a profile that denies a write denies it, in the container and in an exec; the default profile is there;
+// a profile that is not loaded is refused by name.
 func TestAppArmor(t *testing.T) {
 	inside(t)
 	n := nodetest.Shared(t)

@@ -18,13 +18,15 @@ import (
 // exposure is the most that systemd-analyze security may say of a unit, in tenths: what docs/security.md gives.
 var exposure = map[string]string{"berthd": "77", "berth-keeper": "92", "berth-device-plugin": "11"}
 
-// TestUnitsAreNoMoreExposedThanIsSaid. Seen to fail without RestrictAddressFamilies, SystemCallFilter, CapabilityBoundingSet or RestrictRealtime
-// in berthd's unit, and without IPAddressDeny or DevicePolicy in the keeper's; what weighs less than a tenth is lost in the rounding.
+// TestUnitsAreNoMoreExposedThanIsSaid. Seen to fail without RestrictAddressFamilies, SystemCallFilter,
+// CapabilityBoundingSet or RestrictRealtime in berthd's unit, and without IPAddressDeny or DevicePolicy
+// in the keeper's; what weighs less than a tenth is lost in the rounding.
 func TestUnitsAreNoMoreExposedThanIsSaid(t *testing.T) {
 	installed(t)
 	for unit, most := range exposure {
 		path := strings.TrimSpace(property(t, unit, "FragmentPath"))
-		if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+most, path).CombinedOutput(); err != nil {
+		if out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+most,
+			path).CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", unit, err, out)
 		}
 	}
@@ -32,8 +34,8 @@ func TestUnitsAreNoMoreExposedThanIsSaid(t *testing.T) {
 
 // TestUnitsTakeNothingFromContainers: what systemd takes from berthd and the keeper is not missing in what they start.
 //
-// Seen to fail with CapabilityBoundingSet=~CAP_SYS_TIME, NoNewPrivileges, SystemCallFilter=~@clock, PrivateTmp or LimitCORE=0 in the keeper's
-// unit, and without CapabilityBoundingSet in berthd's.
+// Seen to fail with CapabilityBoundingSet=~CAP_SYS_TIME, NoNewPrivileges, SystemCallFilter=~@clock, PrivateTmp
+// or LimitCORE=0 in the keeper's unit, and without CapabilityBoundingSet in berthd's.
 func TestUnitsTakeNothingFromContainers(t *testing.T) {
 	n := installed(t)
 	field := func(pid, name string) string {
@@ -57,7 +59,8 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if host, _ := os.Readlink("/proc/1/ns/" + ns); own != host {
-				t.Errorf("%s has a %s namespace of its own: what it mounts, and pods' namespaces, would not be the host's", unit, ns)
+				t.Errorf("%s has a %s namespace of its own: what it mounts, and pods' namespaces, would not be the host's",
+					unit, ns)
 			}
 		}
 	}
@@ -65,7 +68,8 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 		t.Error("berthd has all capabilities")
 	}
 
-	const status = `grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\t' | tr '\n' ' '; umask; grep 'core file' /proc/self/limits | awk '{print $5}'`
+	const status = `grep -E '^(CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\t' | tr '\n' ' '
+		umask; grep 'core file' /proc/self/limits | awk '{print $5}'`
 	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Linux.SecurityContext.Privileged = true })
 	privileged := p.Run(nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.Privileged = true }))
 	plain := p.Run()
@@ -83,11 +87,13 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 	}
 
 	// Devices of the host, which the keeper's unit has none of.
-	privileged.Sh("dd if=/dev/fuse of=/dev/null count=0 2>&1 || test ! -e /dev/fuse; dd if=/dev/loop-control of=/dev/null count=0")
+	privileged.Sh(
+		"dd if=/dev/fuse of=/dev/null count=0 2>&1 || test ! -e /dev/fuse; dd if=/dev/loop-control of=/dev/null count=0")
 
 	// What others mount after the start reaches a container, as in a namespace that follows the host's.
 	dir := t.TempDir()
-	follower := p.Run(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/shared", Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}))
+	follower := p.Run(nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/shared",
+		Propagation: cri.MountPropagation_PROPAGATION_HOST_TO_CONTAINER}))
 	at := filepath.Join(dir, "late")
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)
@@ -118,7 +124,8 @@ func TestUnitsTakeNothingFromContainers(t *testing.T) {
 		}
 	}()
 	port := l.Addr().(*net.TCPAddr).Port
-	if got := plain.Sh(fmt.Sprintf("gateway=$(ip route | awk '/default/{print $3}'); nc $gateway %d </dev/null", port)); got != "reached" {
+	if got := plain.Sh(fmt.Sprintf("gateway=$(ip route | awk '/default/{print $3}'); nc $gateway %d </dev/null",
+		port)); got != "reached" {
 		t.Errorf("a container reaches the host: %q", got)
 	}
 	server := p.Run(nodetest.Sh("while :; do echo hello | nc -l -p 8080; done"))

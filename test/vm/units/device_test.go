@@ -77,9 +77,9 @@ func running(t *testing.T, before string) (pid string) {
 	return pid
 }
 
-// TestTheDevicePluginServes: the unit as it is installed has nothing to offer, fails and is not tried again; with a resource in
-// its file it hands devices out, from within what its unit shuts it off from; kills of it and of berthd take no device from a
-// container.
+// TestTheDevicePluginServes: the unit as it is installed has nothing to offer, fails and is not tried again;
+// with a resource in its file it hands devices out, from within what its unit shuts it off from;
+// kills of it and of berthd take no device from a container.
 func TestTheDevicePluginServes(t *testing.T) {
 	n := installed(t)
 	t.Cleanup(func() {
@@ -97,12 +97,14 @@ func TestTheDevicePluginServes(t *testing.T) {
 		t.Errorf("with nothing to offer it starts: %s", out)
 	}
 	time.Sleep(3 * time.Second) // RestartSec is one
-	if state, restarts := property(t, plugin, "ActiveState"), property(t, plugin, "NRestarts"); state != "failed" || restarts != "0" {
+	if state, restarts := property(t, plugin, "ActiveState"), property(t, plugin, "NRestarts"); state != "failed" ||
+		restarts != "0" {
 		t.Errorf("with nothing to offer it is %s, after %s restarts", state, restarts)
 	}
 
 	const file = "/etc/berth/device-plugin.toml"
-	if err := os.WriteFile(file, []byte(fmt.Sprintf("[[resource]]\nname = %q\nnodes = [\"/dev/berth-test[0-9]\"]\n", resource)), 0o644); err != nil {
+	if err := os.WriteFile(file,
+		[]byte(fmt.Sprintf("[[resource]]\nname = %q\nnodes = [\"/dev/berth-test[0-9]\"]\n", resource)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile("/etc/berth/config.toml", []byte("[device_plugins]\nenabled = true\n"), 0o644); err != nil {
@@ -133,11 +135,14 @@ func TestTheDevicePluginServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) { c.Annotations = map[string]string{device.Annotation: text} })
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{device.Annotation: text}
+	})
 	c := p.Run(func(c *cri.ContainerConfig) { c.Metadata.Name = "c" })
 	has := func(when string) {
 		t.Helper()
-		if got := c.Sh("echo x 2>/dev/null >/dev/berth-test0 && echo wrote; head -c 3 /dev/berth-test0 | wc -c; ls /dev | grep -c berth"); got != "3\n1" {
+		if got := c.Sh("echo x 2>/dev/null >/dev/berth-test0 && echo wrote; head -c 3 /dev/berth-test0 | wc -c; " +
+			"ls /dev | grep -c berth"); got != "3\n1" {
 			t.Errorf("%s the container says of its device %q", when, got)
 		}
 	}

@@ -82,7 +82,8 @@ func installed(t *testing.T) *node.Node {
 	}
 	t.Cleanup(func() { conn.Close() })
 	n := &node.Node{
-		Name: "berth", Address: "unix://" + socket, Socket: socket, LogDir: t.TempDir(), CgroupRoot: "/berth.slice", Systemd: true,
+		Name: "berth", Address: "unix://" + socket, Socket: socket, LogDir: t.TempDir(),
+		CgroupRoot: "/berth.slice", Systemd: true,
 		Runtime: cri.NewRuntimeServiceClient(conn), Images: cri.NewImageServiceClient(conn), Conn: conn,
 	}
 	t.Cleanup(func() {
@@ -118,7 +119,8 @@ func changed(t *testing.T, n *node.Node, service, before string) {
 	})
 }
 
-// lives says that a container that counts is the same as before, goes on counting without a gap, and takes execs and clients.
+// lives says that a container that counts is the same as before, goes on counting without a gap, and takes execs
+// and clients.
 func lives(t *testing.T, c *nodetest.Container, started int64, pid int) {
 	t.Helper()
 	if s := c.Status(); s.State != cri.ContainerState_CONTAINER_RUNNING || s.StartedAt != started {
@@ -141,8 +143,8 @@ func lives(t *testing.T, c *nodetest.Container, started int64, pid int) {
 	attached(t, c, last)
 }
 
-// counted says that each line is a number and follows the one before, the first one last where that is not negative. It returns the last
-// number of all.
+// counted says that each line is a number and follows the one before, the first one last where that is not negative.
+// It returns the last number of all.
 func counted(t *testing.T, lines string, last int) int {
 	t.Helper()
 	for line := range strings.Lines(lines) {
@@ -215,8 +217,9 @@ func killed(t *testing.T, n *node.Node, services ...string) {
 	}
 }
 
-// TestPodsOutliveTheServices: kills of berthd, of the keeper and of both at one moment, by systemd and without it, a reload, a restart and
-// a stop cost a container that runs neither a line nor its execs and clients. What both have lost comes back from systemd's store.
+// TestPodsOutliveTheServices: kills of berthd, of the keeper and of both at one moment, by systemd and without it,
+// a reload, a restart and a stop cost a container that runs neither a line nor its execs and clients.
+// What both have lost comes back from systemd's store.
 func TestPodsOutliveTheServices(t *testing.T) {
 	n := installed(t)
 	config, err := n.Runtime.RuntimeConfig(nodetest.Context(t), &cri.RuntimeConfigRequest{})
@@ -296,8 +299,8 @@ func TestPodsOutliveTheServices(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestTheServicesAreStartedHoweverOftenTheyEnd: five starts in ten seconds are what systemd allows by default. Seen to fail without
-// StartLimitIntervalSec in the units.
+// TestTheServicesAreStartedHoweverOftenTheyEnd: five starts in ten seconds are what systemd allows by default.
+// Seen to fail without StartLimitIntervalSec in the units.
 func TestTheServicesAreStartedHoweverOftenTheyEnd(t *testing.T) {
 	n := installed(t)
 	p := nodetest.RunPod(t, n)
@@ -338,8 +341,8 @@ func TestTheServicesAreStartedHoweverOftenTheyEnd(t *testing.T) {
 	nothingLeft(t)
 }
 
-// TestAFullStoreIsSaid: systemd says so in the unit's journal when it keeps no more descriptors, and a kill of the keeper still costs
-// nothing, since berthd has them all.
+// TestAFullStoreIsSaid: systemd says so in the unit's journal when it keeps no more descriptors, and a kill
+// of the keeper still costs nothing, since berthd has them all.
 func TestAFullStoreIsSaid(t *testing.T) {
 	n := installed(t)
 	const dir = "/etc/systemd/system/berth-keeper.service.d"
@@ -351,7 +354,8 @@ func TestAFullStoreIsSaid(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile(filepath.Join(dir, "full.conf"), []byte("[Service]\nFileDescriptorStoreMax=3\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "full.conf"), []byte("[Service]\nFileDescriptorStoreMax=3\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	must(t, "systemctl", "daemon-reload")
@@ -363,7 +367,8 @@ func TestAFullStoreIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodetest.Eventually(t, 20*time.Second, "the journal says that the store is full", func() error {
-		if said := must(t, "journalctl", "--no-pager", "-b", "-u", "berth-keeper"); !strings.Contains(said, "FileDescriptorStoreMax=3") {
+		if said := must(t, "journalctl", "--no-pager", "-b", "-u", "berth-keeper"); !strings.Contains(said,
+			"FileDescriptorStoreMax=3") {
 			return fmt.Errorf("it says:\n%s", said)
 		}
 		return nil
@@ -378,7 +383,8 @@ func TestAFullStoreIsSaid(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft says that systemd and the kernel know of no pod. The node's own slice, with berthd's claim in it, is there while berthd is.
+// nothingLeft says that systemd and the kernel know of no pod. The node's own slice, with berthd's claim in it,
+// is there while berthd is.
 func nothingLeft(t *testing.T) {
 	t.Helper()
 	nodetest.Eventually(t, 20*time.Second, "nothing is left", func() error {
@@ -410,7 +416,8 @@ func TestSystemdKnowsTheLimits(t *testing.T) {
 			c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 256 << 20, CpuPeriod: 100000, CpuQuota: 90000}
 		})
 		c := p.Run(func(c *cri.ContainerConfig) {
-			c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuPeriod: 100000, CpuQuota: 50000, CpuShares: 512}
+			c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 64 << 20, CpuPeriod: 100000,
+				CpuQuota: 50000, CpuShares: 512}
 		})
 		pid, err := n.ContainerPID(c.ID)
 		if err != nil {

@@ -13,8 +13,8 @@ const (
 	Tag   = "host"
 )
 
-// DirsFile is a file of the share: a JSON list of absolute paths. Each is shared read-only as tree/PATH, and appears in the
-// guest at the same path, where what the guest writes stays in the guest.
+// DirsFile is a file of the share: a JSON list of absolute paths. Each is shared read-only as tree/PATH, and appears
+// in the guest at the same path, where what the guest writes stays in the guest.
 const DirsFile = "dirs.json"
 
 // Command is run in the guest as root.
