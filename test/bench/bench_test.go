@@ -79,7 +79,8 @@ func TestEveryRowIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := run(ctx, &options{
-		berth: true, base: binaries, rounds: 1, turns: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100, pullMiB: 2, pulls: 1,
+		berth: true, base: binaries, rounds: 1, turns: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100,
+		pullMiB: 2, pulls: 1,
 		crowd: 3, cni: true, settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
 	})
 	if err != nil {
@@ -93,10 +94,12 @@ func TestEveryRowIsMeasured(t *testing.T) {
 			t.Errorf("%s is %v", row.Title, f.P50)
 		}
 	}
-	if base := r.Results[1]; base.Name != "base" || len(base.Figures[rowExec.Key].Samples) != 1 || base.Processes["berthd"] != 1 {
+	if base := r.Results[1]; base.Name != "base" || len(base.Figures[rowExec.Key].Samples) != 1 ||
+		base.Processes["berthd"] != 1 {
 		t.Errorf("beside it: %+v", base)
 	}
-	if r.Results[0].Processes["berthd"] != 1 || r.Results[0].Processes["berth-keeper"] != 1 || len(r.Results[0].Processes) != 2 {
+	if r.Results[0].Processes["berthd"] != 1 || r.Results[0].Processes["berth-keeper"] != 1 ||
+		len(r.Results[0].Processes) != 2 {
 		t.Errorf("the runtime's own processes: %v", r.Results[0].Processes)
 	}
 	file := filepath.Join(t.TempDir(), "result.json")

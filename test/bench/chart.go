@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// chart draws how many times as good the first peer is as another, a bar for each row, on a logarithmic scale. A line across
-// a bar is the row's aim.
+// chart draws how many times as good the first peer is as another, a bar for each row, on a logarithmic scale.
+// A line across a bar is the row's aim.
 func (r *report) chart(file string) (err error) {
 	if len(r.Results) < 2 {
 		return fmt.Errorf("-svg compares two peers, and there is %d", len(r.Results))
@@ -50,7 +50,8 @@ func (r *report) draw(out io.Writer, first, other *result) error {
 	}
 	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 800 %.0f" font-family="sans-serif" font-size="13">`, height)
 	p(`<rect width="800" height="%.0f" fill="#fff"/>`, height)
-	p(`<text x="16" y="24" font-size="16" font-weight="bold">%s against %s</text>`, html.EscapeString(first.Name), html.EscapeString(other.Version))
+	p(`<text x="16" y="24" font-size="16" font-weight="bold">%s against %s</text>`, html.EscapeString(first.Name),
+		html.EscapeString(other.Version))
 	p(`<text x="16" y="44" fill="#555">how many times as good, in one run: %s</text>`, html.EscapeString(r.Machine))
 	for _, tick := range []float64{1, 2, 5, 10, 20, 50, 100} {
 		p(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" stroke="#ddd"/>`, x(tick), x(tick), top, height-30)
@@ -66,7 +67,8 @@ func (r *report) draw(out io.Writer, first, other *result) error {
 		}
 		p(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, from, y+4, max(to-from, 1), line-8, colour)
 		if b.row.Aim > 0 {
-			p(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="#000" stroke-width="2"/>`, x(b.row.Aim), x(b.row.Aim), y+2, y+line-2)
+			p(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" stroke="#000" stroke-width="2"/>`, x(b.row.Aim),
+				x(b.row.Aim), y+2, y+line-2)
 		}
 		p(`<text x="%.1f" y="%.1f">%sx</text>`, to+5, y+16, short(b.times))
 	}

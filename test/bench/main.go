@@ -64,15 +64,19 @@ func main() {
 	var o options
 	flag.Var(&o.addresses, "address", "a runtime that runs already, as `NAME=unix:///path`; may be repeated")
 	flag.BoolVar(&o.berth, "berth", true, "start a private Berth")
-	flag.StringVar(&o.base, "base", "", "start one more private Berth, with the programs of this `directory`: a peer named base")
-	flag.BoolVar(&o.containerd, "containerd", false, "start a private containerd (Debian: containerd, runc, containernetworking-plugins)")
+	flag.StringVar(&o.base,
+		"base", "", "start one more private Berth, with the programs of this `directory`: a peer named base")
+	flag.BoolVar(&o.containerd, "containerd", false,
+		"start a private containerd (Debian: containerd, runc, containernetworking-plugins)")
 	flag.StringVar(&o.config, "config", "", "further lines of the private Berth's config.toml, before its tables")
-	flag.StringVar(&o.image, "image", "", "the busybox image that peers of -address use; empty: one from a registry on loopback")
+	flag.StringVar(&o.image,
+		"image", "", "the busybox image that peers of -address use; empty: one from a registry on loopback")
 	flag.IntVar(&o.rounds, "rounds", 10, "turns that each peer gets with pods one after another")
 	flag.IntVar(&o.turns, "turns", 3, "turns that it gets with several in flight, and with the log")
 	flag.IntVar(&o.lives, "lives", 3, "pods started, probed and removed one after another in a turn")
 	flag.IntVar(&o.execs, "execs", 5, "exec probes in each of these pods")
-	flag.IntVar(&o.pods, "pods", 100, "pods that are there when memory, idle CPU and lists are measured; 0: leave those rows out")
+	flag.IntVar(&o.pods, "pods", 100,
+		"pods that are there when memory, idle CPU and lists are measured; 0: leave those rows out")
 	flag.IntVar(&o.burst, "burst", 50, "pods started with 10 in flight; 0: leave the row out")
 	flag.IntVar(&o.logMiB, "log", 256, "MiB that a container writes to its log; 0: leave the row out")
 	flag.IntVar(&o.lineBytes, "line", 100, "bytes of a line of it")
@@ -82,10 +86,13 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	flag.DurationVar(&o.span, "span", 2*time.Second, "how long a turn of probes with 8 in flight takes")
 	flag.BoolVar(&o.unconfined, "unconfined", false, "give containers no seccomp profile, in place of the default one")
-	flag.BoolVar(&o.cni, "cni", false, "start one more private Berth, with the CNI plugins that containerd has (Debian: containernetworking-plugins)")
-	flag.IntVar(&o.crowd, "crowd", 0, "pods beside which one more is started, lists are read and the daemon is killed; 0: leave those rows out")
+	flag.BoolVar(&o.cni, "cni", false,
+		"start one more private Berth, with the CNI plugins that containerd has (Debian: containernetworking-plugins)")
+	flag.IntVar(&o.crowd, "crowd", 0,
+		"pods beside which one more is started, lists are read and the daemon is killed; 0: leave those rows out")
 	flag.StringVar(&o.svg, "svg", "", "a `file` for a chart of how the first two peers compare")
-	flag.StringVar(&o.samples, "samples", "", "a `file` to which every sample is appended in the format of Go's benchmarks")
+	flag.StringVar(&o.samples,
+		"samples", "", "a `file` to which every sample is appended in the format of Go's benchmarks")
 	flag.StringVar(&o.json, "json", "", "a `file` for the result as JSON; - is stdout, in place of the table")
 	flag.Parse()
 	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
@@ -162,7 +169,8 @@ const cniPeer = "berth-cni"
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // measure fills the report. Memory comes first, while the daemons are fresh.
-func measure(ctx context.Context, o *options, dir string, registry *registrytest.Registry, peers []*peer, r *report) error {
+func measure(ctx context.Context, o *options, dir string, registry *registrytest.Registry,
+	peers []*peer, r *report) error {
 	for _, p := range peers {
 		progress("%s: a first pod", p.name)
 		if err := p.warm(ctx); err != nil {
@@ -202,11 +210,15 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 	}); err != nil {
 		return err
 	}
-	if err := turns(o.turns, "probes with 8 in flight", func(p *peer) error { return p.probes(ctx, 8, o.span, r.of(p)) }); err != nil {
+	if err := turns(o.turns, "probes with 8 in flight", func(p *peer) error {
+		return p.probes(ctx, 8, o.span, r.of(p))
+	}); err != nil {
 		return err
 	}
 	if o.burst > 0 {
-		if err := turns(o.turns, "pods with 10 in flight", func(p *peer) error { return p.burst(ctx, 10, o.burst, r.of(p)) }); err != nil {
+		if err := turns(o.turns, "pods with 10 in flight", func(p *peer) error {
+			return p.burst(ctx, 10, o.burst, r.of(p))
+		}); err != nil {
 			return err
 		}
 	}

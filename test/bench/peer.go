@@ -39,10 +39,12 @@ type peer struct {
 	own processes // the runtime's own, as found so far
 }
 
-func startPeers(ctx context.Context, o *options, dir string, registry *registrytest.Registry) (peers []*peer, err error) {
+func startPeers(ctx context.Context, o *options, dir string,
+	registry *registrytest.Registry) (peers []*peer, err error) {
 	private := func(name string, start func(context.Context, node.Options) (*node.Node, error)) error {
 		progress("%s: starting a private one", name)
-		n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true, Pods: max(o.pods, o.burst, o.crowd) + 10})
+		n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true,
+			Pods: max(o.pods, o.burst, o.crowd) + 10})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -88,7 +90,8 @@ func startPeers(ctx context.Context, o *options, dir string, registry *registryt
 			return peers, fmt.Errorf("%s: %w", name, err)
 		}
 		p := &peer{
-			name: name, image: o.image, host: registry.Addr(), socket: address[len("unix://"):], logDir: filepath.Join(dir, name),
+			name: name, image: o.image, host: registry.Addr(), socket: address[len("unix://"):],
+			logDir:  filepath.Join(dir, name),
 			runtime: cri.NewRuntimeServiceClient(conn), images: cri.NewImageServiceClient(conn), close: conn.Close,
 		}
 		if p.image == "" {
@@ -206,7 +209,8 @@ func (p *peer) remove(ctx context.Context, made *pod) error {
 }
 
 func (p *peer) exec(ctx context.Context, container string) error {
-	r, err := p.runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: []string{"/bin/true"}, Timeout: 30})
+	r, err := p.runtime.ExecSync(ctx,
+		&cri.ExecSyncRequest{ContainerId: container, Cmd: []string{"/bin/true"}, Timeout: 30})
 	if err == nil && r.ExitCode != 0 {
 		err = fmt.Errorf("/bin/true ended with %d: %s", r.ExitCode, r.Stderr)
 	}

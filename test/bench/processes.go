@@ -11,10 +11,10 @@ import (
 	"berth/test/node"
 )
 
-// processes are those of a runtime itself: the daemon, which is who listens on its socket; every ancestor of a container's
-// process below init and outside of this program's own line, which are monitors, shims and keepers; and what lives in a
-// pod's network namespace and is no container's, which are pause processes. Containers are known by a variable in their
-// environment. What was found once counts as long as it lives.
+// processes are those of a runtime itself: the daemon, which is who listens on its socket; every ancestor
+// of a container's process below init and outside of this program's own line, which are monitors, shims and keepers;
+// and what lives in a pod's network namespace and is no container's, which are pause processes. Containers are known
+// by a variable in their environment. What was found once counts as long as it lives.
 type processes struct {
 	byPID map[int]string // program's name
 }

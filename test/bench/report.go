@@ -47,8 +47,9 @@ var (
 
 	rowCrowd     = row{Key: "pod_to_running_crowd", Title: "pod to running beside many", Unit: "ms", spread: true}
 	rowListMany  = row{Key: "list_containers_crowd", Title: "ListContainers with many pods", Unit: "ms", spread: true}
-	rowStatsMany = row{Key: "list_container_stats_crowd", Title: "ListContainerStats with many pods", Unit: "ms", spread: true}
-	rowReady     = row{Key: "ready_again", Title: "ready again after kill -9, many pods", Unit: "ms"}
+	rowStatsMany = row{Key: "list_container_stats_crowd", Title: "ListContainerStats with many pods",
+		Unit: "ms", spread: true}
+	rowReady = row{Key: "ready_again", Title: "ready again after kill -9, many pods", Unit: "ms"}
 )
 
 var rows = []row{
@@ -199,7 +200,8 @@ func (r *report) print(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nThree figures are p50 / p90 / p99, one is the median. The aim is the ratio that Berth is to reach. %.0f s in all.\n", r.Finished.Sub(r.Started).Seconds())
+	_, err := fmt.Fprintf(out, "\nThree figures are p50 / p90 / p99, one is the median. "+
+		"The aim is the ratio that Berth is to reach. %.0f s in all.\n", r.Finished.Sub(r.Started).Seconds())
 	return err
 }
 
@@ -251,8 +253,8 @@ func (row row) ratio(other, first *figure) string {
 	return text
 }
 
-// moveCNI makes the starts of the Berth with CNI plugins a row of Berth's. containerd has no other network, so its own starts
-// are what they compare with.
+// moveCNI makes the starts of the Berth with CNI plugins a row of Berth's. containerd has no other network,
+// so its own starts are what they compare with.
 func (r *report) moveCNI() {
 	i := slices.IndexFunc(r.Results, func(r *result) bool { return r.Name == cniPeer })
 	if i < 0 {

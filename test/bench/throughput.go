@@ -147,7 +147,8 @@ func bigImage(mib int) (v1.Image, error) {
 	for range 2 {
 		go func() {
 			for i := range work {
-				tar, err := registrytest.Tar(registrytest.Random(int64(i), fmt.Sprintf("layer%d", i), 200, int64(mib)*3<<20/bigLayers)...)
+				tar, err := registrytest.Tar(registrytest.Random(int64(i), fmt.Sprintf("layer%d", i),
+					200, int64(mib)*3<<20/bigLayers)...)
 				var layer v1.Layer
 				if err == nil {
 					layer, err = registrytest.NewLayer(tar, registrytest.Gzip, false)
@@ -215,8 +216,8 @@ func (p *peer) pull(ctx context.Context, registry *registrytest.Registry, image 
 
 const oneMissingName = "bench/big:2"
 
-// oneMissing times the pull of an image of which all layers are there but the last: that of the image before, and one of
-// its own.
+// oneMissing times the pull of an image of which all layers are there but the last: that of the image before,
+// and one of its own.
 func oneMissing(ctx context.Context, o *options, registry *registrytest.Registry, base v1.Image,
 	turns func(int, string, func(*peer) error) error, r *report) error {
 	round := int64(0)
@@ -242,7 +243,8 @@ func oneMissing(ctx context.Context, o *options, registry *registrytest.Registry
 			time bool
 		}{{bigName, false}, {oneMissingName, true}} {
 			began := time.Now()
-			if _, err := p.images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + step.ref}}); err != nil {
+			if _, err := p.images.PullImage(ctx,
+				&cri.PullImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + step.ref}}); err != nil {
 				return err
 			}
 			if step.time {
@@ -250,7 +252,8 @@ func oneMissing(ctx context.Context, o *options, registry *registrytest.Registry
 			}
 		}
 		for _, ref := range []string{oneMissingName, bigName} {
-			if _, err := p.images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + ref}}); err != nil {
+			if _, err := p.images.RemoveImage(ctx,
+				&cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: p.host + "/" + ref}}); err != nil {
 				return err
 			}
 		}

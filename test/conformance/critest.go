@@ -17,7 +17,8 @@ import (
 )
 
 // critest runs the suite once. An error means that it gave no report.
-func critest(ctx context.Context, s settings, tools *tools, address, temporary, results string, r run) (*report, error) {
+func critest(ctx context.Context, s settings, tools *tools, address, temporary, results string,
+	r run) (*report, error) {
 	file := filepath.Join(results, strings.NewReplacer(", ", "-", " ", "-").Replace(r.name))
 	if err := os.Remove(file + ".json"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

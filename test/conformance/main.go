@@ -37,15 +37,19 @@ type settings struct {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.cache, "cache", "", "directory for tools, packages, images and results (default: berth/conformance in the user's cache)")
+	flag.StringVar(&s.cache,
+		"cache", "", "directory for tools, packages, images and results (default: berth/conformance in the user's cache)")
 	flag.StringVar(&s.runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
 	flag.StringVar(&s.address, "address", "", "the socket of a running runtime, in place of -runtime; needs -hosts-dir")
-	flag.StringVar(&s.hosts, "hosts-dir", "", "where the runtime at -address reads hosts.toml files; mirrors are written there")
+	flag.StringVar(&s.hosts,
+		"hosts-dir", "", "where the runtime at -address reads hosts.toml files; mirrors are written there")
 	flag.StringVar(&s.phases, "phases", "spdy,websocket,twice", "what to run")
 	flag.StringVar(&s.focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.handler, "runtime-handler", "", "runtime handler of every pod")
-	flag.StringVar(&s.setup, "setup", "", "setup of the default runtime handler: stage (also where it is not given), or libcontainer")
-	flag.StringVar(&s.api, "api", "v1", "the version of the interface that critest's calls are made through: v1, or v1alpha2")
+	flag.StringVar(&s.setup,
+		"setup", "", "setup of the default runtime handler: stage (also where it is not given), or libcontainer")
+	flag.StringVar(&s.api,
+		"api", "v1", "the version of the interface that critest's calls are made through: v1, or v1alpha2")
 	flag.DurationVar(&s.limit, "limit", 15*time.Minute, "longest time of one run of critest")
 	flag.BoolVar(&s.cni, "cni", false, "give berthd a CNI configuration (Debian's plugins) in place of its own bridge")
 	flag.Int64Var(&s.seed, "seed", time.Now().Unix(), "seed of the order in which specs run")

@@ -55,9 +55,10 @@ func parsePhases(list string) ([]phase, error) {
 	return phases, nil
 }
 
-// runPhase runs a phase against a fresh runtime. The error is about the runtime and what it leaves behind; what specs say is
-// in the reports.
-func runPhase(ctx context.Context, s settings, tools *tools, built images.Images, p phase, results string) (reports []*report, err error) {
+// runPhase runs a phase against a fresh runtime. The error is about the runtime and what it leaves behind;
+// what specs say is in the reports.
+func runPhase(ctx context.Context, s settings, tools *tools, built images.Images, p phase,
+	results string) (reports []*report, err error) {
 	t, err := startTarget(ctx, s, built)
 	if err != nil {
 		return nil, err
@@ -93,7 +94,8 @@ func runPhase(ctx context.Context, s settings, tools *tools, built images.Images
 	return reports, errors.Join(errs...)
 }
 
-// leftBehind says what pods the suite has left, removes them, and fails where the runtime then leaves a trace of any pod.
+// leftBehind says what pods the suite has left, removes them, and fails where the runtime then leaves a trace
+// of any pod.
 func leftBehind(ctx context.Context, tools *tools, t *target) error {
 	pods, err := tools.pods(ctx, t.address)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// proxy stands between critest, which speaks v1, and a runtime: it calls v1's services by the names of another version that
-// has the same messages, and looks into none.
+// proxy stands between critest, which speaks v1, and a runtime: it calls v1's services by the names of another version
+// that has the same messages, and looks into none.
 type proxy struct {
 	conn    *grpc.ClientConn
 	server  *grpc.Server
@@ -47,7 +47,8 @@ func openProxy(version, address string) (*proxy, error) {
 		return nil, errors.Join(err, p.conn.Close(), os.RemoveAll(p.dir))
 	}
 	p.address = "unix://" + socket
-	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass), grpc.MaxRecvMsgSize(64<<20))
+	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass),
+		grpc.MaxRecvMsgSize(64<<20))
 	go func() { _ = p.server.Serve(listener) }()
 	return p, nil
 }

@@ -26,7 +26,8 @@ func (behind) RemoveContainer(context.Context, *api.RemoveContainerRequest) (*ap
 	return nil, status.Error(codes.NotFound, "no such container")
 }
 
-func (behind) StreamContainers(_ *api.StreamContainersRequest, out grpc.ServerStreamingServer[api.StreamContainersResponse]) error {
+func (behind) StreamContainers(_ *api.StreamContainersRequest,
+	out grpc.ServerStreamingServer[api.StreamContainersResponse]) error {
 	for range 3 {
 		if err := out.Send(&api.StreamContainersResponse{Containers: []*api.Container{{Id: "c"}}}); err != nil {
 			return err
@@ -65,7 +66,8 @@ func TestTheProxyRenamesCallsAndKeepsTheirErrors(t *testing.T) {
 	if v, err := client.Version(t.Context(), &api.VersionRequest{}); err != nil || v.RuntimeName != "behind" {
 		t.Errorf("%v, %v", v, err)
 	}
-	if _, err := client.RemoveContainer(t.Context(), &api.RemoveContainerRequest{ContainerId: "c"}); status.Code(err) != codes.NotFound {
+	if _, err := client.RemoveContainer(t.Context(),
+		&api.RemoveContainerRequest{ContainerId: "c"}); status.Code(err) != codes.NotFound {
 		t.Errorf("%v", err)
 	}
 	stream, err := client.StreamContainers(t.Context(), &api.StreamContainersRequest{})

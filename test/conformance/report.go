@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// impossible are the specs that no image of ours can satisfy: why, and how they fail. Where such an image is to be had they
-// pass.
+// impossible are the specs that no image of ours can satisfy: why, and how they fail. Where such an image
+// is to be had they pass.
 var impossible = map[string]struct{ why, failure string }{
 	"public image with digest should be pulled and removed [Conformance]": {
 		why: "names an image by the digest of its upstream build", failure: "code = NotFound",

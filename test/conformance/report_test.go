@@ -47,7 +47,8 @@ func TestEverySpecOfAReportIsCountedOnce(t *testing.T) {
 	r.print(&out)
 	for _, want := range []string{
 		"1 passed, 4 failed (1 of them known), 1 skipped, 1 left out, 2s (seed 7)", "skipped, 1: no more\n    A needs more",
-		"left out, 1: asked", "FAILED (failed, 0s): A does not work\n    a.go:3\n    why\n    not", "FAILED (timedout, 0s): A hangs",
+		"left out, 1: asked", "FAILED (failed, 0s): A does not work\n    a.go:3\n    why\n    not",
+		"FAILED (timedout, 0s): A hangs",
 		"failed, known: A public image with digest",
 	} {
 		if !strings.Contains(out.String(), want) {

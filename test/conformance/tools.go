@@ -19,8 +19,8 @@ type tools struct {
 
 const criTools = "sigs.k8s.io/cri-tools"
 
-// buildTools builds critest and crictl into dir, from the Go module that test/tools is. Where no Go is installed, those that dir
-// holds are used.
+// buildTools builds critest and crictl into dir, from the Go module that test/tools is. Where no Go is installed,
+// those that dir holds are used.
 func buildTools(ctx context.Context, dir string) (*tools, error) {
 	t := &tools{critest: filepath.Join(dir, "critest"), crictl: filepath.Join(dir, "crictl")}
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { nodetest.Main(m) }
 
-// binary is crictl: $CRICTL, or built from its Go module as test/tools names it. The go command keeps what it has built.
+// binary is crictl: $CRICTL, or built from its Go module as test/tools names it. The go command keeps
+// what it has built.
 func binary(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("CRICTL"); path != "" {

@@ -74,7 +74,8 @@ func (s *synced) String() string {
 	return s.buffer.String()
 }
 
-// lines runs a command that goes on until it is stopped, and gives use its lines until use says that it has seen enough.
+// lines runs a command that goes on until it is stopped, and gives use its lines until use says that it has seen
+// enough.
 func (d *demo) lines(ctx context.Context, use func(line string) (enough bool), args ...string) error {
 	fmt.Printf("   %s\n", d.bold("$ berth "+strings.Join(args, " ")))
 	ctx, cancel := context.WithCancel(ctx)
@@ -99,7 +100,8 @@ func (d *demo) lines(ctx context.Context, use func(line string) (enough bool), a
 	_, _ = io.Copy(io.Discard, out)
 	err = cmd.Wait()
 	if !enough {
-		return fmt.Errorf("berth %s ended early: %w: %s", strings.Join(args, " "), errors.Join(err, scanner.Err()), complaints.String())
+		return fmt.Errorf("berth %s ended early: %w: %s", strings.Join(args, " "), errors.Join(err, scanner.Err()),
+			complaints.String())
 	}
 	return nil
 }

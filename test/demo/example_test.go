@@ -16,8 +16,9 @@ import (
 	"berth/test/node"
 )
 
-// The README's first pod and the examples of `berth --help` are typed as they stand there, on a private node. The registry on loopback
-// has an image of the same name as the public one, with Debian's busybox in it, so the test needs no network.
+// The README's first pod and the examples of `berth --help` are typed as they stand there, on a private node.
+// The registry on loopback has an image of the same name as the public one, with Debian's busybox in it,
+// so the test needs no network.
 func TestTheExamplesOfTheDocumentsWork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
@@ -64,7 +65,8 @@ func TestTheExamplesOfTheDocumentsWork(t *testing.T) {
 	if err != nil || !strings.HasPrefix(got, "Hello from pod hello at ") {
 		t.Errorf("the forwarded port answers %q, %v", got, err)
 	}
-	if out, err := d.command(ctx, "logs", "hello/web").CombinedOutput(); err != nil || !strings.Contains(string(out), "url:/") {
+	if out, err := d.command(ctx, "logs", "hello/web").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "url:/") {
 		t.Errorf("the log lacks the requests: %v\n%s", err, out)
 	}
 
@@ -103,7 +105,8 @@ func exampleNode(ctx context.Context, t *testing.T) *demo {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { registry.Close() })
-	image, err := registrytest.Image(registrytest.WithBusybox(), registrytest.WithFiles(map[string]string{"srv/.keep": ""}))
+	image, err := registrytest.Image(registrytest.WithBusybox(),
+		registrytest.WithFiles(map[string]string{"srv/.keep": ""}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +128,8 @@ func exampleNode(ctx context.Context, t *testing.T) *demo {
 	return &demo{binaries: binaries, node: n, dataDir: filepath.Join(n.Dir, "cli"), began: time.Now()}
 }
 
-// must runs a command of berth with an input, or none, and returns its standard output. A command that fails ends the test.
+// must runs a command of berth with an input, or none, and returns its standard output. A command that fails ends
+// the test.
 func (d *demo) must(ctx context.Context, t *testing.T, in io.Reader, args ...string) string {
 	t.Helper()
 	var complaints bytes.Buffer

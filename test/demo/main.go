@@ -1,6 +1,7 @@
-// Command demo runs Berth's main job before the reader's eyes, on a private daemon and keeper under a temporary directory
-// and without a network: an image is pulled from a registry on loopback, a pod of it runs, is reached, watched and executed
-// in, survives a kill of the daemon, is stopped and removed, and what is left on the machine is counted.
+// Command demo runs Berth's main job before the reader's eyes, on a private daemon and keeper under a temporary
+// directory and without a network: an image is pulled from a registry on loopback, a pod of it runs, is reached,
+// watched and executed in, survives a kill of the daemon, is stopped and removed, and what is left on the machine
+// is counted.
 package main
 
 import (

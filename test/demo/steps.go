@@ -75,7 +75,8 @@ func (d *demo) startNode(ctx context.Context) error {
 }
 
 func (d *demo) lookAround(ctx context.Context) error {
-	if _, err := d.berth(ctx, "doctor", "--root", d.node.Root, "--state", d.node.State, "--cni-conf-dir", d.node.CNIConfDir); err != nil {
+	if _, err := d.berth(ctx, "doctor", "--root", d.node.Root, "--state", d.node.State,
+		"--cni-conf-dir", d.node.CNIConfDir); err != nil {
 		return err
 	}
 	_, err := d.berth(ctx, "version")
@@ -306,7 +307,8 @@ func (d *demo) restartDaemon(ctx context.Context) error {
 }
 
 func (d *demo) removeAll(ctx context.Context) error {
-	for _, args := range [][]string{{"stop", "hello"}, {"ps", "--all"}, {"rm", "hello"}, {"rmi", image}, {"pods"}, {"images"}} {
+	for _, args := range [][]string{{"stop", "hello"}, {"ps", "--all"}, {"rm", "hello"}, {"rmi", image},
+		{"pods"}, {"images"}} {
 		if _, err := d.berth(ctx, args...); err != nil {
 			return err
 		}

@@ -44,14 +44,17 @@ func TestHooksOfACDIDeviceRun(t *testing.T) {
 			nodetest.Handler(t, n, handler)
 			log := filepath.Join(dir, "hooks"+handler)
 			hook := func(name, file string) string {
-				return fmt.Sprintf("    - {hookName: %s, path: /bin/sh, args: [sh, -c, 'cat >/dev/null; echo %s $WHO >>%s'], env: [WHO=vendor]}\n", name, name, file)
+				return fmt.Sprintf("    - {hookName: %s, path: /bin/sh, args: [sh, -c, 'cat >/dev/null; "+
+					"echo %s $WHO >>%s'], env: [WHO=vendor]}\n", name, name, file)
 			}
-			write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: d\n  containerEdits:\n    hooks:\n" + hook("createRuntime", log) +
+			write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: d\n  containerEdits:\n    hooks:\n" +
+				hook("createRuntime", log) +
 				hook("createContainer", log) + hook("startContainer", "/hooked") + hook("poststart", log) + hook("poststop", log))
 			p := nodetest.RunPodHandler(t, n, handler)
 			c := p.Run(wants("v.com/c=d"))
 			// It runs once the runtime has let the container's init process go, which nobody waits for.
-			if got := c.Sh("until grep -q . /hooked 2>/dev/null; do sleep 0.05; done; cat /hooked"); got != "startContainer vendor" {
+			if got := c.Sh("until grep -q . /hooked 2>/dev/null; do sleep 0.05; done; cat /hooked"); got !=
+				"startContainer vendor" {
 				t.Errorf("in the container: %q", got)
 			}
 			wantLog := func(want string) {
@@ -89,14 +92,16 @@ func TestCDIDevicesComeByFieldAndAnnotationAndAreReadAgain(t *testing.T) {
 	if want := "v.com/c=b: not on this node: " + dir + "/vendor.yaml:2 has a"; !strings.Contains(err.Error(), want) {
 		t.Errorf("no %q in %v", want, err)
 	}
-	write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- {name: a, containerEdits: {env: [A=2]}}\n- {name: b, containerEdits: {deviceNodes: [{path: /dev/mine, hostPath: /dev/full}]}}\n")
+	write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- {name: a, containerEdits: {env: [A=2]}}\n" +
+		"- {name: b, containerEdits: {deviceNodes: [{path: /dev/mine, hostPath: /dev/full}]}}\n")
 	c := p.Run(wants("v.com/c=b"), func(c *cri.ContainerConfig) {
 		c.Annotations = map[string]string{"cdi.k8s.io/vendor": "v.com/c=a"}
 	})
 	if got := c.Sh("echo $A; test -c /dev/mine; echo x 2>&1 >/dev/mine | tail -1"); !strings.HasPrefix(got, "2") {
 		t.Errorf("got %q", got)
 	}
-	write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes:\n    - path: /dev/x\n      permissions: all\n")
+	write("cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits:\n    deviceNodes:\n" +
+		"    - path: /dev/x\n      permissions: all\n")
 	_, err = p.TryCreate(wants("v.com/c=a"))
 	nodetest.WantCode(t, err, codes.FailedPrecondition)
 	if want := dir + "/vendor.yaml:7: "; !strings.Contains(err.Error(), want) {

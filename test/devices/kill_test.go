@@ -21,8 +21,8 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestKillsAtAnyMomentLeakNoDevice kills the daemon while pods with devices come and go. No device is ever given to two pods,
-// and after the last pod none is held.
+// TestKillsAtAnyMomentLeakNoDevice kills the daemon while pods with devices come and go. No device is ever given
+// to two pods, and after the last pod none is held.
 func TestKillsAtAnyMomentLeakNoDevice(t *testing.T) {
 	w := start(t, "")
 	p := w.plug(&plugintest.Plugin{}, plugintest.Many(4)...)
@@ -100,7 +100,8 @@ func (w *world) life(ctx context.Context) bool {
 	if err == nil {
 		_, err = w.Runtime.StartContainer(call, &cri.StartContainerRequest{ContainerId: container.ContainerId})
 	}
-	if code := status.Code(err); code != codes.OK && code != codes.Unavailable && code != codes.Canceled && code != codes.ResourceExhausted &&
+	if code := status.Code(err); code != codes.OK && code != codes.Unavailable && code != codes.Canceled &&
+		code != codes.ResourceExhausted &&
 		code != codes.FailedPrecondition { // the plugin has not returned, or the pod was there too early
 		fmt.Println("unexpected:", err)
 	}

@@ -26,7 +26,8 @@ import (
 )
 
 // answer is one container's part of an Allocate.
-func answer(one *pluginapi.ContainerAllocateResponse) func(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+func answer(one *pluginapi.ContainerAllocateResponse) func(context.Context,
+	*pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 	return func(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		out := &pluginapi.AllocateResponse{}
 		for range req.GetContainerRequests() {
@@ -42,8 +43,10 @@ func TestWhatAPluginAnswersIsInTheContainer(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(shared, "library"), []byte("from the host"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(w.cdi, "vendor.yaml"), []byte("cdiVersion: 0.6.0\nkind: vendor.com/part\ndevices:\n"+
-		"- {name: named, containerEdits: {env: [CDI_NAMED=1]}}\n- {name: annotated, containerEdits: {env: [CDI_ANNOTATED=1]}}\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(w.cdi, "vendor.yaml"),
+		[]byte("cdiVersion: 0.6.0\nkind: vendor.com/part\ndevices:\n"+
+			"- {name: named, containerEdits: {env: [CDI_NAMED=1]}}\n"+
+			"- {name: annotated, containerEdits: {env: [CDI_ANNOTATED=1]}}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	w.plug(&plugintest.Plugin{OnAllocate: answer(&pluginapi.ContainerAllocateResponse{
@@ -57,7 +60,8 @@ func TestWhatAPluginAnswersIsInTheContainer(t *testing.T) {
 	c := p.Run(named("c"), func(c *cri.ContainerConfig) {
 		c.Envs = append(c.Envs, &cri.KeyValue{Key: "MINE", Value: []byte("client")})
 	})
-	if got := c.Sh("echo $GPU $MINE $CDI_NAMED $CDI_ANNOTATED; cat /vendor/library"); got != "a client 1 1\nfrom the host" {
+	if got := c.Sh("echo $GPU $MINE $CDI_NAMED $CDI_ANNOTATED; cat /vendor/library"); got !=
+		"a client 1 1\nfrom the host" {
 		t.Errorf("got %q", got)
 	}
 	c.Sh("exec 3</dev/gpu0")
@@ -202,7 +206,8 @@ func TestEachStartIsToldToThePlugin(t *testing.T) {
 	refuse = errors.New("cannot be reset")
 	again := pod.Create(named("c"), attempt(1))
 	err := again.TryStart()
-	if err == nil || !strings.Contains(err.Error(), "device plugin of vendor.com/gpu: PreStartContainer: cannot be reset") {
+	if err == nil || !strings.Contains(err.Error(),
+		"device plugin of vendor.com/gpu: PreStartContainer: cannot be reset") {
 		t.Errorf("error %v", err)
 	}
 	if s := again.Status(); s.State != cri.ContainerState_CONTAINER_EXITED || s.Reason != "StartError" {
@@ -213,7 +218,8 @@ func TestEachStartIsToldToThePlugin(t *testing.T) {
 
 func TestAFailedAllocationLeavesNothing(t *testing.T) {
 	w := start(t, "")
-	bad := &pluginapi.ContainerAllocateResponse{Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/no-such", ContainerPath: "/dev/x", Permissions: "rw"}}}
+	bad := &pluginapi.ContainerAllocateResponse{
+		Devices: []*pluginapi.DeviceSpec{{HostPath: "/dev/no-such", ContainerPath: "/dev/x", Permissions: "rw"}}}
 	fail := errors.New("out of power")
 	p := &plugintest.Plugin{}
 	p.OnAllocate = func(ctx context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
@@ -245,7 +251,8 @@ func TestAPluginThatHangsHurtsOnlyItsPod(t *testing.T) {
 	w := start(t, "")
 	hang := make(chan struct{})
 	defer close(hang)
-	w.plug(&plugintest.Plugin{OnAllocate: func(context.Context, *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	w.plug(&plugintest.Plugin{OnAllocate: func(context.Context,
+		*pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		<-hang
 		return nil, errors.New("too late")
 	}}, plugintest.Devices("a", "b")...)
@@ -278,7 +285,8 @@ func TestAPluginThatHangsHurtsOnlyItsPod(t *testing.T) {
 
 func TestAPluginThatDiesLeavesItsContainersAlone(t *testing.T) {
 	w := start(t, "")
-	p := w.plug(&plugintest.Plugin{OnAllocate: answer(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": "yes"}})},
+	p := w.plug(&plugintest.Plugin{
+		OnAllocate: answer(&pluginapi.ContainerAllocateResponse{Envs: map[string]string{"GPU": "yes"}})},
 		plugintest.Devices("a", "b")...)
 	pod := nodetest.RunPod(t, w.Node, asks(ask("c", 1)))
 	c := pod.Run(named("c"))
@@ -299,14 +307,16 @@ func TestAPluginThatDiesLeavesItsContainersAlone(t *testing.T) {
 func TestANodeWithoutADeviceManagerRefusesWhoAsks(t *testing.T) {
 	nodetest.BerthOnly(t, "the annotation is Berth's")
 	n := nodetest.Shared(t)
-	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, asks(ask("c", 1)))})
+	_, err := n.Runtime.RunPodSandbox(nodetest.Context(t),
+		&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, asks(ask("c", 1)))})
 	nodetest.WantCode(t, err, codes.FailedPrecondition)
 	if !strings.Contains(err.Error(), "device_plugins.enabled") {
 		t.Error(err)
 	}
-	_, err = n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, func(c *cri.PodSandboxConfig) {
-		c.Annotations = map[string]string{device.Annotation: "two"}
-	})})
+	_, err = n.Runtime.RunPodSandbox(nodetest.Context(t),
+		&cri.RunPodSandboxRequest{Config: nodetest.PodConfig(n, func(c *cri.PodSandboxConfig) {
+			c.Annotations = map[string]string{device.Annotation: "two"}
+		})})
 	nodetest.WantCode(t, err, codes.InvalidArgument)
 	_, err = api.NewDevicesClient(n.Conn).List(nodetest.Context(t), &api.ListDevicesRequest{})
 	nodetest.WantCode(t, err, codes.FailedPrecondition)
@@ -333,7 +343,8 @@ spec:
 
 func TestRunHonoursLimitsOfExtendedResources(t *testing.T) {
 	w := start(t, "")
-	w.plug(&plugintest.Plugin{OnAllocate: func(_ context.Context, req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
+	w.plug(&plugintest.Plugin{OnAllocate: func(_ context.Context,
+		req *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse, error) {
 		out := &pluginapi.AllocateResponse{}
 		for _, c := range req.GetContainerRequests() {
 			out.ContainerResponses = append(out.ContainerResponses, &pluginapi.ContainerAllocateResponse{
@@ -362,7 +373,8 @@ func TestRunHonoursLimitsOfExtendedResources(t *testing.T) {
 		t.Fatal(out)
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 3 || !strings.HasPrefix(lines[0], "RESOURCE") || !slices.Equal(strings.Fields(lines[1]), strings.Fields("vendor.com/gpu a healthy - gpus/init, gpus/one")) ||
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "RESOURCE") ||
+		!slices.Equal(strings.Fields(lines[1]), strings.Fields("vendor.com/gpu a healthy - gpus/init, gpus/one")) ||
 		!slices.Equal(strings.Fields(lines[2]), strings.Fields("vendor.com/gpu b healthy - gpus/one")) {
 		t.Errorf("berth devices:\n%s", out)
 	}

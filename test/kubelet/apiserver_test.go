@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// apiserver is as much of an API server as a kubelet needs: it stores objects, lists, watches and patches them, and gives
-// out service account tokens. There is no admission, no defaulting and no validation.
+// apiserver is as much of an API server as a kubelet needs: it stores objects, lists, watches and patches them,
+// and gives out service account tokens. There is no admission, no defaulting and no validation.
 type apiserver struct {
 	server *httptest.Server
 
@@ -229,8 +229,8 @@ func (a *apiserver) patch(w http.ResponseWriter, r request, patch []byte) {
 	reply(w, http.StatusOK, a.store(r, patched))
 }
 
-// mergeKeys are the lists in a status that a strategic merge patch merges, with the key that tells their items apart. All
-// others it replaces.
+// mergeKeys are the lists in a status that a strategic merge patch merges, with the key that tells their items apart.
+// All others it replaces.
 var mergeKeys = map[string]string{"conditions": "type", "addresses": "type", "podIPs": "ip", "hostIPs": "ip"}
 
 // merge applies a strategic merge patch to a part of an object.

@@ -49,8 +49,8 @@ func kubernetes(ctx context.Context) (module, version string, err error) {
 	return module, version, err
 }
 
-// build builds a program of the module. One that was built from the same go.mod and go.sum is taken from the user's cache
-// directory.
+// build builds a program of the module. One that was built from the same go.mod and go.sum is taken from the user's
+// cache directory.
 func build(ctx context.Context, module, name, pkg, ldflags string) (string, error) {
 	sum := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum"} {
@@ -75,7 +75,8 @@ func build(ctx context.Context, module, name, pkg, ldflags string) (string, erro
 	fmt.Printf("building %s, once: some minutes\n", pkg)
 	partial := fmt.Sprintf("%s.%d", path, os.Getpid())
 	defer os.Remove(partial)
-	if _, err = goTool(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", partial, pkg); err != nil {
+	if _, err = goTool(ctx, module, "build", "-mod=readonly", "-trimpath", "-ldflags", ldflags,
+		"-o", partial, pkg); err != nil {
 		return "", err
 	}
 	return path, os.Rename(partial, path)

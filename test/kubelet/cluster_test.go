@@ -142,7 +142,8 @@ func TestVolumesOfACluster(t *testing.T) {
 		{Name: "PASSWORD", ValueFrom: &v1.EnvVarSource{
 			SecretKeyRef: &v1.SecretKeySelector{LocalObjectReference: ofCredentials, Key: "password"}}},
 	}
-	main.EnvFrom = []v1.EnvFromSource{{Prefix: "SET_", ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ofSettings}}}
+	main.EnvFrom = []v1.EnvFromSource{{Prefix: "SET_",
+		ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: ofSettings}}}
 	spec := manifest("volumes", main)
 	spec.Labels = map[string]string{"app": "volumes"}
 	mode := ptr(int32(0o644))

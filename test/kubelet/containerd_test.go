@@ -13,8 +13,8 @@ import (
 	"berth/test/node"
 )
 
-// TestCAdvisorsSeriesAreThoseOfANodeOfContainerd runs the same pod on a node of Berth and on one of Debian's containerd,
-// with the same kubelet, and compares which series /metrics/cadvisor has of it, with all of their labels.
+// TestCAdvisorsSeriesAreThoseOfANodeOfContainerd runs the same pod on a node of Berth and on one of Debian's
+// containerd, with the same kubelet, and compares which series /metrics/cadvisor has of it, with all of their labels.
 func TestCAdvisorsSeriesAreThoseOfANodeOfContainerd(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("containerd"); err != nil {

@@ -78,7 +78,8 @@ func ours(t *testing.T, k *kubelet, config string) *program {
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return launch(t, exec.Command(filepath.Join(binaries, "berth"), "device-plugin", "--plugin-dir", k.plugins, "--config", file),
+	return launch(t, exec.Command(filepath.Join(binaries, "berth"), "device-plugin", "--plugin-dir", k.plugins,
+		"--config", file),
 		filepath.Join(k.dir, "device-plugin.log"))
 }
 
@@ -112,7 +113,8 @@ func needs(t *testing.T, paths ...string) {
 func TestAKubeletHandsOutPlainDevicesAndCDIDevices(t *testing.T) {
 	needs(t, "/dev/loop0", "/dev/loop1", "/dev/loop2", "/dev/fuse")
 	cdi := t.TempDir()
-	spec := "cdiVersion: 0.6.0\nkind: vendor.test/thing\ndevices:\n- name: one\n  containerEdits:\n    env: [THING=one]\n" +
+	spec := "cdiVersion: 0.6.0\nkind: vendor.test/thing\ndevices:\n- name: one\n  containerEdits:\n" +
+		"    env: [THING=one]\n" +
 		"    deviceNodes:\n    - {path: /dev/thing, hostPath: /dev/loop-control, permissions: rw}\n"
 	if err := os.WriteFile(filepath.Join(cdi, "vendor.yaml"), []byte(spec), 0o644); err != nil {
 		t.Fatal(err)
@@ -152,7 +154,9 @@ cdi = "vendor.test/thing"
 	}
 	// Of the three loop devices, the third does not open; nor does any in the other container.
 	for container, want := range map[string]string{"main": "2", "other": "0"} {
-		got := p.sh(container, `n=0; for i in 0 1 2; do rm -f /tmp/l; mkdir -p /tmp; mknod /tmp/l b 7 $i && (exec 3</tmp/l) 2>/dev/null && n=$((n+1)); done; echo $n`)
+		got := p.sh(container,
+			`n=0; for i in 0 1 2; do rm -f /tmp/l; mkdir -p /tmp; mknod /tmp/l b 7 $i &&
+				(exec 3</tmp/l) 2>/dev/null && n=$((n+1)); done; echo $n`)
 		if strings.TrimSpace(got) != want {
 			t.Errorf("in %s %s of three loop devices open, want %s", container, strings.TrimSpace(got), want)
 		}
@@ -192,8 +196,8 @@ cdi = "vendor.test/thing"
 	third.ended(v1.PodFailed)
 }
 
-// sample starts Kubernetes' sample plugin for a manager whose sockets are in dir. The plugin looks for them where a kubelet
-// has them, and writes its CDI specification to /run/cdi: it sees mounts of its own there.
+// sample starts Kubernetes' sample plugin for a manager whose sockets are in dir. The plugin looks for them
+// where a kubelet has them, and writes its CDI specification to /run/cdi: it sees mounts of its own there.
 func sample(t *testing.T, dir, run, log string) *program {
 	t.Helper()
 	binary, err := buildSample(context.Background())

@@ -43,8 +43,8 @@ func TestEventedPLEG(t *testing.T) {
 			t.Errorf("the kubelet has asked for all pods %v times: it does not rely on events", relists)
 		}
 	}
-	// The runtime is restarted. A kubelet that cannot connect five times, and it tries without a pause, asks from then on as
-	// if there were no events. Either way it sees what happens.
+	// The runtime is restarted. A kubelet that cannot connect five times, and it tries without a pause, asks from then
+	// on as if there were no events. Either way it sees what happens.
 	if err := k.node.Kill(); err != nil {
 		t.Fatal(err)
 	}

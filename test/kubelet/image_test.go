@@ -107,8 +107,8 @@ func TestImagePullPolicies(t *testing.T) {
 	})
 }
 
-// TestImageGarbageCollection fills the small file system of a node with images. A kubelet that finds too little left there,
-// and it looks every 10 s, removes those that are not in use and not pinned, and no pod has to go.
+// TestImageGarbageCollection fills the small file system of a node with images. A kubelet that finds too little left
+// there, and it looks every 10 s, removes those that are not in use and not pinned, and no pod has to go.
 func TestImageGarbageCollection(t *testing.T) {
 	t.Parallel()
 	small := t.TempDir()

@@ -58,8 +58,8 @@ type kubelet struct {
 	exited chan struct{} // closed when cmd is reaped
 }
 
-// tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It reads these files
-// in place of the machine's own and finds nothing to set.
+// tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It reads
+// these files in place of the machine's own and finds nothing to set.
 var tunables = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -69,7 +69,8 @@ var tunables = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// privateScript makes mounts that only this process and its children see. A mount that others share is made private first.
+// privateScript makes mounts that only this process and its children see. A mount that others share is made private
+// first.
 const privateScript = `
 private() { mount --make-private "$(findmnt -n -o TARGET -T "$1")"; }
 own() { private "$1"; mount -t tmpfs -o mode=755 kubelet "$1"; }
@@ -160,8 +161,8 @@ func startKubelet(ctx context.Context, n *node.Node, o options) (*kubelet, error
 	if err := syscall.Mount(k.root, k.root, "", syscall.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("bind %s: %w", k.root, err)
 	}
-	// Where / is shared, what is mounted below would also be mounted on /, out of sight, and stay there in the namespace of a
-	// kubelet that comes later.
+	// Where / is shared, what is mounted below would also be mounted on /, out of sight, and stay there in the namespace
+	// of a kubelet that comes later.
 	for _, propagation := range []uintptr{syscall.MS_PRIVATE, syscall.MS_SHARED} {
 		if err := syscall.Mount("", k.root, "", propagation, ""); err != nil {
 			return nil, errors.Join(fmt.Errorf("share %s: %w", k.root, err), k.end())
@@ -189,7 +190,8 @@ func (k *kubelet) configure(changes map[string]any) error {
 func (k *kubelet) start(ctx context.Context) error {
 	k.mu.Lock()
 	k.cmd = exec.Command("unshare", append([]string{
-		"--mount", "--propagation", "unchanged", "sh", "-ec", namespaceScript, "sh", filepath.Join(k.dir, "tunables"), k.plugins,
+		"--mount", "--propagation", "unchanged", "sh", "-ec", namespaceScript, "sh",
+		filepath.Join(k.dir, "tunables"), k.plugins,
 		binary, "--config", filepath.Join(k.dir, "config.json"), "--root-dir", k.root,
 		"--cert-dir", filepath.Join(k.dir, "certs"), "--hostname-override", k.name, "--v", "2",
 	}, k.args...)...)
@@ -248,8 +250,8 @@ func (k *kubelet) signal(sig syscall.Signal) error {
 	}
 }
 
-// end takes the manifests away, waits until the kubelet has ended the pods and let go of their volumes, ends the kubelet,
-// and removes what it keeps for itself. An error says what it has left.
+// end takes the manifests away, waits until the kubelet has ended the pods and let go of their volumes,
+// ends the kubelet, and removes what it keeps for itself. An error says what it has left.
 func (k *kubelet) end() error {
 	var errs []error
 	if _, err := k.get(context.Background(), "/healthz"); err == nil {
@@ -319,15 +321,16 @@ func (k *kubelet) holds(uid string) error {
 		return err
 	}
 	for _, path := range paths {
-		err := filepath.WalkDir(filepath.Join(path, k.node.CgroupRoot), func(path string, entry fs.DirEntry, err error) error {
-			if name := filepath.Base(path); strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") {
-				return fmt.Errorf("the cgroup %s is there", path)
-			}
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			return err
-		})
+		err := filepath.WalkDir(filepath.Join(path, k.node.CgroupRoot),
+			func(path string, entry fs.DirEntry, err error) error {
+				if name := filepath.Base(path); strings.HasPrefix(name, "pod") || strings.Contains(name, "-pod") {
+					return fmt.Errorf("the cgroup %s is there", path)
+				}
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				return err
+			})
 		if err != nil {
 			return err
 		}
@@ -391,8 +394,8 @@ func (k *kubelet) logTail() string {
 	return string(data)
 }
 
-// endNode removes what is left of the pods (the kubelet keeps dead sandboxes for a while) and ends the node. An error says
-// what was left behind.
+// endNode removes what is left of the pods (the kubelet keeps dead sandboxes for a while) and ends the node.
+// An error says what was left behind.
 func endNode(n *node.Node) error {
 	ctx, cancel := context.WithTimeout(context.Background(), node.Patience(time.Minute))
 	defer cancel()
@@ -416,8 +419,8 @@ func endNode(n *node.Node) error {
 	return nil
 }
 
-// makeCgroupRoot makes the cgroup that the kubelet keeps its own in, which wants to find it, and says by which driver: the
-// node's.
+// makeCgroupRoot makes the cgroup that the kubelet keeps its own in, which wants to find it, and says by which driver:
+// the node's.
 func makeCgroupRoot(n *node.Node) (driver string, err error) {
 	driver = "cgroupfs"
 	if n.Systemd {
@@ -460,7 +463,8 @@ func makeCgroupRoot(n *node.Node) (driver string, err error) {
 	return driver, nil
 }
 
-// removeQOSCgroups removes the cgroups that a kubelet makes at its start and never removes. One of a pod in it is an error.
+// removeQOSCgroups removes the cgroups that a kubelet makes at its start and never removes. One of a pod
+// in it is an error.
 func removeQOSCgroups(n *node.Node) error {
 	paths, err := node.CgroupMounts()
 	if err != nil {
@@ -469,7 +473,8 @@ func removeQOSCgroups(n *node.Node) error {
 	all := []string{"kubepods/burstable", "kubepods/besteffort", "kubepods"}
 	if n.Systemd {
 		top := n.Name + "-kubepods"
-		all = []string{top + ".slice/" + top + "-burstable.slice", top + ".slice/" + top + "-besteffort.slice", top + ".slice"}
+		all = []string{top + ".slice/" + top + "-burstable.slice",
+			top + ".slice/" + top + "-besteffort.slice", top + ".slice"}
 	}
 	var errs []error
 	for _, path := range paths {

@@ -364,7 +364,8 @@ func TestTerminationMessages(t *testing.T) {
 func TestTheExitIsReportedAsItWas(t *testing.T) {
 	t.Parallel()
 	spec := manifest("exit", // the kubelet makes $$ of $$$$
-		sh("zero", "exit 0"), sh("code", "exit 77"), sh("killed", "kill -KILL $$$$"), sh("aborted", "kill -ABRT $$$$; sleep 5"))
+		sh("zero", "exit 0"), sh("code", "exit 77"), sh("killed", "kill -KILL $$$$"),
+		sh("aborted", "kill -ABRT $$$$; sleep 5"))
 	spec.Spec.RestartPolicy = v1.RestartPolicyNever
 	spec.Spec.ShareProcessNamespace = ptr(true) // the shell is no PID 1, which signals of its own do not end
 	p := shared(t).run(t, spec)

@@ -17,7 +17,8 @@ import (
 const EnvRun = "BERTH_KUBELET"
 
 // prepare fills the cache for a machine that cannot build what the tests need: the virtual machine.
-var prepare = flag.Bool("prepare", false, "build the kubelet and Kubernetes' sample of a device plugin, and run no test")
+var prepare = flag.Bool("prepare", false,
+	"build the kubelet and Kubernetes' sample of a device plugin, and run no test")
 
 // binary is the kubelet's path.
 var binary string
@@ -122,7 +123,8 @@ func own(t *testing.T, no node.Options, o options) *kubelet {
 }
 
 // ownOf is own for a node that start makes.
-func ownOf(t *testing.T, start func(context.Context, node.Options) (*node.Node, error), no node.Options, o options) *kubelet {
+func ownOf(t *testing.T, start func(context.Context, node.Options) (*node.Node, error), no node.Options,
+	o options) *kubelet {
 	t.Helper()
 	n, err := start(nodetest.Context(t), no)
 	if err != nil {

@@ -61,7 +61,8 @@ func sh(name, script string, edits ...func(*v1.Container)) v1.Container {
 // sleep is the script of a container that runs until it is told to end, and then ends with code 0.
 const sleep = `trap 'exit 0' TERM; while :; do sleep 0.1; done`
 
-// clock is the script that writes the time to a file, in seconds since the machine's start: busybox knows no finer date.
+// clock is the script that writes the time to a file, in seconds since the machine's start: busybox knows no finer
+// date.
 func clock(file string) string { return "read up rest </proc/uptime; echo $up >" + file }
 
 // onTerm is the script of a container that runs until TERM comes, does this and ends.

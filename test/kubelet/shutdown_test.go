@@ -164,7 +164,8 @@ func TestGracefulNodeShutdown(t *testing.T) {
 	if ordinary, critical := stamp(t, dir, "ordinary"), stamp(t, dir, "critical"); critical < ordinary+1000 {
 		t.Errorf("the critical pod ended %d ms after the ordinary one", critical-ordinary)
 	}
-	if lived := stamp(t, dir, "alive") - stamp(t, dir, "term"); lived < 2000 || lived > node.Patience(6*time.Second).Milliseconds() {
+	if lived := stamp(t, dir, "alive") - stamp(t, dir, "term"); lived < 2000 ||
+		lived > node.Patience(6*time.Second).Milliseconds() {
 		t.Errorf("with a grace period of 3 s the stubborn pod lived for %d ms after TERM", lived)
 	}
 }

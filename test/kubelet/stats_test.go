@@ -232,8 +232,8 @@ func wantPodSeries(t *testing.T, p *pod) {
 	wantSeries(t, p.k, "/metrics/cadvisor", networkSeries, append(slices.Clip(ofPod), `interface="eth0"`)...)
 }
 
-// TestStatsFromCAdvisor is the kubelet's default: containers' figures from the runtime, pods' from the cgroups. cAdvisor
-// takes Berth for containerd, so that its series and the summary have what a node of containerd has.
+// TestStatsFromCAdvisor is the kubelet's default: containers' figures from the runtime, pods' from the cgroups.
+// cAdvisor takes Berth for containerd, so that its series and the summary have what a node of containerd has.
 func TestStatsFromCAdvisor(t *testing.T) {
 	t.Parallel()
 	k := atContainerd(t, options{})
@@ -294,7 +294,8 @@ func TestAPodsNetworkIsCountedOnAfterARestart(t *testing.T) {
 	})
 }
 
-// TestStatsOfAKubeletThatFindsNoContainerd is what is left without containerd_address: series name cgroups and not pods.
+// TestStatsOfAKubeletThatFindsNoContainerd is what is left without containerd_address: series name cgroups
+// and not pods.
 func TestStatsOfAKubeletThatFindsNoContainerd(t *testing.T) {
 	t.Parallel()
 	k := own(t, node.Options{}, options{args: []string{"--containerd=/nonexistent/containerd.sock"}})
@@ -306,8 +307,8 @@ func TestStatsOfAKubeletThatFindsNoContainerd(t *testing.T) {
 	wantSeries(t, k, "/metrics/resource", podSeries, `pod="`+p.name+`"`)
 }
 
-// TestStatsFromTheRuntime turns PodAndContainerStatsFromCRI on: all figures, and the series in place of cAdvisor's, come
-// from the runtime.
+// TestStatsFromTheRuntime turns PodAndContainerStatsFromCRI on: all figures, and the series in place of cAdvisor's,
+// come from the runtime.
 func TestStatsFromTheRuntime(t *testing.T) {
 	t.Parallel()
 	k := atContainerd(t, options{gates: map[string]bool{"PodAndContainerStatsFromCRI": true}})

@@ -122,7 +122,8 @@ func TestExecThroughTheKubelet(t *testing.T) {
 			}
 		})
 	}
-	out, err := p.k.do(t.Context(), http.MethodPost, "/run/default/"+p.name+"/main?cmd="+url.QueryEscape("echo synchronous"))
+	out, err := p.k.do(t.Context(), http.MethodPost,
+		"/run/default/"+p.name+"/main?cmd="+url.QueryEscape("echo synchronous"))
 	if err != nil || out != "synchronous\n" {
 		t.Errorf("run: %q, %v", out, err)
 	}

@@ -136,7 +136,8 @@ func TestDownwardAPI(t *testing.T) {
 		return v1.EnvVar{Name: name, ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{FieldPath: path}}}
 	}
 	amount := func(name, resource string) v1.EnvVar {
-		return v1.EnvVar{Name: name, ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: resource}}}
+		return v1.EnvVar{Name: name,
+			ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: resource}}}
 	}
 	c := sh("main", "env; "+sleep, limited("cpu=50m,memory=16Mi", "cpu=1,memory=32Mi"), mounted("info", "/info"))
 	c.Env = []v1.EnvVar{
@@ -186,7 +187,8 @@ func TestDownwardAPI(t *testing.T) {
 
 func TestImageVolumes(t *testing.T) {
 	t.Parallel()
-	spec := manifest("imagevolume", sh("main", sleep, mounted("image", "/image"), mounted("image", "/part"), subPath("work")))
+	spec := manifest("imagevolume", sh("main", sleep, mounted("image", "/image"),
+		mounted("image", "/part"), subPath("work")))
 	spec.Spec.Volumes = []v1.Volume{{Name: "image", VolumeSource: v1.VolumeSource{
 		Image: &v1.ImageVolumeSource{Reference: node.Defaults, PullPolicy: v1.PullIfNotPresent}}}}
 	p := shared(t).run(t, spec)

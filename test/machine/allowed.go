@@ -12,13 +12,15 @@ var allowed = []struct {
 	name   *regexp.Regexp
 	reason string
 }{
-	{"module", regexp.MustCompile(`^(bridge|stp|llc|br_netfilter|veth|dummy|tun|overlay|loop|quota_.*|xfs|libcrc32c|fuse|sctp|inet_diag|.*_diag|` +
-		`nf_.*|nft_.*|nfnetlink.*|xt_.*|x_tables|ip_tables|ip6_tables|iptable_.*|ip6table_.*|crc32c.*)$`),
+	{"module", regexp.MustCompile(
+		`^(bridge|stp|llc|br_netfilter|veth|dummy|tun|overlay|loop|quota_.*|xfs|libcrc32c|fuse|sctp|inet_diag|.*_diag|` +
+			`nf_.*|nft_.*|nfnetlink.*|xt_.*|x_tables|ip_tables|ip6_tables|iptable_.*|ip6table_.*|crc32c.*)$`),
 		"the kernel loads it when a test uses what it has, and others may use it by the time that the test ends"},
 	{"device", regexp.MustCompile(`^/dev/(loop\d+|loop-control|fuse|net|net/tun|mapper|mapper/control)$`),
 		"the kernel makes it when a test uses it, or with its module"},
 	{"file", regexp.MustCompile(`^/run/criu\.kdat(\.tmp)?$`), "criu keeps what it has found out about the kernel"},
-	{"file", regexp.MustCompile(`^/run/(runc|crun)$`), "an empty directory that the runtime makes whatever directory it is told to use"},
+	{"file", regexp.MustCompile(`^/run/(runc|crun)$`),
+		"an empty directory that the runtime makes whatever directory it is told to use"},
 	{"file", regexp.MustCompile(`^/run/xtables\.lock$`), "the lock of iptables, which stays"},
 }
 
@@ -32,7 +34,8 @@ func why(d difference) string {
 			continue
 		}
 		// A directory is allowed as long as nothing is in it.
-		if entries, err := os.ReadDir(d.name); err == nil && strings.HasPrefix(d.is, "directory") && len(entries) > 0 && d.kind == "file" {
+		if entries, err := os.ReadDir(d.name); err == nil && strings.HasPrefix(d.is, "directory") &&
+			len(entries) > 0 && d.kind == "file" {
 			return ""
 		}
 		return a.reason

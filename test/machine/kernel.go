@@ -69,8 +69,11 @@ func describe(path string) (string, error) {
 }
 
 // unstable are sysctls that the kernel changes by itself, or that count.
-var unstable = regexp.MustCompile(`^(kernel/(random/|ns_last_pid$|pty/nr$|perf_|sched_domain/)|fs/(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota/)|` +
-	`net/netfilter/nf_conntrack_count$|net/ipv[46]/(conf|neigh)/|vm/(min_free_kbytes|lowmem_reserve_ratio)$|fs/binfmt_misc/)`)
+var unstable = regexp.MustCompile(
+	`^(kernel/(random/|ns_last_pid$|pty/nr$|perf_|sched_domain/)|` +
+		`fs/(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota/)|` +
+		`net/netfilter/nf_conntrack_count$|net/ipv[46]/(conf|neigh)/|` +
+		`vm/(min_free_kbytes|lowmem_reserve_ratio)$|fs/binfmt_misc/)`)
 
 // lasting are the exceptions: settings of all interfaces, and of those to come.
 var lasting = regexp.MustCompile(`^net/ipv[46]/(conf|neigh)/(all|default|lo)/`)
@@ -127,7 +130,8 @@ func mounts() (map[string]string, error) {
 	numbers := regexp.MustCompile(`:\d+`)
 	var all []string
 	for _, m := range infos {
-		all = append(all, fmt.Sprintf("%s: %s %s %s %s %s %s", m.Mountpoint, m.FSType, m.Source, m.Root, m.Options, m.VFSOptions,
+		all = append(all, fmt.Sprintf("%s: %s %s %s %s %s %s", m.Mountpoint, m.FSType, m.Source, m.Root,
+			m.Options, m.VFSOptions,
 			numbers.ReplaceAllString(m.Optional, "")))
 	}
 	return lines(all), nil
@@ -159,7 +163,8 @@ func modules() (map[string]string, error) {
 // etc are directories of which all files count, and flat are those of which only the names do.
 var (
 	etc  = []string{"/etc"}
-	flat = []string{"/run", "/run/netns", "/tmp", "/var/tmp", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log", "/opt", "/dev/shm", "/dev/mqueue"}
+	flat = []string{"/run", "/run/netns", "/tmp", "/var/tmp", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/log",
+		"/opt", "/dev/shm", "/dev/mqueue"}
 )
 
 func files() (map[string]string, error) {

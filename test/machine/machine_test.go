@@ -17,29 +17,40 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// plants are differences that a command makes, with what is said of them, and how they are undone. NAME stands for a name that
-// nothing else has, PLACE for a directory of the test's, CGROUP for one of the machine's hierarchies.
+// plants are differences that a command makes, with what is said of them, and how they are undone. NAME stands
+// for a name that nothing else has, PLACE for a directory of the test's, CGROUP for one of the machine's hierarchies.
 var plants = []struct{ what, before, command, says, after string }{
 	{"a device's owner", "mknod /dev/NAME c 1 3", "chown 200000:200001 /dev/NAME",
-		"device /dev/NAME was character device 1:3, 644 of 0:0 and is character device 1:3, 644 of 200000:200001", "rm -f /dev/NAME"},
-	{"a device's mode", "mknod /dev/NAME c 1 3", "chmod 0 /dev/NAME", "device /dev/NAME was character device 1:3, 644 of 0:0 and is character device 1:3, 0 of 0:0", "rm -f /dev/NAME"},
-	{"a device's number", "mknod /dev/NAME c 1 3", "rm /dev/NAME; mknod /dev/NAME c 1 5", "and is character device 1:5", "rm -f /dev/NAME"},
+		"device /dev/NAME was character device 1:3, 644 of 0:0 and is character device 1:3, 644 of 200000:200001",
+		"rm -f /dev/NAME"},
+	{"a device's mode", "mknod /dev/NAME c 1 3", "chmod 0 /dev/NAME",
+		"device /dev/NAME was character device 1:3, 644 of 0:0 and is character device 1:3, 0 of 0:0", "rm -f /dev/NAME"},
+	{"a device's number", "mknod /dev/NAME c 1 3", "rm /dev/NAME; mknod /dev/NAME c 1 5", "and is character device 1:5",
+		"rm -f /dev/NAME"},
 	{"a device", "", "mknod /dev/NAME c 1 3", "device /dev/NAME was not there: character device 1:3", "rm -f /dev/NAME"},
 	{"a sysctl", "", "echo 7 >/proc/sys/net/core/optmem_max", `sysctl net/core/optmem_max was "`, ""},
-	{"forwarding", "echo 0 >/proc/sys/net/ipv4/ip_forward", "echo 1 >/proc/sys/net/ipv4/ip_forward", `sysctl net/ipv4/ip_forward was "0" and is "1"`, ""},
+	{"forwarding", "echo 0 >/proc/sys/net/ipv4/ip_forward", "echo 1 >/proc/sys/net/ipv4/ip_forward",
+		`sysctl net/ipv4/ip_forward was "0" and is "1"`, ""},
 	{"a cgroup", "", "mkdir CGROUP/NAME", "cgroup CGROUP/NAME was not there", "rmdir CGROUP/NAME"},
 	{"a mount", "", "mount -t tmpfs NAME PLACE", "mount PLACE: tmpfs NAME", "umount PLACE"},
-	{"a mount's propagation", "mount -t tmpfs NAME PLACE; mount --make-private PLACE", "mount --make-shared PLACE", "mount PLACE: tmpfs NAME", "umount PLACE"},
+	{"a mount's propagation", "mount -t tmpfs NAME PLACE; mount --make-private PLACE", "mount --make-shared PLACE",
+		"mount PLACE: tmpfs NAME", "umount PLACE"},
 	{"a network namespace", "", "ip netns add NAME", "mount /run/netns/NAME: nsfs", "ip netns del NAME"},
-	{"an interface", "", "ip link add vNAME type veth peer name wNAME", "interface vNAME was not there: veth", "ip link del vNAME"},
-	{"an interface that is up", "ip link add vNAME type veth peer name wNAME", "ip link set vNAME up", "interface vNAME was veth", "ip link del vNAME"},
-	{"an address", "ip link add vNAME type veth peer name wNAME", "ip addr add 192.0.2.1/24 dev vNAME", "address 192.0.2.1/24 of vNAME was not there", "ip link del vNAME"},
+	{"an interface", "", "ip link add vNAME type veth peer name wNAME", "interface vNAME was not there: veth",
+		"ip link del vNAME"},
+	{"an interface that is up", "ip link add vNAME type veth peer name wNAME", "ip link set vNAME up",
+		"interface vNAME was veth", "ip link del vNAME"},
+	{"an address", "ip link add vNAME type veth peer name wNAME", "ip addr add 192.0.2.1/24 dev vNAME",
+		"address 192.0.2.1/24 of vNAME was not there", "ip link del vNAME"},
 	{"a rule of routes", "", "ip rule add from 192.0.2.1 table 77", "route rule", "ip rule del from 192.0.2.1 table 77"},
 	{"a table", "", "nft add table ip NAME", "netfilter table 2 NAME was not there", "nft delete table ip NAME"},
-	{"a rule", "nft add table ip NAME; nft add chain ip NAME c", "nft add rule ip NAME c accept", "netfilter chain 2 NAME c was 0 rules", "nft delete table ip NAME"},
+	{"a rule", "nft add table ip NAME; nft add chain ip NAME c", "nft add rule ip NAME c accept",
+		"netfilter chain 2 NAME c was 0 rules", "nft delete table ip NAME"},
 	{"a file of the machine's configuration", "", "echo x >/etc/NAME", "file /etc/NAME was not there", "rm -f /etc/NAME"},
-	{"a file that is another", "echo x >/etc/NAME", "echo longer >/etc/NAME", "file /etc/NAME was file", "rm -f /etc/NAME"},
-	{"a directory's mode", "mkdir -m 1777 /run/NAME", "chmod 755 /run/NAME", "file /run/NAME was directory, 1777 of 0:0 and is directory, 755 of 0:0", "rmdir /run/NAME"},
+	{"a file that is another", "echo x >/etc/NAME", "echo longer >/etc/NAME", "file /etc/NAME was file",
+		"rm -f /etc/NAME"},
+	{"a directory's mode", "mkdir -m 1777 /run/NAME", "chmod 755 /run/NAME",
+		"file /run/NAME was directory, 1777 of 0:0 and is directory, 755 of 0:0", "rmdir /run/NAME"},
 	{"a directory for what is running", "", "mkdir /run/NAME", "file /run/NAME was not there", "rmdir /run/NAME"},
 	{"a temporary file", "", `echo x >"$TMPDIR/NAME"`, "/NAME was not there", ""},
 	{"a process", "", "setsid sleep 1003 >/dev/null 2>&1 </dev/null &", "process of the command: pid", ""},
@@ -119,7 +130,8 @@ func TestWhatTheCommandUndoesIsNoDifference(t *testing.T) {
 		var out bytes.Buffer
 		r := &run{wait: time.Minute, pause: 20 * time.Millisecond, out: &out}
 		// A process of the command ends a moment later, and with it what it has made.
-		script := fmt.Sprintf("mkdir /run/%[1]s; ip link add v%[1]s type veth peer name w%[1]s; (sleep 0.3; ip link del v%[1]s; rmdir /run/%[1]s) >/dev/null 2>&1 </dev/null & exit 7", name)
+		script := fmt.Sprintf("mkdir /run/%[1]s; ip link add v%[1]s type veth peer name w%[1]s; (sleep 0.3; "+
+			"ip link del v%[1]s; rmdir /run/%[1]s) >/dev/null 2>&1 </dev/null & exit 7", name)
 		if code, err := r.run([]string{"sh", "-c", script}); err != nil || code != 7 || out.Len() > 0 {
 			t.Errorf("code %d, %v: %s", code, err, out.String())
 		}
@@ -154,8 +166,10 @@ func TestDifferencesOfOthersAreTold(t *testing.T) {
 		}()
 		var out bytes.Buffer
 		r := &run{pause: 20 * time.Millisecond, out: &out}
-		code, err := r.run([]string{"sh", "-e", "-c", fmt.Sprintf("mkdir %[1]s/%[2]s %[1]s/%[3]s; echo 1 >/proc/sys/net/ipv4/ip_forward", roots[0], theirs, mine)})
-		if err != nil || code != 1 || strings.Contains(out.String(), theirs) || !strings.Contains(out.String(), mine) || strings.Contains(out.String(), "ip_forward") {
+		code, err := r.run([]string{"sh", "-e", "-c",
+			fmt.Sprintf("mkdir %[1]s/%[2]s %[1]s/%[3]s; echo 1 >/proc/sys/net/ipv4/ip_forward", roots[0], theirs, mine)})
+		if err != nil || code != 1 || strings.Contains(out.String(), theirs) || !strings.Contains(out.String(), mine) ||
+			strings.Contains(out.String(), "ip_forward") {
 			t.Errorf("code %d, %v: %s", code, err, out.String())
 		}
 		_ = os.RemoveAll(r.tmp)

@@ -76,8 +76,9 @@ func (r *run) run(command []string) (code int, err error) {
 	}
 	_ = os.Remove(r.tmp) // what is in it stays, to be looked at
 	if len(r.people.theirs) > 0 {
-		fmt.Fprintln(r.out, "Others test on this machine: what they did meanwhile and have left may be among these. A second run shows again "+
-			"what the command leaves.")
+		fmt.Fprintln(r.out,
+			"Others test on this machine: what they did meanwhile and have left may be among these. A second run shows again "+
+				"what the command leaves.")
 	}
 	if code == 0 {
 		code = 1
@@ -142,8 +143,8 @@ func (r *run) execute(command []string) (code int, err error) {
 	}
 }
 
-// compare looks at the machine until it is what it was, or the time is over. What is not there each time is of somebody who is at
-// work, or is on its way out.
+// compare looks at the machine until it is what it was, or the time is over. What is not there each time is of somebody
+// who is at work, or is on its way out.
 func (r *run) compare() ([]string, error) {
 	stayed, err := r.left()
 	for deadline := time.Now().Add(r.wait); err == nil && len(stayed) > 0 && time.Now().Before(deadline); {

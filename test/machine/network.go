@@ -66,7 +66,8 @@ func interfaces() (map[string]string, error) {
 	out := map[string]string{}
 	for _, l := range links {
 		a := l.Attrs()
-		out[a.Name] = fmt.Sprintf("%s, %s, mtu %d, master %q, promiscuity %d", l.Type(), a.Flags, a.MTU, names[a.MasterIndex], a.Promisc)
+		out[a.Name] = fmt.Sprintf("%s, %s, mtu %d, master %q, promiscuity %d", l.Type(), a.Flags, a.MTU,
+			names[a.MasterIndex], a.Promisc)
 	}
 	return out, nil
 }
@@ -155,7 +156,8 @@ func netfilter() (map[string]string, error) {
 				}
 			}
 		}
-		out[fmt.Sprintf("chain %d %s %s", c.Table.Family, c.Table.Name, c.Name)] = fmt.Sprintf("%d rules (%x)", len(rules), sum.Sum(nil)[:4])
+		out[fmt.Sprintf("chain %d %s %s", c.Table.Family, c.Table.Name, c.Name)] = fmt.Sprintf("%d rules (%x)",
+			len(rules), sum.Sum(nil)[:4])
 	}
 	return out, nil
 }

@@ -27,8 +27,8 @@ type population struct {
 	network bool            // one of theirs is in our network namespace
 }
 
-// populate tells processes of the command from others. Containers have none of the command's environment: they are of whoever
-// the node is that they belong to.
+// populate tells processes of the command from others. Containers have none of the command's environment:
+// they are of whoever the node is that they belong to.
 func populate(id, tmp string) (*population, error) {
 	all, err := node.Processes()
 	if err != nil {
@@ -66,7 +66,8 @@ func populate(id, tmp string) (*population, error) {
 	return p, nil
 }
 
-// tests: a daemon or a keeper, a binary of go test, a runtime that one of them has started, or what is in a node's cgroup.
+// tests: a daemon or a keeper, a binary of go test, a runtime that one of them has started, or what is in a node's
+// cgroup.
 func tests(p node.Process) bool {
 	name := filepath.Base(strings.TrimSuffix(p.Exe, " (deleted)"))
 	return strings.HasSuffix(name, ".test") || strings.HasPrefix(name, "berth") || name == "go" ||
@@ -74,8 +75,9 @@ func tests(p node.Process) bool {
 }
 
 // shared are names of things that all nodes of a machine change together: see node.Host.
-var shared = regexp.MustCompile(`^(net/ipv4/ip_forward|net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding|accept_redirects|send_redirects)|` +
-	`(chain|table|set) \d+ (nat|filter|mangle)\b.*|/sys/fs/cgroup/[^/]+/k8s\.io.*|/run/berth-test-host)$`)
+var shared = regexp.MustCompile(
+	`^(net/ipv4/ip_forward|net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding|accept_redirects|send_redirects)|` +
+		`(chain|table|set) \d+ (nat|filter|mangle)\b.*|/sys/fs/cgroup/[^/]+/k8s\.io.*|/run/berth-test-host)$`)
 
 // temporary are files in directories that everybody uses.
 var temporary = regexp.MustCompile(`^(/tmp|/var/tmp|/dev/shm)/`)
@@ -88,7 +90,9 @@ func (p *population) made(d difference) bool {
 		}
 	}
 	// Tests without a node call what they make by the number of their process.
-	if n := number.FindString(d.name); n != "" && slices.ContainsFunc(p.theirs, func(o node.Process) bool { return strconv.Itoa(o.PID) == n[1:] }) {
+	if n := number.FindString(d.name); n != "" && slices.ContainsFunc(p.theirs, func(o node.Process) bool {
+		return strconv.Itoa(o.PID) == n[1:]
+	}) {
 		return true
 	}
 	switch d.kind {

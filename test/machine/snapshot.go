@@ -31,8 +31,8 @@ func take() (snapshot, error) {
 	return s, errors.Join(errs...)
 }
 
-// difference is a thing that was not there before, is gone, or is another than it was. One of the texts is empty then; a thing
-// of which there is nothing to say but that it exists has "there".
+// difference is a thing that was not there before, is gone, or is another than it was. One of the texts is empty then;
+// a thing of which there is nothing to say but that it exists has "there".
 type difference struct{ kind, name, was, is string }
 
 const there = "there"

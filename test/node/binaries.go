@@ -15,11 +15,12 @@ import (
 // EnvBinaries names a directory that holds berthd, berth-keeper, berth-unpack and berth already built.
 const EnvBinaries = "BERTH_BIN"
 
-// EnvCgroupDriver names the cgroup driver of nodes whose options name none: auto (also where it is not set), cgroupfs or
-// systemd.
+// EnvCgroupDriver names the cgroup driver of nodes whose options name none: auto (also where it is not set),
+// cgroupfs or systemd.
 const EnvCgroupDriver = "BERTH_CGROUP_DRIVER"
 
-// EnvSetup names what sets containers up on nodes whose options do not say: stage (also where it is not set), or libcontainer.
+// EnvSetup names what sets containers up on nodes whose options do not say: stage (also where it is not set),
+// or libcontainer.
 const EnvSetup = "BERTH_SETUP"
 
 var built struct {
@@ -28,8 +29,8 @@ var built struct {
 	made bool // dir is ours to remove
 }
 
-// Binaries is the directory that holds berthd, berth-keeper, berth-unpack and berth: $BERTH_BIN, or a build of this module that is made
-// once per process. Cleanup removes the build.
+// Binaries is the directory that holds berthd, berth-keeper, berth-unpack and berth: $BERTH_BIN, or a build
+// of this module that is made once per process. Cleanup removes the build.
 func Binaries(ctx context.Context) (string, error) {
 	built.Lock()
 	defer built.Unlock()

@@ -14,9 +14,9 @@ import (
 // machine is what the nodes of all processes change together.
 var machine = claims{path: "/run/berth-test-host"}
 
-// claims puts a machine back as the first node found it when the last one stops. The nodes may be of several processes: each
-// has a shared lock of the file, in which is written how the machine was, while it has any. What a process that was killed
-// has noted counts on.
+// claims puts a machine back as the first node found it when the last one stops. The nodes may be of several processes:
+// each has a shared lock of the file, in which is written how the machine was, while it has any. What a process
+// that was killed has noted counts on.
 type claims struct {
 	path string
 
@@ -81,8 +81,8 @@ func note(to io.Writer) error {
 	return json.NewEncoder(to).Encode(host)
 }
 
-// PutBack undoes what nodes of killed processes have changed of the machine, if no node is running, so that nobody takes it for how the
-// machine was.
+// PutBack undoes what nodes of killed processes have changed of the machine, if no node is running, so that nobody
+// takes it for how the machine was.
 func PutBack() error { return machine.settle() }
 
 func (c *claims) settle() error {

@@ -64,7 +64,8 @@ func (n *Node) containerdConfig() string {
 	fmt.Fprintf(&b, "[%s.registry]\nconfig_path = %q\n", plugin, n.HostsDir)
 	for name, path := range n.Handlers {
 		runtime := fmt.Sprintf("%s.containerd.runtimes.%s", plugin, name)
-		fmt.Fprintf(&b, "[%s]\nruntime_type = \"io.containerd.runc.v2\"\n[%s.options]\nBinaryName = %q\n", runtime, runtime, path)
+		fmt.Fprintf(&b, "[%s]\nruntime_type = \"io.containerd.runc.v2\"\n[%s.options]\nBinaryName = %q\n",
+			runtime, runtime, path)
 	}
 	return b.String()
 }

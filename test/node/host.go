@@ -16,10 +16,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Host is what nodes change on the machine itself and leave behind: the chains of the portmap plugin in the tables of iptables,
-// the switches for forwarding, which a bridge needs, and containerd's own cgroup.
+// Host is what nodes change on the machine itself and leave behind: the chains of the portmap plugin in the tables
+// of iptables, the switches for forwarding, which a bridge needs, and containerd's own cgroup.
 //
-// IMPORTANT: nothing on the machine may begin to use any of it between ReadHost and Restore, but what is stopped by then.
+// IMPORTANT: nothing on the machine may begin to use any of it between ReadHost and Restore, but what is stopped
+// by then.
 type Host struct {
 	Tables, Chains map[string]bool
 	Switches       map[string]string // contents of files of /proc/sys
@@ -38,7 +39,8 @@ func chainKey(c *nftables.Chain) string { return tableKey(c.Table) + " " + c.Nam
 
 // ReadHost notes what there is now.
 func ReadHost() (*Host, error) {
-	h := &Host{Tables: map[string]bool{}, Chains: map[string]bool{}, Switches: map[string]string{}, Cgroups: map[string]bool{}}
+	h := &Host{Tables: map[string]bool{}, Chains: map[string]bool{}, Switches: map[string]string{},
+		Cgroups: map[string]bool{}}
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
@@ -128,7 +130,8 @@ func (h *Host) removeEmptyTables() error {
 	}
 	for _, t := range tables {
 		ip := t.Family == nftables.TableFamilyIPv4 || t.Family == nftables.TableFamilyIPv6
-		if ip && slices.Contains([]string{"nat", "filter", "mangle"}, t.Name) && !h.Tables[tableKey(t)] && !used[tableKey(t)] {
+		if ip && slices.Contains([]string{"nat", "filter", "mangle"}, t.Name) && !h.Tables[tableKey(t)] &&
+			!used[tableKey(t)] {
 			conn.DelTable(t)
 		}
 	}
@@ -138,8 +141,8 @@ func (h *Host) removeEmptyTables() error {
 	return nil
 }
 
-// removeMasquerading removes the chains by which a CNI plugin hides the node's pods behind the machine's address. The plugin
-// itself leaves them where the pod's namespace went before its network.
+// removeMasquerading removes the chains by which a CNI plugin hides the node's pods behind the machine's address.
+// The plugin itself leaves them where the pod's namespace went before its network.
 func (n *Node) removeMasquerading() error {
 	network := n.PodCIDR.Masked().Addr().AsSlice()[:n.PodCIDR.Bits()/8]
 	return removeChains(func(_ *nftables.Chain, rules []*nftables.Rule) bool {
@@ -154,8 +157,8 @@ func (n *Node) removeMasquerading() error {
 	}, func(*nftables.Table) bool { return false })
 }
 
-// removeChains removes those chains of CNI plugins that are ours, with the rules that lead to them, and of the tables that
-// they leave empty those that are ours.
+// removeChains removes those chains of CNI plugins that are ours, with the rules that lead to them, and of the tables
+// that they leave empty those that are ours.
 func removeChains(ours func(*nftables.Chain, []*nftables.Rule) bool, table func(*nftables.Table) bool) error {
 	conn, err := nftables.New()
 	if err != nil {

@@ -91,7 +91,8 @@ func pauseProgram() (string, error) {
 	}
 	defer os.RemoveAll(dir)
 	source, program := filepath.Join(dir, "pause.c"), filepath.Join(dir, "pause")
-	if err := os.WriteFile(source, []byte("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"), 0o600); err != nil {
+	if err := os.WriteFile(source, []byte("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"),
+		0o600); err != nil {
 		return "", err
 	}
 	if out, err := exec.Command("gcc", "-Os", "-static", "-s", "-o", program, source).CombinedOutput(); err != nil {

@@ -34,8 +34,8 @@ var OrphansTell = sync.OnceValue(func() bool {
 	return exit.Known
 })
 
-// OrphanEnded says whether this is the status of a container that ended with a code after its keeper had been killed. A kernel
-// that keeps no code of it may have shown it to the next keeper, before another process reaped it.
+// OrphanEnded says whether this is the status of a container that ended with a code after its keeper had been killed.
+// A kernel that keeps no code of it may have shown it to the next keeper, before another process reaped it.
 func OrphanEnded(s *cri.ContainerStatus, code int32) bool {
 	return s.ExitCode == code && s.Reason != model.ReasonKeeperLost ||
 		!OrphansTell() && s.ExitCode == 255 && s.Reason == model.ReasonKeeperLost

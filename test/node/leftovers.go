@@ -18,8 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Leftovers are the traces of a node on the machine, by kind. While daemon and keeper run, they, their sockets and their
-// log do not count, nor does what holds images: no pod of the node may be left then.
+// Leftovers are the traces of a node on the machine, by kind. While daemon and keeper run, they, their sockets
+// and their log do not count, nor does what holds images: no pod of the node may be left then.
 type Leftovers struct {
 	Processes   []string
 	Mounts      []string // in this mount namespace; pinned namespaces are among them
@@ -74,8 +74,8 @@ func (n *Node) Settled(wait time.Duration) (Leftovers, error) {
 	}
 }
 
-// Leftovers looks for every trace that the node's pods have left on the machine, and, once the node is stopped, that the
-// node itself has.
+// Leftovers looks for every trace that the node's pods have left on the machine, and, once the node is stopped,
+// that the node itself has.
 func (n *Node) Leftovers() (Leftovers, error) {
 	var l Leftovers
 	var err error
@@ -240,8 +240,8 @@ func (n *Node) files(running bool) (addresses, directories, sockets []string, er
 	return addresses, directories, sockets, nil
 }
 
-// cgroups lists the cgroups below the node's own, in every hierarchy of v1 and in v2, and of a stopped node that one as well. What a
-// running node marks it with as its own does not count.
+// cgroups lists the cgroups below the node's own, in every hierarchy of v1 and in v2, and of a stopped node
+// that one as well. What a running node marks it with as its own does not count.
 func (n *Node) cgroups(running bool) ([]string, error) {
 	roots, err := CgroupMounts()
 	if err != nil {
@@ -272,7 +272,8 @@ func (n *Node) cgroups(running bool) ([]string, error) {
 // CgroupMounts lists the mount points of all cgroup hierarchies, one each.
 func CgroupMounts() ([]string, error) {
 	infos, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-		return !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup") || info.FSType != "cgroup" && info.FSType != "cgroup2", false
+		return !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup") ||
+			info.FSType != "cgroup" && info.FSType != "cgroup2", false
 	})
 	if err != nil {
 		return nil, err

@@ -316,7 +316,8 @@ func (n *Node) dial() error {
 	conn, err := grpc.NewClient(n.Address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5,
+				MaxDelay: 100 * time.Millisecond},
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
@@ -329,7 +330,8 @@ func (n *Node) dial() error {
 	return nil
 }
 
-// freePrefix picks a range from 10.128.0.0/9 that overlaps with none that an interface of the machine has an address of.
+// freePrefix picks a range from 10.128.0.0/9 that overlaps with none that an interface of the machine has an address
+// of.
 func freePrefix(bits int) (netip.Prefix, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -389,7 +391,8 @@ func (n *Node) Launch() error {
 	return nil
 }
 
-// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s, times Patience.
+// WaitReady waits until the daemon answers and says that runtime and network are ready, for at most 30 s,
+// times Patience.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.wait(ctx, func(conditions []*cri.RuntimeCondition) error {
 		for _, c := range conditions {
@@ -504,8 +507,8 @@ func (n *Node) KillKeeper() error {
 	return kill(pid, Patience(30*time.Second))
 }
 
-// Reboot takes from the node what a reboot of the machine would: daemon, keeper and containers end without a word, mounts,
-// interfaces, rules and cgroups are gone, and so is the directory for what a reboot loses.
+// Reboot takes from the node what a reboot of the machine would: daemon, keeper and containers end without a word,
+// mounts, interfaces, rules and cgroups are gone, and so is the directory for what a reboot loses.
 func (n *Node) Reboot() error {
 	if err := n.Kill(); err != nil {
 		return err

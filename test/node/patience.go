@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// EnvPatience is how many times longer than usual anything may take: a whole number, for machines that are slow by nature.
+// EnvPatience is how many times longer than usual anything may take: a whole number, for machines that are slow
+// by nature.
 const EnvPatience = "BERTH_TEST_PATIENCE"
 
 // Patience is how long something that usually takes at most d may take here.

@@ -42,7 +42,8 @@ func (p *Packages) find(name string) (string, error) {
 }
 
 // Programs are the given programs (bin/busybox, usr/sbin/nginx), each at its path, and every library that they need, at
-// paths where the dynamic loader looks. Packages of libraries are added as needed. The directories are not among the entries.
+// paths where the dynamic loader looks. Packages of libraries are added as needed. The directories are not among
+// the entries.
 func (p *Packages) Programs(ctx context.Context, names ...string) ([]registrytest.Entry, error) {
 	files := map[string]string{} // path in the image to path in the tree
 	queue := make([]string, 0, len(names))

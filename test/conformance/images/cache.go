@@ -17,8 +17,8 @@ import (
 // refName is the annotation by which an OCI image layout names an image.
 const refName = "org.opencontainers.image.ref.name"
 
-// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages that are there;
-// else it builds them, and keeps them in dir.
+// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages
+// that are there; else it builds them, and keeps them in dir.
 func Cached(ctx context.Context, dir, packages string) (Images, error) {
 	key, err := cacheKey(packages)
 	if err != nil {

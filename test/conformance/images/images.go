@@ -150,8 +150,8 @@ func userland(ctx context.Context, p *debian.Packages) (v1.Layer, error) {
 	return layer(append(dirs, files...))
 }
 
-// applets are the paths of busybox's applets. The program that lists them is the one that goes into the image, run on this
-// machine: it needs no more than the C library that every Debian has.
+// applets are the paths of busybox's applets. The program that lists them is the one that goes into the image,
+// run on this machine: it needs no more than the C library that every Debian has.
 func applets(ctx context.Context, p *debian.Packages) ([]string, error) {
 	data, err := p.Read("bin/busybox")
 	if err != nil {
@@ -224,7 +224,8 @@ func noNewPrivs(ctx context.Context) (registrytest.ImageOption, error) {
 	if err := os.WriteFile(source, []byte(effectiveUser), 0o600); err != nil {
 		return nil, err
 	}
-	if out, err := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program, source).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program,
+		source).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("compile nonewprivs: %w: %s", err, out)
 	}
 	data, err := os.ReadFile(program)

@@ -58,7 +58,8 @@ func serve(ctx context.Context) error {
 		}
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Printf("%s %s for %s\n", r.Method, r.URL.Path, host)
-		fmt.Fprintf(w, "%s from pod %s at %s; the clock says %s\n", from("GREETING", "Hello"), from("POD_NAME", "?"), from("POD_IP", "?"),
+		fmt.Fprintf(w, "%s from pod %s at %s; the clock says %s\n", from("GREETING", "Hello"), from("POD_NAME", "?"),
+			from("POD_IP", "?"),
 			strings.TrimSpace(string(now)))
 	})
 	server := &http.Server{Addr: ":" + from("PORT", "8080"), Handler: mux, ReadHeaderTimeout: 5 * time.Second}

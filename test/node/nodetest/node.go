@@ -16,8 +16,8 @@ import (
 	"berth/test/node"
 )
 
-// EnvLogs is a directory that gets the whole logs of the daemon and the keeper of a test that failed, in a directory named after
-// the test and the time. Unset: only their ends are printed.
+// EnvLogs is a directory that gets the whole logs of the daemon and the keeper of a test that failed, in a directory
+// named after the test and the time. Unset: only their ends are printed.
 const EnvLogs = "BERTH_TEST_LOGS"
 
 // EnvRuntime chooses the runtime under test: berth, or containerd.
@@ -30,8 +30,8 @@ var shared struct {
 	err     error
 }
 
-// Main runs a package's tests and ends its shared node, which is a plain one unless options are given; use it in TestMain. A
-// trace that the shared node leaves behind fails the package.
+// Main runs a package's tests and ends its shared node, which is a plain one unless options are given;
+// use it in TestMain. A trace that the shared node leaves behind fails the package.
 func Main(m *testing.M, options ...node.Options) {
 	if len(options) > 0 {
 		shared.options = options[0]
@@ -169,7 +169,8 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Handler skips a runtime handler whose program does not run here, or is not installed. "" and berth are the built-in runtime.
+// Handler skips a runtime handler whose program does not run here, or is not installed. "" and berth are the built-in
+// runtime.
 func Handler(t testing.TB, n *node.Node, handler string) {
 	t.Helper()
 	if handler != "" && handler != "berth" && n.Handlers[handler] == "" {

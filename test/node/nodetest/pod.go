@@ -59,7 +59,8 @@ func RunPod(t testing.TB, n *node.Node, edits ...PodEdit) *Pod {
 func RunPodHandler(t testing.TB, n *node.Node, handler string, edits ...PodEdit) *Pod {
 	t.Helper()
 	config := PodConfig(n, edits...)
-	response, err := n.Runtime.RunPodSandbox(Context(t), &cri.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
+	response, err := n.Runtime.RunPodSandbox(Context(t),
+		&cri.RunPodSandboxRequest{Config: config, RuntimeHandler: handler})
 	if err != nil {
 		t.Fatalf("run pod %s: %v", config.Metadata.Name, err)
 	}
@@ -93,7 +94,8 @@ func (p *Pod) Stop() {
 // Remove removes the pod.
 func (p *Pod) Remove() {
 	p.t.Helper()
-	if _, err := p.Node.Runtime.RemovePodSandbox(Context(p.t), &cri.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
+	if _, err := p.Node.Runtime.RemovePodSandbox(Context(p.t),
+		&cri.RemovePodSandboxRequest{PodSandboxId: p.ID}); err != nil {
 		p.t.Fatalf("remove pod: %v", err)
 	}
 }
@@ -138,8 +140,8 @@ func (p *Pod) ContainerConfig(edits ...ContainerEdit) *cri.ContainerConfig {
 	return config
 }
 
-// namespaces are what a kubelet sends for a container of the pod: the pod's own, with a PID namespace for each container
-// unless the pod says otherwise.
+// namespaces are what a kubelet sends for a container of the pod: the pod's own, with a PID namespace
+// for each container unless the pod says otherwise.
 func namespaces(config *cri.PodSandboxConfig) *cri.NamespaceOption {
 	if o := config.GetLinux().GetSecurityContext().GetNamespaceOptions(); o != nil {
 		return o
@@ -215,7 +217,8 @@ func (c *Container) TryStart() error {
 // Stop stops the container with a grace period in seconds.
 func (c *Container) Stop(grace int64) {
 	c.Pod.t.Helper()
-	_, err := c.Pod.Node.Runtime.StopContainer(Context(c.Pod.t), &cri.StopContainerRequest{ContainerId: c.ID, Timeout: grace})
+	_, err := c.Pod.Node.Runtime.StopContainer(Context(c.Pod.t),
+		&cri.StopContainerRequest{ContainerId: c.ID, Timeout: grace})
 	if err != nil {
 		c.Pod.t.Fatalf("stop container: %v", err)
 	}
@@ -224,7 +227,8 @@ func (c *Container) Stop(grace int64) {
 // Remove removes the container.
 func (c *Container) Remove() {
 	c.Pod.t.Helper()
-	if _, err := c.Pod.Node.Runtime.RemoveContainer(Context(c.Pod.t), &cri.RemoveContainerRequest{ContainerId: c.ID}); err != nil {
+	if _, err := c.Pod.Node.Runtime.RemoveContainer(Context(c.Pod.t),
+		&cri.RemoveContainerRequest{ContainerId: c.ID}); err != nil {
 		c.Pod.t.Fatalf("remove container: %v", err)
 	}
 }

@@ -29,7 +29,8 @@ const (
 
 // Stream runs the client's side of an exec or attach at the URL that the node gave, until the other side ends or ctx
 // does. A command that ended with another code than 0 is that code, and no error.
-func Stream(ctx context.Context, transport Transport, at string, options remotecommand.StreamOptions) (code int, err error) {
+func Stream(ctx context.Context, transport Transport, at string,
+	options remotecommand.StreamOptions) (code int, err error) {
 	var executor remotecommand.Executor
 	switch transport {
 	case WebSocket:

@@ -22,7 +22,8 @@ type V1alpha2 struct {
 // DialV1alpha2 is a client on the node's connection.
 func DialV1alpha2(n *node.Node) *V1alpha2 {
 	conn := underV1alpha2{n.Conn}
-	return &V1alpha2{cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn), pouch.NewRuntimeServiceClient(n.Conn),
+	return &V1alpha2{cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn),
+		pouch.NewRuntimeServiceClient(n.Conn),
 		pouch.NewVolumeServiceClient(n.Conn)}
 }
 
@@ -33,7 +34,8 @@ func (u underV1alpha2) Invoke(ctx context.Context, method string, in, out any, o
 	return u.conn.Invoke(ctx, inV1alpha2(method), in, out, opts...)
 }
 
-func (u underV1alpha2) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (u underV1alpha2) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string,
+	opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return u.conn.NewStream(ctx, desc, inV1alpha2(method), opts...)
 }
 
