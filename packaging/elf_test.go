@@ -36,9 +36,10 @@ func hardening() (compiler, linker []string) {
 	return compiler, []string{"-z,relro", "-z,now", "-z,noexecstack"}
 }
 
-// TestProgramsAreHardened reads the programs as checksec does. berthd, berth-unpack and berth have no C: they are static programs of Go. The keeper, and
-// the small program inside it that stages and inits of pods are, have C: that is compiled with what protects it, and both run at
-// addresses that are others for each process, with nothing that can be written and executed, and nothing left to be relocated.
+// TestProgramsAreHardened reads the programs as checksec does. berthd, berth-unpack and berth have no C:
+// they are static programs of Go. The keeper, and the small program inside it that stages and inits of pods are,
+// have C: that is compiled with what protects it, and both run at addresses that are others for each process,
+// with nothing that can be written and executed, and nothing left to be relocated.
 func TestProgramsAreHardened(t *testing.T) {
 	dir, err := node.Binaries(t.Context())
 	if err != nil {
@@ -99,8 +100,8 @@ func TestProgramsAreHardened(t *testing.T) {
 	}
 }
 
-// TestTheSmallProgramSealsItself runs it as the init of a pod: the library that it is linked with leaves what has been relocated as it
-// is. Seen to fail without the call in main.c.
+// TestTheSmallProgramSealsItself runs it as the init of a pod: the library that it is linked with leaves what has been
+// relocated as it is. Seen to fail without the call in main.c.
 func TestTheSmallProgramSealsItself(t *testing.T) {
 	dir, err := node.Binaries(t.Context())
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	kubeversion "k8s.io/apimachinery/pkg/util/version"
 )
 
-// TestTheVersionIsSemantic: of any tree, for a kubelet's parser. Seen to fail with `git describe --always` in place of the script's parts,
-// and without the check of what is given.
+// TestTheVersionIsSemantic: of any tree, for a kubelet's parser. Seen to fail with `git describe --always` in place
+// of the script's parts, and without the check of what is given.
 func TestTheVersionIsSemantic(t *testing.T) {
 	tree := t.TempDir()
 	at := filepath.Join(tree, "packaging", "version.sh")
@@ -27,7 +27,8 @@ func TestTheVersionIsSemantic(t *testing.T) {
 	}
 	// Neither the machine's configuration of Git nor the repository that this test is in counts.
 	environment := append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null",
-		"GIT_CEILING_DIRECTORIES="+filepath.Dir(tree), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a")
+		"GIT_CEILING_DIRECTORIES="+filepath.Dir(tree), "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a", "GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a")
 	git := func(args ...string) string {
 		t.Helper()
 		cmd := exec.Command("git", args...)
