@@ -93,7 +93,8 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 			spec.Env = append(spec.Env, model.EnvVar{Key: v.Name, Value: v.Value})
 		}
 		for _, m := range defaults.Mounts {
-			spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath, Readonly: m.Readonly})
+			spec.Mounts = append(spec.Mounts, model.Mount{HostPath: m.HostPath, ContainerPath: m.ContainerPath,
+				Readonly: m.Readonly})
 		}
 		spec.PrivilegedWithoutHostDevices = r.PrivilegedWithoutHostDevices
 		spec.PrivilegedAllDevicesAllowed = r.PrivilegedAllDevicesAllowed

@@ -9,8 +9,8 @@ import (
 	"berth/internal/cli/table"
 )
 
-// listCommand completes a command that prints a list: what it asks the runtime for, given its arguments, and how its table
-// shows that.
+// listCommand completes a command that prints a list: what it asks the runtime for, given its arguments, and how
+// its table shows that.
 func listCommand[T any](a *app, cmd *cobra.Command,
 	rows func(ctx context.Context, conn *connection.Connection, args []string) ([]T, error),
 	columns []table.Column[T]) *cobra.Command {

@@ -79,8 +79,8 @@ func wait(path string) (r Resolved, err error) {
 	return r, r.look(unix.AT_FDCWD, r.Path, 0)
 }
 
-// Create makes a directory, and those above it that are missing, root's and with mode 0755, and resolves it. One that is
-// there is left as it is. Errors are as Resolve's.
+// Create makes a directory, and those above it that are missing, root's and with mode 0755, and resolves it.
+// One that is there is left as it is. Errors are as Resolve's.
 func Create(path string) (Resolved, error) {
 	var r Resolved
 	err := ask(actCreate, path, &r, nil)

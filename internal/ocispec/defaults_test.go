@@ -49,7 +49,8 @@ func TestCgroupsAreWritableWhereTheHandlerSaysSoAndNoOtherIsSeen(t *testing.T) {
 		version              cgroup.Version
 		want                 string
 	}{
-		{false, false, cgroup.V2, "ro"}, {true, false, cgroup.V2, "rw"}, {true, false, cgroup.V1, "ro"}, {false, true, cgroup.V1, "rw"},
+		{false, false, cgroup.V2, "ro"}, {true, false, cgroup.V2, "rw"}, {true, false, cgroup.V1, "ro"},
+		{false, true, cgroup.V1, "rw"},
 	} {
 		if got := access(c.writable, c.privileged, c.version); got != c.want {
 			t.Errorf("%+v: the mount is %s", c, got)
@@ -103,7 +104,8 @@ func TestADefaultDeviceYieldsToTheContainersOwn(t *testing.T) {
 	in.Container.Devices = []model.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/x", Permissions: "r"}}
 	out = build(t, in)
 	rules := out.Spec.Linux.Resources.Devices
-	if len(out.Spec.Linux.Devices) != 1 || out.Spec.Linux.Devices[0].Minor != 5 || len(rules) != 2 || *rules[1].Minor != 5 {
+	if len(out.Spec.Linux.Devices) != 1 || out.Spec.Linux.Devices[0].Minor != 5 || len(rules) != 2 ||
+		*rules[1].Minor != 5 {
 		t.Errorf("devices %+v, rules %+v", out.Spec.Linux.Devices, rules)
 	}
 }

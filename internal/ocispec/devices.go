@@ -73,8 +73,8 @@ func (b *builder) defaultDevices() []model.Device {
 	})
 }
 
-// deviceOwners gives the container's devices to the user and the group that its security context names, where the runtime
-// handler says so. Those that a privileged container has of the host keep their owners.
+// deviceOwners gives the container's devices to the user and the group that its security context names,
+// where the runtime handler says so. Those that a privileged container has of the host keep their owners.
 func (b *builder) deviceOwners() error {
 	if !b.in.Handler.DeviceOwnership || b.security.Privileged && !b.in.Handler.PrivilegedWithoutHostDevices {
 		return nil

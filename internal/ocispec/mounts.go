@@ -53,7 +53,8 @@ func (b *builder) mounts() error {
 	return nil
 }
 
-// addDefaults adds the mounts that the runtime handler has for every container, where the container has none of its own.
+// addDefaults adds the mounts that the runtime handler has for every container, where the container has none
+// of its own.
 func (b *builder) addDefaults(asked []specs.Mount) ([]specs.Mount, error) {
 	own := len(asked)
 	for i := range b.in.Handler.Mounts {
@@ -246,8 +247,8 @@ func (b *builder) mayCreate(host string) bool {
 	return b.config.CreateHostPaths && !slices.ContainsFunc(b.in.Handler.RefuseMissing, refused)
 }
 
-// hostSource follows the links of a host path. Where nothing is there, a directory is made if create is set; else that is
-// an error.
+// hostSource follows the links of a host path. Where nothing is there, a directory is made if create is set;
+// else that is an error.
 func hostSource(host string, create bool) (string, error) {
 	if !filepath.IsAbs(host) || strings.ContainsRune(host, 0) {
 		return "", invalid("host path %q is not absolute", host)

@@ -35,8 +35,8 @@ func CheckSysctls(sysctls map[string]string, n model.NamespaceOptions) error {
 	return nil
 }
 
-// Sysctls are those of a pod: what it asks for, and of the others what concerns no namespace that is the node's. Names may
-// have dots or slashes.
+// Sysctls are those of a pod: what it asks for, and of the others what concerns no namespace that is the node's.
+// Names may have dots or slashes.
 func Sysctls(asked, others map[string]string, n model.NamespaceOptions) map[string]string {
 	out := maps.Clone(asked)
 	named := map[string]bool{}

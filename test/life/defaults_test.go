@@ -17,7 +17,8 @@ import (
 func TestAnyUserOfAPodMayListenOnLowPortsAndPing(t *testing.T) {
 	n := nodetest.Shared(t)
 	nodetest.BerthOnly(t, "Debian's version has it by configuration alone")
-	const values = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; cat /proc/sys/net/ipv4/ping_group_range | tr '\\t' ' '"
+	const values = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; " +
+		"cat /proc/sys/net/ipv4/ping_group_range | tr '\\t' ' '"
 	user := nodetest.Security(func(s *cri.LinuxContainerSecurityContext) {
 		s.RunAsUser = &cri.Int64Value{Value: 1000}
 		s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
@@ -78,7 +79,8 @@ default_sysctls = ["net.ipv4.ip_unprivileged_port_start=82"]
 default_mounts = ["/etc/passwd:/mnt/defaults"]
 shm_size = "3m"
 `})
-	const ask = "echo $FROM $KEPT; cat /proc/sys/net/ipv4/ip_unprivileged_port_start; df -m /dev/shm | tail -n 1 | awk '{print $2}'"
+	const ask = "echo $FROM $KEPT; cat /proc/sys/net/ipv4/ip_unprivileged_port_start; " +
+		"df -m /dev/shm | tail -n 1 | awk '{print $2}'"
 	p := nodetest.RunPod(t, n)
 	device := func(c *cri.ContainerConfig) {
 		c.Devices = []*cri.Device{{HostPath: "/dev/full", ContainerPath: "/dev/mine", Permissions: "rw"}}
@@ -90,13 +92,15 @@ shm_size = "3m"
 	if got := c.Sh(ask); got != "node node\n81\n2" {
 		t.Errorf("a plain container has %q", got)
 	}
-	if got := c.Sh("cat /mnt/defaults/file; echo x 2>/dev/null >/mnt/defaults/file || echo ' read-only'"); got != "of the node read-only" {
+	if got := c.Sh("cat /mnt/defaults/file; echo x 2>/dev/null >/mnt/defaults/file || echo ' read-only'"); got !=
+		"of the node read-only" {
 		t.Errorf("its default mount: %q", got)
 	}
 	if got := c.Sh("stat -c %u:%g /dev/mine /dev/null"); got != "1000:1001\n0:0" {
 		t.Errorf("its devices belong to %q", got)
 	}
-	if got := c.Sh("[ -e /mnt/none ] || echo none; echo $PATH"); !strings.HasPrefix(got, "none\n") || strings.Contains(got, "/node") {
+	if got := c.Sh("[ -e /mnt/none ] || echo none; echo $PATH"); !strings.HasPrefix(got, "none\n") ||
+		strings.Contains(got, "/node") {
 		t.Errorf("a default mount that the host does not have, and the image's PATH: %q", got)
 	}
 	own := p.Run(func(c *cri.ContainerConfig) { c.Envs = []*cri.KeyValue{{Key: "FROM", Value: []byte("container")}} },
@@ -108,7 +112,8 @@ shm_size = "3m"
 	if got := other.Run().Sh(ask + "; head -c 4 /mnt/defaults"); got != "handler node\n82\n3\nroot" {
 		t.Errorf("a container of another handler has %q", got)
 	}
-	const devices = "(: </dev/given) && echo readable; (: >/dev/given) 2>/dev/null || echo read-only; [ -e /dev/no-such ] || echo none"
+	const devices = "(: </dev/given) && echo readable; (: >/dev/given) 2>/dev/null || echo read-only; " +
+		"[ -e /dev/no-such ] || echo none"
 	if got := c.Sh(devices); got != "readable\nread-only\nnone" {
 		t.Errorf("its default devices: %q", got)
 	}

@@ -65,7 +65,8 @@ func TestAMissingHostPathIsMade(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(missing, "file")); err != nil || string(data) != "written\n" {
 		t.Errorf("what the container wrote is %q, %v", data, err)
 	}
-	if info, err := os.Stat(missing); err != nil || info.Mode() != os.ModeDir|0o755 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+	if info, err := os.Stat(missing); err != nil || info.Mode() != os.ModeDir|0o755 ||
+		info.Sys().(*syscall.Stat_t).Uid != 0 {
 		t.Errorf("the directory is %v, %v", info, err)
 	}
 	dangling := filepath.Join(t.TempDir(), "dangling")

@@ -173,7 +173,8 @@ func TestAnImageIsAVolume(t *testing.T) {
 		ImageSubPath: "nothing", Readonly: true}))
 	wantImageVolumeMountFailed(t, err)
 	_, err = p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/x", HostPath: "/dev/null/no-directory"}))
-	if got := status.Convert(err).Message(); err == nil || strings.Contains(got, crierrors.ErrImageVolumeMountFailed.Error()) {
+	if got := status.Convert(err).Message(); err == nil ||
+		strings.Contains(got, crierrors.ErrImageVolumeMountFailed.Error()) {
 		t.Errorf("a mount of no image: %q", got)
 	}
 }

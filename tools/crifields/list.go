@@ -218,11 +218,13 @@ var fields = map[string]map[string]verdict{
 		"value": works("TestEnvironmentKeepsOrderAndTheClientWins " + containerTranslated),
 	},
 	"Mount": {
-		"container_path":      works("TestMountsBringHostPathsIn TestAMountStaysInsideTheContainer"),
-		"host_path":           works("TestMountsBringHostPathsIn TestAMissingHostPathIsMade TestAMissingHostPathIsAnErrorOfTheOlderAPIs"),
-		"readonly":            works("TestMountsBringHostPathsIn"),
-		"selinux_relabel":     works(containerTranslated + " TestThePolicyKeepsPodsApart").but("where the host has SELinux"),
-		"propagation":         works("TestMountsSpreadAsTheirPropagationSays TestPropagationToAndFromAMountThatIsNotSharedIsRefused"),
+		"container_path": works("TestMountsBringHostPathsIn TestAMountStaysInsideTheContainer"),
+		"host_path": works(
+			"TestMountsBringHostPathsIn TestAMissingHostPathIsMade TestAMissingHostPathIsAnErrorOfTheOlderAPIs"),
+		"readonly":        works("TestMountsBringHostPathsIn"),
+		"selinux_relabel": works(containerTranslated + " TestThePolicyKeepsPodsApart").but("where the host has SELinux"),
+		"propagation": works(
+			"TestMountsSpreadAsTheirPropagationSays TestPropagationToAndFromAMountThatIsNotSharedIsRefused"),
 		"uidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
 		"gidMappings":         works("TestRootInAUserNamespaceIsNobodyOnTheNode TestUserNamespacesAreMapped"),
 		"recursive_read_only": works("TestMountsReplaceOursAndParentsComeFirst TestSpecsRun"),
