@@ -70,6 +70,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		d.server.Stop()
 		<-second
 	}()
+	d.preload(ctx)
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // the kubelet starts now, and looks for the second socket once
 
 	select {

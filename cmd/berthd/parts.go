@@ -21,6 +21,7 @@ import (
 	"berth/internal/cri/v1alpha2"
 	"berth/internal/device/manager"
 	"berth/internal/image"
+	"berth/internal/image/preload"
 	"berth/internal/image/registry"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
@@ -115,6 +116,24 @@ func (d *parts) openImages(ctx context.Context) (err error) {
 	}
 	d.onClose(d.images.Close)
 	return nil
+}
+
+// preload imports the archives of the node in the background.
+func (d *parts) preload(ctx context.Context) {
+	cfg := &d.cfg.Image
+	if cfg.PreloadDir == "" {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		preload.Run(ctx, preload.Config{
+			Dir: cfg.PreloadDir, Record: filepath.Join(d.cfg.Root, "images", "preload.json"), Pin: cfg.PreloadPin,
+			Store: d.images, Log: d.log,
+		})
+	}()
+	d.onClose(func() error { cancel(); <-done; return nil })
 }
 
 func (d *parts) openNetwork(context.Context) (err error) {

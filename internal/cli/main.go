@@ -137,7 +137,9 @@ func (a *app) root() *cobra.Command {
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(),
 		a.unpauseCommand(),
 		a.checkpointCommand(), a.stopCommand(), a.rmCommand())
-	group("images", a.imagesCommand(), a.pullCommand(), a.rmiCommand())
+	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.tagCommand(),
+		a.pinCommand("pin", "Spare images when disk space is freed", true),
+		a.pinCommand("unpin", "Spare images no more when disk space is freed", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
 	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")

@@ -71,6 +71,8 @@ type Network struct {
 type Image struct {
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
 	Pinned                 []string `toml:"pinned"`
+	PreloadDir             string   `toml:"preload_dir"`
+	PreloadPin             bool     `toml:"preload_pin"`
 	DeclaredVolumes        string   `toml:"declared_volumes"`
 	Platform               string   `toml:"platform"`
 	Timeout                Duration `toml:"timeout"`
@@ -228,6 +230,7 @@ func Default() *Config {
 		Image: Image{
 			MaxConcurrentDownloads: 4,
 			Pinned:                 []string{},
+			PreloadDir:             "/var/lib/berth/preload",
 			DeclaredVolumes:        DeclaredVolumesCopy,
 			Timeout:                Duration(30 * time.Second),
 			Retries:                5,

@@ -195,6 +195,7 @@ func (v *validation) image(i *Image) {
 	v.between("image.max_concurrent_downloads", int64(i.MaxConcurrentDownloads), 1, 64)
 	v.between("image.retries", int64(i.Retries), 1, 100)
 	v.positive("image.timeout", i.Timeout)
+	v.optional("image.preload_dir", i.PreloadDir)
 	v.oneOf("image.declared_volumes", i.DeclaredVolumes, DeclaredVolumesCopy, DeclaredVolumesIgnore)
 	if i.Platform != "" {
 		if _, err := platforms.Parse(i.Platform); err != nil {

@@ -168,13 +168,7 @@ func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error)
 		r = newRecord(src, layers)
 	}
 	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
-	changed := []*imageRecord{r}
-	if id, ok := s.index.names[src.Tag]; ok && id != r.ID {
-		// The tag moves here; the other image stays, by its digest.
-		changed = append(changed, s.index.images[id].with(func(c *imageRecord) {
-			c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == src.Tag })
-		}))
-	}
+	changed := append([]*imageRecord{r}, s.index.loses(src.Tag, r.ID)...)
 	var records []layerRecord
 	for _, key := range r.Layers {
 		if l := s.index.layers[key]; !l.recorded {
@@ -235,7 +229,7 @@ func newRecord(src *source.Image, layers []*layer) *imageRecord {
 // describeRecord makes a record say what this pull says of its image.
 func describeRecord(src *source.Image, r *imageRecord) {
 	if r.Removed { // it comes back, with what this pull says alone
-		r.Removed, r.Tags, r.Digests, r.SpecAnnotations = false, nil, nil, nil
+		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
 	}
 	if len(src.Annotations) > 0 {
 		r.SpecAnnotations = src.Annotations

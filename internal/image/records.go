@@ -35,6 +35,7 @@ type imageRecord struct {
 	Platform ocispec.Platform    `json:"platform"`
 	Pulled   time.Time           `json:"pulled"`
 	Removed  bool                `json:"removed,omitempty"` // by a client; containers still need the layers
+	Pinned   bool                `json:"pinned,omitempty"`  // by Pin
 	// Checkpoint is the container that the image is a checkpoint of, by its annotation.
 	Checkpoint string               `json:"checkpoint,omitempty"`
 	Blobs      []ocispec.Descriptor `json:"blobs,omitempty"` // of the layers in the registry, base first
@@ -90,7 +91,7 @@ func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
-		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint,
+		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint, Pinned: r.Pinned,
 		SpecAnnotations: r.SpecAnnotations,
 	}
 	for _, p := range pinned {

@@ -78,6 +78,338 @@ func (Phase) EnumDescriptor() ([]byte, []int) {
 	return file_berth_proto_rawDescGZIP(), []int{0}
 }
 
+type LoadRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	Pin           bool                   `protobuf:"varint,2,opt,name=pin,proto3" json:"pin,omitempty"` // in the first message: the images are pinned
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadRequest) Reset() {
+	*x = LoadRequest{}
+	mi := &file_berth_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadRequest) ProtoMessage() {}
+
+func (x *LoadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadRequest.ProtoReflect.Descriptor instead.
+func (*LoadRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *LoadRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *LoadRequest) GetPin() bool {
+	if x != nil {
+		return x.Pin
+	}
+	return false
+}
+
+type LoadResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Images        []*LoadedImage         `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"` // an image with several names once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadResponse) Reset() {
+	*x = LoadResponse{}
+	mi := &file_berth_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadResponse) ProtoMessage() {}
+
+func (x *LoadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadResponse.ProtoReflect.Descriptor instead.
+func (*LoadResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *LoadResponse) GetImages() []*LoadedImage {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+type LoadedImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Names         []string               `protobuf:"bytes,2,rep,name=names,proto3" json:"names,omitempty"` // all that it has now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoadedImage) Reset() {
+	*x = LoadedImage{}
+	mi := &file_berth_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoadedImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoadedImage) ProtoMessage() {}
+
+func (x *LoadedImage) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoadedImage.ProtoReflect.Descriptor instead.
+func (*LoadedImage) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LoadedImage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LoadedImage) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+type TagRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a name or an ID
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`   // with a tag, or :latest; not with a digest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagRequest) Reset() {
+	*x = TagRequest{}
+	mi := &file_berth_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagRequest) ProtoMessage() {}
+
+func (x *TagRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagRequest.ProtoReflect.Descriptor instead.
+func (*TagRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TagRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *TagRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type TagResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // in full: docker.io/library/busybox:latest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagResponse) Reset() {
+	*x = TagResponse{}
+	mi := &file_berth_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagResponse) ProtoMessage() {}
+
+func (x *TagResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagResponse.ProtoReflect.Descriptor instead.
+func (*TagResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TagResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type PinRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a name or an ID
+	Pinned        bool                   `protobuf:"varint,2,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinRequest) Reset() {
+	*x = PinRequest{}
+	mi := &file_berth_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinRequest) ProtoMessage() {}
+
+func (x *PinRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
+func (*PinRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PinRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PinRequest) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
+}
+
+type PinResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PinResponse) Reset() {
+	*x = PinResponse{}
+	mi := &file_berth_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PinResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PinResponse) ProtoMessage() {}
+
+func (x *PinResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
+func (*PinResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{6}
+}
+
 type PullRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a reference, with tag or digest
@@ -88,7 +420,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -100,7 +432,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[0]
+	mi := &file_berth_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -113,7 +445,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{0}
+	return file_berth_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PullRequest) GetImage() string {
@@ -145,7 +477,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -157,7 +489,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[1]
+	mi := &file_berth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -170,7 +502,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{1}
+	return file_berth_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Auth) GetUsername() string {
@@ -228,7 +560,7 @@ type PullEvent struct {
 
 func (x *PullEvent) Reset() {
 	*x = PullEvent{}
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +572,7 @@ func (x *PullEvent) String() string {
 func (*PullEvent) ProtoMessage() {}
 
 func (x *PullEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[2]
+	mi := &file_berth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +585,7 @@ func (x *PullEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullEvent.ProtoReflect.Descriptor instead.
 func (*PullEvent) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{2}
+	return file_berth_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PullEvent) GetEvent() isPullEvent_Event {
@@ -310,7 +642,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -322,7 +654,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -335,7 +667,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{3}
+	return file_berth_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Layer) GetDigest() string {
@@ -375,7 +707,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +719,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +732,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{4}
+	return file_berth_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Done) GetImageRef() string {
@@ -419,7 +751,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +763,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +776,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{5}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -463,7 +795,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +807,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +820,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{6}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -512,7 +844,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +856,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +869,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{7}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Resource) GetName() string {
@@ -587,7 +919,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +931,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +944,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{8}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Device) GetId() string {
@@ -657,7 +989,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +1001,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +1014,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{9}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -724,7 +1056,26 @@ var File_berth_proto protoreflect.FileDescriptor
 
 const file_berth_proto_rawDesc = "" +
 	"\n" +
-	"\vberth.proto\x12\bberth.v1\"G\n" +
+	"\vberth.proto\x12\bberth.v1\"3\n" +
+	"\vLoadRequest\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x10\n" +
+	"\x03pin\x18\x02 \x01(\bR\x03pin\"=\n" +
+	"\fLoadResponse\x12-\n" +
+	"\x06images\x18\x01 \x03(\v2\x15.berth.v1.LoadedImageR\x06images\"3\n" +
+	"\vLoadedImage\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"6\n" +
+	"\n" +
+	"TagRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"!\n" +
+	"\vTagResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\":\n" +
+	"\n" +
+	"PinRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x16\n" +
+	"\x06pinned\x18\x02 \x01(\bR\x06pinned\"\r\n" +
+	"\vPinResponse\"G\n" +
 	"\vPullRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\"\n" +
 	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"\xc7\x01\n" +
@@ -774,9 +1125,12 @@ const file_berth_proto_rawDesc = "" +
 	"\x11PHASE_DOWNLOADING\x10\x02\x12\x0e\n" +
 	"\n" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
-	"\fPHASE_EXISTS\x10\x042>\n" +
+	"\fPHASE_EXISTS\x10\x042\xdf\x01\n" +
 	"\x06Images\x124\n" +
-	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x012N\n" +
+	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01\x127\n" +
+	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x122\n" +
+	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x122\n" +
+	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2N\n" +
 	"\aDevices\x12C\n" +
 	"\x04List\x12\x1c.berth.v1.ListDevicesRequest\x1a\x1d.berth.v1.ListDevicesResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
@@ -793,37 +1147,51 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
-	(*PullRequest)(nil),         // 1: berth.v1.PullRequest
-	(*Auth)(nil),                // 2: berth.v1.Auth
-	(*PullEvent)(nil),           // 3: berth.v1.PullEvent
-	(*Layer)(nil),               // 4: berth.v1.Layer
-	(*Done)(nil),                // 5: berth.v1.Done
-	(*ListDevicesRequest)(nil),  // 6: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 7: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 8: berth.v1.Resource
-	(*Device)(nil),              // 9: berth.v1.Device
-	(*Holder)(nil),              // 10: berth.v1.Holder
+	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
+	(*LoadResponse)(nil),        // 2: berth.v1.LoadResponse
+	(*LoadedImage)(nil),         // 3: berth.v1.LoadedImage
+	(*TagRequest)(nil),          // 4: berth.v1.TagRequest
+	(*TagResponse)(nil),         // 5: berth.v1.TagResponse
+	(*PinRequest)(nil),          // 6: berth.v1.PinRequest
+	(*PinResponse)(nil),         // 7: berth.v1.PinResponse
+	(*PullRequest)(nil),         // 8: berth.v1.PullRequest
+	(*Auth)(nil),                // 9: berth.v1.Auth
+	(*PullEvent)(nil),           // 10: berth.v1.PullEvent
+	(*Layer)(nil),               // 11: berth.v1.Layer
+	(*Done)(nil),                // 12: berth.v1.Done
+	(*ListDevicesRequest)(nil),  // 13: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 14: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 15: berth.v1.Resource
+	(*Device)(nil),              // 16: berth.v1.Device
+	(*Holder)(nil),              // 17: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
-	2,  // 0: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
-	4,  // 1: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
-	5,  // 2: berth.v1.PullEvent.done:type_name -> berth.v1.Done
-	0,  // 3: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	8,  // 4: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	9,  // 5: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	10, // 6: berth.v1.Device.holders:type_name -> berth.v1.Holder
-	1,  // 7: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
-	6,  // 8: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	3,  // 9: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	7,  // 10: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	9,  // [9:11] is the sub-list for method output_type
-	7,  // [7:9] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
+	9,  // 1: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
+	11, // 2: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
+	12, // 3: berth.v1.PullEvent.done:type_name -> berth.v1.Done
+	0,  // 4: berth.v1.Layer.phase:type_name -> berth.v1.Phase
+	15, // 5: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	16, // 6: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	17, // 7: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	8,  // 8: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
+	1,  // 9: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
+	4,  // 10: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
+	6,  // 11: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
+	13, // 12: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	10, // 13: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 14: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 15: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	7,  // 16: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	14, // 17: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -831,7 +1199,7 @@ func file_berth_proto_init() {
 	if File_berth_proto != nil {
 		return
 	}
-	file_berth_proto_msgTypes[2].OneofWrappers = []any{
+	file_berth_proto_msgTypes[9].OneofWrappers = []any{
 		(*PullEvent_Layer)(nil),
 		(*PullEvent_Done)(nil),
 	}
@@ -841,7 +1209,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -22,6 +22,9 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Images_Pull_FullMethodName = "/berth.v1.Images/Pull"
+	Images_Load_FullMethodName = "/berth.v1.Images/Load"
+	Images_Tag_FullMethodName  = "/berth.v1.Images/Tag"
+	Images_Pin_FullMethodName  = "/berth.v1.Images/Pin"
 )
 
 // ImagesClient is the client API for Images service.
@@ -31,6 +34,13 @@ type ImagesClient interface {
 	// Pull does what PullImage of the CRI does, and tells how far it is. The last event is done; a pull that fails ends with
 	// an error instead.
 	Pull(ctx context.Context, in *PullRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullEvent], error)
+	// Load imports the images of an archive, as `docker save` writes it or an OCI image layout in a tar, packed or not. The
+	// messages carry its bytes in order.
+	Load(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[LoadRequest, LoadResponse], error)
+	// Tag gives an image one more name. Another image that has the name loses it.
+	Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error)
+	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
+	Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinResponse, error)
 }
 
 type imagesClient struct {
@@ -60,6 +70,39 @@ func (c *imagesClient) Pull(ctx context.Context, in *PullRequest, opts ...grpc.C
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_PullClient = grpc.ServerStreamingClient[PullEvent]
 
+func (c *imagesClient) Load(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[LoadRequest, LoadResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Images_ServiceDesc.Streams[1], Images_Load_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LoadRequest, LoadResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_LoadClient = grpc.ClientStreamingClient[LoadRequest, LoadResponse]
+
+func (c *imagesClient) Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TagResponse)
+	err := c.cc.Invoke(ctx, Images_Tag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imagesClient) Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PinResponse)
+	err := c.cc.Invoke(ctx, Images_Pin_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ImagesServer is the server API for Images service.
 // All implementations must embed UnimplementedImagesServer
 // for forward compatibility.
@@ -67,6 +110,13 @@ type ImagesServer interface {
 	// Pull does what PullImage of the CRI does, and tells how far it is. The last event is done; a pull that fails ends with
 	// an error instead.
 	Pull(*PullRequest, grpc.ServerStreamingServer[PullEvent]) error
+	// Load imports the images of an archive, as `docker save` writes it or an OCI image layout in a tar, packed or not. The
+	// messages carry its bytes in order.
+	Load(grpc.ClientStreamingServer[LoadRequest, LoadResponse]) error
+	// Tag gives an image one more name. Another image that has the name loses it.
+	Tag(context.Context, *TagRequest) (*TagResponse, error)
+	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
+	Pin(context.Context, *PinRequest) (*PinResponse, error)
 	mustEmbedUnimplementedImagesServer()
 }
 
@@ -79,6 +129,15 @@ type UnimplementedImagesServer struct{}
 
 func (UnimplementedImagesServer) Pull(*PullRequest, grpc.ServerStreamingServer[PullEvent]) error {
 	return status.Error(codes.Unimplemented, "method Pull not implemented")
+}
+func (UnimplementedImagesServer) Load(grpc.ClientStreamingServer[LoadRequest, LoadResponse]) error {
+	return status.Error(codes.Unimplemented, "method Load not implemented")
+}
+func (UnimplementedImagesServer) Tag(context.Context, *TagRequest) (*TagResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tag not implemented")
+}
+func (UnimplementedImagesServer) Pin(context.Context, *PinRequest) (*PinResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pin not implemented")
 }
 func (UnimplementedImagesServer) mustEmbedUnimplementedImagesServer() {}
 func (UnimplementedImagesServer) testEmbeddedByValue()                {}
@@ -112,18 +171,75 @@ func _Images_Pull_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_PullServer = grpc.ServerStreamingServer[PullEvent]
 
+func _Images_Load_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ImagesServer).Load(&grpc.GenericServerStream[LoadRequest, LoadResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_LoadServer = grpc.ClientStreamingServer[LoadRequest, LoadResponse]
+
+func _Images_Tag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TagRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Tag(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Tag_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Tag(ctx, req.(*TagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Images_Pin_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PinRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Pin(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Pin_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Pin(ctx, req.(*PinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Images_ServiceDesc is the grpc.ServiceDesc for Images service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Images_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "berth.v1.Images",
 	HandlerType: (*ImagesServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Tag",
+			Handler:    _Images_Tag_Handler,
+		},
+		{
+			MethodName: "Pin",
+			Handler:    _Images_Pin_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Pull",
 			Handler:       _Images_Pull_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Load",
+			Handler:       _Images_Load_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "berth.proto",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -17,6 +18,12 @@ import (
 type Images interface {
 	// Pull calls Progress of the request from one goroutine at a time, and not after it has returned.
 	Pull(ctx context.Context, req model.PullRequest) (*model.Image, error)
+	// ImportArchive gives an image once for each name that the archive gives it.
+	ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error)
+	Get(ctx context.Context, refOrID string) (*model.Image, error)
+	// Tag returns the name in full.
+	Tag(ctx context.Context, refOrID, name string) (string, error)
+	Pin(ctx context.Context, refOrID string, pinned bool) error
 }
 
 type service struct {

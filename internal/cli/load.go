@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/table"
+)
+
+// loadedRow is an image that came in an archive.
+type loadedRow struct {
+	ID    string   `json:"id"`
+	Names []string `json:"names,omitempty"`
+}
+
+func (a *app) loadCommand() *cobra.Command {
+	var file string
+	var pin bool
+	cmd := &cobra.Command{
+		Use:   "load",
+		Short: "Load images from an archive",
+		Long: `Load the images of an archive, as docker save and podman save write it, or of an OCI image layout in a tar, packed by
+gzip or zstd or not at all. Without -i the archive is standard input.`,
+		Example: `  berth load -i busybox.tar
+  docker save busybox | berth load`,
+		Args: arguments(cobra.NoArgs),
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
+			in := a.in
+			if file != "" && file != "-" {
+				f, err := os.Open(file)
+				if err != nil {
+					return err
+				}
+				defer f.Close()
+				in = f
+			}
+			loaded, err := load(ctx, conn.Pulls, in, pin)
+			if err != nil {
+				return err
+			}
+			if a.format.Structured() {
+				return table.Document(a.out, a.format, loaded)
+			}
+			for _, image := range loaded {
+				fmt.Fprintln(a.out, strings.Join(append([]string{image.ID}, image.Names...), " "))
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVarP(&file, "input", "i", "", "the archive; - is standard input")
+	_ = cmd.MarkFlagFilename("input")
+	cmd.Flags().BoolVar(&pin, "pin", false, "spare the images when disk space is freed")
+	a.output(cmd)
+	return cmd
+}
+
+// load sends an archive. The error is the runtime's where that has ended the call.
+func load(ctx context.Context, images berthv1.ImagesClient, in io.Reader, pin bool) ([]loadedRow, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := images.Load(ctx)
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	in = bufio.NewReaderSize(in, loadChunk)
+	buf := make([]byte, loadChunk)
+	for first := true; ; first = false {
+		n, readErr := io.ReadFull(in, buf)
+		if n > 0 || first {
+			err := stream.Send(&berthv1.LoadRequest{Data: buf[:n], Pin: first && pin})
+			if errors.Is(err, io.EOF) { // CloseAndRecv says why
+				break
+			}
+			if err != nil {
+				return nil, connection.Plain(err)
+			}
+		}
+		if errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF) {
+			break
+		}
+		if readErr != nil {
+			return nil, fmt.Errorf("read the archive: %w", readErr)
+		}
+	}
+	response, err := stream.CloseAndRecv()
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	rows := []loadedRow{}
+	for _, image := range response.GetImages() {
+		rows = append(rows, loadedRow{image.GetId(), image.GetNames()})
+	}
+	return rows, nil
+}
+
+// loadChunk is how many bytes of an archive a message carries.
+const loadChunk = 1 << 20
+
+func (a *app) tagCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "tag IMAGE NAME",
+		Short:             "Give an image one more name",
+		Long:              "Give an image one more name. Another image that has the name loses it.",
+		Args:              arguments(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.complete(1, imageNames),
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+			response, err := conn.Pulls.Tag(ctx, &berthv1.TagRequest{Image: args[0], Name: args[1]})
+			if err != nil {
+				return connection.Plain(err)
+			}
+			fmt.Fprintln(a.out, response.GetName())
+			return nil
+		}),
+	}
+}
+
+// pinCommand is pin, and unpin where pinned is false.
+func (a *app) pinCommand(use, short string, pinned bool) *cobra.Command {
+	return &cobra.Command{
+		Use:   use + " IMAGE...",
+		Short: short,
+		Long: short + `. A kubelet that runs out of disk space removes images that no container uses, but no pinned ones. Images
+that image.pinned of the daemon's configuration names are pinned whatever this command says.`,
+		Args:              arguments(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.complete(0, imageNames),
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+			var errs []error
+			for _, image := range args {
+				if _, err := conn.Pulls.Pin(ctx, &berthv1.PinRequest{Image: image, Pinned: pinned}); err != nil {
+					errs = append(errs, connection.Plain(err))
+					continue
+				}
+				fmt.Fprintln(a.out, image)
+			}
+			return errors.Join(errs...)
+		}),
+	}
+}

@@ -1,0 +1,85 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	bolt "go.etcd.io/bbolt"
+
+	"berth/internal/disk"
+)
+
+// Tag gives an image one more name, which it returns in full. Another image that has the name loses it, as with a pull.
+// A name with a digest is errdefs.ErrInvalidArgument: what an image's digest is, its registry says.
+func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
+	named, err := parseReference(name)
+	if err != nil {
+		return "", err
+	}
+	tagged, ok := named.(reference.NamedTagged)
+	if !ok {
+		return "", fmt.Errorf("image %q: a name with a digest cannot be given to an image: %w", name, errdefs.ErrInvalidArgument)
+	}
+	tag := tagged.Name() + ":" + tagged.Tag()
+	if err := s.change(refOrID, tag, func(r *imageRecord) { r.Tags = insert(r.Tags, tag) }); err != nil {
+		return "", fmt.Errorf("tag image %s: %w", refOrID, disk.Exhausted(err))
+	}
+	return tag, nil
+}
+
+// Pin says whether clients that free disk space should spare an image. One that the configuration pins stays pinned.
+func (s *Store) Pin(_ context.Context, refOrID string, pinned bool) error {
+	if err := s.change(refOrID, "", func(r *imageRecord) { r.Pinned = pinned }); err != nil {
+		return fmt.Errorf("pin image %s: %w", refOrID, disk.Exhausted(err))
+	}
+	return nil
+}
+
+// change makes a change to the record of an image, which gets the tag; empty: none that others may have.
+func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
+	s.db.commit.Lock()
+	defer s.db.commit.Unlock()
+	s.index.mu.Lock()
+	r, err := s.index.find(refOrID)
+	if err != nil {
+		s.index.mu.Unlock()
+		return err
+	}
+	changed := append([]*imageRecord{r.with(edit)}, s.index.loses(tag, r.ID)...)
+	s.index.mu.Unlock()
+	err = s.db.update(func(tx *bolt.Tx) error {
+		for _, c := range changed {
+			if err := put(tx, bucketImages, c.ID, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.index.mu.Lock()
+	for _, c := range slices.Backward(changed) {
+		s.index.put(c)
+	}
+	s.index.mu.Unlock()
+	for _, c := range changed {
+		s.keepLater(c.ID)
+	}
+	return nil
+}
+
+// loses is the record, without the tag, of another image that has it: the tag moves, and that image stays by its digest.
+// index.mu is held.
+func (x *index) loses(tag, to string) []*imageRecord {
+	id, ok := x.names[tag]
+	if !ok || id == to {
+		return nil
+	}
+	return []*imageRecord{x.images[id].with(func(c *imageRecord) {
+		c.Tags = slices.DeleteFunc(c.Tags, func(t string) bool { return t == tag })
+	})}
+}
