@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"berth/internal/cgroup"
+	"berth/internal/model"
 	"berth/internal/pod/record"
 )
 
@@ -33,6 +34,12 @@ func (m *Manager) ContainerProcesses(_ context.Context, id string) ([]int, error
 		return nil, err
 	}
 	return host.Processes(c.Record().Cgroup)
+}
+
+// CgroupFigures are what the cgroups of containers that run, and of sandboxes, say, in the order of their IDs. nil: it
+// does not run, or is gone. Of a sandbox it is the cgroup of its init process, or what RenewSandboxCgroup has made.
+func (m *Manager) CgroupFigures(ctx context.Context, ids []string) []*model.CgroupFigures {
+	return m.readings.Figures(ctx, ids)
 }
 
 // SandboxCgroup is the cgroup that RenewSandboxCgroup makes, in the form that a specification has for the node's

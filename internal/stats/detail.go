@@ -59,7 +59,7 @@ type Reading struct {
 // Details reads targets in full, in the order given, within the same bounds as Containers. Who has not answered in time
 // has the last reading, with the time of that.
 func (s *Sampler) Details(ctx context.Context, targets []Target) []Reading {
-	entries := s.read(ctx, targets, true)
+	entries := s.read(ctx, targets, details)
 	out := make([]Reading, len(targets))
 	for i, e := range entries {
 		e.mu.Lock()

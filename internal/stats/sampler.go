@@ -64,13 +64,23 @@ type entry struct {
 	rate    uint64        // nanocores
 	base    *Cgroup       // the reading that the next rate is taken from
 	nets    []model.InterfaceUsage
-	detail  *Detail // the last; immutable; nil: nobody asked
+	detail  *Detail              // the last; immutable; nil: nobody asked
+	figures *model.CgroupFigures // the same
 
 	layerDir  string
 	layer     *model.FilesystemUsage // the last; immutable
 	layerNext time.Time              // when it is due again
 	measuring bool                   // it is in the queue or under way
 }
+
+// depth is how much of a cgroup is read.
+type depth int
+
+const (
+	usage   depth = iota // what the CRI's statistics have
+	details              // what its metrics have, too
+	figures              // usage, and the files as they are
+)
 
 const (
 	// minWindow is the least time that a rate is taken over: a shorter one says more of the clock than of the container.
@@ -143,7 +153,7 @@ func (s *Sampler) entry(t Target) *entry {
 // that does not answer in time has its last reading, with the time of that; one without any has nil parts.
 // It returns by the end of ctx or Config.Timeout.
 func (s *Sampler) Containers(ctx context.Context, targets []Target) []*model.ContainerUsage {
-	entries := s.read(ctx, targets, false)
+	entries := s.read(ctx, targets, usage)
 	out := make([]*model.ContainerUsage, len(targets))
 	all := make([]model.ContainerUsage, len(targets))
 	for i, e := range entries {
@@ -161,7 +171,7 @@ func (s *Sampler) Container(ctx context.Context, t Target) *model.ContainerUsage
 // Sandboxes reads pods, in the order given; Sandbox and Containers are left nil for the caller.
 // Otherwise as Containers.
 func (s *Sampler) Sandboxes(ctx context.Context, targets []Target) []*model.SandboxUsage {
-	entries := s.read(ctx, targets, false)
+	entries := s.read(ctx, targets, usage)
 	out := make([]*model.SandboxUsage, len(targets))
 	for i, e := range entries {
 		var c model.ContainerUsage
@@ -198,12 +208,12 @@ func (e *entry) container(to *model.ContainerUsage) {
 }
 
 // read brings the entries of targets up to date, as far as they answer in time.
-func (s *Sampler) read(ctx context.Context, targets []Target, detailed bool) []*entry {
+func (s *Sampler) read(ctx context.Context, targets []Target, how depth) []*entry {
 	entries := make([]*entry, len(targets))
 	for i, t := range targets {
 		entries[i] = s.entry(t)
 	}
-	s.each(ctx, len(targets), func(i int) { s.readOne(entries[i], targets[i], detailed) })
+	s.each(ctx, len(targets), func(i int) { s.readOne(entries[i], targets[i], how) })
 	return entries
 }
 
@@ -267,7 +277,7 @@ func (s *Sampler) each(ctx context.Context, n int, f func(int)) {
 	}
 }
 
-func (s *Sampler) readOne(e *entry, t Target, detailed bool) {
+func (s *Sampler) readOne(e *entry, t Target, how depth) {
 	if !e.claim() {
 		return
 	}
@@ -278,10 +288,17 @@ func (s *Sampler) readOne(e *entry, t Target, detailed bool) {
 			s.config.Logger.Warn("a cgroup cannot be read", "id", t.ID, "error", err)
 		}
 		e.take(reading)
-		if detailed && reading != nil {
+		switch {
+		case reading == nil:
+		case how == details:
 			detail := readDetail(s.config.Cgroups, t, reading)
 			e.mu.Lock()
 			e.detail = detail
+			e.mu.Unlock()
+		case how == figures:
+			all := readFigures(s.config.Cgroups, t.Cgroup)
+			e.mu.Lock()
+			e.figures = all
 			e.mu.Unlock()
 		}
 	}

@@ -1,6 +1,7 @@
 package life
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,12 +16,15 @@ import (
 	"testing"
 	"time"
 
+	statsv1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	statsv2 "github.com/containerd/cgroups/v3/cgroup2/stats"
 	"github.com/containerd/containerd/api/events"
 	containers "github.com/containerd/containerd/api/services/containers/v1"
 	eventsapi "github.com/containerd/containerd/api/services/events/v1"
 	snapshots "github.com/containerd/containerd/api/services/snapshots/v1"
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
 	versions "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -30,6 +34,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/cgroup"
 	"berth/internal/cri/containerd"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -302,6 +307,12 @@ func TestContainerdAddressIsServed(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), ctr, args...).CombinedOutput()
 		return string(out), err
 	}
+	memory := "memory.usage_in_bytes" // in `ctr tasks metrics`, by the node's cgroup version
+	if host, err := cgroup.Host(); err != nil {
+		t.Fatal(err)
+	} else if host.Version == cgroup.V2 {
+		memory = "memory.usage_limit"
+	}
 	for _, tc := range []struct {
 		command string
 		want    []string
@@ -312,6 +323,7 @@ func TestContainerdAddressIsServed(t *testing.T) {
 		{"-n k8s.io containers info " + c.ID, []string{`"args"`, "cgroupsPath"}},
 		{"-n k8s.io tasks list", []string{c.ID, strconv.Itoa(hostPID(t, c)), "RUNNING"}},
 		{"-n k8s.io tasks ps " + c.ID, []string{strconv.Itoa(hostPID(t, c))}},
+		{"-n k8s.io tasks metrics " + c.ID, []string{c.ID, memory, "pids.current"}},
 		{"-n k8s.io images list", []string{node.Busybox, "sha256:", "linux/amd64"}},
 		{"-n k8s.io content list", []string{"sha256:"}},
 		{"plugins list", []string{"io.containerd.grpc.v1", "containers"}},
@@ -327,6 +339,7 @@ func TestContainerdAddressIsServed(t *testing.T) {
 			}
 		}
 	}
+	toldToCtr(t, exec.CommandContext(t.Context(), ctr, "-a", socket, "events"), p)
 	for _, command := range []string{
 		"-n k8s.io tasks kill " + c.ID, "-n k8s.io containers label " + c.ID + " a=b", "namespaces create x",
 	} {
@@ -334,5 +347,105 @@ func TestContainerdAddressIsServed(t *testing.T) {
 		if err == nil || !strings.Contains(out, "Berth is not containerd") {
 			t.Errorf("ctr %s: %v: %s", command, err, out)
 		}
+	}
+}
+
+// toldToCtr runs a container in a pod while `ctr events` listens, which has to print its life.
+func toldToCtr(t *testing.T, listener *exec.Cmd, p *nodetest.Pod) {
+	t.Helper()
+	out, err := listener.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	defer func() {
+		_ = listener.Process.Kill()
+		for range lines { // until its end, so that Wait closes nothing that is read
+		}
+		_ = listener.Wait() // killed
+	}()
+	time.Sleep(time.Second) // until it is subscribed
+	c := p.Run(nodetest.Sh("exit 5"))
+	deadline := time.After(20 * time.Second)
+	for _, want := range []string{"/containers/create", "/tasks/start", "/tasks/exit"} {
+		for found := false; !found; {
+			select {
+			case line := <-lines:
+				found = strings.Contains(line, want) && strings.Contains(line, c.ID)
+				code := want != "/tasks/exit" || strings.Contains(line, `"exit_status":5`)
+				if found && (!code || !strings.Contains(line, " k8s.io ")) {
+					t.Errorf("ctr events: %s", line)
+				}
+			case <-deadline:
+				t.Fatalf("ctr events has no %s of %s", want, c.ID)
+			}
+		}
+	}
+}
+
+// TestTasksMetricsAreTheCgroups of a container that runs, and of a pod once it has a cgroup of its own. A container
+// that has ended has none.
+func TestTasksMetricsAreTheCgroups(t *testing.T) {
+	n := nodetest.Shared(t)
+	nodetest.BerthOnly(t, "it answers for containerd")
+	ctx := kubernetes(t)
+	p := nodetest.RunPod(t, n, ofPod(n, "measured"))
+	c := p.Run(func(c *cri.ContainerConfig) {
+		c.Linux.Resources = &cri.LinuxContainerResources{MemoryLimitInBytes: 48 << 20}
+	}, nodetest.Sh("x=$(head -c 6000000 /dev/zero | tr '\\0' x); while :; do :; done"))
+	client := tasks.NewTasksClient(n.Conn)
+	metrics := func(id string) (*types.Metric, error) {
+		got, err := client.Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + id}})
+		if err != nil || len(got.Metrics) != 1 {
+			return nil, fmt.Errorf("metrics of %s: %v, %w", id, got, err)
+		}
+		return got.Metrics[0], nil
+	}
+	nodetest.Eventually(t, 30*time.Second, "the container's use is told", func() error {
+		m, err := metrics(c.ID)
+		if err != nil {
+			return err
+		}
+		var used, limit, cpu, pids uint64
+		switch m.Data.TypeUrl {
+		case "io.containerd.cgroups.v1.Metrics":
+			v1 := &statsv1.Metrics{}
+			if err := proto.Unmarshal(m.Data.Value, v1); err != nil {
+				return err
+			}
+			used, limit, cpu, pids = v1.Memory.TotalRSS, v1.Memory.Usage.Limit, v1.CPU.Usage.Total, v1.Pids.Current
+		case "io.containerd.cgroups.v2.Metrics":
+			v2 := &statsv2.Metrics{}
+			if err := proto.Unmarshal(m.Data.Value, v2); err != nil {
+				return err
+			}
+			used, limit, cpu, pids = v2.Memory.Anon, v2.Memory.UsageLimit, v2.CPU.UsageUsec*1000, v2.Pids.Current
+		}
+		if used < 5e6 || limit != 48<<20 || cpu < 1e6 || pids == 0 {
+			return fmt.Errorf("%s: %d bytes of %d, %d ns, %d processes", m.Data.TypeUrl, used, limit, cpu, pids)
+		}
+		return nil
+	})
+	// A monitor that has asked for a container finds the pod's cgroup, too.
+	if _, err := containers.NewContainersClient(n.Conn).Get(ctx, &containers.GetContainerRequest{ID: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 20*time.Second, "the sandbox has metrics", func() error {
+		_, err := metrics(p.ID)
+		return err
+	})
+	c.Stop(0)
+	got, err := client.Metrics(ctx, &tasks.MetricsRequest{Filters: []string{"id==" + c.ID}})
+	if err != nil || len(got.Metrics) != 0 {
+		t.Errorf("metrics of a container that has ended: %v, %v", got, err)
 	}
 }

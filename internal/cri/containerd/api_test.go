@@ -286,7 +286,7 @@ func TestEveryCallThatIsNotAnsweredIsRefused(t *testing.T) {
 			})
 		}
 	}
-	if answered != 19 || refused < 60 {
+	if answered != 20 || refused < 60 {
 		t.Errorf("%d calls are answered, %d refused", answered, refused)
 	}
 }

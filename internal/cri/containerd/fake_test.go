@@ -30,6 +30,7 @@ type fake struct {
 	acts       []string // on cgroups
 	specs      int      // how many were read
 	events     chan model.ContainerEvent
+	figures    *model.CgroupFigures // of every cgroup
 }
 
 func (f *fake) SandboxStatus(_ context.Context, id string) (*model.SandboxStatus, error) {
@@ -84,6 +85,17 @@ func (f *fake) ContainerSpec(_ context.Context, id string) ([]byte, error) {
 
 func (f *fake) ContainerProcesses(context.Context, string) ([]int, error) {
 	return []int{100, 101}, nil
+}
+
+// CgroupFigures: a sandbox has no cgroup.
+func (f *fake) CgroupFigures(_ context.Context, ids []string) []*model.CgroupFigures {
+	out := make([]*model.CgroupFigures, len(ids))
+	for i, id := range ids {
+		if f.containers[id] != nil {
+			out[i] = f.figures
+		}
+	}
+	return out
 }
 
 func (f *fake) SandboxCgroup(_ context.Context, id string) (string, error) { return "/pods/" + id, nil }

@@ -41,6 +41,9 @@ type Runtime interface {
 	ContainerSpec(ctx context.Context, id string) ([]byte, error)
 	// ContainerProcesses are the IDs of the processes in a container's cgroup, as the node has them.
 	ContainerProcesses(ctx context.Context, id string) ([]int, error)
+	// CgroupFigures are what the cgroups of containers that run, and of sandboxes, say, in the order of their IDs. nil:
+	// it does not run, has no cgroup, or is gone.
+	CgroupFigures(ctx context.Context, ids []string) []*model.CgroupFigures
 	// SandboxCgroup is the cgroup that RenewSandboxCgroup makes, as a specification's cgroupsPath.
 	SandboxCgroup(ctx context.Context, id string) (string, error)
 	// RenewSandboxCgroup makes an empty cgroup with a pod's ID in its name beside those of the pod's containers, and
@@ -139,7 +142,7 @@ func (a *API) services() []service {
 			[]string{"Plugins", "Server"}},
 		{"leases", &leasesapi.Leases_ServiceDesc, &leaseService{}, []string{"List"}},
 		{"namespaces", &namespacesapi.Namespaces_ServiceDesc, &namespaceService{}, []string{"Get", "List"}},
-		{"tasks", &tasksapi.Tasks_ServiceDesc, &taskService{api: a}, []string{"Get", "List", "ListPids"}},
+		{"tasks", &tasksapi.Tasks_ServiceDesc, &taskService{api: a}, []string{"Get", "List", "ListPids", "Metrics"}},
 		{"version", &versionapi.Version_ServiceDesc, &versionService{api: a}, []string{"Version"}},
 
 		{name: "diff", desc: &diffapi.Diff_ServiceDesc},
