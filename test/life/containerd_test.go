@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -28,7 +29,9 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	healthapi "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -347,6 +350,66 @@ func TestContainerdAddressIsServed(t *testing.T) {
 		if err == nil || !strings.Contains(out, "Berth is not containerd") {
 			t.Errorf("ctr %s: %v: %s", command, err, out)
 		}
+	}
+}
+
+// TestContainerdAddressAnswersBeforeSystemdIsTold that berthd is ready: units that are ordered after it start then, and a
+// kubelet's cAdvisor looks for containerd once. The service manager here takes no message for a time, at which berthd
+// stops where it tells it.
+func TestContainerdAddressAnswersBeforeSystemdIsTold(t *testing.T) {
+	nodetest.BerthOnly(t, "it answers for containerd")
+	dir, err := os.MkdirTemp("", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket, notify := filepath.Join(dir, "containerd.sock"), filepath.Join(dir, "notify")
+	n := nodetest.Start(t, node.Options{Config: fmt.Sprintf("containerd_address = %q\n", socket)})
+	if err := n.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close() // before the node's end, which would wait to tell of it
+	other, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: notify})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	filled := 0
+	for ; err == nil && filled < 10000; filled++ {
+		if err = other.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err == nil {
+			_, err = other.Write([]byte("STATUS=of another"))
+		}
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the service manager takes %d messages: %v", filled, err)
+	}
+	t.Setenv("NOTIFY_SOCKET", notify) // the keeper runs already, and has none
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	nodetest.Eventually(t, 20*time.Second, "the second socket answers", func() error {
+		_, err := versions.NewVersionClient(conn).Version(kubernetes(t), &emptypb.Empty{})
+		return err
+	})
+	message := make([]byte, 100)
+	for ready := false; !ready; {
+		if err := manager.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		size, err := manager.Read(message)
+		if err != nil {
+			t.Fatalf("berthd does not say that it is ready: %v", err)
+		}
+		ready = string(message[:size]) == "READY=1"
 	}
 }
 
