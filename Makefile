@@ -42,9 +42,9 @@ demo: build ## run the main job before your eyes (root)
 	$(GOBUILD) -o bin/demo ./test/demo
 	bin/demo -bin bin -web bin/demo-web -manifest test/demo/hello.yaml
 
-# What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper with libseccomp before
-# the first of them begins and need root all, and those of its log pump and of streams, which move so much that each takes a minute with
-# the race detector.
+# What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper
+# with libseccomp before the first of them begins and need root all, and those of its log pump and of streams,
+# which move so much that each takes a minute with the race detector.
 UNIT_WITHOUT  = $(addprefix berth/internal/,stream keeper keeper/client keeper/daemon keeper/logpump)
 UNIT_PACKAGES ?= $(filter-out $(UNIT_WITHOUT),$(shell $(GO) list ./cmd/... ./internal/... 2>/dev/null))
 UNIT_FLAGS    ?=
@@ -66,9 +66,10 @@ test: announce test-deps build ## all tests, which must leave the machine as it 
 
 .PHONY: announce
 announce:
-	@echo "make test runs all tests of this tree as root, with real namespaces, mounts, cgroups and network interfaces: the packages' own,"
-	@echo "then suites on private nodes below $${TMPDIR:-/tmp} (test/life takes 7 minutes, test/faults 5), a comparison of the machine with what"
-	@echo "it was before, and make lint. On two cores at rest it takes about half an hour. Without root: make unit. One test: CONTRIBUTING.md."
+	@echo "make test runs all tests of this tree as root, with real namespaces, mounts, cgroups and network interfaces:"
+	@echo "the packages' own, then suites on private nodes below $${TMPDIR:-/tmp} (test/life takes 7 minutes,"
+	@echo "test/faults 5), a comparison of the machine with what it was before, and make lint. On two cores at rest"
+	@echo "it takes about half an hour. Without root: make unit. One test: CONTRIBUTING.md."
 
 .PHONY: ci
 ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
@@ -88,23 +89,28 @@ RACE_BUILD     = CGO_ENABLED=1 $(GO) build -race -buildvcs=false
 
 .PHONY: test-race
 test-race: test-race-life ## RACE_PACKAGES with the race detector, and pods on nodes that are built with it (root)
-	BERTH_CRIU=$$(packaging/criu.sh) $(GO) test -race -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PACKAGES)
+	BERTH_CRIU=$$(packaging/criu.sh) $(GO) test -race -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) \
+		$(TEST_FLAGS) $(RACE_PACKAGES)
 
-# The daemon is linked statically, since it starts itself in places that hold nothing else. A program goes on after a race, and writes
-# what it found to a file; the nodes' tests do not see it. So the files are looked for afterwards, whatever the tests say.
+# The daemon is linked statically, since it starts itself in places that hold nothing else. A program goes
+# on after a race, and writes what it found to a file; the nodes' tests do not see it. So the files are looked
+# for afterwards, whatever the tests say.
 .PHONY: test-race-life
 test-race-life: test-deps build
 	rm -rf bin/race && mkdir -p bin/race
 	cp bin/berth bin/berth-unpack bin/race/
 	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo -ldflags '-linkmode=external -extldflags -static' -o bin/race/ ./cmd/berthd
 	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo,embedprogram -o bin/race/ ./cmd/berth-keeper
-	GORACE=log_path=$(CURDIR)/bin/race/report BERTH_BIN=$(CURDIR)/bin/race $(GO) test -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
+	GORACE=log_path=$(CURDIR)/bin/race/report BERTH_BIN=$(CURDIR)/bin/race \
+		$(GO) test -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \
 		-run '$(RACE_LIFE)' ./test/life; failed=$$?; \
-		if ls bin/race/report.* 2>/dev/null; then cat bin/race/report.*; echo "berthd or berth-keeper has a data race"; exit 1; fi; exit $$failed
+		if ls bin/race/report.* 2>/dev/null; then cat bin/race/report.*; \
+			echo "berthd or berth-keeper has a data race"; exit 1; fi; exit $$failed
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
-	BERTH_SETUP=libcontainer BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) \
+	BERTH_SETUP=libcontainer BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin \
+		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) \
 		-timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./internal/keeper/client ./test/life
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance -setup libcontainer -phases spdy
 
@@ -124,7 +130,8 @@ lint: build-deps ## gofmt, go vet, staticcheck, golangci-lint, analyzers of the 
 		if [ -n "$$unformatted" ]; then echo "gofmt these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet -tags $(TAGS) ./...
 	$(GO) tool staticcheck -tags $(TAGS) ./...
-	@# Of a module of its own, since its dependencies would change versions of the product's. The first time it is built, which takes minutes.
+	@# Of a module of its own, since its dependencies would change versions of the product's. The first time it is built,
+	@# which takes minutes.
 	lint=$$($(GO) -C tools/lint tool -n golangci-lint) && "$$lint" run ./...
 	packaging/lint-c.sh
 	GO='$(GO)' packaging/vulncheck.sh
@@ -141,7 +148,7 @@ bench: test-deps build ## measure Berth beside a peer over their sockets (root);
 FAULTS_FLAGS ?=
 
 .PHONY: faults
-faults: test-deps build ## kill, flood, fill and spoil for ten minutes, and count what is lost (root); FAULTS_FLAGS are passed on
+faults: test-deps build ## kill, flood, fill and spoil for ten minutes, and count what is lost (root; FAULTS_FLAGS)
 	$(GO) test -c -tags $(TAGS) -o bin/faults.test ./test/faults
 	$(GOBUILD) -o bin/rounds ./test/faults/rounds
 	BERTH_BIN=$(CURDIR)/bin bin/rounds $(FAULTS_FLAGS) bin/faults.test
@@ -153,7 +160,7 @@ bench-kernel: test-deps ## what the kernel alone needs for the parts of a pod's 
 	bin/bench-kernel
 
 .PHONY: bench-compare
-bench-compare: test-deps build ## measure this tree and BASE=revision, a pod of each in turn (root); TURNS of ten pods each
+bench-compare: test-deps build ## measure this tree and BASE=revision by turns (root; TURNS of ten pods)
 	@test -n "$(BASE)" || { echo "say what to compare with: make bench-compare BASE=main"; exit 1; }
 	BERTH_BIN=$(CURDIR)/bin test/bench/compare.sh "$(BASE)" "$(TURNS)"
 
@@ -162,12 +169,13 @@ conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS 
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
 
 .PHONY: kubelet
-kubelet: test-deps build ## a real kubelet runs pods on Berth (root; builds the kubelet once); KUBELET_FLAGS are passed on
+kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root; KUBELET_FLAGS)
 	@packaging/packages.sh dbus-daemon
-	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v $(KUBELET_FLAGS) ./test/kubelet
+	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v \
+		$(KUBELET_FLAGS) ./test/kubelet
 
 .PHONY: vm vm-smoke vm-selinux
-vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours); VM_FLAGS are passed on
+vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
 vm-smoke: build ## a few minutes of the same

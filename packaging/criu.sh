@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints the path of a criu that works on this kernel, for tests. That is the one in PATH, or, where this release's is too old
-# for the kernel, one of a newer release of Debian, unpacked with its libraries into a directory (the argument): nothing of
-# it is installed. It comes from where this machine has its packages from. Without any the script prints nothing.
+# Prints the path of a criu that works on this kernel, for tests. That is the one in PATH, or,
+# where this release's is too old for the kernel, one of a newer release of Debian, unpacked with its libraries
+# into a directory (the argument): nothing of it is installed. It comes from where this machine has its packages from.
+# Without any the script prints nothing.
 set -eu
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/berth/criu}
 
@@ -22,7 +23,8 @@ release=$(. /etc/os-release && echo "$ID $VERSION_CODENAME" 2>/dev/null) || exit
 
 # The repository of this machine's own release, and not those of its updates or of other projects.
 archive=$(apt-get indextargets --format '$(CREATED_BY) $(RELEASE) $(COMPONENT) $(REPO_URI)' |
-	awk -v release="${release#* }" '$1 == "Packages" && $3 == "main" && ($2 == release || $2 ~ /^(old)*stable$/) { print $4; exit }')
+	awk -v release="${release#* }" '$1 == "Packages" && $3 == "main" &&
+		($2 == release || $2 ~ /^(old)*stable$/) { print $4; exit }')
 if [ -z "$archive" ]; then
 	echo "this machine's apt has no repository of its own release: install a criu that works on this kernel" >&2
 	exit 0

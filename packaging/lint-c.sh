@@ -1,12 +1,13 @@
 #!/bin/sh
-# Analyzes all C, with warnings as errors. Of three analyzers, gcc's own and cppcheck together find what clang's does, with a tenth of the
-# packages: gcc follows pointers and memory, cppcheck bounds and variables without a value.
+# Analyzes all C, with warnings as errors. Of three analyzers, gcc's own and cppcheck together find what clang's does,
+# with a tenth of the packages: gcc follows pointers and memory, cppcheck bounds and variables without a value.
 set -eu
 cd "$(dirname "$0")/.."
 cc=${CC:-gcc}
 hardened="-O2 -fPIE -fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2"
 [ "$(uname -m)" != x86_64 ] || hardened="$hardened -fcf-protection"
-warnings="-Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wvla -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wimplicit-fallthrough=3 -Werror"
+warnings="-Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wvla -Wpointer-arith -Wstrict-prototypes
+-Wmissing-prototypes -Wimplicit-fallthrough=3 -Werror"
 # Every conversion that changes a value is written out.
 conversions="-Wconversion -Wsign-conversion -Wcast-qual"
 # What tests compile in ways of their own is left out.

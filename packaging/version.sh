@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints the version of this tree, a semantic one (semver.org), as the CRI wants it of a runtime: 1.2.3 at the tag v1.2.3, 1.2.3+4.gCOMMIT
-# four commits later, 0.1.0-dev+COMMIT before the first tag, and 0.1.0-dev outside of Git; what is not committed adds .dirty. An argument is
-# a version to print in place of that, with or without a v before it: one that is not semantic is refused.
+# Prints the version of this tree, a semantic one (semver.org), as the CRI wants it of a runtime: 1.2.3 at the tag
+# v1.2.3, 1.2.3+4.gCOMMIT four commits later, 0.1.0-dev+COMMIT before the first tag, and 0.1.0-dev outside of Git;
+# what is not committed adds .dirty. An argument is a version to print in place of that, with or without a v before it:
+# one that is not semantic is refused.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -16,7 +17,8 @@ if [ -n "${1:-}" ]; then
 	exit 0
 fi
 # A directory inside of somebody else's repository is not a tree of Berth.
-if [ "$(git rev-parse --show-cdup 2>/dev/null || echo none)" != "" ] || ! commit=$(git rev-parse --short HEAD 2>/dev/null); then
+if [ "$(git rev-parse --show-cdup 2>/dev/null || echo none)" != "" ] ||
+	! commit=$(git rev-parse --short HEAD 2>/dev/null); then
 	echo 0.1.0-dev
 	exit 0
 fi

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Looks for known holes in what the programs call of other modules and of Go's own library. It asks the Go project's database, or the one that
-# GOVULNDB names (file:// for a copy). Where that is not reached nothing is known, which is said and fails nothing.
+# Looks for known holes in what the programs call of other modules and of Go's own library. It asks the Go project's
+# database, or the one that GOVULNDB names (file:// for a copy). Where that is not reached nothing is known,
+# which is said and fails nothing.
 set -eu
 cd "$(dirname "$0")/.."
 go=${GO:-go}

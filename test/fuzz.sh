@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs every fuzzer of Go's for FUZZ_GO_SECONDS each; without a number all of them share two and a half minutes, to which
-# building comes. The arguments are flags of go test. What a fuzzer finds is kept below its package's testdata/fuzz, as a
-# seed for all later runs.
+# Runs every fuzzer of Go's for FUZZ_GO_SECONDS each; without a number all of them share two and a half minutes,
+# to which building comes. The arguments are flags of go test. What a fuzzer finds is kept below its package's
+# testdata/fuzz, as a seed for all later runs.
 set -u
 cd "$(dirname "$0")/.."
 go=${GO:-go}
@@ -19,7 +19,8 @@ trap 'rm -f "$out"' EXIT
 while read -r name package; do
 	echo "$package $name"
 	# Code with maps does not take the same way twice, and the engine would minimize such inputs for a minute each.
-	$go test "$@" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -fuzzminimizetime 10x "$package" </dev/null >"$out" 2>&1
+	$go test "$@" -run '^$' -fuzz "^$name\$" -fuzztime "${seconds}s" -fuzzminimizetime 10x \
+		"$package" </dev/null >"$out" 2>&1
 	code=$?
 	cat "$out"
 	[ $code != 0 ] || continue

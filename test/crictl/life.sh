@@ -57,7 +57,8 @@ cat >"$WORK/web.json" <<EOF
 {
   "metadata": {"name": "web"},
   "image": {"image": "$IMAGE"},
-  "command": ["sh", "-c", "mkdir -p /www; echo page of the pod >/www/index.html; echo serving; echo trouble >&2; exec httpd -f -p 8080 -h /www"],
+  "command": ["sh", "-c",
+    "mkdir -p /www; echo page of the pod >/www/index.html; echo serving; echo trouble >&2; exec httpd -f -p 8080 -h /www"],
   "log_path": "web.log",
   "labels": {"part": "web"},
   "linux": {"resources": {"memory_limit_in_bytes": 134217728, "cpu_shares": 512}}
@@ -117,7 +118,8 @@ want 5 'exit code of exec -s' <"$WORK/exec.err"
 if crictl exec "$web" sh -c 'exit 6' 2>"$WORK/exec.err"; then fail 'exec of a failing command succeeds'; fi
 want 6 'exit code of exec' <"$WORK/exec.err"
 if command -v script >/dev/null; then
-	script -qec "'$CRICTL' --config '$config' exec -it '$web' sh -c 'tty; stty size'" /dev/null </dev/null | want /dev/pts/ 'exec -it'
+	script -qec "'$CRICTL' --config '$config' exec -it '$web' sh -c 'tty; stty size'" /dev/null </dev/null |
+		want /dev/pts/ 'exec -it'
 fi
 
 step attach
@@ -154,7 +156,8 @@ crictl statsp -o json "$pod" | want '"cpu"' statsp
 
 step update
 crictl update --memory 268435456 --cpu-share 256 "$web" | want "$web" update
-crictl inspect -o go-template --template '{{.status.resources.linux.memoryLimitInBytes}}' "$web" | want 268435456 'inspect after update'
+crictl inspect -o go-template --template '{{.status.resources.linux.memoryLimitInBytes}}' "$web" |
+	want 268435456 'inspect after update'
 
 step logs --reopen
 mv "$WORK/logs/web.log" "$WORK/logs/web.log.1"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Generates the Go code of the .proto files here with the plugins that go.mod names. Needs protoc (Debian: protobuf-compiler).
+# Generates the Go code of the .proto files here with the plugins that go.mod names. Needs protoc (Debian:
+# protobuf-compiler).
 set -e
 exec protoc -I . \
 	--plugin=protoc-gen-go="$(go tool -n protoc-gen-go)" \

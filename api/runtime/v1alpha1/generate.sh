@@ -1,6 +1,6 @@
 #!/bin/sh
-# Generates the Go code of runtime.proto with the plugins that go.mod names. Needs protoc (Debian: protobuf-compiler). The
-# file is named from api/ on: its name is unique among all that a program links.
+# Generates the Go code of runtime.proto with the plugins that go.mod names. Needs protoc (Debian:
+# protobuf-compiler). The file is named from api/ on: its name is unique among all that a program links.
 set -e
 gen_go="$(go tool -n protoc-gen-go)"
 gen_grpc="$(go tool -n protoc-gen-go-grpc)"

@@ -13,7 +13,10 @@ static void reap(void)
 
 void berth_podinit(int argc, char **argv);
 
-/* In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments of main. */
+/*
+ * In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments
+ * of main.
+ */
 #ifndef BERTH_PROGRAM
 __attribute__((constructor))
 #endif

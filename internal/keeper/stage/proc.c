@@ -23,10 +23,11 @@
 #endif
 
 /*
- * A procfs shows the PID namespace in which the caller of fsopen(2) is, and a stage that joins one stays outside of it until it is set
- * up. So a process of its own is born in the namespace, makes that one call, and sends what it gets. What the other processes of the
- * namespace can see of it is an empty directory and the pod's own network; and one of them that may trace others can make it do no more
- * than the calls below, of which only fsopen needs a right: what fsopen gives is worth nothing to who may not mount it.
+ * A procfs shows the PID namespace in which the caller of fsopen(2) is, and a stage that joins one stays outside of it
+ * until it is set up. So a process of its own is born in the namespace, makes that one call, and sends what it gets.
+ * What the other processes of the namespace can see of it is an empty directory and the pod's own network;
+ * and one of them that may trace others can make it do no more than the calls below, of which only fsopen needs
+ * a right: what fsopen gives is worth nothing to who may not mount it.
  */
 
 int stage_proc = -1;
@@ -95,7 +96,8 @@ static void __attribute__((noreturn)) send_from(int pid_namespace, int to)
 	struct sock_fprog prog = {.len = sizeof(calls) / sizeof(*calls), .filter = calls};
 	long child;
 
-	if (setns(pid_namespace, CLONE_NEWPID) != 0 || setns(STAGE_FD_NAMESPACES, CLONE_NEWNS) != 0 || unshare(CLONE_NEWCGROUP) != 0)
+	if (setns(pid_namespace, CLONE_NEWPID) != 0 || setns(STAGE_FD_NAMESPACES, CLONE_NEWNS) != 0 ||
+	    unshare(CLONE_NEWCGROUP) != 0)
 		end(1);
 	if (dup2(to, 0) < 0 || syscall(SYS_close_range, 1, ~0U, 0) != 0)
 		end(1);
@@ -115,7 +117,8 @@ static int receive_context(int from)
 	union control control;
 	unsigned char error = 0;
 	struct iovec iov = {.iov_base = &error, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space,
+	    .msg_controllen = sizeof(control.space)};
 	struct cmsghdr *c;
 	ssize_t n;
 	int fs;

@@ -35,8 +35,8 @@ int umount2(const char *, int);
 #define MAX_LINKS 40
 
 /*
- * Every target is looked up with the container's root as the only root there is, before the pivot as after it. Links of the
- * image may lead anywhere inside; magic links, which lead outside, are never followed.
+ * Every target is looked up with the container's root as the only root there is, before the pivot as after it.
+ * Links of the image may lead anywhere inside; magic links, which lead outside, are never followed.
  */
 
 static int root = -1;       /* the root of a mount */
@@ -99,8 +99,8 @@ static int make_directory(int dir, const char *name)
 }
 
 /*
- * The target, made if it is not there: directories, and an empty file at the end if file says so. A link that leads to nothing
- * is one to a place where it is made.
+ * The target, made if it is not there: directories, and an empty file at the end if file says so. A link that leads
+ * to nothing is one to a place where it is made.
  */
 static int reach(const char *target, int file)
 {
@@ -176,7 +176,8 @@ static int reach(const char *target, int file)
 /* The target of a mount, if it is there. */
 static int open_target(const struct stage_op *op)
 {
-	return open_in_root(stage_text(op->target), O_PATH, op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
+	return open_in_root(stage_text(op->target), O_PATH,
+	    op->flags & (OP_PLAIN_TARGET | OP_IN_PROC) ? RESOLVE_NO_SYMLINKS : 0);
 }
 
 /* The directory of a path, and the name in it. */
@@ -197,7 +198,8 @@ static int reach_parent(const char *path, const char **name)
 
 static int look(int fd, struct statx *x)
 {
-	return (int)syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_INO | STATX_TYPE | STATX_MODE | STATX_MNT_ID, x);
+	return (int)syscall(SYS_statx, fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT,
+	    STATX_INO | STATX_TYPE | STATX_MODE | STATX_MNT_ID, x);
 }
 
 static int is_proc(int fd)
@@ -287,7 +289,8 @@ static void do_mount(const struct stage_op *op)
 		fail_op(STEP_TARGET);
 	check_target(op, target, &x);
 	if (op->flags & OP_COPY_MODE && there) {
-		if (snprintf(data, sizeof(data), "mode=%04o%s%s", x.stx_mode & 07777, *options ? "," : "", options) >= (int)sizeof(data))
+		if (snprintf(data, sizeof(data), "mode=%04o%s%s", x.stx_mode & 07777, *options ? "," : "", options) >=
+		    (int)sizeof(data))
 			fail_op_with(STEP_OPERATION, ENAMETOOLONG);
 		options = data;
 	}
@@ -347,7 +350,8 @@ static void do_device(const struct stage_op *op)
 	fd = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st) != 0)
 		fail_op(STEP_OPERATION);
-	if ((st.st_mode & S_IFMT) != (op->mode & S_IFMT) || (!S_ISFIFO(st.st_mode) && st.st_rdev != makedev(op->major, op->minor)))
+	if ((st.st_mode & S_IFMT) != (op->mode & S_IFMT) ||
+	    (!S_ISFIFO(st.st_mode) && st.st_rdev != makedev(op->major, op->minor)))
 		fail_op_with(STEP_OPERATION, EBADF);
 	if ((op->uid || op->gid) && fchownat(fd, "", op->uid, op->gid, AT_EMPTY_PATH) != 0)
 		fail_op(STEP_OPERATION);
@@ -418,7 +422,8 @@ static int make_void(const char *label)
 
 	fs = stage_call(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
 	if (fs < 0 || configure(fs, "source", "tmpfs") != 0 || configure(fs, "nr_blocks", "1") != 0 ||
-	    configure(fs, "nr_inodes", "1") != 0 || configure(fs, "ro", NULL) != 0 || (*label && configure(fs, "context", label) != 0) ||
+	    configure(fs, "nr_inodes", "1") != 0 || configure(fs, "ro", NULL) != 0 ||
+	    (*label && configure(fs, "context", label) != 0) ||
 	    syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0)
 		fail_op(STEP_OPERATION);
 	tree = stage_call(SYS_fsmount, fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY);
@@ -579,7 +584,10 @@ static void operate(const struct stage_op *op)
 		fail_op(STEP_OPERATION);
 }
 
-/* Mounts of the host have the propagation that is asked for in the container, whose own namespace begins with none of them. */
+/*
+ * Mounts of the host have the propagation that is asked for in the container, whose own namespace begins with none
+ * of them.
+ */
 static int part_from_host(int tree)
 {
 	uint64_t kind = stage_plan->root_propagation & ALL_PROPAGATION;
@@ -600,15 +608,16 @@ static void map_ids(const struct stage_op *op, int user)
 #define TIMES (MOUNT_ATTR__ATIME | MOUNT_ATTR_NODIRATIME)
 
 /*
- * In a user namespace a mount keeps what the host's has: that it is read-only, or has no devices. What must go fails, as it would
- * there.
+ * In a user namespace a mount keeps what the host's has: that it is read-only, or has no devices. What must go fails,
+ * as it would there.
  */
 static void check_kept(const struct stage_op *op)
 {
 	static const struct {
 		uint64_t attribute;
 		long flag; /* statfs(2) has the numbers of mount(2) */
-	} kept[] = {{MOUNT_ATTR_RDONLY, MS_RDONLY}, {MOUNT_ATTR_NOSUID, MS_NOSUID}, {MOUNT_ATTR_NODEV, MS_NODEV}, {MOUNT_ATTR_NOEXEC, MS_NOEXEC}};
+	} kept[] = {{MOUNT_ATTR_RDONLY, MS_RDONLY}, {MOUNT_ATTR_NOSUID, MS_NOSUID}, {MOUNT_ATTR_NODEV, MS_NODEV},
+	    {MOUNT_ATTR_NOEXEC, MS_NOEXEC}};
 	struct statfs fs;
 	unsigned int i;
 
@@ -657,9 +666,9 @@ static int mounts_type(const char *type)
 int stage_mounts_proc(void) { return mounts_type("proc"); }
 
 /*
- * Mounts of the host that go into a mount namespace which a user namespace owns pass through one that the host owns: when the other
- * is made as a copy of that, the kernel locks in each mount what the host has decided about it, so that no root of the user namespace
- * can take it back. They lie in a tmpfs meanwhile, by numbers.
+ * Mounts of the host that go into a mount namespace which a user namespace owns pass through one that the host owns:
+ * when the other is made as a copy of that, the kernel locks in each mount what the host has decided about it,
+ * so that no root of the user namespace can take it back. They lie in a tmpfs meanwhile, by numbers.
  */
 static int transit = -1;
 
@@ -738,8 +747,8 @@ static void pass_into_user_namespace(int user, const int *seen)
 }
 
 /*
- * Sources and the root are cloned out of the host's mounts, and put together in a namespace that has next to none: to copy all
- * of the host's, and to remove them again, takes a time that grows with the number of its pods.
+ * Sources and the root are cloned out of the host's mounts, and put together in a namespace that has next to none:
+ * to copy all of the host's, and to remove them again, takes a time that grows with the number of its pods.
  */
 void stage_leave_host(int user)
 {

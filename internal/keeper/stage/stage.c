@@ -103,7 +103,8 @@ static void check_plan(void)
 {
 	uint32_t args, env, operations;
 
-	if (*((const char *)stage_at(stage_plan->size - 1)) != 0 || stage_plan->last_capability > 63 || stage_plan->args.count == 0 ||
+	if (*((const char *)stage_at(stage_plan->size - 1)) != 0 || stage_plan->last_capability > 63 ||
+	    stage_plan->args.count == 0 ||
 	    stage_plan->filter.count > BPF_MAXINSNS || stage_plan->cgroups.count > MAX_CGROUPS)
 		fail_with(STEP_PLAN, EINVAL);
 	check_list(&stage_plan->groups, 0, sizeof(uint32_t));
@@ -221,8 +222,8 @@ static struct limit raise_limit(uint32_t i)
 }
 
 /*
- * A limit of processes counts those that its user has on the whole host, and this process is one of them until it has forked. So the
- * child sets that limit.
+ * A limit of processes counts those that its user has on the whole host, and this process is one of them
+ * until it has forked. So the child sets that limit.
  */
 static int is_for_child(uint32_t i)
 {
@@ -276,10 +277,11 @@ static void fork_for_keeper(void)
 }
 
 /*
- * A PID namespace that has been joined holds for children only. So this process stays on the host, where no container can see it,
- * until it has everything that the container's process is to have and nothing else: the container's root, mounts and network, its user
- * and capabilities. Only then does it fork, and the child, which the container sees from its first moment on, has no more rights and
- * shows no more of the host than the program that it becomes. The child is the keeper's own, and this process goes.
+ * A PID namespace that has been joined holds for children only. So this process stays on the host, where no container
+ * can see it, until it has everything that the container's process is to have and nothing else: the container's root,
+ * mounts and network, its user and capabilities. Only then does it fork, and the child, which the container sees
+ * from its first moment on, has no more rights and shows no more of the host than the program that it becomes.
+ * The child is the keeper's own, and this process goes.
  */
 static void fork_into_pid_namespace(void)
 {
@@ -288,8 +290,8 @@ static void fork_into_pid_namespace(void)
 }
 
 /*
- * Nobody but who may trace any process on the host reads what this one has, until it is another program. A change of the user makes it
- * what the host has for that (suid_dumpable), so it is said again after each.
+ * Nobody but who may trace any process on the host reads what this one has, until it is another program.
+ * A change of the user makes it what the host has for that (suid_dumpable), so it is said again after each.
  */
 static void be_closed(void)
 {
@@ -336,8 +338,8 @@ static void enter_namespaces(void)
 }
 
 /*
- * The next execve changes the AppArmor profile or the SELinux label. Only a process itself can ask for that, and the kernel hands it on
- * to a child.
+ * The next execve changes the AppArmor profile or the SELinux label. Only a process itself can ask for that,
+ * and the kernel hands it on to a child.
  */
 static void confine(int fd)
 {
@@ -446,7 +448,8 @@ void stage_make_terminal(void)
 	} control;
 	char name = 't';
 	struct iovec iov = {.iov_base = &name, .iov_len = 1};
-	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.space,
+	    .msg_controllen = sizeof(control.space)};
 	struct cmsghdr *c;
 	struct stat st;
 	struct statfs fs;
@@ -535,7 +538,8 @@ static void put_capabilities(uint64_t effective, uint64_t permitted, uint64_t in
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {
 		{.effective = (uint32_t)effective, .permitted = (uint32_t)permitted, .inheritable = (uint32_t)inheritable},
-		{.effective = (uint32_t)(effective >> 32), .permitted = (uint32_t)(permitted >> 32), .inheritable = (uint32_t)(inheritable >> 32)},
+		{.effective = (uint32_t)(effective >> 32), .permitted = (uint32_t)(permitted >> 32),
+		    .inheritable = (uint32_t)(inheritable >> 32)},
 	};
 
 	if (syscall(SYS_capset, &header, data) != 0)
@@ -584,7 +588,8 @@ static void set_capabilities(void)
 /* From here on the container's own rules hold: few calls, and only such as every program makes, but for capset. */
 static void load_filter(void)
 {
-	struct sock_fprog prog = {.len = (unsigned short)stage_plan->filter.count, .filter = stage_at(stage_plan->filter.offset)};
+	struct sock_fprog prog = {.len = (unsigned short)stage_plan->filter.count,
+	    .filter = stage_at(stage_plan->filter.offset)};
 
 	if (stage_plan->filter.count == 0)
 		return;
@@ -622,7 +627,9 @@ static const char *home(void)
 			total += (size_t)n;
 		}
 		buf[have] = '\n';
-		for (line = buf; line < buf + have && (end = memchr(line, '\n', (size_t)(buf + have + (n <= 0) - line))); line = end + 1) {
+		for (line = buf;
+		    line < buf + have && (end = memchr(line, '\n', (size_t)(buf + have + (n <= 0) - line)));
+		    line = end + 1) {
 			char *field[7], *s = line;
 			int fields = 1;
 			uint64_t uid = 0;
@@ -910,7 +917,10 @@ void stage_main(void)
 	run();
 }
 
-/* In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments of main. */
+/*
+ * In a keeper that has this in its own program, it runs before all Go. glibc calls constructors with the arguments
+ * of main.
+ */
 #ifndef BERTH_PROGRAM
 __attribute__((constructor))
 #endif

@@ -11,20 +11,22 @@
 #define STAGE_ABANDONED 121
 /*
  * What a container's init process writes over the only byte of a file of the keeper's, when it has been let go on and
- * before it becomes the program. The file outlives both processes: whoever comes after the keeper reads there whether the
- * program may have run.
+ * before it becomes the program. The file outlives both processes: whoever comes after the keeper reads there whether
+ * the program may have run.
  */
 #define STAGE_WAITS "0"
 #define STAGE_BEGUN "1"
 
 /*
- * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started, to join a
- * container or to be its init process, has all; the last stage of what libcontainer has set up has the first three.
+ * Descriptors that a stage is started with, after the three standard ones. One that the keeper itself has started,
+ * to join a container or to be its init process, has all; the last stage of what libcontainer has set up has the first
+ * three.
  */
 enum {
 	STAGE_FD_EXE = 3, /* what it is executed from */
 	STAGE_FD_PLAN,
-	STAGE_FD_KEEPER,     /* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
+	/* a socket: reports to the keeper, and the byte by which it lets the program begin. Of a last stage, a pipe */
+	STAGE_FD_KEEPER,
 	STAGE_FD_CONSOLE,    /* where a terminal's master goes; without one the stage closes it */
 	STAGE_FD_NAMESPACES, /* of an exec: a pidfd of the init process; of an init process: an empty mount namespace */
 	STAGE_FD_MARK,       /* of an init process with STAGE_MARK: where it says that its program begins; else it is closed */
@@ -45,7 +47,8 @@ enum {
 	STAGE_REOPEN_NULL = 1 << 10,    /* the container has a /dev of its own */
 	STAGE_SELINUX = 1 << 11,        /* the confinement is an SELinux label, not what AppArmor reads */
 	STAGE_FORK = 1 << 12,           /* it enters a PID namespace that has other processes, which only a child can */
-	STAGE_FORK_EARLY = 1 << 13,     /* it makes a PID namespace in its user namespace: a child is the first process there */
+	/* it makes a PID namespace in its user namespace: a child is the first process there */
+	STAGE_FORK_EARLY = 1 << 13,
 	STAGE_FILTER_EARLY = 1 << 14,   /* the filter lets a process do all that is left after STAGE_FORK */
 	STAGE_MARK = 1 << 15,           /* it writes STAGE_BEGUN before it runs the program */
 };
@@ -104,7 +107,8 @@ enum {
 	OP_PROPAGATE,     /* of what is mounted at target */
 	OP_READONLY,      /* what is mounted at target */
 	OP_PROTECT,       /* target is mounted on itself, read-only; not if it does not exist */
-	OP_MASK,          /* nothing is seen at target; not if it does not exist. data: the SELinux label of an empty directory */
+	/* nothing is seen at target; not if it does not exist. data: the SELinux label of an empty directory */
+	OP_MASK,
 	OP_DEVICE,        /* a node */
 	OP_LINK,          /* symbolic, from target to source */
 	OP_DIRECTORY,     /* with its parents, unless something is there */

@@ -1,6 +1,6 @@
 /*
- * What the kernel itself needs for the parts of a pod's life: the system calls, one after another, and nothing else. No checks
- * of paths, no records, no options. `make bench-kernel` runs it (root).
+ * What the kernel itself needs for the parts of a pod's life: the system calls, one after another, and nothing else.
+ * No checks of paths, no records, no options. `make bench-kernel` runs it (root).
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -252,7 +252,8 @@ static void mount_root(void)
 {
 	char options[1024];
 
-	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%s,workdir=%s", in_base("lower"), in_base("upper"), in_base("work"));
+	snprintf(options, sizeof(options), "lowerdir=%s,upperdir=%s,workdir=%s", in_base("lower"), in_base("upper"),
+	    in_base("work"));
 	if (mount("overlay", in_base("root"), "overlay", 0, options) != 0)
 		die("overlay");
 }
@@ -282,7 +283,8 @@ static pid_t start(void)
 		if (chdir(in_base("root")) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
 			die("private");
 		if (mount("proc", "proc", "proc", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL) != 0 ||
-		    mount("tmpfs", "dev", "tmpfs", MS_NOSUID, "mode=755") != 0 || mkdir("dev/pts", 0755) != 0 || mkdir("dev/shm", 0755) != 0 ||
+		    mount("tmpfs", "dev", "tmpfs", MS_NOSUID, "mode=755") != 0 || mkdir("dev/pts", 0755) != 0 ||
+		    mkdir("dev/shm", 0755) != 0 ||
 		    mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") != 0 ||
 		    mount("tmpfs", "dev/shm", "tmpfs", MS_NOSUID | MS_NOEXEC | MS_NODEV, NULL) != 0 ||
 		    mount("sysfs", "sys", "sysfs", MS_NOSUID | MS_NOEXEC | MS_NODEV | MS_RDONLY, NULL) != 0)
@@ -358,7 +360,8 @@ static void copy_busybox(void)
 int main(void)
 {
 	static const char *dirs[] = {"lower", "lower/bin", "lower/proc", "lower/dev", "lower/sys", "upper", "work", "root"};
-	static double pins[ROUNDS], veths[ROUNDS], roots[ROUNDS], groups[ROUNDS], starts[ROUNDS], execs[ROUNDS], gone[ROUNDS], links[ROUNDS],
+	static double pins[ROUNDS], veths[ROUNDS], roots[ROUNDS], groups[ROUNDS], starts[ROUNDS], execs[ROUNDS], gone[ROUNDS],
+	    links[ROUNDS],
 		pod[ROUNDS];
 	unsigned int i;
 
@@ -367,7 +370,8 @@ int main(void)
 		return 1;
 	}
 	/* A place of its own to mount: nothing of it is left on the machine, however this ends. */
-	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("tmpfs", base, "tmpfs", 0, NULL) != 0)
+	if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("tmpfs", base, "tmpfs", 0, NULL) != 0)
 		die("mount");
 	find_hierarchies();
 	for (i = 0; i < sizeof(dirs) / sizeof(*dirs); i++)

@@ -1,6 +1,7 @@
 /*
- * What a container can see of processes that appear in its PID namespace: it looks at each new one as often as it can, and says so
- * when that shows something of the host, or has more rights than the container. Arguments: the marks of the host (see spy_test.go).
+ * What a container can see of processes that appear in its PID namespace: it looks at each new one as often as it can,
+ * and says so when that shows something of the host, or has more rights than the container. Arguments: the marks
+ * of the host (see spy_test.go).
  */
 #define _GNU_SOURCE
 #include <ctype.h>

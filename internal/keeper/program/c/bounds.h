@@ -1,6 +1,6 @@
 /*
- * What _FORTIFY_SOURCE is in glibc, and musl does not have: a call that would write beyond what it is given to write to ends the program.
- * packaging/build.sh includes this into each file of the program.
+ * What _FORTIFY_SOURCE is in glibc, and musl does not have: a call that would write beyond what it is given to write
+ * to ends the program. packaging/build.sh includes this into each file of the program.
  */
 #ifndef BERTH_BOUNDS_H
 #define BERTH_BOUNDS_H

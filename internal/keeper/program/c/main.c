@@ -1,5 +1,9 @@
-/* Compilers do not record macros and headers: that those which protect are there is checked here, with what they stand beside. */
-#if !defined(BERTH_BOUNDS_H) || !defined(__OPTIMIZE__) || !defined(__SSP_STRONG__) || !defined(__PIE__) || (defined(__x86_64__) && !defined(__CET__))
+/*
+ * Compilers do not record macros and headers: that those which protect are there is checked here, with what they stand
+ * beside.
+ */
+#if !defined(BERTH_BOUNDS_H) || !defined(__OPTIMIZE__) || !defined(__SSP_STRONG__) || !defined(__PIE__) || \
+    (defined(__x86_64__) && !defined(__CET__))
 #error "compiled without the protections of packaging/build.sh"
 #endif
 
@@ -14,7 +18,10 @@ void berth_podinit(int argc, char **argv);
 
 extern const ElfW(Ehdr) __ehdr_start;
 
-/* What has been relocated is written no more. The loader of dynamic programs does this, and glibc does in static ones; musl does not. */
+/*
+ * What has been relocated is written no more. The loader of dynamic programs does this, and glibc does in static ones;
+ * musl does not.
+ */
 static void seal(void)
 {
 	const char *base = (const char *)&__ehdr_start;
@@ -24,7 +31,8 @@ static void seal(void)
 	for (int i = 0; i < __ehdr_start.e_phnum; i++, part++) {
 		if (part->p_type != PT_GNU_RELRO)
 			continue;
-		uintptr_t from = (uintptr_t)(base + part->p_vaddr) & -page, to = (uintptr_t)(base + part->p_vaddr + part->p_memsz) & -page;
+		uintptr_t from = (uintptr_t)(base + part->p_vaddr) & -page,
+		    to = (uintptr_t)(base + part->p_vaddr + part->p_memsz) & -page;
 
 		if (mprotect((void *)from, to - from, PROT_READ) != 0)
 			_exit(127);

@@ -1,6 +1,6 @@
 /*
- * Takes a stage's place, and executes it when each of its system calls asks a supervisor first: the test that started it, which finds the
- * descriptor for that (seccomp_unotify(2)) with pidfd_getfd(2).
+ * Takes a stage's place, and executes it when each of its system calls asks a supervisor first: the test that started
+ * it, which finds the descriptor for that (seccomp_unotify(2)) with pidfd_getfd(2).
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,7 +1,8 @@
 /*
- * Reads plans from its standard input, each behind its length, and has the stage go through each in a child of its own, built with the
- * address and the undefined-behaviour sanitizer. No system call that would change anything is made: it seems to succeed. For each plan a
- * byte is written: 0, or 1 where a sanitizer has found something, which is on standard error then.
+ * Reads plans from its standard input, each behind its length, and has the stage go through each in a child of its own,
+ * built with the address and the undefined-behaviour sanitizer. No system call that would change anything is made:
+ * it seems to succeed. For each plan a byte is written: 0, or 1 where a sanitizer has found something,
+ * which is on standard error then.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -28,7 +29,8 @@ const char *__ubsan_default_options(void) { return "exitcode=77:halt_on_error=1:
 
 static const struct sock_filter harmless[] = {
 	BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	ALLOW(read), ALLOW(write), ALLOW(pwrite64), ALLOW(close), ALLOW(fstat), ALLOW(statx), ALLOW(fstatfs), ALLOW(lseek), ALLOW(mmap),
+	ALLOW(read), ALLOW(write), ALLOW(pwrite64), ALLOW(close), ALLOW(fstat), ALLOW(statx), ALLOW(fstatfs),
+	ALLOW(lseek), ALLOW(mmap),
 	ALLOW(munmap), ALLOW(mprotect), ALLOW(madvise), ALLOW(brk), ALLOW(exit), ALLOW(exit_group), ALLOW(rt_sigprocmask),
 	ALLOW(rt_sigaction), ALLOW(sigaltstack), ALLOW(getpid), ALLOW(gettid), ALLOW(futex), ALLOW(getcwd),
 #ifdef SYS_newfstatat
@@ -42,7 +44,8 @@ static void try(const char *plan, uint32_t size)
 	struct sock_fprog prog = {.len = sizeof(harmless) / sizeof(*harmless), .filter = (struct sock_filter *)harmless};
 	int ends[2], null = open("/dev/null", O_RDWR), memory = memfd_create("plan", 0), fd, i;
 
-	if (null < 0 || memory < 0 || write(memory, plan, size) != (ssize_t)size || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
+	if (null < 0 || memory < 0 || write(memory, plan, size) != (ssize_t)size ||
+	    socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0)
 		_exit(1);
 	for (i = 0; i < 4; i++)
 		if (send(ends[0], "", 1, 0) != 1)
