@@ -135,8 +135,9 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 	packed := in.Writer()
 	defer packed.Close()
 	c, err := p.children.Start(ctx, jail.Spec{
-		Role: archive.Role, Task: limits, Memory: compression.Memory + limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
-		In: []*ring.Pair{in}, Files: []*os.File{a.file},
+		Role: archive.Role, Task: limits, Memory: compression.Memory + limits.Memory(), FileSize: limits.Bytes,
+		MaxAnswer: limits.Answer(),
+		In:        []*ring.Pair{in}, Files: []*os.File{a.file},
 	})
 	if err != nil {
 		return err
@@ -186,7 +187,8 @@ func (p *unpacker) readArchive(ctx context.Context, a *archiveFile, r io.Reader)
 // keep counts what the archive takes in memory.
 func (a *archiveFile) keep(n uint64) error {
 	if a.memory += n; a.memory > a.limits.Layer.PathMemory {
-		return source.Beyond("the names and documents in the archive take", unpack.KeyPathMemory, a.limits.Layer.PathMemory, "bytes of memory")
+		return source.Beyond("the names and documents in the archive take", unpack.KeyPathMemory,
+			a.limits.Layer.PathMemory, "bytes of memory")
 	}
 	return nil
 }
@@ -318,7 +320,8 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 			return nil, err
 		}
 		if uint64(len(m.Layers)) > s.cfg.Limits.Layers {
-			return nil, source.Beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), source.KeyLayers, s.cfg.Limits.Layers, "of them")
+			return nil, source.Beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), source.KeyLayers,
+				s.cfg.Limits.Layers, "of them")
 		}
 		for _, name := range m.Layers {
 			l, err := a.add(ctx, name, images.MediaTypeDockerSchema2Layer)
@@ -381,8 +384,8 @@ func named(sources []*source.Image, src *source.Image, tags []string) ([]*source
 	return sources, countNames(len(sources))
 }
 
-// layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name, the
-// one of OCI often the tag alone, which names nothing.
+// layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name,
+// the one of OCI often the tag alone, which names nothing.
 func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source.Image, error) {
 	var index ocispec.Index
 	if err := a.json("index.json", &index); err != nil {

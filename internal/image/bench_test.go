@@ -80,7 +80,8 @@ func benchPull(b *testing.B, reg *rt.Registry, img v1.Image) {
 	var used time.Duration
 	for b.Loop() {
 		b.StopTimer()
-		s, err := Open(context.Background(), Config{Children: testChildren(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		s, err := Open(context.Background(),
+			Config{Children: testChildren(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
 		}

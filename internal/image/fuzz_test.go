@@ -128,7 +128,8 @@ func FuzzImport(f *testing.F) {
 		}
 		s, err = Open(context.Background(), Config{
 			Children: testChildren(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
-			Limits: source.Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20}, Entries: 20_000, Bytes: 64 << 20},
+			Limits: source.Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20},
+				Entries: 20_000, Bytes: 64 << 20},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -104,7 +104,8 @@ type blob interface {
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
 
 // obtain gets the layers of an image and records it.
-func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher, report func(Progress)) (*model.Image, error) {
+func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
+	report func(Progress)) (*model.Image, error) {
 	bars := newProgress(src.Layers, report)
 	defer bars.close()
 	layers := make([]*layer, len(src.Layers))

@@ -31,11 +31,12 @@ type Config struct {
 	HostsDir string   // hosts.toml files of registries, as containerd's certs.d; empty: none
 	// MaxConcurrentDownloads is how many layers of one pull are on their way at a time; default 4.
 	MaxConcurrentDownloads int
-	PinnedImages           []string // names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
-	Platform               string   // os/architecture[/variant]; empty: this machine's
-	Retry                  registry.Retry
-	Limits                 source.Limits
-	UserAgent              string // of requests to registries
+	// names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
+	PinnedImages []string
+	Platform     string // os/architecture[/variant]; empty: this machine's
+	Retry        registry.Retry
+	Limits       source.Limits
+	UserAgent    string // of requests to registries
 	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
 	LeftoverAge time.Duration
 	Logger      *slog.Logger

@@ -83,7 +83,8 @@ func newFixture(t *testing.T, opts ...rt.Option) *fixture {
 	}
 	f.cfg = Config{
 		Children: testChildren(t), Root: t.TempDir(), HostsDir: hosts, Retry: quick,
-		Logger: slog.New(slog.NewTextHandler(lockedWriter{f.logs, make(chan struct{}, 1)}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(lockedWriter{f.logs, make(chan struct{}, 1)},
+			&slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	f.open()
 	t.Cleanup(func() { f.Close() })

@@ -169,7 +169,8 @@ func TestCVE_2025_47290_LayersMoveFilesOfTheHost(t *testing.T) {
 //
 // Archives go through the same code as pulls: seen to fail with O_NOFOLLOW taken out of openDir in unpack/walk.go.
 func TestCVE_2025_11395_AnArchiveOverwritesTheHost(t *testing.T) {
-	store, err := image.Open(context.Background(), image.Config{Children: image.ChildrenOf(jailtest.Jail(t)), Root: filepath.Join(t.TempDir(), "store")})
+	store, err := image.Open(context.Background(),
+		image.Config{Children: image.ChildrenOf(jailtest.Jail(t)), Root: filepath.Join(t.TempDir(), "store")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,8 +90,8 @@ func with(object map[string]any, fields ...any) map[string]any {
 
 // CVE-2021-21285 (Docker): a manifest that was no sound one made dockerd panic while it pulled.
 //
-// Seen to fail with the check of an empty list of diff IDs turned into a read of its first element, in describeConfig of
-// image/source/describe.go.
+// Seen to fail with the check of an empty list of diff IDs turned into a read of its first element, in describeConfig
+// of image/source/describe.go.
 func TestCVE_2021_21285_AManifestCrashesTheDaemon(t *testing.T) {
 	n := nodetest.Shared(t)
 	same := alive(t, n)
@@ -186,7 +186,8 @@ var odd = []string{
 // CVE-2024-3727 (containers/image, and so podman and CRI-O): digests of a manifest were used without being checked, in
 // requests to the registry, which carry credentials, and in names of files.
 //
-// Seen to fail with the check of digests taken out of Document in image/registry/client.go and of checkLayer in image/source/describe.go.
+// Seen to fail with the check of digests taken out of Document in image/registry/client.go and of checkLayer
+// in image/source/describe.go.
 func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := soundParts(t, n, rt.WithBasicAuth("user", "password"))
@@ -221,8 +222,8 @@ func TestCVE_2024_3727_DigestsLeadElsewhere(t *testing.T) {
 // CVE-2021-41190 (OCI, and so containerd and Docker): a document that is a manifest and an index at once was the one or
 // the other depending on who read it, or on the registry's word for it, so that what one had checked another one ran.
 //
-// Seen to fail with the refusal of documents that are both taken out of Describe in image/source/describe.go, and with the registry's
-// media type deciding in place of the document's content.
+// Seen to fail with the refusal of documents that are both taken out of Describe in image/source/describe.go,
+// and with the registry's media type deciding in place of the document's content.
 func TestCVE_2021_41190_AManifestThatIsAnIndexToo(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := soundParts(t, n)
@@ -323,8 +324,8 @@ func TestCVE_2020_1702_ADocumentOfAnySize(t *testing.T) {
 // GO-2026-6597 (containerd): an index of indexes, each of which lists the same ones many times, made a small image
 // a graph of millions of manifests, all of which were looked at.
 //
-// Seen to fail with the depth's limit taken out of Describe in image/source/describe.go, for the index that holds itself, and with every
-// entry read in place of the one that fits.
+// Seen to fail with the depth's limit taken out of Describe in image/source/describe.go, for the index that holds
+// itself, and with every entry read in place of the one that fits.
 func TestGO_2026_6597_IndexesOfIndexes(t *testing.T) {
 	n := nodetest.Shared(t)
 	p := soundParts(t, n)
@@ -432,7 +433,8 @@ func must[T any](v T, err error) T {
 //
 // Seen to fail with the limit taken out of document in image/archive.go.
 func TestCVE_2023_25153_AnArchiveWithAHugeDocument(t *testing.T) {
-	store, err := image.Open(context.Background(), image.Config{Children: image.ChildrenOf(jailtest.Jail(t)), Root: filepath.Join(t.TempDir(), "store")})
+	store, err := image.Open(context.Background(),
+		image.Config{Children: image.ChildrenOf(jailtest.Jail(t)), Root: filepath.Join(t.TempDir(), "store")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,8 +82,8 @@ func (l *Limits) length(d ocispec.Descriptor) error {
 	return nil
 }
 
-// CheckDocument checks an index, a manifest or a configuration before it is parsed: the number of its values is what parsing
-// takes in memory.
+// CheckDocument checks an index, a manifest or a configuration before it is parsed: the number of its values
+// is what parsing takes in memory.
 func (l *Limits) CheckDocument(raw []byte) error {
 	if uint64(len(raw)) > l.Document {
 		return Beyond("it has", KeyDocument, l.Document, "bytes")

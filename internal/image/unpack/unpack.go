@@ -80,9 +80,9 @@ func setXattr(fd int, key string, value []byte) error {
 	return unix.Setxattr("/proc/self/fd/"+strconv.Itoa(fd), key, value, 0)
 }
 
-// Layer unpacks the tar that r yields into the directory root, which must be empty. What it made when it fails is left to
-// the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk, and a layer that
-// is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
+// Layer unpacks the tar that r yields into the directory root, which must be empty. What it made when it fails is left
+// to the caller. A tar that cannot be unpacked safely or faithfully is errdefs.ErrInvalidArgument; a full disk, and
+// a layer that is beyond the limits, are errdefs.ErrResourceExhausted. It reads r to its end of archive, not further.
 func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, calls Calls) (*Result, error) {
 	if calls.SetXattr == nil {
 		calls.SetXattr = setXattr

@@ -367,7 +367,8 @@ func TestAHoleBeyondReasonIsRefused(t *testing.T) {
 	}
 	defer root.Close()
 	_, err = Layer(context.Background(), root, bytes.NewReader(data), Limits{Bytes: 1<<40 - 1}, Calls{})
-	if !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyBytes) || !strings.Contains(err.Error(), "huge") {
+	if !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), KeyBytes) ||
+		!strings.Contains(err.Error(), "huge") {
 		t.Error(err)
 	}
 }
@@ -430,7 +431,8 @@ func TestErrorsOfTheStreamPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}), Limits{}, Calls{})
+	_, err = Layer(context.Background(), f, io.MultiReader(bytes.NewReader(good[:3000]), errReader{broken}),
+		Limits{}, Calls{})
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}

@@ -53,7 +53,8 @@ func Make(ctx context.Context, r Request) (*Result, error) {
 	root := os.NewFile(uintptr(fd), r.Name)
 	defer root.Close()
 	m := &maker{
-		ctx: ctx, xattrs: r.Xattrs, chown: r.Chown, nodes: nodes, out: dirtree.New[made](root), in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
+		ctx: ctx, xattrs: r.Xattrs, chown: r.Chown, nodes: nodes, out: dirtree.New[made](root),
+		in: dirtree.New[source](r.Layer), copies: map[uint64]copied{},
 	}
 	defer m.out.Close()
 	defer m.in.Close()

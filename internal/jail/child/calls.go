@@ -9,8 +9,8 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// SetXattr sets an extended attribute that the child may not set: one that only the host's administrator sets, or one of a file
-// that cannot be opened but as a place (O_PATH).
+// SetXattr sets an extended attribute that the child may not set: one that only the host's administrator sets,
+// or one of a file that cannot be opened but as a place (O_PATH).
 func SetXattr(fd int, key string, value []byte) error { return Xattrs.Set(fd, key, value) }
 
 // Xattrs has the jail make all calls on extended attributes. What it lists has those that only the administrator sees.

@@ -25,7 +25,8 @@ func unpackLayer(t *child.Task) (any, error) {
 		return nil, err
 	}
 	tar := unpack.Bound(context.Background(), t.In[0], limits)
-	result, err := unpack.Layer(context.Background(), t.Dirs[0], tar, limits, unpack.Calls{SetXattr: t.Xattrs.Set, Chown: t.Chown})
+	result, err := unpack.Layer(context.Background(), t.Dirs[0], tar, limits,
+		unpack.Calls{SetXattr: t.Xattrs.Set, Chown: t.Chown})
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,8 @@ func makeVariant(t *child.Task) (any, error) {
 	layer := os.NewFile(uintptr(fd), task.Layer)
 	defer layer.Close()
 	return variant.Make(context.Background(), variant.Request{
-		Layer: layer, Implied: task.Implied, Placement: task.Placement, Home: home, Name: task.Name, Xattrs: t.Xattrs, Chown: t.Chown,
+		Layer: layer, Implied: task.Implied, Placement: task.Placement, Home: home, Name: task.Name,
+		Xattrs: t.Xattrs, Chown: t.Chown,
 	})
 }
 
