@@ -195,15 +195,14 @@ generate: ## Go code of the .proto files
 install: ## install what `make build` built, below PREFIX and DESTDIR
 	@for program in berthd berth-keeper berth-unpack berth; do \
 		test -x bin/$$program || { echo "bin/$$program is missing: make build comes first"; exit 1; }; done
-	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir)/adr $(DESTDIR)$(sysconfdir)/berth
+	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
 	install -m 0755 bin/berthd bin/berth-keeper bin/berth-unpack bin/berth $(DESTDIR)$(bindir)/
 	for unit in berthd berth-keeper berth-device-plugin; do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
 	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
 		$(DESTDIR)$(unitdir)/berth-device-plugin.service
-	install -m 0644 LICENSE README.md CHANGELOG.md RELEASES.md SECURITY.md docs/*.md docs/*.svg $(DESTDIR)$(docdir)/
-	install -m 0644 docs/adr/*.md $(DESTDIR)$(docdir)/adr/
+	packaging/docs.sh $(DESTDIR)$(docdir)
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
 	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
 		install -m 0644 $(DESTDIR)$(docdir)/config.toml $(DESTDIR)$(sysconfdir)/berth/config.toml
