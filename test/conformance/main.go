@@ -92,7 +92,7 @@ func conformance(ctx context.Context, s settings) error {
 	}
 	fmt.Printf("critest and crictl %s: %v\n", tools.version, elapsed(start))
 	start = time.Now()
-	built, err := images.Cached(ctx, filepath.Join(s.cache, "images"), filepath.Join(s.cache, "packages"))
+	built, err := images.Cached(ctx, filepath.Join(s.cache, "images"), filepath.Join(s.cache, "packages"), images.Build)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +8,8 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"berth/test/conformance/ginkgo"
 )
 
 // impossible are the specs that no image of ours can satisfy: why, and how they fail. Where such an image
@@ -22,39 +23,9 @@ var impossible = map[string]struct{ why, failure string }{
 // report is what one run of critest says.
 type report struct {
 	run   run
-	suite ginkgoReport
+	suite ginkgo.Report
 	// Specs by what became of them. benchmarks are not part of the conformance suite.
-	passed, failed, skipped, leftOut, benchmarks []spec
-}
-
-// ginkgoReport is the part of ginkgo's JSON report that is used: an array of one such.
-type ginkgoReport struct {
-	SuiteSucceeded             bool
-	SpecialSuiteFailureReasons []string
-	RunTime                    time.Duration
-	SuiteConfig                struct{ RandomSeed int64 }
-	SpecReports                []spec
-}
-
-// spec is one spec, or a node that runs around them (BeforeSuite).
-type spec struct {
-	ContainerHierarchyTexts []string
-	LeafNodeType            string
-	LeafNodeText            string
-	State                   string // passed, failed, skipped, pending, panicked, timedout, interrupted, aborted
-	RunTime                 time.Duration
-	Failure                 struct {
-		Message  string
-		Location struct {
-			FileName   string
-			LineNumber int
-		}
-	}
-}
-
-// name is the whole text of a spec.
-func (s spec) name() string {
-	return strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))
+	passed, failed, skipped, leftOut, benchmarks []ginkgo.Spec
 }
 
 func readReport(file string, r run) (*report, error) {
@@ -66,26 +37,22 @@ func readReport(file string, r run) (*report, error) {
 }
 
 func parseReport(data []byte, r run) (*report, error) {
-	var suites []ginkgoReport
-	if err := json.Unmarshal(data, &suites); err != nil {
+	suite, err := ginkgo.Parse(data)
+	if err != nil {
 		return nil, err
 	}
-	if len(suites) != 1 {
-		return nil, fmt.Errorf("a report of %d suites", len(suites))
-	}
-	rep := &report{run: r, suite: suites[0]}
+	rep := &report{run: r, suite: suite}
 	for _, s := range rep.suite.SpecReports {
-		switch {
-		case s.State == "passed" && s.LeafNodeType == "It":
+		switch fate := s.Fate(); {
+		case fate == ginkgo.Passed:
 			rep.passed = append(rep.passed, s)
-		case s.State == "passed":
-		case s.State == "skipped" && s.Failure.Message != "":
+		case fate == ginkgo.Skipped:
 			rep.skipped = append(rep.skipped, s)
-		case (s.State == "skipped" || s.State == "pending") && strings.Contains(s.name(), "benchmark"):
+		case fate == ginkgo.LeftOut && strings.Contains(s.Name(), "benchmark"):
 			rep.benchmarks = append(rep.benchmarks, s)
-		case s.State == "skipped" || s.State == "pending":
+		case fate == ginkgo.LeftOut:
 			rep.leftOut = append(rep.leftOut, s)
-		default:
+		case fate == ginkgo.Failed:
 			rep.failed = append(rep.failed, s)
 		}
 	}
@@ -96,7 +63,7 @@ func parseReport(data []byte, r run) (*report, error) {
 }
 
 // known says why a failed spec cannot pass; ok is false for a failure that counts.
-func known(s spec) (why string, ok bool) {
+func known(s ginkgo.Spec) (why string, ok bool) {
 	known, ok := impossible[s.LeafNodeText]
 	return known.why, ok && s.State == "failed" && strings.Contains(s.Failure.Message, known.failure)
 }
@@ -132,7 +99,7 @@ func (r *report) print(w io.Writer) {
 	reasons := map[string][]string{}
 	for _, s := range r.skipped {
 		reason := strings.TrimSpace(s.Failure.Message)
-		reasons[reason] = append(reasons[reason], s.name())
+		reasons[reason] = append(reasons[reason], s.Name())
 	}
 	for _, reason := range sortedKeys(reasons) {
 		fmt.Fprintf(w, "  skipped, %d: %s\n", len(reasons[reason]), reason)
@@ -149,10 +116,10 @@ func (r *report) print(w io.Writer) {
 	}
 	for _, s := range r.failed {
 		if why, ok := known(s); ok {
-			fmt.Fprintf(w, "  failed, known: %s\n    %s\n", s.name(), why)
+			fmt.Fprintf(w, "  failed, known: %s\n    %s\n", s.Name(), why)
 			continue
 		}
-		fmt.Fprintf(w, "  FAILED (%s, %v): %s\n    %s:%d\n%s\n", s.State, s.RunTime.Round(time.Millisecond), s.name(),
+		fmt.Fprintf(w, "  FAILED (%s, %v): %s\n    %s:%d\n%s\n", s.State, s.RunTime.Round(time.Millisecond), s.Name(),
 			s.Failure.Location.FileName, s.Failure.Location.LineNumber, indent(s.Failure.Message))
 	}
 }

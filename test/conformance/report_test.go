@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"berth/test/conformance/ginkgo"
 )
 
 // allFates is a report with one spec of each fate.
@@ -30,7 +32,7 @@ func TestEverySpecOfAReportIsCountedOnce(t *testing.T) {
 	}
 	for _, c := range []struct {
 		kind string
-		got  []spec
+		got  []ginkgo.Spec
 		want int
 	}{
 		{"passed", r.passed, 1}, {"failed", r.failed, 4}, {"skipped", r.skipped, 1}, {"left out", r.leftOut, 1},

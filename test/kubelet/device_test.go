@@ -17,6 +17,7 @@ import (
 
 	api "berth/api/berth/v1"
 	"berth/internal/device"
+	"berth/test/kubernetes"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -200,7 +201,7 @@ cdi = "vendor.test/thing"
 // where a kubelet has them, and writes its CDI specification to /run/cdi: it sees mounts of its own there.
 func sample(t *testing.T, dir, run, log string) *program {
 	t.Helper()
-	binary, err := buildSample(context.Background())
+	binary, err := kubernetes.SampleDevicePlugin.Build(context.Background())
 	if err != nil {
 		t.Skipf("the sample cannot be built here: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"berth/test/kubernetes"
 	"berth/test/node"
 	"berth/test/node/nodetest"
 )
@@ -34,8 +35,8 @@ var common struct {
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *prepare {
-		_, kubeletErr := buildKubelet(context.Background())
-		_, sampleErr := buildSample(context.Background())
+		_, kubeletErr := kubernetes.Kubelet.Build(context.Background())
+		_, sampleErr := kubernetes.SampleDevicePlugin.Build(context.Background())
 		if err := errors.Join(kubeletErr, sampleErr); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	var err error
-	if binary, err = buildKubelet(context.Background()); err != nil {
+	if binary, err = kubernetes.Kubelet.Build(context.Background()); err != nil {
 		fmt.Printf("skipped: no kubelet can be built here: %v\n", err)
 		return
 	}

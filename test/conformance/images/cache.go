@@ -17,9 +17,12 @@ import (
 // refName is the annotation by which an OCI image layout names an image.
 const refName = "org.opencontainers.image.ref.name"
 
-// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages
-// that are there; else it builds them, and keeps them in dir.
-func Cached(ctx context.Context, dir, packages string) (Images, error) {
+// Builder makes images from packages, which it keeps in a directory.
+type Builder func(ctx context.Context, packages string) (Images, error)
+
+// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages that are there;
+// else build makes them, and they are kept in dir.
+func Cached(ctx context.Context, dir, packages string, build Builder) (Images, error) {
 	key, err := cacheKey(packages)
 	if err != nil {
 		return nil, err
@@ -28,7 +31,7 @@ func Cached(ctx context.Context, dir, packages string) (Images, error) {
 	if data, err := os.ReadFile(keyFile); err == nil && string(data) == key {
 		return load(dir)
 	}
-	built, err := Build(ctx, packages)
+	built, err := build(ctx, packages)
 	if err != nil {
 		return nil, err
 	}

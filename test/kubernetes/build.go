@@ -1,0 +1,110 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"berth/test/node"
+)
+
+const versionPackage = "k8s.io/component-base/version"
+
+// Program is what can be built.
+type Program struct {
+	name, pkg string
+	test      bool // the package's tests, as a program
+	static    bool // without the C library, for images
+}
+
+// The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in several
+// processes. Agnhost and SampleDevicePlugin are for images.
+var (
+	Kubelet            = Program{name: "kubelet", pkg: "k8s.io/kubernetes/cmd/kubelet"}
+	SampleDevicePlugin = Program{name: "sample-device-plugin", pkg: "k8s.io/kubernetes/test/images/sample-device-plugin"}
+	NodeTests          = Program{name: "e2e_node.test", pkg: "k8s.io/kubernetes/test/e2e_node", test: true}
+	Agnhost            = Program{name: "agnhost", pkg: "k8s.io/kubernetes/test/images/agnhost", static: true}
+	Ginkgo             = Program{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo"}
+)
+
+// Version is the version of Kubernetes that Build builds.
+func Version(ctx context.Context) (string, error) {
+	module, err := module()
+	if err != nil {
+		return "", err
+	}
+	return goTool(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+}
+
+// Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache directory.
+func (p Program) Build(ctx context.Context) (string, error) {
+	module, err := module()
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	for _, name := range []string{"go.mod", "go.sum"} {
+		data, err := os.ReadFile(filepath.Join(module, name))
+		if err != nil {
+			return "", err
+		}
+		sum.Write(data)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "berth", "kubelet", hex.EncodeToString(sum.Sum(nil))[:16])
+	path := filepath.Join(dir, p.name)
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	version, err := Version(ctx)
+	if err != nil {
+		return "", err
+	}
+	fmt.Printf("building %s, once: some minutes\n", p.pkg)
+	partial := fmt.Sprintf("%s.%d", path, os.Getpid())
+	defer os.Remove(partial)
+	args := []string{"build"}
+	if p.test {
+		args = []string{"test", "-c"}
+	}
+	// A kubelet that does not know its version does not start.
+	args = append(args, "-mod=readonly", "-trimpath", "-ldflags", fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version),
+		"-o", partial, p.pkg)
+	var env []string
+	if p.static {
+		env = append(env, "CGO_ENABLED=0")
+	}
+	if _, err = goTool(ctx, module, env, args...); err != nil {
+		return "", err
+	}
+	return path, os.Rename(partial, path)
+}
+
+func module() (string, error) {
+	root, err := node.ModuleRoot()
+	return filepath.Join(root, "test", "kubelet", "build"), err
+}
+
+func goTool(ctx context.Context, dir string, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "nice", append([]string{"go"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, stderr.String())
+	}
+	return strings.TrimSpace(string(out)), nil
+}
