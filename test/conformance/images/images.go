@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -49,7 +50,7 @@ func Build(ctx context.Context, packages string) (Images, error) {
 	if err := p.Add(ctx, "busybox", "procps", "util-linux", "nginx"); err != nil {
 		return nil, err
 	}
-	shell, err := userland(ctx, p)
+	shell, err := userland(ctx, p, []string{"bin/busybox", "usr/bin/pgrep", "usr/bin/ipcs"}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +122,15 @@ const (
 	group  = "root:x:0:\nwww-data:x:33:\nusers:x:100:\nnogroup:x:65534:\n"
 )
 
-// userland is a layer with busybox's applets as hard links, pgrep, ipcs and their libraries.
-func userland(ctx context.Context, p *debian.Packages) (v1.Layer, error) {
-	programs, err := p.Programs(ctx, "bin/busybox", "usr/bin/pgrep", "usr/bin/ipcs")
+// userland is a layer with programs, of which busybox is one, their libraries, names that are links to programs, and busybox's
+// applets as hard links where nothing else has their name.
+func userland(ctx context.Context, p *debian.Packages, names []string, links map[string]string) (v1.Layer, error) {
+	programs, err := p.Programs(ctx, names...)
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		programs = append(programs, registrytest.Symlink(name, links[name]))
 	}
 	own := map[string]bool{}
 	for _, e := range programs {
@@ -215,24 +220,29 @@ int main(void) { return printf("Effective uid: %d\n", (int)geteuid()) < 0; }
 
 // noNewPrivs is a layer with that program, setuid root: it tells whether a program may gain privileges.
 func noNewPrivs(ctx context.Context) (registrytest.ImageOption, error) {
-	dir, err := os.MkdirTemp("", "berth-nonewprivs-")
+	program, err := compile(ctx, effectiveUser)
 	if err != nil {
 		return nil, err
+	}
+	return registrytest.Layer(registrytest.File("nonewprivs", 0o4755, program)), nil
+}
+
+// compile is a static program, made of a source in C.
+func compile(ctx context.Context, code string) (string, error) {
+	dir, err := os.MkdirTemp("", "berth-compile-")
+	if err != nil {
+		return "", err
 	}
 	defer os.RemoveAll(dir)
-	source, program := filepath.Join(dir, "nonewprivs.c"), filepath.Join(dir, "nonewprivs")
-	if err := os.WriteFile(source, []byte(effectiveUser), 0o600); err != nil {
-		return nil, err
+	source, program := filepath.Join(dir, "program.c"), filepath.Join(dir, "program")
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		return "", err
 	}
-	if out, err := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program,
-		source).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compile nonewprivs: %w: %s", err, out)
+	if out, err := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program, source).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("compile a program for an image: %w: %s", err, out)
 	}
 	data, err := os.ReadFile(program)
-	if err != nil {
-		return nil, err
-	}
-	return registrytest.Layer(registrytest.File("nonewprivs", 0o4755, string(data))), nil
+	return string(data), err
 }
 
 // layer packs entries, after the directories that they need.
