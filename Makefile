@@ -168,6 +168,13 @@ bench-compare: test-deps build ## measure this tree and BASE=revision by turns (
 conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
 
+# For example -focus Probing, -label-filter 'Feature: containsAny { UserNamespacesSupport }', -runtime containerd.
+NODE_CONFORMANCE_FLAGS ?=
+
+.PHONY: node-conformance
+node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once); NODE_CONFORMANCE_FLAGS are passed on
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_FLAGS)
+
 .PHONY: kubelet
 kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root; KUBELET_FLAGS)
 	@packaging/packages.sh dbus-daemon

@@ -29,7 +29,7 @@ func Cached(ctx context.Context, dir, packages string, build Builder) (Images, e
 	}
 	keyFile := filepath.Join(dir, "key")
 	if data, err := os.ReadFile(keyFile); err == nil && string(data) == key {
-		return load(dir)
+		return Load(dir)
 	}
 	built, err := build(ctx, packages)
 	if err != nil {
@@ -85,7 +85,8 @@ func (i Images) save(dir string) error {
 	return nil
 }
 
-func load(dir string) (Images, error) {
+// Load is what Cached has kept in dir.
+func Load(dir string) (Images, error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"berth/test/conformance/images"
+	"berth/test/kubernetes"
+	"berth/test/node"
+)
+
+// settings are the flags, which the program inside the namespaces gets too.
+type settings struct {
+	Runtime     string
+	Focus, Skip string
+	Labels      string
+	Gates       string
+	Procs       int
+	Seed        int64
+	Limit       time.Duration
+	Verbose     bool
+	Results     string // where reports and logs are kept
+	Cache       string
+}
+
+// usual are the specs that run where no label filter is given: those of a node's conformance, but for what changes the whole
+// machine (huge pages) or measures it.
+const usual = "NodeConformance && !Feature: containsAny { HugePages }"
+
+func main() {
+	if done, err := standIn(os.Args); done {
+		exit(err)
+	}
+	if len(os.Args) == 3 && os.Args[1] == insideArgument {
+		exit(inside(os.Args[2]))
+	}
+	var s settings
+	prepare := flag.Bool("prepare", false, "fill the cache with programs and images, and run nothing")
+	flag.StringVar(&s.Cache, "cache", "", "directory for packages, images and results (default: berth/conformance in the user's cache)")
+	flag.StringVar(&s.Runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
+	flag.StringVar(&s.Focus, "focus", "", "run only specs whose text matches this regular expression")
+	flag.StringVar(&s.Skip, "skip", "", "leave out specs whose text matches this regular expression")
+	flag.StringVar(&s.Labels, "label-filter", usual, "run only specs whose labels match this filter of Ginkgo's; empty: all")
+	flag.StringVar(&s.Gates, "feature-gates", "", "feature gates of the kubelet and the API server: A=true,B=false")
+	flag.IntVar(&s.Procs, "procs", 6, "specs at a time; serial ones run alone, after the others")
+	flag.Int64Var(&s.Seed, "seed", time.Now().Unix(), "seed of the order in which specs run")
+	flag.DurationVar(&s.Limit, "limit", 3*time.Hour, "longest time of the suite")
+	flag.BoolVar(&s.Verbose, "v", false, "show what the suite prints")
+	flag.Parse()
+	// A reader of the output that goes away (`| head`) must not end this before it has cleaned up.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	exit(conformance(ctx, s, *prepare))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nodeconformance:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// conformance builds what is needed, runs the suite and sums up.
+func conformance(ctx context.Context, s settings, prepare bool) error {
+	if s.Runtime != "berth" && s.Runtime != "containerd" {
+		return fmt.Errorf("unknown runtime %q: berth or containerd", s.Runtime)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("namespaces, mounts and cgroups need root")
+	}
+	if s.Cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return err
+		}
+		s.Cache = filepath.Join(dir, "berth", "conformance")
+	}
+	programs := map[string]string{}
+	for _, p := range []kubernetes.Program{kubernetes.Kubelet, kubernetes.NodeTests, kubernetes.Ginkgo, kubernetes.Agnhost,
+		kubernetes.SampleDevicePlugin} {
+		path, err := p.Build(ctx)
+		if err != nil {
+			return err
+		}
+		programs[filepath.Base(path)] = path
+	}
+	start := time.Now()
+	built, err := images.Cached(ctx, filepath.Join(s.Cache, "node-images"), filepath.Join(s.Cache, "packages"),
+		func(ctx context.Context, packages string) (images.Images, error) {
+			return images.ForNode(ctx, packages, programs["agnhost"], programs["sample-device-plugin"])
+		})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%d images: %v\n", len(built), time.Since(start).Round(100*time.Millisecond))
+	if prepare {
+		return nil
+	}
+	berth, err := node.Binaries(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := node.Cleanup(); err != nil {
+			fmt.Fprintln(os.Stderr, "nodeconformance:", err)
+		}
+	}()
+	for _, name := range []string{"berthd", "berth-keeper", "berth-unpack", "berth"} {
+		programs[name] = filepath.Join(berth, name)
+	}
+	if programs["nodeconformance"], err = os.Executable(); err != nil {
+		return err
+	}
+	s.Results = filepath.Join(s.Cache, "results", "node-"+s.Runtime)
+	if err := os.RemoveAll(s.Results); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.Results, 0o755); err != nil {
+		return err
+	}
+	runErr := enter(ctx, s, programs)
+	if ctx.Err() != nil {
+		return errors.Join(ctx.Err(), runErr)
+	}
+	r, err := readReport(filepath.Join(s.Results, reportFile), s)
+	if err != nil {
+		return errors.Join(err, runErr)
+	}
+	r.print(os.Stdout)
+	fmt.Printf("report and logs: %s\n", s.Results)
+	return errors.Join(runErr, r.verdict())
+}
