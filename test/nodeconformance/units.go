@@ -17,7 +17,7 @@ import (
 var standIns = []string{"sudo", "systemd-run", "systemctl"}
 
 // unitsDir has a file for each unit, in a directory that is of these namespaces alone.
-const unitsDir = "/run/units"
+var unitsDir = "/run/units"
 
 // unit is what systemd-run was told to run.
 type unit struct {

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	passedSpec = `{"ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "passed"}`
+	failedSpec = `{"ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "failed",
+		"Failure": {"Message": "why not"}}`
+)
+
+func suiteOf(ok string, specs ...string) []byte {
+	return []byte(`[{"SuiteSucceeded": ` + ok + `, "SpecReports": [` + strings.Join(specs, ",") + `]}]`)
+}
+
+func withText(spec, text string) string { return strings.ReplaceAll(spec, "TEXT", text) }
+
+// TestWhatIsExpectedToFailIsCheckedBothWays has a failure that is expected, one that is not, and a pass that is not.
+func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
+	was := expectedFailures
+	defer func() { expectedFailures = was }()
+	expectedFailures = []expectedFailure{
+		{spec: "cannot work", why: "nobody can"},
+		{spec: "cannot work there", runtime: "containerd", why: "it cannot"},
+	}
+	for name, c := range map[string]struct {
+		suite   []byte
+		runtime string
+		want    string // part of the error; empty: none
+	}{
+		"all pass":                        {suiteOf("true", withText(passedSpec, "works")), "berth", ""},
+		"an expected failure":             {suiteOf("false", withText(failedSpec, "cannot work")), "berth", ""},
+		"another failure":                 {suiteOf("false", withText(failedSpec, "works")), "berth", "1 specs failed"},
+		"an expected failure that passes": {suiteOf("true", withText(passedSpec, "cannot work")), "berth", "1 passed"},
+		"one that another runtime passes": {suiteOf("true", withText(passedSpec, "works there")), "berth", ""},
+		"the suite beside its specs":      {suiteOf("false", withText(passedSpec, "works")), "berth", "beside its specs"},
+	} {
+		r, err := parseReport(c.suite, c.runtime)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		switch err := r.verdict(); {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, not %q", name, err, c.want)
+		}
+	}
+	if _, err := parseReport(suiteOf("true"), "berth"); err == nil {
+		t.Error("a report without specs is taken")
+	}
+}
