@@ -23,6 +23,7 @@ func TestAUnitRestartsWithItsCommand(t *testing.T) {
 	file := filepath.Join(unitsDir, "kubelet-1.service")
 	first := waitForUnit(t, file, true)
 	t.Cleanup(func() { _ = systemctl([]string{"stop", "kubelet-1.service"}) })
+	waitForLines(t, log, 1)
 	if err := systemctl([]string{"kill", "kubelet-1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -33,15 +34,7 @@ func TestAUnitRestartsWithItsCommand(t *testing.T) {
 	if second := waitForUnit(t, file, true); second.PID == first.PID {
 		t.Errorf("the same process, %d", first.PID)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		data, err := os.ReadFile(log)
-		if err == nil && strings.Count(string(data), "100%\n") == 2 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the log is %q (%v)", data, err)
-		}
-	}
+	waitForLines(t, log, 2)
 	if err := systemctl([]string{"restart", "kubelet-2.service"}); err == nil {
 		t.Error("a unit that does not exist restarts")
 	}
@@ -62,6 +55,19 @@ func waitForUnit(t *testing.T, file string, running bool) unit {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the unit runs: %t", !running)
+		}
+	}
+}
+
+func waitForLines(t *testing.T, log string, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		data, err := os.ReadFile(log)
+		if err == nil && strings.Count(string(data), "100%\n") == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the log is %q (%v)", data, err)
 		}
 	}
 }

@@ -112,8 +112,9 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	for _, name := range []string{"pause:3.10.2", "pause:1"} { // the second is what containerd is told to make pods of
 		add(name, pause...)
 	}
+	nmeter := registrytest.Layer(registrytest.File("usr/bin/nmeter", 0o755, clock))
 	const suite = "e2e-test-images/"
-	add(suite+"busybox:1.37.0-1", busybox(registrytest.Layer(registrytest.File("usr/bin/nmeter", 0o755, clock)))...)
+	add(suite+"busybox:1.37.0-1", busybox(nmeter)...)
 	for _, name := range []string{"nginx:1.15-4", "nginx:1.27-0"} {
 		add(suite+name, registrytest.ReadyLayer(shell), registrytest.ReadyLayer(nginx), siteLayer(80), nginxCommand)
 	}
@@ -131,7 +132,7 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	}
 	program := registrytest.Layer(registrytest.File("agnhost", 0o755, string(host)), registrytest.Symlink("agnhost-2", "agnhost"))
 	for _, name := range []string{"agnhost:2.55", "agnhost:2.63.0"} {
-		add(suite+name, registrytest.ReadyLayer(shell), program, registrytest.Layer(registry...),
+		add(suite+name, registrytest.ReadyLayer(shell), nmeter, program, registrytest.Layer(registry...),
 			registrytest.WithFiles(map[string]string{
 				"etc/passwd": passwd + "user-defined-in-image:x:1000:1000::/:/bin/sh\n",
 				"etc/group": group +
