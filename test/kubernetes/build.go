@@ -22,8 +22,8 @@ type Program struct {
 	static    bool // without the C library, for images
 }
 
-// The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in several
-// processes. Agnhost and SampleDevicePlugin are for images.
+// The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
+// several processes. Agnhost and SampleDevicePlugin are for images.
 var (
 	Kubelet            = Program{name: "kubelet", pkg: "k8s.io/kubernetes/cmd/kubelet"}
 	SampleDevicePlugin = Program{name: "sample-device-plugin", pkg: "k8s.io/kubernetes/test/images/sample-device-plugin"}
@@ -41,7 +41,8 @@ func Version(ctx context.Context) (string, error) {
 	return goTool(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 }
 
-// Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache directory.
+// Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache
+// directory.
 func (p Program) Build(ctx context.Context) (string, error) {
 	module, err := module()
 	if err != nil {
@@ -79,8 +80,8 @@ func (p Program) Build(ctx context.Context) (string, error) {
 		args = []string{"test", "-c"}
 	}
 	// A kubelet that does not know its version does not start.
-	args = append(args, "-mod=readonly", "-trimpath", "-ldflags", fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version),
-		"-o", partial, p.pkg)
+	ldflags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)
+	args = append(args, "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", partial, p.pkg)
 	var env []string
 	if p.static {
 		env = append(env, "CGO_ENABLED=0")

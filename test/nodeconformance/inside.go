@@ -33,8 +33,8 @@ const (
 	hostAddress = "198.51.100.10"
 )
 
-// tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It finds these in place of
-// the machine's own, and sets none.
+// tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It finds these in
+// place of the machine's own, and sets none.
 var tunables = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -68,6 +68,9 @@ func inside(dir string) error {
 	if err := furnish(dir, s.Results); err != nil {
 		return err
 	}
+	if err := noteLacking(filepath.Join(work, "results")); err != nil {
+		return err
+	}
 	return run(ctx, s, built)
 }
 
@@ -79,11 +82,12 @@ func mount(from, to, kind string, flags uintptr, options string) error {
 	return nil
 }
 
-// furnish gives these namespaces what a machine has: /proc and /sys of theirs, directories that the suite writes to, an interface
-// with an address, and a name.
+// furnish gives these namespaces what a machine has: /proc and /sys of theirs, directories that the suite writes to, an
+// interface with an address, and a name.
 func furnish(dir, results string) error {
 	hierarchies, err := mountinfo.GetMounts(func(info *mountinfo.Info) (skip, stop bool) {
-		return info.FSType != "cgroup" && info.FSType != "cgroup2" || !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup"), false
+		hierarchy := info.FSType == "cgroup" || info.FSType == "cgroup2"
+		return !hierarchy || !strings.HasPrefix(info.Mountpoint, "/sys/fs/cgroup"), false
 	})
 	if err != nil {
 		return err
@@ -138,7 +142,9 @@ func furnish(dir, results string) error {
 	if err := os.MkdirAll("/var/lib/kubelet", 0o755); err != nil {
 		return err
 	}
-	for at, own := range map[string]string{"/tmp": "tmp", "/var/lib/kubelet": "kubelet", "/var/log": "log", "/etc/hosts": "hosts"} {
+	for at, own := range map[string]string{
+		"/tmp": "tmp", "/var/lib/kubelet": "kubelet", "/var/log": "log", "/etc/hosts": "hosts",
+	} {
 		if err := mount(filepath.Join(work, own), at, "", syscall.MS_BIND, ""); err != nil {
 			return err
 		}
@@ -327,7 +333,7 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 	}
 	args := []string{
 		"--procs", strconv.Itoa(s.Procs), "--no-color", "-v", "--timeout", s.Limit.String(),
-		"--seed", strconv.FormatInt(s.Seed, 10), "--randomize-all=false", "--json-report", reportFile, "--output-dir", results,
+		"--seed", strconv.FormatInt(s.Seed, 10), "--json-report", reportFile, "--output-dir", results,
 	}
 	for flag, value := range map[string]string{"--focus": s.Focus, "--skip": s.Skip, "--label-filter": s.Labels} {
 		if value != "" {

@@ -30,8 +30,8 @@ type settings struct {
 	Cache       string
 }
 
-// usual are the specs that run where no label filter is given: those of a node's conformance, but for what changes the whole
-// machine (huge pages) or measures it.
+// usual are the specs that run where no label filter is given: those of a node's conformance, but for what changes the
+// whole machine (huge pages) or measures it.
 const usual = "NodeConformance && !Feature: containsAny { HugePages }"
 
 func main() {
@@ -43,11 +43,13 @@ func main() {
 	}
 	var s settings
 	prepare := flag.Bool("prepare", false, "fill the cache with programs and images, and run nothing")
-	flag.StringVar(&s.Cache, "cache", "", "directory for packages, images and results (default: berth/conformance in the user's cache)")
+	flag.StringVar(&s.Cache, "cache", "", 
+		"directory for packages, images and results (default: berth/conformance in the user's cache)")
 	flag.StringVar(&s.Runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
 	flag.StringVar(&s.Focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.Skip, "skip", "", "leave out specs whose text matches this regular expression")
-	flag.StringVar(&s.Labels, "label-filter", usual, "run only specs whose labels match this filter of Ginkgo's; empty: all")
+	flag.StringVar(&s.Labels, "label-filter", usual, 
+		"run only specs whose labels match this filter of Ginkgo's; empty: all")
 	flag.StringVar(&s.Gates, "feature-gates", "", "feature gates of the kubelet and the API server: A=true,B=false")
 	flag.IntVar(&s.Procs, "procs", 6, "specs at a time; serial ones run alone, after the others")
 	flag.Int64Var(&s.Seed, "seed", time.Now().Unix(), "seed of the order in which specs run")
@@ -131,7 +133,7 @@ func conformance(ctx context.Context, s settings, prepare bool) error {
 	if ctx.Err() != nil {
 		return errors.Join(ctx.Err(), runErr)
 	}
-	r, err := readReport(filepath.Join(s.Results, reportFile), s)
+	r, err := readReport(s)
 	if err != nil {
 		return errors.Join(err, runErr)
 	}

@@ -24,12 +24,13 @@ const (
 	programsDir    = "bin"
 )
 
-// enterScript moves itself into the cgroups whose cgroup.procs are its arguments up to "--", and runs what follows in namespaces of
-// its own. The first process there reaps what the others leave, and ends with the one that it runs.
+// enterScript moves itself into the cgroups whose cgroup.procs are its arguments up to "--", and runs what follows in
+// namespaces of its own. The first process there reaps what the others leave, and ends with the one that it runs.
 const enterScript = `
 while [ "$1" != -- ]; do echo $$ >"$1"; shift; done
 shift
-exec unshare --mount --propagation private --net --pid --ipc --uts --cgroup --fork --kill-child sh -c '"$@" <&3 & wait $!' sh "$@"
+exec unshare --mount --propagation private --net --pid --ipc --uts --cgroup --fork --kill-child \
+	sh -c '"$@" <&3 & wait $!' sh "$@"
 `
 
 // enter runs the suite in namespaces and cgroups of its own, and removes what is left of both.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,23 +17,28 @@ import (
 type report struct {
 	suite   ginkgo.Report
 	runtime string
+	lacking []string // of this machine
 	fates   map[ginkgo.Fate][]ginkgo.Spec
 }
 
-func readReport(file string, s settings) (*report, error) {
-	data, err := os.ReadFile(file)
+func readReport(s settings) (*report, error) {
+	data, err := os.ReadFile(filepath.Join(s.Results, reportFile))
 	if err != nil {
 		return nil, err
 	}
-	return parseReport(data, s.Runtime)
+	lacking, err := readLacking(s.Results)
+	if err != nil {
+		return nil, err
+	}
+	return parseReport(data, s.Runtime, lacking)
 }
 
-func parseReport(data []byte, runtime string) (*report, error) {
+func parseReport(data []byte, runtime string, lacking []string) (*report, error) {
 	suite, err := ginkgo.Parse(data)
 	if err != nil {
 		return nil, err
 	}
-	r := &report{suite: suite, runtime: runtime, fates: map[ginkgo.Fate][]ginkgo.Spec{}}
+	r := &report{suite: suite, runtime: runtime, lacking: lacking, fates: map[ginkgo.Fate][]ginkgo.Spec{}}
 	for _, s := range suite.SpecReports {
 		r.fates[s.Fate()] = append(r.fates[s.Fate()], s)
 	}
@@ -45,7 +51,8 @@ func parseReport(data []byte, runtime string) (*report, error) {
 // expected says why a spec cannot pass with the report's runtime; ok is false for one that has to.
 func (r *report) expected(s ginkgo.Spec) (why string, ok bool) {
 	for _, e := range expectedFailures {
-		if strings.Contains(s.Name(), e.spec) && (e.runtime == "" || e.runtime == r.runtime) {
+		here := (e.runtime == "" || e.runtime == r.runtime) && (e.lacks == "" || slices.Contains(r.lacking, e.lacks))
+		if here && strings.Contains(s.Name(), e.spec) {
 			return e.why, true
 		}
 	}

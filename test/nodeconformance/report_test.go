@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	passedSpec = `{"ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "passed"}`
-	failedSpec = `{"ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "failed",
+	passedSpec = `{"LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "passed"}`
+	failedSpec = `{"LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "failed",
 		"Failure": {"Message": "why not"}}`
 )
 
@@ -23,7 +23,8 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 	defer func() { expectedFailures = was }()
 	expectedFailures = []expectedFailure{
 		{spec: "cannot work", why: "nobody can"},
-		{spec: "cannot work there", runtime: "containerd", why: "it cannot"},
+		{spec: "fails there", runtime: "containerd", why: "it cannot"},
+		{spec: "needs wings", lacks: "wings", why: "it cannot"},
 	}
 	for name, c := range map[string]struct {
 		suite   []byte
@@ -34,10 +35,12 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 		"an expected failure":             {suiteOf("false", withText(failedSpec, "cannot work")), "berth", ""},
 		"another failure":                 {suiteOf("false", withText(failedSpec, "works")), "berth", "1 specs failed"},
 		"an expected failure that passes": {suiteOf("true", withText(passedSpec, "cannot work")), "berth", "1 passed"},
-		"one that another runtime passes": {suiteOf("true", withText(passedSpec, "works there")), "berth", ""},
+		"one that another runtime passes": {suiteOf("true", withText(passedSpec, "fails there")), "berth", ""},
+		"one that fails there":            {suiteOf("false", withText(failedSpec, "fails there")), "containerd", ""},
+		"what the machine lacks":          {suiteOf("false", withText(failedSpec, "needs wings")), "berth", ""},
 		"the suite beside its specs":      {suiteOf("false", withText(passedSpec, "works")), "berth", "beside its specs"},
 	} {
-		r, err := parseReport(c.suite, c.runtime)
+		r, err := parseReport(c.suite, c.runtime, []string{"wings"})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -48,7 +51,7 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 			t.Errorf("%s: %v, not %q", name, err, c.want)
 		}
 	}
-	if _, err := parseReport(suiteOf("true"), "berth"); err == nil {
+	if _, err := parseReport(suiteOf("true"), "berth", nil); err == nil {
 		t.Error("a report without specs is taken")
 	}
 }

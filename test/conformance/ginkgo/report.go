@@ -37,15 +37,14 @@ type Spec struct {
 
 // Name is the whole text of a spec.
 func (s Spec) Name() string {
-	return strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts[:len(s.ContainerHierarchyTexts):len(s.ContainerHierarchyTexts)],
-		s.LeafNodeText), " "))
+	return strings.TrimSpace(strings.Join(s.ContainerHierarchyTexts, " ") + " " + s.LeafNodeText)
 }
 
 // Fate is what became of a spec.
 type Fate string
 
-// The fates. LeftOut was not asked for, or waits for its author; Skipped began and found that the node cannot run it. Around is
-// what succeeded beside the specs.
+// The fates. LeftOut was not asked for, or waits for its author; Skipped began and found that the node cannot run it.
+// Around is what succeeded beside the specs.
 const (
 	Passed  Fate = "passed"
 	Failed  Fate = "failed"

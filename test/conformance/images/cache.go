@@ -20,8 +20,8 @@ const refName = "org.opencontainers.image.ref.name"
 // Builder makes images from packages, which it keeps in a directory.
 type Builder func(ctx context.Context, packages string) (Images, error)
 
-// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages that are there;
-// else build makes them, and they are kept in dir.
+// Cached are the images that dir holds as an OCI image layout, if this program made them from the packages that are
+// there; else build makes them, and they are kept in dir.
 func Cached(ctx context.Context, dir, packages string, build Builder) (Images, error) {
 	key, err := cacheKey(packages)
 	if err != nil {

@@ -122,8 +122,8 @@ const (
 	group  = "root:x:0:\nwww-data:x:33:\nusers:x:100:\nnogroup:x:65534:\n"
 )
 
-// userland is a layer with programs, of which busybox is one, their libraries, names that are links to programs, and busybox's
-// applets as hard links where nothing else has their name.
+// userland is a layer with programs, of which busybox is one, their libraries, names that are links to programs, and
+// busybox's applets as hard links where nothing else has their name.
 func userland(ctx context.Context, p *debian.Packages, names []string, links map[string]string) (v1.Layer, error) {
 	programs, err := p.Programs(ctx, names...)
 	if err != nil {
@@ -141,10 +141,14 @@ func userland(ctx context.Context, p *debian.Packages, names []string, links map
 		return nil, err
 	}
 	for _, applet := range list {
-		if !own[applet] {
-			link := registrytest.Hardlink(applet, "bin/busybox")
-			link.Mode = 0o755 // some runtimes give the file the mode of its last name
-			programs = append(programs, link)
+		// The public image of busybox has all of them in /bin.
+		for _, name := range []string{applet, "bin/" + path.Base(applet)} {
+			if !own[name] {
+				own[name] = true
+				link := registrytest.Hardlink(name, "bin/busybox")
+				link.Mode = 0o755 // some runtimes give the file the mode of its last name
+				programs = append(programs, link)
+			}
 		}
 	}
 	files := append(programs, registrytest.File("etc/passwd", 0o644, passwd), registrytest.File("etc/group", 0o644, group))
@@ -238,7 +242,8 @@ func compile(ctx context.Context, code string) (string, error) {
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		return "", err
 	}
-	if out, err := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program, source).CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(ctx, "gcc", "-Os", "-static", "-s", "-o", program, source)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("compile a program for an image: %w: %s", err, out)
 	}
 	data, err := os.ReadFile(program)

@@ -15,8 +15,8 @@ import (
 	"berth/test/conformance/debian"
 )
 
-// millisecondClock prints the time of day with milliseconds, again and again: that of busybox's nmeter which the suite uses, and
-// which Debian's busybox lacks.
+// millisecondClock prints the time of day with milliseconds, again and again: that of busybox's nmeter which the suite
+// uses, and which Debian's busybox lacks.
 const millisecondClock = `#include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -47,21 +47,24 @@ int main(void) {
 }
 `
 
-// ForNode are the images of Kubernetes' suite of a node, by repository and tag: those that need no more than Debian's packages
-// and two programs of Kubernetes, whose paths are given. It has none for databases, drivers of hardware and benchmarks.
+// ForNode are the images of Kubernetes' suite of a node, by repository and tag: those that need no more than Debian's
+// packages and two programs of Kubernetes, whose paths are given. It has none for databases, drivers of hardware and
+// benchmarks.
 func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) (Images, error) {
 	p, err := debian.Open(packages)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Close()
-	if err := p.Add(ctx, "busybox", "procps", "util-linux", "nginx", "bash", "netcat-openbsd", "curl", "iproute2"); err != nil {
+	if err := p.Add(ctx, "busybox", "procps", "util-linux", "nginx", "bash", "netcat-openbsd", "curl", "iproute2",
+		"hostname"); err != nil {
 		return nil, err
 	}
-	// Debian's busybox drops variables whose names a shell cannot have; bash keeps them, as the shells of the public images do.
-	// Its nc speaks no UDP.
+	// Debian's busybox drops variables whose names a shell cannot have; bash keeps them, as the shells of the public
+	// images do. Its nc speaks no UDP.
 	shell, err := userland(ctx, p, []string{"bin/busybox", "usr/bin/pgrep", "usr/bin/ipcs", "usr/bin/ipcmk", "bin/bash",
-		"bin/nc.openbsd", "usr/bin/curl", "bin/ss"}, map[string]string{"bin/sh": "bash", "bin/nc": "nc.openbsd"})
+		"bin/nc.openbsd", "usr/bin/curl", "bin/ss", "bin/hostname"},
+		map[string]string{"bin/sh": "bash", "bin/nc": "nc.openbsd"})
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +123,11 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	}
 	add(suite+"nonewprivs:1.4", registrytest.ReadyLayer(shell), privileged, registrytest.Entrypoint("/nonewprivs"))
 	add(suite+"nonroot:1.5", busybox(registrytest.User("1234"))...)
+	add(suite+"glibc-dns-testing:2.0.0", busybox()...)
 	add(suite+"ipc-utils:1.4", busybox()...)
 	add(suite+"sample-device-plugin:1.7", registrytest.ReadyLayer(shell),
-		registrytest.Layer(registrytest.File("sampledeviceplugin", 0o755, string(plugin))), registrytest.Entrypoint("/sampledeviceplugin"))
+		registrytest.Layer(registrytest.File("sampledeviceplugin", 0o755, string(plugin))),
+		registrytest.Entrypoint("/sampledeviceplugin"))
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +135,8 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	if err != nil {
 		return nil, err
 	}
-	program := registrytest.Layer(registrytest.File("agnhost", 0o755, string(host)), registrytest.Symlink("agnhost-2", "agnhost"))
+	program := registrytest.Layer(registrytest.File("agnhost", 0o755, string(host)),
+		registrytest.Symlink("agnhost-2", "agnhost"))
 	for _, name := range []string{"agnhost:2.55", "agnhost:2.63.0"} {
 		add(suite+name, registrytest.ReadyLayer(shell), nmeter, program, registrytest.Layer(registry...),
 			registrytest.WithFiles(map[string]string{
