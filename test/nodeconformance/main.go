@@ -43,12 +43,12 @@ func main() {
 	}
 	var s settings
 	prepare := flag.Bool("prepare", false, "fill the cache with programs and images, and run nothing")
-	flag.StringVar(&s.Cache, "cache", "", 
+	flag.StringVar(&s.Cache, "cache", "",
 		"directory for packages, images and results (default: berth/conformance in the user's cache)")
 	flag.StringVar(&s.Runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
 	flag.StringVar(&s.Focus, "focus", "", "run only specs whose text matches this regular expression")
 	flag.StringVar(&s.Skip, "skip", "", "leave out specs whose text matches this regular expression")
-	flag.StringVar(&s.Labels, "label-filter", usual, 
+	flag.StringVar(&s.Labels, "label-filter", usual,
 		"run only specs whose labels match this filter of Ginkgo's; empty: all")
 	flag.StringVar(&s.Gates, "feature-gates", "", "feature gates of the kubelet and the API server: A=true,B=false")
 	flag.IntVar(&s.Procs, "procs", 6, "specs at a time; serial ones run alone, after the others")
