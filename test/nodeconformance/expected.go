@@ -21,7 +21,7 @@ var expectedFailures = []expectedFailure{
 	{spec: "PrivilegedPod [NodeConformance] should enable privileged commands", lacks: dummyInterfaces,
 		why: "makes an interface of the kind dummy, which this kernel does not know"},
 	{spec: "Kubelet when scheduling a read only busybox container should not write to root filesystem",
-		why: "expects the words of busybox's shell; the image has bash, since Debian's busybox drops variables of other specs"},
+		why: "expects the words of busybox's shell; the image has bash, as Debian's busybox drops variables of other specs"},
 }
 
 // What machines may lack.

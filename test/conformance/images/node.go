@@ -64,7 +64,7 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	// images do. Its nc speaks no UDP.
 	shell, err := userland(ctx, p, []string{"bin/busybox", "usr/bin/pgrep", "usr/bin/ipcs", "usr/bin/ipcmk", "bin/bash",
 		"bin/nc.openbsd", "usr/bin/curl", "bin/ss", "bin/hostname"},
-		map[string]string{"bin/sh": "bash", "bin/nc": "nc.openbsd"})
+		map[string]string{"bin/sh": "bash", "bin/nc": "nc.openbsd", "usr/bin/nc": "/bin/nc.openbsd"})
 	if err != nil {
 		return nil, err
 	}
