@@ -108,3 +108,57 @@ func TestCDIDevicesComeByFieldAndAnnotationAndAreReadAgain(t *testing.T) {
 		t.Errorf("no %q in %v", want, err)
 	}
 }
+
+// TestACDIFileInTheShapeOfGPUVendors has a library of the driver, device nodes under several names, and createContainer
+// hooks that look for the container's root in the bundle, as those of the NVIDIA container toolkit do, and put a link
+// beside the library.
+func TestACDIFileInTheShapeOfGPUVendors(t *testing.T) {
+	n, dir, write := cdiNode(t)
+	library, hook := filepath.Join(dir, "libvendor.so.1.2"), filepath.Join(dir, "vendor-cdi-hook")
+	if err := os.WriteFile(library, []byte("library\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	script := `#!/bin/sh
+set -e
+bundle=$(tr ',' '\n' | sed -n 's/.*"bundle": *"\([^"]*\)".*/\1/p')
+root=$(tr ',{' '\n\n' <"$bundle/config.json" | grep -A2 '"root":' | sed -n 's/.*"path": *"\([^"]*\)".*/\1/p')
+ln -s libvendor.so.1.2 "$root/usr/lib/vendor/$2"
+`
+	if err := os.WriteFile(hook, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	device := func(name string) string {
+		return "- name: " + name + "\n  containerEdits:\n    deviceNodes:\n" +
+			"    - {path: /dev/vendor0, hostPath: /dev/full, permissions: rwm}\n"
+	}
+	const uuid = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
+	write("cdiVersion: 0.5.0\nkind: vendor.com/gpu\ndevices:\n" + device(`"0"`) + device(uuid) + device("all") +
+		`containerEdits:
+  env: [VENDOR_VISIBLE_DEVICES=void]
+  deviceNodes:
+  - {path: /dev/vendorctl, hostPath: /dev/zero}
+  hooks:
+  - {hookName: createContainer, path: ` + hook + `, args: [vendor-cdi-hook, link, libvendor.so.1], env: [DEBUG=false]}
+  - {hookName: createContainer, path: ` + hook + `, args: [vendor-cdi-hook, link, libvendor.so]}
+  mounts:
+  - hostPath: ` + library + `
+    containerPath: /usr/lib/vendor/libvendor.so.1.2
+    options: [ro, nosuid, nodev, rbind, rprivate]
+`)
+	nodetest.Pull(t, n, node.Busybox)
+	for _, handler := range []string{"", "runc", "crun"} {
+		t.Run("handler "+handler, func(t *testing.T) {
+			nodetest.Handler(t, n, handler)
+			p := nodetest.RunPodHandler(t, n, handler)
+			for _, name := range []string{"all", "0", uuid} {
+				c := p.Run(wants("vendor.com/gpu=" + name))
+				got := c.Sh("echo $VENDOR_VISIBLE_DEVICES; test -c /dev/vendor0 && test -c /dev/vendorctl && echo nodes; " +
+					"cd /usr/lib/vendor; cat libvendor.so.1 libvendor.so; (echo x >libvendor.so) 2>&1 || true")
+				if !strings.HasPrefix(got, "void\nnodes\nlibrary\nlibrary\n") || !strings.Contains(got, "Read-only") {
+					t.Errorf("device %s: %q", name, got)
+				}
+				c.Remove()
+			}
+		})
+	}
+}
