@@ -104,7 +104,7 @@ type Config struct {
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
-	Rootfs        storage.Rootfs  // nil: package rootfs
+	Host          Host
 	Devices       devices.Manager // nil: the node has no device manager
 	CRIU          string          // the program; empty: the one in PATH
 	RestoreImages bool            // containers are created from images that are checkpoints
@@ -114,6 +114,42 @@ type Config struct {
 	AttachBacklog   int64 // bytes that are kept for an attached client that does not take them; 0: the keeper's default
 	AttachTotal     int64 // likewise for all clients together
 	Log             *slog.Logger
+}
+
+// Host is what the kernel does for pods and containers. What is nil is this node's own.
+type Host struct {
+	Namespaces func(dir string) layout.Namespaces // those of a pod, pinned in a directory
+	Cgroups    cgroups.Tree
+	Tmpfs      parts.Tmpfs
+	Rootfs     storage.Rootfs
+	Quotas     storage.Quotas
+	Volumes    storage.Volumes
+}
+
+// orNode fills in what this node has, with its records in the configuration's root. Namespaces and cgroups stay nil,
+// which their callers know.
+func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) error) (Host, error) {
+	if h.Tmpfs == nil {
+		h.Tmpfs = parts.NodeTmpfs{}
+	}
+	if h.Rootfs == nil {
+		h.Rootfs = storage.Overlays{}
+	}
+	if h.Quotas == nil {
+		quotas, err := quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log)
+		if err != nil {
+			return h, err
+		}
+		h.Quotas = quotas
+	}
+	if h.Volumes == nil {
+		volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"), Discard: discard, Log: cfg.Log})
+		if err != nil {
+			return h, err
+		}
+		h.Volumes = storage.NodeVolumes{Store: volumes}
+	}
+	return h, nil
 }
 
 // Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They
@@ -176,10 +212,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 
 // newManager makes a Manager that knows no pod yet, and the directories and stores that it works with.
 func newManager(ctx context.Context, cfg Config) (*Manager, error) {
-	if cfg.Rootfs == nil {
-		cfg.Rootfs = storage.Overlays{}
-	}
-	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State}
+	dirs := &layout.Dirs{Root: cfg.Root, State: cfg.State, Pins: cfg.Host.Namespaces}
 	if err := dirs.Make(cfg.Log); err != nil {
 		return nil, err
 	}
@@ -199,13 +232,18 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = events.New(m.index)
 	trash := trash.New(m.ctx, dirs.Trash(), cfg.Log)
+	host, err := cfg.Host.orNode(ctx, &cfg, trash.Discard)
+	if err != nil {
+		return nil, err
+	}
 	m.cgroups = cgroups.New(m.ctx, cgroups.Config{
-		Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
+		Tree: cfg.Host.Cgroups, Root: cfg.CgroupRoot, Systemd: cfg.SystemdCgroup, Records: filepath.Join(cfg.Root, "cgroups"),
 		Background: &m.background, Log: cfg.Log,
 	})
 	m.devices = &devices.Allocator{Manager: cfg.Devices, Index: m.index}
 	m.parts = &parts.Maker{
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
+		Tmpfs: host.Tmpfs,
 		Handler: func(name string) (parts.Handler, error) {
 			h, err := m.handlers.get(name)
 			return parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}, err
@@ -216,17 +254,9 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.readings = &usage.Reader{Sampler: sampler, Index: m.index, Dirs: dirs, Cgroups: m.cgroups, Log: cfg.Log}
-	quotas, err := quota.Open(ctx, filepath.Join(cfg.Root, "quotas"), cfg.Log)
-	if err != nil {
-		return nil, err
-	}
-	volumes, err := volume.Open(volume.Config{Dir: filepath.Join(cfg.Root, "volumes"),
-		Discard: trash.Discard, Log: cfg.Log})
-	if err != nil {
-		return nil, err
-	}
 	m.storage = &storage.Store{
-		Dirs: dirs, Images: cfg.Images, Rootfs: cfg.Rootfs, Quotas: quotas, Volumes: volumes, Names: m.index.ContainerNames,
+		Dirs: dirs, Images: cfg.Images, Rootfs: host.Rootfs, Quotas: host.Quotas, Volumes: host.Volumes,
+		Names: m.index.ContainerNames,
 	}
 	m.checkpoints = &checkpoints.Checkpointer{
 		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,

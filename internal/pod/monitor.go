@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/pod/record"
 )
@@ -29,11 +28,7 @@ func (m *Manager) ContainerProcesses(_ context.Context, id string) ([]int, error
 	if err != nil {
 		return nil, err
 	}
-	host, err := cgroup.Host()
-	if err != nil {
-		return nil, err
-	}
-	return host.Processes(c.Record().Cgroup)
+	return m.cgroups.Processes(c.Record().Cgroup)
 }
 
 // CgroupFigures are what the cgroups of containers that run, and of sandboxes, say, in the order of their IDs. nil: it

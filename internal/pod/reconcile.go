@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"berth/internal/cgroup"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
@@ -46,7 +45,7 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
+	points, err := rc.m.storage.Rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
 	if err != nil {
 		return err
 	}
@@ -256,7 +255,7 @@ func (rc *recovery) awaitStart(c *index.Container) {
 			c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
-		points, err := rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
+		points, err := rc.m.storage.Rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
 		if err != nil {
 			return err
 		}
@@ -325,15 +324,13 @@ const unlistedPatience = 2 * time.Second
 // ended: there are none any more.
 func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
 	r := c.Record()
-	host, err := cgroup.Host()
-	if err != nil || r.Cgroup == "" {
-		rc.clean("look for processes of a container", containerID(c.ID()), err)
+	if r.Cgroup == "" {
 		return false, true
 	}
 	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := host.Processes(r.Cgroup)
+		pids, err := rc.m.cgroups.Processes(r.Cgroup)
 		if err != nil {
 			rc.clean("look for processes of a container", containerID(c.ID()), err)
 			return lived, false

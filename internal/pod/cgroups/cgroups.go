@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/cgroup"
 	"berth/internal/model"
@@ -68,6 +69,7 @@ func (u *use) leave(dir string, r *record.Sandbox) {
 // Driver places, limits and removes the cgroups of pods and of their containers, as cgroupfs or systemd names them. Its
 // methods may be called concurrently.
 type Driver struct {
+	given      Tree   // nil: cgroup.Host
 	root       string // parent of the cgroups of pods that name none
 	systemd    bool   // the driver
 	use        use
@@ -77,8 +79,24 @@ type Driver struct {
 	log        *slog.Logger
 }
 
+// Tree is the cgroups of the node. What is idempotent there is so here: see package cgroup.
+type Tree interface {
+	Exists(cgroup string) bool
+	Create(cgroup string) error
+	Limit(cgroup string, r *specs.LinuxResources) error
+	LimitSlice(cgroup string, r *specs.LinuxResources) error
+	Renew(cgroup string) error
+	Rmdir(cgroup string) error
+	Remove(ctx context.Context, cgroup string) error
+	RemoveEmpty(ctx context.Context, cgroup string) error
+	RemoveSlice(ctx context.Context, cgroup string) error
+	RemoveEmptySlice(ctx context.Context, cgroup string) error
+	Processes(cgroup string) ([]int, error)
+}
+
 // Config is what a Driver is made of.
 type Config struct {
+	Tree       Tree   // nil: cgroup.Host
 	Root       string // parent of the cgroups of pods that name none
 	Systemd    bool   // the driver
 	Records    string // a directory, in which is which cgroups are to be removed
@@ -89,10 +107,31 @@ type Config struct {
 // New is a driver that knows no pod. What it removes later is removed in the configuration's Background until ctx ends.
 func New(ctx context.Context, cfg Config) *Driver {
 	return &Driver{
-		root: cfg.Root, systemd: cfg.Systemd, use: newUse(),
+		given: cfg.Tree, root: cfg.Root, systemd: cfg.Systemd, use: newUse(),
 		left: state.Records{Dir: cfg.Records, File: "left.json"},
 		ctx:  ctx, background: cfg.Background, log: cfg.Log,
 	}
+}
+
+// tree is the cgroups of the node, or why there are none.
+func (g *Driver) tree() (Tree, error) {
+	if g.given != nil {
+		return g.given, nil
+	}
+	host, err := cgroup.Host()
+	if err != nil {
+		return nil, err
+	}
+	return host, nil
+}
+
+// Processes are the IDs of the processes in a cgroup.
+func (g *Driver) Processes(dir string) ([]int, error) {
+	tree, err := g.tree()
+	if err != nil {
+		return nil, err
+	}
+	return tree.Processes(dir)
 }
 
 // Adopt counts in a pod whose record was loaded, and may make it a co-owner of a cgroup. Leave has to
@@ -130,7 +169,7 @@ func (g *Driver) Place(r *record.Sandbox) error {
 			parent = path.Join(parent, r.ID)
 		}
 	}
-	host, err := cgroup.Host()
+	host, err := g.tree()
 	if err != nil {
 		return err
 	}
@@ -253,7 +292,7 @@ func (g *Driver) removeLater(left leftCgroups) {
 // Where another pod of this node lives in one of these, theirs is true, and the rest is that pod's to remove. The
 // caller holds g.use.mu.
 func (g *Driver) removeAll(left leftCgroups, patience time.Duration) (theirs bool, err error) {
-	host, err := cgroup.Host()
+	host, err := g.tree()
 	if err != nil {
 		return false, err
 	}
@@ -271,7 +310,7 @@ func (g *Driver) removeAll(left leftCgroups, patience time.Duration) (theirs boo
 
 // remove removes a cgroup as the node's driver does. What is in one that is a pod's own goes with it. In any other
 // there may be cgroups of pods that this node knows nothing of, which keep it where it is.
-func (g *Driver) remove(host *cgroup.Hierarchies, dir string, own bool, patience time.Duration) error {
+func (g *Driver) remove(host Tree, dir string, own bool, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(g.ctx, patience)
 	defer cancel()
 	switch {
@@ -292,7 +331,7 @@ func (g *Driver) RemoveContainer(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil
 	}
-	host, err := cgroup.Host()
+	host, err := g.tree()
 	if err != nil || !host.Exists(dir) {
 		return err
 	}
@@ -383,7 +422,7 @@ func (g *Driver) Limit(r *record.Sandbox) error {
 	if err != nil {
 		return model.FieldSandboxResources.Within(err)
 	}
-	tree, err := cgroup.Host()
+	tree, err := g.tree()
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,22 @@ const (
 type Dirs struct {
 	Root  string // records, writable layers
 	State string // namespaces, files
+	// Pins are the namespaces of a pod, pinned in a directory; nil: namespace.Set.
+	Pins func(dir string) Namespaces
+}
+
+// Namespaces are the pinned namespaces of one pod.
+type Namespaces interface {
+	// Path is where the namespace of a kind is pinned.
+	Path(namespace.Kind) string
+	// Create makes new namespaces and pins them, all or none.
+	Create(namespace.Options) error
+	// PinProcess pins a namespace that a process lives in.
+	PinProcess(k namespace.Kind, pid int) error
+	// Pinned tells whether the namespace of a kind is there.
+	Pinned(namespace.Kind) bool
+	// Remove lets the namespaces go. It is idempotent.
+	Remove() error
 }
 
 // Pods, Containers and Trash hold a directory of each pod, of each container, and of each that is to be removed.
@@ -71,8 +87,12 @@ func (l *Dirs) Trash() string      { return filepath.Join(l.Root, "trash") }
 func (l *Dirs) NetNS(id string) string { return l.Namespaces(id).Path(namespace.Network) }
 
 // Namespaces are the pins of a pod's namespaces.
-func (l *Dirs) Namespaces(id string) namespace.Set {
-	return namespace.Set{Dir: filepath.Join(l.StatePod(id), namespacesDir)}
+func (l *Dirs) Namespaces(id string) Namespaces {
+	dir := filepath.Join(l.StatePod(id), namespacesDir)
+	if l.Pins != nil {
+		return l.Pins(dir)
+	}
+	return namespace.Set{Dir: dir}
 }
 
 // Container is the directory of a container, in which its record is.

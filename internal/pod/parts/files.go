@@ -31,6 +31,32 @@ const (
 	inodeSize = 4 << 10
 )
 
+// Tmpfs mounts the tmpfs of pods.
+type Tmpfs interface {
+	// Mount mounts one on which nothing is executed, gains rights or is a device.
+	Mount(path, options string) error
+	// Unmount takes the topmost mount at path away. Where there is none it fails with EINVAL or ENOENT.
+	Unmount(path string) error
+	// Chown gives a file on it to the root of the pod's containers.
+	Chown(path string, uid, gid int) error
+}
+
+// NodeTmpfs is the Tmpfs of a node: the kernel's.
+type NodeTmpfs struct{}
+
+// Mount is mount(2).
+func (NodeTmpfs) Mount(path, options string) error {
+	return unix.Mount("shm", path, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
+}
+
+// Unmount is umount2(2), which does not wait for those who use the mount.
+func (NodeTmpfs) Unmount(path string) error {
+	return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+}
+
+// Chown is chown(2).
+func (NodeTmpfs) Chown(path string, uid, gid int) error { return os.Chown(path, uid, gid) }
+
 // makeFiles makes a pod's tmpfs with all that is on it.
 func (p *Maker) makeFiles(s *record.SandboxEntry) error {
 	r := s.Record()
@@ -58,7 +84,7 @@ func (p *Maker) AdoptFiles(s *record.SandboxEntry) error {
 	if _, err := os.Lstat(p.Dirs.File(s.ID(), podFiles[len(podFiles)-1])); err == nil {
 		return nil // this has been done already
 	}
-	if err := unmountTmpfs(p.Dirs.Files(s.ID())); err != nil {
+	if err := p.unmountTmpfs(p.Dirs.Files(s.ID())); err != nil {
 		return err
 	}
 	return p.mountFiles(&r, 0)
@@ -82,8 +108,7 @@ func (p *Maker) mountFiles(r *record.Sandbox, shm uint64) error {
 		return err
 	}
 	options := fmt.Sprintf("mode=700,size=%dk,nr_inodes=%d", size>>10, size/inodeSize)
-	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
-	if err := unix.Mount("shm", path, "tmpfs", flags, r.Label.MountOptions(options)); err != nil {
+	if err := p.Tmpfs.Mount(path, r.Label.MountOptions(options)); err != nil {
 		return fmt.Errorf("mount tmpfs at %s: %w", path, err)
 	}
 	// They belong to the root of the containers, which in a user namespace is not the node's.
@@ -93,7 +118,7 @@ func (p *Maker) mountFiles(r *record.Sandbox, shm uint64) error {
 	}
 	made := func(path string, err error) error {
 		if err == nil {
-			err = os.Chown(path, uid, gid)
+			err = p.Tmpfs.Chown(path, uid, gid)
 		}
 		return err
 	}
@@ -120,11 +145,11 @@ func (p *Maker) mountFiles(r *record.Sandbox, shm uint64) error {
 
 // UnmountFiles takes a pod's tmpfs away. It is idempotent.
 func (p *Maker) UnmountFiles(id string) error {
-	return errors.Join(unmountTmpfs(p.Dirs.Files(id)), unmountTmpfs(p.Dirs.EarlierShm(id)))
+	return errors.Join(p.unmountTmpfs(p.Dirs.Files(id)), p.unmountTmpfs(p.Dirs.EarlierShm(id)))
 }
 
-func unmountTmpfs(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+func (p *Maker) unmountTmpfs(path string) error {
+	err := p.Tmpfs.Unmount(path)
 	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}

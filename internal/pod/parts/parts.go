@@ -34,6 +34,7 @@ type Maker struct {
 	// Handler is what a runtime handler says of its pods; one that is not configured is errdefs.ErrNotFound.
 	Handler func(name string) (Handler, error)
 	Systemd bool // the cgroup driver
+	Tmpfs   Tmpfs
 }
 
 // Handler is what a runtime handler says of the parts of its pods.

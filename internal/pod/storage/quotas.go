@@ -122,7 +122,7 @@ func (st *Store) TakeQuotas(ctx context.Context, c *record.ContainerEntry, id qu
 }
 
 // Prepare marks a new volume, so that all that it is filled with bears its ID from the beginning.
-func (q *Limits) Prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir string) error {
+func (q *Limits) Prepare(ledger Quotas) func(ctx context.Context, at, dir string) error {
 	return func(ctx context.Context, at, dir string) error {
 		if id, limited := q.byPath[at]; limited {
 			return ledger.Mark(ctx, id, dir)
@@ -132,7 +132,7 @@ func (q *Limits) Prepare(ledger *quota.Ledger) func(ctx context.Context, at, dir
 }
 
 // Mark marks what was there before.
-func (q *Limits) Mark(ctx context.Context, ledger *quota.Ledger) error {
+func (q *Limits) Mark(ctx context.Context, ledger Quotas) error {
 	for _, dir := range slices.Sorted(maps.Keys(q.byDir)) {
 		if err := ledger.Mark(ctx, q.byDir[dir], dir); err != nil {
 			return err

@@ -26,6 +26,8 @@ type Rootfs interface {
 	Mount(context.Context, rootfs.Options) (string, error)
 	// Unmount unmounts what Mount has mounted for a directory, there and at further mount points. It is idempotent.
 	Unmount(dir string, at ...string) error
+	// Mounts are the mount points at and below directories.
+	Mounts(roots ...string) ([]string, error)
 }
 
 // Overlays is the Rootfs of a node, which package rootfs mounts.
@@ -38,6 +40,41 @@ func (Overlays) Mount(ctx context.Context, o rootfs.Options) (string, error) {
 
 // Unmount is rootfs.Unmount.
 func (Overlays) Unmount(dir string, at ...string) error { return rootfs.Unmount(dir, at...) }
+
+// Mounts is rootfs.Mounts.
+func (Overlays) Mounts(roots ...string) ([]string, error) { return rootfs.Mounts(roots...) }
+
+// Quotas limits the disk that containers take: a quota.Ledger.
+type Quotas interface {
+	Take(ctx context.Context, holder string, w quota.Want) (*quota.Grant, error)
+	Mark(ctx context.Context, id uint32, dirs ...string) error
+	Resize(holder, dir string, bytes uint64) (found bool, err error)
+	Held(holder string) []*quota.Grant
+	Release(holder string)
+	Reconcile(lives func(holder string) bool)
+	Close()
+}
+
+// Volumes keeps named volumes, and fills those that images declare.
+type Volumes interface {
+	Path(name string) string
+	Use(ctx context.Context, name, user string, f volume.Fill) (string, error)
+	AddUser(name, user string) error
+	Release(user string)
+	Remove(ctx context.Context, name string) error
+	Get(name string) (*model.Volume, error)
+	List() []*model.Volume
+	// Populate makes dir, which must not exist, with what f says.
+	Populate(ctx context.Context, dir string, f volume.Fill) error
+}
+
+// NodeVolumes are the Volumes of a node.
+type NodeVolumes struct{ *volume.Store }
+
+// Populate is volume.Populate.
+func (NodeVolumes) Populate(ctx context.Context, dir string, f volume.Fill) error {
+	return volume.Populate(ctx, dir, f)
+}
 
 // Images is what holds the layers of images.
 type Images interface {
@@ -52,8 +89,8 @@ type Store struct {
 	Dirs    *layout.Dirs
 	Images  Images
 	Rootfs  Rootfs
-	Quotas  *quota.Ledger
-	Volumes *volume.Store
+	Quotas  Quotas
+	Volumes Volumes
 	// Names says in messages which containers IDs are of.
 	Names func(ids []string) []string
 }

@@ -40,6 +40,10 @@ func (p *plainRootfs) Unmount(dir string, at ...string) error {
 	return nil
 }
 
+func (p *plainRootfs) Mounts(...string) ([]string, error) {
+	return slices.Collect(maps.Keys(p.mounted)), nil
+}
+
 // anyImages has each image that it is asked for but one, and knows who holds any.
 type anyImages struct{ held map[string][]string }
 

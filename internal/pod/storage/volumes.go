@@ -141,7 +141,7 @@ func (st *Store) FillVolumes(ctx context.Context, c *record.ContainerEntry, pod 
 		if user != nil {
 			f.UID, f.GID = rootfs.HostID(user.UIDs, 0), rootfs.HostID(user.GIDs, 0)
 		}
-		if err := volume.Populate(ctx, dir, f); err != nil {
+		if err := st.Volumes.Populate(ctx, dir, f); err != nil {
 			return nil, fmt.Errorf("volume %s of the image: %w", p, err)
 		}
 		mounts = append(mounts, model.Mount{ContainerPath: p, HostPath: dir, SELinuxRelabel: true})

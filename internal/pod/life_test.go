@@ -1,0 +1,603 @@
+package pod
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/device"
+	"berth/internal/model"
+	"berth/internal/namespace"
+	"berth/internal/pod/record"
+)
+
+// podConfig is a pod that has all parts a pod can have: namespaces of its own, an address, an init and limits.
+func podConfig() *model.SandboxConfig {
+	return &model.SandboxConfig{
+		Metadata:  model.SandboxMetadata{Name: "web", Namespace: "default", UID: "1"},
+		Hostname:  "web",
+		Labels:    map[string]string{"app": "web"},
+		DNS:       &model.DNS{Servers: []string{"10.0.0.10"}},
+		Resources: &model.Resources{MemoryLimit: 64 << 20},
+		Annotations: map[string]string{
+			device.Annotation: `[{"container":"server","limits":{"example.com/disk":1}}]`,
+		},
+	}
+}
+
+// serverConfig is a container that has all that a container can have.
+func serverConfig() *model.ContainerConfig {
+	return &model.ContainerConfig{
+		Metadata:  model.ContainerMetadata{Name: "server"},
+		Image:     model.ImageSpec{Image: "web:1"},
+		Resources: &model.Resources{DiskQuota: map[string]string{"/": "10m"}},
+		Mounts: []model.Mount{
+			{ContainerPath: "/image", Image: &model.ImageSpec{Image: "files:1"}},
+			{ContainerPath: "/named", Volume: "data"},
+		},
+	}
+}
+
+// run has a pod with a running container.
+func (n *memoryNode) run() (pod, container string) {
+	n.t.Helper()
+	pod, err := n.RunSandbox(n.t.Context(), podConfig(), "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	if container, err = n.CreateContainer(n.t.Context(), pod, serverConfig()); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := n.StartContainer(n.t.Context(), container); err != nil {
+		n.t.Fatal(err)
+	}
+	return pod, container
+}
+
+// status is that of a container.
+func (n *memoryNode) status(id string) *model.ContainerStatus {
+	n.t.Helper()
+	st, err := n.ContainerStatus(n.t.Context(), id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return st
+}
+
+// wantNothing makes sure that nothing is left, at the latest once what could not be removed was tried again.
+func (n *memoryNode) wantNothing(after string) {
+	n.t.Helper()
+	var left []string
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if left = n.left(); len(left) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Errorf("%s: left are %q", after, left)
+			return
+		}
+	}
+}
+
+var errKilled = errors.New("berthd was killed")
+
+// eachCall does something again and again, on a new node each time. In turn, each of the calls that act makes to others
+// fails, before and after it has done what it was asked; with kill it does not return, and nothing else is done. Then
+// check looks at what has become of it. It ends when each call has failed once, with a time when none has.
+func eachCall(t *testing.T, kill bool, prepare func(*memoryNode), act func(*memoryNode) error,
+	check func(n *memoryNode, what string, failed bool, err error)) {
+	t.Helper()
+	for _, late := range []bool{false, true} {
+		for at := 1; !t.Failed(); at++ {
+			n := newMemoryNode(t)
+			prepare(n)
+			n.host.fail(fault{at: at, late: late, kill: kill})
+			err := errKilled
+			acted := make(chan struct{})
+			go func() {
+				defer close(acted)
+				err = act(n)
+			}()
+			<-acted
+			failed := n.host.settle()
+			check(n, fmt.Sprintf("call %d, late %v", at, late), failed, err)
+			_ = n.Close()
+			if !failed {
+				if at < 3 {
+					t.Errorf("only %d calls were made", at-1)
+				}
+				break
+			}
+		}
+	}
+}
+
+// TestARunThatFailsLeavesNothing, whichever of its calls to the kernel, the network and the keeper fails, and whether
+// or not it has done what it was asked.
+func TestARunThatFailsLeavesNothing(t *testing.T) {
+	var id string
+	eachCall(t, false, func(*memoryNode) {}, func(n *memoryNode) (err error) {
+		id, err = n.RunSandbox(t.Context(), podConfig(), "")
+		return err
+	}, func(n *memoryNode, what string, failed bool, err error) {
+		if failed != errors.Is(err, errFault) {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := n.RemoveSandbox(t.Context(), id); !failed && err != nil {
+			t.Error(err)
+		}
+		n.wantNothing(what)
+	})
+}
+
+// TestAStartThatFailsEndsTheContainer: it is told as exited, and can be removed.
+func TestAStartThatFailsEndsTheContainer(t *testing.T) {
+	var pod, id string
+	eachCall(t, false, func(n *memoryNode) {
+		var err error
+		if pod, err = n.RunSandbox(t.Context(), podConfig(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if id, err = n.CreateContainer(t.Context(), pod, serverConfig()); err != nil {
+			t.Fatal(err)
+		}
+	}, func(n *memoryNode) error {
+		return n.StartContainer(t.Context(), id)
+	}, func(n *memoryNode, what string, failed bool, err error) {
+		st := n.status(id)
+		switch {
+		case failed && (!errors.Is(err, errFault) || st.State != model.ContainerExited ||
+			st.Reason != model.ReasonStartError || st.ExitCode != 128):
+			t.Errorf("%s: error %v, the container is %s: %s, %d", what, err, st.State, st.Reason, st.ExitCode)
+		case !failed && (err != nil || st.State != model.ContainerRunning):
+			t.Errorf("%s: error %v, the container is %s", what, err, st.State)
+		}
+		if n.host.running[id] != nil == failed {
+			t.Errorf("%s: the keeper has the container: %v", what, !failed)
+		}
+		if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		n.wantNothing(what)
+	})
+}
+
+// TestARemovalThatFailsIsFinishedByTheNext, of a pod that runs.
+func TestARemovalThatFailsIsFinishedByTheNext(t *testing.T) {
+	var pod string
+	eachCall(t, false, func(n *memoryNode) { pod, _ = n.run() }, func(n *memoryNode) error {
+		return n.RemoveSandbox(t.Context(), pod)
+	}, func(n *memoryNode, what string, failed bool, _ error) {
+		if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+			t.Errorf("%s: again: %v", what, err)
+		}
+		n.wantNothing(what)
+	})
+}
+
+// TestABerthdThatIsKilledLeavesNothing that its successor does not find and remove: wherever that is in the run of a
+// pod, the creation, the start and the stop of a container, and their removal.
+func TestABerthdThatIsKilledLeavesNothing(t *testing.T) {
+	eachCall(t, true, func(*memoryNode) {}, func(n *memoryNode) error {
+		ctx := t.Context()
+		pod, err := n.RunSandbox(ctx, podConfig(), "")
+		if err != nil {
+			return err
+		}
+		id, err := n.CreateContainer(ctx, pod, serverConfig())
+		if err != nil {
+			return err
+		}
+		if err := n.StartContainer(ctx, id); err != nil {
+			return err
+		}
+		if err := n.StopContainer(ctx, id, time.Minute); err != nil {
+			return err
+		}
+		return n.RemoveSandbox(ctx, pod)
+	}, func(n *memoryNode, what string, _ bool, _ error) {
+		n.restart()
+		list, err := n.ListSandboxes(t.Context(), model.SandboxFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, st := range list {
+			if err := n.RemoveSandbox(t.Context(), st.ID); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		n.wantNothing(what)
+	})
+}
+
+func TestAContainerIsTheSameAfterARestart(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	before := n.status(id)
+	n.restart()
+	if after := n.status(id); after.State != model.ContainerRunning || !after.StartedAt.Equal(before.StartedAt) ||
+		after.ImageID != before.ImageID {
+		t.Errorf("it was %+v, and is %+v", before, after)
+	}
+	out, _, code, err := n.ExecSync(t.Context(), id, []string{"echo", "3"}, time.Minute)
+	if err != nil || code != 3 || string(out) != "[echo 3]\n" {
+		t.Errorf("exec: %q, %d, %v", out, code, err)
+	}
+	// What ends while berthd is away is told when it is there again.
+	_ = n.Close()
+	if err := n.cfg.Keeper.Signal(t.Context(), id, 15, false); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if st := n.status(id); st.State != model.ContainerExited || st.ExitCode != 143 || st.Reason != model.ReasonError {
+		t.Errorf("it is %+v", st)
+	}
+}
+
+func TestARebootEndsContainersAndPodsComeBack(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	created, err := n.CreateContainer(t.Context(), pod, &model.ContainerConfig{
+		Metadata: model.ContainerMetadata{Name: "later"}, Image: model.ImageSpec{Image: "web:1"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.reboot()
+	if st := n.status(id); st.State != model.ContainerExited || st.ExitCode != 255 || st.Reason != model.ReasonRebooted {
+		t.Errorf("it is %+v", st)
+	}
+	root := n.dirs.Rootfs(&record.Sandbox{ID: pod, Config: podConfig()}, created)
+	if st := n.status(created); st.State != model.ContainerCreated || !n.host.has("mount "+root) {
+		t.Errorf("the created one is %s; there are %q", st.State, n.host.left())
+	}
+	st, err := n.SandboxStatus(t.Context(), pod)
+	if err != nil || st.State != model.SandboxNotReady {
+		t.Fatalf("the pod is %+v, %v", st, err)
+	}
+	ips := st.IPs
+	if err := n.StartSandbox(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	st, err = n.SandboxStatus(t.Context(), pod)
+	if err != nil || st.State != model.SandboxReady || !slices.Equal(st.IPs, ips) || len(ips) == 0 {
+		t.Errorf("the pod is %+v, %v; it had %v", st, err, ips)
+	}
+	if err := n.StartSandbox(t.Context(), pod); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a start of one that runs: %v", err)
+	}
+	if err := n.StartContainer(t.Context(), created); err != nil {
+		t.Error(err)
+	}
+	if err := n.RemoveSandbox(t.Context(), pod); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("after the removal")
+}
+
+func TestAPodWithoutItsNamespacesIsNotReady(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, _ := n.run()
+	n.host.forget("namespace " + n.dirs.Namespaces(pod).Path(namespace.Network))
+	s, err := n.index.Sandbox(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.watch.checkNamespaces(s)
+	if st, err := n.SandboxStatus(t.Context(), pod); err != nil || st.State != model.SandboxNotReady {
+		t.Errorf("the pod is %+v, %v", st, err)
+	}
+}
+
+func TestAContainerThatEndsIsToldToThoseWhoFollow(t *testing.T) {
+	n := newMemoryNode(t)
+	events := n.Subscribe(t.Context())
+	_, id := n.run()
+	if err := n.StopContainer(t.Context(), id, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for len(seen) < 5 {
+		select {
+		case e := <-events:
+			seen = append(seen, fmt.Sprint(e.Type))
+		case <-time.After(time.Minute):
+			t.Fatalf("told was %v", seen)
+		}
+	}
+	want := fmt.Sprint([]model.ContainerEventType{
+		model.EventCreated, model.EventStarted, model.EventCreated, model.EventStarted, model.EventStopped,
+	})
+	if got := fmt.Sprint(seen); got != want {
+		t.Errorf("told was %s, want %s", got, want)
+	}
+	if st := n.status(id); st.ExitCode != 143 || st.Reason != model.ReasonError || st.FinishedAt.IsZero() {
+		t.Errorf("it is %+v", st)
+	}
+}
+
+func TestAPausedContainerIsStopped(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	if err := n.PauseContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := n.ExecSync(t.Context(), id, []string{"x"}, 0); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("an exec in a paused container: %v", err)
+	}
+	n.restart()
+	if st := n.status(id); st.State != model.ContainerPaused {
+		t.Errorf("after a restart it is %s", st.State)
+	}
+	if err := n.UnpauseContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.PauseContainer(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StopContainer(t.Context(), id, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.status(id); st.State != model.ContainerExited {
+		t.Errorf("it is %s", st.State)
+	}
+}
+
+func TestAnExecIsToldHowItWent(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	_, _, _, err := n.ExecSync(t.Context(), id, []string{"sleep", "x"}, time.Second)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("one that takes too long: %v", err)
+	}
+	if _, _, _, err := n.ExecSync(t.Context(), id, nil, 0); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("one of nothing: %v", err)
+	}
+	var out bytes.Buffer
+	opts := ExecOptions{Cmd: []string{"a", "7"}, Stdin: strings.NewReader("in"), Stdout: &out}
+	if code, err := n.Exec(t.Context(), id, opts); err != nil || code != 7 || out.String() != "[a 7]\n" {
+		t.Errorf("%q, %d, %v", &out, code, err)
+	}
+	if err := n.StopContainer(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := n.ExecSync(t.Context(), id, []string{"a"}, 0); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one in a container that has ended: %v", err)
+	}
+}
+
+func TestAnAttachedClientSeesTheOutputToItsEnd(t *testing.T) {
+	n := newMemoryNode(t)
+	_, id := n.run()
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := n.Attach(t.Context(), id, AttachOptions{Stdout: w})
+		w.Close()
+		ended <- err
+	}()
+	line := make([]byte, len("output\n"))
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != "output\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := n.StopContainer(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := n.Attach(t.Context(), id, AttachOptions{Stdout: w}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("to one that has ended: %v", err)
+	}
+}
+
+func TestLimitsOfAPodAndItsContainersChange(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	update := &model.Resources{MemoryLimit: 32 << 20, DiskQuota: map[string]string{"/": "20m"}}
+	if err := n.UpdateContainerResources(t.Context(), id, update, nil); err != nil {
+		t.Fatal(err)
+	}
+	overhead, all := &model.Resources{MemoryLimit: 1 << 20}, &model.Resources{MemoryLimit: 96 << 20}
+	if err := n.UpdateSandboxResources(t.Context(), pod, overhead, all); err != nil {
+		t.Fatal(err)
+	}
+	n.restart()
+	if r := n.status(id).Resources; r == nil || r.MemoryLimit != 32<<20 {
+		t.Errorf("the container's are %+v", r)
+	}
+	st, err := n.SandboxStatus(t.Context(), pod)
+	if err != nil || st.Config.Resources.MemoryLimit != 96<<20 || st.Config.Overhead.MemoryLimit != 1<<20 {
+		t.Errorf("the pod's are %+v, %+v, %v", st.Config.Resources, st.Config.Overhead, err)
+	}
+	n.host.fail(fault{at: 1})
+	update = &model.Resources{MemoryLimit: 16 << 20}
+	if err := n.UpdateContainerResources(t.Context(), id, update, nil); !errors.Is(err, errFault) {
+		t.Errorf("an update that the keeper refuses: %v", err)
+	}
+	n.host.settle()
+	if r := n.status(id).Resources; r.MemoryLimit != 32<<20 {
+		t.Errorf("afterwards the container's are %+v", r)
+	}
+}
+
+func TestWhatAPersonIsTold(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	if info, err := n.ContainerInfo(t.Context(), id); err != nil || !strings.Contains(info["info"], `"runtimeSpec"`) {
+		t.Errorf("%v, %v", info, err)
+	}
+	if info, err := n.SandboxInfo(t.Context(), pod); err != nil || !strings.Contains(info["info"], `"10.0.0.2"`) {
+		t.Errorf("%v, %v", info, err)
+	}
+	if spec, err := n.ContainerSpec(t.Context(), id); err != nil || !bytes.Contains(spec, []byte("ociVersion")) {
+		t.Errorf("%s, %v", spec, err)
+	}
+	for filter, want := range map[*model.ContainerFilter]int{
+		{}: 1, {ID: id[:13]}: 1, {SandboxID: pod}: 1, {ID: "none"}: 0,
+		{States: []model.ContainerState{model.ContainerExited}}: 0, {Labels: map[string]string{"a": "b"}}: 0,
+	} {
+		if list, err := n.ListContainers(t.Context(), *filter); err != nil || len(list) != want {
+			t.Errorf("%+v: %v, %v", *filter, list, err)
+		}
+	}
+	for filter, want := range map[*model.SandboxFilter]int{
+		{}: 1, {ID: pod[:13]}: 1, {ID: "none"}: 0, {State: model.SandboxNotReady}: 0,
+		{Labels: map[string]string{"app": "web"}}: 1,
+	} {
+		if list, err := n.ListSandboxes(t.Context(), *filter); err != nil || len(list) != want {
+			t.Errorf("%+v: %v, %v", *filter, list, err)
+		}
+	}
+	for _, c := range n.Conditions(t.Context()) {
+		if !c.Status {
+			t.Errorf("%+v", c)
+		}
+	}
+	n.host.fail(fault{at: 1})
+	if c := n.Conditions(t.Context())[0]; c.Status || c.Reason != "KeeperNotReady" {
+		t.Errorf("without a keeper: %+v", c)
+	}
+	n.host.settle()
+	if list := n.Handlers(); len(list) != 2 || list[0].Name != "" || n.CgroupDriver() != "cgroupfs" {
+		t.Errorf("%+v, %s", list, n.CgroupDriver())
+	}
+}
+
+func TestWhatDoesNotGoTogetherIsRefused(t *testing.T) {
+	n := newMemoryNode(t)
+	ctx := t.Context()
+	if _, err := n.RunSandbox(ctx, podConfig(), "kata"); !errdefs.IsNotFound(err) {
+		t.Errorf("a handler that is not there: %v", err)
+	}
+	user := podConfig()
+	user.Security.Namespaces.User = &model.UserNamespace{Mode: model.NamespacePod}
+	if _, err := n.RunSandbox(ctx, user, ""); err == nil {
+		t.Error("a user namespace without mappings")
+	}
+	pod, id := n.run()
+	if _, err := n.RunSandbox(ctx, podConfig(), ""); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a second pod of one name: %v", err)
+	}
+	if _, err := n.CreateContainer(ctx, pod, serverConfig()); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("a second container of one name: %v", err)
+	}
+	missing := serverConfig()
+	missing.Metadata.Name, missing.Image.Image = "other", "missing:1"
+	if _, err := n.CreateContainer(ctx, pod, missing); !errdefs.IsNotFound(err) {
+		t.Errorf("an image that is not there: %v", err)
+	}
+	if err := n.StartContainer(ctx, id); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a second start: %v", err)
+	}
+	if err := n.RemoveVolume(ctx, "data"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "server") {
+		t.Errorf("a volume that is used: %v", err)
+	}
+	if err := n.StopSandbox(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartSandbox(ctx, pod); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("the start of a pod that was stopped: %v", err)
+	}
+	if _, err := n.CreateContainer(ctx, pod, missing); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("a container in a pod that was stopped: %v", err)
+	}
+	err := errors.Join(n.RemoveSandbox(ctx, pod), n.RemoveSandbox(ctx, pod), n.StopSandbox(ctx, pod),
+		n.RemoveContainer(ctx, id), n.StopContainer(ctx, id, 0))
+	if err != nil {
+		t.Errorf("what is gone is stopped and removed: %v", err)
+	}
+	if err := n.RemoveVolume(ctx, "data"); err != nil {
+		t.Error(err)
+	}
+	n.wantNothing("after the removal")
+}
+
+func TestAProgramThatIsMissingIsTold(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := serverConfig()
+	cfg.Command = []string{"/missing"}
+	id, err := n.CreateContainer(t.Context(), pod, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.StartContainer(t.Context(), id); !errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err) {
+		t.Errorf("the start: %v", err)
+	}
+	if st := n.status(id); st.State != model.ContainerExited || st.ExitCode != 127 || st.Reason != model.ReasonStartError {
+		t.Errorf("it is %+v", st)
+	}
+}
+
+// TestAPortOfThePodIsReached, of one that lives in the node's network: others need a namespace.
+func TestAPortOfThePodIsReached(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, _ = io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	n := newMemoryNode(t)
+	cfg := podConfig()
+	cfg.Security.Namespaces.Network = model.NamespaceNode
+	pod, err := n.RunSandbox(t.Context(), cfg, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := net.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- n.PortForward(t.Context(), pod, int32(l.Addr().(*net.TCPAddr).Port), theirs) }()
+	if _, err := ours.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(ours, got); err != nil || string(got) != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
+	ours.Close()
+	<-ended
+	if err := n.PortForward(t.Context(), pod, 0, theirs); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("port 0: %v", err)
+	}
+}
+
+// TestWhatNobodyKnowsIsEnded: what the keeper runs and no record knows, and what a record that cannot be read has had.
+func TestWhatNobodyKnowsIsEnded(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, id := n.run()
+	_ = n.Close()
+	for _, dir := range []string{n.containers.Path(id), n.pods.Path(pod)} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.json*"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, f := range files {
+			if err := os.WriteFile(f, []byte("{"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.restart()
+	n.wantNothing("after the restart")
+}
