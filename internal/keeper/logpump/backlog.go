@@ -41,7 +41,8 @@ type Keep struct {
 // A client may have as much as it leaves to others, so that those who never read do not take all from one who reads
 // slowly: one alone gets half of the total, two get a third each.
 type Backlogs struct {
-	dir string
+	dir  string
+	room func(dir string) error // an error where the file system of a directory has none to spare
 
 	mu            sync.Mutex
 	total         int64
@@ -57,7 +58,7 @@ type Backlogs struct {
 
 // NewBacklogs makes the count. dir is for clients that name no directory.
 func NewBacklogs(dir string) *Backlogs {
-	b := &Backlogs{dir: dir, total: DefaultTotal}
+	b := &Backlogs{dir: dir, room: room, total: DefaultTotal}
 	b.left.L = &b.mu
 	return b
 }

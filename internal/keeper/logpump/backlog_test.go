@@ -76,7 +76,7 @@ func taken(t *testing.T, b *Backlogs) {
 func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 	const total, logs, clients, piece = 64 << 20, 4, 25, 64 << 10
 	dir := t.TempDir()
-	b := NewBacklogs(t.TempDir())
+	b := roomy(t.TempDir())
 	keep := Keep{Dir: dir, Backlog: 256 << 20, Total: total}
 	var all []*Log
 	for i := range logs {
@@ -127,7 +127,7 @@ func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 // One client has room for all of it, so one at least gets it. It was seen to fail with room only after the close: all were cut off.
 func TestWhoIsCutOffMakesRoomAtOnce(t *testing.T) {
 	const total, clients, piece = 64 << 20, 20, 64 << 10
-	b := NewBacklogs(t.TempDir())
+	b := roomy(t.TempDir())
 	l := New("", b, quiet())
 	for i := range clients {
 		attachKeep(t, l, fmt.Sprint("deaf-", i), Keep{Total: total})
@@ -156,7 +156,7 @@ func TestWhoIsCutOffMakesRoomAtOnce(t *testing.T) {
 // gone as well. It was seen to fail without the wait.
 func TestAFileThatIsBeingClosedCountsOnTheDisk(t *testing.T) {
 	const total = 8 << 20
-	b := NewBacklogs(t.TempDir())
+	b := roomy(t.TempDir())
 	b.limit(total)
 	var gone, never atomic.Bool
 	b.adopt(total) // the file of a client
@@ -193,9 +193,12 @@ func TestAFileThatIsBeingClosedCountsOnTheDisk(t *testing.T) {
 // silent, so nothing cuts them off; one that reads slowly is kept beside them. It was seen to fail with a total that those who come first
 // may have all of.
 func TestWhoComesLastHasAShareToo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves many bytes: run without -short")
+	}
 	const total, deaf, piece = 64 << 20, 8, 64 << 10
 	keep := Keep{Dir: t.TempDir(), Total: total}
-	b := NewBacklogs(keep.Dir)
+	b := roomy(keep.Dir)
 	var all []*Log
 	for range deaf {
 		l := New("", b, quiet())
@@ -240,7 +243,7 @@ func TestThePumpNeverWaitsForTheBacklog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer top.Close()
-	b := NewBacklogs(t.TempDir())
+	b := roomy(t.TempDir())
 	keep := Keep{Dir: filepath.Join(mount, "attach"), Backlog: 256 << 20, Total: 1 << 30}
 	l := New("", b, quiet())
 	attachKeep(t, l, "before", keep)
@@ -298,9 +301,12 @@ func (b *Backlogs) behind() int64 {
 
 // TestEveryReaderGetsAllInOrder: readers of all speeds, that catch up and fall behind, beside upgrades.
 func TestEveryReaderGetsAllInOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves many bytes: run without -short")
+	}
 	const all = 24 << 20
 	dir := t.TempDir()
-	l := New("", NewBacklogs(dir), quiet())
+	l := New("", roomy(dir), quiet())
 	want := numbered(all)
 	var readers sync.WaitGroup
 	for i := range 6 {
@@ -356,7 +362,7 @@ func TestWhatAKilledKeeperLeftGoes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := NewBacklogs(t.TempDir())
+	b := roomy(t.TempDir())
 	for range 2 {
 		f, err := b.open(dir)
 		if err != nil {

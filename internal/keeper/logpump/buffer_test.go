@@ -126,7 +126,7 @@ func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.close()
-			l := New(path, NewBacklogs(t.TempDir()), quiet())
+			l := New(path, roomy(t.TempDir()), quiet())
 			p, err := AdoptPump(l, Stdout, fds[0], held)
 			if err != nil {
 				t.Fatal(err)

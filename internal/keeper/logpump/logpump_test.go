@@ -23,7 +23,7 @@ func pump(t testing.TB, path string) (l *Log, p *Pump, write *os.File) {
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	l = New(path, NewBacklogs(t.TempDir()), quiet())
+	l = New(path, roomy(t.TempDir()), quiet())
 	p, err := NewPump(l, Stdout, fds[0])
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestStopInTheMiddleOfALine(t *testing.T) {
 		p.file.Close()
 		l.Close()
 		st.FD = fd
-		l = Restore(ls, NewBacklogs(t.TempDir()), quiet())
+		l = Restore(ls, roomy(t.TempDir()), quiet())
 		if p, err = RestorePump(l, Stdout, st); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +220,7 @@ func TestARecordThatWasCutOffGoes(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.before), 0o640); err != nil {
 			t.Fatal(err)
 		}
-		New(path, NewBacklogs(t.TempDir()), quiet()).Mend()
+		New(path, roomy(t.TempDir()), quiet()).Mend()
 		if got, err := os.ReadFile(path); err != nil || string(got) != c.want {
 			t.Errorf("%q became %q, %v", c.before, got, err)
 		}

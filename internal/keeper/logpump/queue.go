@@ -245,7 +245,7 @@ func (q *queue) append(piece []byte) (int, error) {
 		q.mu.Unlock()
 	}
 	if q.to+int64(len(piece)) > q.looked {
-		if err := room(q.dir); err != nil {
+		if err := q.all.room(q.dir); err != nil {
 			return 0, err
 		}
 		q.looked = q.to + spillStep
