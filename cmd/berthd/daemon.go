@@ -64,7 +64,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- cri.Serve(d.server, listener, cfg.Address, gid, log) }()
 	log.Info("berthd is ready", "version", version, "address", cfg.Address, "root", cfg.Root,
-		"cgroup_driver", d.pods.CgroupDriver(), "took", time.Since(begin).Round(time.Millisecond).String())
+		"cgroup_driver", d.pods.CgroupDriver(), "took_ms", liblog.Milliseconds(time.Since(begin)))
 	second := serveSecond(ctx, d.server, cfg.Containerd, gid, log)
 	defer func() {
 		d.server.Stop()

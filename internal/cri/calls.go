@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth/internal/cri/request"
+	"berth/internal/liblog"
 )
 
 // calls is the interceptor around every call.
@@ -78,7 +79,7 @@ func (c *calls) done(ctx context.Context, method string, req any, start time.Tim
 	if !c.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := append(subject(req), slog.Duration("took", took))
+	attrs := append(subject(req), slog.Float64("took_ms", liblog.Milliseconds(took)))
 	if err != nil {
 		attrs = append(attrs, slog.String("code", code.String()), slog.String("error", status.Convert(err).Message()))
 	}

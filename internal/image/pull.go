@@ -17,6 +17,7 @@ import (
 	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
+	"berth/internal/liblog"
 	"berth/internal/model"
 )
 
@@ -60,7 +61,8 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 		}
 		return nil, brief(fmt.Errorf("pull %s: %w", named, err))
 	}
-	s.log.Info("image pulled", "image", named.String(), "image_id", img.ID, "bytes", img.Size, "took", time.Since(start))
+	s.log.Info("image pulled", "image", named.String(), "image_id", img.ID, "bytes", img.Size,
+		"took_ms", liblog.Milliseconds(time.Since(start)))
 	return img, nil
 }
 

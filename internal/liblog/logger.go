@@ -3,6 +3,7 @@ package liblog
 import (
 	"log/slog"
 	"os"
+	"time"
 
 	"golang.org/x/term"
 )
@@ -19,4 +20,10 @@ func Stderr(level, format string) (*slog.Logger, error) {
 		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
 	}
 	return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+}
+
+// Milliseconds is a duration as a log line has it: a number, to the microsecond, under a key that ends with _ms.
+// A time.Duration would be text with changing units in one format of the log, and nanoseconds in the other.
+func Milliseconds(d time.Duration) float64 {
+	return float64(d.Microseconds()) / 1000
 }

@@ -17,7 +17,7 @@ import (
 
 // TestEveryLogKeyIsInTheDocuments: whoever searches a log, or feeds one to a program, finds in docs/debugging.md
 // what each key means, and a second key for the same thing has to be thought of first. Seen to fail with a key
-// that the page does not list.
+// that the page does not list, and with a duration under a key that does not say its unit.
 func TestEveryLogKeyIsInTheDocuments(t *testing.T) {
 	const root = "../.."
 	page, err := os.ReadFile(root + "/docs/debugging.md")
@@ -39,9 +39,9 @@ func TestEveryLogKeyIsInTheDocuments(t *testing.T) {
 			listed[m[1]] = true
 		}
 	}
-	used := map[string]string{}
+	used, durations := map[string]string{}, map[string]string{}
 	for _, folder := range []string{"internal", "cmd"} {
-		if err := readLogKeys(filepath.Join(root, folder), used); err != nil {
+		if err := readLogKeys(filepath.Join(root, folder), used, durations); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,13 +51,25 @@ func TestEveryLogKeyIsInTheDocuments(t *testing.T) {
 		}
 		delete(listed, key)
 	}
+	for key, where := range durations {
+		if !strings.HasSuffix(key, "_ms") {
+			t.Errorf("the log key %s of %s has milliseconds, and does not end with _ms", key, where)
+		}
+		delete(used, key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(used)) {
+		if strings.HasSuffix(key, "_ms") {
+			t.Errorf("the log key %s of %s has something else than liblog.Milliseconds", key, used[key])
+		}
+	}
 	for key := range listed {
 		t.Errorf("docs/debugging.md lists the log key %s, which no line has", key)
 	}
 }
 
-// readLogKeys finds the keys of log lines in the Go files below a folder, and where each is.
-func readLogKeys(folder string, used map[string]string) error {
+// readLogKeys finds the keys of log lines in the Go files below a folder, and where each is; and among them those
+// whose value is made by liblog.Milliseconds.
+func readLogKeys(folder string, used, durations map[string]string) error {
 	files := token.NewFileSet()
 	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -72,11 +84,26 @@ func readLogKeys(folder string, used map[string]string) error {
 				for _, key := range logKeys(call) {
 					used[key] = files.Position(call.Pos()).String()
 				}
+				for i, arg := range call.Args[:max(len(call.Args)-1, 0)] {
+					if key, ok := arg.(*ast.BasicLit); ok && key.Kind == token.STRING && isMilliseconds(call.Args[i+1]) {
+						durations[strings.Trim(key.Value, `"`)] = files.Position(call.Pos()).String()
+					}
+				}
 			}
 			return true
 		})
 		return nil
 	})
+}
+
+// isMilliseconds tells whether a value is made by liblog.Milliseconds.
+func isMilliseconds(value ast.Expr) bool {
+	call, ok := value.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && f.Sel.Name == "Milliseconds"
 }
 
 // logKeys are the keys of a call that logs, adds keys to a logger, or makes an attribute. Attributes among the others
@@ -91,7 +118,7 @@ func logKeys(call *ast.CallExpr) (keys []string) {
 	case "Debug", "Info", "Warn", "Error":
 	case "With":
 		first = 0
-	case "Any", "Bool", "Duration", "Int", "Int64", "String", "Time", "Uint64":
+	case "Any", "Bool", "Duration", "Float64", "Int", "Int64", "String", "Time", "Uint64":
 		if of, ok := method.X.(*ast.Ident); !ok || of.Name != "slog" {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"berth/internal/cdi"
+	"berth/internal/liblog"
 )
 
 const (
@@ -238,7 +239,7 @@ func (r *run) registerAll(ctx context.Context) (next time.Duration, err error) {
 				return 0, err
 			}
 			d := min(max(2*r.failed[s], retry), retryMost)
-			s.log.Warn("the kubelet does not answer", "error", err, "again_in", d.String())
+			s.log.Warn("the kubelet does not answer", "error", err, "again_in_ms", liblog.Milliseconds(d))
 			r.failed[s], r.pending[s] = d, time.Now().Add(d)
 			later(d)
 			continue

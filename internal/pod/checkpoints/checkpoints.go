@@ -21,6 +21,7 @@ import (
 	"berth/internal/checkpoint"
 	"berth/internal/image"
 	"berth/internal/jail"
+	"berth/internal/liblog"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/pod/record"
@@ -98,7 +99,8 @@ func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r 
 	if err = errors.Join(err, thaw(end)); err != nil {
 		return err
 	}
-	k.Log.Info("a container was written down", "container_id", c.ID(), "stood_still", time.Since(begin))
+	k.Log.Info("a container was written down", "container_id", c.ID(),
+		"stood_still_ms", liblog.Milliseconds(time.Since(begin)))
 	spec, err := loadSpec()
 	if err != nil {
 		return err
