@@ -90,7 +90,8 @@ type Claim struct {
 }
 
 // Claim makes a cgroup, a slice with systemd, and claims it. Where another process has claimed it, or one above
-// or below it, the error is an *ClaimedError. The root of the hierarchies is nobody's but for who claims just that.
+// or below it, the error is an *ClaimedError. The root of the hierarchies counts as claimed only by a process
+// that has claimed the root itself.
 func (h *Hierarchies) Claim(ctx context.Context, cgroup string, systemd bool, owner Owner) (*Claim, error) {
 	cgroup = path.Join("/", cgroup)
 	owner.PIDNamespace, _ = pidNamespace()

@@ -151,8 +151,8 @@ func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {
 }
 
 // RemoveEmpty removes a cgroup in all hierarchies, but none that is in it: where there is one in any of them,
-// whoever's it is, the error is EBUSY at once, and all stays. While processes are in it, it tries again until ctx ends
-// and then says EBUSY. It is idempotent.
+// of Berth or of somebody else, the error is EBUSY at once, and nothing is removed. While processes are in it,
+// it tries again until ctx ends and then says EBUSY. It is idempotent.
 func (h *Hierarchies) RemoveEmpty(ctx context.Context, cgroup string) error {
 	if path.Join("/", cgroup) == "/" {
 		return errors.New("remove cgroup: the root is not removed")

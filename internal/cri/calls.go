@@ -98,7 +98,7 @@ func callName(method string) string {
 	return path.Base(method)
 }
 
-// level is how much an outcome concerns whoever reads the log.
+// level is the log level of a call that ended with a code: the more the node is at fault, the higher.
 func level(code codes.Code) slog.Level {
 	switch code {
 	case codes.OK, codes.Canceled, // a client that has seen enough of a stream cancels it

@@ -71,7 +71,7 @@ func boundTo(f *os.File) (path string) {
 	if err != nil {
 		return ""
 	}
-	// Not f.Fd(), which would make the descriptor blocking for whoever it belongs to.
+	// Not f.Fd(), which would make the descriptor blocking for the connection's owner.
 	raw.Control(func(fd uintptr) {
 		if name, err := unix.Getsockname(int(fd)); err == nil {
 			if sa, ok := name.(*unix.SockaddrUnix); ok {

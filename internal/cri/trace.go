@@ -12,7 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// tracer makes spans for whoever has set a provider; until then they are nothing.
+// tracer makes the spans of traces. Without an OpenTelemetry provider, which the configuration sets, a span
+// does nothing.
 var tracer = otel.Tracer("berth/internal/cri")
 
 // headers are a call's metadata, in which a client may say which span it is a part of.

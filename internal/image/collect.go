@@ -80,7 +80,7 @@ func (s *Store) collectLayers(age time.Duration) error {
 	err = errors.Join(err, readErr)
 	for _, e := range entries {
 		s.index.mu.Lock()
-		// Numbers only grow: what was not known above and is not busy now is nobody's.
+		// Numbers only grow: a directory that was not known above and is not busy now belongs to no layer.
 		v, ok := parseNumber(e.Name())
 		leftover := !known[e.Name()] && !s.index.busy[e.Name()] && (!ok || v < s.index.next) && !s.index.knows(e.Name())
 		if leftover {

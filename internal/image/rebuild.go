@@ -20,7 +20,7 @@ import (
 
 // The database of images is the one file of a node whose loss would cost all images. So each image also has a file of
 // its own, written without a sync after the database has it, and each layer has one beside its directory: a database
-// that is spoilt is set aside and made anew of these.
+// that is spoilt is set aside, and another one is made of these files.
 
 // imageFile is an image with its documents, as it is kept beside the database.
 type imageFile struct {

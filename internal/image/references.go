@@ -8,9 +8,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// AddReference keeps an image's layers until Release of the same holder, whatever becomes of the image. A holder may
-// refer to several images. References live in memory: after a start, whoever needs layers refers to them again before
-// Collect.
+// AddReference keeps an image's layers until Release of the same holder, also when the image is removed. A holder may
+// refer to several images. References live in memory: after a start of berthd, each container that needs layers has to
+// refer to them again before Collect, which removes the layers without a reference.
 func (s *Store) AddReference(imageID, holder string) (*Layers, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 const chainKey = "chain:"
 
 // stagingDir is where a variant of a layer is made, in the layer's own directory: hard links do not cross mounts, and
-// whoever makes it may see no more than that directory. One that is left by a crash is set aside by Open.
+// the child that makes it may see no more than that directory. One that is left by a crash is set aside by Open.
 const stagingDir = "variant"
 
 // resolveVariants replaces those layers of an image (base first, each with a reference of the caller's) which must be
@@ -227,7 +227,7 @@ func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err
 		return nil, used, err
 	}
 	result := &variant.Result{}
-	// What says which layer this is, and the name under which containers find it, stay whatever becomes of the child.
+	// The child may not remove the file that says which layer this is, nor the directory that containers mount.
 	keep := []string{layerFileName, layerFS}
 	task := variant.MakeTask{Implied: v.implied, Placement: &placement, Layer: layerFS, Name: stagingDir}
 	err = v.run(ctx, jail.Spec{

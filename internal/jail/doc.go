@@ -12,7 +12,7 @@
 //   - a score by which the kernel ends it first when memory is short, and its own end when berthd's comes.
 //
 // Then it takes limits on memory, files and threads upon itself, and a seccomp filter of what its role calls.
-// What it answers is bounded and decoded strictly, and whoever asked trusts none of it.
+// What it answers is bounded and decoded strictly, and berthd trusts none of it.
 //
 // Children are forked by one thread that is in such namespaces for good. It has them from an empty mount namespace,
 // so that a child costs no copy of the mounts of all pods: a child is ready in some 3 ms, most

@@ -214,7 +214,8 @@ type User struct {
 	Groups []int64 `json:"groups,omitempty"`
 }
 
-// ContainerStatus is what a client is told of a container.
+// ContainerStatus is what a client is told of a container. It has a field for each that the status of a CRI version
+// or of PouchContainer has, and they are published together, so that no client sees half a change.
 type ContainerStatus struct {
 	ID         string
 	SandboxID  string

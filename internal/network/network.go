@@ -48,7 +48,7 @@ type Provider interface {
 	Status(ctx context.Context) Status
 	// Reconcile removes what is of no live pod and puts in place what live pods have lost, but for what plugins hold.
 	// It must be given every pod that is set up, or being set up, and those that only keep their addresses. A record
-	// of the network that is gone is made anew; lost are the pods, by their IDs, whose network is gone with it, and why.
+	// of the network that is gone is made again; lost are the pods, by their IDs, whose network is gone with it, and why.
 	Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error)
 	// Collect has plugins give back what they hold for pods that Reconcile was not given. It takes as long as they do,
 	// which may need the cluster's API server, and is called again where it fails. Pods may be set up meanwhile.

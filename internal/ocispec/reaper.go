@@ -14,7 +14,7 @@ type ReaperInput struct {
 	Host        *Host // nil: Detect's
 }
 
-// reaperUser is nobody in the images of Kubernetes; the reaper needs no right of anybody's.
+// reaperUser is the user ID of nobody in the images of Kubernetes. The reaper needs none of any user's rights.
 const reaperUser = 65535
 
 // Reaper is the spec of a pod's init, for keeper.RunRequest.Reaper: a new PID namespace, nothing to write,

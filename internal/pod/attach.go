@@ -82,7 +82,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 			}
 		}()
 	}
-	// Whoever wants output stays for all of it; whoever brings input alone stays until that ends.
+	// A client that takes output is attached until the last of it; one that only sends input, until that ends.
 	var stdinEnded, outputEnded <-chan struct{}
 	if out.Any() {
 		outputEnded = out.Ended()

@@ -86,7 +86,8 @@ func (td *teardown) finish(c *index.Container, change func(*record.Container)) {
 		td.log.Error("record the end of a container", "container_id", c.ID(), "error", err)
 	}
 	td.logs.Release(c.ID())
-	// before whoever waits for the end goes on and tells of the pod's
+	// The event goes out before Ended wakes the goroutines that wait for the end: one of them sends the pod's own event,
+	// which has to come after it.
 	td.events.Tell(c.Sandbox, c.ID(), model.EventStopped)
 	c.Ended()
 }

@@ -144,7 +144,8 @@ func recordStart(c *index.Container, result *keeper.RunResult, begin time.Time) 
 	})
 }
 
-// tracer makes spans for whoever has set a provider; until then they are nothing.
+// tracer makes the spans of traces. Without an OpenTelemetry provider, which the configuration sets, a span
+// does nothing.
 var tracer = otel.Tracer("berth/internal/pod")
 
 // tracePhases makes spans of what the keeper says it did.

@@ -142,8 +142,8 @@ func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container,
 
 // lost is something that runs, or stands on disk, of which no version of a record can be read. It cannot be told to any
 // client, and a client that does not find its pod starts another in its place: two that write one volume would do more
-// harm than an end. So it is ended at once, with an error in the log, and its directory is kept for whoever wants what
-// it holds.
+// harm than an end. So it is ended at once, with an error in the log, and its directory is kept for people who want
+// the files in it.
 type lost struct {
 	id     string
 	why    error

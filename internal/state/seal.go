@@ -23,8 +23,8 @@ func known() int {
 	return n
 }
 
-// FormatError is a record that a newer berthd has written. Whoever meets one changes nothing: what the record means
-// is not known.
+// FormatError is a record that a newer berthd has written. A caller that gets one must change nothing: what
+// the record means is not known.
 type FormatError struct {
 	Path       string
 	Has, Knows int

@@ -1,5 +1,5 @@
-// Package undo bounds what is undone after something has failed: the client of a call may have gone by then, and what
-// was made for it goes all the same.
+// Package undo gives the undo of a failed call a context of its own, with a deadline: the client may have cancelled
+// the call by then, and what was made for it has to be removed all the same.
 package undo
 
 import (

@@ -55,7 +55,7 @@ type Store struct {
 
 type volume struct {
 	rec Record // immutable
-	// op is held by whoever fills or removes the volume.
+	// op is held while the volume is filled or removed.
 	op    *semaphore.Weighted
 	users map[string]struct{}
 	made  bool // its directory is there

@@ -17,7 +17,7 @@ import (
 	"berth/test/node"
 )
 
-// options are the sizes of a run.
+// options are the sizes of a run, a field for each flag.
 type options struct {
 	addresses  addresses
 	berth      bool
@@ -232,19 +232,7 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 		}
 	}
 	if o.pullMiB > 0 && o.pulls > 0 {
-		progress("packing an image of %d MiB", o.pullMiB)
-		image, err := bigImage(o.pullMiB)
-		if err != nil {
-			return err
-		}
-		if err := registry.Push(bigName, image); err != nil {
-			return err
-		}
-		runtime.GC()
-		if err := turns(o.pulls, "pull", func(p *peer) error { return p.pull(ctx, registry, image, r.of(p)) }); err != nil {
-			return err
-		}
-		if err := oneMissing(ctx, o, registry, image, turns, r); err != nil {
+		if err := pulls(ctx, o, registry, turns, r); err != nil {
 			return err
 		}
 	}
@@ -257,4 +245,22 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 		}
 	}
 	return nil
+}
+
+// pulls measures pulls of a large image, and of the same with one layer missing.
+func pulls(ctx context.Context, o *options, registry *registrytest.Registry,
+	turns func(rounds int, what string, turn func(*peer) error) error, r *report) error {
+	progress("packing an image of %d MiB", o.pullMiB)
+	image, err := bigImage(o.pullMiB)
+	if err != nil {
+		return err
+	}
+	if err := registry.Push(bigName, image); err != nil {
+		return err
+	}
+	runtime.GC()
+	if err := turns(o.pulls, "pull", func(p *peer) error { return p.pull(ctx, registry, image, r.of(p)) }); err != nil {
+		return err
+	}
+	return oneMissing(ctx, o, registry, image, turns, r)
 }

@@ -62,7 +62,8 @@ type Options struct {
 	Binaries string
 }
 
-// Node is a private node. Its methods are for one goroutine; its clients are for any number.
+// Node is a private node. Its methods are for one goroutine; its clients are for any number. Most fields are settings
+// that a test chooses before the start; a suite that needs another setting adds a field.
 type Node struct {
 	Name       string // unique on the machine, 9 letters and digits
 	Dir        string // everything of this node

@@ -73,7 +73,7 @@ type Reader struct {
 	lines   joiner
 }
 
-// Close lets go of the log.
+// Close closes the log file and its watch.
 func (r *Reader) Close() {
 	if r.watcher != nil {
 		r.watcher.Close()

@@ -17,7 +17,7 @@ import (
 // its containers, which has the same network, stands for it. CRI-O without infra containers does the same.
 //
 // A monitor asks for the process when it finds the cgroup, and never again. So the cgroup is there only while a
-// container runs, and is made anew when that container has ended and another one stands for it.
+// container runs, and is made again when that container has ended and another one stands for it.
 //
 // Nobody waits for any of this: it follows events, from the first call of a monitor on.
 type sandboxCgroups struct {

@@ -32,7 +32,8 @@ func (p Path) At(i int) Path { return p + Path("["+strconv.Itoa(i)+"]") }
 func (p Path) Key(k string) Path { return p + Path("["+strconv.Quote(k)+"]") }
 
 // Check collects what is wrong with a request. Translating functions take one, note problems in it, and return
-// what they could make; whoever made the check asks for Err before using that.
+// what they could make. The caller that made the Check must ask for Err before it uses the result: a request
+// with a problem has been translated in part.
 type Check struct {
 	problems []string
 	more     int

@@ -145,7 +145,7 @@ func readDevices(list []*pluginapi.Device) (devices []device.Device, problem str
 	return devices, problem
 }
 
-// gone notes that a plugin does not answer any more. Its devices are nobody's to have until it returns,
+// gone notes that a plugin does not answer any more. Its devices are not allocated until it returns,
 // and are forgotten if it takes too long.
 func (m *Manager) gone(p *plugin, why string) {
 	m.mu.Lock()

@@ -379,7 +379,13 @@ func TestDevicesOfACDIKind(t *testing.T) {
 }
 
 func TestNUMANodesComeFromSysfs(t *testing.T) {
-	dev, sys := t.TempDir(), t.TempDir()
+	// The paths of the devices are their IDs, of which long ones are shortened: the test's name is not in them.
+	dev, err := os.MkdirTemp("", "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dev) })
+	sys := t.TempDir()
 	place := func(minor uint32, node string) {
 		dir := fmt.Sprintf("%s/devices/pci%d/card/x", sys, minor)
 		if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -25,7 +25,7 @@ func readArchive(t *child.Task) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever sends the archive is not cut off.
+	// The rest is read as well: the sender would otherwise fail with a broken pipe.
 	_, err = io.Copy(io.Discard, packed)
 	return index, err
 }

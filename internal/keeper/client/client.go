@@ -143,7 +143,7 @@ func warnOfFewDescriptors(log *slog.Logger) {
 	}
 }
 
-// Close ends the connection. The keeper and all containers go on; what was in escrow here is let go.
+// Close ends the connection. The keeper and all containers go on; what this process held in escrow is closed.
 func (c *Client) Close() error {
 	c.cancel()
 	c.mu.Lock()

@@ -47,7 +47,7 @@ func (s *starter) start(cfg Config) error {
 	cmd := exec.Command(cfg.Binary, append([]string{"--dir", cfg.Dir}, cfg.Args...)...)
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	// A session of its own: it outlives whoever starts it, and no terminal's signals reach it.
+	// The keeper gets a session of its own: it outlives the process that starts it, and no terminal's signals reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start keeper: %w", err)

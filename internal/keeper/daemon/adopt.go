@@ -168,8 +168,8 @@ func (a *adoption) adopt(js []byte, token string) error {
 
 // adoptRecord finds the container of a record that was in escrow. It is nil where there is none any more. A container
 // that is not in the table has been removed, or its start was cut off, and this or an earlier keeper has ended and
-// forgotten it. Whoever holds something of it in escrow has not heard of that from a keeper that was killed. Only where
-// the table was lost, or where its program runs, is its record made anew.
+// forgotten it: a holder of its escrow has not heard of that from a keeper that was killed. The record is made again
+// only where the table was lost, or where the container's program runs.
 func (a *adoption) adoptRecord(r *record.Container) *container {
 	s := a.s
 	if c, err := s.containers.get(r.ID); err == nil {
@@ -303,8 +303,8 @@ func (p *process) follow(proc *pidfd.FD) {
 }
 
 // resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no
-// stage any more: one that its keeper had not let go on ends by itself. An upgrade in the middle of it has it done
-// again.
+// stage any more: a stage whose keeper ended before it let the program begin ends by itself. After an upgrade in
+// the middle of this, the new program resolves the exec again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)

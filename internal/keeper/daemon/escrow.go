@@ -113,8 +113,8 @@ type pending []<-chan error
 const escrowWait = 3 * protocol.SendTimeout
 
 // wait returns when the kernel has it all: from then on it outlives this process. Where all holders have gone, as
-// with a berthd that is killed, there is nobody to wait for, and whoever comes next is given everything. The error says
-// that there are holders and that none has taken it.
+// with a berthd that is killed, there is nobody to wait for, and the next holder that connects is given everything.
+// The error says that there are holders and that none has taken it.
 func (sent pending) wait(log *slog.Logger, wait time.Duration) error {
 	if len(sent) == 0 {
 		return nil

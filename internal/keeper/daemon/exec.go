@@ -46,7 +46,7 @@ var (
 		errdefs.ErrAborted)
 )
 
-// How long the end of an exec is known: for as long as whoever asked may come back for it.
+// How long the keeper knows the end of an exec: for as long as a berthd that was restarted may still ask for it.
 const (
 	execKnown      = 10 * time.Minute
 	execTaken      = 30 * time.Second
@@ -261,8 +261,9 @@ func (p *process) start(spec *specs.Process, files map[protocol.Role]int, sessio
 	close(p.started)
 }
 
-// register takes a process that has been started into the keeper's tables, and returns when it is in escrow: whoever is
-// told that it runs can learn its end from the next keeper too. A terminal goes to whoever asked for the exec.
+// register takes a process that has been started into the keeper's tables, and returns when it is in escrow:
+// a client that was told that the process runs can learn its end from the next keeper too. A terminal's master goes to
+// the client that asked for the exec.
 func (p *process) register(res runtime.Started, terminal bool, session string) error {
 	c := p.c
 	if terminal {
@@ -310,7 +311,7 @@ func (p *process) unregister() bool {
 	return true
 }
 
-// sendConsole passes a terminal's master on to whoever asked for it and keeps none.
+// sendConsole sends a terminal's master to the client that asked for the exec, and keeps no copy.
 func (p *process) sendConsole(session string, fd int) error {
 	ses := p.c.s.sessions.get(session)
 	if ses == nil {
@@ -419,7 +420,7 @@ func (s *Server) waitExec(ctx context.Context, id *api.ExecID) (*api.ExecExit, e
 	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Whoever asked may ask again if the answer does not arrive.
+	// The client asks again if the answer does not arrive, so the end is not forgotten at once.
 	p.endedAt = time.Now().Add(execTaken - execKnown)
 	return &api.ExecExit{ExitCode: int32(p.record.ExitCode), TimedOut: p.record.TimedOut}, nil
 }

@@ -39,8 +39,8 @@ type Filter struct {
 	allowed bool
 }
 
-// ErrListener is the error for a profile that has an agent told of calls: whoever loads it must hand the agent a
-// descriptor.
+// ErrListener is the error for a profile that has an agent told of calls: the process that loads it must hand the agent
+// a descriptor, which the stage does not do.
 var ErrListener = errors.New("the profile has a listener")
 
 // compileWait bounds a compilation; the longest profiles take some hundred milliseconds.
@@ -118,7 +118,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// catchLoads has this thread's calls that load a filter wait for whoever reads the listener.
+// catchLoads makes this thread's calls that load a filter wait for an answer on the listener that it returns.
 func catchLoads() (listener int, err error) {
 	// Offsets in struct seccomp_data; the low half of the first argument is that of its two words which the byte order
 	// puts there.

@@ -48,7 +48,8 @@ func Listen(network, dir, name string) (*net.UnixListener, error) {
 		if l, err = net.ListenUnix(network, &net.UnixAddr{Net: network, Name: path}); err != nil {
 			return err
 		}
-		// The file stays: whoever connects between two keepers is refused at once, and one that upgrades keeps it.
+		// The socket file stays when the keeper ends: a client that connects between two keepers is refused at once,
+		// and a keeper that is upgraded keeps the file.
 		l.SetUnlinkOnClose(false)
 		return os.Chmod(path, 0o600)
 	})

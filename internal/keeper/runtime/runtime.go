@@ -80,7 +80,7 @@ type Container interface {
 	// Guard is held for reading while a process is half in the container, and for writing by what must not meet one: a
 	// pause, an update, a checkpoint, the removal.
 	Guard() *sync.RWMutex
-	// Loaded is a place where an engine keeps what it has read of the container from the disk. Whoever uses it has
+	// Loaded is a place where an engine keeps what it has read of the container from the disk. Its user must hold
 	// Guard for writing.
 	Loaded() *any
 	// Thawed returns a channel that is closed when the container is thawed after a checkpoint; nil: it is not frozen

@@ -227,7 +227,7 @@ func (l *Last) Wait() error {
 	}
 }
 
-// Close lets go of what the keeper holds of the stage.
+// Close closes the descriptors that the keeper holds of the stage.
 func (l *Last) Close() {
 	for _, f := range []*os.File{l.plan, l.status, l.theirs} {
 		f.Close()

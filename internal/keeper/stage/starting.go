@@ -16,7 +16,7 @@ import (
 )
 
 // Starting is a container's process before it runs its program: the init process (Begin), or one that joins a running
-// container (Join). It sets itself up and waits; it ends if whoever holds the Starting does.
+// container (Join). It sets itself up and waits; it ends if the keeper that holds the Starting does.
 //
 // Start, Ready and Run are called in this order, by one goroutine. Interrupt may be called at any time, by another.
 type Starting struct {
@@ -148,7 +148,7 @@ func (f *Starting) Interrupt() {
 func (f *Starting) Disown() { f.disowned = true }
 
 // Close closes the keeper's end. A process that does not run its program yet ends. The one that was started ends when
-// it has forked, and is reaped; if a pause has frozen it just then, it is left to whoever reaps this process's orphans.
+// it has forked, and is reaped; if a pause has frozen it just then, it is left to the keeper, which reaps orphans.
 func (f *Starting) Close() {
 	f.link.Close()
 	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
@@ -166,7 +166,7 @@ const forkedWait = 200 * time.Millisecond
 const killWait = 2 * time.Second
 
 // Kill ends what has been started, and returns when it has ended; what does not end in time, because it is frozen
-// or waits for a file system that does not answer, is left to whoever reaps this process's orphans.
+// or waits for a file system that does not answer, is left to the keeper, which reaps orphans.
 func (f *Starting) Kill() {
 	deadline := time.Now().Add(killWait)
 	if f.pid != f.spawned && !f.reaped {

@@ -74,8 +74,8 @@ func (d *Allocator) Allocate(ctx context.Context, c *index.Container, pod *recor
 	return d.Manager.Allocate(ctx, req)
 }
 
-// Prepare tells plugins of a start. Whoever holds no device waits for nobody. A container whose devices cannot be
-// prepared does not keep them.
+// Prepare tells plugins of a start. A container without devices does not wait. A container whose devices cannot be
+// prepared gives them back.
 func (d *Allocator) Prepare(ctx context.Context, c *index.Container) error {
 	if d.Manager == nil {
 		return nil

@@ -12,7 +12,8 @@ import (
 	"berth/internal/undo"
 )
 
-// tracer makes spans for whoever has set a provider; until then they are nothing.
+// tracer makes the spans of traces. Without an OpenTelemetry provider, which the configuration sets, a span
+// does nothing.
 var tracer = otel.Tracer("berth/internal/pod")
 
 // Step is one part of a start. Do makes something, Undo removes it; either may be nil.
@@ -20,7 +21,7 @@ var tracer = otel.Tracer("berth/internal/pod")
 // Undo must be idempotent and right after any part of Do, since it also runs for the step that failed.
 type Step struct {
 	// Name is what the step does, as in "mount the root file system": it is in errors, timings and traces. A step
-	// without a name is bookkeeping: it has no timing, and its error stands for itself.
+	// without a name is bookkeeping: it has no timing, and its error is returned without a name before it.
 	Name string
 	Do   func(context.Context) error
 	Undo func(context.Context) error

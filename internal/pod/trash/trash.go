@@ -51,7 +51,7 @@ func (t *Trash) Discard(dir string) error {
 }
 
 // removeInPlace removes the directory of a pod, a container or a volume, its records first: what a crash leaves of it
-// is nobody's then.
+// has no record then, and the next start removes it.
 func (t *Trash) removeInPlace(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

@@ -183,14 +183,15 @@ func (e *Engine) begin(
 		return nil
 	}
 	if err := last.Wait(); err != nil {
-		// It is gone in a moment; whoever has registered it reaps it.
+		// The process is gone in a moment, and is reaped by the exec that it was registered for.
 		_ = unix.Waitid(unix.P_PID, res.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		return err
 	}
 	return nil
 }
 
-// Begun: libcontainer's init process waits at a fifo, which whoever lets it go on removes a moment later.
+// Begun tells whether the program has begun: libcontainer's init process waits at a fifo, which is removed a moment
+// after the process is let go on.
 func (e *Engine) Begun(c runtime.Container) bool {
 	if _, err := os.Lstat(filepath.Join(e.dir.State(c.ID()), "exec.fifo")); errors.Is(err, os.ErrNotExist) {
 		return true
