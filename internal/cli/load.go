@@ -28,8 +28,8 @@ func (a *app) loadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Load images from an archive",
-		Long: `Load the images of an archive, as docker save and podman save write it, or of an OCI image layout in a tar, packed by
-gzip or zstd or not at all. Without -i the archive is standard input.`,
+		Long: `Load the images of an archive, as docker save and podman save write it, or of an OCI image layout in a tar,
+packed by gzip or zstd or not at all. Without -i the archive is standard input.`,
 		Example: `  berth load -i busybox.tar
   docker save busybox | berth load`,
 		Args: arguments(cobra.NoArgs),
@@ -128,8 +128,8 @@ func (a *app) pinCommand(use, short string, pinned bool) *cobra.Command {
 	return &cobra.Command{
 		Use:   use + " IMAGE...",
 		Short: short,
-		Long: short + `. A kubelet that runs out of disk space removes images that no container uses, but no pinned ones. Images
-that image.pinned of the daemon's configuration names are pinned whatever this command says.`,
+		Long: short + `. A kubelet that runs out of disk space removes images that no container uses, but no pinned ones.
+Images that image.pinned of the daemon's configuration names are pinned whatever this command says.`,
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, imageNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {

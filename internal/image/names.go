@@ -21,7 +21,8 @@ func (s *Store) Tag(_ context.Context, refOrID, name string) (string, error) {
 	}
 	tagged, ok := named.(reference.NamedTagged)
 	if !ok {
-		return "", fmt.Errorf("image %q: a name with a digest cannot be given to an image: %w", name, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("image %q: a name with a digest cannot be given to an image: %w",
+			name, errdefs.ErrInvalidArgument)
 	}
 	tag := tagged.Name() + ":" + tagged.Tag()
 	if err := s.change(refOrID, tag, func(r *imageRecord) { r.Tags = insert(r.Tags, tag) }); err != nil {
@@ -72,8 +73,8 @@ func (s *Store) change(refOrID, tag string, edit func(*imageRecord)) error {
 	return nil
 }
 
-// loses is the record, without the tag, of another image that has it: the tag moves, and that image stays by its digest.
-// index.mu is held.
+// loses is the record, without the tag, of another image that has it: the tag moves, and that image stays
+// by its digest. index.mu is held.
 func (x *index) loses(tag, to string) []*imageRecord {
 	id, ok := x.names[tag]
 	if !ok || id == to {

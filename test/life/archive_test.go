@@ -76,7 +76,8 @@ func TestTheCommandLineLoadsTagsAndPinsImages(t *testing.T) {
 		return out
 	}
 	data := archive(t, map[string]string{"example.com/a:1": "first", "example.com/b:2": "second"})
-	if out := good(data, "load"); !strings.Contains(out, " example.com/a:1") || !strings.Contains(out, " example.com/b:2") {
+	if out := good(data, "load"); !strings.Contains(out, " example.com/a:1") ||
+		!strings.Contains(out, " example.com/b:2") {
 		t.Errorf("load prints %q", out)
 	}
 	if img := imageOf(t, n, "example.com/a:1"); img == nil || img.Pinned {

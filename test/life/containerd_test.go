@@ -353,9 +353,9 @@ func TestContainerdAddressIsServed(t *testing.T) {
 	}
 }
 
-// TestContainerdAddressAnswersBeforeSystemdIsTold that berthd is ready: units that are ordered after it start then, and a
-// kubelet's cAdvisor looks for containerd once. The service manager here takes no message for a time, at which berthd
-// stops where it tells it.
+// TestContainerdAddressAnswersBeforeSystemdIsTold that berthd is ready: units that are ordered after it start then,
+// and a kubelet's cAdvisor looks for containerd once. The service manager here takes no message for a time,
+// at which berthd stops where it tells it.
 func TestContainerdAddressAnswersBeforeSystemdIsTold(t *testing.T) {
 	nodetest.BerthOnly(t, "it answers for containerd")
 	dir, err := os.MkdirTemp("", "c")

@@ -38,7 +38,8 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// suffixes are those of the names of archives. Others are left alone: a copy that is under way often has one of its own.
+// suffixes are those of the names of archives. Others are left alone: a copy that is under way often
+// has one of its own.
 var suffixes = []string{".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"}
 
 // archive is an archive as it was when it was imported. Its JSON is a part of the format of Config.Record.
