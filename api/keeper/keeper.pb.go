@@ -113,7 +113,9 @@ type InfoResponse struct {
 	StartedAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// features are what this keeper does that earlier ones did not. A client that needs one asks for it first: an earlier keeper
 	// would leave out a field of a request that it does not know.
-	Features      []string `protobuf:"bytes,7,rep,name=features,proto3" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,7,rep,name=features,proto3" json:"features,omitempty"`
+	// counts are missing where the keeper is too old to have them.
+	Counts        *Counts `protobuf:"bytes,8,opt,name=counts,proto3" json:"counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -197,6 +199,107 @@ func (x *InfoResponse) GetFeatures() []string {
 	return nil
 }
 
+func (x *InfoResponse) GetCounts() *Counts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// Counts are numbers for who watches the node.
+type Counts struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Execs   int32                  `protobuf:"varint,1,opt,name=execs,proto3" json:"execs,omitempty"`
+	Holders int32                  `protobuf:"varint,2,opt,name=holders,proto3" json:"holders,omitempty"` // of the escrow: berthd, an escrow process, the service manager
+	Queue   int32                  `protobuf:"varint,3,opt,name=queue,proto3" json:"queue,omitempty"`     // packets that wait for them
+	Backlog int64                  `protobuf:"varint,4,opt,name=backlog,proto3" json:"backlog,omitempty"` // bytes that are kept for attached clients
+	// Since this program was started, or has taken the place of another.
+	LogBytes      uint64 `protobuf:"varint,5,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	LogLinesCut   uint64 `protobuf:"varint,6,opt,name=log_lines_cut,json=logLinesCut,proto3" json:"log_lines_cut,omitempty"`
+	LogDropped    uint64 `protobuf:"varint,7,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"` // bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Counts) Reset() {
+	*x = Counts{}
+	mi := &file_keeper_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Counts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Counts) ProtoMessage() {}
+
+func (x *Counts) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Counts.ProtoReflect.Descriptor instead.
+func (*Counts) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Counts) GetExecs() int32 {
+	if x != nil {
+		return x.Execs
+	}
+	return 0
+}
+
+func (x *Counts) GetHolders() int32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
+func (x *Counts) GetQueue() int32 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *Counts) GetBacklog() int64 {
+	if x != nil {
+		return x.Backlog
+	}
+	return 0
+}
+
+func (x *Counts) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *Counts) GetLogLinesCut() uint64 {
+	if x != nil {
+		return x.LogLinesCut
+	}
+	return 0
+}
+
+func (x *Counts) GetLogDropped() uint64 {
+	if x != nil {
+		return x.LogDropped
+	}
+	return 0
+}
+
 type ContainerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -206,7 +309,7 @@ type ContainerRequest struct {
 
 func (x *ContainerRequest) Reset() {
 	*x = ContainerRequest{}
-	mi := &file_keeper_proto_msgTypes[3]
+	mi := &file_keeper_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +321,7 @@ func (x *ContainerRequest) String() string {
 func (*ContainerRequest) ProtoMessage() {}
 
 func (x *ContainerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[3]
+	mi := &file_keeper_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +334,7 @@ func (x *ContainerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerRequest.ProtoReflect.Descriptor instead.
 func (*ContainerRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{3}
+	return file_keeper_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ContainerRequest) GetId() string {
@@ -268,7 +371,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_keeper_proto_msgTypes[4]
+	mi := &file_keeper_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -280,7 +383,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[4]
+	mi := &file_keeper_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -293,7 +396,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{4}
+	return file_keeper_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RunRequest) GetId() string {
@@ -412,7 +515,7 @@ type StartError struct {
 
 func (x *StartError) Reset() {
 	*x = StartError{}
-	mi := &file_keeper_proto_msgTypes[5]
+	mi := &file_keeper_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +527,7 @@ func (x *StartError) String() string {
 func (*StartError) ProtoMessage() {}
 
 func (x *StartError) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[5]
+	mi := &file_keeper_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +540,7 @@ func (x *StartError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartError.ProtoReflect.Descriptor instead.
 func (*StartError) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{5}
+	return file_keeper_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StartError) GetExitCode() int32 {
@@ -467,7 +570,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -479,7 +582,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -492,7 +595,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{6}
+	return file_keeper_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RunResponse) GetPid() int32 {
@@ -543,7 +646,7 @@ type Setup struct {
 
 func (x *Setup) Reset() {
 	*x = Setup{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +658,7 @@ func (x *Setup) String() string {
 func (*Setup) ProtoMessage() {}
 
 func (x *Setup) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +671,7 @@ func (x *Setup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setup.ProtoReflect.Descriptor instead.
 func (*Setup) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Setup) GetEngine() string {
@@ -611,7 +714,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +726,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +739,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Phase) GetName() string {
@@ -671,7 +774,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +786,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +799,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -741,7 +844,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +856,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +869,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -869,7 +972,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +984,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +997,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -913,7 +1016,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1028,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1041,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -959,7 +1062,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1074,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1087,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -1025,7 +1128,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1037,7 +1140,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1050,7 +1153,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1126,7 +1229,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1241,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1254,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1178,7 +1281,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1293,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1306,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1230,7 +1333,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1242,7 +1345,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1255,7 +1358,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1288,7 +1391,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1403,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1416,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1382,7 +1485,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1394,7 +1497,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,7 +1510,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1434,7 +1537,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1549,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1562,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1491,7 +1594,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1606,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1619,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1578,7 +1681,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1693,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1706,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1630,7 +1733,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1745,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1758,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{23}
+	return file_keeper_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -1678,7 +1781,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
 	"\x05Empty\"\r\n" +
-	"\vInfoRequest\"\xed\x01\n" +
+	"\vInfoRequest\"\x9e\x02\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x1e\n" +
@@ -1691,7 +1794,17 @@ const file_keeper_proto_rawDesc = "" +
 	"containers\x129\n" +
 	"\n" +
 	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
-	"\bfeatures\x18\a \x03(\tR\bfeatures\"\"\n" +
+	"\bfeatures\x18\a \x03(\tR\bfeatures\x12/\n" +
+	"\x06counts\x18\b \x01(\v2\x17.berth.keeper.v1.CountsR\x06counts\"\xca\x01\n" +
+	"\x06Counts\x12\x14\n" +
+	"\x05execs\x18\x01 \x01(\x05R\x05execs\x12\x18\n" +
+	"\aholders\x18\x02 \x01(\x05R\aholders\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\x05R\x05queue\x12\x18\n" +
+	"\abacklog\x18\x04 \x01(\x03R\abacklog\x12\x1b\n" +
+	"\tlog_bytes\x18\x05 \x01(\x04R\blogBytes\x12\"\n" +
+	"\rlog_lines_cut\x18\x06 \x01(\x04R\vlogLinesCut\x12\x1f\n" +
+	"\vlog_dropped\x18\a \x01(\x04R\n" +
+	"logDropped\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x8a\x03\n" +
 	"\n" +
@@ -1852,100 +1965,102 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
 	(*InfoResponse)(nil),          // 2: berth.keeper.v1.InfoResponse
-	(*ContainerRequest)(nil),      // 3: berth.keeper.v1.ContainerRequest
-	(*RunRequest)(nil),            // 4: berth.keeper.v1.RunRequest
-	(*StartError)(nil),            // 5: berth.keeper.v1.StartError
-	(*RunResponse)(nil),           // 6: berth.keeper.v1.RunResponse
-	(*Setup)(nil),                 // 7: berth.keeper.v1.Setup
-	(*Phase)(nil),                 // 8: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 9: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 10: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 11: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 12: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 13: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 14: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 15: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 16: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 17: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 18: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 19: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 20: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 21: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 22: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 23: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
+	(*Counts)(nil),                // 3: berth.keeper.v1.Counts
+	(*ContainerRequest)(nil),      // 4: berth.keeper.v1.ContainerRequest
+	(*RunRequest)(nil),            // 5: berth.keeper.v1.RunRequest
+	(*StartError)(nil),            // 6: berth.keeper.v1.StartError
+	(*RunResponse)(nil),           // 7: berth.keeper.v1.RunResponse
+	(*Setup)(nil),                 // 8: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 9: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 10: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 11: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 12: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 13: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 14: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 15: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 16: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 17: berth.keeper.v1.ExecID
+	(*ExecExit)(nil),              // 18: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 19: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 20: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 21: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 22: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 23: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 24: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	24, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	24, // 1: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
-	5,  // 2: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	8,  // 3: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	7,  // 4: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	24, // 5: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	25, // 6: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	24, // 7: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	24, // 8: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	7,  // 9: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
-	10, // 10: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	10, // 11: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	5,  // 12: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 13: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	4,  // 14: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	9,  // 15: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	3,  // 16: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 17: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 18: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	12, // 19: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	12, // 20: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	14, // 21: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	16, // 22: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	16, // 23: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	18, // 24: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	19, // 25: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	3,  // 26: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 27: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	20, // 28: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	3,  // 29: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	3,  // 30: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	21, // 31: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	22, // 32: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	23, // 33: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 34: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	0,  // 35: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	2,  // 36: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	6,  // 37: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 38: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 39: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	10, // 40: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	11, // 41: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	13, // 42: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 43: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	15, // 44: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	17, // 45: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 46: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 47: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 48: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 49: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 50: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 51: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 57: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 58: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	36, // [36:59] is the sub-list for method output_type
-	13, // [13:36] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	25, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	3,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
+	25, // 2: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	6,  // 3: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
+	9,  // 4: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	8,  // 5: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	25, // 6: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	26, // 7: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	25, // 8: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	25, // 9: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	8,  // 10: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	11, // 11: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	11, // 12: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	6,  // 13: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 14: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	5,  // 15: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	10, // 16: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	4,  // 17: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	4,  // 18: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 19: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	13, // 20: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	13, // 21: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	15, // 22: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	17, // 23: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	17, // 24: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
+	19, // 25: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	20, // 26: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	4,  // 27: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	4,  // 28: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	21, // 29: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	4,  // 30: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	4,  // 31: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	22, // 32: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	23, // 33: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	24, // 34: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 35: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	0,  // 36: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	2,  // 37: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	7,  // 38: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 39: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 40: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	11, // 41: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	12, // 42: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	14, // 43: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 44: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	16, // 45: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	18, // 46: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 47: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 48: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 49: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 50: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 51: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 59: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	37, // [37:60] is the sub-list for method output_type
+	14, // [14:37] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -1959,7 +2074,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

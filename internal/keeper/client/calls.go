@@ -478,6 +478,12 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 				Version: res.Version, PID: int(res.Pid), Generation: res.Generation, Upgrades: int(res.Upgrades),
 				Containers: int(res.Containers), StartedAt: moment(res.StartedAt), Features: res.Features,
 			}
+			if n := res.Counts; n != nil {
+				info.Counts = &Counts{
+					Execs: int(n.Execs), Holders: int(n.Holders), Queue: int(n.Queue), Backlog: n.Backlog,
+					LogBytes: n.LogBytes, LogLinesCut: n.LogLinesCut, LogDropped: n.LogDropped,
+				}
+			}
 		}
 		return err
 	})

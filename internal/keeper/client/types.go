@@ -116,6 +116,17 @@ type Info struct {
 	Containers int
 	StartedAt  time.Time
 	Features   []string // what it does that earlier keepers did not
+	Counts     *Counts  // nil: the keeper is too old to tell
+}
+
+// Counts are a keeper's numbers for who watches the node.
+type Counts struct {
+	Execs   int
+	Holders int   // of the escrow
+	Queue   int   // packets that wait for them
+	Backlog int64 // bytes that are kept for attached clients
+	// Since the keeper's program was started, or upgraded in place.
+	LogBytes, LogLinesCut, LogDropped uint64
 }
 
 // ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a

@@ -39,7 +39,7 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Version: s.cfg.Version, Pid: int32(os.Getpid()),
 		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
-		Features: []string{protocol.FeatureSetup},
+		Features: []string{protocol.FeatureSetup}, Counts: s.counts(),
 	}, nil
 }
 

@@ -73,6 +73,13 @@ func (b *Backlogs) limit(total int64) {
 	b.total = total
 }
 
+// Held is how many bytes are kept.
+func (b *Backlogs) Held() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held
+}
+
 func (b *Backlogs) limited() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -198,7 +198,7 @@ func (l *Log) write(b []byte, from *buffer, mark uint64) {
 		return
 	}
 	if l.file == nil && (time.Now().Before(l.nextOpen) || l.openLocked() != nil) {
-		l.dropped += uint64(len(b))
+		l.drop(len(b))
 		return
 	}
 	fd := int(l.file.Fd())
@@ -220,15 +220,23 @@ func (l *Log) write(b []byte, from *buffer, mark uint64) {
 					_, _ = unix.Write(fd, []byte{'\n'})
 				}
 			}
-			l.dropped += uint64(len(b) - whole)
+			totals.bytes.Add(uint64(whole))
+			l.drop(len(b) - whole)
 			return
 		}
 		done += n
 	}
+	totals.bytes.Add(uint64(len(b)))
 	if l.failing {
 		l.failing = false
 		l.logger.Warn("log can be written again", "path", l.path, "dropped_bytes", l.dropped)
 	}
+}
+
+// drop counts bytes of records that are lost. The caller holds l.mu.
+func (l *Log) drop(n int) {
+	l.dropped += uint64(n)
+	totals.dropped.Add(uint64(n))
 }
 
 // lastRecord is the length of the whole records that b begins with.

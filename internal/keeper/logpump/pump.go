@@ -313,6 +313,7 @@ func (p *Pump) take() {
 			out = out[:0]
 		}
 		out = record(out, head, text[at:at+MaxLine])
+		totals.cut.Add(1)
 		at, open = at+MaxLine, true
 	}
 	p.log.write(out, b, mark(at, open))

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	api "berth/api/keeper"
+	"berth/internal/keeper/logpump"
+)
+
+// counts are the keeper's numbers for who watches the node.
+func (s *Server) counts() *api.Counts {
+	logs := logpump.Total()
+	n := &api.Counts{
+		Backlog: s.backlogs.Held(), LogBytes: logs.Bytes, LogLinesCut: logs.Cut, LogDropped: logs.Dropped,
+	}
+	for _, c := range s.containers.all() {
+		c.mu.Lock()
+		n.Execs += int32(len(c.execs))
+		c.mu.Unlock()
+	}
+	for _, ses := range s.escrow.holders() {
+		n.Holders++
+		n.Queue += int32(ses.waiting())
+	}
+	if s.escrow.store != nil {
+		n.Holders++
+	}
+	return n
+}
+
+// waiting is how many packets are to be sent.
+func (ses *session) waiting() int {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	n := len(ses.queue)
+	if ses.sending {
+		n++
+	}
+	return n
+}
