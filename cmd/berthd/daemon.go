@@ -15,7 +15,6 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
 
@@ -28,6 +27,7 @@ import (
 	"berth/internal/device/manager"
 	"berth/internal/jail"
 	"berth/internal/liblog"
+	"berth/internal/metrics"
 	"berth/internal/pod"
 	"berth/internal/stream"
 )
@@ -46,7 +46,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	d := &parts{cfg: cfg, log: log}
 	defer func() { err = errors.Join(err, d.close()) }()
 	for _, open := range []func(context.Context) error{
-		d.lock, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork, d.reachKeeper, d.openDevices,
+		d.measure, d.lock, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork, d.reachKeeper, d.openDevices,
 		d.openPods, d.openStreams, d.serveMetrics, d.register,
 	} {
 		if err := open(ctx); err != nil {
@@ -119,12 +119,13 @@ func stop(server *grpc.Server, patience time.Duration) {
 	server.GracefulStop()
 }
 
-func newStreams(cfg *config.Config, pods *pod.Manager, log *slog.Logger) (*stream.Server, error) {
+func newStreams(cfg *config.Config, pods *pod.Manager, measured *metrics.Set, log *slog.Logger) (*stream.Server, error) {
 	sc := stream.Config{
 		Runtime:     pods,
 		Address:     cfg.Stream.HostPort(),
 		IdleTimeout: time.Duration(cfg.Stream.IdleTimeout),
 		Log:         log,
+		Metrics:     measured,
 	}
 	if cfg.Stream.TLSCert != "" {
 		cert, err := tls.LoadX509KeyPair(cfg.Stream.TLSCert, cfg.Stream.TLSKey)
@@ -136,17 +137,12 @@ func newStreams(cfg *config.Config, pods *pod.Manager, log *slog.Logger) (*strea
 	return stream.New(sc)
 }
 
-// serveMetrics serves Prometheus metrics where the configuration says so. Without, nothing is measured.
-func serveMetrics(cfg *config.Config, log *slog.Logger) (prometheus.Registerer, func() error, error) {
-	if cfg.Metrics.Address == "" {
-		return nil, func() error { return nil }, nil
-	}
+// serveMetrics serves Prometheus metrics until the function is called that it returns.
+func serveMetrics(cfg *config.Config, registry prometheus.Gatherer, log *slog.Logger) (end func() error, err error) {
 	listener, err := net.Listen("tcp", cfg.Metrics.Address)
 	if err != nil {
-		return nil, nil, fmt.Errorf("metrics.address: %w", err)
+		return nil, fmt.Errorf("metrics.address: %w", err)
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
@@ -157,7 +153,7 @@ func serveMetrics(cfg *config.Config, log *slog.Logger) (prometheus.Registerer, 
 			log.Error("serve metrics", "error", err)
 		}
 	}()
-	return registry, func() error { err := server.Close(); <-done; return err }, nil
+	return func() error { err := server.Close(); <-done; return err }, nil
 }
 
 // keeperBinary is the configured keeper, or the one beside berthd, or the one in PATH. Empty: berthd starts none.

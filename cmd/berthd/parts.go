@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"berth/internal/config"
@@ -25,6 +24,7 @@ import (
 	"berth/internal/image/registry"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/metrics"
 	"berth/internal/network"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
@@ -39,15 +39,15 @@ type parts struct {
 	systemd bool // the pods' cgroups are systemd's
 	closers []func() error
 
-	children   *jail.Jail
-	images     *image.Store
-	network    network.Provider
-	keeper     *keeper.Client
-	devices    *manager.Manager // nil: the configuration has none
-	pods       *pod.Manager
-	streams    *stream.Server
-	registerer prometheus.Registerer // nil: nothing is measured
-	server     *grpc.Server
+	metrics  *metrics.Set // nil: nothing is measured
+	children *jail.Jail
+	images   *image.Store
+	network  network.Provider
+	keeper   *keeper.Client
+	devices  *manager.Manager // nil: the configuration has none
+	pods     *pod.Manager
+	streams  *stream.Server
+	server   *grpc.Server
 }
 
 // onClose has fn called when the daemon ends, before what was given here earlier.
@@ -58,6 +58,14 @@ func (d *parts) close() (err error) {
 		err = errors.Join(err, fn())
 	}
 	return err
+}
+
+// measure makes the metrics, where the configuration says at which address they are served.
+func (d *parts) measure(context.Context) error {
+	if d.cfg.Metrics.Address != "" {
+		d.metrics = metrics.New(version)
+	}
+	return nil
 }
 
 // lock makes this the only daemon of its root.
@@ -109,6 +117,7 @@ func (d *parts) openImages(ctx context.Context) (err error) {
 		Retry:                  registry.Retry{Attempts: cfg.Retries, Stall: time.Duration(cfg.Timeout)},
 		Limits:                 imageLimits(cfg),
 		UserAgent:              "berth/" + version,
+		Metrics:                d.metrics,
 		Logger:                 d.log,
 	})
 	if err != nil {
@@ -147,6 +156,7 @@ func (d *parts) openNetwork(context.Context) (err error) {
 		Bridge:      cfg.Bridge,
 		PodCIDRs:    cfg.PodCIDRs(),
 		MTU:         cfg.MTU,
+		Metrics:     d.metrics,
 		Logger:      d.log,
 	})
 	if err != nil {
@@ -212,6 +222,7 @@ func (d *parts) openPods(ctx context.Context) error {
 		Jail:          d.children, CheckpointBytes: imageLimits(&d.cfg.Image).Layer.Bytes,
 		AttachBacklog: d.cfg.Stream.AttachBacklogBytes(),
 		AttachTotal:   d.cfg.Stream.AttachBacklogTotalBytes(),
+		Metrics:       d.metrics,
 		Log:           d.log,
 	}
 	if d.devices != nil {
@@ -231,7 +242,7 @@ func (d *parts) openPods(ctx context.Context) error {
 }
 
 func (d *parts) openStreams(context.Context) (err error) {
-	if d.streams, err = newStreams(d.cfg, d.pods, d.log); err != nil {
+	if d.streams, err = newStreams(d.cfg, d.pods, d.metrics, d.log); err != nil {
 		return err
 	}
 	d.onClose(func() error {
@@ -243,22 +254,52 @@ func (d *parts) openStreams(context.Context) (err error) {
 }
 
 func (d *parts) serveMetrics(context.Context) error {
-	registerer, end, err := serveMetrics(d.cfg, d.log)
+	if d.metrics == nil {
+		return nil
+	}
+	err := d.metrics.Add(metrics.Sources{
+		Pods: d.pods.CountSandboxes, Containers: d.pods.CountContainers, Readings: d.pods.OldestReadings,
+		Images: func() metrics.ImageNumbers { return d.images.Numbers(context.Background()) },
+		Keeper: d.keeperNumbers,
+	})
 	if err != nil {
 		return err
 	}
-	d.registerer = registerer
-	d.onClose(end)
-	if d.devices != nil && registerer != nil {
-		return registerer.Register(d.devices)
+	if d.devices != nil {
+		if err := d.metrics.Registry().Register(d.devices); err != nil {
+			return err
+		}
 	}
+	end, err := serveMetrics(d.cfg, d.metrics.Registry(), d.log)
+	if err != nil {
+		return err
+	}
+	d.onClose(end)
 	return nil
+}
+
+func (d *parts) keeperNumbers(ctx context.Context) (*metrics.KeeperNumbers, error) {
+	info, err := d.keeper.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := &metrics.KeeperNumbers{StartedAt: info.StartedAt, Upgrades: info.Upgrades, Containers: info.Containers}
+	if c := info.Counts; c != nil {
+		n.Counts = &metrics.KeeperCounts{
+			Execs: c.Execs, Holders: c.Holders, Queue: c.Queue, Backlog: c.Backlog,
+			LogBytes: c.LogBytes, LogLinesCut: c.LogLinesCut, LogDropped: c.LogDropped,
+		}
+	}
+	return n, nil
 }
 
 // register makes the server with all APIs.
 func (d *parts) register(context.Context) (err error) {
-	if d.server, err = cri.NewServer(cri.ServerConfig{Log: d.log, Metrics: d.registerer,
-		Names: fieldNames()}); err != nil {
+	server := cri.ServerConfig{Log: d.log, Names: fieldNames()}
+	if d.metrics != nil {
+		server.Metrics = d.metrics.Registry()
+	}
+	if d.server, err = cri.NewServer(server); err != nil {
 		return err
 	}
 	deps := criv1.Deps{

@@ -20,7 +20,7 @@ import (
 // calls is the interceptor around every call.
 type calls struct {
 	log     *slog.Logger
-	metrics *metrics
+	metrics *callMetrics
 	names   map[string]request.Names // by gRPC service
 }
 

@@ -40,12 +40,13 @@ func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 		}
 		calls.metrics = m
 	}
+	unary, stream := calls.metrics.interceptors()
 	return grpc.NewServer(
 		grpc.MaxRecvMsgSize(MaxReceive),
 		grpc.MaxSendMsgSize(MaxSend),
 		// Clients that ping on an idle connection are welcome: the default would disconnect them.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(calls.unary),
-		grpc.ChainStreamInterceptor(calls.stream),
+		grpc.ChainUnaryInterceptor(append(unary, calls.unary)...),
+		grpc.ChainStreamInterceptor(append(stream, calls.stream)...),
 	), nil
 }

@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/disk"
+	"berth/internal/metrics"
 )
 
 // job loads one layer for all pulls that need it. It goes on while one of them waits.
@@ -20,6 +21,7 @@ type job struct {
 	diffID   digest.Digest
 	desc     ocispec.Descriptor
 	fetch    fetcher // of the pull that came first
+	registry string  // likewise; empty: an archive
 	done     chan struct{}
 	loaded   atomic.Int64 // bytes of the packed layer
 	waiters  int          // guarded by index.mu
@@ -29,9 +31,15 @@ type job struct {
 	err      error
 }
 
-// layer gets a layer and takes a reference to it, for the caller to give up.
-func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, fetch fetcher,
-	b *bar) (*layer, error) {
+// layer gets a layer and takes a reference to it, for the caller to give up. Where it comes from is counted if there is a registry.
+func (s *Store) layer(
+	ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher, b *bar,
+) (*layer, error) {
+	count := func(from metrics.LayerSource) {
+		if registry != "" {
+			s.cfg.Metrics.Layer(from)
+		}
+	}
 	for {
 		s.index.mu.Lock()
 		if s.index.closed {
@@ -42,13 +50,14 @@ func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID diges
 			l.refs++
 			s.index.mu.Unlock()
 			b.set(PhasePresent)
+			count(metrics.LayerStored)
 			return l, nil
 		}
 		j := s.index.jobs[diffID]
 		mine := j == nil
 		if mine {
 			var jobCtx context.Context
-			j = &job{diffID: diffID, desc: desc, fetch: fetch, done: make(chan struct{})}
+			j = &job{diffID: diffID, desc: desc, fetch: fetch, registry: registry, done: make(chan struct{})}
 			jobCtx, j.cancel = context.WithCancel(s.ctx)
 			s.index.jobs[diffID] = j
 			s.work.Go(func() { s.run(jobCtx, j) })
@@ -65,6 +74,11 @@ func (s *Store) layer(ctx context.Context, desc ocispec.Descriptor, diffID diges
 		}
 		if j.err == nil {
 			b.set(PhaseDone)
+			if mine {
+				count(metrics.LayerPulled)
+			} else {
+				count(metrics.LayerShared)
+			}
 			return j.layer, nil
 		}
 		// Another pull's credentials or registry failed: this one has its own.
@@ -102,6 +116,9 @@ func (s *Store) run(ctx context.Context, j *job) {
 	defer j.cancel()
 	n := s.index.newDir()
 	rec, err := s.load1(ctx, j, n)
+	if j.registry != "" {
+		s.cfg.Metrics.LayerBytes(j.registry, j.loaded.Load())
+	}
 	if err != nil {
 		err = fmt.Errorf("layer %s: %w", j.desc.Digest, disk.Exhausted(err))
 		if e := s.removeDir(n); e != nil {

@@ -54,11 +54,13 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 			errdefs.ErrInvalidArgument)
 	}
 	start := time.Now()
+	ended := s.cfg.Metrics.Pull(reference.Domain(named))
 	img, err := s.pull(ctx, named, req)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	ended(err)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
 		return nil, brief(fmt.Errorf("pull %s: %w", named, err))
 	}
 	s.log.Info("image pulled", "image", named.String(), "image_id", img.ID, "bytes", img.Size,
@@ -76,7 +78,9 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 	if err != nil {
 		return nil, err
 	}
-	src := &source.Image{Name: named.Name(), Target: target.Digest, Annotations: req.SpecAnnotations}
+	src := &source.Image{
+		Registry: reference.Domain(named), Name: named.Name(), Target: target.Digest, Annotations: req.SpecAnnotations,
+	}
 	if tagged, ok := named.(reference.Tagged); ok {
 		src.Tag = named.Name() + ":" + tagged.Tag()
 	}
@@ -130,7 +134,7 @@ func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, d, src.DiffIDs[i], fetch, bars.layers[i])
+			l, err := s.layer(gctx, d, src.DiffIDs[i], src.Registry, fetch, bars.layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
+	"berth/internal/metrics"
 	"berth/internal/model"
 	"berth/internal/state"
 )
@@ -40,6 +41,7 @@ type Config struct {
 	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
 	LeftoverAge time.Duration
 	Logger      *slog.Logger
+	Metrics     *metrics.Set // nil: nothing is counted
 }
 
 // Layers are an image's directories for overlayfs.
@@ -279,6 +281,34 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 		u.InodesUsed++
 	}
 	return u, nil
+}
+
+// Numbers are those that metrics tell.
+func (s *Store) Numbers(ctx context.Context) metrics.ImageNumbers {
+	var n metrics.ImageNumbers
+	images := map[string]int{} // by layer
+	s.index.mu.Lock()
+	for _, r := range s.index.images {
+		if r.Removed {
+			continue
+		}
+		n.Images++
+		for _, key := range r.Layers {
+			images[key]++
+		}
+	}
+	for key := range s.index.layers {
+		if images[key] > 1 {
+			n.Shared++
+		} else {
+			n.Alone++
+		}
+	}
+	s.index.mu.Unlock()
+	if u, err := s.Usage(ctx); err == nil {
+		n.Bytes, n.Inodes = u.UsedBytes, u.InodesUsed
+	}
+	return n
 }
 
 // Manifest is an image's manifest as it was pulled.

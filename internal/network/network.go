@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 
+	"berth/internal/metrics"
 	"berth/internal/model"
 )
 
@@ -75,4 +76,5 @@ type Config struct {
 	PodCIDRs    []netip.Prefix // at most one of each family; default: chosen from private ranges that are free
 	MTU         int            // default: of the interface of the node's default route
 	Logger      *slog.Logger
+	Metrics     *metrics.Set // nil: nothing is counted
 }

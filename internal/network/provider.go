@@ -67,7 +67,7 @@ func New(cfg Config) (Provider, error) {
 	}
 	p.cni, err = cni.Open(cni.Config{
 		ConfDir: cfg.CNIConfDir, Network: cfg.CNINetwork, BinDirs: cfg.CNIBinDirs, CacheDir: cfg.CNICacheDir,
-		StateDir: filepath.Join(cfg.StateDir, "cni"), Logger: cfg.Logger,
+		StateDir: filepath.Join(cfg.StateDir, "cni"), Logger: cfg.Logger, Metrics: cfg.Metrics,
 	})
 	if err != nil {
 		return nil, errors.Join(err, p.bridge.Close())

@@ -333,6 +333,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 
 // finish records that the container is created.
 func (cr *creation) finish(timings []steps.Timing) error {
+	cr.m.measureSteps("CreateContainer", timings)
 	c, process := cr.container, *cr.out.Spec.Process
 	return c.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerCreated

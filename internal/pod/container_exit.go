@@ -85,6 +85,8 @@ func (td *teardown) finish(c *index.Container, change func(*record.Container)) {
 	if err := c.Update(record.Happened, set); err != nil {
 		td.log.Error("record the end of a container", "container_id", c.ID(), "error", err)
 	}
+	reason := c.Record().Reason
+	td.metrics.Exit(reason, reason == model.ReasonOOMKilled)
 	td.logs.Release(c.ID())
 	// The event goes out before Ended wakes the goroutines that wait for the end: one of them sends the pod's own event,
 	// which has to come after it.

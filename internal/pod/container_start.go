@@ -88,7 +88,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))
 	}
 	tracePhases(ctx, result.Phases)
-	err = recordStart(c, result, begin)
+	err = m.recordStart(c, result, begin)
 	if err != nil {
 		// A container that no record calls running must not run.
 		m.teardown.startFailed(ctx, c, err)
@@ -125,11 +125,12 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Hand
 
 // recordStart records that the container runs, as the keeper says, and how long the parts of its start took since
 // begin.
-func recordStart(c *index.Container, result *keeper.RunResult, begin time.Time) error {
+func (m *Manager) recordStart(c *index.Container, result *keeper.RunResult, begin time.Time) error {
 	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
 	for _, p := range result.Phases {
 		timings = append(timings, steps.Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
 	}
+	m.measureSteps("StartContainer", timings)
 	return c.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerRunning
 		r.PID = result.PID

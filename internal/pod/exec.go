@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	keeper "berth/internal/keeper/client"
+	"berth/internal/metrics"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
@@ -24,7 +25,9 @@ const killPatience = 2 * time.Second
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
 	var out, errOut stdio.Buffer
+	counted := m.countExec(metrics.ExecSync)
 	exit, err := m.exec(ctx, id, ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}, timeout)
+	counted(exit, err)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -38,15 +41,27 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 // Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that
 // it wrote is written. When ctx ends first, the command is killed.
 func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, error) {
+	counted := m.countExec(metrics.ExecStream)
 	exit, err := m.exec(ctx, id, opts, 0)
+	counted(exit, err)
 	if err != nil {
 		return 0, err
 	}
 	return exit.ExitCode, nil
 }
 
-func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
-	timeout time.Duration) (*keeper.ExecExit, error) {
+// countExec counts an exec that begins now. The caller calls what it returns at the end.
+func (m *Manager) countExec(kind string) func(*keeper.ExecExit, error) {
+	begin := time.Now()
+	return func(exit *keeper.ExecExit, err error) {
+		if err == nil && exit.TimedOut {
+			err = context.DeadlineExceeded
+		}
+		m.cfg.Metrics.Exec(kind, time.Since(begin), err)
+	}
+}
+
+func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout time.Duration) (*keeper.ExecExit, error) {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/metrics"
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"
@@ -111,8 +112,9 @@ type Config struct {
 	Jail          *jail.Jail      // in which archives of checkpoints are read
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
 	CheckpointBytes uint64
-	AttachBacklog   int64 // bytes that are kept for an attached client that does not take them; 0: the keeper's default
-	AttachTotal     int64 // likewise for all clients together
+	AttachBacklog   int64        // bytes that are kept for an attached client that does not take them; 0: the keeper's default
+	AttachTotal     int64        // likewise for all clients together
+	Metrics         *metrics.Set // nil: nothing is counted
 	Log             *slog.Logger
 }
 
@@ -229,6 +231,7 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		logs:       logs.New(),
 		dirs:       dirs,
 	}
+	m.pods.Metrics, m.containers.Metrics = cfg.Metrics, cfg.Metrics
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = events.New(m.index)
 	trash := trash.New(m.ctx, dirs.Trash(), cfg.Log)
@@ -265,8 +268,8 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.teardown = &teardown{
 		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs,
 		events: m.events, dirs: dirs,
-		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices,
-		sampler: sampler, log: cfg.Log,
+		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices, sampler: sampler,
+		metrics: cfg.Metrics, log: cfg.Log,
 	}
 	m.watch = &watch{
 		keeper: cfg.Keeper, index: m.index, dirs: dirs, events: m.events, teardown: m.teardown,

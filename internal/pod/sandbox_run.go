@@ -73,7 +73,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			Name: "limit the pod's cgroup",
 			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
-	}, m.parts.Steps(s.SandboxEntry, nil)...), ready(s))
+	}, m.parts.Steps(s.SandboxEntry, nil)...), m.ready(s, "RunPodSandbox"))
 	if err != nil {
 		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
 		clean, cancel := undo.Context(ctx)
@@ -91,9 +91,10 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	return s.ID(), nil
 }
 
-// ready records that a pod's parts are made.
-func ready(s *index.Sandbox) func([]steps.Timing) error {
+// ready records that a pod's parts are made, by a call.
+func (m *Manager) ready(s *index.Sandbox, call string) func([]steps.Timing) error {
 	return func(timings []steps.Timing) error {
+		m.measureSteps(call, timings)
 		return s.Update(record.Save, func(r *record.Sandbox) {
 			r.Phase = record.SandboxReady
 			r.Timings = timings

@@ -68,7 +68,7 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
-	}}, m.parts.Steps(s.SandboxEntry, before)...), ready(s))
+	}}, m.parts.Steps(s.SandboxEntry, before)...), m.ready(s, "StartPodSandbox"))
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0

@@ -3,6 +3,7 @@ package pod
 import (
 	"log/slog"
 
+	"berth/internal/metrics"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/devices"
 	"berth/internal/pod/events"
@@ -32,5 +33,6 @@ type teardown struct {
 	storage    *storage.Store
 	devices    *devices.Allocator
 	sampler    *stats.Sampler
+	metrics    *metrics.Set
 	log        *slog.Logger
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -187,6 +188,28 @@ func (s *Sampler) Sandboxes(ctx context.Context, targets []Target) []*model.Sand
 // Sandbox reads one pod, as Sandboxes does.
 func (s *Sampler) Sandbox(ctx context.Context, t Target) *model.SandboxUsage {
 	return s.Sandboxes(ctx, []Target{t})[0]
+}
+
+// Oldest tells when the oldest readings of a cgroup and of a writable layer were made, of the targets that wanted selects; zero: there
+// is none.
+func (s *Sampler) Oldest(wanted func(id string) bool) (cgroup, layer time.Time) {
+	s.mu.Lock()
+	entries := maps.Clone(s.entries)
+	s.mu.Unlock()
+	for id, e := range entries {
+		if !wanted(id) {
+			continue
+		}
+		e.mu.Lock()
+		if e.reading != nil && (cgroup.IsZero() || e.reading.At.Before(cgroup)) {
+			cgroup = e.reading.At
+		}
+		if e.layer != nil && (layer.IsZero() || e.layer.At.Before(layer)) {
+			layer = e.layer.At
+		}
+		e.mu.Unlock()
+	}
+	return cgroup, layer
 }
 
 // container copies what is known of an entry.

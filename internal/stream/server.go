@@ -15,6 +15,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
+	"berth/internal/metrics"
 	"berth/internal/pod"
 )
 
@@ -41,6 +42,7 @@ type Config struct {
 	// TokenTTL is how long an address is good for. 1 min.
 	TokenTTL time.Duration
 	Log      *slog.Logger
+	Metrics  *metrics.Set // nil: nothing is counted
 }
 
 // Server serves streams until Close. Its methods may be called concurrently.
@@ -197,6 +199,7 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 }
 
 func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Request, r ExecRequest) {
+	defer s.cfg.Metrics.Stream(metrics.StreamExec)()
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
 	if isChannels(req) {
@@ -210,6 +213,7 @@ func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Requ
 }
 
 func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Request, r AttachRequest) {
+	defer s.cfg.Metrics.Stream(metrics.StreamAttach)()
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
 	if isChannels(req) {
@@ -223,6 +227,7 @@ func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Re
 }
 
 func (s *Server) portForward(ctx context.Context, w http.ResponseWriter, req *http.Request, r PortForwardRequest) {
+	defer s.cfg.Metrics.Stream(metrics.StreamPortForward)()
 	if isTunnel(req) {
 		if w, req = tunnel(w, req, s.cfg.IdleTimeout); w == nil {
 			return

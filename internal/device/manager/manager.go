@@ -41,7 +41,7 @@ type Manager struct {
 	cfg     Config
 	log     *slog.Logger
 	records state.Records
-	metrics *metrics
+	metrics *callMetrics
 
 	mu        sync.Mutex           // guards what follows; no call of a plugin and no write is made under it
 	resources map[string]*resource // by name

@@ -5,38 +5,27 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
+
+	"berth/internal/metrics"
 )
 
-// metrics measures calls of plugins.
-type metrics struct {
+// callMetrics measures calls of plugins.
+type callMetrics struct {
 	seconds *prometheus.HistogramVec
 	calls   *prometheus.CounterVec
 }
 
 var (
-	capacityMetric = prometheus.NewDesc("berth_devices", "Devices that the plugin of a resource offers.",
-		[]string{"resource"}, nil)
-	allocatedMetric = prometheus.NewDesc("berth_devices_allocated", "Devices that containers hold.",
-		[]string{"resource"}, nil)
-	unhealthyMetric = prometheus.NewDesc("berth_devices_unhealthy", "Devices that are unhealthy, or whose plugin is away.",
-		[]string{"resource"}, nil)
+	capacityMetric  = metrics.Devices.Desc()
+	allocatedMetric = metrics.DevicesAllocated.Desc()
+	unhealthyMetric = metrics.DevicesUnhealthy.Desc()
 )
 
-func newMetrics() *metrics {
-	return &metrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "berth_device_plugin_call_duration_seconds",
-			Help:    "How long calls of device plugins took.",
-			Buckets: prometheus.ExponentialBuckets(0.00025, 4, 10), // 250 µs to 65 s
-		}, []string{"resource", "call"}),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_device_plugin_calls_total",
-			Help: "Calls of device plugins, by gRPC code.",
-		}, []string{"resource", "call", "code"}),
-	}
+func newMetrics() *callMetrics {
+	return &callMetrics{seconds: metrics.DeviceSeconds.HistogramVec(), calls: metrics.DeviceCalls.CounterVec()}
 }
 
-func (m *metrics) observe(resource, call string, code codes.Code, took time.Duration) {
+func (m *callMetrics) observe(resource, call string, code codes.Code, took time.Duration) {
 	m.seconds.WithLabelValues(resource, call).Observe(took.Seconds())
 	m.calls.WithLabelValues(resource, call, code.String()).Inc()
 }

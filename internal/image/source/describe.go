@@ -18,6 +18,7 @@ import (
 // Image is an image as a registry or an archive describes it. A Describer fills in what the manifests and the
 // configuration say; the names are its caller's.
 type Image struct {
+	Registry    string // from which it comes; empty: an archive
 	Name        string // to be recorded beside target's digest; empty: none
 	Tag         string // to be recorded; empty: none
 	Target      digest.Digest

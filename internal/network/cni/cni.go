@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/disk"
+	"berth/internal/metrics"
 	"berth/internal/namespace"
 	"berth/internal/network/keylock"
 	"berth/internal/state"
@@ -38,6 +39,7 @@ type Config struct {
 	CacheDir string   // libcni's
 	StateDir string   // for records; made if it is not there
 	Logger   *slog.Logger
+	Metrics  *metrics.Set // nil: nothing is counted
 }
 
 const (
@@ -99,7 +101,7 @@ func Open(cfg Config) (*Networks, error) {
 		return nil, err
 	}
 	n := &Networks{cfg: cfg, log: cfg.Logger, records: map[string]*record{}, joining: map[string]bool{}}
-	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger})
+	n.lib = libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, cfg.CacheDir, &executor{log: cfg.Logger, metrics: cfg.Metrics})
 	entries, err := os.ReadDir(cfg.StateDir)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,13 +17,16 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"berth/internal/metrics"
 )
 
 // executor runs plugins. Against libcni's own it ends a plugin with all of its children when the context ends,
 // so that one that hangs does not hold its caller, and it puts what a plugin writes to stderr in the error and the log.
 type executor struct {
 	version.PluginDecoder
-	log *slog.Logger
+	log     *slog.Logger
+	metrics *metrics.Set
 }
 
 func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
@@ -33,6 +37,25 @@ func (e *executor) FindInPath(plugin string, paths []string) (string, error) {
 }
 
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	begin := time.Now()
+	out, err := e.patiently(ctx, path, stdin, environ)
+	e.metrics.CNI(filepath.Base(path), command(environ), time.Since(begin), err)
+	return out, err
+}
+
+// command is what a plugin is asked to do: ADD, DEL, CHECK, GC, STATUS, VERSION.
+func command(environ []string) string {
+	const name = "CNI_COMMAND="
+	for _, e := range slices.Backward(environ) { // the last one holds
+		if value, ok := strings.CutPrefix(e, name); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// patiently tries again where a plugin is just being installed.
+func (e *executor) patiently(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for try := 0; ; try++ {
 		out, err := e.run(ctx, path, stdin, environ)
 		if errors.Is(err, syscall.ETXTBSY) && try < 5 { // the plugin is just being installed

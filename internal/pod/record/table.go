@@ -6,10 +6,12 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/disk"
+	"berth/internal/metrics"
 	"berth/internal/state"
 )
 
@@ -19,6 +21,9 @@ type Table[R, S any] struct {
 	files state.Records
 	kind  kind[R, S]
 	log   *slog.Logger
+
+	// Metrics counts writes of records; nil: nobody does. It is set before the first write.
+	Metrics *metrics.Set
 }
 
 // kind is what a Table has to know of its records.
@@ -188,7 +193,10 @@ func (e *Entry[R, S]) write(mode Mode, next *R) error {
 	if mode == Repair || k.phase(next) != k.phase(&e.rec) && k.lasts(next) {
 		save = files.SaveTwice
 	}
-	return disk.Exhausted(save(e.id, next))
+	begin := time.Now()
+	err := save(e.id, next)
+	e.table.Metrics.Record(k.noun, time.Since(begin), err)
+	return disk.Exhausted(err)
 }
 
 // Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one
