@@ -181,6 +181,14 @@ kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root
 	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v \
 		$(KUBELET_FLAGS) ./test/kubelet
 
+.PHONY: metrics
+metrics: test-deps build ## a real Prometheus finds the series of the dashboard and the alerts (root; builds it once)
+	@mkdir -p bin
+	cd test/metrics/build && for program in prometheus promtool; do \
+		$(GO) build -tags remove_all_sd -ldflags '-s -w' -o $(CURDIR)/bin/$$program \
+			github.com/prometheus/prometheus/cmd/$$program || exit 1; done
+	BERTH_PROMETHEUS=$(CURDIR)/bin BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/metrics
+
 .PHONY: vm vm-smoke vm-selinux
 vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
 	@packaging/packages.sh $(VM_PACKAGES)
