@@ -189,6 +189,14 @@ metrics: test-deps build ## a real Prometheus finds the series of the dashboard 
 			github.com/prometheus/prometheus/cmd/$$program || exit 1; done
 	BERTH_PROMETHEUS=$(CURDIR)/bin BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/metrics
 
+# What the suites of other runtimes run.
+PEER_PACKAGES = bats iproute2 jq procps
+
+.PHONY: peer-suites
+peer-suites: test-deps build ## the suites of containerd and CRI-O against Berth (root; built once); PEER_SUITES_FLAGS are passed on
+	@packaging/packages.sh $(PEER_PACKAGES)
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/peersuites $(PEER_SUITES_FLAGS)
+
 .PHONY: vm vm-smoke vm-selinux
 vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
 	@packaging/packages.sh $(VM_PACKAGES)

@@ -56,7 +56,7 @@ var standardImages = sync.OnceValues(func() (map[string]v1.Image, error) {
 		registrytest.Layer(entries...),
 		registrytest.Env("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
 	})
-	pause, err := pauseProgram()
+	pause, err := PauseProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -83,16 +83,22 @@ var standardImages = sync.OnceValues(func() (map[string]v1.Image, error) {
 	return images, nil
 })
 
-// pauseProgram is a small static program that waits for ever.
-func pauseProgram() (string, error) {
+// pauseSource ends with SIGTERM and SIGINT, also as the init process of a PID namespace, which a signal without a handler does not reach.
+const pauseSource = `#include <signal.h>
+#include <unistd.h>
+static void end(int number) { (void)number; _exit(0); }
+int main(void) { signal(SIGTERM, end); signal(SIGINT, end); for (;;) pause(); }
+`
+
+// PauseProgram is a small static program that waits for a signal, as the pause image of Kubernetes has it.
+func PauseProgram() (string, error) {
 	dir, err := os.MkdirTemp("", "berth-pause-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
 	source, program := filepath.Join(dir, "pause.c"), filepath.Join(dir, "pause")
-	if err := os.WriteFile(source, []byte("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"),
-		0o600); err != nil {
+	if err := os.WriteFile(source, []byte(pauseSource), 0o600); err != nil {
 		return "", err
 	}
 	if out, err := exec.Command("gcc", "-Os", "-static", "-s", "-o", program, source).CombinedOutput(); err != nil {
