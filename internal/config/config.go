@@ -59,12 +59,13 @@ type Config struct {
 
 // Network is how pods are connected.
 type Network struct {
-	CNIConfDir string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
-	CNIBinDirs []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
-	CNINetwork string   `toml:"cni_network" flag:"cni-network"`
-	Bridge     string   `toml:"bridge" flag:"bridge"`
-	PodCIDR    []string `toml:"pod_cidr" flag:"pod-cidr"`
-	MTU        int      `toml:"mtu" flag:"mtu"`
+	CNIConfDir    string   `toml:"cni_conf_dir" flag:"cni-conf-dir"`
+	CNIBinDirs    []string `toml:"cni_bin_dirs" flag:"cni-bin-dirs"`
+	CNINetwork    string   `toml:"cni_network" flag:"cni-network"`
+	Bridge        string   `toml:"bridge" flag:"bridge"`
+	PodCIDR       []string `toml:"pod_cidr" flag:"pod-cidr"`
+	NonMasquerade []string `toml:"non_masquerade" flag:"non-masquerade"`
+	MTU           int      `toml:"mtu" flag:"mtu"`
 }
 
 // Image is how images are pulled and kept.
@@ -222,10 +223,11 @@ func Default() *Config {
 		ShmSize:        "64m",
 		DefaultRuntime: "berth",
 		Network: Network{
-			CNIConfDir: "/etc/cni/net.d",
-			CNIBinDirs: []string{"/opt/cni/bin", "/usr/lib/cni"},
-			Bridge:     "berth0",
-			PodCIDR:    []string{},
+			CNIConfDir:    "/etc/cni/net.d",
+			CNIBinDirs:    []string{"/opt/cni/bin", "/usr/lib/cni"},
+			Bridge:        "berth0",
+			PodCIDR:       []string{},
+			NonMasquerade: []string{},
 		},
 		Image: Image{
 			MaxConcurrentDownloads: 4,

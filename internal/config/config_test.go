@@ -220,6 +220,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a bad value of a flag": {flags: []string{"--mtu=3"}, want: []string{"flag --mtu", "network.mtu", "3"}},
 		"two ranges of one family": {file: "[network]\npod_cidr = [\"10.0.0.0/8\", \"11.0.0.0/8\"]",
 			want: []string{":2", "network.pod_cidr"}},
+		"no range to go to as one is": {file: "[network]\nnon_masquerade = [\"10.0.0.0\"]",
+			want: []string{":2", "network.non_masquerade"}},
 		"a range that is none":     {file: "[network]\npod_cidr = [\"10.0.0.0\"]", want: []string{"network.pod_cidr"}},
 		"a long interface name":    {file: "[network]\nbridge = \"abcdefghijklmnop\"", want: []string{"network.bridge"}},
 		"a runtime without a path": {file: "[runtimes.x]\ntype = \"oci\"", want: []string{"runtimes.x.path"}},

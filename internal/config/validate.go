@@ -175,15 +175,25 @@ func (v *validation) network(n *Network) {
 		}
 		families[p.Addr().Is4()] = s
 	}
+	for _, s := range n.NonMasquerade {
+		if p, err := netip.ParsePrefix(s); err != nil || p.Addr().Is4In6() {
+			v.fail("network.non_masquerade", "%q is no range such as 10.88.0.0/16", s)
+		}
+	}
 	if n.MTU != 0 {
 		v.between("network.mtu", int64(n.MTU), 576, 65535)
 	}
 }
 
-// PodCIDRs are the ranges of a valid configuration.
-func (n *Network) PodCIDRs() []netip.Prefix {
+// PodCIDRs are the ranges of pods' addresses of a valid configuration.
+func (n *Network) PodCIDRs() []netip.Prefix { return prefixes(n.PodCIDR) }
+
+// NonMasquerades are the ranges of a valid configuration that are not masqueraded.
+func (n *Network) NonMasquerades() []netip.Prefix { return prefixes(n.NonMasquerade) }
+
+func prefixes(ranges []string) []netip.Prefix {
 	var out []netip.Prefix
-	for _, s := range n.PodCIDR {
+	for _, s := range ranges {
 		if p, err := netip.ParsePrefix(s); err == nil {
 			out = append(out, p.Masked())
 		}

@@ -74,7 +74,9 @@ type Config struct {
 	StateDir    string         // for records, on disk as long as the node's data
 	Bridge      string         // default: berth0
 	PodCIDRs    []netip.Prefix // at most one of each family; default: chosen from private ranges that are free
-	MTU         int            // default: of the interface of the node's default route
-	Logger      *slog.Logger
-	Metrics     *metrics.Set // nil: nothing is counted
+	// NonMasquerade are ranges that packets of the built-in bridge's pods go to with the pod's own address.
+	NonMasquerade []netip.Prefix
+	MTU           int // default: of the interface of the node's default route
+	Logger        *slog.Logger
+	Metrics       *metrics.Set // nil: nothing is counted
 }

@@ -21,10 +21,12 @@ import (
 
 // Config says what a bridge is.
 type Config struct {
-	Name     string         // of the interface, at most 15 characters
-	CIDRs    []netip.Prefix // at most one of each family; none: chosen from private ranges that the node does not use
-	MTU      int            // 0: that of the interface of the node's default route
-	StateDir string         // for records; made if it is not there
+	Name  string         // of the interface, at most 15 characters
+	CIDRs []netip.Prefix // at most one of each family; none: chosen from private ranges that the node does not use
+	MTU   int            // 0: that of the interface of the node's default route
+	// NonMasquerade are ranges that packets of pods go to with the pod's own address: those of other nodes' pods.
+	NonMasquerade []netip.Prefix
+	StateDir      string // for records; made if it is not there
 	// Linger is how long bridge and table stay after the last endpoint went. 0: 2 s; less: they go at once.
 	Linger time.Duration
 	// Background has Detach return before the kernel has removed an endpoint's interface, which takes it a grace

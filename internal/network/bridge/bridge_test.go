@@ -64,6 +64,49 @@ func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
 	})
 }
 
+// TestPodsKeepTheirAddressOnTheWayToOtherNodesPods has a pod send to a range that is not masqueraded, and beside it. What the ranges are
+// may change with a restart of the daemon. Seen to fail without the rules for these ranges.
+func TestPodsKeepTheirAddressOnTheWayToOtherNodesPods(t *testing.T) {
+	out := testhost.Outside(t)
+	cfg := Config{
+		Name: "brplain", StateDir: t.TempDir(),
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.99.1.0/24"), netip.MustParsePrefix("fd00:99:1::/64")},
+	}
+	b := open(t, cfg)
+	p := attach(t, b, "p")
+	for _, address := range []string{"198.51.100.2:80", "[2001:db8:51::2]:80"} {
+		testhost.Serve(t, out, "tcp", address, "outside")
+	}
+	testhost.In(t, out, func() error {
+		for to, via := range map[string]string{"10.99.1.0/24": "198.51.100.1", "fd00:99:1::/64": "2001:db8:51::1"} {
+			prefix := ipNet(netip.MustParsePrefix(to))
+			if err := netlink.RouteAdd(&netlink.Route{Dst: &prefix, Gw: net.ParseIP(via)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	check := func(when, v4, v6 string) {
+		t.Helper()
+		for to, want := range map[string]string{"198.51.100.2:80": v4, "[2001:db8:51::2]:80": v6} {
+			if _, seen, err := testhost.Ask(t, p.NetNS, "tcp", to); err != nil || seen != want {
+				t.Errorf("%s: %s sees %q, not %q (%v)", when, to, seen, want, err)
+			}
+		}
+	}
+	check("masqueraded", "198.51.100.1", "2001:db8:51::1")
+	b.cfg.NonMasquerade = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:99::/64")}
+	b.pods.cfg.NonMasquerade = b.cfg.NonMasquerade
+	next := crash(t, b)
+	defer next.Close()
+	testhost.Check(t, reconcile(next, map[string]Endpoint{"p": p.Endpoint}))
+	check("with a range of IPv4 that is not", p.v4(), "2001:db8:51::1")
+	testhost.Check(t, reconcile(next, nil))
+	b.pods.mu.Lock()
+	b.pods.records = map[string]*record{}
+	b.pods.mu.Unlock()
+}
+
 // Who sends to a pod as soon as it is there asks for its link-layer address first; a question that nobody hears
 // is asked again only a second later.
 func TestANewPodHearsWhoAsksForIt(t *testing.T) {

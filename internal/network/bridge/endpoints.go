@@ -228,7 +228,7 @@ func (es *endpoints) checkConflicts(r *record) error {
 }
 
 func (es *endpoints) rules() ruleset {
-	s := ruleset{bridge: es.cfg.Name}
+	s := ruleset{bridge: es.cfg.Name, plain: es.cfg.NonMasquerade}
 	for _, p := range es.pools {
 		s.cidrs = append(s.cidrs, p.prefix)
 	}

@@ -26,13 +26,14 @@ import (
 //		chain postrouting { hook postrouting, srcnat: masquerade
 //			what processes sent to a loopback address and a host port,
 //			what pods sent to a host port (the answer must come back through the node, though both are on the bridge),
-//			what pods send out of their range }
+//			what pods send out of their range, but not to a range that is not masqueraded }
 //	}
 //
 // The rules are as many with one pod as with a thousand: host ports are elements of the maps.
 type ruleset struct {
 	bridge string
 	cidrs  []netip.Prefix
+	plain  []netip.Prefix // where packets go without being masqueraded
 }
 
 const (
@@ -327,7 +328,14 @@ func (s ruleset) chains() []chain {
 		fromPods := slices.Concat(f.match(), toBridge, f.address(f.src, expr.CmpOpEq, cidr))
 		post.rules = append(post.rules,
 			slices.Concat(f.match(), toBridge, f.address(f.src, expr.CmpOpEq, f.loopback), masquerade),
-			slices.Concat(fromPods, f.wasMapped(sets.targets), masquerade),
+			slices.Concat(fromPods, f.wasMapped(sets.targets), masquerade))
+		for _, plain := range s.plain {
+			if plain.Addr().Is4() == cidr.Addr().Is4() {
+				post.rules = append(post.rules, slices.Concat(f.match(), notToBridge, f.address(f.src, expr.CmpOpEq, cidr),
+					f.address(f.dst, expr.CmpOpEq, plain), []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}))
+			}
+		}
+		post.rules = append(post.rules,
 			slices.Concat(f.match(), notToBridge, f.address(f.src, expr.CmpOpEq, cidr),
 				f.address(f.dst, expr.CmpOpNeq, cidr), f.address(f.dst, expr.CmpOpNeq, f.multicast),
 				[]expr.Any{&expr.Masq{FullyRandom: true}}))
