@@ -197,6 +197,15 @@ peer-suites: test-deps build ## the suites of containerd and CRI-O against Berth
 	@packaging/packages.sh $(PEER_PACKAGES)
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/peersuites $(PEER_SUITES_FLAGS)
 
+# For example -keep, or -run TestX, or -network cni.
+CLUSTER_FLAGS ?=
+
+.PHONY: cluster
+cluster: test-deps build ## a Kubernetes cluster of three nodes on Berth (root; builds Kubernetes once); CLUSTER_FLAGS are passed on
+	$(GOBUILD) -o bin/machine ./test/machine
+	$(GO) test -c -tags $(TAGS) -o bin/cluster.test ./test/cluster
+	BERTH_CLUSTER=1 BERTH_BIN=$(CURDIR)/bin bin/machine bin/cluster.test -test.v -test.timeout 60m $(CLUSTER_FLAGS)
+
 .PHONY: vm vm-smoke vm-selinux
 vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
 	@packaging/packages.sh $(VM_PACKAGES)

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -20,7 +21,15 @@ type Program struct {
 	name, pkg string
 	test      bool // the package's tests, as a program
 	static    bool // without the C library, for images
+	module    string
 }
+
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, whose dependencies would change
+// Kubernetes'.
+const (
+	own     = "test/kubelet/build"
+	coreDNS = "test/cluster/coredns"
+)
 
 // The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
 // several processes. Agnhost and SampleDevicePlugin are for images.
@@ -30,11 +39,24 @@ var (
 	NodeTests          = Program{name: "e2e_node.test", pkg: "k8s.io/kubernetes/test/e2e_node", test: true}
 	Agnhost            = Program{name: "agnhost", pkg: "k8s.io/kubernetes/test/images/agnhost", static: true}
 	Ginkgo             = Program{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo"}
+
+	Etcd              = Program{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
+	APIServer         = Program{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver"}
+	ControllerManager = Program{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"}
+	Scheduler         = Program{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"}
+	Proxy             = Program{name: "kube-proxy", pkg: "k8s.io/kubernetes/cmd/kube-proxy"}
+	Kubectl           = Program{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl"}
+	CoreDNS           = Program{name: "coredns", pkg: "github.com/coredns/coredns", static: true, module: coreDNS}
+	// Tests are the specs of a cluster.
+	Tests = Program{name: "e2e.test", pkg: "k8s.io/kubernetes/test/e2e", test: true}
 )
+
+// Name is the program's.
+func (p Program) Name() string { return p.name }
 
 // Version is the version of Kubernetes that Build builds.
 func Version(ctx context.Context) (string, error) {
-	module, err := module()
+	module, err := moduleDir(own)
 	if err != nil {
 		return "", err
 	}
@@ -44,7 +66,7 @@ func Version(ctx context.Context) (string, error) {
 // Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache
 // directory.
 func (p Program) Build(ctx context.Context) (string, error) {
-	module, err := module()
+	module, err := moduleDir(cmp.Or(p.module, own))
 	if err != nil {
 		return "", err
 	}
@@ -92,9 +114,9 @@ func (p Program) Build(ctx context.Context) (string, error) {
 	return path, os.Rename(partial, path)
 }
 
-func module() (string, error) {
+func moduleDir(module string) (string, error) {
 	root, err := node.ModuleRoot()
-	return filepath.Join(root, "test", "kubelet", "build"), err
+	return filepath.Join(root, filepath.FromSlash(module)), err
 }
 
 func goTool(ctx context.Context, dir string, env []string, args ...string) (string, error) {

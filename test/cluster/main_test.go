@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"berth/test/node"
+)
+
+// EnvRun asks for the suite: it is too long for every `go test ./...`.
+const EnvRun = "BERTH_CLUSTER"
+
+var (
+	keep    = flag.Bool("keep", false, "run no test: keep the cluster up until an interrupt, for a person to try")
+	netKind = flag.String("network", "mixed", "what connects pods: bridge (Berth's own), cni (Debian's plugins), or mixed (node 2 has CNI)")
+)
+
+// shared is the cluster of all tests.
+var shared *cluster
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if os.Getenv(EnvRun) == "" {
+		fmt.Printf("skipped: `make cluster` runs this suite (%s=1)\n", EnvRun)
+		return
+	}
+	if os.Geteuid() != 0 {
+		fmt.Println("skipped: a cluster needs root")
+		return
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	// An interrupt ends the cluster in order.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cni, err := network(*netKind)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	began := time.Now()
+	c, err := newCluster(ctx, cni)
+	defer func() {
+		if c != nil {
+			err = errors.Join(err, c.end())
+		}
+		if err = errors.Join(err, node.Cleanup()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}()
+	if err != nil {
+		return 1
+	}
+	fmt.Printf("the cluster is up after %v\n", time.Since(began).Round(time.Second))
+	if *keep {
+		fmt.Printf("\n    export KUBECONFIG=%s\n    %s get nodes -o wide\n\nAn interrupt (Ctrl-C) ends the cluster.\n", c.admin, c.kubectlBinary)
+		<-ctx.Done()
+		return 0
+	}
+	shared = c
+	go func() {
+		<-ctx.Done()
+		stop() // a second interrupt ends this process, and the hosts with it
+	}()
+	return m.Run()
+}
