@@ -43,7 +43,6 @@ type member struct {
 	host                        *host.Host
 	berthd, kubelet, proxy      *host.Service
 	containerd                  *host.Service // in place of berthd
-	programs                    string        // the directory on the machine that berthPrograms is
 	kubeconfig, proxyKubeconfig string
 	kubeletBinary, proxyBinary  string
 }
@@ -57,9 +56,12 @@ var tunables = map[string]string{
 // newMember prepares a node: its certificates and its object, which has the node's range of addresses.
 func (c *cluster) newMember(ctx context.Context, i int, cni bool) (*member, error) {
 	m := &member{
-		c: c, number: i, name: nodeName(i), address: addressOf(i), cni: cni, dir: filepath.Join(c.dir, nodeName(i)), programs: c.programs,
+		c: c, number: i, name: nodeName(i), address: addressOf(i), cni: cni, dir: filepath.Join(c.dir, nodeName(i)),
 	}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := m.install(c.programs); err != nil {
 		return nil, err
 	}
 	var err error
@@ -94,7 +96,7 @@ func (c *cluster) newMember(ctx context.Context, i int, cni bool) (*member, erro
 
 // boot starts the node's host and all that runs on it.
 func (m *member) boot(ctx context.Context) error {
-	binds := []host.Bind{{From: m.programs, At: berthPrograms}}
+	binds := []host.Bind{{From: filepath.Join(m.dir, "programs"), At: berthPrograms}}
 	for from, at := range lasting {
 		binds = append(binds, host.Bind{From: filepath.Join(m.dir, from), At: at})
 	}
