@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/disk"
+	"berth/internal/liblog"
 	"berth/internal/model"
 )
 
@@ -80,8 +81,8 @@ func Run(ctx context.Context, cfg Config) {
 			cfg.Log.Error("preload images: it is tried again at the next start", "path", path, "error", err)
 			continue
 		case read:
-			cfg.Log.Info("images are preloaded", "path", path, "tags", now.Names, "took",
-				time.Since(begin).Round(time.Millisecond).String())
+			cfg.Log.Info("images are preloaded", "path", path, "tags", now.Names, "took_ms",
+				liblog.Milliseconds(time.Since(begin)))
 		}
 		done[name] = now
 	}
