@@ -95,6 +95,25 @@ func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
 	}
 }
 
+// TestPluginsThatOtherPluginsRunAreLookedFor: Flannel's file does not name those that it needs.
+func TestPluginsThatOtherPluginsRunAreLookedFor(t *testing.T) {
+	for content, want := range map[string][]string{
+		`{"plugins": [{"type": "flannel", "delegate": {"isDefaultGateway": true}}, {"type": "portmap"}]}`: {
+			"flannel", "bridge", "host-local", "portmap",
+		},
+		`{"type": "flannel", "delegate": {"type": "ptp"}}`: {"flannel", "ptp", "host-local"},
+		`{"type": "macvlan", "ipam": {"type": "dhcp"}}`:    {"macvlan", "dhcp"},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "a.conf"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, plugins, err := cniPlugins(dir); err != nil || !slices.Equal(plugins, want) {
+			t.Errorf("%s: %v, not %v: %v", content, plugins, want, err)
+		}
+	}
+}
+
 func TestSocketsAreTried(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	look := func() Finding { return checkSocket(context.Background(), Config{Socket: path}) }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,27 +92,41 @@ func cniPlugins(dir string) (file string, plugins []string, err error) {
 		return "", nil, err
 	}
 	var list struct {
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-			IPAM struct {
-				Type string `json:"type"`
-			} `json:"ipam"`
-		} `json:"plugins"`
+		cniPlugin
+		Plugins []cniPlugin `json:"plugins"`
 	}
 	if err := json.Unmarshal(data, &list); err != nil {
 		return "", nil, fmt.Errorf("%s: %w", file, err)
 	}
-	if list.Type != "" {
-		plugins = append(plugins, list.Type)
-	}
-	for _, plugin := range list.Plugins {
-		plugins = append(plugins, plugin.Type)
-		if plugin.IPAM.Type != "" {
-			plugins = append(plugins, plugin.IPAM.Type)
-		}
+	for _, plugin := range append([]cniPlugin{list.cniPlugin}, list.Plugins...) {
+		plugins = append(plugins, plugin.programs()...)
 	}
 	return file, plugins, nil
+}
+
+// cniPlugin is one plugin's configuration.
+type cniPlugin struct {
+	Type string `json:"type"`
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+	Delegate struct {
+		Type string `json:"type"`
+	} `json:"delegate"`
+}
+
+// programs are those that the plugin needs: its own, and those that it runs.
+func (p cniPlugin) programs() []string {
+	var names []string
+	for _, name := range []string{p.Type, p.IPAM.Type} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	if p.Type == "flannel" { // makes a configuration for another plugin, with host-local for its addresses
+		names = append(names, cmp.Or(p.Delegate.Type, "bridge"), "host-local")
+	}
+	return names
 }
 
 func checkPrograms(context.Context, Config) Finding {

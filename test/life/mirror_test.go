@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
@@ -21,7 +22,8 @@ func TestOneMirrorServesANodeWithoutInternet(t *testing.T) {
 	if err := os.Mkdir(fallback, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	hosts := fmt.Sprintf("[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", n.Registry.URL())
+	mirror := n.Registry.URL()
+	hosts := fmt.Sprintf("server = %q\n[host.%q]\n  capabilities = [\"pull\", \"resolve\"]\n", mirror, mirror)
 	if err := os.WriteFile(filepath.Join(fallback, "hosts.toml"), []byte(hosts), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -41,4 +43,9 @@ func TestOneMirrorServesANodeWithoutInternet(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// What the mirror lacks is not asked of the registry, whose name nobody knows.
+	_, err := n.Images.PullImage(nodetest.Context(t), &cri.PullImageRequest{
+		Image: &cri.ImageSpec{Image: "quay.invalid/lacking:1"},
+	})
+	nodetest.WantCode(t, err, codes.NotFound)
 }
