@@ -26,8 +26,9 @@ const claimName = "berthd.lock"
 // ownerXattr says whose claim it is. Nobody but root may write it, or read it.
 const ownerXattr = "trusted.berth.owner"
 
-// Owner is what others are told of who has a claim. It is kept with the claim, and stays there after the owner's end
-// for as long as it has pods: it goes with the cgroup, at the latest when the machine starts again.
+// Owner describes the process that has a claim, for others that want it. It is kept with the claim, and stays
+// there after the owner's end for as long as it has pods: it goes with the cgroup, at the latest when the machine
+// starts again.
 type Owner struct {
 	PID          int    `json:"pid"`
 	PIDNamespace string `json:"pidNamespace"` // what the PID is a number in
@@ -54,7 +55,7 @@ func (o Owner) same(other Owner) bool {
 
 func pidNamespace() (string, error) { return os.Readlink("/proc/self/ns/pid") }
 
-// ClaimedError is why a cgroup cannot be claimed, and who has it.
+// ClaimedError is the error for a cgroup that cannot be claimed. It says which process has it.
 type ClaimedError struct {
 	Cgroup string // the one that is wanted
 	Other  string // the one that Owner has: the same, or one above or below it

@@ -35,10 +35,10 @@ const (
 	LogFile     = "container.log"
 )
 
-// Config is who the container was.
+// Config identifies the container.
 type Config = metadata.ContainerConfig
 
-// Info is what an archive says of its container.
+// Info describes the container of an archive.
 type Info struct {
 	Config Config
 	Spec   *specs.Spec

@@ -27,7 +27,7 @@ const (
 	exitInterrupted = 130
 )
 
-// app is what all commands share.
+// app holds what all commands share: flags, input and output.
 type app struct {
 	in      *os.File
 	out     io.Writer

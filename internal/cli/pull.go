@@ -72,7 +72,7 @@ func (f *authFlags) find(image string) (*cri.AuthConfig, error) {
 	return file.Find(image)
 }
 
-// pulled is what a pull is reported as.
+// pulled is the report of a pull.
 type pulled struct {
 	Image string        `json:"image"`
 	ID    string        `json:"id"`

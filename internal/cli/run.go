@@ -23,7 +23,7 @@ import (
 	"berth/internal/manifest"
 )
 
-// startedPod is what `run -d` reports.
+// startedPod is the report of `run -d` about one pod.
 type startedPod struct {
 	ID         string            `json:"id"`
 	Name       string            `json:"name"`

@@ -17,7 +17,7 @@ import (
 	"berth/internal/cli/table"
 )
 
-// usageRow is what a container, or a pod as a whole, uses. Nil is what the runtime does not know.
+// usageRow is the usage of a container, or of a pod as a whole. The runtime does not know the figures that are nil.
 type usageRow struct {
 	Pod       string   `json:"pod"` // namespace/name
 	Container string   `json:"container,omitempty"`

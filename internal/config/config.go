@@ -138,12 +138,12 @@ type Seccomp struct {
 	LocalhostRoot  string `toml:"localhost_root"`
 }
 
-// Metrics is where Prometheus finds them.
+// Metrics configures the address from which Prometheus reads metrics.
 type Metrics struct {
 	Address string `toml:"address"`
 }
 
-// Tracing is where spans go.
+// Tracing configures where spans are sent.
 type Tracing struct {
 	Endpoint string `toml:"endpoint"`
 }

@@ -163,7 +163,7 @@ func (v *override) String() string {
 	return fmt.Sprint(v.value.Interface())
 }
 
-// Type is what help shows in place of the value.
+// Type is the word that help shows in place of the value.
 func (v *override) Type() string {
 	switch v.value.Interface().(type) {
 	case []string:

@@ -27,7 +27,7 @@ var systemDirs = []string{
 	"/usr", "/usr/local", "/var", "/var/cache", "/var/lib", "/var/run", "/var/spool", "/var/tmp",
 }
 
-// KeyError is what is wrong with one key.
+// KeyError is an error about one key.
 type KeyError struct {
 	Key     string // network.pod_cidr
 	Problem string
@@ -255,7 +255,7 @@ func (v *validation) stream(s *Stream) {
 	}
 }
 
-// HostPort is where the server listens.
+// HostPort is the address on which the server listens.
 func (s *Stream) HostPort() string { return net.JoinHostPort(s.Address, strconv.Itoa(s.Port)) }
 
 func (v *validation) runtimes(c *Config) {

@@ -18,7 +18,7 @@ const (
 	MaxSend = 32 << 20
 )
 
-// ServerConfig is what a server is made of.
+// ServerConfig is the configuration of a server.
 type ServerConfig struct {
 	Log     *slog.Logger
 	Metrics prometheus.Registerer // nil: calls are not measured

@@ -18,7 +18,7 @@ const (
 	KindSidecar = "sidecar" // it lives on beside those after it
 )
 
-// Ask is what one container of a pod asks for.
+// Ask lists the devices that one container of a pod asks for.
 type Ask struct {
 	Container string         `json:"container"`
 	Kind      string         `json:"kind,omitempty"`

@@ -17,7 +17,7 @@ const (
 	Bad  Level = "bad"  // pods cannot run
 )
 
-// Finding is what one check found.
+// Finding is the result of one check.
 type Finding struct {
 	Subject string `json:"subject"`
 	Level   Level  `json:"level"`

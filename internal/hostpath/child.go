@@ -154,7 +154,7 @@ func parse(path string, out []byte, result any, err error) error {
 	return json.Unmarshal(a.Result, result)
 }
 
-// answer is what the child says.
+// answer is the child's answer.
 type answer struct {
 	Result  json.RawMessage `json:"result,omitempty"`
 	Error   string          `json:"error,omitempty"`

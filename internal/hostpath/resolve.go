@@ -71,7 +71,7 @@ func known(path string) (r Resolved, ok bool) {
 	return r, r.look(fd, "", unix.AT_EMPTY_PATH) == nil
 }
 
-// wait is what the child does.
+// wait resolves a path in a child, which may wait for a file system that does not answer.
 func wait(path string) (r Resolved, err error) {
 	if r.Path, err = filepath.EvalSymlinks(path); err != nil {
 		return r, err

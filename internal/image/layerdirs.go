@@ -23,7 +23,7 @@ type layerDirs struct {
 // home is the directory of a layer: its fs, its record, and whether it is synced.
 func (d *layerDirs) home(n string) string { return filepath.Join(d.root, n) }
 
-// fs is what containers see of a layer.
+// fs is the directory of a layer that containers see.
 func (d *layerDirs) fs(n string) string { return filepath.Join(d.root, n, layerFS) }
 
 // stack is the directories of layers, which come base first, top first. index.mu is held.

@@ -25,7 +25,7 @@ import (
 	"berth/internal/state"
 )
 
-// Config is what a store is made of. Only Root is needed.
+// Config is the configuration of a Store. Only Root is required.
 type Config struct {
 	Children Children // which parse images
 	Root     string   // absolute; short, since the paths of layers go into mount options
@@ -267,7 +267,7 @@ func (s *Store) remove(refOrID string) (*imageRecord, []*layer, error) {
 	return r, unused, err
 }
 
-// Usage is what the store takes on disk, from what is recorded of each layer.
+// Usage is the disk space of the store: the sum of the sizes in the records of layers.
 func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 	u := model.FilesystemUsage{At: time.Now(), Mountpoint: s.root}
 	s.index.mu.Lock()

@@ -23,7 +23,7 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// Spec is what a child gets.
+// Spec says what a child is started with: its role, request, descriptors, directories and limits.
 type Spec struct {
 	Role *wire.Role
 	Task any // sent as JSON; nil: the role needs none

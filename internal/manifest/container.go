@@ -9,7 +9,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Placement is what a container of a pod gets from the node that it runs on.
+// Placement is what the node adds to a container of a manifest.
 type Placement struct {
 	Host    *Host
 	Env     *Variables // of Pod.Environment

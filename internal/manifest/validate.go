@@ -14,7 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// validUID is what becomes part of a directory's name.
+// validUID matches a UID that may be part of a directory's name.
 var validUID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,127}$`)
 
 // checks collects what is wrong with a pod.

@@ -214,8 +214,8 @@ type User struct {
 	Groups []int64 `json:"groups,omitempty"`
 }
 
-// ContainerStatus is what a client is told of a container. It has a field for each that the status of a CRI version
-// or of PouchContainer has, and they are published together, so that no client sees half a change.
+// ContainerStatus is the status of a container, as clients are told it. It has a field for each that the status
+// of a CRI version or of PouchContainer has, and they are published together, so that no client sees half a change.
 type ContainerStatus struct {
 	ID         string
 	SandboxID  string
@@ -258,7 +258,7 @@ type ContainerFilter struct {
 	Labels    map[string]string
 }
 
-// ContainerEventType is what happened to a container or, for a sandbox, to the sandbox itself.
+// ContainerEventType says what happened to a container or, for a sandbox, to the sandbox itself.
 type ContainerEventType string
 
 const (

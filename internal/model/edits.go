@@ -15,7 +15,7 @@ type DeviceHolder struct {
 	SandboxID, Namespace, Pod, Container, ContainerID string
 }
 
-// DeviceStatus is what is known of one device of a resource.
+// DeviceStatus is the status of one device of a resource.
 type DeviceStatus struct {
 	ID      string
 	Healthy bool

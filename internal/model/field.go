@@ -60,7 +60,7 @@ const (
 	LimitDiskQuota          Field = "diskQuota"
 )
 
-// FieldError is what is wrong with a field. Its text names the model's field, which each API replaces by its own name.
+// FieldError is an error about a field. Its text names the model's field, which each API replaces by its own name.
 type FieldError struct {
 	Field Field
 	Err   error

@@ -14,8 +14,8 @@ type Auth struct {
 	RegistryToken string // a bearer token
 }
 
-// ImageVolumeError is why an image cannot be a volume of a container. It adds nothing to the text and the code of
-// what is wrong; an API may tell it by it.
+// ImageVolumeError is the error for an image that cannot be a volume of a container. It adds nothing to the text
+// and the code of what is wrong; an API may tell it by it.
 type ImageVolumeError struct{ Err error }
 
 func (e *ImageVolumeError) Error() string { return e.Err.Error() }

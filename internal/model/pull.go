@@ -1,6 +1,6 @@
 package model
 
-// PullPhase is what happens to a layer in a pull.
+// PullPhase is the phase of a layer in a pull.
 type PullPhase string
 
 const (

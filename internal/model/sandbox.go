@@ -13,7 +13,7 @@ type SandboxMetadata struct {
 	Attempt   uint32 `json:"attempt,omitempty"`
 }
 
-// DNS is what a pod's resolv.conf holds. Nil means the node's own file.
+// DNS is the content of a pod's resolv.conf. Nil means the node's own file.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
 	Searches []string `json:"searches,omitempty"`
@@ -171,7 +171,7 @@ const (
 	SandboxNotReady SandboxState = "notready"
 )
 
-// SandboxStatus is what a client is told of a sandbox.
+// SandboxStatus is the status of a sandbox, as clients are told it.
 type SandboxStatus struct {
 	ID             string
 	Config         *SandboxConfig // shared and immutable: do not write to it

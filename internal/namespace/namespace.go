@@ -30,7 +30,7 @@ type Set struct {
 	Dir string
 }
 
-// Path is where the namespace of a kind is pinned.
+// Path is the path of the file on which the namespace of a kind is pinned.
 func (s Set) Path(k Kind) string { return filepath.Join(s.Dir, string(k)) }
 
 // Options says what a Set holds.

@@ -17,7 +17,7 @@ import (
 	"berth/internal/cgroup"
 )
 
-// Host is what a spec depends on of the node and of this process. Immutable.
+// Host describes the node and this process, as far as a spec depends on them. It is immutable.
 type Host struct {
 	Cgroups  *cgroup.Hierarchies
 	Hostname string
@@ -33,7 +33,7 @@ type Host struct {
 	SwapLimits bool
 	// RecursiveReadonly and IDMappedMounts: mount_setattr(2), Linux 5.12.
 	RecursiveReadonly, IDMappedMounts bool
-	// LXCFS is where lxcfs is mounted, if it is.
+	// LXCFS is the mount point of lxcfs; empty: it is not mounted.
 	LXCFS string
 }
 

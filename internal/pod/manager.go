@@ -94,7 +94,7 @@ type Handler struct {
 	DiskQuota uint64
 }
 
-// Config is what a Manager is made of.
+// Config is the configuration of a Manager.
 type Config struct {
 	Root          string // records, writable layers: what outlives a reboot
 	State         string // namespaces, shm: what does not

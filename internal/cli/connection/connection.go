@@ -19,7 +19,7 @@ import (
 	"berth/api/pouch"
 )
 
-// DefaultAddress is where berthd listens unless it is told otherwise.
+// DefaultAddress is berthd's default socket.
 const DefaultAddress = "unix:///run/berth/berth.sock"
 
 // maxMessage is the largest response that is read, in bytes; berthd sends no larger.

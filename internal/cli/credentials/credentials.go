@@ -29,7 +29,7 @@ type entry struct {
 	RegistryToken string `json:"registrytoken"`
 }
 
-// DefaultPath is where the file is unless the user says otherwise: $REGISTRY_AUTH_FILE, else
+// DefaultPath is the default path of the file: $REGISTRY_AUTH_FILE, else
 // $DOCKER_CONFIG/config.json, else ~/.docker/config.json.
 func DefaultPath() string {
 	if path := os.Getenv("REGISTRY_AUTH_FILE"); path != "" {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Stream is where a container wrote a line.
+// Stream is the stream to which a container wrote a line: stdout or stderr.
 type Stream string
 
 const (

@@ -252,7 +252,7 @@ func (r *Reader) wait(ctx context.Context) error {
 	}
 }
 
-// tailOffset is where the last lines of a file begin. A line that long output was split into counts once.
+// tailOffset is the offset at which the last lines of a file begin. A line that long output was split into counts once.
 func tailOffset(file *os.File, lines int) (int64, error) {
 	info, err := file.Stat()
 	if err != nil {

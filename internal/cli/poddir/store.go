@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRoot is where the directories of pods are unless the command is told otherwise.
+// DefaultRoot is the default directory of the directories of pods.
 const DefaultRoot = "/var/lib/berth-cli"
 
 // recordFile says whose a pod's directory is.

@@ -87,7 +87,7 @@ func New(steps []Step) *Timeline {
 	return t
 }
 
-// offset is where a moment is on the scale.
+// offset is the place of a moment on the scale.
 func (t *Timeline) offset(at time.Time) time.Duration {
 	d := at.Sub(t.Steps[0].Begin)
 	for _, g := range t.gaps {

@@ -6,7 +6,7 @@ import (
 	api "berth/api/berth/v1"
 )
 
-// Deps is what this API calls.
+// Deps are the parts of berthd that this API calls.
 type Deps struct {
 	Images  Images
 	Devices Devices // nil: the node has no device manager

@@ -28,7 +28,7 @@ import (
 	"berth/internal/model"
 )
 
-// Runtime is what this API asks of the domain. Errors wrap the sentinels of github.com/containerd/errdefs.
+// Runtime has the calls of the domain that this API uses. Errors wrap the sentinels of github.com/containerd/errdefs.
 type Runtime interface {
 	SandboxStatus(ctx context.Context, id string) (*model.SandboxStatus, error)
 	ListSandboxes(ctx context.Context, filter model.SandboxFilter) ([]*model.SandboxStatus, error)
@@ -53,14 +53,14 @@ type Runtime interface {
 	RemoveSandboxCgroup(ctx context.Context, id string) error
 }
 
-// Images is what this API asks of the image store.
+// Images has the calls of the image store that this API uses.
 type Images interface {
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound
 	List(ctx context.Context) ([]*model.Image, error)
 	Document(digest string) ([]byte, error) // a manifest or a configuration
 }
 
-// Deps is what this API calls. All fields are required but Log.
+// Deps are the parts of berthd that this API calls. All fields are required but Log.
 type Deps struct {
 	Runtime Runtime
 	Images  Images

@@ -13,7 +13,7 @@ import (
 	"berth/internal/stream"
 )
 
-// Runtime is what the API asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
+// Runtime has the calls of the domain that this API uses. IDs may be unique prefixes. Errors wrap the sentinels of
 // github.com/containerd/errdefs.
 type Runtime interface {
 	RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (id string, err error)
@@ -57,7 +57,7 @@ type Runtime interface {
 	CgroupDriver() string // cgroupfs or systemd
 }
 
-// Images is what the API asks of the image store.
+// Images has the calls of the image store that this API uses.
 type Images interface {
 	PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error)
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound

@@ -19,7 +19,7 @@ type (
 
 var newCheck = request.New
 
-// Runtime is what the API asks of the domain. IDs may be unique prefixes. Errors wrap the sentinels of
+// Runtime has the calls of the domain that this API uses. IDs may be unique prefixes. Errors wrap the sentinels of
 // github.com/containerd/errdefs.
 type Runtime interface {
 	RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (id string, err error)
@@ -38,7 +38,7 @@ type Runtime interface {
 	Exec(ctx context.Context, id string, opts pod.ExecOptions) (exitCode int, err error)
 }
 
-// Images is what the API asks of the image store.
+// Images has the calls of the image store that this API uses.
 type Images interface {
 	PullImage(ctx context.Context, spec model.ImageSpec, auth *model.Auth) (*model.Image, error)
 	Get(ctx context.Context, refOrID string) (*model.Image, error) // errdefs.ErrNotFound

@@ -10,7 +10,7 @@ import (
 	criv1 "berth/internal/cri/v1"
 )
 
-// Extensions is what the calls that PouchContainer adds ask of the domain. IDs may be unique prefixes.
+// Extensions has the calls of the domain that the calls of PouchContainer use. IDs may be unique prefixes.
 type Extensions interface {
 	// StartSandbox brings back a sandbox that stopped by accident; another is errdefs.ErrFailedPrecondition.
 	StartSandbox(ctx context.Context, id string) error

@@ -24,7 +24,7 @@ const SocketName = "kubelet.sock"
 // Grace is how long a plugin that went away may take to return before its devices are forgotten.
 const Grace = 5 * time.Minute
 
-// Config is what a Manager is made of.
+// Config is the configuration of a Manager.
 type Config struct {
 	Dir     string        // of the sockets of plugins and of the manager's own
 	Root    string        // of the records; it outlives a reboot

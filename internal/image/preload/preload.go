@@ -30,7 +30,7 @@ type Store interface {
 	Pin(ctx context.Context, refOrID string, pinned bool) error
 }
 
-// Config is what Run needs.
+// Config is the configuration of Run.
 type Config struct {
 	Dir    string // with the archives; it need not exist
 	Record string // the file that says what was imported

@@ -30,7 +30,7 @@ type Retry struct {
 	Stall      time.Duration // a connection that brings less than 4 KiB in this time is cut; default 30 s
 }
 
-// Config is what a client is made of.
+// Config is the configuration of a Client.
 type Config struct {
 	HostsDir  string // of hosts.toml files; empty: none
 	Retry     Retry

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// kind is what a request is made for.
+// kind says whether a request asks for a blob, or for a document that is read into memory.
 type kind int
 
 const (

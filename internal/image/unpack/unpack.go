@@ -35,7 +35,7 @@ const (
 	maxName   = 4096 // PATH_MAX
 )
 
-// Result is what a layer's directory holds.
+// Result says what a layer's directory holds.
 type Result struct {
 	Bytes  uint64 // on disk, rounded up to blocks
 	Inodes uint64
@@ -147,8 +147,8 @@ func Bound(ctx context.Context, r io.Reader, limits Limits) io.Reader {
 	return &stream{ctx: ctx, r: r, limit: limits.Bytes}
 }
 
-// stream is what Bound makes. archive/tar reads on by itself where no entry comes, so its reader has to see the end
-// of the context.
+// stream is the reader that Bound returns. archive/tar reads on by itself where no entry comes, so its reader
+// has to see the end of the context.
 type stream struct {
 	ctx   context.Context
 	r     io.Reader
@@ -191,7 +191,7 @@ type layer struct {
 // dir is a directory of the layer, or one that was.
 type dir = dirtree.Dir[made]
 
-// made is what the layer makes of a directory.
+// made says how the layer changes a directory.
 type made struct {
 	times [2]unix.Timespec // if it is mentioned
 	// A directory is there if it is not gone, upLife is the life of the one above it, and that one is there:

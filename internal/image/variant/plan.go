@@ -12,7 +12,7 @@ import (
 	"berth/internal/image/unpack"
 )
 
-// plan is where the directories of a layer go that depend on the layers below.
+// plan holds the places of those directories of a layer that depend on the layers below.
 type plan struct {
 	below *stack
 	root  *planned

@@ -25,13 +25,13 @@ var (
 		Capabilities: []uintptr{unix.CAP_DAC_OVERRIDE}}
 )
 
-// PlanTask is what PlanRole is asked.
+// PlanTask is the request of PlanRole.
 type PlanTask struct {
 	Implied unpack.Implied
 	Lookups uint64
 }
 
-// MakeTask is what MakeRole is asked.
+// MakeTask is the request of MakeRole.
 type MakeTask struct {
 	Implied   unpack.Implied
 	Placement *Placement

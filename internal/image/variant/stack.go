@@ -135,7 +135,7 @@ const (
 	other
 )
 
-// found is what a stack has under a name.
+// found is the entry of a stack under a name.
 type found struct {
 	kind   kind
 	dirs   []part // of a directory: all that are merged, the top one first

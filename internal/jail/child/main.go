@@ -17,19 +17,19 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// Work is what a role does. The result, which may be nil, is sent as JSON.
+// Work is the function of a role. The result, which may be nil, is sent as JSON.
 type Work func(*Task) (result any, err error)
 
 // Roles are all kinds of work that a program does.
 type Roles map[*wire.Role]Work
 
-// Task is what one child has been given.
+// Task holds the request and the descriptors of one child.
 type Task struct {
 	Dirs  []*os.File
 	Files []*os.File
 	In    []*ring.Reader
 	Out   []*ring.Writer
-	// Request is what the role is asked, as JSON: see Decode.
+	// Request is the request of the role, as JSON: see Decode.
 	Request json.RawMessage
 	// Xattrs are the calls on extended attributes, which the jail makes. See the variable of that name.
 	Xattrs fileattr.Xattrs

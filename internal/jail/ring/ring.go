@@ -19,8 +19,8 @@ const (
 	size = slots * SlotSize
 )
 
-// token is what the socket carries: the writer's says how many bytes a slot has, the reader's that a slot is free
-// again.
+// token is a message on the socket of a ring: the writer's says how many bytes a slot has, the reader's that a slot
+// is free again.
 const (
 	tokenSize = 4
 	// ended, in place of a number of bytes, is the end of the stream. A socket that ends without it is a stream

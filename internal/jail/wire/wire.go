@@ -53,7 +53,7 @@ var Capabilities = []uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP,
 }
 
-// Arguments are what a child is started with.
+// Arguments are the command-line arguments of a child.
 type Arguments struct {
 	Role string
 	// Memory is how much the child's heap may have, in bytes.
@@ -98,7 +98,7 @@ func ParseArguments(list []string) (*Arguments, error) {
 	return a, nil
 }
 
-// Answer is how it went.
+// Answer is a child's answer: the result of its role, or the error.
 type Answer struct {
 	Result json.RawMessage `json:",omitempty"`
 	Error  *Error          `json:",omitempty"`

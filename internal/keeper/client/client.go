@@ -23,7 +23,7 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// Config is where a keeper is and how one is started.
+// Config says where the keeper is reached, and how one is started.
 type Config struct {
 	Dir    string // the keeper's directory, absolute
 	Binary string // berth-keeper; empty: one is only connected to, never started

@@ -13,8 +13,8 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// escrow is what this process holds for the keeper: a record and descriptors of every container and exec. The
-// descriptors are raw numbers: a file of Go's would wake this process at each of a container's writes.
+// escrow is the escrow that this process holds for the keeper: a record and descriptors of every container and exec.
+// The descriptors are raw numbers: a file of Go's would wake this process at each of a container's writes.
 type escrow struct {
 	mu      sync.Mutex
 	items   map[string]*item

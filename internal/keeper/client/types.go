@@ -62,7 +62,7 @@ const (
 	FeatureSetup            = protocol.FeatureSetup
 )
 
-// RunResult is what is known once the container's own program runs.
+// RunResult describes a container whose program runs.
 type RunResult struct {
 	PID       int
 	StartedAt time.Time

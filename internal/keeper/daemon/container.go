@@ -47,7 +47,7 @@ type container struct {
 	loaded any          // an engine's; guarded by guard
 }
 
-// milestones are what others wait for in the life of a container.
+// milestones are the events in the life of a container that goroutines wait for.
 type milestones struct {
 	started chan struct{} // closed when the start has succeeded or failed
 	runErr  error         // why the start failed; valid once started is closed

@@ -104,8 +104,8 @@ func (p *process) escrowPacket() (_ *protocol.Packet, err error) {
 // execKey names an exec in escrow; no container's ID has a slash.
 func execKey(container, exec string) string { return container + "/" + exec }
 
-// pending is what is on its way into escrow: a channel for each holder,
-// which gets nil when the kernel has it for that holder.
+// pending has a channel for each holder of a packet that is on its way into escrow. The channel gets nil
+// when the kernel has the packet for that holder.
 type pending []<-chan error
 
 // escrowWait bounds how long a holder that takes things slowly can delay a start. A holder that takes nothing is cut

@@ -35,7 +35,7 @@ import (
 	"berth/internal/keeper/runtime/stage"
 )
 
-// Config is what a keeper is started with.
+// Config is the configuration of a keeper.
 type Config struct {
 	Dir     string // its directory, on a file system that a reboot empties
 	Binary  string // what Upgrade executes; empty: the path of the running program
@@ -71,14 +71,14 @@ type Server struct {
 	watching sync.WaitGroup // waiters for processes, and what they do when these end
 }
 
-// identity is what tells keepers apart, and what an upgrade hands on.
+// identity tells keepers apart. An upgrade hands it on to the new program.
 type identity struct {
 	generation string // new for each fresh start
 	upgrades   uint32 // upgrades in place so far
 	startedAt  time.Time
 }
 
-// sockets are where the keeper is reached, and the lock that only one keeper of a directory has.
+// sockets are the sockets on which the keeper is reached, and the lock that only one keeper of a directory has.
 type sockets struct {
 	lock     *os.File
 	rpc, fds *net.UnixListener

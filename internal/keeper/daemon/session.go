@@ -30,7 +30,7 @@ type session struct {
 	closed  bool
 }
 
-// queued is what is to be sent. The packet's descriptors are the queue's.
+// queued is a packet that is to be sent. The packet's descriptors are the queue's.
 type queued struct {
 	packet *protocol.Packet
 	done   chan error // gets nil when it has been sent, or why it will never be
@@ -193,7 +193,7 @@ func (q queued) drop(err error) {
 	q.done <- err
 }
 
-// errGone is why a packet is not sent: its session is over.
+// errGone is the error for a packet that is not sent, since its session is over.
 var errGone = errors.New("the client has gone, or takes nothing")
 
 func (ses *session) send() {

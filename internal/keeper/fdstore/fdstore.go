@@ -150,7 +150,7 @@ func (f *Store) Discard() {
 	f.given = map[string]map[protocol.Role]int{}
 }
 
-// List is what the service manager has, for the program that takes the place of this one: names by key.
+// List lists what the service manager holds, for the program that takes the place of this one: names by key.
 func (f *Store) List() map[string][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

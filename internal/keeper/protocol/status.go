@@ -2,7 +2,7 @@ package protocol
 
 import "time"
 
-// SetupChoice is what a client asks for.
+// SetupChoice is a client's choice of what sets a container up.
 type SetupChoice string
 
 const (
@@ -39,7 +39,7 @@ type Setup struct {
 // namespace makes an empty file there: nobody in such a namespace could.
 const ReaperProgram = "/berth-init"
 
-// State is where a container is in its life, as the keeper sees it.
+// State is the state of a container in the keeper.
 type State string
 
 const (
@@ -48,7 +48,7 @@ const (
 	StateExited   State = "exited"
 )
 
-// Status is what the keeper tells of a container.
+// Status is the status of a container in the keeper.
 type Status struct {
 	ID         string
 	PodID      string

@@ -60,7 +60,7 @@ type Checkpointer interface {
 	Checkpoint(ctx context.Context, c Container, d *Dump) error
 }
 
-// Dump is what Checkpoint is asked for.
+// Dump is the request of Checkpoint.
 type Dump struct {
 	CRIU   string // the program; empty: the one in PATH
 	Images string // an absolute directory, which exists
@@ -69,7 +69,7 @@ type Dump struct {
 	Group func(pgid int)
 }
 
-// Container is what an engine sees of a container.
+// Container is the view that an engine has of a container.
 type Container interface {
 	ID() string
 	Log() *slog.Logger
@@ -104,7 +104,7 @@ type Launch struct {
 	// Config is what libcontainer makes of Spec, but for the seccomp profile. It is nil for engines that are given Spec
 	// as it is.
 	Config *configs.Config
-	// Reason is why this engine was chosen.
+	// Reason says why this engine was chosen.
 	Reason string
 	// Restore is where the images are of which CRIU makes the container; empty: its program is started. CRIU is the
 	// program for it.

@@ -20,7 +20,7 @@ import (
 	"berth/internal/keeper/filter"
 )
 
-// Process is what a stage becomes.
+// Process is the process that a stage becomes when it executes the program.
 type Process struct {
 	Args, Env       []string
 	Cwd             string

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setup is what makes a container of a process on the host.
+// Setup is the set-up of a container: what turns a process of the host into its first process.
 type Setup struct {
 	Root string // directory that becomes the root
 	// RootPropagation is that of the host's mounts in the container (MS_*); 0: slaves.

@@ -71,7 +71,7 @@ var ErrJoin = errors.New("cgroups of the container cannot be joined by a stage")
 // Stdio are standard streams; nil is a null device of the process's own.
 type Stdio [3]*os.File
 
-// spawn is what a stage that the keeper starts is started with.
+// spawn holds the arguments and descriptors of a stage that the keeper starts.
 type spawn struct {
 	plan, keeper *os.File
 	namespaces   int // see STAGE_FD_NAMESPACES

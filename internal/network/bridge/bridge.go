@@ -356,7 +356,7 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	return nil
 }
 
-// NodeCIDRs are what SetCIDRs was last given.
+// NodeCIDRs are the ranges that SetCIDRs was last given.
 func (b *Bridge) NodeCIDRs() []netip.Prefix {
 	b.pods.mu.Lock()
 	defer b.pods.mu.Unlock()

@@ -48,7 +48,7 @@ func (t *portTable) close(r *record) error {
 	return nil
 }
 
-// wanted is what the table must be. The lock is held.
+// wanted is the table as it must be. The caller holds the lock.
 func (t *portTable) wanted() (ruleset, []hostPort) {
 	t.pods.mu.Lock()
 	defer t.pods.mu.Unlock()

@@ -79,7 +79,7 @@ type Networks struct {
 	askedOf  string // file
 }
 
-// Result is what the plugins made.
+// Result is the result of the plugins.
 type Result struct {
 	IPs []netip.Addr    // in the plugins' order
 	Raw json.RawMessage // a CNI result of version 1.0.0 or later
@@ -131,7 +131,7 @@ func Open(cfg Config) (*Networks, error) {
 	return n, nil
 }
 
-// Selected is what the directory says now.
+// Selected is the selection from the directory as it is now.
 func (n *Networks) Selected() Selection {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Selection is what a configuration directory says.
+// Selection is the network that a configuration directory selects.
 type Selection struct {
 	Network *libcni.NetworkConfigList // of the lexically first file that is valid; nil: none is
 	File    string                    // where it is from

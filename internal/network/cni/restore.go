@@ -40,7 +40,7 @@ func readRecord(path, id string) (r *record, spoilt, err error) {
 	return r, nil, nil
 }
 
-// cachePath is where libcni keeps what the plugins answered for a pod.
+// cachePath is the path of libcni's file with what the plugins answered for a pod.
 func (n *Networks) cachePath(network, id string) string {
 	return filepath.Join(n.cfg.CacheDir, "results", network+"-"+id+"-"+Interface)
 }

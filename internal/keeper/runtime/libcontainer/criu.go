@@ -228,7 +228,7 @@ func criuOf(pgid int) []int {
 	return out
 }
 
-// searchPath is where criu and the tar that it runs are searched for.
+// searchPath is the PATH in which criu, and the tar that it runs, are looked for.
 func searchPath() string {
 	if p := os.Getenv("PATH"); p != "" {
 		return p

@@ -10,7 +10,7 @@ import (
 // that say what a container and a process are. A field that is set and that nobody has decided about is one that the
 // stage does not do.
 
-// fate is what becomes of a field that is set.
+// fate says how the stage treats a field that is set.
 type fate uint8
 
 const (

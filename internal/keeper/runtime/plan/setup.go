@@ -126,7 +126,7 @@ var setupRights = sync.OnceValue(func() bool {
 		slices.Contains(c.Permitted, "CAP_SYS_CHROOT")
 })
 
-// Setup is what the stage does to set a container up. paths are the directories of the container's cgroups.
+// Setup lists what the stage does to set a container up. paths are the directories of the container's cgroups.
 func Setup(
 	config *configs.Config, join *record.Join, paths map[string]string, cwd string, terminal bool,
 ) (*stage.Setup, error) {
