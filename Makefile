@@ -42,12 +42,14 @@ demo: build ## run the main job before your eyes (root)
 	$(GOBUILD) -o bin/demo ./test/demo
 	bin/demo -bin bin -web bin/demo-web -manifest test/demo/hello.yaml
 
-# What `make unit` tests, and further flags of its go test. Left out are the keeper's tests, which build a keeper
-# with libseccomp before the first of them begins and need root all, and those of its log pump and of streams,
-# which move so much that each takes a minute with the race detector.
-UNIT_WITHOUT  = $(addprefix berth/internal/,stream keeper keeper/client keeper/daemon keeper/logpump)
+# What `make unit` tests, and further flags of its go test. Left out are the tests of the keeper's client, which build a
+# keeper with libseccomp before the first of them begins and need root all, and those of streams, which move so much
+# that they take a minute with the race detector. -short leaves out single tests for the same reason. Many tests wait
+# for something, so more packages than there are processors run at a time.
+UNIT_WITHOUT  = $(addprefix berth/internal/,stream keeper/client)
 UNIT_PACKAGES ?= $(filter-out $(UNIT_WITHOUT),$(shell $(GO) list ./cmd/... ./internal/... 2>/dev/null))
 UNIT_FLAGS    ?=
+UNIT_PARALLEL ?= 6
 
 .PHONY: unit
 unit: ## tests that need neither root nor packages, with the race detector where there is a C compiler
@@ -55,7 +57,7 @@ unit: ## tests that need neither root nor packages, with the race detector where
 	@[ "$$(id -u)" != 0 ] || echo "You are root, so the tests that need root, and packages, run too, and take longer."
 	@race=-race; command -v "$${CC:-gcc}" >/dev/null || { race=; export CGO_ENABLED=0; \
 		echo "There is no C compiler: the tests run without the race detector."; }; \
-		set -x; $(GO) test $$race -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
+		set -x; $(GO) test $$race -short -p $(UNIT_PARALLEL) -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
 
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
@@ -84,7 +86,8 @@ ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-
 # Which tests of test/life run on nodes whose programs look for data races.
 RACE_LIFE     ?= Exec|Attach|PortForward|Events|Stats|Restart|Pull|Pause
 # Whose own tests run with the race detector as root.
-RACE_PACKAGES ?= ./internal/pod/... ./internal/stream
+RACE_PACKAGES ?= ./internal/pod/... ./internal/stream ./internal/network/... ./internal/keeper/daemon \
+	./internal/keeper/handover ./internal/keeper/null ./internal/keeper/stage ./internal/keeper/runtime/...
 RACE_BUILD     = CGO_ENABLED=1 $(GO) build -race -buildvcs=false
 
 .PHONY: test-race

@@ -206,6 +206,9 @@ func send(t testing.TB, d *fixture, m protoreflect.MethodDescriptor, req any, op
 }
 
 func TestEmptyAndAbsurdRequestsAreAnswered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes thousands of requests: run without -short")
+	}
 	d := populated(t)
 	random := filler{rand.New(rand.NewPCG(1, 2))}
 	good := map[string]proto.Message{"RunPodSandbox": sandboxRequest(), "CreateContainer": containerRequest()}
