@@ -139,6 +139,12 @@ func TestStopInTheMiddleOfALine(t *testing.T) {
 		if ls.FD, err = unix.Dup(ls.FD); err != nil {
 			t.Fatal(err)
 		}
+		for role, held := range st.Held {
+			// The old pump's own go with it, when the collector comes by: in a keeper a new program has them.
+			if st.Held[role], err = unix.Dup(held); err != nil {
+				t.Fatal(err)
+			}
+		}
 		p.file.Close()
 		l.Close()
 		st.FD = fd
