@@ -63,6 +63,15 @@ func Version(ctx context.Context) (string, error) {
 	return goTool(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
 }
 
+// Directory is where the Go command keeps the source of Kubernetes.
+func Directory(ctx context.Context) (string, error) {
+	module, err := moduleDir(own)
+	if err != nil {
+		return "", err
+	}
+	return goTool(ctx, module, nil, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+}
+
 // Build is the path of a program. One that was built from the same go.mod and go.sum is taken from the user's cache
 // directory.
 func (p Program) Build(ctx context.Context) (string, error) {

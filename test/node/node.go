@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -54,6 +55,8 @@ type Options struct {
 	Tables string
 	// Args are further flags of berthd.
 	Args []string
+	// Handlers are further names of runtime handlers, by the OCI runtime binary that each is.
+	Handlers map[string]string
 	// Prepare does what has to be done before the daemon is started for the first time. Nil: nothing.
 	Prepare func(*Node) error
 	// Registry serves the node's images. Nil: one of the node's own with the standard images, closed by Stop.
@@ -259,6 +262,7 @@ func prepare(o Options) (n *Node, err error) {
 			n.Handlers[name] = path
 		}
 	}
+	maps.Copy(n.Handlers, o.Handlers)
 	if o.PodCIDR != "" {
 		n.PodCIDR, err = netip.ParsePrefix(o.PodCIDR)
 	} else {

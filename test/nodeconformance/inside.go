@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"github.com/moby/sys/mountinfo"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -31,6 +29,10 @@ const (
 	// hostname and hostAddress are the machine's, as the kubelet tells the API server.
 	hostname    = "node"
 	hostAddress = "198.51.100.10"
+	// handler is the runtime handler that specs about RuntimeClasses use.
+	handler = "test-handler"
+	// runtimeCgroup is the runtime's own, for the suite's view of the machine's use.
+	runtimeCgroup = "/runtime"
 )
 
 // tunables are the sysctls that a kubelet sets for the whole machine, with the values that it wants. It finds these in
@@ -97,7 +99,7 @@ func furnish(dir, results string) error {
 			return err
 		}
 	}
-	if err := os.Chmod(filepath.Join(dir, "tmp"), 0o1777); err != nil {
+	if err := os.Chmod(filepath.Join(dir, "tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
 	}
 	for name, value := range tunables {
@@ -209,32 +211,6 @@ func mountCgroups(hierarchies []*mountinfo.Info) error {
 	return nil
 }
 
-// makeInterface is the machine's way to the outside, which leads nowhere.
-func makeInterface() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return err
-	}
-	outside := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}}
-	if err := netlink.LinkAdd(outside); err != nil {
-		return fmt.Errorf("make an interface: %w", err)
-	}
-	address, err := netlink.ParseAddr(hostAddress + "/24")
-	if err != nil {
-		return err
-	}
-	if err := netlink.AddrAdd(outside, address); err != nil {
-		return err
-	}
-	if err := netlink.LinkSetUp(outside); err != nil {
-		return err
-	}
-	return netlink.RouteAdd(&netlink.Route{LinkIndex: outside.Attrs().Index, Gw: net.IPv4(198, 51, 100, 1)})
-}
-
 // run starts a runtime and the suite, and fails where the runtime then leaves a trace of any pod.
 func run(ctx context.Context, s settings, built images.Images) (err error) {
 	programs := filepath.Join(work, programsDir)
@@ -258,7 +234,15 @@ func run(ctx context.Context, s settings, built images.Images) (err error) {
 	if s.Runtime == "berth" {
 		// A kubelet's cAdvisor looks for containerd there.
 		o.Config = "containerd_address = \"/run/containerd/containerd.sock\"\n"
+		o.Tables = "[runtimes." + handler + "]\ntype = \"builtin\"\n"
 		start, process = node.Start, "berthd"
+	}
+	if s.Runtime != "berth" {
+		runc, err := exec.LookPath("runc")
+		if err != nil {
+			return err
+		}
+		o.Handlers = map[string]string{handler: runc}
 	}
 	n, err := start(ctx, o)
 	if err != nil {
@@ -273,6 +257,9 @@ func run(ctx context.Context, s settings, built images.Images) (err error) {
 	}()
 	// Once as a mirror and once as the registry itself: containerd 1.6 reads no hosts.toml that names a server alone.
 	if err := registrytest.Mirrors(n.HostsDir, images.Hosts, registry, registry); err != nil {
+		return err
+	}
+	if err := moveRuntime(n); err != nil {
 		return err
 	}
 	for name := range built {
@@ -294,6 +281,30 @@ func run(ctx context.Context, s settings, built images.Images) (err error) {
 	return err
 }
 
+// moveRuntime puts the runtime into a cgroup of its own, as a machine's units are.
+func moveRuntime(n *node.Node) error {
+	roots, err := node.CgroupMounts()
+	if err != nil {
+		return err
+	}
+	pids := []int{n.PID()}
+	if keeper, ok := n.KeeperPID(); ok {
+		pids = append(pids, keeper)
+	}
+	for _, root := range roots {
+		if err := makeCgroup(root, runtimeCgroup); err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			procs := filepath.Join(root, runtimeCgroup, "cgroup.procs")
+			if err := os.WriteFile(procs, []byte(strconv.Itoa(pid)), 0); err != nil {
+				return fmt.Errorf("move the runtime: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
 // suite runs the specs. That some fail is no error: the report says so.
 func suite(ctx context.Context, s settings, n *node.Node, process string) error {
 	dir, results := filepath.Join(work, "suite"), filepath.Join(work, "results")
@@ -307,6 +318,7 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		},
 		"evictionMinimumReclaim": map[string]string{"nodefs.available": "1%", "nodefs.inodesFree": "1%"},
 		// What this machine needs.
+		"runtimeCgroups": runtimeCgroup, "systemCgroups": "/system",
 		"failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0, "resolvConf": filepath.Join(work, "resolv.conf"),
 		"volumePluginDir": filepath.Join(work, "plugins"), "imageGCHighThresholdPercent": 100,
 	}

@@ -95,10 +95,17 @@ func conformance(ctx context.Context, s settings, prepare bool) error {
 		}
 		programs[filepath.Base(path)] = path
 	}
+	source, err := kubernetes.Directory(ctx)
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	built, err := images.Cached(ctx, filepath.Join(s.Cache, "node-images"), filepath.Join(s.Cache, "packages"),
 		func(ctx context.Context, packages string) (images.Images, error) {
-			return images.ForNode(ctx, packages, programs["agnhost"], programs["sample-device-plugin"])
+			return images.ForNode(ctx, packages, images.Sources{
+				Agnhost: programs["agnhost"], SampleDevicePlugin: programs["sample-device-plugin"],
+				Certificates: filepath.Join(source, "test", "images", "agnhost", "porter"),
+			})
 		})
 	if err != nil {
 		return err

@@ -118,25 +118,34 @@ func makeCgroups(name string) ([]string, error) {
 	var made []string
 	for _, root := range roots {
 		dir := filepath.Join(root, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
+		if err := makeCgroup(root, name); err != nil {
 			return made, err
 		}
 		made = append(made, dir)
-		if filepath.Base(root) != "cpuset" {
-			continue
-		}
-		// In a cpuset of v1 nothing may run before it has processors and memory nodes.
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			inherited, err := os.ReadFile(filepath.Join(root, file))
-			if err != nil {
-				return made, err
-			}
-			if err := os.WriteFile(filepath.Join(dir, file), inherited, 0); err != nil {
-				return made, err
-			}
-		}
 	}
 	return made, nil
+}
+
+// makeCgroup makes a cgroup below root that processes may be put into.
+func makeCgroup(root, name string) error {
+	dir := filepath.Join(root, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if filepath.Base(root) != "cpuset" {
+		return nil
+	}
+	// In a cpuset of v1 nothing may run before it has processors and memory nodes.
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		inherited, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), inherited, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeCgroups removes trees of cgroups. Their processes have been killed, and may take a moment to end.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -47,10 +48,16 @@ int main(void) {
 }
 `
 
+// Sources are files of Kubernetes that images of its suite of a node are made of.
+type Sources struct {
+	Agnhost, SampleDevicePlugin string // programs
+	Certificates                string // the directory of those that agnhost serves with
+}
+
 // ForNode are the images of Kubernetes' suite of a node, by repository and tag: those that need no more than Debian's
 // packages and two programs of Kubernetes, whose paths are given. It has none for databases, drivers of hardware and
 // benchmarks.
-func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) (Images, error) {
+func ForNode(ctx context.Context, packages string, from Sources) (Images, error) {
 	p, err := debian.Open(packages)
 	if err != nil {
 		return nil, err
@@ -84,13 +91,22 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	if err != nil {
 		return nil, err
 	}
-	host, err := os.ReadFile(agnhost)
+	host, err := os.ReadFile(from.Agnhost)
 	if err != nil {
 		return nil, err
 	}
-	plugin, err := os.ReadFile(sampleDevicePlugin)
+	plugin, err := os.ReadFile(from.SampleDevicePlugin)
 	if err != nil {
 		return nil, err
+	}
+
+	certificates := map[string]string{}
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		data, err := os.ReadFile(filepath.Join(from.Certificates, name))
+		if err != nil {
+			return nil, err
+		}
+		certificates[name] = string(data)
 	}
 
 	built := Images{}
@@ -138,7 +154,8 @@ func ForNode(ctx context.Context, packages, agnhost, sampleDevicePlugin string) 
 	program := registrytest.Layer(registrytest.File("agnhost", 0o755, string(host)),
 		registrytest.Symlink("agnhost-2", "agnhost"))
 	for _, name := range []string{"agnhost:2.55", "agnhost:2.63.0"} {
-		add(suite+name, registrytest.ReadyLayer(shell), nmeter, program, registrytest.Layer(registry...),
+		add(suite+name, registrytest.ReadyLayer(shell), nmeter, program, registrytest.WithFiles(certificates),
+			registrytest.Layer(registry...),
 			registrytest.WithFiles(map[string]string{
 				"etc/passwd": passwd + "user-defined-in-image:x:1000:1000::/:/bin/sh\n",
 				"etc/group": group +
