@@ -174,9 +174,15 @@ conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS 
 # For example -focus Probing, -label-filter 'Feature: containsAny { UserNamespacesSupport }', -runtime containerd.
 NODE_CONFORMANCE_FLAGS ?=
 
-.PHONY: node-conformance
-node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once); NODE_CONFORMANCE_FLAGS are passed on
+# What the smaller choice leaves out: serial and slow specs, and those that mostly sleep.
+NODE_CONFORMANCE_SMOKE = -label-filter 'NodeConformance && !Serial && !Slow' \
+	-skip 'Lifecycle|SidecarContainers|Probing|Device Plugin|MirrorPod|optional|NodeLease|Deleted pods|Summary|updates'
+
+.PHONY: node-conformance node-conformance-smoke
+node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once; NODE_CONFORMANCE_FLAGS)
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_FLAGS)
+node-conformance-smoke: test-deps build ## a few minutes of the same
+	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_SMOKE)
 
 .PHONY: kubelet
 kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root; KUBELET_FLAGS)

@@ -318,7 +318,7 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		},
 		"evictionMinimumReclaim": map[string]string{"nodefs.available": "1%", "nodefs.inodesFree": "1%"},
 		// What this machine needs.
-		"runtimeCgroups": runtimeCgroup, "systemCgroups": "/system",
+		"systemCgroups": "/system",
 		"failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0, "resolvConf": filepath.Join(work, "resolv.conf"),
 		"volumePluginDir": filepath.Join(work, "plugins"), "imageGCHighThresholdPercent": 100,
 	}
@@ -357,9 +357,11 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		"--container-runtime-process-name", process, "--container-runtime-pid-file", pid,
 		"--kubelet-config-file", filepath.Join(dir, "kubelet.json"), "--system-spec-name", "relaxed",
 		"--system-spec-file", filepath.Join(dir, "system.json"), "--prepull-images=false", "--report-dir", results)
+	flags := "--runtime-cgroups=" + runtimeCgroup // which the configuration has no field for
 	if s.Runtime != "berth" {
-		args = append(args, "--kubelet-flags", "--containerd="+n.Socket)
+		flags += " --containerd=" + n.Socket
 	}
+	args = append(args, "--kubelet-flags", flags)
 	if s.Gates != "" {
 		args = append(args, "--feature-gates", s.Gates, "--service-feature-gates", s.Gates)
 	}
