@@ -319,7 +319,7 @@ func suite(ctx context.Context, s settings, n *node.Node, process string) error 
 		"evictionMinimumReclaim": map[string]string{"nodefs.available": "1%", "nodefs.inodesFree": "1%"},
 		// What this machine needs.
 		"systemCgroups": "/system",
-		"failCgroupV1": false, "failSwapOn": false, "oomScoreAdj": 0, "resolvConf": filepath.Join(work, "resolv.conf"),
+		"failCgroupV1":  false, "failSwapOn": false, "oomScoreAdj": 0, "resolvConf": filepath.Join(work, "resolv.conf"),
 		"volumePluginDir": filepath.Join(work, "plugins"), "imageGCHighThresholdPercent": 100,
 	}
 	files := map[string]any{

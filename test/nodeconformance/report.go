@@ -52,7 +52,8 @@ func parseReport(data []byte, runtime string, lacking []string) (*report, error)
 func (r *report) expected(s ginkgo.Spec) (why string, ok bool) {
 	for _, e := range expectedFailures {
 		here := (e.runtime == "" || e.runtime == r.runtime) && (e.lacks == "" || slices.Contains(r.lacking, e.lacks))
-		if here && strings.Contains(s.Name(), e.spec) {
+		fails := e.failure == "" || strings.Contains(s.Failure.Message, e.failure)
+		if here && fails && strings.Contains(s.Name(), e.spec) {
 			return e.why, true
 		}
 	}

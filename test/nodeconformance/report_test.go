@@ -24,6 +24,7 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 	expectedFailures = []expectedFailure{
 		{spec: "cannot work", why: "nobody can"},
 		{spec: "fails there", runtime: "containerd", why: "it cannot"},
+		{spec: "group", failure: "why not", why: "it cannot"},
 		{spec: "needs wings", lacks: "wings", why: "it cannot"},
 	}
 	for name, c := range map[string]struct {
@@ -38,6 +39,8 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 		"one that another runtime passes": {suiteOf("true", withText(passedSpec, "fails there")), "berth", ""},
 		"one that fails there":            {suiteOf("false", withText(failedSpec, "fails there")), "containerd", ""},
 		"what the machine lacks":          {suiteOf("false", withText(failedSpec, "needs wings")), "berth", ""},
+		"one of a group that fails so":    {suiteOf("false", withText(failedSpec, "group 1")), "berth", ""},
+		"one of a group that passes":      {suiteOf("true", withText(passedSpec, "group 2")), "berth", ""},
 		"the suite beside its specs":      {suiteOf("false", withText(passedSpec, "works")), "berth", "beside its specs"},
 	} {
 		r, err := parseReport(c.suite, c.runtime, []string{"wings"})
