@@ -104,7 +104,7 @@ func conformance(ctx context.Context, s settings, prepare bool) error {
 		func(ctx context.Context, packages string) (images.Images, error) {
 			return images.ForNode(ctx, packages, images.Sources{
 				Agnhost: programs["agnhost"], SampleDevicePlugin: programs["sample-device-plugin"],
-				Certificates: filepath.Join(source, "test", "images", "agnhost", "porter"),
+				Directory: filepath.Join(source, "test", "images"),
 			})
 		})
 	if err != nil {

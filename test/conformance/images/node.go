@@ -51,7 +51,7 @@ int main(void) {
 // Sources are files of Kubernetes that images of its suite of a node are made of.
 type Sources struct {
 	Agnhost, SampleDevicePlugin string // programs
-	Certificates                string // the directory of those that agnhost serves with
+	Directory                   string // test/images, where other files of images are
 }
 
 // ForNode are the images of Kubernetes' suite of a node, by repository and tag: those that need no more than Debian's
@@ -100,13 +100,9 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 		return nil, err
 	}
 
-	certificates := map[string]string{}
-	for _, name := range []string{"localhost.crt", "localhost.key"} {
-		data, err := os.ReadFile(filepath.Join(from.Certificates, name))
-		if err != nil {
-			return nil, err
-		}
-		certificates[name] = string(data)
+	certificates, err := from.files("agnhost/porter", "localhost.crt", "localhost.key")
+	if err != nil {
+		return nil, err
 	}
 
 	built := Images{}
@@ -163,7 +159,28 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 			}), registrytest.Layer(registrytest.Dir("uploads", 0o755)),
 			registrytest.Entrypoint("/agnhost"), registrytest.Cmd("pause"))
 	}
+	for _, name := range []string{"kitten", "nautilus"} {
+		files, err := from.files(name+"/html", name+".jpg", "data.json")
+		if err != nil {
+			return nil, err
+		}
+		add(suite+name+":1.8", registrytest.ReadyLayer(shell), program, registrytest.WithFiles(files),
+			registrytest.Entrypoint("/agnhost"), registrytest.Cmd("test-webserver"))
+	}
 	return built, err
+}
+
+// files are files of a directory of test/images, for the root of an image.
+func (s Sources) files(dir string, names ...string) (map[string]string, error) {
+	files := map[string]string{}
+	for _, name := range names {
+		data, err := os.ReadFile(filepath.Join(s.Directory, dir, name))
+		if err != nil {
+			return nil, err
+		}
+		files[name] = string(data)
+	}
+	return files, nil
 }
 
 // registryFiles are the files from which agnhost serves an image as a registry.
