@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -46,14 +47,15 @@ func makeInterface() error {
 	if err := netlink.RouteAdd(route); err != nil {
 		return err
 	}
-	if err := send(outside, eth0, 2000); err != nil {
+	if err := send(outside, "eth0", 2<<20); err != nil {
 		return err
 	}
-	return send(eth0, outside, 20)
+	return send(eth0, "outside", 32<<10)
 }
 
-// send sends packets of a protocol that nobody speaks, 1 KiB each, from one end of a pair to the other.
-func send(from, to netlink.Link, packets int) error {
+// send sends packets of a protocol that nobody speaks from one end of a pair to the other until that has counted so many
+// bytes. The kernel drops packets where it is slower than this.
+func send(from netlink.Link, to string, bytes uint64) error {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -61,11 +63,20 @@ func send(from, to netlink.Link, packets int) error {
 	defer unix.Close(socket)
 	const protocol = 0xb588 // 0x88b5, the one for experiments, in the network's order
 	at := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: from.Attrs().Index, Halen: 6}
-	copy(at.Addr[:], to.Attrs().HardwareAddr)
-	for range packets {
-		if err := unix.Sendto(socket, make([]byte, 1024), 0, at); err != nil {
-			return fmt.Errorf("send on %s: %w", from.Attrs().Name, err)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		now, err := netlink.LinkByName(to)
+		if err != nil {
+			return err
+		}
+		if now.Attrs().Statistics.RxBytes >= bytes {
+			return nil
+		}
+		copy(at.Addr[:], now.Attrs().HardwareAddr)
+		for range 32 {
+			if err := unix.Sendto(socket, make([]byte, 1024), 0, at); err != nil {
+				return fmt.Errorf("send on %s: %w", from.Attrs().Name, err)
+			}
 		}
 	}
-	return nil
+	return fmt.Errorf("%s has not got what was sent to it", to)
 }
