@@ -53,8 +53,8 @@ func makeInterface() error {
 	return send(eth0, "outside", 32<<10)
 }
 
-// send sends packets of a protocol that nobody speaks from one end of a pair to the other until that has counted so many
-// bytes. The kernel drops packets where it is slower than this.
+// send sends packets of a protocol that nobody speaks from one end of a pair to the other until that has counted
+// so many bytes. The kernel drops packets where it is slower than this.
 func send(from netlink.Link, to string, bytes uint64) error {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -164,6 +164,8 @@ func ForNode(ctx context.Context, packages string, from Sources) (Images, error)
 		if err != nil {
 			return nil, err
 		}
+		// A spec looks for the name of what the public images are made of.
+		files["etc/os-release"] = "NAME=\"Alpine Linux\"\n"
 		add(suite+name+":1.8", registrytest.ReadyLayer(shell), program, registrytest.WithFiles(files),
 			registrytest.Entrypoint("/agnhost"), registrytest.Cmd("test-webserver"))
 	}
