@@ -83,7 +83,8 @@ var standardImages = sync.OnceValues(func() (map[string]v1.Image, error) {
 	return images, nil
 })
 
-// pauseSource ends with SIGTERM and SIGINT, also as the init process of a PID namespace, which a signal without a handler does not reach.
+// pauseSource ends with SIGTERM and SIGINT, also as the init process of a PID namespace, which a signal without a
+// handler does not reach.
 const pauseSource = `#include <signal.h>
 #include <unistd.h>
 static void end(int number) { (void)number; _exit(0); }

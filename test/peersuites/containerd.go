@@ -51,8 +51,8 @@ var edits = []edit{
 		"\t\t\twaitForTraps()\n\t\t\trequire.NoError(t, runtimeService.StopContainer(cn, 10))"},
 }
 
-// buildContainerd is the path of containerd's integration tests, built with the set-up of ours. What was built before is taken from
-// the cache.
+// buildContainerd is the path of containerd's integration tests, built with the set-up of ours. What was built before
+// is taken from the cache.
 func buildContainerd(ctx context.Context, cache string) (string, error) {
 	key := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%s", containerdModule.sum, edits, foreign))
 	binary := filepath.Join(cache, "containerd-"+hex.EncodeToString(key[:8])+".test")
@@ -84,7 +84,8 @@ func buildContainerd(ctx context.Context, cache string) (string, error) {
 	fmt.Println("building containerd's integration tests, once: some minutes")
 	partial := fmt.Sprintf("%s.%d", binary, os.Getpid())
 	defer os.Remove(partial)
-	cmd := exec.CommandContext(ctx, "nice", "go", "test", "-c", "-trimpath", "-mod=readonly", "-o", partial, "./integration")
+	cmd := exec.CommandContext(ctx, "nice", "go", "test", "-c", "-trimpath", "-mod=readonly",
+		"-o", partial, "./integration")
 	cmd.Dir = work
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -106,7 +107,8 @@ func (e edit) apply(dir string) error {
 	return os.WriteFile(path, bytes.Replace(data, []byte(e.old), []byte(e.by), 1), 0o644)
 }
 
-// containerdSuite runs each of containerd's tests in a process of its own, so that one that panics or hangs is one failure.
+// containerdSuite runs each of containerd's tests in a process of its own, so that one that panics or hangs is one
+// failure.
 func containerdSuite(ctx context.Context, s settings, n *node.Node) ([]result, error) {
 	binary, err := buildContainerd(ctx, s.cache)
 	if err != nil {
@@ -174,8 +176,8 @@ func listTests(ctx context.Context, binary, address string) ([]string, error) {
 
 var verdict = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+s)\)$`)
 
-// parseGoTest reads what `go test -v` says of one test: a result for it where it has no subtests, and else one for each of them. A
-// test that says nothing of its end has failed.
+// parseGoTest reads what `go test -v` says of one test: a result for it where it has no subtests, and else one for each
+// of them. A test that says nothing of its end has failed.
 func parseGoTest(name, out string, runErr error) []result {
 	outcomes := map[string]outcome{"PASS": passed, "FAIL": failed, "SKIP": skipped}
 	var all []result

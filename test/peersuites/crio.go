@@ -45,7 +45,8 @@ func crioSuite(ctx context.Context, s settings, n *node.Node) ([]result, error) 
 	}
 	prefix := n.PodCIDR.Addr().String()
 	environment := append(os.Environ(), "TMPDIR="+work, "CRICTL_BINARY="+crictl, "PEER_SOCKET="+n.Socket,
-		"PEER_POD_PREFIX="+prefix[:strings.LastIndex(prefix, ".")+1], "CONMON_BINARY=/nonexistent", "CONTAINER_DEFAULT_RUNTIME=true",
+		"PEER_POD_PREFIX="+prefix[:strings.LastIndex(prefix, ".")+1], "CONMON_BINARY=/nonexistent",
+		"CONTAINER_DEFAULT_RUNTIME=true",
 		"CONTAINER_CGROUP_MANAGER=cgroupfs", "BATS_TEST_TIMEOUT=120", "TERM=dumb")
 	var results []result
 	for _, file := range files {
@@ -201,8 +202,8 @@ func buildCrictl(ctx context.Context, cache string) (string, error) {
 	}
 	path := filepath.Join(cache, "crictl")
 	// Stories ask crictl for its version, and are skipped for one that does not know it.
-	_, err = goTool(ctx, module, "build", "-mod=readonly", "-ldflags", "-X "+criTools+"/pkg/version.Version="+version, "-o", path,
-		criTools+"/cmd/crictl")
+	_, err = goTool(ctx, module, "build", "-mod=readonly", "-o", path,
+		"-ldflags", "-X "+criTools+"/pkg/version.Version="+version, criTools+"/cmd/crictl")
 	return path, err
 }
 

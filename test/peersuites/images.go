@@ -17,20 +17,22 @@ import (
 // imageHosts are the registries that the suites' references name.
 var imageHosts = []string{"registry.k8s.io", "ghcr.io", "quay.io", "docker.io", "registry.test"}
 
-// containerdImages is the list by which containerd's suite is told its images. What it would pull by the digest of an upstream
-// build is by tag here.
+// containerdImages is the list by which containerd's suite is told its images. What it would pull by the digest of an
+// upstream build is by tag here.
 const containerdImages = `BusyBoxByDigest = "ghcr.io/containerd/busybox:1.36"
 `
 
-// pushImages builds the images of the suites, of Debian's packages, which are kept in the directory packages, and pushes them.
+// pushImages builds the images of the suites, of Debian's packages, which are kept in the directory packages, and
+// pushes them.
 func pushImages(ctx context.Context, r *registrytest.Registry, packages string) error {
 	p, err := debian.Open(packages)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	for _, make := range []func(context.Context, *debian.Packages) (map[string]v1.Image, error){containerdsImages, criosImages} {
-		images, err := make(ctx, p)
+	type maker func(context.Context, *debian.Packages) (map[string]v1.Image, error)
+	for _, made := range []maker{containerdsImages, criosImages} {
+		images, err := made(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -67,9 +69,10 @@ func containerdsImages(ctx context.Context, p *debian.Packages) (map[string]v1.I
 	env := registrytest.Env("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	wait := registrytest.Cmd("sleep", "infinity")
 	return build(map[string][]registrytest.ImageOption{
-		"containerd/busybox:1.36":                {registrytest.Layer(shell...), env, registrytest.Cmd("sh")},
-		"containerd/alpine:3.14.0":               {registrytest.Layer(shell...), env, registrytest.Cmd("/bin/sh")},
-		"pause:3.10.2":                           {registrytest.Layer(registrytest.File("pause", 0o755, pause)), env, registrytest.Entrypoint("/pause")},
+		"containerd/busybox:1.36":  {registrytest.Layer(shell...), env, registrytest.Cmd("sh")},
+		"containerd/alpine:3.14.0": {registrytest.Layer(shell...), env, registrytest.Cmd("/bin/sh")},
+		"pause:3.10.2": {registrytest.Layer(registrytest.File("pause", 0o755, pause)), env,
+			registrytest.Entrypoint("/pause")},
 		"e2e-test-images/resource-consumer:1.10": {registrytest.Layer(shell...), registrytest.Layer(stress...), env, wait},
 		"containerd/nginx:1.27.0": {registrytest.Layer(shell...), registrytest.Layer(nginx...), env,
 			registrytest.WithFiles(map[string]string{"etc/nginx.conf": nginxConfig}),
@@ -128,18 +131,20 @@ func build(options map[string][]registrytest.ImageOption) (map[string]v1.Image, 
 	return images, nil
 }
 
-// criosImages are what CRI-O's suite pulls: its own image has a shell, redis and the programs by which its stories look at a
-// container.
+// criosImages are what CRI-O's suite pulls: its own image has a shell, redis and the programs by which its stories look
+// at a container.
 func criosImages(ctx context.Context, p *debian.Packages) (map[string]v1.Image, error) {
-	if err := p.Add(ctx, "bash", "coreutils", "iproute2", "iputils-ping", "procps", "redis-server", "redis-tools", "util-linux"); err != nil {
+	err := p.Add(ctx, "bash", "coreutils", "iproute2", "iputils-ping", "procps", "redis-server", "redis-tools",
+		"util-linux")
+	if err != nil {
 		return nil, err
 	}
 	shell, err := busybox()
 	if err != nil {
 		return nil, err
 	}
-	programs, err := p.Programs(ctx, "bin/bash", "bin/ls", "bin/sleep", "usr/bin/stat", "bin/ip", "bin/ping", "usr/bin/pgrep",
-		"bin/ps", "usr/bin/redis-server", "usr/bin/redis-cli", "usr/bin/setpriv")
+	programs, err := p.Programs(ctx, "bin/bash", "bin/ls", "bin/sleep", "usr/bin/stat", "bin/ip", "bin/ping",
+		"usr/bin/pgrep", "bin/ps", "usr/bin/redis-server", "usr/bin/redis-cli", "usr/bin/setpriv")
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +155,8 @@ func criosImages(ctx context.Context, p *debian.Packages) (map[string]v1.Image, 
 	env := registrytest.Env("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "REDIS_VERSION=6.0.18")
 	own := []registrytest.Entry{
 		registrytest.Dir("etc", 0o755).Owned(5000, 5000),
-		registrytest.File("etc/passwd", 0o644, passwd+"test:x:5000:5000::/home/test:/bin/bash\nredis:x:998:998::/home/redis:/bin/sh\n"),
+		registrytest.File("etc/passwd", 0o644, passwd+
+			"test:x:5000:5000::/home/test:/bin/bash\nredis:x:998:998::/home/redis:/bin/sh\n"),
 		registrytest.File("etc/group", 0o644, group+"test:x:5000:\nredis:x:998:\n"),
 		registrytest.Symlink("bin/sh", "bash"),
 		registrytest.Dir("data", 0o755).Owned(998, 998),
@@ -161,10 +167,12 @@ func criosImages(ctx context.Context, p *debian.Packages) (map[string]v1.Image, 
 	pauseImage := []registrytest.ImageOption{registrytest.Layer(registrytest.File("pause", 0o755, pause)), env,
 		registrytest.Entrypoint("/pause")}
 	return build(map[string][]registrytest.ImageOption{
+		"pause:1":           pauseImage, // what containerd is told to make pods of
 		"pause:3.10.1":      pauseImage,
 		"crio/pause:latest": pauseImage,
 		"crio/alpine:3.9":   {registrytest.Layer(shell...), env, registrytest.Cmd("/bin/sh")},
-		"crio/fedora-crio-ci:latest": {registrytest.Layer(shell...), registrytest.Layer(programs...), registrytest.Layer(own...), env,
+		"crio/fedora-crio-ci:latest": {registrytest.Layer(shell...), registrytest.Layer(programs...),
+			registrytest.Layer(own...), env,
 			registrytest.Volumes("/data", "/imagevolume"), registrytest.WorkingDir("/data"), registrytest.ExposedPorts("6379"),
 			registrytest.Entrypoint("docker-entrypoint.sh"), registrytest.Cmd("redis-server")},
 	})

@@ -12,15 +12,16 @@ import (
 	"path/filepath"
 )
 
-// module is a version of a Go module. Sum is that of its archive: what the proxy serves is checked here too, since no go.sum of
-// this tree names the module.
+// module is a version of a Go module. Sum is that of its archive: what the proxy serves is checked here too, since no
+// go.sum of this tree names the module.
 type module struct {
 	path, version, sum string
 }
 
 var (
-	containerdModule = module{"github.com/containerd/containerd/v2", "v2.3.4", "h1:c2PJo/9UGVdiiw8SwrxuLxWGY+9b3jQ6Xp9zntneIvI="}
-	crioModule       = module{"github.com/cri-o/cri-o", "v1.36.3", "h1:7PaWWmxWct0eyl9GmCn/e7+iE/xPD4dTeY9m89nIS0Q="}
+	containerdModule = module{"github.com/containerd/containerd/v2", "v2.3.4",
+		"h1:c2PJo/9UGVdiiw8SwrxuLxWGY+9b3jQ6Xp9zntneIvI="}
+	crioModule = module{"github.com/cri-o/cri-o", "v1.36.3", "h1:7PaWWmxWct0eyl9GmCn/e7+iE/xPD4dTeY9m89nIS0Q="}
 )
 
 // download is the directory of the module in Go's cache. Nothing may be written there.

@@ -27,8 +27,8 @@ type result struct {
 	text    string // of a failure: what the suite printed; else the reason
 }
 
-// verdictOf compares results with the list of failures that are expected: complaints has a line for each that differs. With a focus,
-// or against another runtime, what did not run is nothing to complain of.
+// verdictOf compares results with the list of failures that are expected: complaints has a line for each that differs.
+// With a focus, or against another runtime, what did not run is nothing to complain of.
 func verdictOf(results []result, expected, unsteady map[string]string, whole bool) (complaints []string) {
 	seen := map[string]bool{}
 	for _, r := range results {

@@ -10,8 +10,8 @@ import (
 func TestVerdictsComplainBothWays(t *testing.T) {
 	expected := map[string]string{"b": "why", "c": "why", "gone": "why"}
 	results := []result{
-		{name: "a", outcome: passed}, {name: "b", outcome: failed}, {name: "c", outcome: passed}, {name: "d", outcome: failed},
-		{name: "e", outcome: failed},
+		{name: "a", outcome: passed}, {name: "b", outcome: failed}, {name: "c", outcome: passed},
+		{name: "d", outcome: failed}, {name: "e", outcome: failed},
 	}
 	got := verdictOf(results, expected, map[string]string{"e": "why"}, true)
 	want := []string{"passed, where a failure is listed: c", "failed: d", "listed, and not in the suite: gone"}
@@ -21,7 +21,8 @@ func TestVerdictsComplainBothWays(t *testing.T) {
 	if got := verdictOf(results[:2], expected, nil, false); len(got) != 0 {
 		t.Errorf("with a focus, what did not run is complained of: %q", got)
 	}
-	if got := unknown(map[string]string{"a": "why", "x": "why"}, results); !slices.Equal(got, []string{"listed, and not in the suite: x"}) {
+	got = unknown(map[string]string{"a": "why", "x": "why"}, results)
+	if !slices.Equal(got, []string{"listed, and not in the suite: x"}) {
 		t.Errorf("what is not run, and is not in the suite: %q", got)
 	}
 }
@@ -49,14 +50,16 @@ func TestATestThatSaysNothingHasFailed(t *testing.T) {
 		"it passed, and the process failed": "=== RUN   TestA\n--- PASS: TestA (0.00s)\npanic: oh\n",
 	} {
 		got := parseGoTest("TestA", out, errors.New("exit status 2"))
-		if !slices.ContainsFunc(got, func(r result) bool { return r.outcome == failed && strings.Contains(r.text, "exit status 2") }) {
+		told := func(r result) bool { return r.outcome == failed && strings.Contains(r.text, "exit status 2") }
+		if !slices.ContainsFunc(got, told) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
 
 func TestTAPIsRead(t *testing.T) {
-	out := "1..3\nok 1 a name in 12ms\nnot ok 2 another in 3ms\n# (in test file x.bats, line 7)\nok 3 third in 0ms # skip no cgroup v2\n"
+	out := "1..3\nok 1 a name in 12ms\nnot ok 2 another in 3ms\n# (in test file x.bats, line 7)\n" +
+		"ok 3 third in 0ms # skip no cgroup v2\n"
 	results, err := parseTAP("x.bats", []byte(out))
 	if err != nil || len(results) != 3 {
 		t.Fatalf("%+v, %v", results, err)

@@ -1,7 +1,7 @@
 package integration
 
-// This file is added to containerd's package of integration tests, in place of functions that speak with containerd itself or
-// that name things as no kubelet does.
+// This file is added to containerd's package of integration tests, in place of functions that speak with containerd
+// itself or that name things as no kubelet does.
 
 import (
 	"strings"

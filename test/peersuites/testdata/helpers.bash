@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The set-up of CRI-O's suite for a daemon that runs already, on the socket PEER_SOCKET. CRI-O's own helpers are read first; what is
-# below is in place of theirs. A story that configures CRI-O, reads its log or runs its programs is skipped, and says so.
+# The set-up of CRI-O's suite for a daemon that runs already, on the socket PEER_SOCKET. CRI-O's own helpers are read
+# first; what is below is in place of theirs. A story that configures CRI-O, reads its log or runs its programs is
+# skipped, and says so.
 
 bats_require_minimum_version() { :; }
 
@@ -13,7 +14,8 @@ POD_IPV4_CIDR_START=$PEER_POD_PREFIX
 # settings are the variables that configure CRI-O, with their values.
 settings() {
 	local name
-	for name in $(compgen -v | grep -E '^(CONTAINER_|OVERRIDE_OPTIONS$|STORAGE_OPTIONS$|CRIO_BINARY|RUNTIME_TYPE$|PRIVILEGED_)'); do
+	for name in $(compgen -v |
+		grep -E '^(CONTAINER_|OVERRIDE_OPTIONS$|STORAGE_OPTIONS$|CRIO_BINARY|RUNTIME_TYPE$|PRIVILEGED_)'); do
 		[[ $name == CONTAINER_EXITS_DIR || $name == CONTAINER_ATTACH_SOCKET_DIR ]] || echo "$name=${!name}"
 	done
 }
@@ -55,7 +57,8 @@ function cleanup_test() {
 }
 
 for name in crio setup_crio start_crio_no_setup restart_crio reload_crio stop_crio stop_crio_no_clean \
-	start_crio_with_websocket_stream_server copyimg setup_img replace_config prepare_cni_plugin prepare_chained_cni_plugins \
+	start_crio_with_websocket_stream_server copyimg setup_img replace_config \
+	prepare_cni_plugin prepare_chained_cni_plugins \
 	create_runtime_with_allowed_annotation create_runtime_with_seccomp_profile create_workload_with_allowed_annotation \
 	run_buildah; do
 	eval "function $name() { skip 'it configures or restarts CRI-O'; }"
