@@ -200,18 +200,11 @@ func (m *member) files() (map[string]string, error) {
 		},
 	}
 	if m.cni {
-		documents["/etc/cni/net.d/10-cluster.conflist"] = map[string]any{
-			"cniVersion": "1.0.0", "name": "cluster", "plugins": []any{
-				map[string]any{
-					"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-					"ipam": map[string]any{
-						"type": "host-local", "ranges": [][]any{{map[string]any{"subnet": podsOf(m.number)}}},
-						"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
-					},
-				},
-				map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}},
-			},
+		config, err := m.cniConfig()
+		if err != nil {
+			return nil, err
 		}
+		files["/etc/cni/net.d/10-cluster.conflist"] = config
 	}
 	for path, document := range documents {
 		data, err := json.MarshalIndent(document, "", "  ")
@@ -221,6 +214,23 @@ func (m *member) files() (map[string]string, error) {
 		files[path] = string(data)
 	}
 	return files, nil
+}
+
+// cniConfig has Debian's plugins connect pods: a bridge, addresses of the node's range, and host ports.
+func (m *member) cniConfig() (string, error) {
+	data, err := json.MarshalIndent(map[string]any{
+		"cniVersion": "1.0.0", "name": "cluster", "plugins": []any{
+			map[string]any{
+				"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
+				"ipam": map[string]any{
+					"type": "host-local", "ranges": [][]any{{map[string]any{"subnet": podsOf(m.number)}}},
+					"routes": []any{map[string]any{"dst": "0.0.0.0/0"}},
+				},
+			},
+			map[string]any{"type": "portmap", "capabilities": map[string]any{"portMappings": true}},
+		},
+	}, "", "  ")
+	return string(data), err
 }
 
 func (m *member) socket() string { return "/run/berth/berth.sock" }

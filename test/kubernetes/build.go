@@ -16,19 +16,27 @@ import (
 
 const versionPackage = "k8s.io/component-base/version"
 
+const (
+	containerd = "github.com/containerd/containerd/v2/cmd"
+	// Those snapshotters need libraries in C, or a kernel that has them.
+	containerdTags = "no_btrfs,no_devmapper,no_zfs"
+)
+
 // Program is what can be built.
 type Program struct {
 	name, pkg string
 	test      bool // the package's tests, as a program
 	static    bool // without the C library, for images
 	module    string
+	tags      string
 }
 
-// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, whose dependencies would change
-// Kubernetes'.
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS and containerd, whose dependencies
+// would change Kubernetes'.
 const (
 	own     = "test/kubelet/build"
 	coreDNS = "test/cluster/coredns"
+	peer    = "test/cluster/containerd"
 )
 
 // The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
@@ -47,6 +55,11 @@ var (
 	Proxy             = Program{name: "kube-proxy", pkg: "k8s.io/kubernetes/cmd/kube-proxy"}
 	Kubectl           = Program{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl"}
 	CoreDNS           = Program{name: "coredns", pkg: "github.com/coredns/coredns", static: true, module: coreDNS}
+	// Containerd and its shim are for a node that has them in Berth's place.
+	Containerd     = Program{name: "containerd", pkg: containerd + "/containerd", module: peer, tags: containerdTags}
+	ContainerdShim = Program{
+		name: "containerd-shim-runc-v2", pkg: containerd + "/containerd-shim-runc-v2", module: peer, tags: containerdTags,
+	}
 	// Tests are the specs of a cluster.
 	Tests = Program{name: "e2e.test", pkg: "k8s.io/kubernetes/test/e2e", test: true}
 )
@@ -112,7 +125,7 @@ func (p Program) Build(ctx context.Context) (string, error) {
 	}
 	// A kubelet that does not know its version does not start.
 	ldflags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)
-	args = append(args, "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", partial, p.pkg)
+	args = append(args, "-mod=readonly", "-tags="+p.tags, "-trimpath", "-ldflags", ldflags, "-o", partial, p.pkg)
 	var env []string
 	if p.static {
 		env = append(env, "CGO_ENABLED=0")
