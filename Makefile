@@ -206,7 +206,7 @@ peer-suites: test-deps build ## the suites of containerd and CRI-O against Berth
 	@packaging/packages.sh $(PEER_PACKAGES)
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/peersuites $(PEER_SUITES_FLAGS)
 
-# For example -keep, or -run TestX, or -network cni.
+# For example -keep, or -test.run TestX, or -network cni.
 CLUSTER_FLAGS ?=
 
 .PHONY: cluster

@@ -103,10 +103,8 @@ func newCluster(ctx context.Context, cni func(int) bool) (*cluster, error) {
 	if _, err := c.kubectl(ctx, dnsManifest, "apply", "-f", "-"); err != nil {
 		return c, err
 	}
-	if _, err := c.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m"); err != nil {
-		return c, err
-	}
-	return c, nil
+	_, err = c.kubectl(ctx, "", "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=2m")
+	return c, err
 }
 
 // nodeReady waits until a node is ready.
@@ -174,7 +172,8 @@ func (c *cluster) kubectl(ctx context.Context, stdin string, args ...string) (st
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		said := bytes.TrimSpace(stderr.Bytes())
+		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, said)
 	}
 	return stdout.String(), nil
 }
@@ -226,7 +225,10 @@ spec:
       serviceAccountName: coredns
       dnsPolicy: Default
       topologySpreadConstraints:
-      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {k8s-app: kube-dns}}}
+      - maxSkew: 1
+        topologyKey: kubernetes.io/hostname
+        whenUnsatisfiable: ScheduleAnyway
+        labelSelector: {matchLabels: {k8s-app: kube-dns}}
       containers:
       - name: coredns
         image: ` + dnsImage + `

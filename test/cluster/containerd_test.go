@@ -15,7 +15,8 @@ import (
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
-// containerdConfig is containerd's on a node: the registry that Berth has, and CNI's configuration in a directory of its own.
+// containerdConfig is containerd's on a node: the registry that Berth has, and CNI's configuration in a directory of
+// its own.
 const containerdConfig = `
 version = 3
 root = "/var/lib/containerd"
@@ -33,8 +34,9 @@ bin_dirs = ["/usr/lib/cni"]
 conf_dir = "/etc/containerd/net.d"
 `
 
-// TestANodeGoesToContainerdAndBack drains a node, gives its kubelet containerd in Berth's place, and then Berth again, while clients ask
-// on every node's port: no request fails, the kubelet is content with either, and pods that come to the node run.
+// TestANodeGoesToContainerdAndBack drains a node, gives its kubelet containerd in Berth's place, and then Berth again,
+// while clients ask on every node's port: no request fails, the kubelet is content with either, and pods that come to
+// the node run.
 func TestANodeGoesToContainerdAndBack(t *testing.T) {
 	var containerd string
 	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
@@ -116,8 +118,8 @@ func (m *member) toContainerd(ctx context.Context, binary string) error {
 			return fmt.Errorf("write %s: %w: %s", path, err, out)
 		}
 	}
-	m.containerd, err = m.host.Service("containerd", "sh", "-c", `PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`,
-		"sh", filepath.Dir(binary))
+	m.containerd, err = m.host.Service("containerd", "sh", "-c",
+		`PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`, "sh", filepath.Dir(binary))
 	if err != nil {
 		return err
 	}
@@ -146,7 +148,8 @@ func (m *member) useSocket(ctx context.Context, before, after string) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := m.host.Run(ctx, "sed", "-i", "s#unix://"+before+"#unix://"+after+"#", "/etc/kubernetes/kubelet.json"); err != nil {
+	change := "s#unix://" + before + "#unix://" + after + "#"
+	if _, err := m.host.Run(ctx, "sed", "-i", change, "/etc/kubernetes/kubelet.json"); err != nil {
 		return err
 	}
 	return m.startKubelet()

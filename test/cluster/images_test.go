@@ -15,8 +15,8 @@ import (
 // The images of the suite beside the standard ones.
 const (
 	dnsImage = node.RegistryHost + "/coredns:1"
-	// agnhost has Kubernetes' program for tests of networks, and Debian's busybox with shared libraries, whose applets find names
-	// by DNS.
+	// agnhost has Kubernetes' program for tests of networks, and Debian's busybox with shared libraries, whose applets
+	// find names by DNS.
 	agnhost = node.RegistryHost + "/agnhost:1"
 )
 
@@ -56,7 +56,9 @@ func pushImages(ctx context.Context, r *registrytest.Registry) error {
 	if err != nil {
 		return err
 	}
-	for _, applet := range []string{"sh", "cat", "echo", "sleep", "wget", "timeout", "grep", "seq", "nslookup", "hostname", "touch", "rm", "ls", "test", "date", "ip"} {
+	for _, applet := range []string{
+		"sh", "cat", "date", "echo", "grep", "hostname", "ls", "nslookup", "rm", "sleep", "test", "timeout", "touch", "wget",
+	} {
 		shell = append(shell, registrytest.Symlink("bin/"+applet, "busybox"))
 	}
 	return push(agnhost, registrytest.Layer(shell...), registrytest.WithBinary(program, "agnhost"),

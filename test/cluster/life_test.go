@@ -18,14 +18,15 @@ import (
 // spread is a Deployment with two pods on each node, as far as that is possible, and a Service with node ports.
 func spread(name string) string {
 	return workload("Deployment", name, fmt.Sprintf("replicas: %d", 2*nodeCount), "\n      topologySpreadConstraints:\n"+
-		"      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: "+
-		name+"}}}"+server) + service(name, "type: NodePort")
+		"      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, "+
+		"labelSelector: {matchLabels: {app: "+name+"}}}"+server) + service(name, "type: NodePort")
 }
 
 // drain has all pods of the node but those of DaemonSets go elsewhere.
 func (s *story) drain(m *member) {
 	s.t.Helper()
-	s.kubectl("", "drain", m.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", fmt.Sprintf("--timeout=%v", node.Patience(3*time.Minute)))
+	s.kubectl("", "drain", m.name, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+		fmt.Sprintf("--timeout=%v", node.Patience(3*time.Minute)))
 }
 
 // on are the pods that are on a node.
@@ -33,8 +34,8 @@ func on(pods []pod, m *member) []pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(p pod) bool { return p.Spec.NodeName != m.name })
 }
 
-// TestANodeIsDrainedUnderLoad drains each node in turn while clients ask on the node ports of all: none is refused, and pods of a
-// DaemonSet stay.
+// TestANodeIsDrainedUnderLoad drains each node in turn while clients ask on the node ports of all: none is refused, and
+// pods of a DaemonSet stay.
 func TestANodeIsDrainedUnderLoad(t *testing.T) {
 	s := tell(t)
 	s.apply(spread("web") + workload("DaemonSet", "each", "", server) + `
@@ -61,8 +62,8 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
 	l.end(t)
 }
 
-// TestARebootedNodeComesBack ends a node's every process and namespace without a word, and boots it: the pods that belong to it run
-// again, with their volumes.
+// TestARebootedNodeComesBack ends a node's every process and namespace without a word, and boots it: the pods that
+// belong to it run again, with their volumes.
 func TestARebootedNodeComesBack(t *testing.T) {
 	s := tell(t)
 	s.apply(s.stateful("db") + workload("DaemonSet", "each", "", server))
@@ -88,7 +89,8 @@ func TestARebootedNodeComesBack(t *testing.T) {
 				if i < 0 {
 					return errors.New("it is not there")
 				}
-				if !all[i].ready() || all[i].Status.ContainerStatuses[0].ContainerID == old.Status.ContainerStatuses[0].ContainerID {
+				before := old.Status.ContainerStatuses[0].ContainerID
+				if !all[i].ready() || all[i].Status.ContainerStatuses[0].ContainerID == before {
 					return fmt.Errorf("%+v", all[i].Status)
 				}
 				return nil
@@ -117,14 +119,16 @@ func (s *story) reach(name string) {
 	}
 }
 
-// TestBerthIsUpgradedUnderLoad installs another version of Berth on each node in turn, reloads the keeper and restarts the daemon, as an
-// upgrade of a package does, while clients ask the node's pods: no request fails, no container is restarted, and the logs go on.
+// TestBerthIsUpgradedUnderLoad installs another version of Berth on each node in turn, reloads the keeper and restarts
+// the daemon, as an upgrade of a package does, while clients ask the node's pods: no request fails, no container is
+// restarted, and the logs go on.
 func TestBerthIsUpgradedUnderLoad(t *testing.T) {
 	newer := buildVersion(t, "v99.0.0")
 	s := tell(t)
 	s.apply(spread("web") + workload("Deployment", "ticks", "replicas: 3", "\n      terminationGracePeriodSeconds: 1\n"+
-		"      topologySpreadConstraints:\n      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, "+
-		"labelSelector: {matchLabels: {app: ticks}}}\n      containers:\n      - {name: main, image: "+agnhost+
+		"      topologySpreadConstraints:\n      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, "+
+		"whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: ticks}}}\n"+
+		"      containers:\n      - {name: main, image: "+agnhost+
 		", command: [sh, -c, 'i=0; while :; do echo tick $i; i=$((i+1)); sleep 0.1; done']}\n"))
 	s.rolledOut("deployment/web")
 	s.rolledOut("deployment/ticks")
@@ -135,7 +139,8 @@ func TestBerthIsUpgradedUnderLoad(t *testing.T) {
 			t.Fatalf("upgrade %s: %v\n%s", m.name, err, m.tails())
 		}
 	}
-	// Long enough for a kubelet that lost its runtime to say so, and for pods of a node that is not ready to be taken out of the Service.
+	// Long enough for a kubelet that lost its runtime to say so, and for pods of a node that is not ready to be taken out
+	// of the Service.
 	time.Sleep(15 * time.Second)
 	l.end(t)
 	for _, m := range s.c.nodes {
@@ -183,7 +188,8 @@ func buildVersion(t *testing.T, version string) string {
 	return dir
 }
 
-// install puts Berth's programs on the node, each in one step, as a package manager does. What runs goes on with the old one.
+// install puts Berth's programs on the node, each in one step, as a package manager does. What runs goes on with the
+// old one.
 func (m *member) install(from string) error {
 	dir := filepath.Join(m.dir, "programs")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -220,7 +226,8 @@ func (m *member) upgrade(ctx context.Context, programs string) error {
 	}
 	return within(time.Minute, "the keeper is the new one", func() error {
 		for _, name := range []string{"berth-keeper", "berthd"} {
-			if _, err := m.host.Run(ctx, "sh", "-c", fmt.Sprintf("cmp /proc/$(pidof %s)/exe %s/%[1]s", name, berthPrograms)); err != nil {
+			compare := fmt.Sprintf("cmp /proc/$(pidof %s)/exe %s/%[1]s", name, berthPrograms)
+			if _, err := m.host.Run(ctx, "sh", "-c", compare); err != nil {
 				return err
 			}
 		}

@@ -58,7 +58,8 @@ func (c *cluster) startLoad(clients int, path string, addresses ...string) *load
 				began := time.Now()
 				if _, err := c.get(context.Background(), address, path); err != nil {
 					l.mu.Lock()
-					l.failed = append(l.failed, fmt.Sprintf("%s, to %s, after %v: %v", began.Format(time.StampMilli), address, time.Since(began), err))
+					l.failed = append(l.failed, fmt.Sprintf("%s, to %s, after %v: %v", began.Format(time.StampMilli),
+						address, time.Since(began), err))
 					l.mu.Unlock()
 				} else {
 					l.served.Add(1)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ const EnvRun = "BERTH_CLUSTER"
 
 var (
 	keep    = flag.Bool("keep", false, "run no test: keep the cluster up until an interrupt, for a person to try")
-	netKind = flag.String("network", "mixed", "what connects pods: bridge (Berth's own), cni (Debian's plugins), or mixed (node 2 has CNI)")
+	netKind = flag.String("network", "mixed",
+		"what connects pods: bridge (Berth's own), cni (Debian's plugins), or mixed (node 2 has CNI)")
 )
 
 // shared is the cluster of all tests.
@@ -63,14 +65,25 @@ func run(m *testing.M) (code int) {
 	}
 	fmt.Printf("the cluster is up after %v\n", time.Since(began).Round(time.Second))
 	if *keep {
-		fmt.Printf("\n    export KUBECONFIG=%s\n    %s get nodes -o wide\n\nAn interrupt (Ctrl-C) ends the cluster.\n", c.admin, c.kubectlBinary)
+		fmt.Printf("\n    export KUBECONFIG=%s\n    %s get nodes -o wide\n\nAn interrupt (Ctrl-C) ends the cluster.\n",
+			c.admin, c.kubectlBinary)
 		<-ctx.Done()
 		return 0
 	}
 	shared = c
+	var over atomic.Bool
 	go func() {
 		<-ctx.Done()
-		stop() // a second interrupt ends this process, and the hosts with it
+		if over.Load() {
+			return
+		}
+		// Tests that wait for pods would wait on: the cluster goes first, and they with this process.
+		fmt.Fprintln(os.Stderr, "interrupted")
+		if err := errors.Join(c.end(), node.Cleanup()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(1)
 	}()
+	defer over.Store(true)
 	return m.Run()
 }

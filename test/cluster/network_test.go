@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPodsOfAllNodesReachEachOther has a pod on every node ask every other, by its address. Each pod sees the other's own address, as
-// Kubernetes demands of a network: nothing on the way may put a node's in its place.
+// TestPodsOfAllNodesReachEachOther has a pod on every node ask every other, by its address. Each pod sees the other's
+// own address, as Kubernetes demands of a network: nothing on the way may put a node's in its place.
 func TestPodsOfAllNodesReachEachOther(t *testing.T) {
 	s := tell(t)
 	s.apply(workload("DaemonSet", "each", "", server))
@@ -33,8 +33,8 @@ func TestPodsOfAllNodesReachEachOther(t *testing.T) {
 	}
 }
 
-// TestAServiceIsReachedByItsName has a client on each node find a Service by DNS and reach each of its pods, and the Service's node port
-// answer on each node.
+// TestAServiceIsReachedByItsName has a client on each node find a Service by DNS and reach each of its pods, and the
+// Service's node port answer on each node.
 func TestAServiceIsReachedByItsName(t *testing.T) {
 	s := tell(t)
 	s.apply(workload("Deployment", "web", "replicas: 3", server) + service("web", "type: NodePort") +
@@ -45,8 +45,10 @@ func TestAServiceIsReachedByItsName(t *testing.T) {
 	for _, client := range s.pods("client") {
 		for _, name := range []string{"web", "web." + s.name + ".svc." + domain} {
 			seen := map[string]bool{}
-			s.eventually(time.Minute, "a client on "+client.Spec.NodeName+" reaches every pod of the Service "+name, func() error {
-				out, err := s.sh(client.Metadata.Name, "for i in 1 2 3 4 5 6 7 8; do timeout 10 wget -qO- http://"+name+"/hostname; echo; done")
+			claim := "a client on " + client.Spec.NodeName + " reaches every pod of the Service " + name
+			s.eventually(time.Minute, claim, func() error {
+				out, err := s.sh(client.Metadata.Name,
+					"for i in 1 2 3 4 5 6 7 8; do timeout 10 wget -qO- http://"+name+"/hostname; echo; done")
 				for _, host := range strings.Fields(out) {
 					seen[host] = true
 				}

@@ -74,7 +74,8 @@ func (c *cluster) newMember(ctx context.Context, i int, cni bool) (*member, erro
 	if m.kubeconfig, err = c.ca.kubeconfig(m.name, apiURL, "system:node:"+m.name, "system:nodes"); err != nil {
 		return nil, err
 	}
-	if err := c.ca.issue(m.name+"-serving", "system:node:"+m.name, []string{"system:nodes"}, []string{m.name, m.address}); err != nil {
+	err = c.ca.issue(m.name+"-serving", "system:node:"+m.name, []string{"system:nodes"}, []string{m.name, m.address})
+	if err != nil {
 		return nil, err
 	}
 	if m.proxyKubeconfig, err = c.ca.kubeconfig(m.name+"-proxy", apiURL, "system:kube-proxy"); err != nil {
@@ -105,7 +106,8 @@ func (m *member) boot(ctx context.Context) error {
 		return err
 	}
 	m.host, err = host.Start(ctx, host.Options{
-		Name: fmt.Sprintf("%s%d", m.c.name, m.number), Hostname: m.name, Dir: m.dir, Binds: binds, Files: files, Sysctls: tunables,
+		Name: fmt.Sprintf("%s%d", m.c.name, m.number), Hostname: m.name, Dir: m.dir, Binds: binds,
+		Files: files, Sysctls: tunables,
 	})
 	if err != nil {
 		return err
@@ -113,7 +115,8 @@ func (m *member) boot(ctx context.Context) error {
 	if err := m.c.control.Join(m.host, m.address+"/24"); err != nil {
 		return err
 	}
-	if _, err := m.host.Run(ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1"); err != nil {
+	_, err = m.host.Run(ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.bridge.bridge-nf-call-iptables=1")
+	if err != nil {
 		return err
 	}
 	if err := m.host.Route("default", controlAddress); err != nil {
@@ -136,7 +139,8 @@ func (m *member) boot(ctx context.Context) error {
 	return m.startKubelet()
 }
 
-// startBerth starts berthd and waits until the runtime is ready. The network is that once the kubelet has told the node's range.
+// startBerth starts berthd and waits until the runtime is ready. The network is that once the kubelet has told the
+// node's range.
 func (m *member) startBerth(ctx context.Context) error {
 	var err error
 	m.berthd, err = m.host.Service("berthd", filepath.Join(berthPrograms, "berthd"), "--config=/etc/berth/config.toml")
@@ -167,7 +171,8 @@ func (m *member) files() (map[string]string, error) {
 		"/etc/resolv.conf": "nameserver " + controlAddress + "\n",
 		"/etc/machine-id":  fmt.Sprintf("%032x\n", m.number),
 		"/etc/berth/config.toml": "containerd_address = \"/run/containerd/containerd.sock\"\n" +
-			"[network]\npod_cidr = [\"" + podsOf(m.number) + "\"]\nnon_masquerade = [\"" + podRange + "\", \"" + nodeRange + "\"]\n",
+			"[network]\npod_cidr = [\"" + podsOf(m.number) + "\"]\n" +
+			"non_masquerade = [\"" + podRange + "\", \"" + nodeRange + "\"]\n",
 	}
 	for _, registry := range registries {
 		files["/etc/berth/certs.d/"+registry+"/hosts.toml"] = "server = \"http://" + registryAddr + "\"\n"

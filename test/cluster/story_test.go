@@ -34,7 +34,8 @@ func tell(t *testing.T) *story {
 		defer cancel()
 		if t.Failed() {
 			for _, args := range [][]string{
-				{"get", "nodes,pods,deployments,endpointslices,persistentvolumeclaims", "-o", "wide"}, {"describe", "pods"}, {"get", "events"},
+				{"get", "nodes,pods,deployments,endpointslices,persistentvolumeclaims", "-o", "wide"},
+				{"describe", "pods"}, {"get", "events"},
 			} {
 				out, err := s.c.kubectl(ctx, "", append([]string{"-n", s.name}, args...)...)
 				t.Logf("kubectl %s (%v):\n%s", strings.Join(args, " "), err, out)
@@ -143,7 +144,8 @@ const server = `
         lifecycle: {preStop: {sleep: {seconds: 5}}}
 `
 
-// workload is the head of the manifest of a controller whose pods have the label app=name; rest is its spec's further keys.
+// workload is the head of the manifest of a controller whose pods have the label app=name; rest is its spec's further
+// keys.
 func workload(kind, name, rest, podSpec string) string {
 	return fmt.Sprintf(`
 ---

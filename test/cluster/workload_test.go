@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestADeploymentRollsUnderLoad changes a Deployment's pods, twice, and takes it back, while clients ask them: none is refused.
+// TestADeploymentRollsUnderLoad changes a Deployment's pods, twice, and takes it back, while clients ask them: none is
+// refused.
 func TestADeploymentRollsUnderLoad(t *testing.T) {
 	s := tell(t)
 	// The pods' environment is what changes.
@@ -79,7 +80,9 @@ spec:
   storageClassName: %[1]s
   persistentVolumeReclaimPolicy: Retain
   local: {path: /srv/volumes/%[1]s}
-  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%[2]s]}]}]}}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%[2]s]}]}]
 `, s.name, m.name)
 		if _, err := m.host.Run(s.t.Context(), "mkdir", "-p", "/srv/volumes/"+s.name); err != nil {
 			s.t.Fatal(err)
@@ -87,7 +90,8 @@ spec:
 	}
 	s.t.Cleanup(func() {
 		for _, m := range s.c.nodes {
-			if _, err := s.c.kubectl(context.Background(), "", "delete", "persistentvolume", s.name+"-"+m.name, "--ignore-not-found", "--wait=false"); err != nil {
+			_, err := s.c.kubectl(context.Background(), "", "delete", "persistentvolume", s.name+"-"+m.name, "--wait=false")
+			if err != nil {
 				s.t.Error(err)
 			}
 		}
@@ -98,12 +102,14 @@ spec:
 // stateful is a StatefulSet of one pod on each node, with a volume of its own.
 func (s *story) stateful(name string) string {
 	return s.volumes() + service(name, "clusterIP: None") +
-		workload("StatefulSet", name, fmt.Sprintf("replicas: %d\n  serviceName: %s\n  volumeClaimTemplates: [{metadata: {name: data}, "+
-			"spec: {storageClassName: %s, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]", nodeCount, name, s.name),
+		workload("StatefulSet", name, fmt.Sprintf("replicas: %d\n  serviceName: %s\n  volumeClaimTemplates: "+
+			"[{metadata: {name: data}, spec: {storageClassName: %s, accessModes: [ReadWriteOnce], "+
+			"resources: {requests: {storage: 1Gi}}}}]", nodeCount, name, s.name),
 			server+"        volumeMounts: [{name: data, mountPath: /data}]\n")
 }
 
-// TestAStatefulSetKeepsItsVolumes has pods write to volumes, and find that again, and their names, after they are replaced.
+// TestAStatefulSetKeepsItsVolumes has pods write to volumes, and find that again, and their names, after they are
+// replaced.
 func TestAStatefulSetKeepsItsVolumes(t *testing.T) {
 	s := tell(t)
 	s.apply(s.stateful("db"))
@@ -157,7 +163,10 @@ spec:
       containers:
       - name: sum
         image: ` + agnhost + `
-        command: [sh, -c, "if [ -e /kept/tried ]; then echo index $JOB_COMPLETION_INDEX; else touch /kept/tried; exit 3; fi"]
+        command:
+        - sh
+        - -c
+        - "if [ -e /kept/tried ]; then echo index $JOB_COMPLETION_INDEX; else touch /kept/tried; exit 3; fi"
         volumeMounts: [{name: kept, mountPath: /kept}]
 ---
 apiVersion: batch/v1
@@ -192,13 +201,14 @@ spec:
 	})
 }
 
-// TestProbesAreActedOn has a container that is not live restart, one that is not ready get no requests, and one that starts slowly be
-// left alone until it has started.
+// TestProbesAreActedOn has a container that is not live restart, one that is not ready get no requests, and one that
+// starts slowly be left alone until it has started.
 func TestProbesAreActedOn(t *testing.T) {
 	t.Parallel()
 	s := tell(t)
 	probe := func(kind, file string) string {
-		return "        " + kind + ": {exec: {command: [test, -e, " + file + "]}, periodSeconds: 1, failureThreshold: 30, timeoutSeconds: 10}\n"
+		return "        " + kind + ": {exec: {command: [test, -e, " + file +
+			"]}, periodSeconds: 1, failureThreshold: 30, timeoutSeconds: 10}\n"
 	}
 	shell := func(script string) string {
 		return "\n      terminationGracePeriodSeconds: 1\n      containers:\n      - name: main\n        image: " + agnhost +
@@ -229,7 +239,8 @@ func TestProbesAreActedOn(t *testing.T) {
 	endpoints := func(want string) {
 		t.Helper()
 		s.eventually(2*time.Minute, "the Service's endpoint is ready: "+want, func() error {
-			got, err := s.try("", "get", "endpointslices", "-l", "kubernetes.io/service-name=ready", "-o", "jsonpath={.items[0].endpoints[0].conditions.ready}")
+			got, err := s.try("", "get", "endpointslices", "-l", "kubernetes.io/service-name=ready", "-o",
+				"jsonpath={.items[0].endpoints[0].conditions.ready}")
 			if err == nil && got != want {
 				err = fmt.Errorf("%q", got)
 			}

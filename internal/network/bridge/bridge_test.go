@@ -64,8 +64,8 @@ func TestPodsReachEachOtherTheHostAndOutside(t *testing.T) {
 	})
 }
 
-// TestPodsKeepTheirAddressOnTheWayToOtherNodesPods has a pod send to a range that is not masqueraded, and beside it. What the ranges are
-// may change with a restart of the daemon. Seen to fail without the rules for these ranges.
+// TestPodsKeepTheirAddressOnTheWayToOtherNodesPods has a pod send to a range that is not masqueraded, and beside it.
+// What the ranges are may change with a restart of the daemon. Seen to fail without the rules for these ranges.
 func TestPodsKeepTheirAddressOnTheWayToOtherNodesPods(t *testing.T) {
 	out := testhost.Outside(t)
 	cfg := Config{
@@ -95,7 +95,9 @@ func TestPodsKeepTheirAddressOnTheWayToOtherNodesPods(t *testing.T) {
 		}
 	}
 	check("masqueraded", "198.51.100.1", "2001:db8:51::1")
-	b.cfg.NonMasquerade = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:99::/64")}
+	b.cfg.NonMasquerade = []netip.Prefix{
+		netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("2001:db8:99::/64"),
+	}
 	b.pods.cfg.NonMasquerade = b.cfg.NonMasquerade
 	next := crash(t, b)
 	defer next.Close()

@@ -27,8 +27,8 @@ type Options struct {
 	Hostname string
 	// Dir is the host's directory on the machine, which exists and survives the host.
 	Dir string
-	// Binds are directories of the machine that the host sees elsewhere, or that have to be the same file system: a directory that an
-	// overlay is to be made in cannot lie in the host's root, which is an overlay itself.
+	// Binds are directories of the machine that the host sees elsewhere, or that have to be the same file system: a
+	// directory that an overlay is to be made in cannot lie in the host's root, which is an overlay itself.
 	Binds []Bind
 	// Files are files of the host, by path.
 	Files map[string]string
@@ -86,8 +86,9 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	h.init = exec.Command("/proc/self/exe")
 	h.init.Env = append(os.Environ(), envInit+"="+string(text))
 	h.init.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
-		Setpgid:    true, // a terminal's interrupt is for the suite, which ends its hosts in order
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+			syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		Setpgid: true, // a terminal's interrupt is for the suite, which ends its hosts in order
 	}
 	hold, err := h.init.StdinPipe()
 	if err != nil {
@@ -132,8 +133,8 @@ func Start(ctx context.Context, o Options) (h *Host, err error) {
 	}
 }
 
-// End ends every process of the host without a word, as when the power fails, and with them all of its namespaces. Its directory
-// stays.
+// End ends every process of the host without a word, as when the power fails, and with them all of its namespaces. Its
+// directory stays.
 func (h *Host) End() error {
 	_ = h.hold.Close()
 	_ = h.init.Process.Kill()
@@ -163,7 +164,8 @@ func (h *Host) Run(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		said := bytes.TrimSpace(stderr.Bytes())
+		return stdout.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(args, " "), err, said)
 	}
 	return stdout.String(), nil
 }
@@ -185,7 +187,9 @@ func (h *Host) Service(name string, args ...string) (*Service, error) {
 		return nil, err
 	}
 	defer log.Close()
-	s.cmd = h.Command(context.Background(), append([]string{"sh", "-ec", `echo $$ > "/run/$1.pid"; shift; exec "$@"`, "sh", name}, args...)...)
+	s.cmd = h.Command(context.Background(), append([]string{
+		"sh", "-ec", `echo $$ > "/run/$1.pid"; shift; exec "$@"`, "sh", name,
+	}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s on %s: %w", name, h.Name, err)

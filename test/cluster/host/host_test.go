@@ -20,7 +20,8 @@ func start(t *testing.T) *Host {
 	}
 	dir := t.TempDir()
 	h, err := Start(t.Context(), Options{
-		Name: fmt.Sprintf("b%08x", rand.Uint32()), Dir: dir, Binds: []Bind{{From: filepath.Join(dir, "data"), At: "/var/lib/host-test"}},
+		Name: fmt.Sprintf("b%08x", rand.Uint32()), Dir: dir,
+		Binds:   []Bind{{From: filepath.Join(dir, "data"), At: "/var/lib/host-test"}},
 		Files:   map[string]string{"/etc/host-test": "it's mine\n"},
 		Sysctls: map[string]string{"vm/overcommit_memory": "7"},
 	})

@@ -31,18 +31,16 @@ type plan struct {
 // ready is what an init prints once the host is made.
 const ready = "ready"
 
-// A process that a host starts is the same program again. It never gets as far as main: an init function runs on the main thread, whose
-// namespaces are those that /proc shows of the process.
+// A process that a host starts is the same program again. It never gets as far as main: an init function runs on the
+// main thread, whose namespaces are those that /proc shows of the process.
 func init() {
 	text := os.Getenv(envInit)
 	if text == "" {
 		return
 	}
 	runtime.LockOSThread()
-	if err := initialize(text); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
+	fmt.Println(initialize(text)) // it returns only with an error
+	os.Exit(1)
 }
 
 func initialize(text string) error {
@@ -91,8 +89,8 @@ func initialize(text string) error {
 	}
 }
 
-// rootScript makes the root file system beside the machine's and moves into it. Its arguments: the scratch directory, then a file with
-// further commands, which is sourced before the old root goes.
+// rootScript makes the root file system beside the machine's and moves into it. Its arguments: the scratch directory,
+// then a file with further commands, which is sourced before the old root goes.
 const rootScript = `
 scratch=$1; name=$2; rest=$3
 mount --make-rprivate /
@@ -146,7 +144,7 @@ func (p plan) filesScript(root string) string {
 	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 	var b strings.Builder
 	write := func(at, content string) {
-		fmt.Fprintf(&b, "mkdir -p %s\nrm -f %s\nprintf %%s %s > %s\n", quote(filepath.Dir(at)), quote(at), quote(content), quote(at))
+		fmt.Fprintf(&b, "mkdir -p %s\nrm -f %s\nprintf %%s %s > %[2]s\n", quote(filepath.Dir(at)), quote(at), quote(content))
 	}
 	for path, content := range p.Files {
 		write(filepath.Join(root, path), content)
