@@ -119,7 +119,9 @@ func stop(server *grpc.Server, patience time.Duration) {
 	server.GracefulStop()
 }
 
-func newStreams(cfg *config.Config, pods *pod.Manager, measured *metrics.Set, log *slog.Logger) (*stream.Server, error) {
+func newStreams(
+	cfg *config.Config, pods *pod.Manager, measured *metrics.Set, log *slog.Logger,
+) (*stream.Server, error) {
 	sc := stream.Config{
 		Runtime:     pods,
 		Address:     cfg.Stream.HostPort(),

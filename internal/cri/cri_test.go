@@ -240,7 +240,8 @@ func TestMonitorsThatAskForOthersContainersFillNoLog(t *testing.T) {
 	}
 }
 
-// BenchmarkInterceptor is what berthd does around each call, without a log line, on a node without metrics.address and on one with it.
+// BenchmarkInterceptor is what berthd does around each call, without a log line, on a node without metrics.address and
+// on one with it.
 func BenchmarkInterceptor(b *testing.B) {
 	measured, err := newMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -287,7 +288,8 @@ func TestCallsHaveTheNamesThatGRPCServersShare(t *testing.T) {
 	}
 	text := fmt.Sprint(families)
 	for _, part := range []string{
-		"grpc_server_started_total", "grpc_server_handled_total", "grpc_server_handling_seconds", `name:"grpc_code" value:"NotFound"`,
+		"grpc_server_started_total", "grpc_server_handled_total", "grpc_server_handling_seconds",
+		`name:"grpc_code" value:"NotFound"`,
 		`name:"grpc_method" value:"PodSandboxStatus"`, `name:"grpc_service" value:"runtime.v1.RuntimeService"`,
 	} {
 		if !strings.Contains(strings.ReplaceAll(text, "  ", " "), part) {

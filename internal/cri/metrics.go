@@ -13,8 +13,8 @@ import (
 	"berth/internal/metrics"
 )
 
-// callMetrics measures calls by method, under names of Berth's own and under those that gRPC servers have in common. A nil
-// *callMetrics measures nothing.
+// callMetrics measures calls by method, under names of Berth's own and under those that gRPC servers have in common. A
+// nil *callMetrics measures nothing.
 type callMetrics struct {
 	seconds  *prometheus.HistogramVec
 	handled  *prometheus.CounterVec

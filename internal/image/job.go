@@ -31,7 +31,8 @@ type job struct {
 	err      error
 }
 
-// layer gets a layer and takes a reference to it, for the caller to give up. Where it comes from is counted if there is a registry.
+// layer gets a layer and takes a reference to it, for the caller to give up. Where it comes from is counted if there
+// is a registry.
 func (s *Store) layer(
 	ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher, b *bar,
 ) (*layer, error) {

@@ -126,7 +126,7 @@ var (
 	StepSecs = define(Definition{
 		Name: "berth_start_step_duration_seconds", Type: Histogram, Labels: []string{"call", "step"},
 		buckets: quick,
-		Help:    "How long the steps of starts took that succeeded: the timeline of berth inspect, as histograms.",
+		Help:    "How long the steps of starts took that succeeded: the figures of berth timeline, as histograms.",
 		Containerd: "containerd_cri_sandbox_runtime_create_seconds, containerd_cri_sandbox_create_network_seconds, " +
 			"containerd_cri_container_create_seconds, containerd_cri_container_start_seconds",
 	})

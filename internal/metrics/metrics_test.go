@@ -47,7 +47,8 @@ func TestWhoMeasuresNothingMayCountAllTheSame(t *testing.T) {
 	}
 }
 
-// TestEachDefinitionIsMeasuredByItsNameAndLabels, but for those of other packages, and each is named as Prometheus asks for.
+// TestEachDefinitionIsMeasuredByItsNameAndLabels, but for those of other packages, and each is named as Prometheus
+// asks for.
 func TestEachDefinitionIsMeasuredByItsNameAndLabels(t *testing.T) {
 	m := New("1.2.3")
 	if err := m.Add(sources(func(context.Context) (*KeeperNumbers, error) {
@@ -67,7 +68,8 @@ func TestEachDefinitionIsMeasuredByItsNameAndLabels(t *testing.T) {
 			names = append(names, l.GetName())
 		}
 		labels[f.GetName()] = strings.Join(names, " ")
-		if strings.HasPrefix(f.GetName(), "berth_") && f.GetType().String() != strings.ToUpper(string(definition(f.GetName()).Type)) {
+		want := strings.ToUpper(string(definition(f.GetName()).Type))
+		if strings.HasPrefix(f.GetName(), "berth_") && f.GetType().String() != want {
 			t.Errorf("%s is a %s", f.GetName(), f.GetType())
 		}
 	}
@@ -136,7 +138,8 @@ func TestReasonsAreAFewWords(t *testing.T) {
 	}
 }
 
-// TestAKeeperThatTellsNothingIsMissingNotZero: one that is too old has no counts, and one that is away has nothing but that it is.
+// TestAKeeperThatTellsNothingIsMissingNotZero: one that is too old has no counts, and one that is away has nothing but
+// that it is.
 func TestAKeeperThatTellsNothingIsMissingNotZero(t *testing.T) {
 	for name, c := range map[string]struct {
 		keeper func(context.Context) (*KeeperNumbers, error)

@@ -10,7 +10,8 @@ import (
 	"berth/internal/model"
 )
 
-// Set is the metrics of one daemon. Its methods may be called concurrently, and cost a look into a table and an addition.
+// Set is the metrics of one daemon. Its methods may be called concurrently, and cost a look into a table and an
+// addition.
 type Set struct {
 	registry *prometheus.Registry
 
@@ -48,7 +49,8 @@ func New(version string) *Set {
 	build.WithLabelValues(version, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		m.pullSeconds, m.steps, m.execs, m.cni, m.records, m.pullErrors, m.pullBytes, m.layers, m.exits, m.execErrors, m.streams,
+		m.pullSeconds, m.steps, m.execs, m.cni, m.records, m.pullErrors, m.pullBytes, m.layers, m.exits,
+		m.execErrors, m.streams,
 		m.cniErrors, m.recordErrors, m.streamsOpen, pulls, oomKills, build,
 	)
 	for _, s := range []LayerSource{LayerPulled, LayerStored, LayerShared} {
@@ -56,7 +58,8 @@ func New(version string) *Set {
 	}
 	// An increase is seen only of a series that has been there before.
 	for _, r := range []string{
-		model.ReasonCompleted, model.ReasonError, model.ReasonOOMKilled, model.ReasonKeeperLost, model.ReasonRebooted, model.ReasonStartError,
+		model.ReasonCompleted, model.ReasonError, model.ReasonOOMKilled, model.ReasonKeeperLost,
+		model.ReasonRebooted, model.ReasonStartError,
 	} {
 		m.exits.WithLabelValues(r)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Sources are asked when Prometheus asks. None of them may wait for a disk; Keeper may wait for the keeper, until its context ends.
+// Sources are asked when Prometheus asks. None of them may wait for a disk; Keeper may wait for the keeper, until its
+// context ends.
 type Sources struct {
 	Pods, Containers func() map[string]int // by state, those without any included
 	Images           func() ImageNumbers
@@ -47,8 +48,9 @@ type collector struct{ Sources }
 func (m *Set) Add(s Sources) error { return m.registry.Register(collector{s}) }
 
 var read = []*Definition{
-	Pods, Containers, Images, Layers, StoreBytes, StoreInodes, CgroupAge, DiskAge, KeeperUp, KeeperStart, KeeperUpgrades, KeeperContainers,
-	KeeperExecs, KeeperHolders, KeeperQueue, KeeperBacklog, LogBytes, LogSplit, LogDropped,
+	Pods, Containers, Images, Layers, StoreBytes, StoreInodes, CgroupAge, DiskAge, KeeperUp, KeeperStart,
+	KeeperUpgrades, KeeperContainers, KeeperExecs, KeeperHolders, KeeperQueue, KeeperBacklog,
+	LogBytes, LogSplit, LogDropped,
 }
 
 var descs = func() map[*Definition]*prometheus.Desc {

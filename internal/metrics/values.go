@@ -2,8 +2,8 @@ package metrics
 
 import "sync"
 
-// maxValues is how many values a label has that comes from outside. Prometheus keeps a series for each of them for as long as it keeps
-// anything.
+// maxValues is how many values a label has that comes from outside. Prometheus keeps a series for each of them for as
+// long as it keeps anything.
 const maxValues = 32
 
 // otherValue stands for all values beyond.

@@ -61,7 +61,8 @@ func (m *Manager) countExec(kind string) func(*keeper.ExecExit, error) {
 	}
 }
 
-func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions, timeout time.Duration) (*keeper.ExecExit, error) {
+func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
+	timeout time.Duration) (*keeper.ExecExit, error) {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return nil, err

@@ -112,10 +112,11 @@ type Config struct {
 	Jail          *jail.Jail      // in which archives of checkpoints are read
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
 	CheckpointBytes uint64
-	AttachBacklog   int64        // bytes that are kept for an attached client that does not take them; 0: the keeper's default
-	AttachTotal     int64        // likewise for all clients together
-	Metrics         *metrics.Set // nil: nothing is counted
-	Log             *slog.Logger
+	// AttachBacklog is how many bytes are kept for an attached client that does not take them; 0: the keeper's default.
+	AttachBacklog int64
+	AttachTotal   int64        // likewise for all clients together
+	Metrics       *metrics.Set // nil: nothing is counted
+	Log           *slog.Logger
 }
 
 // Host is what the kernel does for pods and containers. What is nil is this node's own.

@@ -38,8 +38,8 @@ func (m *Manager) CountContainers() map[string]int {
 	return n
 }
 
-// OldestReadings tells when the oldest readings of a cgroup and of a writable layer were made that the statistics have of ready
-// pods and running containers; zero: there is none.
+// OldestReadings tells when the oldest readings of a cgroup and of a writable layer were made that the statistics have
+// of ready pods and running containers; zero: there is none.
 func (m *Manager) OldestReadings() (cgroup, disk time.Time) {
 	return m.readings.Sampler.Oldest(func(id string) bool {
 		switch s, c := m.index.ByID(id); {

@@ -190,8 +190,8 @@ func (s *Sampler) Sandbox(ctx context.Context, t Target) *model.SandboxUsage {
 	return s.Sandboxes(ctx, []Target{t})[0]
 }
 
-// Oldest tells when the oldest readings of a cgroup and of a writable layer were made, of the targets that wanted selects; zero: there
-// is none.
+// Oldest tells when the oldest readings of a cgroup and of a writable layer were made, of the targets that wanted
+// selects; zero: there is none.
 func (s *Sampler) Oldest(wanted func(id string) bool) (cgroup, layer time.Time) {
 	s.mu.Lock()
 	entries := maps.Clone(s.entries)

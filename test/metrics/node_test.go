@@ -27,8 +27,8 @@ const EnvPrometheus = "BERTH_PROMETHEUS"
 // cniDir is where Debian has plugins.
 const cniDir = "/usr/lib/cni"
 
-// busyNode is a node on which everything happens that the queries look for. observe is called with the address of its metrics before
-// anything does.
+// busyNode is a node on which everything happens that the queries look for. observe is called with the address of its
+// metrics before anything does.
 func busyNode(t *testing.T, observe func(n *node.Node, address string)) (address string) {
 	t.Helper()
 	nodetest.BerthOnly(t, "containerd has other metrics")
@@ -38,7 +38,9 @@ func busyNode(t *testing.T, observe func(n *node.Node, address string)) (address
 	}
 	address = freeAddress(t)
 	// The range has one address for a pod.
-	n := nodetest.Start(t, node.Options{CNI: true, PodCIDR: "10.251.249.0/30", Tables: fmt.Sprintf("[metrics]\naddress = %q\n", address)})
+	n := nodetest.Start(t, node.Options{
+		CNI: true, PodCIDR: "10.251.249.0/30", Tables: fmt.Sprintf("[metrics]\naddress = %q\n", address),
+	})
 	if observe != nil {
 		observe(n, address)
 	}
@@ -106,8 +108,8 @@ func scrape(ctx context.Context, address string) (string, error) {
 	return string(data), err
 }
 
-// TestQueriesFindTheirSeries of the dashboard and the alerts, and a busy node has all metrics that are documented, with the figures of
-// what has happened.
+// TestQueriesFindTheirSeries of the dashboard and the alerts, and a busy node has all metrics that are documented,
+// with the figures of what has happened.
 func TestQueriesFindTheirSeries(t *testing.T) {
 	queries := slices.Concat(dashboardQueries(t), alertQueries(t))
 	var prom *prometheus
