@@ -59,7 +59,8 @@ func New(cfg Config) (Provider, error) {
 	p := &provider{cfg: cfg, log: cfg.Logger}
 	var err error
 	p.bridge, err = bridge.Open(bridge.Config{
-		Name: cfg.Bridge, CIDRs: cfg.PodCIDRs, MTU: cfg.MTU, NonMasquerade: cfg.NonMasquerade, StateDir: filepath.Join(cfg.StateDir, "bridge"),
+		Name: cfg.Bridge, CIDRs: cfg.PodCIDRs, MTU: cfg.MTU, NonMasquerade: cfg.NonMasquerade,
+		StateDir:   filepath.Join(cfg.StateDir, "bridge"),
 		Background: true, Logger: cfg.Logger,
 	})
 	if err != nil {
