@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/config"
+	"berth/internal/config/check"
 )
 
 // version is set by the build.
@@ -29,7 +30,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var path string
+	var sources config.Sources
 	root := &cobra.Command{
 		Use:           "berthd",
 		Short:         "The Berth container runtime: serves the CRI to kubelets",
@@ -38,15 +39,17 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().StringVar(&path,
+	root.PersistentFlags().StringVar(&sources.File,
 		"config", "", "configuration file (default "+config.DefaultPath+", if it exists)")
-	overrides := config.Bind(root.PersistentFlags())
+	root.PersistentFlags().StringVar(&sources.Dir, "config-dir", "",
+		"directory whose *.toml files are read over it (default "+config.DropIns+" beside the file, if it exists)")
+	sources.Overrides = config.Bind(root.PersistentFlags())
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(path, overrides)
+		cfg, err := config.Load(sources)
 		if err != nil {
 			return err
 		}
-		return run(cmd.Context(), cfg)
+		return run(cmd.Context(), cfg.Config)
 	}
 
 	group := &cobra.Command{Use: "config", Short: "Print and check the configuration", Args: cobra.NoArgs}
@@ -60,23 +63,39 @@ func command() *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a configuration file, and say what is wrong with it",
+		Short: "Check the configuration: say what is wrong with it, and what of it cannot work on this node",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				path = args[0]
+				sources.File = args[0]
 			}
-			cfg, err := config.Load(path, overrides)
+			if _, err := loadChecked(sources); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
+			return err
+		},
+	}, &cobra.Command{
+		Use:   "dump",
+		Short: "Print what files and flags come to, and where each key comes from",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(sources)
 			if err != nil {
 				return err
 			}
-			if _, err := handlers(cfg, nil); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")
-			return err
+			return cfg.Dump(cmd.OutOrStdout())
 		},
 	})
 	root.AddCommand(group)
 	return root
+}
+
+// loadChecked reads a configuration, and refuses one that cannot work on this node.
+func loadChecked(sources config.Sources) (*config.Loaded, error) {
+	cfg, err := config.Load(sources)
+	if err != nil {
+		return nil, err
+	}
+	return cfg, cfg.Locate(check.Node(cfg.Config))
 }

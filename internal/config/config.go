@@ -11,6 +11,9 @@ import (
 // DefaultPath is read when no other file is named and it exists.
 const DefaultPath = "/etc/berth/config.toml"
 
+// DropIns is the directory beside the file whose *.toml files are read over it, where no other directory is named.
+const DropIns = "config.d"
+
 // NoKeeper in place of the keeper's program: another service starts it.
 const NoKeeper = "none"
 

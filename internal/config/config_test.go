@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -56,7 +57,7 @@ func TestEveryKeyIsDocumentedAndHasAFlag(t *testing.T) {
 }
 
 func TestAHandlersDefaultsOfPodsComeInThePlaceOfTheNodes(t *testing.T) {
-	c, err := Load(file(t, `
+	c, err := Load(Sources{File: file(t, `
 default_sysctls = ["net.ipv4.ip_unprivileged_port_start=1", "kernel.msgmax=2"]
 default_env = ["A=node", "B=node=b", "C="]
 default_mounts = ["/a:/in/a", "/b/../c:/in/b/:ro"]
@@ -68,7 +69,7 @@ default_env = ["A=other"]
 default_mounts = ["/other:/in/b:rw"]
 default_devices = ["/dev/fuse:r"]
 shm_size = "1g"
-`), nil)
+`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestDefaultsOfPodsThatMakeNoSenseAreRefused(t *testing.T) {
 			if (strings.HasPrefix(line, "create_") || strings.HasPrefix(line, "refuse_")) && text != line {
 				continue // not a handler's
 			}
-			if _, err := Load(file(t, text), nil); err == nil || !strings.Contains(err.Error(), key) {
+			if _, err := Load(Sources{File: file(t, text)}); err == nil || !strings.Contains(err.Error(), key) {
 				t.Errorf("%s: %v", text, err)
 			}
 		}
@@ -152,7 +153,7 @@ func TestFileAndFlagsAreReadOverTheDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(file(t, `
+	c, err := Load(Sources{Overrides: overrides, File: file(t, `
 root = "/data/berth"
 state = "/data/state"
 [network]
@@ -167,7 +168,7 @@ path = "/usr/sbin/runc"
 [runtimes.careful]
 type = "builtin"
 setup = "libcontainer"
-`), overrides)
+`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,13 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a limit that is no size": {file: "[image]\nmax_layer_bytes = \"all\"",
 			want: []string{":2", "image.max_layer_bytes", "512m"}},
 		"no size at all": {file: "[stream]\nattach_backlog = \"\"", want: []string{":2", "stream.attach_backlog"}},
-		"a ulimit":       {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
+		"an operating system that is another": {file: "[image]\nplatform = \"windows/amd64\"",
+			want: []string{":2", "image.platform", "windows/amd64"}},
+		"an architecture that nobody knows": {file: "[image]\nplatform = \"linux/amd46\"",
+			want: []string{":2", "image.platform", "linux/amd46"}},
+		"a platform that is none": {file: "[image]\nplatform = \"linux/a/b/c\"",
+			want: []string{":2", "image.platform"}},
+		"a ulimit": {file: "ulimits = [\"files=3\"]", want: []string{":1", "ulimits", "files"}},
 		"a runtime's ulimit": {file: "[runtimes.x]\nulimits = [\"core=2:1\"]",
 			want: []string{":2", "runtimes.x.ulimits", "core"}},
 		"a root of the system's": {file: "root = \"/var/lib/\"", want: []string{":1", "root", "/var/lib"}},
@@ -263,7 +270,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 			if err := set.Parse(tc.flags); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Load(file(t, tc.file), overrides)
+			_, err := Load(Sources{File: file(t, tc.file), Overrides: overrides})
 			if err == nil {
 				t.Fatal("was taken")
 			}
@@ -278,11 +285,11 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 
 func TestAMissingFileIsAnErrorOnlyWhereItWasNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none.toml")
-	if _, err := Load(path, nil); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := Load(Sources{File: path}); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(DefaultPath); os.IsNotExist(err) {
-		if c, err := Load("", nil); err != nil || c.Root != "/var/lib/berth" {
+		if c, err := Load(Sources{}); err != nil || c.Root != "/var/lib/berth" {
 			t.Errorf("without a file: %+v, %v", c, err)
 		}
 	}
@@ -345,5 +352,123 @@ func TestSocketGroup(t *testing.T) {
 func TestConfigurationCanBePrinted(t *testing.T) {
 	if _, err := toml.Marshal(Default()); err != nil {
 		t.Error(err)
+	}
+}
+
+// dropIns are a configuration file with a config.d beside it.
+func dropIns(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "config.toml")
+}
+
+func TestFilesOfTheDirectoryAreReadOverTheFileInTheirOrder(t *testing.T) {
+	path := dropIns(t, map[string]string{
+		"config.toml": "log_level = \"warn\"\nulimits = [\"core=0\", \"nproc=5\"]\n" +
+			"[runtimes.crun]\ntype = \"oci\"\npath = \"/a/crun\"\n",
+		"config.d/20-late.toml": "ulimits = [\"core=1\"]\n[runtimes.crun]\nroot = \"/run/crun\"\n",
+		"config.d/10-early.toml": "log_level = \"debug\"\nulimits = [\"nofile=3\"]\n" +
+			"[runtimes.berth]\nsetup = \"libcontainer\"\n",
+		"config.d/30-note.txt":       "log_level = 5",
+		"config.d/.40-hidden.toml":   "log_level = 5",
+		"config.d/50.toml/none.toml": "log_level = 5",
+		"other/a.toml":               "log_level = \"error\"",
+	})
+	dir := filepath.Dir(path)
+	c, err := Load(Sources{File: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.LogLevel != "debug" || !slices.Equal(c.Ulimits, []string{"core=1"}) {
+		t.Errorf("log_level %q, ulimits %q", c.LogLevel, c.Ulimits)
+	}
+	if r := c.Runtimes["crun"]; r.Type != RuntimeOCI || r.Path != "/a/crun" || r.Root != "/run/crun" {
+		t.Errorf("a table of two files is %+v", r)
+	}
+	if r := c.Runtimes["berth"]; r.Type != RuntimeBuiltin || r.Setup != SetupLibcontainer {
+		t.Errorf("the default handler is %+v", r)
+	}
+	want := []string{path, dir + "/config.d/10-early.toml", dir + "/config.d/20-late.toml"}
+	if !slices.Equal(c.Files, want) {
+		t.Errorf("files %q", c.Files)
+	}
+	other, err := Load(Sources{File: path, Dir: dir + "/other"})
+	if err != nil || other.LogLevel != "error" || len(other.Ulimits) != 2 {
+		t.Errorf("with another directory: %+v, %v", other, err)
+	}
+	if _, err := Load(Sources{File: path, Dir: dir + "/none"}); err == nil {
+		t.Error("a directory that was named and is not there is no error")
+	}
+	broken := dir + "/config.d/60-broken.toml"
+	for text, want := range map[string]string{
+		"\nlog_level = \"loud\"":            broken + ":2: log_level",
+		"\nlog_levels = \"info\"":           broken + ":2: log_levels",
+		"\n\nroot = ":                       broken + ":3:",
+		"[runtimes.x]\ntype = \"oci\"\n":    broken + ":1: runtimes.x.path",
+		"runtimes = {y={type=\"nothing\"}}": broken + ":1: runtimes.y.type",
+	} {
+		if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(Sources{File: path}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v does not say %q", text, err, want)
+		}
+	}
+}
+
+func TestADumpIsTheConfigurationAndSaysWhereEachKeyComesFrom(t *testing.T) {
+	path := dropIns(t, map[string]string{
+		"config.toml": "pids_limit = 7\nhosts_dir = \"/a\\tb\\\"\\u007f<>\\u0001\"\nulimits = [\"core=0\"]\n" +
+			"[image]\ntimeout = \"1m\"\n[runtimes.\"a.b\"]\ntype = \"builtin\"\ncapabilities = [\"CAP_CHOWN\"]\n",
+		"config.d/1.toml": "[device_plugins]\nenabled = true\n",
+	})
+	set := pflag.NewFlagSet("berthd", pflag.ContinueOnError)
+	overrides := Bind(set)
+	if err := set.Parse([]string{"--log-level=debug"}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(Sources{File: path, Overrides: overrides})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := c.Dump(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"pids_limit = 7 # " + path + ":1\n",
+		"log_level = \"debug\" # flag --log-level\n",
+		"state = \"/run/berth\" # default\n",
+		"timeout = \"1m0s\" # " + path + ":5\n",
+		"enabled = true # " + filepath.Dir(path) + "/config.d/1.toml:2\n",
+		"\n[runtimes.\"a.b\"]\n",
+		"capabilities = [\"CAP_CHOWN\"] # " + path + ":8\n",
+		"disk_quota = \"\" # default\n",
+	} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("the dump has no line %q:\n%s", line, b.String())
+		}
+	}
+	again, err := Load(Sources{File: file(t, b.String())})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b.String())
+	}
+	// A list that is not given is dumped as an empty one, so the two are compared as they are dumped.
+	origin := regexp.MustCompile(`(?m)(^#| #) .*$`)
+	var second strings.Builder
+	if err := again.Dump(&second); err != nil {
+		t.Fatal(err)
+	}
+	if was, is := origin.ReplaceAllString(b.String(), ""), origin.ReplaceAllString(second.String(), ""); was != is {
+		t.Errorf("a dump that is read gives another configuration:\n%s\nis not\n%s", is, was)
 	}
 }

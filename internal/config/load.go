@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -13,29 +14,101 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Load reads a file over the defaults, puts overrides (nil: none) over both, and validates. An empty path
-// is DefaultPath, which may be missing. An error names the file, and line and key or the flag.
-func Load(path string, overrides *Overrides) (*Config, error) {
-	explicit := path != ""
-	if !explicit {
+// Sources are what a configuration is read from.
+type Sources struct {
+	// File is read over the defaults. Empty: DefaultPath, which may be missing.
+	File string
+	// Dir is the directory whose *.toml files are read over File, in the order of their names. Empty: DropIns beside
+	// File, which may be missing.
+	Dir string
+	// Overrides are put over all; nil: none.
+	Overrides *Overrides
+}
+
+// Loaded is a configuration that is valid, and where each of its keys comes from. It is not changed any more.
+type Loaded struct {
+	*Config
+	Files   []string // that were read, in their order
+	origins map[string]origin
+	flags   *Overrides
+}
+
+// origin is where a key was given last.
+type origin struct {
+	file  string
+	line  int
+	table bool // the header of a table, and no key
+}
+
+func (o origin) String() string { return fmt.Sprintf("%s:%d", o.file, o.line) }
+
+// Load reads files over the defaults, puts overrides over both, and validates. An error names file, line and key, or
+// the flag.
+func Load(s Sources) (*Loaded, error) {
+	path := s.File
+	if path == "" {
 		path = DefaultPath
 	}
-	c := Default()
-	data, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !explicit:
-	case err != nil:
-		return nil, fmt.Errorf("configuration: %w", err)
-	default:
-		if err := c.decode(data); err != nil {
-			return nil, located(err, path, data, nil)
+	l := &Loaded{Config: Default(), origins: map[string]origin{}, flags: s.Overrides}
+	if err := l.read(path); errors.Is(err, fs.ErrNotExist) && s.File == "" {
+		// The defaults hold.
+	} else if err != nil {
+		return nil, err
+	}
+	dropIns, err := s.dropIns(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range dropIns {
+		if err := l.read(file); err != nil {
+			return nil, err
 		}
 	}
-	overrides.apply(c)
-	if err := c.Validate(); err != nil {
-		return nil, located(err, path, data, overrides)
+	s.Overrides.apply(l.Config)
+	if err := l.Validate(); err != nil {
+		return nil, l.Locate(err)
 	}
-	return c, nil
+	return l, nil
+}
+
+// dropIns are the files that are read over the one at path. What editors and package managers leave beside them, hidden
+// files and those with other endings, is not read.
+func (s Sources) dropIns(path string) ([]string, error) {
+	dir := s.Dir
+	if dir == "" {
+		dir = filepath.Join(filepath.Dir(path), DropIns)
+	}
+	entries, err := os.ReadDir(dir) // sorted by name
+	if errors.Is(err, fs.ErrNotExist) && s.Dir == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		if name := e.Name(); !e.IsDir() && strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") {
+			files = append(files, filepath.Join(dir, name))
+		}
+	}
+	return files, nil
+}
+
+// read reads a file over what l holds.
+func (l *Loaded) read(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	if err := l.decode(data); err != nil {
+		return undecoded(err, path)
+	}
+	l.Files = append(l.Files, path)
+	for key, o := range keyLines(data) {
+		o.file = path
+		l.origins[key] = o
+	}
+	return nil
 }
 
 // decode reads TOML over what c holds.
@@ -43,8 +116,8 @@ func (c *Config) decode(data []byte) error {
 	return toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(c)
 }
 
-// located puts file and line, or the flag, before each thing that is wrong.
-func located(err error, path string, data []byte, overrides *Overrides) error {
+// undecoded puts file and line before each thing for which a file could not be decoded.
+func undecoded(err error, path string) error {
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) {
 		var errs []error
@@ -64,7 +137,15 @@ func located(err error, path string, data []byte, overrides *Overrides) error {
 		}
 		return fmt.Errorf("%s:%d:%d: %s", path, line, column, what)
 	}
-	lines := keyLines(data)
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// Locate puts before each *KeyError of those that err joins the file and line that the key comes from, or its flag. Of
+// a key that is given nowhere it is the line of the table that it belongs in.
+func (l *Loaded) Locate(err error) error {
+	if err == nil {
+		return nil
+	}
 	var errs []error
 	for _, e := range keyErrors(err) {
 		var key *KeyError
@@ -72,15 +153,26 @@ func located(err error, path string, data []byte, overrides *Overrides) error {
 			errs = append(errs, e)
 			continue
 		}
-		if flag, ok := overrides.flag(key.Key); ok {
+		if flag, ok := l.flags.flag(key.Key); ok {
 			errs = append(errs, fmt.Errorf("flag --%s: %w", flag, e))
-		} else if line, ok := lines[key.Key]; ok {
-			errs = append(errs, fmt.Errorf("%s:%d: %w", path, line, e))
+		} else if o, ok := l.origin(key.Key, true); ok {
+			errs = append(errs, fmt.Errorf("%s: %w", o, e))
 		} else {
 			errs = append(errs, fmt.Errorf("configuration: %w", e))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// origin finds where a key was given: by itself, or in a table that was given inline. With tables the header of its
+// table will do.
+func (l *Loaded) origin(key string, tables bool) (origin, bool) {
+	for at := key; at != ""; at = at[:max(strings.LastIndexByte(at, '.'), 0)] {
+		if o, ok := l.origins[at]; ok && (tables || !o.table) {
+			return o, true
+		}
+	}
+	return origin{}, false
 }
 
 // keyErrors takes joined errors apart.
@@ -135,21 +227,19 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// keyLines finds the line of each key in a file that parses.
-func keyLines(data []byte) map[string]int {
-	lines := map[string]int{}
+// keyLines finds the lines of the keys and of the headers of tables in a file that parses.
+func keyLines(data []byte) map[string]origin {
+	lines := map[string]origin{}
 	var p unstable.Parser
 	p.Reset(data)
 	var table []string
 	for p.NextExpression() {
 		e := p.Expression()
-		var (
-			names []string
-			line  int
-		)
+		var names []string
+		o := origin{table: e.Kind != unstable.KeyValue}
 		for it := e.Key(); it.Next(); {
-			if line == 0 {
-				line = p.Shape(it.Node().Raw).Start.Line
+			if o.line == 0 {
+				o.line = p.Shape(it.Node().Raw).Start.Line
 			}
 			names = append(names, string(it.Node().Data))
 		}
@@ -161,7 +251,7 @@ func keyLines(data []byte) map[string]int {
 		default:
 			continue
 		}
-		lines[strings.Join(names, ".")] = line
+		lines[strings.Join(names, ".")] = o
 	}
 	return lines
 }

@@ -208,8 +208,12 @@ func (v *validation) image(i *Image) {
 	v.optional("image.preload_dir", i.PreloadDir)
 	v.oneOf("image.declared_volumes", i.DeclaredVolumes, DeclaredVolumesCopy, DeclaredVolumesIgnore)
 	if i.Platform != "" {
-		if _, err := platforms.Parse(i.Platform); err != nil {
+		if p, err := platforms.Parse(i.Platform); err != nil {
 			v.fail("image.platform", "%q is no platform such as linux/arm64/v8", i.Platform)
+		} else if arch, err := platforms.Parse(p.Architecture); err != nil || p.OS != "linux" || arch.OS != "linux" {
+			// Of a word alone the library knows whether it is an architecture; after a slash it takes any.
+			v.fail("image.platform", "%q is unknown: it has to be linux/ and an architecture, such as linux/arm64/v8",
+				i.Platform)
 		}
 	}
 	v.between("image.max_layers", int64(i.MaxLayers), 1, 500) // what overlayfs stacks

@@ -12,12 +12,16 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML.
-Without a file the defaults hold, and a flag overrides its key. An unknown key, a wrong type or an impossible value
-is an error that names file, line and key.
+berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML; then, over it,
+the files of ` + "`" + config.DropIns + "`" + ` beside it, or of ` + "`--config-dir`" + `, whose names end with ` +
+		"`.toml`" + `, in the order of their
+names. A key of a later file stands in place of that of an earlier one, lists included; a table is added to. Without a
+file the defaults hold, and a flag overrides its key. An unknown key, a wrong type or an impossible value is an error
+that names file, line and key.
 
     berthd config default    # the default file: every key with what it does
-    berthd config check      # says what is wrong with the file
+    berthd config check      # says what is wrong with the files, and what of them cannot work on this node
+    berthd config dump       # what the files and flags come to, and which file, flag or default each key comes from
 
 This page is made from the default file.
 

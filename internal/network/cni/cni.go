@@ -147,10 +147,7 @@ func (n *Networks) Selected() Selection {
 	if !n.follow.changed() && !stale && at.Equal(n.changed) {
 		return n.selected
 	}
-	s := load(n.cfg.ConfDir, n.cfg.Network, func(plugin string) error {
-		_, err := (&executor{}).FindInPath(plugin, n.cfg.BinDirs)
-		return err
-	})
+	s := load(n.cfg.ConfDir, n.cfg.Network, findIn(n.cfg.BinDirs))
 	if errors.Join(s.Broken...) != nil && fmt.Sprint(s.Broken) != fmt.Sprint(n.selected.Broken) {
 		n.log.Warn("network configurations are passed over", "error", errors.Join(s.Broken...))
 	}

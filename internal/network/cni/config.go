@@ -72,6 +72,20 @@ func load(dir, network string, findPlugin func(string) error) Selection {
 	return s
 }
 
+// Check says what keeps files of a directory from being used, those after the first that can be used left out. network
+// is the name of the network that is wanted; empty: any.
+func Check(confDir, network string, binDirs []string) []error {
+	return load(confDir, network, findIn(binDirs)).Broken
+}
+
+// findIn looks for a plugin in directories.
+func findIn(binDirs []string) func(plugin string) error {
+	return func(plugin string) error {
+		_, err := (&executor{}).FindInPath(plugin, binDirs)
+		return err
+	}
+}
+
 // single reads a file that holds one plugin's configuration, or a list in spite of its name.
 func single(path string) (*libcni.NetworkConfigList, error) {
 	data, err := os.ReadFile(path)

@@ -1,0 +1,103 @@
+// Package check compares a valid configuration with the node that it is for.
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/config"
+	"berth/internal/image/registry"
+	"berth/internal/network/cni"
+)
+
+// Node says what cannot work on this node: programs and files that are named and not there, and files that cannot be
+// used. The error joins a *config.KeyError for each. Node changes nothing, opens no socket and asks nobody.
+func Node(c *config.Config) error {
+	var f findings
+	f.program("keeper_binary", c.KeeperBinary, config.NoKeeper)
+	f.program("checkpoint.criu", c.Checkpoint.CRIU)
+	for _, name := range slices.Sorted(maps.Keys(c.Runtimes)) {
+		f.program("runtimes."+name+".path", c.Runtimes[name].Path)
+	}
+	if _, err := c.SocketGID(); err != nil {
+		f = append(f, err)
+	}
+	if p := c.Seccomp.DefaultProfile; p != "runtime/default" {
+		f.profile("seccomp.default_profile", p)
+	}
+	f.certificate(&c.Stream)
+	f.add("network.cni_conf_dir", cni.Check(c.Network.CNIConfDir, c.Network.CNINetwork, c.Network.CNIBinDirs)...)
+	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
+	return errors.Join(f...)
+}
+
+// findings are what was found.
+type findings []error
+
+func (f *findings) add(key string, errs ...error) {
+	for _, err := range errs {
+		if err != nil {
+			*f = append(*f, &config.KeyError{Key: key, Problem: err.Error()})
+		}
+	}
+}
+
+// program looks at a path that is to be executed, but for an empty one, and for words in place of one.
+func (f *findings) program(key, path string, words ...string) {
+	if path == "" || slices.Contains(words, path) {
+		return
+	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file", path)
+	} else if err == nil {
+		if err = unix.Access(path, unix.X_OK); err != nil {
+			err = fmt.Errorf("%s cannot be executed: %w", path, err)
+		}
+	}
+	f.add(key, err)
+}
+
+func (f *findings) profile(key, path string) {
+	if path == "" {
+		return
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		var profile struct {
+			DefaultAction string `json:"defaultAction"`
+		}
+		if err = json.Unmarshal(data, &profile); err != nil {
+			err = fmt.Errorf("%s: %w", path, err)
+		} else if profile.DefaultAction == "" {
+			err = fmt.Errorf("%s has no defaultAction", path)
+		}
+	}
+	f.add(key, err)
+}
+
+func (f *findings) certificate(s *config.Stream) {
+	if s.TLSCert == "" {
+		return
+	}
+	_, err := tls.LoadX509KeyPair(s.TLSCert, s.TLSKey)
+	var path *fs.PathError
+	switch {
+	case err == nil:
+	case errors.As(err, &path) && path.Path == s.TLSCert:
+		f.add("stream.tls_cert", err)
+	case errors.As(err, &path):
+		f.add("stream.tls_key", err)
+	default:
+		f.add("stream.tls_key", fmt.Errorf("%s and %s are no pair: %w", s.TLSCert, s.TLSKey, err))
+	}
+}
