@@ -16,7 +16,9 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/image/registry"
+	"berth/internal/model"
 	"berth/internal/network/cni"
+	"berth/internal/ocispec"
 )
 
 // Node says what cannot work on this node: programs and files that are named and not there, and files that cannot be
@@ -27,6 +29,7 @@ func Node(c *config.Config) error {
 	f.program("checkpoint.criu", c.Checkpoint.CRIU)
 	for _, name := range slices.Sorted(maps.Keys(c.Runtimes)) {
 		f.program("runtimes."+name+".path", c.Runtimes[name].Path)
+		f.sysctls(c, name)
 	}
 	if _, err := c.SocketGID(); err != nil {
 		f = append(f, err)
@@ -63,6 +66,19 @@ func (f *findings) program(key, path string, words ...string) {
 		if err = unix.Access(path, unix.X_OK); err != nil {
 			err = fmt.Errorf("%s cannot be executed: %w", path, err)
 		}
+	}
+	f.add(key, err)
+}
+
+// sysctls refuses those that would hold for the whole node.
+func (f *findings) sysctls(c *config.Config, handler string) {
+	defaults, err := c.PodDefaults(handler)
+	if err == nil {
+		err = ocispec.CheckSysctls(defaults.Sysctls, model.NamespaceOptions{})
+	}
+	key := "default_sysctls"
+	if len(c.Runtimes[handler].DefaultSysctls) > 0 {
+		key = "runtimes." + handler + "." + key
 	}
 	f.add(key, err)
 }

@@ -134,6 +134,9 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		"a certificate of a registry that is not there": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/certs.d/localhost_5000_/hosts.toml", []byte("ca = \"/none.pem\""), 0o644)
 		}, []string{"hosts_dir: ", "localhost_5000_", "none.pem"}},
+		"a default sysctl of the whole node": {func(_ string, c *config.Config) {
+			c.DefaultSysctls = []string{"vm.swappiness=1"}
+		}, []string{"default_sysctls: ", "vm.swappiness"}},
 		"two things": {func(dir string, c *config.Config) { c.KeeperBinary, c.Checkpoint.CRIU = dir+"/a", dir+"/b" },
 			[]string{"keeper_binary: ", "checkpoint.criu: "}},
 	} {
