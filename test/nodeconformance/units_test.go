@@ -12,7 +12,7 @@ import (
 func TestAUnitRestartsWithItsCommand(t *testing.T) {
 	was := unitsDir
 	unitsDir = t.TempDir()
-	defer func() { unitsDir = was }()
+	t.Cleanup(func() { unitsDir = was }) // after the unit is stopped, whose file is there
 	log := filepath.Join(t.TempDir(), "log")
 	t.Chdir(t.TempDir())
 	err := systemdRun([]string{"-p", "Delegate=true", "-p", "StandardError=append:" + log, "--unit=kubelet-1.service",
