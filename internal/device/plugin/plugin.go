@@ -110,19 +110,29 @@ func Run(ctx context.Context, cfg *Config, o Options) error {
 		r.servers = append(r.servers, s)
 		r.pending[s] = time.Time{}
 	}
-	// What has come while the watches were set up is found now.
-	r.watch()
-	for _, s := range r.servers {
-		s.rescan()
-	}
+	r.look()
 	if o.Ready != nil {
 		o.Ready()
 	}
 	return r.follow(ctx)
 }
 
-// watch sees to it that all directories are watched that matter now.
-func (r *run) watch() {
+// look finds the devices that there are, and watches the directories in which they come and go. After a directory is
+// watched for the first time all is looked at once more: what was made in it before has sent no event.
+func (r *run) look() {
+	const most = 10 // of what somebody makes without end the sweep sees the rest
+	for range most {
+		for _, s := range r.servers {
+			s.rescan()
+		}
+		if !r.watch() {
+			return
+		}
+	}
+}
+
+// watch sees to it that all directories are watched that matter now. It tells whether one was not watched before.
+func (r *run) watch() (added bool) {
 	wanted := map[string]bool{r.dir: true}
 	for _, s := range r.servers {
 		for _, dir := range s.directories() {
@@ -141,10 +151,13 @@ func (r *run) watch() {
 	}
 	for _, dir := range slices.Sorted(maps.Keys(wanted)) {
 		// One that went away and came back has lost its watch; adding it again costs nothing.
-		if err := r.watcher.Add(dir); err != nil && !errors.Is(err, os.ErrNotExist) && !have[dir] {
+		err := r.watcher.Add(dir)
+		added = added || err == nil && !have[dir]
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !have[dir] {
 			r.log.Warn("a directory cannot be watched: it is looked at every ten seconds", "directory", dir, "error", err)
 		}
 	}
+	return added
 }
 
 func (r *run) follow(ctx context.Context) error {
@@ -180,10 +193,7 @@ func (r *run) follow(ctx context.Context) error {
 		case <-act.C:
 			due = time.Time{}
 		}
-		for _, s := range r.servers {
-			s.rescan()
-		}
-		r.watch()
+		r.look()
 		next, err := r.registerAll(ctx)
 		if err != nil {
 			return err
