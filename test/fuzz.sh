@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs every fuzzer of Go's for FUZZ_GO_SECONDS each; without a number all of them share two and a half minutes,
+# Runs every fuzzer of Go's for FUZZ_GO_SECONDS each; without a number all of them share 75 seconds,
 # to which building comes. The arguments are flags of go test. What a fuzzer finds is kept below its package's
 # testdata/fuzz, as a seed for all later runs.
 set -u
@@ -11,7 +11,7 @@ fuzzers=$(echo "$list" | awk '/^Fuzz/ { names[n++] = $1 } /^ok/ { for (i = 0; i 
 count=$(echo "$fuzzers" | grep -c .)
 [ "$count" -gt 0 ] || { echo "no fuzzers"; exit 1; }
 seconds=${FUZZ_GO_SECONDS:-}
-[ -n "$seconds" ] || seconds=$((150 / count + 1))
+[ -n "$seconds" ] || seconds=$((75 / count + 1))
 echo "$count fuzzers, $seconds s each"
 failed=
 out=$(mktemp)
