@@ -207,7 +207,7 @@ func (cr *creation) forget(context.Context) error {
 		return nil // its name was taken
 	}
 	err := cr.m.storage.UnmountContainer(cr.container.ContainerEntry, &cr.pod)
-	cr.m.teardown.forgetContainer(cr.container)
+	cr.m.teardown.ForgetContainer(cr.container)
 	return err
 }
 

@@ -28,21 +28,13 @@ func (m *Manager) PauseContainer(ctx context.Context, id string) error {
 		}
 		clean, cancel := undo.Context(ctx)
 		defer cancel()
-		return errors.Join(err, m.teardown.resume(clean, c))
+		return errors.Join(err, m.teardown.Resume(clean, c))
 	})
 }
 
 // UnpauseContainer lets the processes of a paused container go on. One that is not paused is left alone.
 func (m *Manager) UnpauseContainer(ctx context.Context, id string) error {
-	return m.whileRunning(ctx, "unpause", id, func(c *index.Container) error { return m.teardown.resume(ctx, c) })
-}
-
-// resume needs the container's lock.
-func (td *teardown) resume(ctx context.Context, c *index.Container) error {
-	if err := td.keeper.Resume(ctx, c.ID()); err != nil {
-		return err
-	}
-	return c.Update(record.Save, func(r *record.Container) { r.Paused = false })
+	return m.whileRunning(ctx, "unpause", id, func(c *index.Container) error { return m.teardown.Resume(ctx, c) })
 }
 
 func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*index.Container) error) error {
@@ -63,16 +55,4 @@ func (m *Manager) whileRunning(ctx context.Context, act, id string, do func(*ind
 		return fmt.Errorf("%s container %s: %w", act, record.ShortID(c.ID()), err)
 	}
 	return nil
-}
-
-// reconcilePause makes a running container's record say of its pause what the kernel says.
-func (rc *recovery) reconcilePause(ctx context.Context, c *index.Container) {
-	if !c.Record().Paused {
-		return // what is frozen has a record that was written before
-	}
-	st, err := rc.m.cfg.Keeper.Status(ctx, c.ID())
-	if err == nil && !st.Paused {
-		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
-	}
-	rc.clean("find out whether a container is paused", containerID(c.ID()), err)
 }

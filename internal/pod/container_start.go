@@ -19,7 +19,6 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
-	"berth/internal/undo"
 )
 
 // StartContainer starts a created container and returns when its own program runs. A program that cannot be started
@@ -78,20 +77,20 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		defer m.checkpoints.Drop(c.ID())
 	}
 	if err := m.devices.Prepare(ctx, c); err != nil {
-		m.teardown.startFailed(ctx, c, err)
+		m.teardown.StartFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
 	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, handler, restore))
 	err = m.dirs.Barred(&pod, err)
 	if err != nil {
-		m.teardown.startFailed(ctx, c, err)
+		m.teardown.StartFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))
 	}
 	tracePhases(ctx, result.Phases)
 	err = m.recordStart(c, result, begin)
 	if err != nil {
 		// A container that no record calls running must not run.
-		m.teardown.startFailed(ctx, c, err)
+		m.teardown.StartFailed(ctx, c, err)
 		return err
 	}
 	c.DropSpec()
@@ -158,26 +157,6 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 		_, span := tracer.Start(ctx, p.Name, trace.WithTimestamp(p.Begin))
 		span.End(trace.WithTimestamp(p.Begin.Add(p.Took)))
 	}
-}
-
-// startFailed ends a container whose start went wrong.
-func (td *teardown) startFailed(ctx context.Context, c *index.Container, cause error) {
-	clean, cancel := undo.Context(ctx)
-	defer cancel()
-	if err := td.keeper.Delete(clean, c.ID()); err != nil {
-		td.log.Error("remove what is left of a failed start", "container_id", c.ID(), "error", err)
-	}
-	code := int32(128)
-	var start *keeper.StartError
-	if errors.As(cause, &start) && start.ExitCode != 0 {
-		code = int32(start.ExitCode)
-	}
-	td.finish(c, func(r *record.Container) {
-		r.ExitCode = code
-		r.Reason = model.ReasonStartError
-		r.Message = cause.Error()
-		r.FinishedAt = time.Now()
-	})
 }
 
 // programError is why a program could not be started. The keeper's error is errdefs.ErrNotFound where the program is

@@ -6,8 +6,8 @@
 // container_create.go. What calls have in common is owned by the packages below this one, which do not know it: records
 // (package record), which pods and containers there are (index), the order of operations on one object (operation),
 // steps and their undo (steps), where things are on disk (layout), cgroups, the parts of a pod, the storage of
-// containers and so on. What ends and removes pods and containers, what watches them, and the recovery at the start are
-// types of this package: teardown, watch and recovery.
+// containers and so on. Package teardown ends and removes pods and containers, package watch follows what happens to
+// them without a call, and package recovery is the comparison at the start.
 //
 // The package knows nothing of gRPC and of no API's names. An API translates its requests into package model and calls
 // a Manager; errors name fields of the model (model.FieldError).

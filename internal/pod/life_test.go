@@ -294,7 +294,7 @@ func TestAPodWithoutItsNamespacesIsNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.watch.checkNamespaces(s)
+	n.watch.CheckNamespaces(s)
 	if st, err := n.SandboxStatus(t.Context(), pod); err != nil || st.State != model.SandboxNotReady {
 		t.Errorf("the pod is %+v, %v", st, err)
 	}

@@ -29,9 +29,12 @@ import (
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/recovery"
 	"berth/internal/pod/storage"
+	"berth/internal/pod/teardown"
 	"berth/internal/pod/trash"
 	"berth/internal/pod/usage"
+	"berth/internal/pod/watch"
 	"berth/internal/quota"
 	"berth/internal/rootfs"
 	"berth/internal/state"
@@ -175,8 +178,8 @@ type Manager struct {
 	devices     *devices.Allocator
 	checkpoints *checkpoints.Checkpointer
 	readings    *usage.Reader
-	teardown    *teardown
-	watch       *watch
+	teardown    *teardown.Teardown
+	watch       *watch.Watcher
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -199,15 +202,15 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 				"handler", name, "error", err)
 		}
 	}
-	r := &recovery{m: m}
-	if err := r.reconcile(ctx); err != nil {
+	r := m.recovery()
+	if err := r.Reconcile(ctx); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("compare the records with what runs: %w", err)
 	}
-	m.background.Go(m.watch.watchKeeper)
-	m.background.Go(m.watch.watchNamespaces)
-	m.background.Go(m.teardown.trash.Empty)
-	for _, work := range r.unfinished {
+	m.background.Go(m.watch.FollowKeeper)
+	m.background.Go(m.watch.LookAtNamespaces)
+	m.background.Go(m.teardown.Trash.Empty)
+	for _, work := range r.Unfinished {
 		m.background.Go(work)
 	}
 	return m, nil
@@ -266,17 +269,26 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,
 		RestoreImages: cfg.RestoreImages, MaxBytes: cfg.CheckpointBytes, Log: cfg.Log,
 	}
-	m.teardown = &teardown{
-		keeper: cfg.Keeper, pods: m.pods, containers: m.containers, index: m.index, logs: m.logs,
-		events: m.events, dirs: dirs,
-		trash: trash, cgroups: m.cgroups, parts: m.parts, storage: m.storage, devices: m.devices, sampler: sampler,
-		metrics: cfg.Metrics, log: cfg.Log,
+	m.teardown = &teardown.Teardown{
+		Keeper: cfg.Keeper, Pods: m.pods, Containers: m.containers, Index: m.index, Logs: m.logs, Events: m.events,
+		Dirs: dirs, Trash: trash, Cgroups: m.cgroups, Parts: m.parts, Storage: m.storage, Devices: m.devices,
+		Sampler: sampler, Metrics: cfg.Metrics, Log: cfg.Log,
 	}
-	m.watch = &watch{
-		keeper: cfg.Keeper, index: m.index, dirs: dirs, events: m.events, teardown: m.teardown,
-		ctx: m.ctx, background: &m.background, log: cfg.Log,
+	m.watch = &watch.Watcher{
+		Keeper: cfg.Keeper, Index: m.index, Dirs: dirs, Events: m.events, Teardown: m.teardown,
+		Ctx: m.ctx, Background: &m.background, Log: cfg.Log,
 	}
 	return m, nil
+}
+
+// recovery is what brings the records in line with what runs.
+func (m *Manager) recovery() *recovery.Recovery {
+	return &recovery.Recovery{
+		Keeper: m.cfg.Keeper, Images: m.cfg.Images, Network: m.cfg.Network, Pods: m.pods, Containers: m.containers,
+		Index: m.index, Logs: m.logs, Dirs: m.dirs, Cgroups: m.cgroups, Parts: m.parts, Storage: m.storage,
+		Devices: m.devices, Checkpoints: m.checkpoints, Trash: m.teardown.Trash, Teardown: m.teardown, Watch: m.watch,
+		Ctx: m.ctx, Log: m.log,
+	}
 }
 
 // Close stops following the keeper and waits for the manager's own work. Pods live on.

@@ -13,7 +13,6 @@ import (
 	"berth/internal/pod/operation"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
-	"berth/internal/rootfs"
 	"berth/internal/undo"
 )
 
@@ -79,8 +78,8 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		clean, cancel := undo.Context(ctx)
 		defer cancel()
 		if undone {
-			m.teardown.forgetSandbox(s)
-		} else if rmErr := m.teardown.removeSandbox(clean, s); rmErr != nil {
+			m.teardown.ForgetSandbox(s)
+		} else if rmErr := m.teardown.RemoveSandbox(clean, s); rmErr != nil {
 			log.Error("remove a pod that failed to start", "error", rmErr)
 		}
 		return "", fmt.Errorf("run pod %s/%s: %w", cfg.Metadata.Namespace, cfg.Metadata.Name, disk.Exhausted(notStarted(err)))
@@ -123,22 +122,6 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 		return field.Wrong(fmt.Errorf("a privileged pod cannot have a user namespace: %w", errdefs.ErrInvalidArgument))
 	}
 	return nil
-}
-
-// forgetSandbox drops a sandbox of which nothing but the record is left.
-func (td *teardown) forgetSandbox(s *index.Sandbox) {
-	r := s.Record()
-	td.cgroups.Leave(&r) // while the record says what is to be removed
-	if err := td.trash.Discard(td.pods.Path(s.ID())); err != nil {
-		td.log.Error("remove a pod's directory", "pod_id", s.ID(), "error", err)
-	}
-	if err := rootfs.Remove(context.Background(), td.dirs.StatePod(s.ID())); err != nil {
-		td.log.Error("remove a pod's state directory", "pod_id", s.ID(), "error", err)
-	}
-	td.devices.FreePod(s.ID())
-	r.Label.Release()
-	td.index.ForgetSandbox(s)
-	td.sampler.Forget(s.ID())
 }
 
 var errSandboxNotReady = fmt.Errorf("the pod sandbox is not ready: %w", errdefs.ErrFailedPrecondition)

@@ -33,7 +33,7 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	if m.index.Gone(s) {
 		return fmt.Errorf("pod sandbox %q: %w", id, errdefs.ErrNotFound)
 	}
-	if err := m.watch.checkParts(ctx, s); err != nil {
+	if err := m.watch.CheckParts(ctx, s); err != nil {
 		return err
 	}
 	switch phase := s.Record().Phase; phase {
@@ -56,7 +56,7 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 		return err
 	}
 	// What runs in parts that are lost can neither be reached nor come along.
-	if err := m.teardown.killContainers(ctx, s); err != nil {
+	if err := m.teardown.KillContainers(ctx, s); err != nil {
 		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
 	err = errors.Join(

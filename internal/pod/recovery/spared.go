@@ -1,4 +1,4 @@
-package pod
+package recovery
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
 	"berth/internal/pod/record"
+	"berth/internal/pod/watch"
 	"berth/internal/state"
 	"berth/internal/undo"
 )
@@ -38,9 +39,9 @@ func noteSpared(list []state.Spared) sparedRecords {
 }
 
 // adoptSpared makes records that were read from their second files fit what lives, and writes them again.
-func (rc *recovery) adoptSpared(pods, containers sparedRecords, statuses map[string]*keeper.Status) {
+func (rc *Recovery) adoptSpared(pods, containers sparedRecords, statuses map[string]*keeper.Status) {
 	for id, older := range pods {
-		s, _ := rc.m.index.ByID(id)
+		s, _ := rc.Index.ByID(id)
 		if s == nil {
 			continue // it is told as broken
 		}
@@ -51,7 +52,7 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, statuses map[str
 		}))
 	}
 	for id, older := range containers {
-		_, c := rc.m.index.ByID(id)
+		_, c := rc.Index.ByID(id)
 		if c == nil {
 			continue
 		}
@@ -65,20 +66,20 @@ func (rc *recovery) adoptSpared(pods, containers sparedRecords, statuses map[str
 
 // mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the
 // next change.
-func (rc *recovery) mendSeconds() {
-	for _, s := range rc.m.index.Sandboxes() {
+func (rc *Recovery) mendSeconds() {
+	for _, s := range rc.Index.Sandboxes() {
 		id := s.ID()
 		mended, err := s.Mend()
 		if mended {
-			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
+			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
 		}
 		rc.clean("write the record of a pod again", podID(id), err)
 	}
-	for _, c := range rc.m.index.Containers() {
+	for _, c := range rc.Index.Containers() {
 		id := c.ID()
 		mended, err := c.Mend()
 		if mended {
-			rc.m.log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
+			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
 		}
 		rc.clean("write the record of a container again", containerID(id), err)
 	}
@@ -87,24 +88,24 @@ func (rc *recovery) mendSeconds() {
 // adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was
 // followed by a ready pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal,
 // once it has begun, is finished.
-func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, status *keeper.Status) {
-	if reaperLives(status) {
+func (rc *Recovery) adoptOlderSandbox(r *record.Sandbox, status *keeper.Status) {
+	if watch.InitLives(status) {
 		r.ReaperPID, r.ReaperSetup = status.PID, status.Setup
 	}
 	if r.Phase != record.SandboxCreating {
 		return
 	}
 	r.Phase = record.SandboxReady
-	if _, err := os.Lstat(filepath.Join(rc.m.dirs.Files(r.ID), layout.ShmDir)); err == nil || !r.Config.OwnIPC() {
+	if _, err := os.Lstat(filepath.Join(rc.Dirs.Files(r.ID), layout.ShmDir)); err == nil || !r.Config.OwnIPC() {
 		r.SharedTmpfs = true
 	}
-	set := rc.m.dirs.Namespaces(r.ID)
+	set := rc.Dirs.Namespaces(r.ID)
 	if r.NodeNetwork() || !set.Pinned(namespace.Network) {
 		return
 	}
 	found, err := network.Addresses(set.Path(namespace.Network))
 	if err != nil {
-		rc.m.log.Error("read the addresses of a pod whose record is spoilt", "pod_id", r.ID, "error", err)
+		rc.Log.Error("read the addresses of a pod whose record is spoilt", "pod_id", r.ID, "error", err)
 		return
 	}
 	r.IPs, r.Interface = nil, found.Interface
@@ -114,7 +115,7 @@ func (rc *recovery) adoptOlderSandbox(r *record.Sandbox, status *keeper.Status) 
 }
 
 // adoptOlderContainer does for a container what adoptOlderSandbox does for a pod.
-func (rc *recovery) adoptOlderContainer(c *index.Container, r *record.Container, status *keeper.Status) {
+func (rc *Recovery) adoptOlderContainer(c *index.Container, r *record.Container, status *keeper.Status) {
 	if r.Phase == record.ContainerRemoving || r.Phase == record.ContainerExited && status == nil {
 		return
 	}
@@ -162,11 +163,11 @@ func (l *lost) key() slog.Attr {
 }
 
 // endLost ends what no record tells of. What does not end soon is ended in the background.
-func (rc *recovery) endLost(ctx context.Context, all []lost) {
+func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 	var g errgroup.Group
 	errs := make([]error, len(all))
 	for i, l := range all {
-		log := rc.m.log.With(l.key())
+		log := rc.Log.With(l.key())
 		if !l.pod && l.status != nil {
 			log = log.With("pod_id", l.status.PodID)
 		}
@@ -179,16 +180,16 @@ func (rc *recovery) endLost(ctx context.Context, all []lost) {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 			defer cancel()
-			errs[i] = rc.m.cfg.Keeper.Delete(ctx, l.id)
+			errs[i] = rc.Keeper.Delete(ctx, l.id)
 			return nil
 		})
 	}
 	_ = g.Wait()
 	for i, l := range all {
 		if errs[i] != nil {
-			rc.m.log.Error("what has no record does not end: it is tried again", l.key(), "error", errs[i])
+			rc.Log.Error("what has no record does not end: it is tried again", l.key(), "error", errs[i])
 			rc.later("end what has no record", l.key(), func(ctx context.Context) error {
-				return errors.Join(rc.m.cfg.Keeper.Delete(ctx, l.id), rc.putAway(&l))
+				return errors.Join(rc.Keeper.Delete(ctx, l.id), rc.putAway(&l))
 			})
 			continue
 		}
@@ -197,18 +198,18 @@ func (rc *recovery) endLost(ctx context.Context, all []lost) {
 }
 
 // putAway takes the directory of what has ended out of the way.
-func (rc *recovery) putAway(l *lost) error {
+func (rc *Recovery) putAway(l *lost) error {
 	if l.dir == "" {
 		return nil
 	}
 	if !l.pod {
-		if err := rc.m.storage.UnmountLost(l.id, l.points); err != nil {
+		if err := rc.Storage.UnmountLost(l.id, l.points); err != nil {
 			return err
 		}
 	}
 	kept := rc.keptSpoilt(l)
 	if kept == "" {
-		return rc.m.teardown.trash.Discard(l.dir)
+		return rc.Trash.Discard(l.dir)
 	}
 	if err := state.MakeDir(filepath.Dir(kept), 0o700); err != nil {
 		return err
@@ -220,11 +221,11 @@ func (rc *recovery) putAway(l *lost) error {
 }
 
 // keptSpoilt is where the directory of something that was ended is kept; empty: it is not, since nothing ran.
-func (rc *recovery) keptSpoilt(l *lost) string {
+func (rc *Recovery) keptSpoilt(l *lost) string {
 	if l.dir == "" || l.status == nil || l.status.State == keeper.StateExited {
 		return ""
 	}
-	return filepath.Join(rc.m.cfg.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
+	return filepath.Join(rc.Dirs.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
 }
 
 // How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd
@@ -232,44 +233,44 @@ func (rc *recovery) keptSpoilt(l *lost) string {
 const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
 
 // attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
-func (rc *recovery) attempt(ctx context.Context, what string, of slog.Attr, do func(context.Context) error) {
+func (rc *Recovery) attempt(ctx context.Context, what string, of slog.Attr, do func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
 	if err := do(ctx); err != nil {
-		rc.m.log.Error(what+": it is tried again", of, "error", err)
+		rc.Log.Error(what+": it is tried again", of, "error", err)
 		rc.later(what, of, do)
 	}
 }
 
-// later has something done again and again, until it succeeds or the manager is closed, once the keeper's events are
+// later has something done again and again, until it succeeds or Ctx ends, once the keeper's events are
 // followed.
-func (rc *recovery) later(what string, of slog.Attr, do func(context.Context) error) {
-	rc.unfinished = append(rc.unfinished, func() { rc.repeat(what, of, do) })
+func (rc *Recovery) later(what string, of slog.Attr, do func(context.Context) error) {
+	rc.Unfinished = append(rc.Unfinished, func() { rc.repeat(what, of, do) })
 }
 
 // How long after a failure something is done again.
 const retryFirst, retryLast = time.Second, time.Minute
 
-// repeat does something again and again, until it succeeds or the manager is closed.
-func (rc *recovery) repeat(what string, of slog.Attr, do func(context.Context) error) {
-	for wait := retryFirst; rc.m.ctx.Err() == nil; wait = min(2*wait, retryLast) {
-		ctx, cancel := context.WithTimeout(rc.m.ctx, undo.Timeout)
+// repeat does something again and again, until it succeeds or Ctx ends.
+func (rc *Recovery) repeat(what string, of slog.Attr, do func(context.Context) error) {
+	for wait := retryFirst; rc.Ctx.Err() == nil; wait = min(2*wait, retryLast) {
+		ctx, cancel := context.WithTimeout(rc.Ctx, undo.Timeout)
 		err := do(ctx)
 		cancel()
 		if err == nil {
-			rc.m.log.Info("done: "+what, of)
+			rc.Log.Info("done: "+what, of)
 			return
 		}
-		rc.m.log.Warn(what, of, "error", err)
+		rc.Log.Warn(what, of, "error", err)
 		select {
-		case <-rc.m.ctx.Done():
+		case <-rc.Ctx.Done():
 		case <-time.After(wait):
 		}
 	}
 }
 
 // finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
-func (rc *recovery) finishContainer(ctx context.Context, c *index.Container) error {
+func (rc *Recovery) finishContainer(ctx context.Context, c *index.Container) error {
 	releasePod, err := c.LockPod(ctx, "remove")
 	if err != nil {
 		return err
@@ -280,14 +281,14 @@ func (rc *recovery) finishContainer(ctx context.Context, c *index.Container) err
 		return err
 	}
 	defer release()
-	if rc.m.index.GoneContainer(c) {
+	if rc.Index.GoneContainer(c) {
 		return nil
 	}
-	return rc.m.teardown.dropContainer(ctx, c)
+	return rc.Teardown.DropContainer(ctx, c)
 }
 
 // releaseEnded gives back what a container that has ended held.
-func (rc *recovery) releaseEnded(ctx context.Context, c *index.Container) {
+func (rc *Recovery) releaseEnded(ctx context.Context, c *index.Container) {
 	rc.attempt(ctx, "release a container that has ended", containerID(c.ID()), func(ctx context.Context) error {
 		release, err := c.Lock(ctx, "release")
 		if err != nil {
@@ -297,26 +298,26 @@ func (rc *recovery) releaseEnded(ctx context.Context, c *index.Container) {
 		if c.Record().Phase != record.ContainerExited {
 			return nil // its removal gives back the same
 		}
-		return rc.m.teardown.releaseContainer(ctx, c)
+		return rc.Teardown.ReleaseContainer(ctx, c)
 	})
 }
 
 // finishSandbox does for a pod what finishContainer does for a container.
-func (rc *recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
+func (rc *Recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
 	release, err := s.Lock(ctx, "remove")
 	if err != nil {
 		return err
 	}
 	defer release()
-	if rc.m.index.Gone(s) {
+	if rc.Index.Gone(s) {
 		return nil
 	}
-	return rc.m.teardown.removeSandbox(ctx, s)
+	return rc.Teardown.RemoveSandbox(ctx, s)
 }
 
 // runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
-func (rc *recovery) runsSomething(s *index.Sandbox) bool {
-	for _, c := range rc.m.index.ContainersOf(s.ID()) {
+func (rc *Recovery) runsSomething(s *index.Sandbox) bool {
+	for _, c := range rc.Index.ContainersOf(s.ID()) {
 		if c.Record().Phase == record.ContainerRunning {
 			return true
 		}

@@ -1,4 +1,4 @@
-package pod
+package recovery
 
 import (
 	"context"
@@ -58,10 +58,10 @@ func TestWhatTheKeeperDoesNotKnowIsEnded(t *testing.T) {
 		}
 	}
 	k := &forgetfulKeeper{}
-	rc := &recovery{m: &Manager{
-		cfg: Config{Keeper: k}, log: slog.New(slog.DiscardHandler),
-		cgroups: cgroups.New(t.Context(), cgroups.Config{Records: t.TempDir()}),
-	}}
+	rc := &Recovery{
+		Keeper: k, Log: slog.New(slog.DiscardHandler),
+		Cgroups: cgroups.New(t.Context(), cgroups.Config{Records: t.TempDir()}),
+	}
 	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
 	c := index.NewContainer(containers.New("a", record.Container{ID: "a", Cgroup: name}), nil)
 	if lived, over := rc.endUnlisted(t.Context(), c); !lived || !over || len(k.deleted) != 1 {

@@ -1,4 +1,6 @@
-package pod
+// Package recovery is the start of berthd: it brings the records of pods and containers in line with what the kernel and
+// the keeper say, adopts what lives, and removes what nobody has.
+package recovery
 
 import (
 	"context"
@@ -11,28 +13,72 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"berth/internal/image"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
 	"berth/internal/network"
+	"berth/internal/pod/cgroups"
+	"berth/internal/pod/checkpoints"
+	"berth/internal/pod/devices"
 	"berth/internal/pod/index"
+	"berth/internal/pod/layout"
+	"berth/internal/pod/logs"
+	"berth/internal/pod/parts"
 	"berth/internal/pod/record"
+	"berth/internal/pod/storage"
+	"berth/internal/pod/teardown"
+	"berth/internal/pod/trash"
+	"berth/internal/pod/watch"
 	"berth/internal/rootfs"
 	"berth/internal/state"
 	"berth/internal/undo"
 )
 
-// recovery is the start of berthd: it brings the records in line with what the kernel and the keeper say. It has one
-// goroutine until reconcile returns.
-type recovery struct {
-	m *Manager
-	// unfinished is what could not be brought to its end; see later.
-	unfinished []func()
+// Keeper is what a Recovery asks of the keeper.
+type Keeper interface {
+	watch.Lister
+	Status(ctx context.Context, id string) (*keeper.Status, error)
+	Delete(ctx context.Context, id string) error
+	EndCheckpoint(ctx context.Context, id string) error
 }
 
-// reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any
+// Images is what a Recovery asks of the image store.
+type Images interface {
+	AddReference(imageID, holder string) (*image.Layers, error)
+	Collect(context.Context) error
+}
+
+// Recovery has what the records are compared with, and what mends a difference. It has one goroutine until Reconcile
+// returns.
+type Recovery struct {
+	Keeper      Keeper
+	Images      Images
+	Network     network.Provider
+	Pods        *record.Sandboxes
+	Containers  *record.Containers
+	Index       *index.Index
+	Logs        *logs.Claims
+	Dirs        *layout.Dirs
+	Cgroups     *cgroups.Driver
+	Parts       *parts.Maker
+	Storage     *storage.Store
+	Devices     *devices.Allocator
+	Checkpoints *checkpoints.Checkpointer
+	Trash       *trash.Trash
+	Teardown    *teardown.Teardown
+	Watch       *watch.Watcher
+	Ctx         context.Context // ends what goes on while berthd serves
+	Log         *slog.Logger
+
+	// Unfinished is what Reconcile could not bring to its end. Each is to be called in a goroutine of its own, once the
+	// keeper's events are followed, and returns when it has succeeded or Ctx has ended.
+	Unfinished []func()
+}
+
+// Reconcile compares the records with reality, adopts what lives and removes what does not. It can be killed at any
 // point and run again. What cannot be removed now is logged and tried again at the next start; it does not keep the
 // node down.
-func (rc *recovery) reconcile(ctx context.Context) error {
+func (rc *Recovery) Reconcile(ctx context.Context) error {
 	brokenPods, sparedPods, err := rc.loadSandboxes()
 	if err != nil {
 		return err
@@ -41,11 +87,11 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	statuses, err := keeperStatuses(ctx, rc.m.cfg.Keeper)
+	statuses, err := watch.Statuses(ctx, rc.Keeper)
 	if err != nil {
 		return err
 	}
-	points, err := rc.m.storage.Rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
+	points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
 	if err != nil {
 		return err
 	}
@@ -58,90 +104,90 @@ func (rc *recovery) reconcile(ctx context.Context) error {
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
-	for _, c := range rc.m.index.Containers() {
+	for _, c := range rc.Index.Containers() {
 		rc.reconcileContainer(ctx, removals, c, statuses[c.ID()], mounted)
 	}
-	for _, s := range rc.m.index.Sandboxes() {
+	for _, s := range rc.Index.Sandboxes() {
 		rc.reconcileSandbox(removals, s, statuses[s.ID()])
 	}
 	var nobodys []lost
 	for _, b := range brokenContainers {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.containers.Path(b.ID),
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.Containers.Path(b.ID),
 			status: statuses[b.ID], points: points})
 		delete(statuses, b.ID)
 	}
 	for _, b := range brokenPods {
-		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.m.pods.Path(b.ID), status: statuses[b.ID], pod: true})
+		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.Pods.Path(b.ID), status: statuses[b.ID], pod: true})
 		delete(statuses, b.ID)
 	}
 	// What the keeper runs and no record knows was started by nobody that can be told of it.
 	for id, status := range statuses {
-		if !rc.m.index.Has(id) {
+		if !rc.Index.Has(id) {
 			nobodys = append(nobodys, lost{id: id, why: errNoRecord, status: status})
 		}
 	}
 	rc.endLost(removals, nobodys)
-	rc.m.storage.Quotas.Reconcile(rc.m.index.Has)
-	rc.m.devices.Reconcile()
+	rc.Storage.Quotas.Reconcile(rc.Index.Has)
+	rc.Devices.Reconcile()
 	rc.removeStrayState(points)
-	rc.m.cgroups.Reconcile(brokenPods)
+	rc.Cgroups.Reconcile(brokenPods)
 
 	var live []*network.Pod
-	for _, s := range rc.m.index.Sandboxes() {
+	for _, s := range rc.Index.Sandboxes() {
 		r := s.Record()
 		if r.NodeNetwork() {
 			continue
 		}
 		switch r.Phase {
 		case record.SandboxReady:
-			live = append(live, rc.m.parts.JoinedPod(&r))
+			live = append(live, rc.Parts.JoinedPod(&r))
 		case record.SandboxCreating, record.SandboxRemoving:
 			// it is being removed, and its network stays while its containers live
 			if rc.runsSomething(s) {
-				live = append(live, rc.m.parts.JoinedPod(&r))
+				live = append(live, rc.Parts.JoinedPod(&r))
 			}
 		case record.SandboxBroken: // StartSandbox gives it its address back
-			pod := rc.m.parts.JoinedPod(&r)
+			pod := rc.Parts.JoinedPod(&r)
 			pod.NetNS = ""
 			live = append(live, pod)
 		}
 	}
 	rc.reconcileNetwork(ctx, live)
-	if err := rc.m.cfg.Images.Collect(ctx); err != nil {
-		rc.m.log.Error("collect image layers that nobody needs", "error", err)
+	if err := rc.Images.Collect(ctx); err != nil {
+		rc.Log.Error("collect image layers that nobody needs", "error", err)
 	}
 	return nil
 }
 
 // reconcileNetwork compares the network with the pods. One whose network is lost is not ready any more.
-func (rc *recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
-	lost, err := rc.m.cfg.Network.Reconcile(ctx, live)
+func (rc *Recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
+	lost, err := rc.Network.Reconcile(ctx, live)
 	if err != nil {
-		rc.m.log.Error("compare the network with the pods", "error", err) // Status says so, too
+		rc.Log.Error("compare the network with the pods", "error", err) // Status says so, too
 	}
 	for id, why := range lost {
-		rc.m.log.Error("the network of a pod is lost", "pod_id", id, "error", why)
-		if s, _ := rc.m.index.ByID(id); s.Record().Phase == record.SandboxReady {
-			rc.clean("record that a pod is broken", podID(id), rc.m.watch.breakSandbox(s, "network"))
+		rc.Log.Error("the network of a pod is lost", "pod_id", id, "error", why)
+		if s, _ := rc.Index.ByID(id); s.Record().Phase == record.SandboxReady {
+			rc.clean("record that a pod is broken", podID(id), rc.Watch.BreakSandbox(s, "network"))
 		}
 	}
 	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
-	rc.unfinished = append(rc.unfinished, func() {
-		ctx, cancel := context.WithTimeout(rc.m.ctx, undo.Timeout)
-		err := rc.m.cfg.Network.Collect(ctx)
+	rc.Unfinished = append(rc.Unfinished, func() {
+		ctx, cancel := context.WithTimeout(rc.Ctx, undo.Timeout)
+		err := rc.Network.Collect(ctx)
 		cancel()
 		if err != nil {
 			const what = "collect what the network holds for pods that are gone"
-			rc.m.log.Error(what+": it is tried again", "error", err)
-			rc.repeat(what, slog.Attr{}, rc.m.cfg.Network.Collect)
+			rc.Log.Error(what+": it is tried again", "error", err)
+			rc.repeat(what, slog.Attr{}, rc.Network.Collect)
 		}
 	})
 }
 
 // clean logs that something could not be done, and of which object.
-func (rc *recovery) clean(what string, of slog.Attr, err error) {
+func (rc *Recovery) clean(what string, of slog.Attr, err error) {
 	if err != nil {
-		rc.m.log.Error(what, of, "error", err)
+		rc.Log.Error(what, of, "error", err)
 	}
 }
 
@@ -151,8 +197,8 @@ func containerID(id string) slog.Attr { return slog.String("container_id", id) }
 
 var errNoRecord = errors.New("there is no record")
 
-func (rc *recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
-	loaded, broken, spared, err := rc.m.pods.Load()
+func (rc *Recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
+	loaded, broken, spared, err := rc.Pods.Load()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,56 +206,43 @@ func (rc *recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 		s := index.NewSandbox(entry)
 		r := s.Record()
 		rc.clean("reserve the SELinux label of a pod", podID(id), r.Label.Reserve())
-		rc.m.cgroups.Adopt(&r)
+		rc.Cgroups.Adopt(&r)
 		err := s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup })
 		rc.clean("note the cgroup that a pod owns", podID(id), err)
-		rc.m.index.AdoptSandbox(s)
+		rc.Index.AdoptSandbox(s)
 	}
-	record.LogSpared(rc.m.log, "pod_id", spared)
+	record.LogSpared(rc.Log, "pod_id", spared)
 	return broken, noteSpared(spared), nil
 }
 
-func (rc *recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
-	loaded, broken, spared, err := rc.m.containers.Load()
+func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
+	loaded, broken, spared, err := rc.Containers.Load()
 	if err != nil {
 		return nil, nil, err
 	}
 	for id, entry := range loaded {
 		r := entry.Record()
-		s, _ := rc.m.index.ByID(r.SandboxID)
+		s, _ := rc.Index.ByID(r.SandboxID)
 		if s == nil {
 			broken = append(broken, state.Broken{ID: id, Err: fmt.Errorf("its pod %q has no record", r.SandboxID)})
 			continue
 		}
-		if _, err := rc.m.cfg.Images.AddReference(r.ImageID, id); err != nil {
-			rc.m.log.Warn("add a reference to the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
+		if _, err := rc.Images.AddReference(r.ImageID, id); err != nil {
+			rc.Log.Warn("add a reference to the image of a container", "container_id", id, "image_id", r.ImageID, "error", err)
 		}
 		for _, volume := range r.VolumeImages {
-			_, err := rc.m.cfg.Images.AddReference(volume, id)
+			_, err := rc.Images.AddReference(volume, id)
 			rc.clean("add a reference to the image of a volume", containerID(id), err)
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {
-				rc.clean("note that a container uses a volume", containerID(id), rc.m.storage.Volumes.AddUser(mount.Volume, id))
+				rc.clean("note that a container uses a volume", containerID(id), rc.Storage.Volumes.AddUser(mount.Volume, id))
 			}
 		}
-		rc.m.index.AdoptContainer(index.NewContainer(entry, s))
+		rc.Index.AdoptContainer(index.NewContainer(entry, s))
 	}
-	record.LogSpared(rc.m.log, "container_id", spared)
+	record.LogSpared(rc.Log, "container_id", spared)
 	return broken, noteSpared(spared), nil
-}
-
-// keeperStatuses is what the keeper says of each container and each pod's init, by ID.
-func keeperStatuses(ctx context.Context, k Keeper) (map[string]*keeper.Status, error) {
-	list, err := k.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	statuses := make(map[string]*keeper.Status, len(list))
-	for i := range list {
-		statuses[list[i].ID] = &list[i]
-	}
-	return statuses, nil
 }
 
 // startWait is how long a start of berthd waits for the start of a container that is under way at the keeper, and
@@ -218,7 +251,7 @@ const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
 // startDecided is a container's status once the keeper starts it no more: nil if there is none. It is false where the
 // keeper does not tell, or goes on with the start for longer than that.
-func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.Status,
+func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.Status,
 	wait time.Duration) (_ *keeper.Status, known bool) {
 	for deadline := time.Now().Add(wait); status != nil &&
 		status.State == keeper.StateStarting; time.Sleep(10 * time.Millisecond) {
@@ -226,7 +259,7 @@ func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.
 			return nil, false
 		}
 		var err error
-		if status, err = rc.m.cfg.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
+		if status, err = rc.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
 			return nil, true
 		} else if err != nil {
 			rc.clean("ask for a start that was cut off", containerID(id), err)
@@ -238,11 +271,11 @@ func (rc *recovery) startDecided(ctx context.Context, id string, status *keeper.
 
 // awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes
 // too long is ended.
-func (rc *recovery) awaitStart(c *index.Container) {
+func (rc *Recovery) awaitStart(c *index.Container) {
 	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
 		status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)
 		if !known {
-			if err := rc.m.cfg.Keeper.Delete(ctx, c.ID()); err != nil {
+			if err := rc.Keeper.Delete(ctx, c.ID()); err != nil {
 				return fmt.Errorf("end a start that takes too long: %w", err)
 			}
 		}
@@ -251,11 +284,11 @@ func (rc *recovery) awaitStart(c *index.Container) {
 			return err
 		}
 		defer release()
-		if rc.m.index.GoneContainer(c) ||
+		if rc.Index.GoneContainer(c) ||
 			c.Record().Phase != record.ContainerStarting && c.Record().Phase != record.ContainerRunning {
 			return nil // it was removed, or its end was told
 		}
-		points, err := rc.m.storage.Rootfs.Mounts(rc.m.containers.Dir(), rc.m.dirs.StatePods())
+		points, err := rc.Storage.Rootfs.Mounts(rc.Containers.Dir(), rc.Dirs.StatePods())
 		if err != nil {
 			return err
 		}
@@ -265,22 +298,22 @@ func (rc *recovery) awaitStart(c *index.Container) {
 		}
 		over, err := rc.adoptStarted(ctx, c, status, mounted)
 		if over {
-			err = rc.m.teardown.releaseContainer(ctx, c)
+			err = rc.Teardown.ReleaseContainer(ctx, c)
 		}
 		return err
 	})
 }
 
 // reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
-func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status,
+func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
 	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
-		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.m.cfg.Keeper.EndCheckpoint(removals, c.ID()))
-		rc.clean("remove what is left of a checkpoint", of, rc.m.checkpoints.Clean(c.ContainerEntry))
+		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.Keeper.EndCheckpoint(removals, c.ID()))
+		rc.clean("remove what is left of a checkpoint", of, rc.Checkpoints.Clean(c.ContainerEntry))
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
-		rc.m.checkpoints.Drop(c.ID())
+		rc.Checkpoints.Drop(c.ID())
 	}
 	switch r.Phase {
 	case record.ContainerCreating, record.ContainerRemoving:
@@ -288,7 +321,7 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 		rc.attempt(removals, "finish the removal of a container", of, finish)
 	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
-		if err := rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted); err != nil {
+		if err := rc.Storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted); err != nil {
 			rc.clean("mount the root file system of a created container", of, err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
@@ -304,12 +337,12 @@ func (rc *recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 }
 
 // finishLost tells a container as ended whose end nobody knows.
-func (rc *recovery) finishLost(c *index.Container) {
+func (rc *Recovery) finishLost(c *index.Container) {
 	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
-	if rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) != "" {
+	if rc.Dirs.LostNamespace(new(c.Sandbox.Record())) != "" {
 		reason, message = model.ReasonRebooted, "the node went down while the container ran"
 	}
-	rc.m.teardown.finish(c, func(r *record.Container) {
+	rc.Teardown.Finish(c, func(r *record.Container) {
 		r.ExitCode = 255
 		r.Reason, r.Message = reason, message
 		r.FinishedAt = time.Now()
@@ -322,7 +355,7 @@ const unlistedPatience = 2 * time.Second
 // endUnlisted ends the processes of a container that the keeper does not know: its state there is lost, and nobody will
 // be told of its end or read its output. A container is not told as ended while they live. lived: there were some;
 // ended: there are none any more.
-func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
+func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
 	r := c.Record()
 	if r.Cgroup == "" {
 		return false, true
@@ -330,7 +363,7 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 	ctx, cancel := context.WithTimeout(ctx, unlistedPatience)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		pids, err := rc.m.cgroups.Processes(r.Cgroup)
+		pids, err := rc.Cgroups.Processes(r.Cgroup)
 		if err != nil {
 			rc.clean("look for processes of a container", containerID(c.ID()), err)
 			return lived, false
@@ -339,9 +372,9 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 			return lived, true
 		}
 		if !lived {
-			rc.m.log.Error("end what runs of a container that the keeper does not know: nobody could be told of it",
+			rc.Log.Error("end what runs of a container that the keeper does not know: nobody could be told of it",
 				"container_id", c.ID(), "pids", pids)
-			rc.clean("end a container that the keeper does not know", containerID(c.ID()), rc.m.cfg.Keeper.Delete(ctx, c.ID()))
+			rc.clean("end a container that the keeper does not know", containerID(c.ID()), rc.Keeper.Delete(ctx, c.ID()))
 		}
 		lived = true
 		for _, pid := range pids {
@@ -356,7 +389,7 @@ func (rc *recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 }
 
 // adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
-func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
+func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
 	over, err := rc.adoptStarted(removals, c, status, mounted)
 	if over {
@@ -365,7 +398,7 @@ func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, s
 	if err == nil {
 		return
 	}
-	rc.m.log.Error("end what the keeper does not know: it is tried again", "container_id", c.ID(), "error", err)
+	rc.Log.Error("end what the keeper does not know: it is tried again", "container_id", c.ID(), "error", err)
 	rc.later("end what the keeper does not know", containerID(c.ID()), func(ctx context.Context) error {
 		if _, ended := rc.endUnlisted(ctx, c); !ended {
 			return errLives
@@ -379,7 +412,7 @@ func (rc *recovery) adoptDecided(removals context.Context, c *index.Container, s
 			return nil // it was removed meanwhile
 		}
 		rc.finishLost(c)
-		return rc.m.teardown.releaseContainer(ctx, c)
+		return rc.Teardown.ReleaseContainer(ctx, c)
 	})
 }
 
@@ -387,13 +420,13 @@ var errLives = errors.New("processes of the container live")
 
 // adoptStarted brings the record of a container that was started in line with its status (nil: the keeper has none).
 // over: it has ended, and what it held is to be released. The error is that its processes live, and nobody knows them.
-func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
+func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) (over bool, err error) {
 	if status == nil {
 		return rc.adoptUnlisted(ctx, c, mounted)
 	}
 	if status.State == keeper.StateExited {
-		rc.m.teardown.adoptExit(ctx, c, *status)
+		rc.Teardown.AdoptExit(ctx, c, *status)
 		return false, nil
 	}
 	err = c.Update(record.Save, func(r *record.Container) {
@@ -404,24 +437,24 @@ func (rc *recovery) adoptStarted(ctx context.Context, c *index.Container, status
 	})
 	rc.clean("record that a container runs", containerID(c.ID()), err)
 	rc.reconcilePause(ctx, c)
-	rc.m.logs.Adopt(c.ID(), c.Record().LogPath)
+	rc.Logs.Adopt(c.ID(), c.Record().LogPath)
 	return false, nil
 }
 
 // adoptUnlisted is adoptStarted where the keeper does not know the container.
-func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container,
+func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 	mounted map[string]bool) (over bool, err error) {
 	lived, ended := rc.endUnlisted(ctx, c)
 	switch {
 	case !ended:
 		return false, errLives
-	case !lived && c.Record().Phase == record.ContainerStarting && rc.m.dirs.LostNamespace(new(c.Sandbox.Record())) == "":
+	case !lived && c.Record().Phase == record.ContainerStarting && rc.Dirs.LostNamespace(new(c.Sandbox.Record())) == "":
 		// The keeper knows a container from a start's first moment on, until it has failed or been cut off: no program has
 		// run.
 		of := containerID(c.ID())
 		err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated })
 		rc.clean("record that a start was cut off", of, err)
-		err = rc.m.storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted)
+		err = rc.Storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted)
 		rc.clean("mount the root file system of a created container", of, err)
 		return false, nil
 	}
@@ -429,52 +462,64 @@ func (rc *recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 	return true, nil
 }
 
-func (rc *recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, status *keeper.Status) {
+func (rc *Recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, status *keeper.Status) {
 	r := s.Record()
 	switch r.Phase {
 	case record.SandboxCreating, record.SandboxRemoving:
 		const what = "finish the removal of a pod"
 		finish := func(ctx context.Context) error { return rc.finishSandbox(ctx, s) }
 		if rc.runsSomething(s) {
-			rc.m.log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.ID())
+			rc.Log.Warn("a pod whose removal has begun still runs containers: they are ended", "pod_id", s.ID())
 			rc.later(what, podID(s.ID()), finish)
 			return
 		}
 		rc.attempt(ctx, what, podID(s.ID()), finish)
 	case record.SandboxReady:
-		lost := rc.m.dirs.LostNamespace(new(s.Record()))
-		if r.Config.Security.Namespaces.PID == model.NamespacePod && !reaperLives(status) {
-			lost = lostInit
+		lost := rc.Dirs.LostNamespace(new(s.Record()))
+		if r.Config.Security.Namespaces.PID == model.NamespacePod && !watch.InitLives(status) {
+			lost = watch.LostInit
 		}
 		if lost != "" {
-			rc.clean("record that a pod is broken", podID(s.ID()), rc.m.watch.breakSandbox(s, lost))
+			rc.clean("record that a pod is broken", podID(s.ID()), rc.Watch.BreakSandbox(s, lost))
 			return
 		}
 		rc.clean("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()),
-			rc.m.dirs.MakeStatePod(&r))
+			rc.Dirs.MakeStatePod(&r))
 		rc.clean("make the files of a pod that an earlier version of Berth has made", podID(s.ID()),
-			rc.m.parts.AdoptFiles(s.SandboxEntry))
+			rc.Parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
 }
 
 // removeStrayState removes what stands in the state directory for pods that have no record.
-func (rc *recovery) removeStrayState(points []string) {
-	entries, err := os.ReadDir(rc.m.dirs.StatePods())
+func (rc *Recovery) removeStrayState(points []string) {
+	entries, err := os.ReadDir(rc.Dirs.StatePods())
 	if err != nil {
-		rc.m.log.Error("list the state of pods", "error", err)
+		rc.Log.Error("list the state of pods", "error", err)
 		return
 	}
 	for _, e := range entries {
-		if id := e.Name(); !rc.m.index.Has(id) {
+		if id := e.Name(); !rc.Index.Has(id) {
 			err := errors.Join(
-				rc.m.dirs.Namespaces(id).Remove(), rc.m.parts.UnmountFiles(id),
-				rc.m.storage.UnmountBelow(rc.m.dirs.StatePod(id), points))
+				rc.Dirs.Namespaces(id).Remove(), rc.Parts.UnmountFiles(id),
+				rc.Storage.UnmountBelow(rc.Dirs.StatePod(id), points))
 			if err == nil {
-				err = rootfs.Remove(rc.m.ctx, rc.m.dirs.StatePod(id))
+				err = rootfs.Remove(rc.Ctx, rc.Dirs.StatePod(id))
 			}
 			rc.clean("remove the state of a pod without a record", podID(id), err)
 		}
 	}
+}
+
+// reconcilePause makes a running container's record say of its pause what the kernel says.
+func (rc *Recovery) reconcilePause(ctx context.Context, c *index.Container) {
+	if !c.Record().Paused {
+		return // what is frozen has a record that was written before
+	}
+	st, err := rc.Keeper.Status(ctx, c.ID())
+	if err == nil && !st.Paused {
+		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
+	}
+	rc.clean("find out whether a container is paused", containerID(c.ID()), err)
 }

@@ -1,4 +1,4 @@
-package pod
+package recovery
 
 import (
 	"context"
@@ -46,8 +46,7 @@ func TestStartUnderWayIsAwaited(t *testing.T) {
 		{name: "the keeper does not tell", answers: []any{errors.New("broken")}, unknown: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			rc := &recovery{m: &Manager{cfg: Config{Keeper: &statusKeeper{answers: c.answers}},
-				log: slog.New(slog.DiscardHandler)}}
+			rc := &Recovery{Keeper: &statusKeeper{answers: c.answers}, Log: slog.New(slog.DiscardHandler)}
 			status, known := rc.startDecided(t.Context(), "a", &keeper.Status{State: keeper.StateStarting}, time.Minute)
 			if known == c.unknown {
 				t.Errorf("known: %v", known)

@@ -1,0 +1,127 @@
+package teardown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+	"berth/internal/pod/index"
+	"berth/internal/pod/record"
+)
+
+// thawAfter is how long a killed container may take to end before it is taken for frozen.
+const thawAfter = 500 * time.Millisecond
+
+// Kill ends all processes of a container and waits until it has exited.
+func (td *Teardown) Kill(ctx context.Context, c *index.Container) error {
+	if c.Record().Phase != record.ContainerRunning {
+		return nil
+	}
+	c.CutCheckpoint()
+	if err := td.Keeper.Signal(ctx, c.ID(), syscall.SIGKILL, true); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+		return fmt.Errorf("kill container %s: %w", record.ShortID(c.ID()), err)
+	}
+	if err := td.LetEnd(ctx, c); err != nil {
+		td.Log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
+	}
+	thaw := time.NewTimer(thawAfter)
+	defer thaw.Stop()
+	for {
+		select {
+		case <-c.Exited():
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("container %s was killed and has not ended: %w", record.ShortID(c.ID()), ctx.Err())
+		case <-thaw.C: // SIGKILL waits at a frozen cgroup of version 1
+			if err := td.Keeper.Resume(ctx, c.ID()); err != nil {
+				td.Log.Debug("thaw a killed container", "container_id", c.ID(), "error", err)
+			}
+		}
+	}
+}
+
+// LetEnd lets a paused container take the signal that it was sent.
+func (td *Teardown) LetEnd(ctx context.Context, c *index.Container) error {
+	if !c.Record().Paused {
+		return nil
+	}
+	err := td.Keeper.Resume(ctx, c.ID())
+	if err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		return fmt.Errorf("let it go on: %w", err)
+	}
+	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
+}
+
+// Resume needs the container's lock.
+func (td *Teardown) Resume(ctx context.Context, c *index.Container) error {
+	if err := td.Keeper.Resume(ctx, c.ID()); err != nil {
+		return err
+	}
+	return c.Update(record.Save, func(r *record.Container) { r.Paused = false })
+}
+
+// RemoveContainer needs the pod's lock, shared or exclusive.
+func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) error {
+	if err := td.Kill(ctx, c); err != nil {
+		return err
+	}
+	release, err := c.Lock(ctx, "remove")
+	if err != nil {
+		return err
+	}
+	defer release()
+	if td.Index.GoneContainer(c) {
+		return nil
+	}
+	if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerRemoving }); err != nil {
+		return err
+	}
+	if err := td.DropContainer(ctx, c); err != nil {
+		return fmt.Errorf("remove container %s: %w", record.ShortID(c.ID()), err)
+	}
+	td.Events.Tell(c.Sandbox, c.ID(), model.EventDeleted)
+	return nil
+}
+
+// DropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next
+// start of berthd finishes it. The caller holds the container's lock.
+func (td *Teardown) DropContainer(ctx context.Context, c *index.Container) error {
+	if err := td.ReleaseContainer(ctx, c); err != nil {
+		return err
+	}
+	if err := td.Trash.Discard(td.Containers.Path(c.ID())); err != nil {
+		return err
+	}
+	td.ForgetContainer(c)
+	return nil
+}
+
+// ReleaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds the
+// container's lock.
+func (td *Teardown) ReleaseContainer(ctx context.Context, c *index.Container) error {
+	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {
+		return err
+	}
+	if err := td.Cgroups.RemoveContainer(ctx, c.Record().Cgroup); err != nil {
+		return err
+	}
+	return td.Storage.UnmountContainer(c.ContainerEntry, new(c.Sandbox.Record()))
+}
+
+// ForgetContainer drops a container of which nothing but its directory is left.
+func (td *Teardown) ForgetContainer(c *index.Container) {
+	if err := td.Trash.Discard(td.Containers.Path(c.ID())); err != nil {
+		td.Log.Error("remove a container's directory", "container_id", c.ID(), "error", err)
+	}
+	td.Storage.Release(c.ID())
+	td.Devices.Free(c)
+	c.Ended()
+	td.Index.ForgetContainer(c)
+	td.Sampler.Forget(c.ID())
+	td.Logs.Release(c.ID())
+}

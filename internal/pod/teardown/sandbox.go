@@ -1,0 +1,101 @@
+package teardown
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/model"
+	"berth/internal/pod/index"
+	"berth/internal/pod/record"
+	"berth/internal/rootfs"
+)
+
+func (td *Teardown) StopSandbox(ctx context.Context, s *index.Sandbox) error {
+	phase := s.Record().Phase
+	if phase == record.SandboxStopped {
+		return nil
+	}
+	if err := td.releaseSandbox(ctx, s); err != nil {
+		return fmt.Errorf("stop pod sandbox %s: %w", record.ShortID(s.ID()), err)
+	}
+	if phase == record.SandboxCreating || phase == record.SandboxRemoving {
+		return nil
+	}
+	err := s.Update(record.Happened, func(r *record.Sandbox) {
+		r.Phase = record.SandboxStopped
+		r.IPs, r.Network, r.ReaperPID = nil, nil, 0
+	})
+	if err != nil {
+		return err
+	}
+	td.Events.Tell(s, s.ID(), model.EventStopped)
+	return nil
+}
+
+// releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever
+// else fails.
+func (td *Teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error {
+	if err := td.KillContainers(ctx, s); err != nil {
+		return err // their network stays while they live
+	}
+	r := s.Record()
+	if err := td.Cgroups.RemoveSandbox(&r); err != nil { // somebody else has put a process into it
+		td.Log.Warn("remove the cgroup of a pod's sandbox", "pod_id", s.ID(), "error", err)
+	}
+	return errors.Join(
+		td.Parts.StopInit(ctx, s.SandboxEntry),
+		td.Parts.TearDownNetwork(ctx, s.SandboxEntry),
+		td.Dirs.Namespaces(s.ID()).Remove(),
+		td.Parts.UnmountFiles(s.ID()),
+	)
+}
+
+// KillContainers ends all containers of a pod, side by side.
+func (td *Teardown) KillContainers(ctx context.Context, s *index.Sandbox) error {
+	var g errgroup.Group
+	for _, c := range td.Index.ContainersOf(s.ID()) {
+		g.Go(func() error { return td.Kill(ctx, c) })
+	}
+	return g.Wait()
+}
+
+func (td *Teardown) RemoveSandbox(ctx context.Context, s *index.Sandbox) error {
+	if err := td.StopSandbox(ctx, s); err != nil {
+		return err
+	}
+	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start.
+	if err := s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxRemoving }); err != nil {
+		return err
+	}
+	for _, c := range td.Index.ContainersOf(s.ID()) {
+		if err := td.RemoveContainer(ctx, c); err != nil {
+			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
+		}
+	}
+	td.Cgroups.Leave(new(s.Record()))
+	if err := td.Trash.Discard(td.Pods.Path(s.ID())); err != nil {
+		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
+	}
+	td.ForgetSandbox(s)
+	td.Events.Tell(s, s.ID(), model.EventDeleted)
+	return nil
+}
+
+// ForgetSandbox drops a sandbox of which nothing but the record is left.
+func (td *Teardown) ForgetSandbox(s *index.Sandbox) {
+	r := s.Record()
+	td.Cgroups.Leave(&r) // while the record says what is to be removed
+	if err := td.Trash.Discard(td.Pods.Path(s.ID())); err != nil {
+		td.Log.Error("remove a pod's directory", "pod_id", s.ID(), "error", err)
+	}
+	if err := rootfs.Remove(context.Background(), td.Dirs.StatePod(s.ID())); err != nil {
+		td.Log.Error("remove a pod's state directory", "pod_id", s.ID(), "error", err)
+	}
+	td.Devices.FreePod(s.ID())
+	r.Label.Release()
+	td.Index.ForgetSandbox(s)
+	td.Sampler.Forget(s.ID())
+}

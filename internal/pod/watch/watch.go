@@ -1,0 +1,211 @@
+// Package watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and
+// lost namespaces.
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	keeper "berth/internal/keeper/client"
+	"berth/internal/model"
+	"berth/internal/pod/events"
+	"berth/internal/pod/index"
+	"berth/internal/pod/layout"
+	"berth/internal/pod/record"
+	"berth/internal/pod/teardown"
+)
+
+// Keeper is what a Watcher asks of the keeper.
+type Keeper interface {
+	Lister
+	// Watch calls its function with each event of the keeper's, until the context ends or the keeper goes.
+	Watch(context.Context, func(keeper.Event)) error
+}
+
+// Lister lists all containers and inits of pods that the keeper knows.
+type Lister interface {
+	List(context.Context) ([]keeper.Status, error)
+}
+
+// Watcher has what it is to watch, and what it works with. Its methods may be called concurrently where they do not
+// say which lock the caller holds.
+type Watcher struct {
+	Keeper     Keeper
+	Index      *index.Index
+	Dirs       *layout.Dirs
+	Events     *events.Feed
+	Teardown   *teardown.Teardown
+	Ctx        context.Context // ends what follows something
+	Background *sync.WaitGroup // has each goroutine that an event starts
+	Log        *slog.Logger
+}
+
+// LostInit is the part that a pod has lost when its init has ended.
+const LostInit = "init"
+
+// lookEvery is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but
+// those who watch all mounts of the node, which each start changes. A look is a statfs for each namespace: some
+// microseconds for a pod.
+const lookEvery = 5 * time.Second
+
+// InitLives tells whether the keeper says that the init of a pod lives.
+func InitLives(status *keeper.Status) bool {
+	return status != nil && status.State != keeper.StateExited
+}
+
+// BreakSandbox marks a ready pod of which a part is gone. Its address stays its own, for StartSandbox. The caller holds
+// the pod's lock.
+func (w *Watcher) BreakSandbox(s *index.Sandbox, lost string) error {
+	metadata := s.Record().Config.Metadata
+	w.Log.Warn("a pod is not ready: a part of it is gone",
+		"pod_id", s.ID(), "pod", metadata.Namespace+"/"+metadata.Name, "part", lost)
+	return s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxBroken; r.ReaperPID = 0 })
+}
+
+// CheckParts finds out whether a ready sandbox has lost a part of it since somebody last looked.
+func (w *Watcher) CheckParts(ctx context.Context, s *index.Sandbox) error {
+	r := s.Record()
+	if r.Phase != record.SandboxReady {
+		return nil
+	}
+	lost := w.Dirs.LostNamespace(new(s.Record()))
+	if lost == "" && r.Config.Security.Namespaces.PID == model.NamespacePod {
+		statuses, err := Statuses(ctx, w.Keeper)
+		if err != nil {
+			return err
+		}
+		if !InitLives(statuses[s.ID()]) {
+			lost = LostInit
+		}
+	}
+	if lost == "" {
+		return nil
+	}
+	return w.BreakSandbox(s, lost)
+}
+
+// LookAtNamespaces marks ready pods whose namespaces somebody has taken away. No call waits for it.
+func (w *Watcher) LookAtNamespaces() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-w.Ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, s := range w.Index.Sandboxes() {
+			if s.Status().State == model.SandboxReady {
+				w.CheckNamespaces(s)
+			}
+		}
+	}
+}
+
+// CheckNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready:
+// a pod that is held by one is looked at another time.
+func (w *Watcher) CheckNamespaces(s *index.Sandbox) {
+	if w.Dirs.LostNamespace(new(s.Record())) == "" {
+		return
+	}
+	release := s.TryShare()
+	if release == nil {
+		return
+	}
+	defer release()
+	lost := w.Dirs.LostNamespace(new(s.Record()))
+	if lost == "" || s.Record().Phase != record.SandboxReady || w.Index.Gone(s) {
+		return
+	}
+	if err := w.BreakSandbox(s, lost); err != nil {
+		w.Log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
+		return
+	}
+	w.Events.Tell(s, s.ID(), model.EventStopped)
+}
+
+// FollowKeeper follows the keeper's events until Ctx ends.
+func (w *Watcher) FollowKeeper() {
+	for w.Ctx.Err() == nil {
+		err := w.Keeper.Watch(w.Ctx, w.keeperEvent)
+		if w.Ctx.Err() != nil {
+			return
+		}
+		w.Log.Warn("the keeper's events stopped; following them again", "error", err)
+		select {
+		case <-w.Ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// keeperEvent must not block: it is called for all containers in turn.
+func (w *Watcher) keeperEvent(e keeper.Event) {
+	if e.Gone || e.Status.State != keeper.StateExited {
+		return
+	}
+	switch s, c := w.Index.ByID(e.Status.ID); {
+	case c != nil:
+		w.Background.Go(func() { w.containerExited(c, e.Status) })
+	case s != nil:
+		w.Background.Go(func() { w.reaperExited(s, e.Status) })
+	}
+}
+
+// reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
+func (w *Watcher) reaperExited(s *index.Sandbox, st keeper.Status) {
+	release, err := s.Lock(w.Ctx, "record the end of")
+	if err != nil {
+		return
+	}
+	defer release()
+	// It may have been of an earlier life of the pod.
+	if r := s.Record(); r.Phase != record.SandboxReady || r.ReaperPID != st.PID {
+		return
+	}
+	if err := w.BreakSandbox(s, LostInit); err != nil {
+		w.Log.Error("record that a pod is broken", "pod_id", s.ID(), "error", err)
+		return
+	}
+	w.Events.Tell(s, s.ID(), model.EventStopped)
+}
+
+// logPatience is how long the end of a container waits for the last of its output to be in its log. A process outside
+// the container that holds the pipe open must not keep the container from ending.
+const logPatience = 2 * time.Second
+
+// containerExited takes over how a container ended. The event comes twice, before and after the log is complete.
+func (w *Watcher) containerExited(c *index.Container, st keeper.Status) {
+	if !st.LogDone {
+		select {
+		case <-c.Exited(): // the second event did it
+			return
+		case <-w.Ctx.Done():
+			return
+		case <-time.After(logPatience):
+			w.Log.Warn("a container has ended, but something still holds its output open", "container_id", c.ID())
+		}
+	}
+	// A start that is on its way records its own end first.
+	release, err := c.Lock(w.Ctx, "record the end of")
+	if err != nil {
+		return
+	}
+	defer release()
+	w.Teardown.AdoptExit(w.Ctx, c, st)
+}
+
+// Statuses is what the keeper says of each container and each pod's init, by ID.
+func Statuses(ctx context.Context, k Lister) (map[string]*keeper.Status, error) {
+	list, err := k.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	statuses := make(map[string]*keeper.Status, len(list))
+	for i := range list {
+		statuses[list[i].ID] = &list[i]
+	}
+	return statuses, nil
+}
