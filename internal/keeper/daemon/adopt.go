@@ -134,12 +134,12 @@ func (a *adoption) watchOrphan(c *container, fd int) {
 // adopt takes a container or exec back from a holder of the escrow.
 func (a *adoption) adopt(js []byte, token string) error {
 	s := a.s
-	defer s.deliveries.discard(token)
+	defer s.deliveries.Discard(token)
 	if err := s.gate.Begin(); err != nil {
 		return err
 	}
 	defer s.gate.End()
-	files, err := s.deliveries.take(token)
+	files, err := s.deliveries.Take(token)
 	if err != nil {
 		return err
 	}

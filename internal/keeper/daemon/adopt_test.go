@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,48 +20,89 @@ import (
 	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/session"
 	"berth/internal/keeper/stage"
 )
 
-// successor is a keeper that has just come, with one running container "c", and the session that holds an escrow for
-// it.
-func successor(t *testing.T) (*Server, *session) {
+// holder is a client that holds an escrow, and has taken all that was put there.
+type holder struct {
+	t    *testing.T
+	conn *protocol.Conn
+	got  []*protocol.Packet
+}
+
+// packets are all that the holder was sent so far.
+func (h *holder) packets() []*protocol.Packet {
+	h.t.Helper()
+	for {
+		_ = h.conn.SetDeadline(time.Now().Add(20 * time.Millisecond)) // what was sent is there already
+		p, err := h.conn.Receive()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return h.got
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		p.CloseFiles()
+		h.got = append(h.got, p)
+	}
+}
+
+// released says whether the holder was told to drop something.
+func (h *holder) released() bool {
+	return slices.ContainsFunc(h.packets(), func(p *protocol.Packet) bool { return p.Kind == protocol.Release })
+}
+
+// exec is the last record of an exec that the holder has been given, as it hands it back to the next keeper.
+func (h *holder) exec() record.Exec {
+	h.t.Helper()
+	for _, p := range slices.Backward(h.packets()) {
+		if p.Kind == protocol.Keep {
+			var e record.Escrowed
+			if err := json.Unmarshal(p.Record, &e); err != nil || e.Exec == nil {
+				h.t.Fatalf("%s: %v", p.Record, err)
+			}
+			return *e.Exec
+		}
+	}
+	h.t.Fatal("nothing was put into escrow")
+	return record.Exec{}
+}
+
+// successor is a keeper that has just come, with one running container "c", and a client that holds an escrow for it.
+func successor(t *testing.T) (*Server, *holder) {
 	t.Helper()
 	s := &Server{
 		log: slog.New(slog.DiscardHandler), gate: gate.New(),
-		containers: &containers{byID: map[string]*container{}}, sessions: &sessions{byID: map[string]*session{}},
+		containers: &containers{byID: map[string]*container{}}, sessions: session.NewTable(),
 	}
 	s.escrow, s.adoption = &escrow{sessions: s.sessions}, &adoption{s: s}
-	holder := &session{id: "berthd", escrow: true, sending: true, wake: make(chan struct{}, 1)} // all stays in the queue
-	s.sessions.add(holder)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*protocol.Conn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		ends[i] = protocol.NewConn(c.(*net.UnixConn))
+	}
+	ses := session.New(&protocol.Packet{Session: "berthd", Escrow: true}, ends[0])
+	s.sessions.Add(ses)
+	ses.Begin()
 	c := s.newContainer(record.Container{ID: "c", State: protocol.StateRunning})
 	close(c.started)
 	s.containers.add(c)
 	t.Cleanup(func() {
 		s.watching.Wait()
-		for _, q := range holder.queue {
-			q.packet.CloseFiles()
-		}
+		ses.Close()
 	})
-	return s, holder
-}
-
-// heldOf is the last record of an exec that a holder has been given, as it hands it back to the next keeper.
-func heldOf(t *testing.T, holder *session) record.Exec {
-	t.Helper()
-	holder.mu.Lock()
-	defer holder.mu.Unlock()
-	for i := len(holder.queue) - 1; i >= 0; i-- {
-		if p := holder.queue[i].packet; p.Kind == protocol.Keep {
-			var e record.Escrowed
-			if err := json.Unmarshal(p.Record, &e); err != nil || e.Exec == nil {
-				t.Fatalf("%s: %v", p.Record, err)
-			}
-			return *e.Exec
-		}
-	}
-	t.Fatal("nothing was put into escrow")
-	return record.Exec{}
+	return s, &holder{t: t, conn: ends[1]}
 }
 
 // TestTwoKeepersKilledAsACommandBegins: what an exec ends with whose keeper was killed before it let the command begin
@@ -100,7 +144,7 @@ func TestTwoKeepersKilledAsACommandBegins(t *testing.T) {
 				if err := s.adoption.adoptExec(&r, map[protocol.Role]int{protocol.RolePidfd: fd}); err != nil {
 					t.Fatal(err)
 				}
-				r = heldOf(t, holder)
+				r = holder.exec()
 				exit, err := s.waitExec(t.Context(), &api.ExecID{ContainerId: "c", ExecId: "e"})
 				switch {
 				case test.uncertain && !errors.Is(err, errUncertain):
@@ -132,12 +176,8 @@ func TestAStartMadeAgainStaysInEscrow(t *testing.T) {
 	s.containers.add(c)
 	s.escrow.putting.RUnlock()
 	<-dropped
-	holder.mu.Lock()
-	defer holder.mu.Unlock()
-	for _, q := range holder.queue {
-		if q.packet.Kind == protocol.Release {
-			t.Errorf("%s is dropped", q.packet.ID)
-		}
+	if holder.released() {
+		t.Error("it is dropped")
 	}
 }
 
@@ -149,14 +189,7 @@ func TestTheEscrowIsKeptUntilTheEndIsSaved(t *testing.T) {
 	s.events = events.New()
 	released := func() bool {
 		s.watching.Wait()
-		holder.mu.Lock()
-		defer holder.mu.Unlock()
-		for _, q := range holder.queue {
-			if q.packet.Kind == protocol.Release {
-				return true
-			}
-		}
-		return false
+		return holder.released()
 	}
 	c, err := s.containers.get("c")
 	if err != nil {

@@ -18,21 +18,10 @@ func (s *Server) counts() *api.Counts {
 	}
 	for _, ses := range s.escrow.holders() {
 		n.Holders++
-		n.Queue += int32(ses.waiting())
+		n.Queue += int32(ses.Waiting())
 	}
 	if s.escrow.store != nil {
 		n.Holders++
-	}
-	return n
-}
-
-// waiting is how many packets are to be sent.
-func (ses *session) waiting() int {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	n := len(ses.queue)
-	if ses.sending {
-		n++
 	}
 	return n
 }

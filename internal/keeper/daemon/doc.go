@@ -7,8 +7,8 @@
 //   - containers.go, container.go: the table, and a container with its pipes and its end
 //   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine
 //     does it is chosen in package runtime/selector
-//   - session.go, delivery.go, escrow.go: the clients, the files that they send, and the descriptors that they hold in
-//     case this process dies
+//   - session.go, escrow.go: the clients, by package session, and the descriptors that they hold in case this process
+//     dies
 //   - adopt.go: going on with the containers of a keeper that has died
 //   - upgrade.go: replacing the program in place, with everything open, by package handover
 //   - shutdown.go: an end in order, with an escrow process left behind

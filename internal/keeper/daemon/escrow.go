@@ -15,6 +15,7 @@ import (
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
+	"berth/internal/keeper/session"
 )
 
 // noRoom is the reason why something cannot be put into escrow: this process can open no more descriptors.
@@ -166,14 +167,14 @@ var closed = func() <-chan time.Time {
 
 // escrow gives what must outlive this process to others: to the sessions that ask for it, and to the service manager.
 type escrow struct {
-	sessions *sessions
+	sessions *session.Table
 	store    *fdstore.Store // nil: there is no service manager
 	putting  sync.RWMutex   // held for reading while a container is put into escrow: see releaseForgotten
 }
 
 // holders are the sessions that hold things in escrow: berthd's, and that of an escrow process.
-func (e *escrow) holders() []*session {
-	return slices.DeleteFunc(e.sessions.all(), func(ses *session) bool { return !ses.escrow })
+func (e *escrow) holders() []*session.Session {
+	return slices.DeleteFunc(e.sessions.All(), func(ses *session.Session) bool { return !ses.Escrow })
 }
 
 // put puts a container, or what is left of it, into escrow everywhere.
@@ -196,12 +197,12 @@ func (e *escrow) put(c *container) (sent pending) {
 }
 
 // push sends the packet that the function makes, if it makes one, to a session.
-func (sent pending) push(ses *session, packet func() (*protocol.Packet, error)) pending {
+func (sent pending) push(ses *session.Session, packet func() (*protocol.Packet, error)) pending {
 	switch p, err := packet(); {
 	case err != nil:
 		return append(sent, failed(err))
 	case p != nil:
-		return append(sent, ses.push(p))
+		return append(sent, ses.Push(p))
 	}
 	return sent
 }
@@ -224,7 +225,7 @@ func (e *escrow) putExec(p *process) (sent pending) {
 
 // putAll gives the whole table to a session that has just come, one thing after another: all at once would take as
 // many descriptors again as this process has.
-func (e *escrow) putAll(ses *session, table *containers) {
+func (e *escrow) putAll(ses *session.Session, table *containers) {
 	give := func(log *slog.Logger, packet func() (*protocol.Packet, error)) {
 		if err := pending(nil).push(ses, packet).wait(log, escrowWait); err != nil {
 			log.Error("put into escrow", "error", err)
@@ -242,13 +243,13 @@ func (e *escrow) putAll(ses *session, table *containers) {
 			give(c.log, p.escrowPacket)
 		}
 	}
-	ses.push(&protocol.Packet{Kind: protocol.Synced})
+	ses.Push(&protocol.Packet{Kind: protocol.Synced})
 }
 
 // release has all holders close some descriptors of a container or exec, or all of them.
 func (e *escrow) release(id string, roles ...protocol.Role) {
 	for _, ses := range e.holders() {
-		ses.push(&protocol.Packet{Kind: protocol.Release, ID: id, Roles: roles})
+		ses.Push(&protocol.Packet{Kind: protocol.Release, ID: id, Roles: roles})
 	}
 	if e.store != nil {
 		e.store.Release(id, roles...)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/keeper/session"
 )
 
 // A start does not go on while somebody holds an escrow and has not taken what would be lost with the keeper. It went
@@ -23,9 +25,9 @@ func TestAStartWaitsForEscrow(t *testing.T) {
 		{name: "nobody holds an escrow"},
 		{name: "taken", all: []any{nil, nil}},
 		{name: "taken late", all: []any{20 * time.Millisecond}},
-		{name: "berthd was killed", all: []any{errGone}, logged: true},
+		{name: "berthd was killed", all: []any{session.ErrGone}, logged: true},
 		{name: "one takes nothing", all: []any{never, nil}, logged: true},
-		{name: "one takes nothing and another has gone", all: []any{errGone, never}, failed: true},
+		{name: "one takes nothing and another has gone", all: []any{session.ErrGone, never}, failed: true},
 		{name: "nobody takes it", all: []any{never, never}, failed: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {

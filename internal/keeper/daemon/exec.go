@@ -55,7 +55,7 @@ const (
 )
 
 func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecResponse, error) {
-	defer s.deliveries.discard(req.Token)
+	defer s.deliveries.Discard(req.Token)
 	if err := record.CheckID("exec", req.ExecId); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (s *Server) exec(ctx context.Context, req *api.ExecRequest) (*api.ExecRespo
 	}
 	if fresh {
 		var spec specs.Process
-		files, err := s.deliveries.take(req.Token)
+		files, err := s.deliveries.Take(req.Token)
 		if err == nil {
 			if jerr := json.Unmarshal(req.Process, &spec); jerr != nil {
 				err = fmt.Errorf("process of exec %s: %w: %w", req.ExecId, jerr, errdefs.ErrInvalidArgument)
@@ -313,12 +313,12 @@ func (p *process) unregister() bool {
 
 // sendConsole sends a terminal's master to the client that asked for the exec, and keeps no copy.
 func (p *process) sendConsole(session string, fd int) error {
-	ses := p.c.s.sessions.get(session)
+	ses := p.c.s.sessions.Get(session)
 	if ses == nil {
 		unix.Close(fd)
 		return fmt.Errorf("exec %s: nobody takes the terminal: %w", p.record.ExecID, errdefs.ErrFailedPrecondition)
 	}
-	ses.push(&protocol.Packet{
+	ses.Push(&protocol.Packet{
 		Kind: protocol.Console, ID: execKey(p.record.ContainerID, p.record.ExecID),
 		Roles: []protocol.Role{protocol.RoleConsole}, FDs: []int{fd},
 	})

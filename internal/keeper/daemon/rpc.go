@@ -102,7 +102,7 @@ func (v *service) KillExec(_ context.Context, req *api.ExecID) (*api.Empty, erro
 }
 
 func (v *service) Attach(_ context.Context, req *api.AttachRequest) (*api.Empty, error) {
-	defer v.s.deliveries.discard(req.Token)
+	defer v.s.deliveries.Discard(req.Token)
 	if err := v.s.gate.Begin(); err != nil {
 		return done(err)
 	}
@@ -111,7 +111,7 @@ func (v *service) Attach(_ context.Context, req *api.AttachRequest) (*api.Empty,
 }
 
 func (s *Server) attach(req *api.AttachRequest) error {
-	files, err := s.deliveries.take(req.Token)
+	files, err := s.deliveries.Take(req.Token)
 	if err != nil {
 		return err
 	}

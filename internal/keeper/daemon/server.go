@@ -33,6 +33,7 @@ import (
 	"berth/internal/keeper/runtime/plan"
 	"berth/internal/keeper/runtime/selector"
 	"berth/internal/keeper/runtime/stage"
+	"berth/internal/keeper/session"
 )
 
 // Config is the configuration of a keeper.
@@ -56,8 +57,8 @@ type Server struct {
 	containers *containers
 	table      *record.Table // the records of containers on disk
 	events     *events.Events
-	sessions   *sessions
-	deliveries *deliveries
+	sessions   *session.Table
+	deliveries *session.Deliveries
 	left       *leftClients
 	escrow     *escrow
 	adoption   *adoption
@@ -132,12 +133,12 @@ func New(cfg Config) (*Server, error) {
 		containers: &containers{byID: map[string]*container{}},
 		table:      record.NewTable(filepath.Join(cfg.Dir, recordsDir), cfg.Logger),
 		events:     events.New(),
-		sessions:   &sessions{byID: map[string]*session{}},
+		sessions:   session.NewTable(),
 		left:       &leftClients{byID: map[string]leftClient{}},
 		inits:      &podInits{dir: cfg.Dir, binary: cfg.Binary},
 		backlogs:   logpump.NewBacklogs(filepath.Join(cfg.Dir, spillDir)),
 	}
-	s.deliveries = &deliveries{gate: s.gate, byToken: map[string]*delivery{}}
+	s.deliveries = session.NewDeliveries(s.gate)
 	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}
 	stages, err := plan.OpenStages(cfg.Dir, s.log)
 	if err != nil {
@@ -272,8 +273,8 @@ func (s *Server) disconnect() {
 	_ = s.sockets.fds.SetDeadline(time.Unix(1, 0))
 	s.sockets.serving.Wait()
 	_ = s.sockets.fds.SetDeadline(time.Time{})
-	for _, ses := range s.sessions.all() {
-		ses.drained(disconnectWait)
-		ses.close()
+	for _, ses := range s.sessions.All() {
+		ses.Drained(disconnectWait)
+		ses.Close()
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,73 +14,15 @@ import (
 
 	"berth/internal/keeper/logpump"
 	"berth/internal/keeper/protocol"
+	"berth/internal/keeper/session"
 )
-
-// session is one client's connection for descriptors.
-type session struct {
-	id     string
-	escrow bool
-	conn   *protocol.Conn
-
-	mu      sync.Mutex
-	queue   []queued
-	sending bool // a packet that is not in the queue any more
-	wake    chan struct{}
-	closed  bool
-}
-
-// queued is a packet that is to be sent. The packet's descriptors are the queue's.
-type queued struct {
-	packet *protocol.Packet
-	done   chan error // gets nil when it has been sent, or why it will never be
-}
 
 const (
 	// helloWait bounds how long a connection may be silent before it says who it is.
 	helloWait = 5 * time.Second
-	// deliveryWait is how long an RPC waits for the files it names, and files for their RPC.
-	deliveryWait = 10 * time.Second
 	// returnWait is how long a client may take to come back before what it attached is cut off.
 	returnWait = 2 * time.Second
-	// maxQueue bounds what a session that takes nothing holds; it is closed then and starts anew.
-	maxQueue = 4096
 )
-
-// sessions are the clients that are connected, by the name that each gives itself.
-type sessions struct {
-	mu   sync.Mutex
-	byID map[string]*session
-}
-
-// add returns the session that had this name before; nil: none had.
-func (t *sessions) add(ses *session) (old *session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	old = t.byID[ses.id]
-	t.byID[ses.id] = ses
-	return old
-}
-
-func (t *sessions) remove(ses *session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.byID[ses.id] == ses {
-		delete(t.byID, ses.id)
-	}
-}
-
-// get is nil where there is no session of this name.
-func (t *sessions) get(id string) *session {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.byID[id]
-}
-
-func (t *sessions) all() []*session {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Collect(maps.Values(t.byID))
-}
 
 func (s *Server) acceptSessions() {
 	stop := s.gate.Stopped()
@@ -121,20 +62,17 @@ func (s *Server) serveSession(c *net.UnixConn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	ses := &session{id: hello.Session, escrow: hello.Escrow, conn: conn, wake: make(chan struct{}, 1), sending: true}
+	ses := session.New(hello, conn)
 	// It is there before its client can call: what those calls send waits in the queue, behind the welcome.
-	old := s.sessions.add(ses)
+	old := s.sessions.Add(ses)
 	if old != nil {
-		old.close()
+		old.Close()
 	}
 	if err := conn.Send(&protocol.Packet{Kind: protocol.Welcome, Generation: s.identity.generation}); err != nil {
-		ses.close()
+		ses.Close()
 	}
-	ses.mu.Lock()
-	ses.sending = false
-	ses.mu.Unlock()
-	go ses.send()
-	if ses.escrow {
+	ses.Begin()
+	if ses.Escrow {
 		s.escrow.putAll(ses, s.containers)
 	}
 	for {
@@ -143,115 +81,14 @@ func (s *Server) serveSession(c *net.UnixConn) {
 			break
 		}
 		if p.Kind == protocol.Files && p.Token != "" {
-			s.deliveries.deliver(p)
+			s.deliveries.Deliver(p)
 		} else {
 			p.CloseFiles()
 		}
 	}
-	ses.close()
-	s.sessions.remove(ses)
-	time.AfterFunc(returnWait, func() { s.abandon(ses.id) })
-}
-
-// push sends a packet, or queues it if the client does not take it at once; its descriptors are the session's from now
-// on. The channel gets nil when it has been sent, or why it will never be.
-func (ses *session) push(p *protocol.Packet) <-chan error {
-	q := queued{p, make(chan error, 1)}
-	ses.mu.Lock()
-	// Without a switch to another goroutine and back: an exec waits until it is in escrow.
-	if !ses.closed && !ses.sending && len(ses.queue) == 0 {
-		if sent, err := ses.conn.TrySend(p); sent || err != nil {
-			ses.mu.Unlock()
-			q.drop(err)
-			if err != nil {
-				ses.close()
-			}
-			return q.done
-		}
-	}
-	if ses.closed || len(ses.queue) >= maxQueue {
-		closed := ses.closed
-		ses.mu.Unlock()
-		q.drop(errGone)
-		if !closed {
-			ses.close()
-		}
-		return q.done
-	}
-	ses.queue = append(ses.queue, q)
-	ses.mu.Unlock()
-	select {
-	case ses.wake <- struct{}{}:
-	default:
-	}
-	return q.done
-}
-
-// drop is the end of a packet, sent or not.
-func (q queued) drop(err error) {
-	q.packet.CloseFiles()
-	q.done <- err
-}
-
-// errGone is the error for a packet that is not sent, since its session is over.
-var errGone = errors.New("the client has gone, or takes nothing")
-
-func (ses *session) send() {
-	for range ses.wake {
-		for {
-			ses.mu.Lock()
-			ses.sending = false
-			if ses.closed {
-				ses.mu.Unlock()
-				return
-			}
-			if len(ses.queue) == 0 {
-				ses.queue = nil
-				ses.mu.Unlock()
-				break
-			}
-			q := ses.queue[0]
-			ses.queue = ses.queue[1:]
-			ses.sending = true
-			ses.mu.Unlock()
-			err := ses.conn.Send(q.packet)
-			q.drop(err)
-			if err != nil {
-				ses.close()
-				return
-			}
-		}
-	}
-}
-
-// drained waits until the queue has been sent.
-func (ses *session) drained(limit time.Duration) {
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		ses.mu.Lock()
-		empty := ses.closed || len(ses.queue) == 0 && !ses.sending
-		ses.mu.Unlock()
-		if empty {
-			return
-		}
-	}
-}
-
-func (ses *session) close() {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if ses.closed {
-		return
-	}
-	ses.closed = true
-	ses.conn.Close()
-	for _, q := range ses.queue {
-		q.drop(errGone)
-	}
-	ses.queue = nil
-	select {
-	case ses.wake <- struct{}{}:
-	default:
-	}
+	ses.Close()
+	s.sessions.Remove(ses)
+	time.AfterFunc(returnWait, func() { s.abandon(ses.ID) })
 }
 
 func closeAll(m map[protocol.Role]int) {
@@ -271,7 +108,7 @@ func file(m map[protocol.Role]int, r protocol.Role) *os.File {
 
 // abandon cuts off what a client attached that has not come back.
 func (s *Server) abandon(session string) {
-	if s.sessions.get(session) != nil {
+	if s.sessions.Get(session) != nil {
 		return
 	}
 	for _, c := range s.containers.all() {
@@ -309,9 +146,9 @@ type leftClients struct {
 
 // keep keeps what clients of a container that is being removed may ask for. clients are the names of their sessions, by
 // attach ID.
-func (l *leftClients) keep(log *logpump.Log, clients map[string]string, connected *sessions) {
+func (l *leftClients) keep(log *logpump.Log, clients map[string]string, connected *session.Table) {
 	for id, session := range clients {
-		if connected.get(session) == nil {
+		if connected.Get(session) == nil {
 			continue // nobody comes for it
 		}
 		l.mu.Lock()

@@ -1,4 +1,4 @@
-package daemon
+package session
 
 import (
 	"fmt"
@@ -12,15 +12,23 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// deliveries are the files that clients send for a call, by the token that the call names. The files may come before
+// Deliveries are the files that clients send for a call, by the token that the call names. The files may come before
 // the call or after it.
-type deliveries struct {
+type Deliveries struct {
 	gate    *gate.Gate
 	mu      sync.Mutex
 	byToken map[string]*delivery
 }
 
-// delivery is a set of files that a call is to fetch. It is guarded by deliveries.mu.
+// NewDeliveries is for calls that the gate lets in.
+func NewDeliveries(g *gate.Gate) *Deliveries {
+	return &Deliveries{gate: g, byToken: map[string]*delivery{}}
+}
+
+// deliveryWait is how long a call waits for the files that it names, and files for their call.
+const deliveryWait = 10 * time.Second
+
+// delivery is a set of files that a call is to fetch. It is guarded by Deliveries.mu.
 type delivery struct {
 	ready  chan struct{}
 	packet *protocol.Packet
@@ -28,7 +36,7 @@ type delivery struct {
 }
 
 // expect finds or makes the place where the files of a token arrive.
-func (d *deliveries) expect(token string) *delivery {
+func (d *Deliveries) expect(token string) *delivery {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := d.byToken[token]
@@ -36,7 +44,7 @@ func (d *deliveries) expect(token string) *delivery {
 		one = &delivery{ready: make(chan struct{})}
 		d.byToken[token] = one
 		time.AfterFunc(2*deliveryWait, func() {
-			d.discard(token)
+			d.Discard(token)
 			d.mu.Lock()
 			delete(d.byToken, token)
 			d.mu.Unlock()
@@ -45,7 +53,8 @@ func (d *deliveries) expect(token string) *delivery {
 	return one
 }
 
-func (d *deliveries) deliver(p *protocol.Packet) {
+// Deliver takes files that a client has sent.
+func (d *Deliveries) Deliver(p *protocol.Packet) {
 	one := d.expect(p.Token)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,9 +66,9 @@ func (d *deliveries) deliver(p *protocol.Packet) {
 	close(one.ready)
 }
 
-// discard closes the files of a token that nobody has taken or will take: somebody may wait for the end of a pipe that
+// Discard closes the files of a token that nobody has taken or will take: somebody may wait for the end of a pipe that
 // they hold open. A call discards its token when it returns.
-func (d *deliveries) discard(token string) {
+func (d *Deliveries) Discard(token string) {
 	if token == "" {
 		return
 	}
@@ -73,8 +82,8 @@ func (d *deliveries) discard(token string) {
 	}
 }
 
-// take fetches the files of a token, by role. The caller owns the descriptors.
-func (d *deliveries) take(token string) (map[protocol.Role]int, error) {
+// Take fetches the files of a token, by role. The caller owns the descriptors.
+func (d *Deliveries) Take(token string) (map[protocol.Role]int, error) {
 	if token == "" {
 		return nil, nil
 	}
