@@ -151,6 +151,7 @@ func (d *parts) openNetwork(context.Context) (err error) {
 		CNIConfDir:    cfg.CNIConfDir,
 		CNIBinDirs:    cfg.CNIBinDirs,
 		CNINetwork:    cfg.CNINetwork,
+		RequireCNI:    cfg.RequireCNI,
 		CNICacheDir:   filepath.Join(d.cfg.Root, "cni"),
 		StateDir:      filepath.Join(d.cfg.Root, "network"),
 		Bridge:        cfg.Bridge,

@@ -70,6 +70,7 @@ type Config struct {
 	CNIConfDir  string         // followed; empty: no CNI
 	CNIBinDirs  []string       // default: /opt/cni/bin and /usr/lib/cni
 	CNINetwork  string         // name of the network; empty: the lexically first file's
+	RequireCNI  bool           // without a file in CNIConfDir there is no network, rather than the bridge
 	CNICacheDir string         // default: a directory under StateDir
 	StateDir    string         // for records, on disk as long as the node's data
 	Bridge      string         // default: berth0

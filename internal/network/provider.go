@@ -23,9 +23,13 @@ import (
 // Reasons of a Status that is not ready.
 const (
 	ReasonCNIConfiguration = "CNIConfigurationInvalid" // there are only broken files
+	ReasonNoCNI            = "CNIConfigurationMissing" // there is no file, and Config.RequireCNI asks for one
 	ReasonCNIPlugin        = "CNIPluginNotReady"       // the plugins say so
 	ReasonBridge           = "BridgeNotReady"
 )
+
+// errNoCNI is the state of a node whose CNI plugin's own pods have not written their configuration yet.
+var errNoCNI = fmt.Errorf("there is no CNI configuration, which network.require_cni asks for: %w", errdefs.ErrUnavailable)
 
 type provider struct {
 	cfg    Config
@@ -83,6 +87,10 @@ func (p *provider) choose() (network cni.Selection, broken string, err error) {
 	found := p.cni.Selected()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cfg.RequireCNI && found.Empty() {
+		p.current, p.decided = cni.Selection{}, false
+		return cni.Selection{}, "", fmt.Errorf("%s: %w", p.cfg.CNIConfDir, errNoCNI)
+	}
 	if found.Network != nil || found.Empty() {
 		p.current, p.decided = found, true
 	}
@@ -192,6 +200,9 @@ func (p *provider) Teardown(ctx context.Context, pod *Pod) error {
 
 func (p *provider) Status(ctx context.Context) Status {
 	network, broken, err := p.choose()
+	if errors.Is(err, errNoCNI) {
+		return Status{Reason: ReasonNoCNI, Message: err.Error()}
+	}
 	if err != nil {
 		return Status{Reason: ReasonCNIConfiguration, Message: err.Error()}
 	}
@@ -251,7 +262,7 @@ func (p *provider) byCNI(pod *Pod) bool {
 		return false
 	}
 	network, _, err := p.choose()
-	return err == nil && network.Network != nil
+	return p.cfg.RequireCNI || err == nil && network.Network != nil
 }
 
 func (p *provider) SetPodCIDR(ctx context.Context, cidr string) error {
@@ -270,7 +281,7 @@ func (p *provider) SetPodCIDR(ctx context.Context, cidr string) error {
 		return err
 	}
 	network, _, err := p.choose()
-	withCNI := err == nil && network.Network != nil
+	withCNI := p.cfg.RequireCNI || err == nil && network.Network != nil
 	if err := p.bridge.SetCIDRs(ctx, cidrs); err != nil && !withCNI {
 		return err
 	}

@@ -160,6 +160,37 @@ func (n *node) setup(p *Pod) *Result {
 	return r
 }
 
+// A cluster's CNI plugin is installed by a pod with the node's network, after other pods have been asked for. The built-in
+// bridge must not take those where the configuration says so.
+func TestWithoutConfigurationThereIsNoNetworkWhereCNIIsRequired(t *testing.T) {
+	n := newNode(t)
+	n.Close()
+	n.cfg.RequireCNI = true
+	n.open()
+	missing := func() {
+		t.Helper()
+		if s := n.Status(ctx); s.Ready || s.Reason != ReasonNoCNI || !strings.Contains(s.Message, n.confs) {
+			t.Fatalf("%+v", s)
+		}
+	}
+	missing()
+	p := n.pod("p")
+	if _, err := n.Setup(ctx, p); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "require_cni") {
+		t.Errorf("%v", err)
+	}
+	testhost.Check(t, n.SetPodCIDR(ctx, "10.66.0.0/24"))
+	n.conf("10-test.conflist", n.bridgeConf("late", "10.67.0.0/24", ""))
+	if s := n.Status(ctx); !s.Ready {
+		t.Fatalf("%+v", s)
+	}
+	if r := n.setup(p); !strings.HasPrefix(r.IPs[0].String(), "10.67.") {
+		t.Errorf("%v", r.IPs)
+	}
+	testhost.Check(t, n.Teardown(ctx, p))
+	n.conf("10-test.conflist", "")
+	missing()
+}
+
 func TestWithoutConfigurationTheBridgeServes(t *testing.T) {
 	n := newNode(t)
 	if s := n.Status(ctx); !s.Ready {
