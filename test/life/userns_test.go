@@ -163,6 +163,7 @@ func TestAnImageIsAVolume(t *testing.T) {
 	}
 	_, err := p.TryCreate(nodetest.Mounts(&cri.Mount{ContainerPath: "/image", Image: image, ImageSubPath: "../etc"}))
 	nodetest.WantCode(t, err, codes.InvalidArgument)
+	wantImageVolumeMountFailed(t, err)
 	absent := &cri.Mount{ContainerPath: "/image", Image: &cri.ImageSpec{Image: "registry.test/no/such:1"}, Readonly: true}
 	_, err = p.TryCreate(nodetest.Mounts(absent))
 	wantImageVolumeMountFailed(t, err)

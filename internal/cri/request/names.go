@@ -65,15 +65,18 @@ func (c *Check) Absolute(p Path, s string) {
 	}
 }
 
-// Relative checks a path below some directory; empty is that directory, or nothing.
-func (c *Check) Relative(p Path, s string) {
+// Relative checks a path below some directory, and says whether it is one; empty is that directory, or nothing.
+func (c *Check) Relative(p Path, s string) bool {
 	switch {
 	case s == "":
 	case filepath.IsAbs(s):
 		c.Fail(p, "%q is not a relative path", s)
+		return false
 	case hasDotDot(s):
 		c.Fail(p, "%q leaves its directory", s)
+		return false
 	}
+	return true
 }
 
 // LogDirectory checks the directory of a pod's logs; empty: it has none.

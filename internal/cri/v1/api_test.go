@@ -686,8 +686,8 @@ func TestStatusTellsOfTheNode(t *testing.T) {
 func TestStatesAndUsageAreTold(t *testing.T) {
 	d := open(t, slog.LevelError)
 	at := time.Unix(100, 5)
-	cfg := toSandboxConfig(&check{&request.Check{}, V1{}}, "config", sandboxRequest().Config)
-	ctr := toContainerConfig(&check{&request.Check{}, V1{}}, "config", containerRequest().Config)
+	cfg := toSandboxConfig(&check{Check: &request.Check{}, dialect: V1{}}, "config", sandboxRequest().Config)
+	ctr := toContainerConfig(&check{Check: &request.Check{}, dialect: V1{}}, "config", containerRequest().Config)
 	d.rec.sandboxes = []*model.SandboxStatus{{ID: "pod1", Config: cfg, State: model.SandboxReady, CreatedAt: at,
 		IPs: []string{"10.0.0.2", "fd00::2"}, RuntimeHandler: "crun"}}
 	d.rec.containers = []*model.ContainerStatus{{ID: "c1", SandboxID: "pod1", Config: ctr,
@@ -945,7 +945,7 @@ func TestImages(t *testing.T) {
 func TestSignalsGoBothWays(t *testing.T) {
 	seen := map[syscall.Signal]bool{}
 	for n, name := range api.Signal_name {
-		c := &check{&request.Check{}, V1{}}
+		c := &check{Check: &request.Check{}, dialect: V1{}}
 		sig := toSignal(c, "stop_signal", api.Signal(n))
 		if err := c.Err(); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -966,7 +966,7 @@ func TestSignalsGoBothWays(t *testing.T) {
 	for api, want := range map[api.Signal]syscall.Signal{api.Signal_SIGTERM: 15, api.Signal_SIGRTMIN: 34,
 		api.Signal_SIGRTMINPLUS15: 49, api.Signal_SIGRTMAXMINUS14: 50, api.Signal_SIGRTMAX: 64,
 		api.Signal_SIGPOLL: syscall.SIGIO} {
-		if got := toSignal(&check{&request.Check{}, V1{}}, "", api); got != want {
+		if got := toSignal(&check{Check: &request.Check{}, dialect: V1{}}, "", api); got != want {
 			t.Errorf("%v: %d, want %d", api, got, want)
 		}
 	}

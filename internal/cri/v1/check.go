@@ -14,9 +14,13 @@ type path = request.Path
 type check struct {
 	*request.Check
 	dialect Dialect
+	// imageVolume tells that the path below the image of an image volume is refused, which a kubelet counts apart.
+	imageVolume bool
 }
 
-func newCheck(d Dialect, req proto.Message) *check { return &check{request.NewWith(req, d.Enum), d} }
+func newCheck(d Dialect, req proto.Message) *check {
+	return &check{Check: request.NewWith(req, d.Enum), dialect: d}
+}
 
 func checkOnly(d Dialect, req proto.Message) error { return newCheck(d, req).Err() }
 

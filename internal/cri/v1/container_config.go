@@ -149,7 +149,9 @@ func toMount(c *check, p path, m *api.Mount) model.Mount {
 	}
 	spec := toImageSpec(c, p.Field("image"), m.Image)
 	out.Image = &spec
-	c.Relative(p.Field("image_sub_path"), m.ImageSubPath)
+	if !c.Relative(p.Field("image_sub_path"), m.ImageSubPath) {
+		c.imageVolume = true
+	}
 	if m.HostPath != "" {
 		c.Fail(p.Field("host_path"), "cannot be set together with image")
 	}

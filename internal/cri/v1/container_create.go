@@ -21,6 +21,9 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 		toSandboxConfig(c, "sandbox_config", again)
 	}
 	if err := c.Err(); err != nil {
+		if c.imageVolume {
+			err = fmt.Errorf("%w: %w", crierrors.ErrImageVolumeMountFailed, err)
+		}
 		return nil, err
 	}
 	cfg.CreateHostPaths = s.CreateHostPaths
