@@ -10,6 +10,8 @@ import (
 	"path"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"berth/internal/disk"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
@@ -70,7 +72,7 @@ func (t *Trash) Empty() {
 			t.log.Error("read the trash", "error", err)
 		}
 		for _, e := range entries {
-			if err := rootfs.Remove(t.ctx, path.Join(t.dir, e.Name())); err != nil && t.ctx.Err() == nil {
+			if err := t.remove(path.Join(t.dir, e.Name())); err != nil && t.ctx.Err() == nil {
 				t.log.Error("remove a discarded directory", "error", err)
 			}
 		}
@@ -80,4 +82,21 @@ func (t *Trash) Empty() {
 		case <-t.filled:
 		}
 	}
+}
+
+// remove removes a directory of the trash. A mount that could not be undone before the directory came here, such as
+// the image of an image volume, is detached first; what is mounted is never removed.
+func (t *Trash) remove(dir string) error {
+	err := rootfs.Remove(t.ctx, dir)
+	if !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	points, err := rootfs.Mounts(dir)
+	for _, p := range points {
+		err = errors.Join(err, rootfs.Unmount(path.Dir(p), p))
+	}
+	if err != nil {
+		return err
+	}
+	return rootfs.Remove(t.ctx, dir)
 }

@@ -8,6 +8,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 // newTrash is an empty trash, a directory beside it, and a group of goroutines that end with the test.
@@ -95,5 +99,32 @@ func TestOnAFullDiskADirectoryIsRemovedWhereItIs(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the directory is there: %v", err)
+	}
+}
+
+// A directory may come here with a mount in it, when both tries to unmount have failed. It goes nevertheless, and what is
+// mounted stays. It was seen to stay in the trash for good.
+func TestAMountInADiscardedDirectoryIsDetached(t *testing.T) {
+	asroot.Need(t, "mounts")
+	tr, dir, background := newTrash(t)
+	fill(t, dir)
+	other := t.TempDir()
+	fill(t, other)
+	at := filepath.Join(dir, "images", "0", "rootfs")
+	if err := os.MkdirAll(at, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := unix.Mount(other, at, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tr.Discard(dir); err != nil {
+		t.Fatal(err)
+	}
+	background.Go(tr.Empty)
+	awaitEmpty(t, tr)
+	if entries(t, other) != 2 {
+		t.Error("what was mounted has been removed")
 	}
 }
