@@ -1,5 +1,5 @@
-// Package recovery is the start of berthd: it brings the records of pods and containers in line with what the kernel and
-// the keeper say, adopts what lives, and removes what nobody has.
+// Package recovery is the start of berthd: it brings the records of pods and containers in line with what the kernel
+// and the keeper say, adopts what lives, and removes what nobody has.
 package recovery
 
 import (
