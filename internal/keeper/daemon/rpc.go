@@ -135,10 +135,8 @@ func (s *Server) attach(req *api.AttachRequest) error {
 	if err := c.out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr),
 		keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
-			closeAll(files)
 			return nil // the same call made again
 		}
-		closeAll(files)
 		return fmt.Errorf("attach %s: %w", req.AttachId, errdefs.ErrAlreadyExists)
 	}
 	c.clients[req.AttachId] = req.Session

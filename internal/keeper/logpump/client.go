@@ -29,18 +29,24 @@ func (c *client) cut() {
 
 // Attach gives everything that is read from now on to the files, which it takes over; nil is not wanted. They are
 // closed when the log is, after all is written, or when a write fails, and both when more of one would have to be kept
-// than keep says, or than its file system takes; Detach tells then.
+// than keep says, or than its file system takes; Detach tells then. The error is os.ErrExist for a client that is
+// attached, and the files are closed then too.
 func (l *Log) Attach(id string, stdout, stderr *os.File, keep Keep) error {
 	l.backlogs.limit(keep.Total)
+	l.amu.Lock()
+	defer l.amu.Unlock()
+	_, attached := l.clients[id]
 	c := &client{queues: map[Stream]*queue{}}
 	for s, f := range map[Stream]*os.File{Stdout: stdout, Stderr: stderr} {
-		if f != nil {
+		switch {
+		case f == nil:
+		case attached:
+			f.Close()
+		default:
 			c.queues[s] = l.newQueue(id, c, s, f, keep)
 		}
 	}
-	l.amu.Lock()
-	defer l.amu.Unlock()
-	if _, ok := l.clients[id]; ok {
+	if attached {
 		return os.ErrExist
 	}
 	if l.clients == nil {

@@ -2,12 +2,15 @@ package logpump
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -52,8 +55,8 @@ func numbered(n int) []byte {
 	return b.Bytes()[:n]
 }
 
-// TestAClientThatDoesNotReadIsCutOffAndTold: it gets a beginning without a gap, and the reason, once; another client and the
-// log get all, and what was kept is given back.
+// TestAClientThatDoesNotReadIsCutOffAndTold: it gets a beginning without a gap, and the reason, once; another client
+// and the log get all, and what was kept is given back.
 func TestAClientThatDoesNotReadIsCutOffAndTold(t *testing.T) {
 	full := t.TempDir()
 	if os.Geteuid() == 0 {
@@ -261,5 +264,32 @@ func TestAClientThatNeverCatchesUpIsKept(t *testing.T) {
 	}
 	if err := l.Detach("slow"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnAttachMadeTwiceClosesItsFiles: a call that is made again, after a connection broke, leaves no descriptor
+// behind, and closes none that has another's number by now.
+func TestAnAttachMadeTwiceClosesItsFiles(t *testing.T) {
+	l := New("", roomy(t.TempDir()), slog.New(slog.DiscardHandler))
+	first, _ := attach(t, l, "a", 0)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := l.Attach("a", w, nil, Keep{}); !errors.Is(err, os.ErrExist) {
+		t.Fatalf("attached twice: %v", err)
+	}
+	if err := w.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the caller's file is open: %v", err)
+	}
+	_ = r.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a duplicate is open: %v", err)
+	}
+	l.feed(Stdout, []byte("x"))
+	l.Close()
+	if got, err := io.ReadAll(first); err != nil || string(got) != "x" {
+		t.Errorf("the first client has read %q", got)
 	}
 }
