@@ -60,10 +60,10 @@ func (a *adoption) inherit() error {
 			a.abort(c)
 			continue
 		}
+		c.record.Orphan = true // before others have the container
 		s.containers.add(c)
 		close(c.started)
 		s.thawInherited(c)
-		c.record.Orphan = true
 		if r.State == protocol.StateExited {
 			close(c.exited)
 			if r.LogDone {
