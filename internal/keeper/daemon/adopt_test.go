@@ -181,8 +181,8 @@ func TestAStartMadeAgainStaysInEscrow(t *testing.T) {
 	}
 }
 
-// TestTheEscrowIsKeptUntilTheEndIsSaved: the handback may be over while a container's end is known and about to be saved. A
-// keeper that was killed then had given up the pidfd that tells the end: the next one told it as 255.
+// TestTheEscrowIsKeptUntilTheEndIsSaved: the handback may be over while a container's end is known and about to be
+// saved. A keeper that was killed then had given up the pidfd that tells the end: the next one told it as 255.
 func TestTheEscrowIsKeptUntilTheEndIsSaved(t *testing.T) {
 	s, holder := successor(t)
 	s.table = record.NewTable(t.TempDir(), s.log)

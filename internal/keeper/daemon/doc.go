@@ -5,8 +5,8 @@
 //
 //   - server.go: a keeper's parts, its beginning and its end (package gate knows what is let in meanwhile)
 //   - containers.go, container.go: the table, and a container with its pipes and its end
-//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. Which engine
-//     does it is chosen in package runtime/selector
+//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. engines.go has the
+//     container engines that do it; which of them is chosen in package runtime/selector
 //   - session.go, escrow.go: the clients, by package session, and the descriptors that they hold in case this process
 //     dies
 //   - adopt.go: going on with the containers of a keeper that has died

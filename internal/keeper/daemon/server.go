@@ -19,7 +19,6 @@ import (
 	api "berth/api/keeper"
 	"berth/internal/keeper/events"
 	"berth/internal/keeper/fdstore"
-	"berth/internal/keeper/filter"
 	"berth/internal/keeper/gate"
 	"berth/internal/keeper/handover"
 	"berth/internal/keeper/limits"
@@ -29,10 +28,6 @@ import (
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
-	"berth/internal/keeper/runtime/libcontainer"
-	"berth/internal/keeper/runtime/plan"
-	"berth/internal/keeper/runtime/selector"
-	"berth/internal/keeper/runtime/stage"
 	"berth/internal/keeper/session"
 )
 
@@ -44,6 +39,8 @@ type Config struct {
 	Logger  *slog.Logger
 	// Hangup is where SIGHUP arrives, if it is caught.
 	Hangup chan<- os.Signal
+	// Engines returns the container engines; nil: they are this node's own.
+	Engines func(runtime.Dir, runtime.Spawning) Engines
 }
 
 // Server is a keeper. Each of its parts has its own lock.
@@ -63,7 +60,7 @@ type Server struct {
 	escrow     *escrow
 	adoption   *adoption
 
-	runtime  *selector.Selector
+	runtime  Engines
 	inits    *podInits
 	orphans  *orphan.Reaper
 	oom      oom.Ledger
@@ -140,15 +137,11 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.deliveries = session.NewDeliveries(s.gate)
 	s.adoption = &adoption{s: s, bare: errors.Is(bare, os.ErrNotExist)}
-	stages, err := plan.OpenStages(cfg.Dir, s.log)
-	if err != nil {
-		return nil, err
-	}
 	s.limits = limits.Own(s.log)
 	s.orphans = orphan.New(s.containers.owns, s.log)
-	filters := filter.NewStore(filepath.Join(cfg.Dir, filterDir), s.containers.usedFilters, s.log)
-	lib := libcontainer.New(s.dir(), stages, filters, s.orphans.Begin)
-	s.runtime = selector.New(s.dir(), s.orphans.Begin, stage.New(s.dir(), stages, filters, lib), lib)
+	if err := s.openEngines(); err != nil {
+		return nil, err
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
 	}

@@ -1,0 +1,568 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	keeper "berth/internal/keeper/client"
+	"berth/internal/keeper/protocol"
+)
+
+func TestAContainersLife(t *testing.T) {
+	n := start(t)
+	ctx, cancel := context.WithCancel(n.ctx())
+	defer cancel()
+	var mu sync.Mutex
+	var told []string
+	watched := make(chan error, 1)
+	go func() {
+		watched <- n.client.Watch(ctx, func(e keeper.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, fmt.Sprintf("%s %s %t %t", e.Status.ID, e.Status.State, e.Status.LogDone, e.Gone))
+		})
+	}()
+	has := func(event string) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(strings.Join(told, "\n"), event)
+		}
+	}
+	res := n.run(n.shell("c", "echo begins; read x; echo speaks >&2; exit 3"))
+	if res.Setup.Engine != engineName || res.PID == 0 || len(res.Phases) == 0 {
+		t.Errorf("started as %+v", res)
+	}
+	n.run(n.shell("other", "exec sleep 1000"))
+	n.until("the run is told", has("other running false false"))
+	st := n.ended("c")
+	if st.ExitCode != 3 || st.Lost || st.OOMKilled || st.Orphan || st.PodID != "pod" ||
+		st.FinishedAt.Before(st.StartedAt) {
+		t.Errorf("ended as %+v", st)
+	}
+	if got := n.output("c"); got != "begins\nspeaks\n" && got != "speaks\nbegins\n" {
+		t.Errorf("log %q", got)
+	}
+	n.until("the end is told", has("c exited true false"))
+	if err := n.client.Signal(n.ctx(), "c", unix.SIGTERM, false); err != nil {
+		t.Errorf("a signal after the end: %v", err)
+	}
+	info, err := n.client.Info(n.ctx())
+	if err != nil || info.Version != "1.2.3" || info.PID != os.Getpid() || info.Containers != 2 ||
+		info.Counts.Holders != 1 {
+		t.Errorf("info %+v, %v", info, err)
+	}
+	for range 2 {
+		if err := n.client.Delete(n.ctx(), "c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.until("the removal is told", has("c  false true"))
+	if _, err := n.client.Status(n.ctx(), "c"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("status after the removal: %v", err)
+	}
+	left, _ := filepath.Glob(n.dir + "/*/c*")
+	if !n.engine.has("destroy c") || len(left) > 0 {
+		t.Errorf("left of the container: %v", left)
+	}
+	if list, err := n.client.List(n.ctx()); err != nil || len(list) != 1 || list[0].ID != "other" {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	cancel()
+	if err := <-watched; !errors.Is(err, context.Canceled) {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
+
+// TestARunThatIsRefused: nothing of it is left.
+func TestARunThatIsRefused(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("twice", "exec sleep 1000"))
+	for name, test := range map[string]struct {
+		change func(*keeper.RunRequest)
+		want   error
+	}{
+		"an ID that is no file name": {func(r *keeper.RunRequest) { r.ID = "a/b" }, errdefs.ErrInvalidArgument},
+		"no process":                 {func(r *keeper.RunRequest) { r.Spec.Process = nil }, errdefs.ErrInvalidArgument},
+		"a relative root":            {func(r *keeper.RunRequest) { r.Spec.Root.Path = "x" }, errdefs.ErrInvalidArgument},
+		"a relative log":             {func(r *keeper.RunRequest) { r.LogPath = "x" }, errdefs.ErrInvalidArgument},
+		"a relative runtime":         {func(r *keeper.RunRequest) { r.RuntimePath = "x" }, errdefs.ErrInvalidArgument},
+		"relative images":            {func(r *keeper.RunRequest) { r.Restore = "x" }, errdefs.ErrInvalidArgument},
+		"a restore by a runtime": {func(r *keeper.RunRequest) { r.Restore, r.RuntimePath = "/x", "/x" },
+			errdefs.ErrNotImplemented},
+		"an unknown setup": {func(r *keeper.RunRequest) { r.Setup = "x" }, errdefs.ErrInvalidArgument},
+		"a runtime's setup": {func(r *keeper.RunRequest) { r.Setup, r.RuntimePath = "stage", "/x" },
+			errdefs.ErrInvalidArgument},
+		"an ID that is used": {func(r *keeper.RunRequest) { r.ID = "twice" }, errdefs.ErrAlreadyExists},
+	} {
+		req := n.shell("c", "exit 0")
+		test.change(req)
+		if _, err := n.client.Run(n.ctx(), req); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+	if n.engine.has("start c") {
+		t.Error("an engine was asked to start what is refused")
+	}
+}
+
+// TestAStartThatFails: the container is as if it had never been, whichever part fails.
+func TestAStartThatFails(t *testing.T) {
+	for _, at := range []string{"start c", "register c", "begin c"} {
+		t.Run(at, func(t *testing.T) {
+			n := start(t)
+			n.engine.failAt(at, errors.New(`exec: "x": executable file not found in $PATH`))
+			req := n.shell("c", "exit 0")
+			req.Stdin, req.Reaper = true, at == "begin c"
+			var missing *keeper.StartError
+			if _, err := n.client.Run(n.ctx(), req); !errors.As(err, &missing) || missing.ExitCode != 127 {
+				t.Errorf("start: %v", err)
+			}
+			if _, err := n.client.Status(n.ctx(), "c"); !errors.Is(err, errdefs.ErrNotFound) {
+				t.Errorf("status: %v", err)
+			}
+			left, _ := filepath.Glob(n.dir + "/*/c*")
+			cgroups, _ := filepath.Glob(n.engine.cgroups + "/*")
+			if len(left)+len(cgroups) > 0 {
+				t.Errorf("left: %v %v", left, cgroups)
+			}
+			n.engine.failAt(at, nil)
+			n.run(n.shell("c", "echo again; exit 0"))
+			if st := n.ended("c"); st.ExitCode != 0 || n.output("c") != "again\n" {
+				t.Errorf("%+v, log %q", st, n.output("c"))
+			}
+		})
+	}
+	t.Run("the log cannot be written", func(t *testing.T) {
+		n := start(t)
+		req := n.shell("c", "echo lost; exit 4")
+		req.LogPath = "/proc/no/such/file"
+		n.run(req)
+		if st := n.ended("c"); st.ExitCode != 4 { // a disk that fails keeps no container from running
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+func TestSignals(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done"))
+	n.until("it is ready", func() bool { return n.output("c") == "ready\n" })
+	for sig, want := range map[syscall.Signal]error{0: errdefs.ErrInvalidArgument, 65: errdefs.ErrInvalidArgument} {
+		if err := n.client.Signal(n.ctx(), "c", sig, false); !errors.Is(err, want) {
+			t.Errorf("signal %d: %v", sig, err)
+		}
+	}
+	if err := n.client.Signal(n.ctx(), "none", unix.SIGTERM, false); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("a container that is not there: %v", err)
+	}
+	if err := n.client.Signal(n.ctx(), "c", unix.SIGTERM, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("c"); st.ExitCode != 9 {
+		t.Errorf("%+v", st)
+	}
+	n.run(n.shell("k", "exec sleep 1000"))
+	if err := os.WriteFile(filepath.Join(n.engine.cgroups, "k", "memory.events"), []byte("oom_kill 1\n"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.Signal(n.ctx(), "k", unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("k"); st.ExitCode != 137 || !st.OOMKilled {
+		t.Errorf("killed for want of memory: %+v", st)
+	}
+}
+
+func TestExecs(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	if got, exit := read(t, n.exec("c", "e", "echo out; echo err >&2; exit 6", 0)), n.exit("c",
+		"e"); got != "out\nerr\n" ||
+		exit.ExitCode != 6 {
+		t.Errorf("%q, %+v", got, exit)
+	}
+	if again := n.exit("c", "e"); again.ExitCode != 6 {
+		t.Errorf("asked again: %+v", again)
+	}
+	n.exec("c", "slow", "exec sleep 1000", 30*time.Millisecond)
+	if exit := n.exit("c", "slow"); !exit.TimedOut || exit.ExitCode != 137 {
+		t.Errorf("beyond its time: %+v", exit)
+	}
+	n.exec("c", "long", "exec sleep 1000", 0)
+	if err := n.client.KillExec(n.ctx(), "c", "long"); err != nil {
+		t.Fatal(err)
+	}
+	if exit := n.exit("c", "long"); exit.TimedOut || exit.ExitCode != 137 {
+		t.Errorf("killed: %+v", exit)
+	}
+	request := func(container, exec string) *keeper.ExecRequest {
+		return &keeper.ExecRequest{ContainerID: container, ExecID: exec, Process: &specs.Process{Args: []string{"true"}}}
+	}
+	if _, err := n.client.WaitExec(n.ctx(), "c", "none"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("wait for none: %v", err)
+	}
+	for _, test := range []struct {
+		container, exec string
+		want            error
+	}{
+		{"none", "x", errdefs.ErrNotFound}, {"c", "a/b", errdefs.ErrInvalidArgument}, {"c", "e", errdefs.ErrAlreadyExists},
+	} {
+		if _, err := n.client.Exec(n.ctx(), request(test.container, test.exec)); !errors.Is(err, test.want) {
+			t.Errorf("exec %s in %s: %v, want %v", test.exec, test.container, err, test.want)
+		}
+	}
+	n.engine.failAt("begin c", errors.New("exec /x: permission denied"))
+	var failed *keeper.StartError
+	if _, err := n.client.Exec(n.ctx(), request("c", "f")); !errors.As(err, &failed) || failed.ExitCode != 126 {
+		t.Errorf("a program that may not be executed: %v", err)
+	}
+	n.engine.failAt("begin c", nil)
+	if counts := n.server.counts(); counts.Execs != 3 {
+		t.Errorf("%d execs are known", counts.Execs)
+	}
+	last := n.exec("c", "last", "exec sleep 1000", 0)
+	if err := n.client.Signal(n.ctx(), "c", unix.SIGKILL, false); err != nil {
+		t.Fatal(err)
+	}
+	n.ended("c")
+	if _, err := n.client.Exec(n.ctx(), request("c", "late")); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("an exec in a container that has ended: %v", err)
+	}
+	if err := n.client.Delete(n.ctx(), "c"); err != nil { // ends what no PID namespace has ended
+		t.Fatal(err)
+	}
+	if got := read(t, last); got != "" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestAnExecWhoseCallerHasGone: it is ended, and its program does not begin.
+func TestAnExecWhoseCallerHasGone(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	ctx, cancel := context.WithCancel(t.Context())
+	n.engine.failAt("register c", nil)
+	begun := filepath.Join(t.TempDir(), "begun")
+	held := make(chan struct{})
+	n.engine.meanwhile("register c", func() { cancel(); <-held })
+	done := make(chan error, 1)
+	go func() {
+		_, err := n.client.Exec(ctx, &keeper.ExecRequest{
+			ContainerID: "c", ExecID: "e", Process: &specs.Process{Args: []string{"touch", begun}},
+		})
+		done <- err
+	}()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("exec: %v", err)
+	}
+	n.until("the keeper has been told", func() bool {
+		p, err := n.server.getExec(execID("c", "e"))
+		if err != nil {
+			return true
+		}
+		p.c.mu.Lock()
+		defer p.c.mu.Unlock()
+		return p.killed
+	})
+	close(held)
+	n.until("it is forgotten", func() bool { _, err := n.server.getExec(execID("c", "e")); return err != nil })
+	if _, err := os.Stat(begun); err == nil {
+		t.Error("its program has begun")
+	}
+}
+
+func TestTerminals(t *testing.T) {
+	n := start(t)
+	if master, slave, err := terminal(); err != nil {
+		t.Skip("this machine has no terminals for ordinary users: ", err)
+	} else {
+		unix.Close(master)
+		slave.Close()
+	}
+	req := n.shell("c", "read x; echo got $x; exec sleep 1000")
+	req.Stdin, req.Spec.Process.Terminal = true, true
+	n.run(req)
+	in, err := n.client.Input("c")
+	if err != nil || !in.Terminal {
+		t.Fatalf("input %+v, %v", in, err)
+	}
+	defer in.File.Close()
+	if _, err := in.File.WriteString("word\n"); err != nil {
+		t.Fatal(err)
+	}
+	n.until("it has answered", func() bool { return strings.Contains(n.output("c"), "got word") })
+	res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{
+		ContainerID: "c", ExecID: "e", Width: 100, Height: 30,
+		Process: &specs.Process{Args: []string{"sh", "-c", "read x; exit $x"}, Terminal: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Console.Close()
+	if _, err := res.Console.WriteString("7\n"); err != nil {
+		t.Fatal(err)
+	}
+	if exit := n.exit("c", "e"); exit.ExitCode != 7 {
+		t.Errorf("%+v", exit)
+	}
+}
+
+func TestInputAndAttachedClients(t *testing.T) {
+	n := start(t)
+	req := n.shell("c", "exec cat")
+	req.Stdin, req.StdinOnce = true, true
+	n.run(req)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	attach := &keeper.AttachRequest{ContainerID: "c", AttachID: "a", Stdout: w, Stdin: true}
+	for range 2 { // the same call made again
+		if err := n.client.Attach(n.ctx(), attach); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	bad := &keeper.AttachRequest{ContainerID: "c", AttachID: "b", SpillDir: "x"}
+	if err := n.client.Attach(n.ctx(), bad); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("a relative directory: %v", err)
+	}
+	in, err := n.client.Input("c")
+	if err != nil || in.Terminal {
+		t.Fatalf("input %+v, %v", in, err)
+	}
+	if _, err := in.File.WriteString("one\n"); err != nil {
+		t.Fatal(err)
+	}
+	n.until("it is in the log", func() bool { return n.output("c") == "one\n" })
+	if err := os.Rename(n.logPath("c"), n.logPath("old")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.ReopenLog(n.ctx(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.File.WriteString("two\n"); err != nil {
+		t.Fatal(err)
+	}
+	in.File.Close()
+	n.until("it is in the new log", func() bool { return n.output("c") == "two\n" })
+	if err := n.client.Detach(n.ctx(), "c", "unknown"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("a client that is not attached: %v", err)
+	}
+	// It brought the input, which was for one client.
+	if err := n.client.Detach(n.ctx(), "c", "a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, r); got != "one\ntwo\n" {
+		t.Errorf("the client has read %q", got)
+	}
+	if err := n.client.CloseStdin(n.ctx(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if st := n.ended("c"); st.ExitCode != 0 {
+		t.Errorf("%+v", st)
+	}
+	attach.Stdout = nil
+	if err := n.client.Attach(n.ctx(), attach); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("attach to a container that has ended: %v", err)
+	}
+	mute := n.shell("mute", "exec sleep 1000")
+	mute.LogPath = ""
+	n.run(mute)
+	if err := n.client.ReopenLog(n.ctx(), "mute"); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("reopen no log: %v", err)
+	}
+}
+
+// TestAClientThatGoes: what it attached is cut off once it does not come back, and what it has frozen is thawed.
+func TestAClientThatGoes(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "while sleep 0.01; do echo x; done"))
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "c", AttachID: "a", Stdout: w}); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	thaw, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.client.Close()
+	n.connect()
+	read(t, r) // to its end
+	if n.frozen("c") {
+		t.Error("the container is frozen")
+	}
+	if err := thaw(n.ctx()); err == nil {
+		t.Error("the client that has gone thawed it")
+	}
+}
+
+func TestPauseAndUpdate(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	for _, step := range []struct {
+		do     func(context.Context, string) error
+		paused bool
+	}{{n.client.Pause, true}, {n.client.Resume, false}} {
+		if err := step.do(n.ctx(), "c"); err != nil || n.status("c").Paused != step.paused {
+			t.Errorf("paused %t, %v", n.status("c").Paused, err)
+		}
+	}
+	limit := int64(5)
+	res := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}}
+	if err := n.client.Update(n.ctx(), "c", res); err != nil || *n.engine.limit["c"].Pids.Limit != 5 {
+		t.Errorf("update: %v", err)
+	}
+	n.engine.failAt("update c", errors.New("no"))
+	if err := n.client.Update(n.ctx(), "c", res); err == nil || !strings.Contains(err.Error(), "update container c") {
+		t.Errorf("an update that fails: %v", err)
+	}
+	if err := n.client.Pause(n.ctx(), "none"); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("pause none: %v", err)
+	}
+	// A container that is paused is killed too.
+	if err := errors.Join(n.client.Pause(n.ctx(), "c"), n.client.Signal(n.ctx(), "c", unix.SIGKILL, true)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.client.Delete(n.ctx(), "c"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) checkpoint(id string, timeout time.Duration) *keeper.CheckpointRequest {
+	dir := n.TempDir()
+	return &keeper.CheckpointRequest{ID: id, Images: filepath.Join(dir, "images"), Work: filepath.Join(dir, "work"),
+		Timeout: timeout}
+}
+
+func (n *node) frozen(id string) bool { return n.status(id).Paused }
+
+func TestCheckpoints(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	req := n.checkpoint("c", time.Minute)
+	thaw, err := n.client.Checkpoint(n.ctx(), req)
+	if err != nil || !n.frozen("c") {
+		t.Fatalf("frozen %t, %v", n.frozen("c"), err)
+	}
+	if _, err := os.Stat(filepath.Join(req.Images, "pages")); err != nil {
+		t.Error(err)
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute)); !errors.Is(err,
+		errdefs.ErrFailedPrecondition) {
+		t.Errorf("a second one meanwhile: %v", err)
+	}
+	if err := thaw(n.ctx()); err != nil || n.frozen("c") {
+		t.Errorf("frozen %t, %v", n.frozen("c"), err)
+	}
+	if err := thaw(n.ctx()); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("thawed twice: %v", err)
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 20*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	n.until("its time is over", func() bool { return !n.frozen("c") })
+	n.engine.failAt("checkpoint c", errors.New("no"))
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute)); err == nil || n.frozen("c") {
+		t.Errorf("one that fails: frozen %t, %v", n.frozen("c"), err)
+	}
+	for name, bad := range map[string]*keeper.CheckpointRequest{
+		"relative": {ID: "c", Images: "x", Work: "/x", Timeout: time.Second}, "no time": n.checkpoint("c", 0),
+	} {
+		if _, err := n.client.Checkpoint(n.ctx(), bad); !errors.Is(err, errdefs.ErrInvalidArgument) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("none", time.Second)); !errors.Is(err, errdefs.ErrNotFound) {
+		t.Errorf("of none: %v", err)
+	}
+}
+
+// TestThePodsInit: it is told as any container, and its program is a file of the keeper's.
+func TestThePodsInit(t *testing.T) {
+	n := start(t)
+	req := n.shell("pod", "")
+	req.Reaper, req.LogPath = true, ""
+	root := req.Spec.Root.Path
+	for _, made := range []string{protocol.ReaperProgram, "proc"} { // as an engine does
+		var err error
+		if path := filepath.Join(root, made); made == "proc" {
+			err = os.Mkdir(path, 0o755)
+		} else {
+			err = os.WriteFile(path, nil, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.run(req)
+	if st := n.status("pod"); st.State != keeper.StateRunning {
+		t.Errorf("%+v", st)
+	}
+	if err := n.client.Delete(n.ctx(), "pod"); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(root); len(left) > 0 {
+		t.Errorf("left in the pod's root: %v", left)
+	}
+}
+
+// TestARemovalThatFails: the container stays known, and the next call removes it.
+func TestARemovalThatFails(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exit 0"))
+	n.ended("c")
+	n.engine.failAt("destroy c", errors.New("busy"))
+	if err := n.client.Delete(n.ctx(), "c"); err == nil || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("%v", err)
+	}
+	if st := n.status("c"); st.State != keeper.StateExited {
+		t.Errorf("%+v", st)
+	}
+	n.engine.failAt("destroy c", nil)
+	if err := n.client.Delete(n.ctx(), "c"); err != nil {
+		t.Error(err)
+	}
+	if err := n.client.Delete(n.ctx(), "unknown"); err != nil || !n.engine.has("remove unknown") {
+		t.Errorf("what is not known: %v", err)
+	}
+	if err := n.client.Delete(n.ctx(), "../x"); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("an ID that is no file name: %v", err)
+	}
+}
+
+// TestOutputThatOthersHoldOpen: a process that has the pipe keeps the container's end from nobody.
+func TestOutputThatOthersHoldOpen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for drainWait")
+	}
+	n := start(t)
+	n.run(n.shell("c", "sleep 1000 & echo $!; exit 0"))
+	n.until("its end is known", func() bool { return n.status("c").State == keeper.StateExited })
+	st := n.ended("c")
+	var pid int
+	if _, err := fmt.Sscan(n.output("c"), &pid); err != nil || st.ExitCode != 0 {
+		t.Fatalf("%q, %+v, %v", n.output("c"), st, err)
+	}
+	_ = unix.Kill(pid, unix.SIGKILL)
+}
