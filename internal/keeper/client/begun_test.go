@@ -44,9 +44,9 @@ func (n *node) editRecord(id string, edit func(record map[string]any)) {
 	}
 }
 
-// A keeper that is killed right after it has let a program begin has not written that down. The next one finds the program, and does not
-// start it again. It did while a file that the keeper removed after the program's begin was all that told: "runs" was not found with the
-// answer of begun or of waitingBegan taken out.
+// A keeper that is killed right after it has let a program begin has not written that down. The next one finds the
+// program, and does not start it again. It did while a file that the keeper removed after the program's begin was all
+// that told: "runs" was not found with the answer of begun or of waitingBegan taken out.
 func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 	for _, setup := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
 		t.Run(string(setup), func(t *testing.T) {
@@ -79,7 +79,8 @@ func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 				}
 			}
 			n.client = n.connect()
-			if st, err := n.client.Status(n.ctx(), "runs"); err != nil || st.State != keeper.StateRunning || st.PID != before.PID {
+			if st, err := n.client.Status(n.ctx(), "runs"); err != nil || st.State != keeper.StateRunning ||
+				st.PID != before.PID {
 				t.Errorf("one that runs: %+v, %v", st, err)
 			}
 			if st := n.ended("ended"); !st.Lost {
@@ -94,8 +95,9 @@ func TestProgramBegunWhenItsKeeperDies(t *testing.T) {
 	}
 }
 
-// An exec of an engine that cannot hold its process is refused when it is asked for again after a keeper was killed during it: its
-// command may have run. It ran twice (1 of 30 in a round of TestKeeperKilledAtAnyMoment with libcontainer).
+// An exec of an engine that cannot hold its process is refused when it is asked for again after a keeper was killed
+// during it: its command may have run. It ran twice (1 of 30 in a round of TestKeeperKilledAtAnyMoment with
+// libcontainer).
 func TestAnExecThatCannotBeHeldIsNotMadeAgain(t *testing.T) {
 	n := start(t)
 	req := n.request("a", "sleep", "1000")
@@ -106,7 +108,8 @@ func TestAnExecThatCannotBeHeldIsNotMadeAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec := func() error {
-		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "e", Process: n.process("sh", "-c", "echo >>/tmp/e")})
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "e",
+			Process: n.process("sh", "-c", "echo >>/tmp/e")})
 		if err == nil {
 			_, err = n.client.WaitExec(n.ctx(), "a", "e")
 		}
@@ -126,8 +129,9 @@ func TestAnExecThatCannotBeHeldIsNotMadeAgain(t *testing.T) {
 	}
 }
 
-// What waits to become a program when its keeper dies never does. The next keeper forgets it, even if it is killed half way; the call that
-// had started it is made again. With begins taken out of the stage's engine, "staged" was there and had exited.
+// What waits to become a program when its keeper dies never does. The next keeper forgets it, even if it is killed half
+// way; the call that had started it is made again. With begins taken out of the stage's engine, "staged" was there and
+// had exited.
 func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	n := start(t)
 	req := n.request("staged", "sleep", "1000")
@@ -175,9 +179,9 @@ func TestProgramNotBegunWhenItsKeeperDies(t *testing.T) {
 	}
 }
 
-// What a keeper has ended and forgotten does not come back by the hand of a client that has not heard of it, because that keeper was killed
-// in turn. It came back as a container that had exited, though its program had never run, and a start that was made again found it: so it
-// does with the look at what lives taken out of adoptRecord.
+// What a keeper has ended and forgotten does not come back by the hand of a client that has not heard of it, because
+// that keeper was killed in turn. It came back as a container that had exited, though its program had never run, and a
+// start that was made again found it: so it does with the look at what lives taken out of adoptRecord.
 func TestForgottenContainerIsNotHandedBack(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprint("table lost=", lost), func(t *testing.T) {
@@ -243,7 +247,10 @@ func (n *node) listening(except int) int {
 	}
 	var cred *unix.Ucred
 	var cerr error
-	if err := raw.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+			unix.SO_PEERCRED)
+	}); err != nil {
 		n.Fatal(err)
 	}
 	if cerr != nil || int(cred.Pid) == except {
@@ -273,8 +280,9 @@ func (n *node) untilForked(id string) {
 	}
 }
 
-// Keepers that are killed in a row during a start: its program runs once, or, where the call fails, once at most. So it is where others of
-// the pod see the stage: seen to fail where one that had ended counted as begun ("the program ran 0 times").
+// Keepers that are killed in a row during a start: its program runs once, or, where the call fails, once at most. So it
+// is where others of the pod see the stage: seen to fail where one that had ended counted as begun ("the program ran 0
+// times").
 func TestKeepersKilledInARowDuringAStart(t *testing.T) {
 	n := start(t)
 	pod := n.run(n.request("pod", "sleep", "1000"))
@@ -349,8 +357,9 @@ func (n *node) podInit() (join func(*keeper.RunRequest)) {
 	}
 }
 
-// A keeper that is killed during the start of a container whose stage others see, in a shared PID namespace. The stage has no mark of its
-// own, and the keeper's tells. Seen to fail without that: in 17 of 400 rounds a container was told as exited whose program had never run.
+// A keeper that is killed during the start of a container whose stage others see, in a shared PID namespace. The stage
+// has no mark of its own, and the keeper's tells. Seen to fail without that: in 17 of 400 rounds a container was told
+// as exited whose program had never run.
 func TestKeeperKilledDuringAStartInASharedPIDNamespace(t *testing.T) {
 	n := start(t)
 	join := n.podInit()

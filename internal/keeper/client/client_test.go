@@ -27,8 +27,8 @@ func pair(t *testing.T, kind int) *net.UnixConn {
 	return c.(*net.UnixConn)
 }
 
-// TestAKeeperThatIsKilledDuringAConnect: the connection is over, and its client lives. Seen to fail, by a panic, where the end of a
-// connection does not wait until it is made.
+// TestAKeeperThatIsKilledDuringAConnect: the connection is over, and its client lives. Seen to fail, by a panic, where
+// the end of a connection does not wait until it is made.
 func TestAKeeperThatIsKilledDuringAConnect(t *testing.T) {
 	for range 5000 {
 		c := newConnection(pair(t, unix.SOCK_STREAM), protocol.NewConn(pair(t, unix.SOCK_SEQPACKET)))

@@ -14,8 +14,9 @@ import (
 	keeper "berth/internal/keeper/client"
 )
 
-// TestAKeeperLeavesNoCoreFile, however large core files may be, while its containers keep their limit. The kernel gives the files below
-// /proc of a process whose memory is not to be written to root alone, user and group. Seen to fail without coredump.Forbid.
+// TestAKeeperLeavesNoCoreFile, however large core files may be, while its containers keep their limit. The kernel gives
+// the files below /proc of a process whose memory is not to be written to root alone, user and group. Seen to fail
+// without coredump.Forbid.
 func TestAKeeperLeavesNoCoreFile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestTheDirectoryAboveIsForOthersToo: what a keeper lives in has the CRI's socket, for a group, and what processes in user
-// namespaces start from.
+// TestTheDirectoryAboveIsForOthersToo: what a keeper lives in has the CRI's socket, for a group, and what processes in
+// user namespaces start from.
 func TestTheDirectoryAboveIsForOthersToo(t *testing.T) {
 	n := start(t)
 	for dir, want := range map[string]os.FileMode{n.dir: 0o700, filepath.Dir(n.dir): 0o711} {

@@ -34,10 +34,12 @@ func (n *node) escrowProcesses() (pids []int) {
 // TestKeeperAndClientStoppedAtOnce: as with `systemctl stop berthd berth-keeper` and a systemd that keeps nothing.
 func TestKeeperAndClientStoppedAtOnce(t *testing.T) {
 	n := start(t)
-	n.run(n.request("talks", "sh", "-c", "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i; usleep 500; done; exit 8"))
+	n.run(n.request("talks", "sh", "-c",
+		"i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i; usleep 500; done; exit 8"))
 	// It fills its pipe and waits.
 	n.run(n.request("floods", "sh", "-c", "until [ -e /tmp/flood ]; do usleep 1000; done; seq 1 200000; exit 6"))
-	n.run(n.request("half", "sh", "-c", "printf begun; touch /tmp/begun; until [ -e /tmp/flood ]; do usleep 1000; done; echo ' and ended'; exit 7"))
+	n.run(n.request("half", "sh", "-c", "printf begun; touch /tmp/begun; "+
+		"until [ -e /tmp/flood ]; do usleep 1000; done; echo ' and ended'; exit 7"))
 	cat := n.request("cat", "cat")
 	cat.Stdin = true
 	n.run(cat)

@@ -91,7 +91,8 @@ func TestExecTimeoutKillsEverything(t *testing.T) {
 	// A daemon in a session of its own, a child, and the exec itself.
 	const timeout = 2 * time.Second // and the exec itself has to get so far in it
 	out, exit := n.exec("a", timeout, "sh", "-c",
-		"(setsid sh -c '(while :; do echo daemon >> /tmp/alive; sleep 0.02; done) &') & sleep 2000 & echo started; sleep 3000")
+		"(setsid sh -c '(while :; do echo daemon >> /tmp/alive; sleep 0.02; done) &') & "+
+			"sleep 2000 & echo started; sleep 3000")
 	if !exit.TimedOut || exit.ExitCode != 137 || !strings.Contains(out, "started") {
 		t.Errorf("output %q, exit %+v", out, exit)
 	}
@@ -147,10 +148,11 @@ func TestKillExec(t *testing.T) {
 	})
 }
 
-// TestAStoppedExecHurtsNobodyElse: a container stops each process that appears in it, before that runs its program if it can. Such an
-// exec ends when its caller gives up, and no update of the container waits for it.
+// TestAStoppedExecHurtsNobodyElse: a container stops each process that appears in it, before that runs its program if
+// it can. Such an exec ends when its caller gives up, and no update of the container waits for it.
 //
-// Seen to fail when a container's lock was held until an exec's program runs: the update waits for as long as the exec does.
+// Seen to fail when a container's lock was held until an exec's program runs: the update waits for as long as the exec
+// does.
 func TestAStoppedExecHurtsNobodyElse(t *testing.T) {
 	for name, edit := range map[string]func(*specs.Process){
 		"stage": func(*specs.Process) {},
@@ -228,7 +230,8 @@ func stopped(t *testing.T, of int) (pids []int) {
 			continue
 		}
 		_, state, _ := strings.Cut(string(b), ") ")
-		if its, err := os.Readlink(filepath.Dir(path) + "/ns/pid"); err != nil || its != ns || !strings.HasPrefix(state, "T") {
+		if its, err := os.Readlink(filepath.Dir(path) + "/ns/pid"); err != nil || its != ns ||
+			!strings.HasPrefix(state, "T") {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
@@ -243,11 +246,13 @@ func TestExecIsRefused(t *testing.T) {
 	calls := 0
 	exec := func(id string, args ...string) error {
 		calls++
-		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: id, ExecID: fmt.Sprint("e", calls), Process: n.process(args...)})
+		_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: id, ExecID: fmt.Sprint("e", calls),
+			Process: n.process(args...)})
 		return err
 	}
 	var se *keeper.StartError
-	if err := exec("a", "no-such-program"); !errors.As(err, &se) || se.ExitCode != 127 || !strings.Contains(err.Error(), "no-such-program") {
+	if err := exec("a", "no-such-program"); !errors.As(err, &se) || se.ExitCode != 127 ||
+		!strings.Contains(err.Error(), "no-such-program") {
 		t.Errorf("missing program: %v", err)
 	}
 	if err := exec("nobody", "true"); !errors.Is(err, errdefs.ErrNotFound) {

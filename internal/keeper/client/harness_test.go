@@ -166,7 +166,8 @@ func (n *node) removeCgroups() {
 	}
 }
 
-// removeCgroupsOfTheDead removes cgroups of earlier runs of these tests that were killed, as far as nothing runs in them.
+// removeCgroupsOfTheDead removes cgroups of earlier runs of these tests that were killed, as far as nothing runs in
+// them.
 func removeCgroupsOfTheDead() {
 	for _, dir := range cgroupDirs("/berth-test-*-*") {
 		var pid, node int
@@ -228,7 +229,8 @@ func (n *node) until(what string, cond func() bool) {
 }
 
 var applets = []string{"sh", "cat", "echo", "sleep", "true", "false", "kill", "head", "seq", "yes", "ls", "dd", "id",
-	"stty", "setsid", "ps", "grep", "printf", "wc", "test", "readlink", "mkdir", "touch", "tail", "usleep", "tr", "env", "tty", "sort"}
+	"stty", "setsid", "ps", "grep", "printf", "wc", "test", "readlink", "mkdir", "touch", "tail",
+	"usleep", "tr", "env", "tty", "sort"}
 
 // rootfs makes a root file system of busybox.
 func rootfs(t testing.TB) string {
@@ -256,7 +258,8 @@ func rootfs(t testing.TB) string {
 
 var capabilities = []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_NET_BIND_SERVICE"}
 
-// reachable lets others than root come to the root file system. The directories above those of the test are the machine's.
+// reachable lets others than root come to the root file system. The directories above those of the test are the
+// machine's.
 func (n *node) reachable() {
 	n.Helper()
 	for d := n.root; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) {
@@ -280,8 +283,10 @@ func (n *node) spec(id string, args ...string) *specs.Spec {
 		Process: n.process(args...),
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755",
+				"size=65536k"}},
+			{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+				Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
 		},
 		Linux: &specs.Linux{
 			CgroupsPath: n.cgroup + "/" + id,
@@ -295,7 +300,8 @@ func (n *node) spec(id string, args ...string) *specs.Spec {
 
 // request is a container with a log.
 func (n *node) request(id string, args ...string) *keeper.RunRequest {
-	return &keeper.RunRequest{ID: id, PodID: "pod-of-" + id, Name: id, Spec: n.spec(id, args...), LogPath: n.logPath(id), Setup: n.setup}
+	return &keeper.RunRequest{ID: id, PodID: "pod-of-" + id, Name: id, Spec: n.spec(id, args...), LogPath: n.logPath(id),
+		Setup: n.setup}
 }
 
 func (n *node) logPath(id string) string { return filepath.Join(filepath.Dir(n.dir), id+".log") }
@@ -323,8 +329,8 @@ func (n *node) ended(id string) keeper.Status {
 	return *st
 }
 
-// orphanEnd says whether this is how a process ends that ended with want after its keeper had been killed. A kernel that keeps
-// no code of it may have shown it to the next keeper, before another process reaped it.
+// orphanEnd says whether this is how a process ends that ended with want after its keeper had been killed. A kernel
+// that keeps no code of it may have shown it to the next keeper, before another process reaped it.
 func orphanEnd(want, code int, lost bool) bool {
 	return code == want && !lost || !host.OrphansTell() && code == 255 && lost
 }
@@ -372,7 +378,8 @@ func (n *node) records(path string) []record {
 		if err != nil {
 			n.Fatalf("record %q: %v", line, err)
 		}
-		if !slices.Contains([]string{"stdout", "stderr"}, string(f[1])) || !slices.Contains([]string{"F", "P"}, string(f[2])) {
+		if !slices.Contains([]string{"stdout", "stderr"}, string(f[1])) ||
+			!slices.Contains([]string{"F", "P"}, string(f[2])) {
 			n.Fatalf("record %q", line)
 		}
 		out = append(out, record{at, string(f[1]), string(f[2]), string(f[3])})

@@ -63,7 +63,8 @@ func TestStdinOnceEndsWithItsClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "x", Stdout: w, Stdin: true}); err != nil {
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "x", Stdout: w,
+		Stdin: true}); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -79,7 +80,8 @@ func TestStdinOnceEndsWithItsClient(t *testing.T) {
 	second := n.connect()
 	r2, w2, _ := os.Pipe()
 	defer r2.Close()
-	if err := second.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "b", AttachID: "x", Stdout: w2, Stdin: true}); err != nil {
+	if err := second.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "b", AttachID: "x", Stdout: w2,
+		Stdin: true}); err != nil {
 		t.Fatal(err)
 	}
 	w2.Close()
@@ -190,13 +192,14 @@ func TestAttachSeveralClientsAndASlowOne(t *testing.T) {
 			t.Errorf("client %d: stderr %q, %v", i, got, err)
 		}
 	}
-	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "late"}); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+	late := &keeper.AttachRequest{ContainerID: "a", AttachID: "late"}
+	if err := n.client.Attach(n.ctx(), late); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("attach to one that has exited: %v", err)
 	}
 }
 
-// TestWhoWasCutOffIsToldThoughTheContainerIsGone: the reason waits until it is asked for, once, and no longer than its client lives.
-// Without that it was seen to fail.
+// TestWhoWasCutOffIsToldThoughTheContainerIsGone: the reason waits until it is asked for, once, and no longer than its
+// client lives. Without that it was seen to fail.
 func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
 	n := start(t)
 	req := n.request("a", "sh", "-c", "read go; head -c 900000 /dev/zero; read go; head -c 9100000 /dev/zero")
@@ -215,11 +218,13 @@ func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
 	spill := filepath.Join(t.TempDir(), "attach")
 	r, w, _ := os.Pipe()
 	defer r.Close()
-	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "slow", Stdout: w, Backlog: 1 << 20, SpillDir: spill}); err != nil {
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "slow", Stdout: w,
+		Backlog: 1 << 20, SpillDir: spill}); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "bad", SpillDir: "attach"}); !errors.Is(err, errdefs.ErrInvalidArgument) {
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "a", AttachID: "bad",
+		SpillDir: "attach"}); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("a directory that is not absolute: %v", err)
 	}
 	next()
@@ -229,7 +234,8 @@ func TestWhoWasCutOffIsToldThoughTheContainerIsGone(t *testing.T) {
 	if err := n.client.Delete(n.ctx(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.client.Detach(n.ctx(), "a", "slow"); !errors.Is(err, errdefs.ErrResourceExhausted) || !strings.Contains(err.Error(), "1048576 bytes") {
+	if err := n.client.Detach(n.ctx(), "a", "slow"); !errors.Is(err, errdefs.ErrResourceExhausted) ||
+		!strings.Contains(err.Error(), "1048576 bytes") {
 		t.Errorf("it is told %v", err)
 	}
 	if err := n.client.Detach(n.ctx(), "a", "slow"); !errors.Is(err, errdefs.ErrNotFound) {

@@ -102,7 +102,8 @@ func (n *node) sequence(lines int, files ...string) {
 
 func TestHundredMegabytes(t *testing.T) {
 	n := start(t)
-	n.run(n.request("a", "sh", "-c", "yes 0123456789012345678901234567890123456789012345678901234567890123456789 | head -c 104857600"))
+	n.run(n.request("a", "sh", "-c",
+		"yes "+strings.Repeat("0123456789", 7)+" | head -c 104857600"))
 	n.ended("a")
 	total := 0
 	for _, r := range n.records(n.logPath("a")) {

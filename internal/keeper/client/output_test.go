@@ -11,18 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whenever a keeper is killed, its successor has in the log what the dead one had read: lines that come in pieces, a terminal's, and those
-// of a container that writes as fast as it can. With buffers that are not put into escrow all three are seen to lose.
+// Whenever a keeper is killed, its successor has in the log what the dead one had read: lines that come in pieces, a
+// terminal's, and those of a container that writes as fast as it can. With buffers that are not put into escrow all
+// three are seen to lose.
 func TestKeeperKilledLosesNoOutput(t *testing.T) {
 	n := start(t)
 	rounds, lines := 6, 3000000
 	if os.Getenv("BERTH_LONG") != "" {
 		rounds, lines = 40, 8000000
 	}
-	pieces := "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); printf 'a%d ' $i; usleep 300; printf 'b%d ' $i; usleep 300; echo c$i; done; " +
+	pieces := "i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); " +
+		"printf 'a%d ' $i; usleep 300; printf 'b%d ' $i; usleep 300; echo c$i; done; " +
 		"echo last $i"
 	n.run(n.request("pieces", "sh", "-c", pieces))
-	slow := n.request("slow", "sh", "-c", strings.ReplaceAll(pieces, "usleep 300", "usleep 70000")) // each piece is a record
+	// each piece is a record
+	slow := n.request("slow", "sh", "-c", strings.ReplaceAll(pieces, "usleep 300", "usleep 70000"))
 	n.run(slow)
 	tty := n.request("tty", "sh", "-c", "stty -onlcr; "+pieces)
 	tty.Spec.Process.Terminal = true

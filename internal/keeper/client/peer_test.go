@@ -24,18 +24,22 @@ import (
 	"berth/internal/namespace"
 )
 
-// confinement says, from the inside, all that a container may tell of how it is confined. Mounts are sorted: a newer kernel lists
-// them in the order in which they were made, which is the stage's own.
-const confinement = `grep -vE '^(Name|Pid|PPid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ngid|TracerPid|Vm|Rss|Hugetlb|FDSize|voluntary|nonvoluntary|Threads|SigQ|State|Mems|Core|THP|untag)' /proc/self/status
-echo; cat /proc/self/cgroup; cat /proc/self/limits | tr -s ' '; cat /proc/self/oom_score_adj; env; readlink /proc/self/cwd
+// confinement says, from the inside, all that a container may tell of how it is confined. Mounts are sorted: a newer
+// kernel lists them in the order in which they were made, which is the stage's own.
+const confinement = `grep -vE '^(Name|Pid|PPid|NSpid|NStgid|NSpgid|NSsid|Tgid|Ngid|TracerPid)' /proc/self/status |
+	grep -vE '^(Vm|Rss|Hugetlb|FDSize|voluntary|nonvoluntary|Threads|SigQ|State|Mems|Core|THP|untag)'
+echo; cat /proc/self/cgroup; cat /proc/self/limits | tr -s ' '
+cat /proc/self/oom_score_adj; env; readlink /proc/self/cwd
 for fd in /proc/self/fd/*; do test -e $fd && echo ${fd##*/}; done
 test -e /proc/self/fd/0 && tty; cat /proc/self/uid_map
-cat /proc/sys/kernel/hostname /proc/sys/kernel/domainname /proc/sys/kernel/msgmax; ls -lRn /dev /run 2>&1 | grep -vE ' (pts|mqueue|shm|fd|console)$|^/dev/(pts|fd)|[0-9]:[0-9][0-9] [0-9]$'
+cat /proc/sys/kernel/hostname /proc/sys/kernel/domainname /proc/sys/kernel/msgmax
+ls -lRn /dev /run 2>&1 | grep -vE ' (pts|mqueue|shm|fd|console)$|^/dev/(pts|fd)|[0-9]:[0-9][0-9] [0-9]$'
 ls -dn /etc /etc/new /a /a/b /tmp /dev /dev/shm 2>&1
 while read id parent dev rest; do echo $rest; done </proc/self/mountinfo | sort`
 
-// numbers of things that each container has its own of.
-var own = regexp.MustCompile(`(master|shared|propagate_from):\d+ |/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
+// own matches numbers and names that each container has for itself.
+var own = regexp.MustCompile(
+	`(master|shared|propagate_from):\d+ |/(ours|theirs|whole)\b|size=\d+k|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d`)
 
 // olderRunc is what runc before 1.2 does not do: domain names, options of file systems, and propagation of the root.
 var olderRunc = regexp.MustCompile(`(?m)^(a-domain|\(none\))\n|,(mode=777|#,nr_inodes=1)\b| #-`)
@@ -98,12 +102,14 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 			s.Process.User = specs.User{UID: 1000, GID: 1001, AdditionalGids: []uint32{2000}}
 			s.Process.NoNewPrivileges = false
-			s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 100, Hard: 200}, {Type: "RLIMIT_NPROC", Soft: 50, Hard: 60}}
+			s.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 100, Hard: 200},
+				{Type: "RLIMIT_NPROC", Soft: 50, Hard: 60}}
 			s.Mounts = append(s.Mounts, podMounts...)
 			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware", "/proc/scsi", "/no/such"}
 			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys", "/no/such"}
 			s.Linux.Sysctl = map[string]string{"kernel.msgmax": "1234"}
-			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/full", Type: "c", Major: 1, Minor: 7}, {Path: "/dev/loop-control", Type: "c", Major: 10, Minor: 237}}
+			s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/full", Type: "c", Major: 1, Minor: 7},
+				{Path: "/dev/loop-control", Type: "c", Major: 10, Minor: 237}}
 		},
 		"terminal in a pod's user namespace": func(s *specs.Spec) {
 			inPod(s, ids, specs.UserNamespace)
@@ -127,7 +133,8 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			s.Process.Env = []string{"PATH=/bin:/sbin"}
 		},
 		"a pod's processes in its user namespace": func(s *specs.Spec) {
-			inPod(s, ids, specs.UserNamespace, specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace)
+			inPod(s, ids, specs.UserNamespace, specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace,
+				specs.UTSNamespace)
 			s.Mounts = append(s.Mounts, podMounts...)
 			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware"}
 			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys"}
@@ -140,16 +147,23 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 		"mounts": func(s *specs.Spec) {
 			s.Root.Readonly = true
 			s.Mounts = append(s.Mounts,
-				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "relatime", "ro"}},
-				specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-				specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "mode=1777", "size=65536k"}},
+				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs",
+					Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+					Options: []string{"nosuid", "relatime", "ro"}},
+				specs.Mount{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
+					Options: []string{"nosuid", "noexec", "nodev"}},
+				specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+					Options: []string{"nosuid", "mode=1777", "size=65536k"}},
 				specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"ro", "noatime"}},
 				specs.Mount{Destination: "/etc/new/file", Type: "bind", Source: "/etc/passwd", Options: []string{"bind", "ro"}},
-				specs.Mount{Destination: "/a/b", Type: "bind", Source: "/usr", Options: []string{"rbind", "ro", "nosuid", "rslave"}},
-				specs.Mount{Destination: "/a/b/share", Type: "bind", Source: "/etc", Options: []string{"rbind", "rro", "noexec", "rprivate"}},
+				specs.Mount{Destination: "/a/b", Type: "bind", Source: "/usr",
+					Options: []string{"rbind", "ro", "nosuid", "rslave"}},
+				specs.Mount{Destination: "/a/b/share", Type: "bind", Source: "/etc",
+					Options: []string{"rbind", "rro", "noexec", "rprivate"}},
 				specs.Mount{Destination: "/c", Type: "bind", Source: "/usr", Options: []string{"bind"}},
-				specs.Mount{Destination: "/d", Type: "bind", Source: "/usr", Options: []string{"rbind", "nodev", "noatime", "nodiratime"}},
+				specs.Mount{Destination: "/d", Type: "bind", Source: "/usr",
+					Options: []string{"rbind", "nodev", "noatime", "nodiratime"}},
 				specs.Mount{Destination: "/e", Type: "bind", Source: "/usr", Options: []string{"rbind", "strictatime", "ro"}})
 			s.Linux.MaskedPaths = []string{"/proc/kcore", "/proc/keys", "/sys/firmware", "/proc/scsi", "/a/b/bin", "/no/such"}
 			s.Linux.ReadonlyPaths = []string{"/proc/bus", "/proc/sys", "/c/lib", "/no/such"}
@@ -160,11 +174,13 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.CgroupNamespace})
 			s.Mounts = append(s.Mounts,
 				specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev"}},
-				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime"}})
+				specs.Mount{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+					Options: []string{"nosuid", "noexec", "nodev", "relatime"}})
 		},
 		"shared mounts": func(s *specs.Spec) {
 			s.Linux.RootfsPropagation = "shared"
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/a", Type: "bind", Source: "/usr", Options: []string{"rbind", "rshared"}})
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/a", Type: "bind", Source: "/usr",
+				Options: []string{"rbind", "rshared"}})
 		},
 		"devices": func(s *specs.Spec) {
 			mode, id := os.FileMode(0o640), uint32(5)
@@ -175,7 +191,8 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 		},
 		"other namespaces": func(s *specs.Spec) {
 			for i, ns := range s.Linux.Namespaces {
-				if name := map[specs.LinuxNamespaceType]string{specs.IPCNamespace: "ipc", specs.UTSNamespace: "uts"}[ns.Type]; name != "" {
+				if name := map[specs.LinuxNamespaceType]string{specs.IPCNamespace: "ipc",
+					specs.UTSNamespace: "uts"}[ns.Type]; name != "" {
 					s.Linux.Namespaces[i].Path = "/proc/self/ns/" + name // of the keeper, and of runc
 				}
 			}
@@ -215,7 +232,8 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 				}
 				res := n.run(req)
 				pid := res.PID
-				if alone := res.Setup.Engine == keeper.EngineLibcontainer && res.Setup.ExecEngine == keeper.EngineLibcontainer; alone != (id == "whole") {
+				if alone := res.Setup.Engine == keeper.EngineLibcontainer &&
+					res.Setup.ExecEngine == keeper.EngineLibcontainer; alone != (id == "whole") {
 					t.Errorf("%s: %+v", id, res.Setup)
 				}
 				n.until("it has said all", func() bool { return strings.Contains(n.output("stdout", n.logPath(id)), "complete") })
@@ -250,7 +268,8 @@ func TestAContainerIsConfinedAsByRunc(t *testing.T) {
 			compare("init process, and that of libcontainer alone", first[0], first[2])
 			compare("exec, and that of libcontainer alone", further[0], further[2])
 			// runc before 1.2 gives execs its own umask, and as many open files as the hard limit has.
-			compare("exec, and that of runc", olderExec.ReplaceAllString(older(further[0]), ""), olderExec.ReplaceAllString(older(further[1]), ""))
+			compare("exec, and that of runc", olderExec.ReplaceAllString(older(further[0]), ""),
+				olderExec.ReplaceAllString(older(further[1]), ""))
 			// Another version of runc compiles a profile to another program; the same library to one with the
 			// same verdicts (architectures come in any order).
 			sameVerdicts(t, filters[0], filters[2])
@@ -455,7 +474,8 @@ func sameVerdicts(t *testing.T, a, b string) {
 	}
 	one, other := machine(a), machine(b)
 	arguments := [][6]uint64{{}, {2: 1}, {1: 0x7e020000}, {40}, {0x20000}, {0xffffffff}, {16, 3, 5}}
-	for _, arch := range []uint32{unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64, unix.AUDIT_ARCH_ARM, 1} {
+	for _, arch := range []uint32{unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_AARCH64,
+		unix.AUDIT_ARCH_ARM, 1} {
 		for number := range uint32(1200) {
 			for _, x32 := range []uint32{0, 0x40000000} {
 				for _, args := range arguments {

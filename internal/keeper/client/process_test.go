@@ -55,7 +55,8 @@ func TestPodInitReaps(t *testing.T) {
 		}
 	}
 	n.run(c)
-	if ps, _ := n.exec("c", 0, "ps", "-o", "pid,args"); !strings.Contains(ps, "1 /berth-init") && !strings.Contains(ps, "1 berth-init") {
+	if ps, _ := n.exec("c", 0, "ps", "-o", "pid,args"); !strings.Contains(ps, "1 /berth-init") &&
+		!strings.Contains(ps, "1 berth-init") {
 		t.Errorf("PID 1 is not the pod's init:\n%s", ps)
 	}
 	n.until("the orphan is reaped", func() bool {
@@ -141,7 +142,9 @@ func TestNoDescriptorLeaksIntoContainers(t *testing.T) {
 		}
 	}
 	n.run(n.request("a", "sh", "-c", "ls /proc/self/fd; sleep 1000"))
-	n.until("the container has listed", func() bool { return strings.Count(n.output("stdout", n.logPath("a")), "\n") >= 4 })
+	n.until("the container has listed", func() bool {
+		return strings.Count(n.output("stdout", n.logPath("a")), "\n") >= 4
+	})
 	check("container", n.output("stdout", n.logPath("a")))
 	out, _ := n.exec("a", 0, "ls", "/proc/self/fd")
 	check("exec", out)
@@ -211,7 +214,8 @@ func TestOOMKillIsReported(t *testing.T) {
 	limit := int64(40 << 20)
 	req := n.request("a", "sh", "-c", "echo eating; exec dd if=/dev/zero of=/dev/null bs=200M count=1")
 	req.Spec.Linux.Resources.Memory = &specs.LinuxMemory{Limit: &limit, Swap: &limit}
-	req.Spec.Linux.Resources.Devices = append(req.Spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Access: "rwm"})
+	req.Spec.Linux.Resources.Devices = append(req.Spec.Linux.Resources.Devices,
+		specs.LinuxDeviceCgroup{Allow: true, Access: "rwm"})
 	n.run(req)
 	if st := n.ended("a"); st.ExitCode != 137 || !st.OOMKilled {
 		t.Errorf("status %+v", st)
@@ -242,7 +246,8 @@ func TestHooksRun(t *testing.T) {
 		t.Errorf("createRuntime was given %q, %v", b, err)
 	}
 	var spec specs.Spec
-	if b, err := os.ReadFile(st.Bundle + "/config.json"); err != nil || json.Unmarshal(b, &spec) != nil || spec.Root.Path != n.root {
+	if b, err := os.ReadFile(st.Bundle + "/config.json"); err != nil || json.Unmarshal(b, &spec) != nil ||
+		spec.Root.Path != n.root {
 		t.Errorf("the bundle of the state has no spec: %v", err)
 	}
 	n.delete("a")

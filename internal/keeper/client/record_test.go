@@ -52,7 +52,8 @@ func TestASpoiltRecordCostsNothing(t *testing.T) {
 					}
 				}
 				n.client = n.connect()
-				if st, err := n.client.Status(n.ctx(), "lives"); err != nil || st.State != keeper.StateRunning || st.PID != before.PID {
+				if st, err := n.client.Status(n.ctx(), "lives"); err != nil || st.State != keeper.StateRunning ||
+					st.PID != before.PID {
 					t.Errorf("one that lives: %+v, %v", st, err)
 				}
 				if st := n.ended("ends"); st.ExitCode != 7 || st.Lost {
@@ -175,7 +176,8 @@ func TestASpoiltFilterConfinesNoLess(t *testing.T) {
 		}
 	}
 	n.client = n.connect()
-	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "unknown", Process: n.process("true")}); err == nil {
+	if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "unknown",
+		Process: n.process("true")}); err == nil {
 		t.Error("an exec begins with a filter that nobody knows")
 	}
 }

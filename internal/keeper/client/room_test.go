@@ -14,7 +14,8 @@ import (
 	keeper "berth/internal/keeper/client"
 )
 
-// fill runs containers that write a line every moment until there is no room for one more, and says which run with those that did.
+// fill runs containers that write a line every moment until there is no room for one more, and says which run with
+// those that did.
 func (n *node) fill(ids ...string) []string {
 	n.Helper()
 	for len(ids) < 200 {
@@ -55,10 +56,11 @@ func (n *node) allGoOn(ids []string) {
 	}
 }
 
-// A keeper that may open few descriptors (RLIMIT_NOFILE) refuses what it could not keep, and loses nothing of the rest when it is killed.
+// A keeper that may open few descriptors (RLIMIT_NOFILE) refuses what it could not keep, and loses nothing of the rest
+// when it is killed.
 //
-// Seen to fail without the keeper's question for room: the last start failed at whatever met the limit first, and counted as a fault of the
-// container.
+// Seen to fail without the keeper's question for room: the last start failed at whatever met the limit first, and
+// counted as a fault of the container.
 func TestKeeperWithFewDescriptors(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "berth-keeper")
 	script := fmt.Sprintf("#!/bin/sh\nulimit -n 256\nexec %s \"$@\"\n", binary)

@@ -92,7 +92,8 @@ func TestProgramThatCannotStart(t *testing.T) {
 	} {
 		_, err := n.client.Run(n.ctx(), n.request(c.id, c.args...))
 		var se *keeper.StartError
-		if !errors.As(err, &se) || se.ExitCode != c.code || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.args[0]) {
+		if !errors.As(err, &se) || se.ExitCode != c.code || !errors.Is(err, c.kind) ||
+			!strings.Contains(err.Error(), c.args[0]) {
 			t.Errorf("%s: %v (%+v)", c.id, err, se)
 		}
 		if _, err := n.client.Status(n.ctx(), c.id); !errors.Is(err, errdefs.ErrNotFound) {

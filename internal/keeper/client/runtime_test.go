@@ -65,7 +65,8 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 		if st := n.ended("code"); st.ExitCode != 7 || st.Lost {
 			t.Errorf("status %+v", st)
 		}
-		if o, e := n.output("stdout", n.logPath("code")), n.output("stderr", n.logPath("code")); o != "out\n" || e != "err\n" {
+		if o, e := n.output("stdout", n.logPath("code")), n.output("stderr", n.logPath("code")); o != "out\n" ||
+			e != "err\n" {
 			t.Errorf("stdout %q, stderr %q", o, e)
 		}
 		n.delete("code")
@@ -89,14 +90,17 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 		if out != "run\n" || exit.ExitCode != 3 {
 			t.Errorf("exec: %q %+v", out, exit)
 		}
-		_, err = n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "x", Process: n.process("no-such-program")})
+		_, err = n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "x",
+			Process: n.process("no-such-program")})
 		if !errors.As(err, &se) || se.ExitCode != 127 || !strings.Contains(err.Error(), "no-such-program") {
 			t.Errorf("missing program: %v (%+v)", err, se)
 		}
 		// A runtime may set the size just after the program has started.
-		p := n.process("sh", "-c", "until [ \"$(stty size 2>&1)\" = '20 70' ] || [ $((i+=1)) = 100 ]; do sleep 0.02; done; stty size; exit 2")
+		p := n.process("sh", "-c", "until [ \"$(stty size 2>&1)\" = '20 70' ] || [ $((i+=1)) = 100 ]; "+
+			"do sleep 0.02; done; stty size; exit 2")
 		p.Terminal = true
-		res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "t", Process: p, Width: 70, Height: 20})
+		res, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: "t", Process: p, Width: 70,
+			Height: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,10 +122,12 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 		})
 
 		limit := int64(64 << 20)
-		if err := n.client.Update(n.ctx(), "a", &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}}); err != nil {
+		memory := &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &limit}}
+		if err := n.client.Update(n.ctx(), "a", memory); err != nil {
 			t.Errorf("update: %v", err)
 		}
-		for _, f := range []string{"/sys/fs/cgroup/memory" + n.cgroup + "/a/memory.limit_in_bytes", "/sys/fs/cgroup" + n.cgroup + "/a/memory.max"} {
+		for _, f := range []string{"/sys/fs/cgroup/memory" + n.cgroup + "/a/memory.limit_in_bytes",
+			"/sys/fs/cgroup" + n.cgroup + "/a/memory.max"} {
 			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) != "67108864" {
 				t.Errorf("%s is %s", f, b)
 			}
@@ -189,8 +195,8 @@ func TestEveryRuntimeLivesTheSameLife(t *testing.T) {
 	})
 }
 
-// An OCI runtime may give the streams that it gets to the container's user, as crun 1.8.1 does with its stdin, and an exec keeps
-// them as they are. Seen to fail with os.DevNull in null.Open, for the execs of every runtime.
+// An OCI runtime may give the streams that it gets to the container's user, as crun 1.8.1 does with its stdin, and an
+// exec keeps them as they are. Seen to fail with os.DevNull in null.Open, for the execs of every runtime.
 func TestTheHostsNullDeviceIsNotGivenAway(t *testing.T) {
 	status := func(path string) (st unix.Stat_t) {
 		t.Helper()
@@ -225,7 +231,8 @@ func TestTheHostsNullDeviceIsNotGivenAway(t *testing.T) {
 			req := use(n.request(name, "sleep", "1000"))
 			edit(req.Spec)
 			pid := n.run(req).PID
-			// crun says that it has started a moment before its process is the program, and cannot join a user namespace until then.
+			// crun says that it has started a moment before its process is the program, and cannot join a user namespace until
+			// then.
 			n.until(name+" is the program", func() bool {
 				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 				return err == nil && string(line) == "sleep\x001000\x00"

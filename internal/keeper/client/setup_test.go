@@ -20,8 +20,8 @@ import (
 	"berth/internal/keeper/protocol"
 )
 
-// stageRuns counts how often the keeper's stage program is executed from now on: the file that stages are executed from is its own, sealed,
-// and every execution of it is an event of fanotify(7).
+// stageRuns counts how often the keeper's stage program is executed from now on: the file that stages are executed from
+// is its own, sealed, and every execution of it is an event of fanotify(7).
 func (n *node) stageRuns() (count func() int) {
 	n.Helper()
 	fds, err := filepath.Glob("/proc/" + strconv.Itoa(n.pid()) + "/fd/*")
@@ -180,7 +180,8 @@ func TestTheReasonWhyLibcontainerSetsAContainerUpIsTold(t *testing.T) {
 		"hooks": {func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}}
 		}, keeper.EngineLibcontainerStage, keeper.EngineStage},
-		"hooks before the start": {func(s *specs.Spec) { // in the container, so that the last process before the program is libcontainer's
+		// in the container, so that the last process before the program is libcontainer's
+		"hooks before the start": {func(s *specs.Spec) {
 			s.Hooks = &specs.Hooks{StartContainer: []specs.Hook{{Path: "/bin/true", Args: []string{"true"}}}}
 		}, keeper.EngineLibcontainer, keeper.EngineLibcontainer},
 		"a personality": {func(s *specs.Spec) {
@@ -198,7 +199,8 @@ func TestTheReasonWhyLibcontainerSetsAContainerUpIsTold(t *testing.T) {
 		req.Spec.Linux.Seccomp = profile()
 		tt.edit(req.Spec)
 		res := n.run(req)
-		if got := n.setupOf("a"); got != res.Setup || got.Engine != tt.engine || got.ExecEngine != tt.execEngine || !strings.Contains(want, strings.TrimPrefix(got.Reason, "the container has ")) {
+		if got := n.setupOf("a"); got != res.Setup || got.Engine != tt.engine || got.ExecEngine != tt.execEngine ||
+			!strings.Contains(want, strings.TrimPrefix(got.Reason, "the container has ")) {
 			t.Errorf("%s: %+v, and by the start %+v", want, got, res.Setup)
 		}
 		// Whatever runs them, execs have the filter: seen to fail where join is kept though libcontainer has loaded it.
@@ -297,14 +299,16 @@ func TestAKeeperThatIsTooOldIsNotAsked(t *testing.T) {
 	}
 	defer client.Close()
 	_, err = client.Run(t.Context(), &keeper.RunRequest{ID: "a", Spec: &specs.Spec{}, Setup: keeper.SetupLibcontainer})
-	if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), "0.9") || !strings.Contains(err.Error(), "reload") {
+	if !errors.Is(err, errdefs.ErrFailedPrecondition) || !strings.Contains(err.Error(), "0.9") ||
+		!strings.Contains(err.Error(), "reload") {
 		t.Errorf("%v", err)
 	}
 	if len(old.ran) > 0 {
 		t.Error("it was asked")
 	}
 	for _, choice := range []keeper.SetupChoice{"", keeper.SetupStage} {
-		if _, err := client.Run(t.Context(), &keeper.RunRequest{ID: "b", Spec: &specs.Spec{}, Setup: choice}); err != nil || <-old.ran != "b" {
+		if _, err := client.Run(t.Context(), &keeper.RunRequest{ID: "b", Spec: &specs.Spec{}, Setup: choice}); err != nil ||
+			<-old.ran != "b" {
 			t.Errorf("what it knows is not asked of it: %v", err)
 		}
 	}

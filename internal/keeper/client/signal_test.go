@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signal32 is kept by glibc for itself, which ignores it in whatever posix_spawn starts; make, for one, starts all so. Go
-// gives most others their default action back by itself.
+// signal32 is kept by glibc for itself, which ignores it in whatever posix_spawn starts; make, for one, starts all so.
+// Go gives most others their default action back by itself.
 const signal32 = 32
 
 // setAction is rt_sigaction(2), since libraries refuse signal32.

@@ -50,7 +50,8 @@ func mark(t *testing.T) *marks {
 	t.Helper()
 	dir := t.TempDir()
 	m := &marks{
-		mount: fmt.Sprintf("spy-mark-%d", os.Getpid()), file: filepath.Join(dir, "mark"), link: fmt.Sprintf("spy%d", os.Getpid()),
+		mount: fmt.Sprintf("spy-mark-%d", os.Getpid()), file: filepath.Join(dir, "mark"), link: fmt.Sprintf("spy%d",
+			os.Getpid()),
 	}
 	if err := unix.Mount(m.mount, dir, "tmpfs", 0, "size=64k,mode=755"); err != nil {
 		t.Fatal(err)
@@ -59,7 +60,8 @@ func mark(t *testing.T) *marks {
 	if err := os.WriteFile(m.file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for d := dir; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) { // so that a user without rights could reach it
+	// so that a user without rights could reach it
+	for d := dir; strings.HasPrefix(d, os.TempDir()+"/"); d = filepath.Dir(d) {
 		if st, err := os.Stat(d); err == nil && st.Mode()&0o001 == 0 {
 			_ = os.Chmod(d, st.Mode()|0o111)
 		}
@@ -79,11 +81,13 @@ func mark(t *testing.T) *marks {
 	return m
 }
 
-// TestNobodySeesAProcessBeforeItHasLeftTheHost: containers watch for new processes in their PID namespace while hundreds of execs, and
-// of containers that share it, begin there. None is ever seen with a root, a mount table, a network or a namespace of the host, with an
-// open directory, without the container's seccomp filter, or with capabilities that the container has not.
+// TestNobodySeesAProcessBeforeItHasLeftTheHost: containers watch for new processes in their PID namespace while
+// hundreds of execs, and of containers that share it, begin there. None is ever seen with a root, a mount table, a
+// network or a namespace of the host, with an open directory, without the container's seccomp filter, or with
+// capabilities that the container has not.
 //
-// Seen to fail with the PID namespace joined before the others, as it was once: for each watcher within the first hundred execs.
+// Seen to fail with the PID namespace joined before the others, as it was once: for each watcher within the first
+// hundred execs.
 func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 	if os.Getenv(host.EnvSetup) == string(keeper.SetupLibcontainer) {
 		t.Skip("libcontainer's processes are seen, as runc's are: this is the stage's promise")
@@ -102,10 +106,12 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 		mode         string
 	}
 	watchers := map[string]watcher{
-		"no capabilities":  {user: 1000, nnp: true, mode: "look"},
-		"ptrace":           {capabilities: []string{"CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"}, bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_DAC_OVERRIDE, mode: "look"},
-		"stop":             {user: 1000, nnp: true, mode: "stop"},
-		"stop with ptrace": {capabilities: []string{"CAP_SYS_PTRACE", "CAP_KILL"}, bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_KILL, mode: "stop"},
+		"no capabilities": {user: 1000, nnp: true, mode: "look"},
+		"ptrace": {capabilities: []string{"CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"},
+			bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_DAC_OVERRIDE, mode: "look"},
+		"stop": {user: 1000, nnp: true, mode: "stop"},
+		"stop with ptrace": {capabilities: []string{"CAP_SYS_PTRACE", "CAP_KILL"},
+			bits: 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_KILL, mode: "stop"},
 	}
 	for name, w := range watchers {
 		for _, user := range []bool{false, true} {
@@ -125,7 +131,8 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 					p := req.Spec.Process
 					p.User = specs.User{UID: w.user, GID: w.user}
 					p.NoNewPrivileges = w.nnp
-					p.Capabilities = &specs.LinuxCapabilities{Bounding: w.capabilities, Effective: w.capabilities, Permitted: w.capabilities}
+					p.Capabilities = &specs.LinuxCapabilities{Bounding: w.capabilities, Effective: w.capabilities,
+						Permitted: w.capabilities}
 					all := types
 					if shared {
 						all = append([]specs.LinuxNamespaceType{specs.PIDNamespace}, types...)
@@ -135,7 +142,8 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 					pod.fit(req.Spec)
 					return req
 				}
-				watch := request("watcher", false, "/bin/spy", m.mount, m.file, m.link, m.namespaces, fmt.Sprintf("%x", w.bits), w.mode)
+				watch := request("watcher", false, "/bin/spy", m.mount, m.file, m.link, m.namespaces, fmt.Sprintf("%x", w.bits),
+					w.mode)
 				pod.init = n.run(watch).PID // others share its processes
 				said := func() string { return n.output("stdout", n.logPath("watcher")) }
 				n.until("the spy looks", func() bool { return strings.Contains(said(), "READY") })
@@ -143,7 +151,8 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 					p := *watch.Spec.Process
 					p.Args = []string{"true"}
 					id := fmt.Sprint("e", i)
-					if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id, Process: &p}); err != nil {
+					if _, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "watcher", ExecID: id,
+						Process: &p}); err != nil {
 						t.Fatal(err)
 					}
 					if exit, err := n.client.WaitExec(n.ctx(), "watcher", id); err != nil || exit.ExitCode != 0 {
@@ -175,7 +184,8 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 					t.Errorf("seen %d times: %s", times, what)
 				}
 				var looked, processes int
-				if _, err := fmt.Sscanf(summary, "LOOKED %d times at %d processes", &looked, &processes); err != nil || processes < (execs+starts)/2 {
+				if _, err := fmt.Sscanf(summary, "LOOKED %d times at %d processes", &looked, &processes); err != nil ||
+					processes < (execs+starts)/2 {
 					t.Errorf("the spy has not looked at half of the processes: %q", summary)
 				}
 				t.Log(summary)

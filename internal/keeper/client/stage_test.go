@@ -46,7 +46,8 @@ func TestWhatKeepsAProgramFromRunningIsSaid(t *testing.T) {
 		{args: []string{"/tmp"}, code: 126, want: "is a directory"},
 		{args: []string{"/tmp/text"}, code: 128, want: "exec format error"},
 		{args: []string{"/tmp/lost"}, code: 127, want: "no such file"},
-		{args: []string{"busybox"}, edit: func(p *specs.Process) { p.Cwd, p.Env = "/bin", []string{"PATH=."} }, code: 127, want: "relative"},
+		{args: []string{"busybox"}, edit: func(p *specs.Process) { p.Cwd, p.Env = "/bin", []string{"PATH=."} }, code: 127,
+			want: "relative"},
 		{args: []string{"true"}, edit: func(p *specs.Process) { p.Env = nil }, code: 127, want: "$PATH"},
 		{args: []string{"true"}, edit: func(p *specs.Process) { p.Cwd = "/tmp/plain" }, code: 128, want: "/tmp/plain"},
 		{args: []string{"true"}, edit: func(p *specs.Process) { p.Env = []string{"PATH"} }, want: "PATH"},
@@ -56,10 +57,12 @@ func TestWhatKeepsAProgramFromRunningIsSaid(t *testing.T) {
 			tt.edit(req.Spec.Process)
 		}
 		_, first := n.client.Run(n.ctx(), req)
-		_, further := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: string(rune('a' + i)), Process: req.Spec.Process})
+		_, further := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: string(rune('a' + i)),
+			Process: req.Spec.Process})
 		for what, err := range map[string]error{"init process": first, "exec": further} {
 			var se *keeper.StartError
-			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.code != 0 && (!errors.As(err, &se) || se.ExitCode != tt.code) {
+			if err == nil || !strings.Contains(err.Error(), tt.want) || tt.code != 0 &&
+				(!errors.As(err, &se) || se.ExitCode != tt.code) {
 				t.Errorf("%s %q: %v", what, tt.args, err)
 			}
 		}
@@ -84,7 +87,8 @@ func TestAnExecCannotBeLedOut(t *testing.T) {
 			}
 			p := n.process("true")
 			p.Cwd = "/tmp/way"
-			_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: fmt.Sprint("e", i, ".", fd), Process: p})
+			_, err := n.client.Exec(n.ctx(), &keeper.ExecRequest{ContainerID: "a", ExecID: fmt.Sprint("e", i, ".", fd),
+				Process: p})
 			if err == nil {
 				t.Errorf("an exec was led to %s", target)
 			}
@@ -108,14 +112,16 @@ func TestAPlantedTerminalOrUserDatabaseHurtsNobody(t *testing.T) {
 	passwd := filepath.Join(n.root, "etc/passwd")
 	for what, plant := range map[string]func() error{
 		"a pipe": func() error { return unix.Mkfifo(passwd, 0o644) },
-		// Seen to fail without the check of the file system: what such a file says is somebody else's, and some are read once.
+		// Seen to fail without the check of the file system: what such a file says is somebody else's, and some are read
+		// once.
 		"a link to a file of /proc": func() error { return os.Symlink("/proc/1/environ", passwd) },
 		// Seen to fail without the bound.
 		"a file that is too long": func() error {
 			return os.WriteFile(passwd, append(bytes.Repeat([]byte("\n"), 9<<20), "root:x:0:0::/evil:\n"...), 0o644)
 		},
 		"a number beyond 32 bits": func() error {
-			return os.WriteFile(passwd, []byte("a:x:4294967296:0::/evil:\nb:x::0::/evil:\nc:x:abc:0::/evil:\nd:x:0x0:0::/evil:\n"), 0o644)
+			const users = "a:x:4294967296:0::/evil:\nb:x::0::/evil:\nc:x:abc:0::/evil:\nd:x:0x0:0::/evil:\n"
+			return os.WriteFile(passwd, []byte(users), 0o644)
 		},
 	} {
 		_ = os.Remove(passwd)
@@ -139,8 +145,8 @@ func TestAPlantedTerminalOrUserDatabaseHurtsNobody(t *testing.T) {
 	}
 }
 
-// TestAHostileImageLeadsNoMountOut: whatever links an image has where a container's mounts, devices and links go, these end up
-// inside of the container or the container does not start. What the host has is as it was.
+// TestAHostileImageLeadsNoMountOut: whatever links an image has where a container's mounts, devices and links go, these
+// end up inside of the container or the container does not start. What the host has is as it was.
 func TestAHostileImageLeadsNoMountOut(t *testing.T) {
 	for _, choice := range []keeper.SetupChoice{keeper.SetupStage, keeper.SetupLibcontainer} {
 		t.Run(string(choice), func(t *testing.T) { hostileImages(t, choice) })
@@ -177,16 +183,21 @@ func hostileImages(t *testing.T, choice keeper.SetupChoice) {
 		"a link to nothing": {links: map[string]string{"/var": "/run/none", "/run": "elsewhere"}, target: "/var/a/b",
 			script: "test -f /elsewhere/none/a/b/inside && echo good"},
 		"a relative link to nothing": {links: map[string]string{"/a": "b/../c"}, target: "/a/x", refused: "mount point"},
-		"links in a circle":          {links: map[string]string{"/a": "b", "/b": "a"}, target: "/a/x", refused: "mount point"},
-		"a link to the root":         {links: map[string]string{"/way": "/"}, target: "/way", refused: "over the container's root"},
-		"a link into proc":           {links: map[string]string{"/way": "/proc/sys"}, target: "/way", refused: "in its /proc"},
-		"a link to proc":             {links: map[string]string{"/way": "/proc"}, target: "/way", refused: "in its /proc"},
-		"a magic link":               {links: map[string]string{"/way": "/proc/self/cwd"}, target: "/way", refused: "mount point"},
-		"proc elsewhere":             {links: map[string]string{"/proc": "/elsewhere"}, target: "/mnt", refused: "/proc"},
-		"sys elsewhere":              {links: map[string]string{"/sys": victim + "/sys"}, target: "/mnt", refused: "/sys"},
+		"links in a circle": {links: map[string]string{"/a": "b", "/b": "a"}, target: "/a/x",
+			refused: "mount point"},
+		"a link to the root": {links: map[string]string{"/way": "/"}, target: "/way",
+			refused: "over the container's root"},
+		"a link into proc": {links: map[string]string{"/way": "/proc/sys"}, target: "/way",
+			refused: "in its /proc"},
+		"a link to proc": {links: map[string]string{"/way": "/proc"}, target: "/way", refused: "in its /proc"},
+		"a magic link": {links: map[string]string{"/way": "/proc/self/cwd"}, target: "/way",
+			refused: "mount point"},
+		"proc elsewhere": {links: map[string]string{"/proc": "/elsewhere"}, target: "/mnt", refused: "/proc"},
+		"sys elsewhere":  {links: map[string]string{"/sys": victim + "/sys"}, target: "/mnt", refused: "/sys"},
 		"dev elsewhere": {links: map[string]string{"/dev": "/elsewhere/dev"}, target: "/mnt",
 			script: "test -c /elsewhere/dev/null && test -c /dev/null && echo good"},
-		"devices that are there": {links: map[string]string{"/mnt/inside": "/x"}, target: "/mnt", script: "test -c /dev/null && echo good"},
+		"devices that are there": {links: map[string]string{"/mnt/inside": "/x"}, target: "/mnt",
+			script: "test -c /dev/null && echo good"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n.root = rootfs(t)
@@ -245,16 +256,19 @@ func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
 	few := int64(4096)
 	for want, edit := range map[string]func(*specs.Spec){
 		`mount "/no/such/source" at "/mnt": source: no such file`: func(s *specs.Spec) {
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such/source", Options: []string{"bind"}})
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such/source",
+				Options: []string{"bind"}})
 		},
 		`at "/proc/sys": it is inside /proc`: func(s *specs.Spec) {
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/proc/sys", Type: "bind", Source: "/tmp", Options: []string{"bind"}})
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/proc/sys", Type: "bind", Source: "/tmp",
+				Options: []string{"bind"}})
 		},
 		`mount "` + file + `" at "/tmp": not a directory`: func(s *specs.Spec) {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/tmp", Type: "bind", Source: file, Options: []string{"bind"}})
 		},
 		`mount tmpfs at "/mnt": invalid argument`: func(s *specs.Spec) {
-			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "tmpfs", Source: "tmpfs", Options: []string{"no-such=1"}})
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/mnt", Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"no-such=1"}})
 		},
 		`join namespace "` + file + `"`: func(s *specs.Spec) {
 			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: file})
@@ -280,7 +294,8 @@ func TestAContainerThatCannotBeSetUpLeavesNothing(t *testing.T) {
 	n.run(n.request("a", "sleep", "1000"))
 }
 
-// TestManyContainersJoinAPodsProcesses: the stage of one that joins another's PID namespace forks, and both processes speak.
+// TestManyContainersJoinAPodsProcesses: the stage of one that joins another's PID namespace forks, and both processes
+// speak.
 func TestManyContainersJoinAPodsProcesses(t *testing.T) {
 	n := start(t)
 	first := n.run(n.request("init", "sleep", "1000"))
@@ -300,7 +315,8 @@ func TestManyContainersJoinAPodsProcesses(t *testing.T) {
 	req := n.request("bad", "true")
 	req.Spec.Linux.Seccomp = profile()
 	req.Spec.Linux.Namespaces[0].Path = fmt.Sprintf("/proc/%d/ns/pid", first.PID)
-	req.Spec.Mounts = append(req.Spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such", Options: []string{"bind"}})
+	req.Spec.Mounts = append(req.Spec.Mounts, specs.Mount{Destination: "/mnt", Type: "bind", Source: "/no/such",
+		Options: []string{"bind"}})
 	if _, err := n.client.Run(n.ctx(), req); err == nil || !strings.Contains(err.Error(), "/no/such") {
 		t.Error(err)
 	}

@@ -37,7 +37,8 @@ func TestUpgradeInPlaceUnderLoad(t *testing.T) {
 	}
 	// A client that reads only after all upgrades: what it has not taken crosses them.
 	r, w, _ := os.Pipe()
-	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "load", AttachID: "slow", Stdout: w}); err != nil {
+	if err := n.client.Attach(n.ctx(), &keeper.AttachRequest{ContainerID: "load", AttachID: "slow",
+		Stdout: w}); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -337,8 +338,8 @@ func TestKeeperKilled(t *testing.T) {
 	n.endedOrphan("idle", 137)
 }
 
-// A keeper that is killed at any moment of a start or an exec loses neither, nor how they end. An exec that was about to begin then
-// may be refused; its command runs once at most.
+// A keeper that is killed at any moment of a start or an exec loses neither, nor how they end. An exec that was about
+// to begin then may be refused; its command runs once at most.
 func TestKeeperKilledAtAnyMoment(t *testing.T) {
 	n := start(t)
 	n.run(n.request("idle", "sleep", "1000"))
@@ -407,7 +408,10 @@ func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			var cred *unix.Ucred
-			if err := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+			if err := raw.Control(func(fd uintptr) {
+				cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET,
+					unix.SO_PEERCRED)
+			}); err != nil {
 				t.Fatal(err)
 			}
 			if err != nil || int(cred.Pid) == last {
@@ -427,7 +431,10 @@ func TestKeeperKilledWhileItTakesThingsBack(t *testing.T) {
 			continue
 		}
 		at := strings.Count(n.output("stdout", n.logPath(id)), "\n")
-		n.until("output of "+id+" goes on", func() bool { return strings.Count(n.output("stdout", n.logPath(id)), "\n") > at })
+		n.until("output of "+id+" goes on", func() bool {
+			return strings.Count(n.output("stdout", n.logPath(id)),
+				"\n") > at
+		})
 	}
 }
 
@@ -453,7 +460,8 @@ func TestKeeperKilledRightAfterItsAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		kill(pid)
-		if exit, err := n.client.WaitExec(n.ctx(), "idle", execID); err != nil || !orphanEnd(6, exit.ExitCode, exit.ExitCode == 255) {
+		if exit, err := n.client.WaitExec(n.ctx(), "idle", execID); err != nil ||
+			!orphanEnd(6, exit.ExitCode, exit.ExitCode == 255) {
 			t.Errorf("exec: %+v, %v", exit, err)
 		}
 		if err := os.Remove(fmt.Sprintf("%s/tmp/go%d", n.root, i)); err != nil {

@@ -71,8 +71,8 @@ func taken(t *testing.T, b *Backlogs) {
 	}
 }
 
-// TestAHundredClientsThatDoNotReadShareOneLimit: they never take more than that of the disk, whichever container they are attached to;
-// one that has had its part is cut off and told why. It was seen to fail without the total.
+// TestAHundredClientsThatDoNotReadShareOneLimit: they never take more than that of the disk, whichever container they
+// are attached to; one that has had its part is cut off and told why. It was seen to fail without the total.
 func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 	const total, logs, clients, piece = 64 << 20, 4, 25, 64 << 10
 	dir := t.TempDir()
@@ -110,7 +110,8 @@ func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 		for j := range clients {
 			if err := l.Detach(fmt.Sprint("deaf-", i, "-", j)); err != nil {
 				told++
-				if want := fmt.Sprintf("no more than %d bytes are kept for all attached clients", int64(total)); !strings.Contains(err.Error(), want) {
+				if want := fmt.Sprintf("no more than %d bytes are kept for all attached clients",
+					int64(total)); !strings.Contains(err.Error(), want) {
 					t.Errorf("client %d of container %d is told %v", j, i, err)
 				}
 			}
@@ -123,8 +124,9 @@ func TestAHundredClientsThatDoNotReadShareOneLimit(t *testing.T) {
 	balanced(t, b)
 }
 
-// TestWhoIsCutOffMakesRoomAtOnce: for the others, however fast output comes, though the file of the one who is cut off is not closed yet.
-// One client has room for all of it, so one at least gets it. It was seen to fail with room only after the close: all were cut off.
+// TestWhoIsCutOffMakesRoomAtOnce: for the others, however fast output comes, though the file of the one who is cut off
+// is not closed yet. One client has room for all of it, so one at least gets it. It was seen to fail with room only
+// after the close: all were cut off.
 func TestWhoIsCutOffMakesRoomAtOnce(t *testing.T) {
 	const total, clients, piece = 64 << 20, 20, 64 << 10
 	b := roomy(t.TempDir())
@@ -152,8 +154,8 @@ func TestWhoIsCutOffMakesRoomAtOnce(t *testing.T) {
 	balanced(t, b)
 }
 
-// TestAFileThatIsBeingClosedCountsOnTheDisk: nobody writes what would not fit beside it before it is closed, unless the one who waits is
-// gone as well. It was seen to fail without the wait.
+// TestAFileThatIsBeingClosedCountsOnTheDisk: nobody writes what would not fit beside it before it is closed, unless the
+// one who waits is gone as well. It was seen to fail without the wait.
 func TestAFileThatIsBeingClosedCountsOnTheDisk(t *testing.T) {
 	const total = 8 << 20
 	b := roomy(t.TempDir())
@@ -189,9 +191,9 @@ func TestAFileThatIsBeingClosedCountsOnTheDisk(t *testing.T) {
 	balanced(t, b)
 }
 
-// TestWhoComesLastHasAShareToo: the clients before it never read, and the containers that they are attached to have said all and are
-// silent, so nothing cuts them off; one that reads slowly is kept beside them. It was seen to fail with a total that those who come first
-// may have all of.
+// TestWhoComesLastHasAShareToo: the clients before it never read, and the containers that they are attached to have
+// said all and are silent, so nothing cuts them off; one that reads slowly is kept beside them. It was seen to fail
+// with a total that those who come first may have all of.
 func TestWhoComesLastHasAShareToo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves many bytes: run without -short")
@@ -232,9 +234,9 @@ func TestWhoComesLastHasAShareToo(t *testing.T) {
 	balanced(t, b)
 }
 
-// TestThePumpNeverWaitsForTheBacklog: the file system that it lies on stands still, and the container writes on. What waits for it is
-// bounded, and a client that would need more is cut off and told why. It was seen to fail with a file that is written to by whoever has
-// the output, as before, and without the bound.
+// TestThePumpNeverWaitsForTheBacklog: the file system that it lies on stands still, and the container writes on. What
+// waits for it is bounded, and a client that would need more is cut off and told why. It was seen to fail with a file
+// that is written to by whoever has the output, as before, and without the bound.
 func TestThePumpNeverWaitsForTheBacklog(t *testing.T) {
 	const freeze, thaw = 0xc0045877, 0xc0045878 // FIFREEZE, FITHAW of linux/fs.h
 	mount := quotatest.Mount(t, "ext4", "defaults")
@@ -374,7 +376,8 @@ func TestWhatAKilledKeeperLeftGoes(t *testing.T) {
 		}
 		f.Close()
 	}
-	if names, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(names) != 1 || filepath.Base(names[0]) != "somebody's" {
+	if names, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(names) != 1 ||
+		filepath.Base(names[0]) != "somebody's" {
 		t.Errorf("left: %q, %v", names, err)
 	}
 	// One that is not there is made.

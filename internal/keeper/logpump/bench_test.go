@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkFile is the pump under a container that copies a file of lines to its stdout, as test/bench has it. What counts on a
-// busy machine is the pump's own processor time for each MiB of what the container writes.
+// BenchmarkFile is the pump under a container that copies a file of lines to its stdout, as test/bench has it. What
+// counts on a busy machine is the pump's own processor time for each MiB of what the container writes.
 func BenchmarkFile(b *testing.B) {
 	const size = 64 << 20
 	for _, width := range []int{20, 100, 1000} {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process that is killed between any two steps of a pump leaves a buffer with which the next one loses nothing, and writes nothing twice.
-// Each case fails with what it is about taken out of openBuffer or recoverBuffer.
+// A process that is killed between any two steps of a pump leaves a buffer with which the next one loses nothing, and
+// writes nothing twice. Each case fails with what it is about taken out of openBuffer or recoverBuffer.
 func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 	const text = "first\nsecond\nthe third's beginning "
 	record := func(tag, line string) string {
@@ -145,7 +145,8 @@ func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 	}
 }
 
-// Where the file has another name or has been emptied meanwhile, nobody knows what is in the old one: it is written again.
+// Where the file has another name or has been emptied meanwhile, nobody knows what is in the old one: it is written
+// again.
 func TestFileThatIsAnotherGetsWhatWasBeingWritten(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "log")
@@ -177,7 +178,8 @@ func TestFileThatIsAnotherGetsWhatWasBeingWritten(t *testing.T) {
 	}
 }
 
-// A container that is silent takes a page for each stream, whatever it has written before. With trim taken out it takes all.
+// A container that is silent takes a page for each stream, whatever it has written before. With trim taken out it takes
+// all.
 func TestIdleBufferKeepsOnePage(t *testing.T) {
 	blocks := func(b *buffer) int64 {
 		var st unix.Stat_t

@@ -222,7 +222,8 @@ func TestFullDiskLeavesWholeRecords(t *testing.T) {
 
 func TestARecordThatWasCutOffGoes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	for _, c := range []struct{ before, want string }{{"", ""}, {"whole\n", "whole\n"}, {"whole\nha", "whole\n"}, {"ha", ""}} {
+	for _, c := range []struct{ before, want string }{{"", ""}, {"whole\n", "whole\n"}, {"whole\nha", "whole\n"},
+		{"ha", ""}} {
 		if err := os.WriteFile(path, []byte(c.before), 0o640); err != nil {
 			t.Fatal(err)
 		}
