@@ -381,8 +381,13 @@ func (s *supervisor) answer(decide func(*notification) int32) {
 		if _, err := unix.Poll(p, -1); err == unix.EINTR {
 			continue
 		}
+		if p[1].Revents != 0 || p[0].Revents&(unix.POLLIN|unix.POLLHUP) == unix.POLLHUP {
+			return // nobody wants to know any more, or the last process has gone
+		}
 		if p[0].Revents&unix.POLLIN == 0 {
-			return // the last process has gone, or nobody wants to know any more
+			// POLLERR: a signal came as the kernel waited for its lock (seccomp_notify_poll), which Go's runtime sends to
+			// its threads. Without another look the stage would wait for an answer for ever.
+			continue
 		}
 		var n notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), notifRecv, uintptr(unsafe.Pointer(&n))); errno != 0 {
