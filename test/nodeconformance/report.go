@@ -60,8 +60,24 @@ func (r *report) expected(s ginkgo.Spec) (why string, ok bool) {
 	return "", false
 }
 
-// verdict is an error where a spec fails that has to pass, or one passes that cannot.
+// unknown is an error where something is expected of a spec that the suite does not have. A report names all specs,
+// those too that were left out.
+func (r *report) unknown() error {
+	var errs []error
+	for _, e := range expectedFailures {
+		if !slices.ContainsFunc(r.suite.SpecReports, func(s ginkgo.Spec) bool { return strings.Contains(s.Name(), e.spec) }) {
+			errs = append(errs, fmt.Errorf("the suite has no spec %q, which is expected to fail", e.spec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// verdict is an error where a spec fails that has to pass, one passes that cannot, or one is expected to fail that the
+// suite does not have.
 func (r *report) verdict() error {
+	if err := r.unknown(); err != nil {
+		return err
+	}
 	var failed, passed int
 	for _, s := range r.fates[ginkgo.Failed] {
 		if _, ok := r.expected(s); !ok {

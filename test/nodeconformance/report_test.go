@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 )
@@ -9,6 +10,7 @@ const (
 	passedSpec = `{"LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "passed"}`
 	failedSpec = `{"LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "failed",
 		"Failure": {"Message": "why not"}}`
+	leftOutSpec = `{"LeafNodeType": "It", "LeafNodeText": "TEXT", "State": "skipped"}`
 )
 
 func suiteOf(ok string, specs ...string) []byte {
@@ -27,6 +29,8 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 		{spec: "group", failure: "why not", why: "it cannot"},
 		{spec: "needs wings", lacks: "wings", why: "it cannot"},
 	}
+	// All that is expected is of specs that the suite has, run or not.
+	leftOut := withText(leftOutSpec, "cannot work, fails there, a group, needs wings")
 	for name, c := range map[string]struct {
 		suite   []byte
 		runtime string
@@ -43,7 +47,8 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 		"one of a group that passes":      {suiteOf("true", withText(passedSpec, "group 2")), "berth", ""},
 		"the suite beside its specs":      {suiteOf("false", withText(passedSpec, "works")), "berth", "beside its specs"},
 	} {
-		r, err := parseReport(c.suite, c.runtime, []string{"wings"})
+		suite := bytes.Replace(c.suite, []byte(`"SpecReports": [`), []byte(`"SpecReports": [`+leftOut+`,`), 1)
+		r, err := parseReport(suite, c.runtime, []string{"wings"})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -53,6 +58,13 @@ func TestWhatIsExpectedToFailIsCheckedBothWays(t *testing.T) {
 		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: %v, not %q", name, err, c.want)
 		}
+	}
+	r, err := parseReport(suiteOf("true", withText(passedSpec, "works")), "berth", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.verdict(); err == nil || !strings.Contains(err.Error(), `no spec "cannot work"`) {
+		t.Errorf("specs are expected to fail that the suite does not have: %v", err)
 	}
 	if _, err := parseReport(suiteOf("true"), "berth", nil); err == nil {
 		t.Error("a report without specs is taken")
