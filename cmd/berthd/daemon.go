@@ -47,7 +47,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	defer func() { err = errors.Join(err, d.close()) }()
 	for _, open := range []func(context.Context) error{
 		d.measure, d.lock, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork, d.reachKeeper, d.openDevices,
-		d.openPods, d.openStreams, d.serveMetrics, d.register,
+		d.openPlugins, d.openPods, d.openStreams, d.serveMetrics, d.register,
 	} {
 		if err := open(ctx); err != nil {
 			return err

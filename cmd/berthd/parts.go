@@ -26,6 +26,7 @@ import (
 	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
 	"berth/internal/network"
+	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
 	"berth/internal/state"
@@ -45,6 +46,7 @@ type parts struct {
 	network  network.Provider
 	keeper   *keeper.Client
 	devices  *manager.Manager // nil: the configuration has none
+	plugins  *nri.Plugins     // nil: likewise
 	pods     *pod.Manager
 	streams  *stream.Server
 	server   *grpc.Server
@@ -195,6 +197,30 @@ func (d *parts) openDevices(context.Context) (err error) {
 	return nil
 }
 
+// openPlugins makes the interface for NRI plugins, where the configuration has one.
+func (d *parts) openPlugins(context.Context) error {
+	cfg := &d.cfg.NRI
+	if cfg.Enable == config.NRIOff {
+		return nil
+	}
+	v := &cfg.DefaultValidator
+	d.plugins = nri.New(nri.Config{
+		Version: version, Auto: cfg.Enable == config.NRIAuto, Socket: cfg.SocketPath, PluginDir: cfg.PluginPath,
+		ConfigDir: cfg.PluginConfigPath, RegistrationTimeout: time.Duration(cfg.RegistrationTimeout),
+		RequestTimeout: time.Duration(cfg.RequestTimeout), DisableConnections: cfg.DisableConnections,
+		Validator: nri.Validator{
+			Enable: v.Enable, RejectOCIHookAdjustment: v.RejectHooks,
+			RejectRuntimeDefaultSeccompAdjustment: v.RejectSeccompDefault,
+			RejectUnconfinedSeccompAdjustment:     v.RejectUnconfined,
+			RejectCustomSeccompAdjustment:         v.RejectCustomSeccomp,
+			RejectNamespaceAdjustment:             v.RejectNamespaces, RejectSysctlAdjustment: v.RejectSysctls,
+			RequiredPlugins: v.RequiredPlugins, TolerateMissingAnnotation: v.TolerateMissingPlugin,
+		},
+		Log: d.log,
+	})
+	return nil
+}
+
 func (d *parts) openPods(ctx context.Context) error {
 	info, err := d.keeper.Info(ctx)
 	if err != nil {
@@ -230,10 +256,20 @@ func (d *parts) openPods(ctx context.Context) error {
 	if d.devices != nil {
 		cfg.Devices = d.devices
 	}
+	if d.plugins != nil {
+		cfg.Plugins = d.plugins
+	}
 	if d.pods, err = pod.New(ctx, cfg); err != nil {
 		return err
 	}
 	d.onClose(d.pods.Close)
+	if d.plugins != nil {
+		// Only now there is something to tell them of.
+		if err := d.plugins.Serve(d.pods); err != nil {
+			return err
+		}
+		d.onClose(d.plugins.Close)
+	}
 	if d.devices != nil {
 		// Only now it knows which devices are held.
 		if err := d.devices.Serve(); err != nil {

@@ -54,10 +54,44 @@ type Config struct {
 	Tracing Tracing `toml:"tracing"`
 	Devices Devices `toml:"device_plugins"`
 
+	NRI NRI `toml:"nri"`
+
 	Checkpoint Checkpoint `toml:"checkpoint"`
 
 	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
 	Runtimes map[string]Runtime `toml:"runtimes"`
+}
+
+// NRI is about plugins of the Node Resource Interface. Its keys are containerd's, but for Enable.
+type NRI struct {
+	Enable              string       `toml:"enable"`
+	SocketPath          string       `toml:"socket_path"`
+	PluginPath          string       `toml:"plugin_path"`
+	PluginConfigPath    string       `toml:"plugin_config_path"`
+	RegistrationTimeout Duration     `toml:"plugin_registration_timeout"`
+	RequestTimeout      Duration     `toml:"plugin_request_timeout"`
+	DisableConnections  bool         `toml:"disable_connections"`
+	DefaultValidator    NRIValidator `toml:"default_validator"`
+}
+
+// Values of NRI.Enable.
+const (
+	NRIAuto = "auto"
+	NRIOn   = "on"
+	NRIOff  = "off"
+)
+
+// NRIValidator says what plugins may not change.
+type NRIValidator struct {
+	Enable                bool     `toml:"enable"`
+	RejectHooks           bool     `toml:"reject_oci_hook_adjustment"`
+	RejectSeccompDefault  bool     `toml:"reject_runtime_default_seccomp_adjustment"`
+	RejectUnconfined      bool     `toml:"reject_unconfined_seccomp_adjustment"`
+	RejectCustomSeccomp   bool     `toml:"reject_custom_seccomp_adjustment"`
+	RejectNamespaces      bool     `toml:"reject_namespace_adjustment"`
+	RejectSysctls         bool     `toml:"reject_sysctl_adjustment"`
+	RequiredPlugins       []string `toml:"required_plugins"`
+	TolerateMissingPlugin string   `toml:"tolerate_missing_plugins_annotation"`
 }
 
 // Network is how pods are connected.
@@ -262,6 +296,15 @@ func Default() *Config {
 		Devices: Devices{
 			Dir:     "/var/lib/kubelet/device-plugins",
 			Timeout: Duration(30 * time.Second),
+		},
+		NRI: NRI{
+			Enable:              NRIAuto,
+			SocketPath:          "/var/run/nri/nri.sock",
+			PluginPath:          "/opt/nri/plugins",
+			PluginConfigPath:    "/etc/nri/conf.d",
+			RegistrationTimeout: Duration(5 * time.Second),
+			RequestTimeout:      Duration(2 * time.Second),
+			DefaultValidator:    NRIValidator{RequiredPlugins: []string{}},
 		},
 		Runtimes: map[string]Runtime{
 			"berth": {

@@ -68,6 +68,7 @@ func (c *Config) Validate() error {
 	if slices.Contains(strings.Split(c.CgroupRoot, "/"), "..") {
 		v.fail("cgroup_root", "%q has .. in it", c.CgroupRoot)
 	}
+	v.nri(&c.NRI)
 	v.between("pids_limit", c.PidsLimit, 0, 1<<22) // the kernel's own limit of process IDs
 	if _, err := parseUlimits("ulimits", c.Ulimits); err != nil {
 		v.errs = append(v.errs, err)
@@ -152,6 +153,15 @@ func (v *validation) positive(key string, d Duration) {
 	if d <= 0 {
 		v.fail(key, "%s is not more than 0s", d)
 	}
+}
+
+func (v *validation) nri(n *NRI) {
+	v.oneOf("nri.enable", n.Enable, NRIAuto, NRIOn, NRIOff)
+	v.absolute("nri.socket_path", n.SocketPath)
+	v.absolute("nri.plugin_path", n.PluginPath)
+	v.absolute("nri.plugin_config_path", n.PluginConfigPath)
+	v.positive("nri.plugin_registration_timeout", n.RegistrationTimeout)
+	v.positive("nri.plugin_request_timeout", n.RequestTimeout)
 }
 
 func (v *validation) network(n *Network) {

@@ -13,6 +13,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/model"
 	"berth/internal/namespace"
+	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/index"
@@ -56,6 +57,8 @@ func (m *Manager) CreateContainer(ctx context.Context, sandboxID string, cfg *mo
 		log.Warn(w)
 	}
 	m.events.Tell(s, cr.id, model.EventCreated)
+	cr.letJoin()
+	m.relay.Tell(ctx, nri.ContainerCreated, s, cr.container)
 	return cr.id, nil
 }
 
@@ -84,6 +87,9 @@ type creation struct {
 	images map[string]string // the host directories of image mounts, by container path
 	edits  []model.Edits     // what its devices add to it
 	out    *ocispec.Output
+
+	joinable func()         // lets plugins join; nil: they were not kept from it
+	asked    []steps.Timing // how long plugins took
 }
 
 // check refuses what needs no resource to be refused.
@@ -153,9 +159,12 @@ func (cr *creation) steps() []steps.Step {
 			Name: "allocate devices", Do: cr.allocateDevices,
 			Undo: func(context.Context) error { m.devices.Cancel(cr.container); return nil },
 		},
-		{Name: "build the specification", Do: cr.buildSpec},
+		{Name: buildStep, Do: cr.buildSpec, Undo: cr.forgetByPlugins},
 	}
 }
+
+// buildStep is the step that plugins are asked in.
+const buildStep = "build the specification"
 
 // findImage finds the image of the root file system, and the checkpoint that the container is made from, whose layer
 // it holds.
@@ -196,6 +205,7 @@ func (cr *creation) register(context.Context) error {
 
 // unlock lets others have the container, be it created or forgotten.
 func (cr *creation) unlock() {
+	cr.letJoin()
 	if cr.release != nil {
 		cr.release()
 	}
@@ -293,6 +303,9 @@ func (cr *creation) buildSpec(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := cr.askPlugins(ctx); err != nil {
+		return err
+	}
 	return cr.container.SaveSpec(cr.out.Spec)
 }
 
@@ -333,6 +346,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 
 // finish records that the container is created.
 func (cr *creation) finish(timings []steps.Timing) error {
+	timings = append(timings, cr.asked...)
 	cr.m.measureSteps("CreateContainer", timings)
 	c, process := cr.container, *cr.out.Spec.Process
 	return c.Update(record.Save, func(r *record.Container) {

@@ -15,8 +15,10 @@ import (
 	"berth/internal/checkpoint"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/nri"
 	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/index"
+	"berth/internal/pod/plugins"
 	"berth/internal/pod/record"
 	"berth/internal/pod/steps"
 )
@@ -63,11 +65,26 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if err := m.logs.Claim(c.ID(), r.LogPath); err != nil {
 		return err
 	}
-	if err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting }); err != nil {
+	held, let, present, err := m.relay.Hold(ctx)
+	defer func() { let() }()
+	if err == nil {
+		err = c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting })
+	}
+	if err != nil {
 		m.logs.Release(c.ID())
 		return err
 	}
 	begin := time.Now()
+	var asked []steps.Timing
+	if present {
+		err = m.relay.Ask(held, nri.StartContainer, s, c)
+		asked = []steps.Timing{{Step: plugins.Step, Of: startStep, Begin: begin, Took: time.Since(begin)}}
+	}
+	let()
+	if err != nil {
+		m.teardown.StartFailed(ctx, c, err)
+		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
+	}
 	restore := ""
 	if r.Restored != nil {
 		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
@@ -87,14 +104,15 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))
 	}
 	tracePhases(ctx, result.Phases)
-	err = m.recordStart(c, result, begin)
+	err = m.recordStart(c, result, begin, asked)
 	if err != nil {
 		// A container that no record calls running must not run.
 		m.teardown.StartFailed(ctx, c, err)
 		return err
 	}
-	c.DropSpec()
 	m.events.Tell(s, c.ID(), model.EventStarted)
+	m.relay.Tell(ctx, nri.ContainerStarted, s, c)
+	c.DropSpec()
 	return nil
 }
 
@@ -122,12 +140,16 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Hand
 	return request
 }
 
+// startStep is what the parts of a start are parts of, in timings.
+const startStep = "start"
+
 // recordStart records that the container runs, as the keeper says, and how long the parts of its start took since
 // begin.
-func (m *Manager) recordStart(c *index.Container, result *keeper.RunResult, begin time.Time) error {
-	timings := []steps.Timing{{Step: "start", Begin: begin, Took: time.Since(begin)}}
+func (m *Manager) recordStart(c *index.Container, result *keeper.RunResult, begin time.Time,
+	asked []steps.Timing) error {
+	timings := append([]steps.Timing{{Step: startStep, Begin: begin, Took: time.Since(begin)}}, asked...)
 	for _, p := range result.Phases {
-		timings = append(timings, steps.Timing{Step: p.Name, Of: "start", Begin: p.Begin, Took: p.Took})
+		timings = append(timings, steps.Timing{Step: p.Name, Of: startStep, Begin: p.Begin, Took: p.Took})
 	}
 	m.measureSteps("StartContainer", timings)
 	return c.Update(record.Save, func(r *record.Container) {

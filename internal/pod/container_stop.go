@@ -34,6 +34,7 @@ func (m *Manager) StopContainer(ctx context.Context, id string, timeout time.Dur
 	if r.Phase != record.ContainerRunning {
 		return nil
 	}
+	m.relay.StopContainer(ctx, c)
 	if timeout > 0 {
 		sig := r.StopSignal
 		if sig == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/model"
+	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
@@ -34,6 +35,23 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return err
 	}
 	defer release()
+	held, let, present, err := m.relay.Hold(ctx)
+	defer let()
+	if err == nil && present {
+		update, err = m.relay.Update(held, m.relay.Pod(c.Sandbox), m.relay.Container(c), update)
+	}
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	}
+	if err := m.updateResources(ctx, c, update); err != nil {
+		return err
+	}
+	m.relay.Tell(held, nri.ContainerUpdated, c.Sandbox, c)
+	return nil
+}
+
+// updateResources is the change, whoever wants it. The caller holds the container's lock.
+func (m *Manager) updateResources(ctx context.Context, c *index.Container, update *model.Resources) error {
 	r := c.Record()
 	pod := c.Sandbox.Record()
 	handler, err := m.handlers.get(pod.Handler)
@@ -73,6 +91,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		limits := *resources
 		// An update says nothing of these.
 		limits.Devices, limits.Network = linux.Resources.Devices, linux.Resources.Network
+		keepRealtime(&limits, linux.Resources)
 		linux.Resources = &limits
 		spec.Linux = &linux
 	})
@@ -80,6 +99,19 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 		return err
 	}
 	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
+}
+
+// keepRealtime keeps what plugins have given a container, and no update knows of.
+func keepRealtime(limits, before *specs.LinuxResources) {
+	if before.CPU == nil || before.CPU.RealtimeRuntime == nil && before.CPU.RealtimePeriod == nil {
+		return
+	}
+	cpu := specs.LinuxCPU{}
+	if limits.CPU != nil {
+		cpu = *limits.CPU
+	}
+	cpu.RealtimeRuntime, cpu.RealtimePeriod = before.CPU.RealtimeRuntime, before.CPU.RealtimePeriod
+	limits.CPU = &cpu
 }
 
 // changeSpec writes what is in force to a container's specification: a start takes it from there, and verbose status

@@ -28,6 +28,7 @@ import (
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
+	"berth/internal/pod/plugins"
 	"berth/internal/pod/record"
 	"berth/internal/pod/recovery"
 	"berth/internal/pod/storage"
@@ -110,6 +111,7 @@ type Config struct {
 	Network       network.Provider
 	Host          Host
 	Devices       devices.Manager // nil: the node has no device manager
+	Plugins       plugins.Plugins // nil: the node has none
 	CRIU          string          // the program; empty: the one in PATH
 	RestoreImages bool            // containers are created from images that are checkpoints
 	Jail          *jail.Jail      // in which archives of checkpoints are read
@@ -180,6 +182,7 @@ type Manager struct {
 	readings    *usage.Reader
 	teardown    *teardown.Teardown
 	watch       *watch.Watcher
+	relay       *plugins.Relay
 
 	background sync.WaitGroup
 	stop       context.CancelFunc
@@ -269,10 +272,14 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,
 		RestoreImages: cfg.RestoreImages, MaxBytes: cfg.CheckpointBytes, Log: cfg.Log,
 	}
+	m.relay = &plugins.Relay{Plugins: cfg.Plugins, Dirs: dirs, Cgroups: m.cgroups, Background: &m.background, Log: cfg.Log}
+	if cfg.Plugins == nil {
+		m.relay.Plugins = plugins.None{}
+	}
 	m.teardown = &teardown.Teardown{
 		Keeper: cfg.Keeper, Pods: m.pods, Containers: m.containers, Index: m.index, Logs: m.logs, Events: m.events,
 		Dirs: dirs, Trash: trash, Cgroups: m.cgroups, Parts: m.parts, Storage: m.storage, Devices: m.devices,
-		Sampler: sampler, Metrics: cfg.Metrics, Log: cfg.Log,
+		Sampler: sampler, Plugins: m.relay, Metrics: cfg.Metrics, Log: cfg.Log,
 	}
 	m.watch = &watch.Watcher{
 		Keeper: cfg.Keeper, Index: m.index, Dirs: dirs, Events: m.events, Teardown: m.teardown,

@@ -63,7 +63,9 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	cfg = s.Record().Config
 	log := m.log.With("pod", cfg.Metadata.Namespace+"/"+cfg.Metadata.Name, "pod_id", s.ID())
 
-	undone, err := steps.Run(ctx, log, append([]steps.Step{
+	arrival := m.relay.Arrival(s)
+	defer arrival.Release()
+	list := append([]steps.Step{
 		{
 			Name: "write the pod's record",
 			Do:   func(context.Context) error { return s.Update(record.Save, func(*record.Sandbox) {}) },
@@ -72,7 +74,11 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			Name: "limit the pod's cgroup",
 			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
-	}, m.parts.Steps(s.SandboxEntry, nil)...), m.ready(s, "RunPodSandbox"))
+	}, m.parts.Steps(s.SandboxEntry, nil)...)
+	ready := m.ready(s, "RunPodSandbox")
+	undone, err := steps.Run(ctx, log, append(list, arrival.Step()), func(timings []steps.Timing) error {
+		return ready(append(timings, arrival.Timings...))
+	})
 	if err != nil {
 		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
 		clean, cancel := undo.Context(ctx)

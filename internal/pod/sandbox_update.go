@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/model"
+	"berth/internal/nri"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 )
@@ -33,6 +34,14 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 	if old.Phase != record.SandboxReady {
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), errSandboxNotReady)
 	}
+	held, let, present, err := m.relay.Hold(ctx)
+	defer let()
+	if err == nil && present {
+		err = m.relay.UpdatePod(held, m.relay.Pod(s), overhead, resources)
+	}
+	if err != nil {
+		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
+	}
 	next := old
 	config := *old.Config // statuses share the old one
 	if overhead != nil {
@@ -48,5 +57,9 @@ func (m *Manager) UpdateSandboxResources(ctx context.Context, id string, overhea
 		}
 		return fmt.Errorf("update pod sandbox %s: %w", record.ShortID(s.ID()), err)
 	}
-	return s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config })
+	if err := s.Update(record.Save, func(r *record.Sandbox) { r.Config = &config }); err != nil {
+		return err
+	}
+	m.relay.Tell(held, nri.PodUpdated, s, nil)
+	return nil
 }

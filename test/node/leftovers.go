@@ -114,7 +114,8 @@ func (n *Node) processes(running bool) ([]string, error) {
 	}
 	var found []string
 	for _, p := range all {
-		if !exempt[p.PID] && n.owns(p) {
+		plugin := len(p.Args) > 0 && strings.HasPrefix(p.Args[0], n.NRIPlugins+"/") // berthd starts and ends it
+		if !exempt[p.PID] && !(running && plugin) && n.owns(p) {
 			found = append(found, p.String())
 		}
 	}

@@ -77,13 +77,15 @@ type Node struct {
 	HostsDir   string // registries' hosts.toml
 	CNIConfDir string
 	LogDir     string // for pods' logs
-	DaemonLog  string // what the daemon and the keeper say
-	Bridge     string
-	PodCIDR    netip.Prefix
-	CgroupRoot string // parent of its pods' cgroups, below the hierarchies' mount points
-	Systemd    bool   // makes the cgroups
-	Containerd bool
-	Registry   *registrytest.Registry
+	// NRISocket and NRIPlugins are for NRI plugins. berthd listens once the directory of either is there.
+	NRISocket, NRIPlugins string
+	DaemonLog             string // what the daemon and the keeper say
+	Bridge                string
+	PodCIDR               netip.Prefix
+	CgroupRoot            string // parent of its pods' cgroups, below the hierarchies' mount points
+	Systemd               bool   // makes the cgroups
+	Containerd            bool
+	Registry              *registrytest.Registry
 	// Handlers are runtime handlers that name an OCI runtime binary, by handler: runc and crun, where installed.
 	Handlers map[string]string
 
@@ -139,6 +141,9 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--bridge", n.Bridge,
 		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
+		"--nri.socket-path", n.NRISocket,
+		"--nri.plugin-path", n.NRIPlugins,
+		"--nri.plugin-config-path", filepath.Join(n.Dir, "nri.d"),
 	}, o.Args...)
 	n.programs = binaries
 	if o.Prepare != nil {
@@ -254,6 +259,8 @@ func prepare(o Options) (n *Node, err error) {
 	n.HostsDir = filepath.Join(n.Dir, "hosts")
 	n.CNIConfDir = filepath.Join(n.Dir, "cni")
 	n.LogDir = filepath.Join(n.Dir, "logs")
+	n.NRISocket = filepath.Join(n.Dir, "nri", "s")
+	n.NRIPlugins = filepath.Join(n.Dir, "nri-plugins")
 	n.DaemonLog = filepath.Join(n.Dir, "daemon.log")
 	n.Bridge = n.Name
 	n.Handlers = map[string]string{}

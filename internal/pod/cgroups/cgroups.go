@@ -211,6 +211,9 @@ func (g *Driver) Dir(parent, id string) string {
 	return dir
 }
 
+// DirOf is the cgroup that a specification names, as a path below the cgroup mounts.
+func (g *Driver) DirOf(path string) (string, error) { return cgroup.Path(path, g.systemd) }
+
 // PodDir is the cgroup of a whole pod as a path below the cgroup mounts.
 func (g *Driver) PodDir(parent string) string {
 	if !g.systemd {

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/model"
+	"berth/internal/nri"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
@@ -78,6 +79,8 @@ func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) err
 	if td.Index.GoneContainer(c) {
 		return nil
 	}
+	td.Plugins.StopContainer(ctx, c)
+	td.Plugins.Tell(ctx, nri.RemoveContainer, c.Sandbox, c)
 	if err := c.Update(record.Happened, func(r *record.Container) { r.Phase = record.ContainerRemoving }); err != nil {
 		return err
 	}
@@ -120,6 +123,7 @@ func (td *Teardown) ForgetContainer(c *index.Container) {
 	}
 	td.Storage.Release(c.ID())
 	td.Devices.Free(c)
+	td.Plugins.Forget(c.ID())
 	c.Ended()
 	td.Index.ForgetContainer(c)
 	td.Sampler.Forget(c.ID())

@@ -69,6 +69,7 @@ func (td *Teardown) Finish(c *index.Container, change func(*record.Container)) {
 	// which has to come after it.
 	td.Events.Tell(c.Sandbox, c.ID(), model.EventStopped)
 	c.Ended()
+	td.Plugins.Ended(c)
 }
 
 // StartFailed ends a container whose start went wrong.

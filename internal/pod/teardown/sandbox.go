@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"berth/internal/model"
+	"berth/internal/nri"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/rootfs"
@@ -40,6 +41,12 @@ func (td *Teardown) StopSandbox(ctx context.Context, s *index.Sandbox) error {
 func (td *Teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.KillContainers(ctx, s); err != nil {
 		return err // their network stays while they live
+	}
+	for _, c := range td.Index.ContainersOf(s.ID()) {
+		td.Plugins.StopContainer(ctx, c)
+	}
+	if td.Plugins.Knows(s.ID()) {
+		td.Plugins.Tell(ctx, nri.StopPod, s, nil)
 	}
 	r := s.Record()
 	if err := td.Cgroups.RemoveSandbox(&r); err != nil { // somebody else has put a process into it
@@ -75,6 +82,7 @@ func (td *Teardown) RemoveSandbox(ctx context.Context, s *index.Sandbox) error {
 			return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
 		}
 	}
+	td.Plugins.Tell(ctx, nri.RemovePod, s, nil)
 	td.Cgroups.Leave(new(s.Record()))
 	if err := td.Trash.Discard(td.Pods.Path(s.ID())); err != nil {
 		return fmt.Errorf("remove pod sandbox %s: %w", record.ShortID(s.ID()), err)
@@ -95,6 +103,7 @@ func (td *Teardown) ForgetSandbox(s *index.Sandbox) {
 		td.Log.Error("remove a pod's state directory", "pod_id", s.ID(), "error", err)
 	}
 	td.Devices.FreePod(s.ID())
+	td.Plugins.Forget(s.ID())
 	r.Label.Release()
 	td.Index.ForgetSandbox(s)
 	td.Sampler.Forget(s.ID())

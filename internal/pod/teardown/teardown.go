@@ -15,6 +15,7 @@ import (
 	"berth/internal/pod/layout"
 	"berth/internal/pod/logs"
 	"berth/internal/pod/parts"
+	"berth/internal/pod/plugins"
 	"berth/internal/pod/record"
 	"berth/internal/pod/storage"
 	"berth/internal/pod/trash"
@@ -44,6 +45,7 @@ type Teardown struct {
 	Storage    *storage.Store
 	Devices    *devices.Allocator
 	Sampler    *stats.Sampler
+	Plugins    *plugins.Relay
 	Metrics    *metrics.Set
 	Log        *slog.Logger
 }

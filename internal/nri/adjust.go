@@ -1,0 +1,71 @@
+package nri
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/nri/pkg/api"
+	nrigenerate "github.com/containerd/nri/pkg/runtime-tools/generate"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/opencontainers/runtime-tools/generate"
+)
+
+// adjust changes a specification as plugins want. It is as it was where that cannot be done. left is the container
+// as the last plugin has left it: of variables and devices the library hands on those that are to be added, and not those
+// that are to be removed.
+func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Container, inject Injector) error {
+	// The generator writes through pointers, some of which other containers share: to defaults, and to compiled profiles.
+	changed := &specs.Spec{}
+	data, err := json.Marshal(spec)
+	if err == nil {
+		err = json.Unmarshal(data, changed)
+	}
+	if err != nil {
+		return fmt.Errorf("copy the specification: %w", err)
+	}
+	changed.Process.Env = slices.DeleteFunc(changed.Process.Env, func(old string) bool {
+		return !slices.ContainsFunc(left.Env, func(v string) bool { return name(v) == name(old) })
+	})
+	changed.Linux.Devices = slices.DeleteFunc(changed.Linux.Devices, func(old specs.LinuxDevice) bool {
+		return !slices.ContainsFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool { return d.Path == old.Path })
+	})
+	generator := nrigenerate.SpecGenerator(&generate.Generator{Config: changed},
+		nrigenerate.WithCDIDeviceInjector(inject),
+		nrigenerate.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
+			return &specs.LinuxIntelRdt{ClosID: class}, nil
+		}),
+		nrigenerate.WithBlockIOResolver(func(class string) (*specs.LinuxBlockIO, error) {
+			return nil, fmt.Errorf("no classes of block I/O are configured on this node, and a plugin wants %q: %w", class,
+				errdefs.ErrFailedPrecondition)
+		}),
+	)
+	if err := generator.Adjust(wanted); err != nil {
+		return fmt.Errorf("what NRI plugins want of the container: %w", err)
+	}
+	dropReplacedLimits(changed.Process)
+	*spec = *changed
+	return nil
+}
+
+// name is that of a variable.
+func name(variable string) string {
+	key, _, _ := strings.Cut(variable, "=")
+	return key
+}
+
+// dropReplacedLimits leaves the last of several limits of one kind, which is a plugin's: the library appends to what
+// there is, and not all runtimes take the last.
+func dropReplacedLimits(p *specs.Process) {
+	if p == nil {
+		return
+	}
+	var last []specs.POSIXRlimit
+	for _, limit := range p.Rlimits {
+		last = slices.DeleteFunc(last, func(l specs.POSIXRlimit) bool { return l.Type == limit.Type })
+		last = append(last, limit)
+	}
+	p.Rlimits = last
+}

@@ -1,0 +1,208 @@
+package nri
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/model"
+)
+
+// podOf is a pod in NRI's words.
+func podOf(p *Pod) *api.PodSandbox {
+	config := p.Config
+	return &api.PodSandbox{
+		Id:             p.ID,
+		Name:           config.Metadata.Name,
+		Uid:            config.Metadata.UID,
+		Namespace:      config.Metadata.Namespace,
+		Labels:         config.Labels,
+		Annotations:    config.Annotations,
+		RuntimeHandler: p.RuntimeHandler,
+		Pid:            uint32(p.PID),
+		Ips:            p.IPs,
+		Linux: &api.LinuxPodSandbox{
+			Namespaces:   api.FromOCILinuxNamespaces(p.Namespaces),
+			PodOverhead:  limitsOf(config.Overhead),
+			PodResources: limitsOf(config.Resources),
+			CgroupParent: p.CgroupParent,
+			CgroupsPath:  p.CgroupsPath,
+		},
+	}
+}
+
+// containerOf is a container in NRI's words.
+func containerOf(c *Container) *api.Container {
+	config, spec := c.Config, c.Spec
+	out := &api.Container{
+		Id:            c.ID,
+		PodSandboxId:  c.SandboxID,
+		Name:          config.Metadata.Name,
+		State:         stateOf(c.State),
+		Labels:        config.Labels,
+		Annotations:   maps.Clone(spec.Annotations),
+		Mounts:        api.FromOCIMounts(spec.Mounts),
+		Hooks:         api.FromOCIHooks(spec.Hooks),
+		Pid:           uint32(c.PID),
+		CreatedAt:     nanoseconds(c.CreatedAt),
+		StartedAt:     nanoseconds(c.StartedAt),
+		FinishedAt:    nanoseconds(c.FinishedAt),
+		ExitCode:      c.ExitCode,
+		StatusReason:  c.Reason,
+		StatusMessage: c.Message,
+		Image:         &api.Image{Name: config.Image.Image, ConfigDigest: c.ImageID},
+		Linux:         &api.LinuxContainer{SeccompProfile: profileOf(config.Security.Seccomp)},
+	}
+	if out.Annotations == nil {
+		out.Annotations = map[string]string{}
+	}
+	maps.Copy(out.Annotations, config.Annotations)
+	for _, name := range config.CDIDevices {
+		out.CDIDevices = append(out.CDIDevices, &api.CDIDevice{Name: name})
+	}
+	if p := spec.Process; p != nil {
+		out.Args, out.Env = slices.Clone(p.Args), slices.Clone(p.Env)
+		out.User = &api.User{Uid: p.User.UID, Gid: p.User.GID, AdditionalGids: slices.Clone(p.User.AdditionalGids)}
+		for _, l := range p.Rlimits {
+			out.Rlimits = append(out.Rlimits, &api.POSIXRlimit{Type: l.Type, Hard: l.Hard, Soft: l.Soft})
+		}
+		out.Linux.OomScoreAdj = api.Int(p.OOMScoreAdj)
+		out.Linux.IoPriority = api.FromOCILinuxIOPriority(p.IOPriority)
+		if p.Scheduler != nil {
+			out.Linux.Scheduler = api.FromOCILinuxScheduler(p.Scheduler)
+		}
+	}
+	if l := spec.Linux; l != nil {
+		out.Linux.Namespaces = api.FromOCILinuxNamespaces(l.Namespaces)
+		out.Linux.Devices = api.FromOCILinuxDevices(l.Devices)
+		out.Linux.Resources = api.FromOCILinuxResources(l.Resources, spec.Annotations)
+		out.Linux.CgroupsPath = l.CgroupsPath
+		out.Linux.NetDevices = api.FromOCILinuxNetDevices(l.NetDevices)
+		out.Linux.Sysctl = maps.Clone(l.Sysctl)
+		if l.IntelRdt != nil {
+			out.Linux.Rdt = rdtOf(l.IntelRdt)
+		}
+		if l.Seccomp != nil {
+			out.Linux.SeccompPolicy = api.FromOCILinuxSeccomp(l.Seccomp)
+		}
+	}
+	return out
+}
+
+func rdtOf(r *specs.LinuxIntelRdt) *api.LinuxRdt {
+	return &api.LinuxRdt{
+		ClosId: api.String(r.ClosID), Schemata: api.RepeatedString(r.Schemata),
+		EnableMonitoring: api.Bool(r.EnableMonitoring),
+	}
+}
+
+func nanoseconds(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func stateOf(s model.ContainerState) api.ContainerState {
+	switch s {
+	case model.ContainerCreated:
+		return api.ContainerState_CONTAINER_CREATED
+	case model.ContainerRunning:
+		return api.ContainerState_CONTAINER_RUNNING
+	case model.ContainerPaused:
+		return api.ContainerState_CONTAINER_PAUSED
+	case model.ContainerExited:
+		return api.ContainerState_CONTAINER_STOPPED
+	}
+	return api.ContainerState_CONTAINER_UNKNOWN
+}
+
+// profileOf is how a client has chosen the seccomp profile. No profile is Unconfined, as the CRI has it.
+func profileOf(p *model.SecurityProfile) *api.SecurityProfile {
+	if p == nil {
+		return nil
+	}
+	out := &api.SecurityProfile{LocalhostRef: p.LocalhostRef}
+	switch p.Type {
+	case model.ProfileUnconfined:
+		out.ProfileType = api.SecurityProfile_UNCONFINED
+	case model.ProfileLocalhost:
+		out.ProfileType = api.SecurityProfile_LOCALHOST
+	case model.ProfileRuntimeDefault:
+		out.ProfileType = api.SecurityProfile_RUNTIME_DEFAULT
+	}
+	return out
+}
+
+// limitsOf are limits in NRI's words.
+func limitsOf(r *model.Resources) *api.LinuxResources {
+	if r == nil {
+		return nil
+	}
+	out := &api.LinuxResources{
+		Cpu: &api.LinuxCPU{
+			Shares: api.UInt64(uint64(r.CPUShares)), Quota: api.Int64(r.CPUQuota), Period: api.UInt64(uint64(r.CPUPeriod)),
+			Cpus: r.CPUSetCPUs, Mems: r.CPUSetMems,
+		},
+		Memory:  &api.LinuxMemory{Limit: api.Int64(r.MemoryLimit)},
+		Unified: maps.Clone(r.Unified),
+	}
+	if r.PidsLimit != 0 {
+		out.Pids = &api.LinuxPids{Limit: r.PidsLimit}
+	}
+	for _, h := range r.HugepageLimit {
+		out.HugepageLimits = append(out.HugepageLimits, &api.HugepageLimit{PageSize: h.PageSize, Limit: h.Limit})
+	}
+	return out
+}
+
+// resourcesOf puts limits of NRI over those of base, which has limits that NRI does not know; nil: none.
+func resourcesOf(r *api.LinuxResources, base *model.Resources) *model.Resources {
+	var out model.Resources
+	if base != nil {
+		out = *base
+	}
+	if r == nil {
+		return &out
+	}
+	if c := r.Cpu; c != nil {
+		if c.Shares != nil {
+			out.CPUShares = int64(c.Shares.GetValue())
+		}
+		if c.Quota != nil {
+			out.CPUQuota = c.Quota.GetValue()
+		}
+		if c.Period != nil {
+			out.CPUPeriod = int64(c.Period.GetValue())
+		}
+		if c.Cpus != "" {
+			out.CPUSetCPUs = c.Cpus
+		}
+		if c.Mems != "" {
+			out.CPUSetMems = c.Mems
+		}
+	}
+	if limit := r.GetMemory().GetLimit().GetValue(); limit != 0 {
+		out.MemoryLimit = limit
+	}
+	if r.Pids != nil {
+		out.PidsLimit = r.Pids.Limit
+	}
+	if len(r.HugepageLimits) > 0 {
+		out.HugepageLimit = nil
+		for _, h := range r.HugepageLimits {
+			out.HugepageLimit = append(out.HugepageLimit, model.HugepageLimit{PageSize: h.PageSize, Limit: h.Limit})
+		}
+	}
+	if len(r.Unified) > 0 {
+		out.Unified = maps.Clone(out.Unified)
+		if out.Unified == nil {
+			out.Unified = map[string]string{}
+		}
+		maps.Copy(out.Unified, r.Unified)
+	}
+	return &out
+}

@@ -1,0 +1,120 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	"github.com/containerd/errdefs"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/model"
+	"berth/internal/nri"
+	"berth/internal/ocispec"
+	"berth/internal/pod/plugins"
+	"berth/internal/pod/record"
+	"berth/internal/pod/steps"
+)
+
+// askPlugins shows the container to plugins before its specification is written, and does what they want of it. No
+// plugin joins until the creation has ended.
+func (cr *creation) askPlugins(ctx context.Context) error {
+	relay := cr.m.relay
+	held, release, present, err := relay.Hold(ctx)
+	cr.joinable = release
+	if err != nil || !present {
+		return err
+	}
+	begin := time.Now()
+	spec := cr.out.Spec
+	path := spec.Linux.CgroupsPath
+	container := &nri.Container{ContainerStatus: cr.container.Status(), Spec: spec}
+	changed, err := relay.Create(held, relay.Pod(cr.sandbox), container, cr.inject)
+	cr.asked = []steps.Timing{{Step: plugins.Step, Of: buildStep, Begin: begin, Took: time.Since(begin)}}
+	if err != nil {
+		return err
+	}
+	if err := cr.adopt(spec, changed); err != nil {
+		return err
+	}
+	if spec.Linux.CgroupsPath == path {
+		return nil
+	}
+	dir, err := cr.m.cgroups.DirOf(spec.Linux.CgroupsPath)
+	if err != nil {
+		return err
+	}
+	return cr.container.Update(record.Save, func(r *record.Container) { r.Cgroup = dir })
+}
+
+// adopt takes over what plugins have changed of a specification.
+func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
+	host, err := ocispec.Detect()
+	if err != nil {
+		return err
+	}
+	cr.out.Warnings = append(cr.out.Warnings, ocispec.Fit(spec, host)...)
+	if changed == nil {
+		return nil
+	}
+	merged := ocispec.MergeResources(cr.container.Record().Resources, changed)
+	return cr.container.Update(record.Draft, func(r *record.Container) { r.Resources = merged })
+}
+
+// inject adds CDI devices that plugins name.
+func (cr *creation) inject(spec *specs.Spec, names []string) error {
+	return ocispec.InjectCDI(spec, cr.handler.Spec.CDISpecDirs, names)
+}
+
+// forgetByPlugins tells plugins that a container that they were shown is not made after all.
+func (cr *creation) forgetByPlugins(ctx context.Context) error {
+	relay := cr.m.relay
+	cr.letJoin()
+	if cr.container != nil && relay.Knows(cr.id) {
+		relay.StopContainer(ctx, cr.container)
+		relay.Tell(ctx, nri.RemoveContainer, cr.sandbox, cr.container)
+	}
+	return nil
+}
+
+// letJoin lets plugins join again.
+func (cr *creation) letJoin() {
+	if cr.joinable != nil {
+		cr.joinable()
+	}
+}
+
+// Present are the pods and the containers that have not ended, for a plugin that joins.
+func (m *Manager) Present() ([]nri.Pod, []nri.Container) {
+	var pods []nri.Pod
+	for _, s := range m.index.Sandboxes() {
+		switch s.Record().Phase {
+		case record.SandboxReady, record.SandboxBroken, record.SandboxStopped:
+			pods = append(pods, *m.relay.Pod(s))
+		}
+	}
+	var containers []nri.Container
+	for _, c := range m.index.Containers() {
+		switch c.Record().Phase {
+		case record.ContainerCreated, record.ContainerStarting, record.ContainerRunning:
+			containers = append(containers, *m.relay.Container(c))
+		}
+	}
+	return pods, containers
+}
+
+// Apply changes the limits of a container as a plugin wants, of which plugins are not asked.
+func (m *Manager) Apply(ctx context.Context, u nri.Update) error {
+	c, err := m.index.Container(u.ContainerID)
+	if err != nil {
+		return err
+	}
+	if c.ID() != u.ContainerID {
+		return errdefs.ErrNotFound // the beginning of an ID, which is for people
+	}
+	release, err := c.Lock(ctx, "update")
+	if err != nil {
+		return err
+	}
+	defer release()
+	return m.updateResources(ctx, c, u.Resources)
+}
