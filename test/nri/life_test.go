@@ -1,0 +1,433 @@
+package nri
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// setEnv is a plugin's answer that sets a variable.
+func setEnv(key, value string) func(*api.PodSandbox, *api.Container) (
+	*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	return func(*api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		adjust := &api.ContainerAdjustment{}
+		adjust.AddEnv(key, value)
+		return adjust, nil, nil
+	}
+}
+
+func TestAPluginIsToldOfTheLifeOfPodsAndContainersInOrder(t *testing.T) {
+	n := start(t, "")
+	p := connect(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
+	pod := nodetest.RunPod(t, n)
+	name := pod.Config.Metadata.Name
+	c := pod.Run(nodetest.Sh("echo $FROM; exec sleep 1000"))
+	c.WaitLog("plugin")
+	if got := c.Sh("echo $FROM"); got != "plugin" {
+		t.Errorf("an exec has %q", got)
+	}
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: c.ID, Linux: &cri.LinuxContainerResources{CpuShares: 512},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: pod.ID, Resources: &cri.LinuxContainerResources{CpuShares: 512},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.Stop(0)
+	c.Remove()
+	ended := pod.Run(nodetest.Sh("true"))
+	ended.WaitExit()
+	pod.Remove()
+	container := name + "/" + c.Config.Metadata.Name
+	second := name + "/" + ended.Config.Metadata.Name
+	want := []string{
+		"Synchronize", "RunPodSandbox " + name, "CreateContainer " + container, "PostCreateContainer " + container,
+		"StartContainer " + container, "PostStartContainer " + container, "UpdateContainer " + container,
+		"PostUpdateContainer " + container, "UpdatePodSandbox " + name, "PostUpdatePodSandbox " + name,
+		"StopContainer " + container, "RemoveContainer " + container, "CreateContainer " + second,
+		"PostCreateContainer " + second, "StartContainer " + second, "PostStartContainer " + second,
+		"StopContainer " + second, "StopPodSandbox " + name, "RemoveContainer " + second, "RemovePodSandbox " + name,
+	}
+	got := p.story()
+	// The end of the second container is told by itself, and may be told before its start has been.
+	if !slices.Equal(sortStops(got), sortStops(want)) {
+		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if state := p.saw("PostStartContainer").GetState(); state != api.ContainerState_CONTAINER_RUNNING &&
+		state != api.ContainerState_CONTAINER_STOPPED {
+		t.Errorf("a started container is %v", state)
+	}
+}
+
+// sortStops puts each StopContainer right before the next event that is not one.
+func sortStops(events []string) []string {
+	out := slices.DeleteFunc(slices.Clone(events), func(e string) bool { return strings.HasPrefix(e, "StopContainer") })
+	for _, e := range events {
+		if strings.HasPrefix(e, "StopContainer") {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func TestAPluginsUpdatesOfContainersAreDone(t *testing.T) {
+	n := start(t, "")
+	var first string
+	p := &plugin{}
+	limit := func(id string, bytes int64) []*api.ContainerUpdate {
+		u := &api.ContainerUpdate{}
+		u.SetContainerId(id)
+		u.SetLinuxMemoryLimit(bytes)
+		return []*api.ContainerUpdate{u}
+	}
+	p.create = func(*api.PodSandbox, *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		if first == "" {
+			return nil, nil, nil
+		}
+		return nil, limit(first, 70<<20), nil
+	}
+	p.update = func(_ *api.PodSandbox, c *api.Container, r *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+		own := limit(c.GetId(), r.GetMemory().GetLimit().GetValue()/2)
+		return append(own, limit(first, 80<<20)...), nil
+	}
+	p.stop = func(*api.PodSandbox, *api.Container) ([]*api.ContainerUpdate, error) {
+		return limit(first, 90<<20), nil
+	}
+	connect(t, n, "10-limits", p)
+	pod := nodetest.RunPod(t, n)
+	one := pod.Run()
+	first = one.ID
+	two := pod.Run()
+	wantLimit := func(c *nodetest.Container, want int64, after string) {
+		t.Helper()
+		got := c.Sh("cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max")
+		status := c.Status().GetResources().GetLinux().GetMemoryLimitInBytes()
+		if got != strconv.FormatInt(want, 10) || status != want {
+			t.Errorf("%s the limit is %s, and its status says %d, want %d", after, got, status, want)
+		}
+	}
+	wantLimit(one, 70<<20, "after another container was created")
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: two.ID, Linux: &cri.LinuxContainerResources{MemoryLimitInBytes: 200 << 20},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	wantLimit(two, 100<<20, "after its update, which a plugin halves,")
+	wantLimit(one, 80<<20, "after another container's update")
+	two.Stop(0)
+	wantLimit(one, 90<<20, "after another container's stop")
+	if failed, err := p.stub.UpdateContainers(limit(one.ID, 60<<20)); err != nil || len(failed) > 0 {
+		t.Errorf("an update by itself: %v, %v", failed, err)
+	}
+	wantLimit(one, 60<<20, "after an update that nobody has asked for")
+	if _, err := p.stub.UpdateContainers(limit("0123456789", 60<<20)); err == nil {
+		t.Error("an update of a container that is not there was done")
+	}
+	ignored := limit("0123456789", 60<<20)
+	ignored[0].SetIgnoreFailure()
+	if _, err := p.stub.UpdateContainers(ignored); err != nil {
+		t.Errorf("an update whose failure is to be ignored: %v", err)
+	}
+}
+
+func TestAPluginThatRefusesLeavesNothingBehind(t *testing.T) {
+	n := start(t, "")
+	first, refusing := &plugin{}, ""
+	second := &plugin{refuse: func(event string) error {
+		if event == refusing {
+			return errors.New("not here")
+		}
+		return nil
+	}}
+	connect(t, n, "10-first", first)
+	connect(t, n, "20-second", second)
+	refusing = "RunPodSandbox"
+	if _, err := n.Runtime.RunPodSandbox(nodetest.Context(t), &cri.RunPodSandboxRequest{
+		Config: nodetest.PodConfig(n),
+	}); err == nil || !strings.Contains(err.Error(), "not here") {
+		t.Errorf("the pod's error is %v", err)
+	}
+	if first.told("StopPodSandbox") != 1 || first.told("RemovePodSandbox") != 1 {
+		t.Errorf("the first plugin was told %q", first.story())
+	}
+	if left, err := n.Settled(node.Patience(10 * time.Second)); err != nil || left.Count() > 0 {
+		t.Errorf("of the pod there is left: %v, %v", left, err)
+	}
+	refusing = "CreateContainer"
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	if _, err := pod.TryCreate(); err == nil || !strings.Contains(err.Error(), "not here") {
+		t.Errorf("the container's error is %v", err)
+	}
+	if first.told("StopContainer") != 1 || first.told("RemoveContainer") != 1 {
+		t.Errorf("the first plugin was told %q", first.story())
+	}
+	list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{})
+	if err != nil || len(list.GetContainers()) > 0 {
+		t.Errorf("there are %v, %v", list.GetContainers(), err)
+	}
+	refusing = "StartContainer"
+	c := pod.Create()
+	if err := c.TryStart(); err == nil || !strings.Contains(err.Error(), "not here") {
+		t.Errorf("the start's error is %v", err)
+	}
+	if s := c.Status(); s.GetState() != cri.ContainerState_CONTAINER_EXITED || s.GetReason() != "StartError" {
+		t.Errorf("the container is %v: %s", s.GetState(), s.GetReason())
+	}
+	refusing = "UpdateContainer"
+	running := pod.Run()
+	if _, err := n.Runtime.UpdateContainerResources(nodetest.Context(t), &cri.UpdateContainerResourcesRequest{
+		ContainerId: running.ID, Linux: &cri.LinuxContainerResources{CpuShares: 77},
+	}); err == nil || running.Status().GetResources().GetLinux().GetCpuShares() == 77 {
+		t.Errorf("the update's error is %v", err)
+	}
+	refusing = "UpdatePodSandbox"
+	if _, err := n.Runtime.UpdatePodSandboxResources(nodetest.Context(t), &cri.UpdatePodSandboxResourcesRequest{
+		PodSandboxId: pod.ID, Resources: &cri.LinuxContainerResources{CpuShares: 77},
+	}); err == nil {
+		t.Error("the pod's update was done")
+	}
+}
+
+func TestAPluginThatHangsIsCutOffAfterItsTime(t *testing.T) {
+	n := start(t, "")
+	hang := make(chan struct{})
+	defer close(hang)
+	p := connect(t, n, "10-hangs", &plugin{refuse: func(event string) error {
+		if event == "CreateContainer" {
+			<-hang
+		}
+		return nil
+	}})
+	other := connect(t, n, "20-other", &plugin{create: setEnv("FROM", "other")})
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	begin := time.Now()
+	c := pod.Run()
+	if took := time.Since(begin); took < timeout || took > timeout+node.Patience(10*time.Second) {
+		t.Errorf("a container took %v, where the plugin has %v", took, timeout)
+	}
+	if got := c.Sh("echo $FROM"); got != "other" {
+		t.Errorf("the other plugin set %q", got)
+	}
+	select {
+	case <-p.closed:
+	case <-time.After(node.Patience(10 * time.Second)):
+		t.Error("the plugin that hangs is still connected")
+	}
+	begin = time.Now()
+	pod.Run()
+	if took := time.Since(begin); took > timeout {
+		t.Errorf("without it a container took %v", took)
+	}
+	if other.told("PostStartContainer") != 2 {
+		t.Errorf("the other was told %q", other.story())
+	}
+	var asked bool
+	for _, timing := range info(t, c).Timings {
+		asked = asked || timing.Step == "ask plugins"
+	}
+	if !asked {
+		t.Error("the container's timings do not say how long plugins took")
+	}
+}
+
+func TestAPluginThatDiesHurtsNobody(t *testing.T) {
+	n := start(t, "")
+	p := &plugin{}
+	p.refuse = func(event string) error {
+		if event == "CreateContainer" {
+			p.stub.Stop()
+		}
+		return nil
+	}
+	connect(t, n, "10-dies", p)
+	pod := nodetest.RunPod(t, n)
+	if got := pod.Output("echo lives"); got != "lives\n" {
+		t.Errorf("the container said %q", got)
+	}
+}
+
+func TestPluginsKnowAllAfterARestartOfEitherSide(t *testing.T) {
+	n := start(t, "")
+	before := nodetest.RunPod(t, n)
+	running := before.Run()
+	created := before.Create()
+	ended := before.Run(nodetest.Sh("true"))
+	ended.WaitExit()
+	check := func(p *plugin, when string, want ...string) {
+		t.Helper()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		slices.Sort(p.presentContainers)
+		slices.Sort(want)
+		if !slices.Equal(p.presentContainers, want) || len(p.presentPods) != 1 || p.presentPods[0] != before.ID {
+			t.Errorf("%s it was told of %q and %q", when, p.presentPods, p.presentContainers)
+		}
+	}
+	late := connect(t, n, "10-late", &plugin{create: setEnv("FROM", "late")})
+	state := func(id string, s api.ContainerState) string { return id + " " + s.String() }
+	check(late, "a plugin that joins late:", state(running.ID, api.ContainerState_CONTAINER_RUNNING),
+		state(created.ID, api.ContainerState_CONTAINER_CREATED))
+	changed := before.Run()
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-late.closed
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	again := connect(t, n, "10-late", &plugin{})
+	check(again, "after a restart of berthd:", state(running.ID, api.ContainerState_CONTAINER_RUNNING),
+		state(changed.ID, api.ContainerState_CONTAINER_RUNNING), state(created.ID, api.ContainerState_CONTAINER_CREATED))
+	if got := changed.Sh("echo $FROM"); got != "late" {
+		t.Errorf("what a plugin has set is %q after a restart", got)
+	}
+	created.Start()
+	running.Stop(0)
+	before.Remove()
+	for event, want := range map[string]int{
+		"CreateContainer": 0, "StartContainer": 1, "StopContainer": 3, "RemoveContainer": 3, "StopPodSandbox": 1,
+		"RemovePodSandbox": 1,
+	} {
+		if got := again.told(event); got != want {
+			t.Errorf("it was told %d times of %s, want %d: %q", got, event, want, again.story())
+		}
+	}
+}
+
+// TestNoPluginMissesAContainer has plugins join while containers come: each is told of each, as one that is there or as
+// one that is created, and no container waits for long.
+func TestNoPluginMissesAContainer(t *testing.T) {
+	n := start(t, "")
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	connect(t, n, "00-there", &plugin{})
+	var ids []string
+	made := make(chan struct{})
+	go func() {
+		defer close(made)
+		for range 40 {
+			if c, err := pod.TryCreate(); err == nil {
+				ids = append(ids, c.ID)
+			}
+		}
+	}()
+	var joined []*plugin
+	for i := range 8 {
+		joined = append(joined, connect(t, n, fmt.Sprintf("%d0-joins", i+1), &plugin{}))
+	}
+	<-made
+	if len(ids) != 40 {
+		t.Fatalf("%d containers were made", len(ids))
+	}
+	for i, p := range joined {
+		p.mu.Lock()
+		for _, id := range ids {
+			seen := p.created[id]
+			for _, present := range p.presentContainers {
+				if strings.HasPrefix(present, id) {
+					seen++
+				}
+			}
+			if seen != 1 {
+				t.Errorf("plugin %d was told %d times of container %s", i, seen, id)
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+func TestTheValidatorRefuses(t *testing.T) {
+	n := start(t, "[nri.default_validator]\nenable = true\nreject_oci_hook_adjustment = true\n"+
+		"required_plugins = [\"needed\"]\ntolerate_missing_plugins_annotation = \"vendor.com/tolerate\"\n")
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	hooks := false
+	p := &plugin{create: func(*api.PodSandbox, *api.Container) (
+		*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+		adjust := &api.ContainerAdjustment{}
+		if hooks {
+			adjust.AddHooks(&api.Hooks{CreateRuntime: []*api.Hook{{Path: "/bin/true"}}})
+		}
+		return adjust, nil, nil
+	}}
+	if _, err := pod.TryCreate(); err == nil || !strings.Contains(err.Error(), "needed") {
+		t.Errorf("without the plugin that is needed: %v", err)
+	}
+	connect(t, n, "10-needed", p)
+	pod.Run()
+	hooks = true
+	if _, err := pod.TryCreate(); err == nil || !strings.Contains(err.Error(), "hook") {
+		t.Errorf("a plugin that brings hooks: %v", err)
+	}
+	if list, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{}); err != nil ||
+		len(list.GetContainers()) != 1 {
+		t.Errorf("there are %v, %v", list.GetContainers(), err)
+	}
+}
+
+func TestPluginsThatBerthdStarts(t *testing.T) {
+	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := nodetest.Start(t, node.Options{Prepare: func(n *node.Node) error {
+		conf := filepath.Join(n.Dir, "nri.d")
+		err := errors.Join(os.MkdirAll(n.NRIPlugins, 0o700), os.MkdirAll(conf, 0o700),
+			os.WriteFile(filepath.Join(conf, "10-launched.conf"), []byte("settings\n"), 0o600))
+		return errors.Join(err, os.Symlink(self, filepath.Join(n.NRIPlugins, "10-launched")))
+	}})
+	pod := nodetest.RunPod(t, n)
+	const ask = "echo $LAUNCHED $LAUNCHED_AS"
+	if got := pod.Output(ask); got != "berth settings 10-launched\n" {
+		t.Errorf("the plugin set %q", got)
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := pod.Output(ask); got != "berth settings 10-launched\n" {
+		t.Errorf("after a restart the plugin set %q", got)
+	}
+}
+
+func TestTheInterfaceStartsWhenThereIsAPlaceForPlugins(t *testing.T) {
+	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
+	n := nodetest.Start(t, node.Options{})
+	pod := nodetest.RunPod(t, n)
+	pod.Run()
+	if _, err := os.Stat(n.NRISocket); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("there is a socket, and nobody has a plugin: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(n.NRISocket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, node.Patience(10*time.Second), "berthd listens for plugins", func() error {
+		_, err := os.Stat(n.NRISocket)
+		return err
+	})
+	connect(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
+	if got := pod.Run().Sh("echo $FROM"); got != "plugin" {
+		t.Errorf("the plugin set %q", got)
+	}
+}
