@@ -34,20 +34,23 @@ import (
 
 // run is the daemon's life: it makes the parts in the order in which they need each other, serves until ctx ends,
 // and ends the parts in the reverse order. Pods live on.
-func run(ctx context.Context, cfg *config.Config) (err error) {
-	log, err := newLogger(cfg)
+func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, signals *signals) (err error) {
+	cfg := loaded.Config
+	log, change, err := liblog.Changeable(cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
-		return err
+		return fmt.Errorf("log_level: %w", err)
 	}
 	stream.LogLibraries(log)
 	liblog.Logrus(log)
 	begin := time.Now()
 	protect(cfg, log)
-	d := &parts{cfg: cfg, log: log}
+	d := &parts{cfg: cfg, log: log, changeLog: change, sources: sources, begun: begin, opened: make(chan struct{})}
+	d.now.Store(loaded)
 	defer func() { err = errors.Join(err, d.close()) }()
+	d.dumpOn(signals.dump)
 	for _, open := range []func(context.Context) error{
-		d.measure, d.lock, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork, d.reachKeeper, d.openDevices,
-		d.openPlugins, d.openPods, d.openStreams, d.serveMetrics, d.register,
+		d.measure, d.lock, d.serveDebug, d.claimCgroups, d.sendSpans, d.openJail, d.openImages, d.openNetwork,
+		d.reachKeeper, d.openDevices, d.openPlugins, d.openPods, d.openStreams, d.serveMetrics, d.register, d.makeChecks,
 	} {
 		if err := open(ctx); err != nil {
 			return err
@@ -70,8 +73,13 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 		d.server.Stop()
 		<-second
 	}()
+	close(d.opened)
+	d.reloadOn(signals.reload)
 	d.preload(ctx)
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // the kubelet starts now, and looks for the second socket once
+	if err := d.watch(); err != nil {
+		return err
+	}
 
 	select {
 	case err := <-served:
@@ -80,7 +88,7 @@ func run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 	log.Info("berthd ends; pods live on")
-	stop(d.server, time.Duration(cfg.ShutdownTimeout))
+	stop(d.server, time.Duration(d.now.Load().ShutdownTimeout))
 	return nil
 }
 

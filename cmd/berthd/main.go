@@ -45,11 +45,12 @@ func command() *cobra.Command {
 		"directory whose *.toml files are read over it (default "+config.DropIns+" beside the file, if it exists)")
 	sources.Overrides = config.Bind(root.PersistentFlags())
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		s := catchSignals()
 		cfg, err := config.Load(sources)
 		if err != nil {
 			return err
 		}
-		return run(cmd.Context(), cfg.Config)
+		return run(cmd.Context(), sources, cfg, s)
 	}
 
 	group := &cobra.Command{Use: "config", Short: "Print and check the configuration", Args: cobra.NoArgs}

@@ -18,7 +18,6 @@ import (
 	"berth/internal/image/source"
 	"berth/internal/image/unpack"
 	keeper "berth/internal/keeper/client"
-	"berth/internal/liblog"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
@@ -26,14 +25,6 @@ import (
 
 // defaultAppArmor is the profile that stands for RuntimeDefault where the host has AppArmor.
 const defaultAppArmor = "berth-default"
-
-func newLogger(cfg *config.Config) (*slog.Logger, error) {
-	log, err := liblog.Stderr(cfg.LogLevel, cfg.LogFormat)
-	if err != nil {
-		return nil, fmt.Errorf("log_level: %w", err)
-	}
-	return log, nil
-}
 
 // protect keeps the kernel from choosing berthd when memory is short, as far as it is allowed to, and from writing core
 // files of it.

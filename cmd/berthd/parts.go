@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,9 +20,9 @@ import (
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
 	"berth/internal/device/manager"
+	"berth/internal/health"
 	"berth/internal/image"
 	"berth/internal/image/preload"
-	"berth/internal/image/registry"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
@@ -35,21 +36,29 @@ import (
 
 // parts are what the daemon is made of. Each method makes one of them, from those that were made before it.
 type parts struct {
-	cfg     *config.Config
+	cfg     *config.Config // as it was at the start
+	sources config.Sources
+	now     atomic.Pointer[config.Loaded] // with what was reloaded since
+	begun   time.Time
+	opened  chan struct{} // closed once all parts are made
 	log     *slog.Logger
-	systemd bool // the pods' cgroups are systemd's
-	closers []func() error
+	// changeLog gives the log another level and format.
+	changeLog func(level, format string) error
+	systemd   bool // the pods' cgroups are systemd's
+	closers   []func() error
 
 	metrics  *metrics.Set // nil: nothing is measured
 	children *jail.Jail
 	images   *image.Store
 	network  network.Provider
 	keeper   *keeper.Client
+	bounding []string         // the capabilities that the keeper has to give
 	devices  *manager.Manager // nil: the configuration has none
 	plugins  *nri.Plugins     // nil: likewise
 	pods     *pod.Manager
 	streams  *stream.Server
 	server   *grpc.Server
+	checks   *health.Checker
 }
 
 // onClose has fn called when the daemon ends, before what was given here earlier.
@@ -108,19 +117,13 @@ func (d *parts) openJail(ctx context.Context) (err error) {
 }
 
 func (d *parts) openImages(ctx context.Context) (err error) {
-	cfg := &d.cfg.Image
 	d.images, err = image.Open(ctx, image.Config{
-		Children:               image.ChildrenOf(d.children),
-		Root:                   filepath.Join(d.cfg.Root, "images"),
-		HostsDir:               d.cfg.HostsDir,
-		MaxConcurrentDownloads: cfg.MaxConcurrentDownloads,
-		PinnedImages:           cfg.Pinned,
-		Platform:               cfg.Platform,
-		Retry:                  registry.Retry{Attempts: cfg.Retries, Stall: time.Duration(cfg.Timeout)},
-		Limits:                 imageLimits(cfg),
-		UserAgent:              "berth/" + version,
-		Metrics:                d.metrics,
-		Logger:                 d.log,
+		Settings:  imageSettings(d.cfg),
+		Children:  image.ChildrenOf(d.children),
+		Root:      filepath.Join(d.cfg.Root, "images"),
+		UserAgent: "berth/" + version,
+		Metrics:   d.metrics,
+		Logger:    d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("open the image store: %w", err)
@@ -226,30 +229,25 @@ func (d *parts) openPods(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}
-	bounding, err := ocispec.Bounding(info.PID)
+	d.bounding, err = ocispec.Bounding(info.PID)
 	if err != nil {
 		return fmt.Errorf("what the keeper can give to containers: %w", err)
 	}
-	known, err := handlers(d.cfg, bounding)
+	known, err := handlers(d.cfg, d.bounding)
 	if err != nil {
 		return err
 	}
 	warnOfOldKeeper(info, known, d.log)
 	cfg := pod.Config{
+		Settings:      podSettings(d.cfg, known),
 		Root:          d.cfg.Root,
 		State:         d.cfg.State,
 		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
 		SystemdCgroup: d.systemd,
-		Handlers:      known,
-		Default:       d.cfg.DefaultRuntime,
 		Keeper:        d.keeper,
 		Images:        d.images,
 		Network:       d.network,
-		CRIU:          d.cfg.Checkpoint.CRIU,
-		RestoreImages: d.cfg.Checkpoint.RestoreImages,
-		Jail:          d.children, CheckpointBytes: imageLimits(&d.cfg.Image).Layer.Bytes,
-		AttachBacklog: d.cfg.Stream.AttachBacklogBytes(),
-		AttachTotal:   d.cfg.Stream.AttachBacklogTotalBytes(),
+		Jail:          d.children,
 		Metrics:       d.metrics,
 		Log:           d.log,
 	}
@@ -284,7 +282,7 @@ func (d *parts) openStreams(context.Context) (err error) {
 		return err
 	}
 	d.onClose(func() error {
-		end, cancel := context.WithTimeout(context.Background(), time.Duration(d.cfg.ShutdownTimeout))
+		end, cancel := context.WithTimeout(context.Background(), time.Duration(d.now.Load().ShutdownTimeout))
 		defer cancel()
 		return d.streams.Close(end)
 	})
@@ -348,13 +346,13 @@ func (d *parts) register(context.Context) (err error) {
 		Info:    d.info,
 		Log:     d.log,
 	}
-	deps.CreateHostPaths = d.cfg.CreatesHostPaths(config.APIv1)
+	deps.CreateHostPaths = d.createsHostPaths(config.APIv1)
 	criv1.Register(d.server, deps)
-	deps.CreateHostPaths = d.cfg.CreatesHostPaths(config.APIv1alpha2)
+	deps.CreateHostPaths = d.createsHostPaths(config.APIv1alpha2)
 	v1alpha2.Register(d.server, deps, d.pods, d.pods)
 	criv1alpha1.Register(d.server, criv1alpha1.Deps{
 		Runtime: d.pods, Images: d.images, Version: version,
-		CreateHostPaths: d.cfg.CreatesHostPaths(config.APIv1alpha1),
+		CreateHostPaths: d.createsHostPaths(config.APIv1alpha1),
 	})
 	own := berthv1.Deps{Images: d.images, Volumes: d.pods}
 	if d.devices != nil {
@@ -369,9 +367,14 @@ func (d *parts) register(context.Context) (err error) {
 	return nil
 }
 
+// createsHostPaths tells whether a version of the CRI has missing host paths made, at the time of a call.
+func (d *parts) createsHostPaths(api string) func() bool {
+	return func() bool { return d.now.Load().CreatesHostPaths(api) }
+}
+
 // info is what a verbose Status tells of the daemon.
 func (d *parts) info(ctx context.Context) map[string]any {
-	info := map[string]any{"config": d.cfg, "streaming": d.streams.Address()}
+	info := map[string]any{"config": d.now.Load().Config, "streaming": d.streams.Address()}
 	if k, err := d.keeper.Info(ctx); err == nil {
 		info["keeper"] = k
 	}

@@ -3,6 +3,8 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"berth/internal/quota"
@@ -14,37 +16,43 @@ const DefaultPath = "/etc/berth/config.toml"
 // DropIns is the directory beside the file whose *.toml files are read over it, where no other directory is named.
 const DropIns = "config.d"
 
+// NoDebug in place of the debug socket's address: there is none.
+const NoDebug = "none"
+
 // NoKeeper in place of the keeper's program: another service starts it.
 const NoKeeper = "none"
 
 // Config is what default.toml says of each key. A field's flag is its key with - for _, unless a tag names another.
 // It has as many fields as the file has keys outside of tables, and tables.
+//
+// The tag reload:"yes" says that a running berthd takes a new value, by Adopt. Whoever gives it to a field has berthd
+// read the value from the configuration in force, and not from a copy that is made at its start.
 type Config struct {
 	Root            string   `toml:"root"`
 	State           string   `toml:"state"`
 	Address         string   `toml:"address"`
 	Containerd      string   `toml:"containerd_address"`
 	SocketGroup     string   `toml:"socket_group"`
-	HostsDir        string   `toml:"hosts_dir"`
-	LogLevel        string   `toml:"log_level"`
-	LogFormat       string   `toml:"log_format"`
+	HostsDir        string   `toml:"hosts_dir" reload:"yes"`
+	LogLevel        string   `toml:"log_level" reload:"yes"`
+	LogFormat       string   `toml:"log_format" reload:"yes"`
 	KeeperBinary    string   `toml:"keeper_binary"` // or NoKeeper
 	OOMScoreAdj     int      `toml:"oom_score_adj"`
-	ShutdownTimeout Duration `toml:"shutdown_timeout"`
+	ShutdownTimeout Duration `toml:"shutdown_timeout" reload:"yes"`
 	CgroupDriver    string   `toml:"cgroup_driver"`
 	CgroupRoot      string   `toml:"cgroup_root"`
-	PidsLimit       int64    `toml:"pids_limit"`
-	Ulimits         []string `toml:"ulimits"`
-	CDISpecDirs     []string `toml:"cdi_spec_dirs"`
-	CreateHostPaths []string `toml:"create_host_paths"`
-	RefuseMissing   []string `toml:"refuse_missing_host_paths"`
-	DefaultSysctls  []string `toml:"default_sysctls"`
-	DefaultEnv      []string `toml:"default_env"`
-	DefaultMounts   []string `toml:"default_mounts"`
-	DefaultDevices  []string `toml:"default_devices"`
-	ShmSize         string   `toml:"shm_size"`
-	DeviceOwnership bool     `toml:"device_ownership_from_security_context"`
-	DefaultRuntime  string   `toml:"default_runtime"`
+	PidsLimit       int64    `toml:"pids_limit" reload:"yes"`
+	Ulimits         []string `toml:"ulimits" reload:"yes"`
+	CDISpecDirs     []string `toml:"cdi_spec_dirs" reload:"yes"`
+	CreateHostPaths []string `toml:"create_host_paths" reload:"yes"`
+	RefuseMissing   []string `toml:"refuse_missing_host_paths" reload:"yes"`
+	DefaultSysctls  []string `toml:"default_sysctls" reload:"yes"`
+	DefaultEnv      []string `toml:"default_env" reload:"yes"`
+	DefaultMounts   []string `toml:"default_mounts" reload:"yes"`
+	DefaultDevices  []string `toml:"default_devices" reload:"yes"`
+	ShmSize         string   `toml:"shm_size" reload:"yes"`
+	DeviceOwnership bool     `toml:"device_ownership_from_security_context" reload:"yes"`
+	DefaultRuntime  string   `toml:"default_runtime" reload:"yes"`
 
 	Network Network `toml:"network"`
 	Image   Image   `toml:"image"`
@@ -57,9 +65,10 @@ type Config struct {
 	NRI NRI `toml:"nri"`
 
 	Checkpoint Checkpoint `toml:"checkpoint"`
+	Debug      Debug      `toml:"debug"`
 
 	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
-	Runtimes map[string]Runtime `toml:"runtimes"`
+	Runtimes map[string]Runtime `toml:"runtimes" reload:"yes"`
 }
 
 // NRI is about plugins of the Node Resource Interface. Its keys are containerd's, but for Enable.
@@ -108,25 +117,25 @@ type Network struct {
 
 // Image is how images are pulled and kept.
 type Image struct {
-	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads"`
-	Pinned                 []string `toml:"pinned"`
+	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" reload:"yes"`
+	Pinned                 []string `toml:"pinned" reload:"yes"`
 	PreloadDir             string   `toml:"preload_dir"`
 	PreloadPin             bool     `toml:"preload_pin"`
-	DeclaredVolumes        string   `toml:"declared_volumes"`
-	Platform               string   `toml:"platform"`
-	Timeout                Duration `toml:"timeout"`
-	Retries                int      `toml:"retries"`
-	MaxLayers              int      `toml:"max_layers"`
-	MaxLayerEntries        int64    `toml:"max_layer_entries"`
-	MaxLayerBytes          string   `toml:"max_layer_bytes"`
-	MaxLayerPathMemory     string   `toml:"max_layer_path_memory"`
-	MaxImageEntries        int64    `toml:"max_image_entries"`
-	MaxImageBytes          string   `toml:"max_image_bytes"`
-	MaxImageLookups        int64    `toml:"max_image_lookups"`
-	MaxDocument            string   `toml:"max_document"`
-	MaxDocumentEntries     int64    `toml:"max_document_entries"`
-	MaxConfigText          string   `toml:"max_config_text"`
-	MaxVolumes             int      `toml:"max_volumes"`
+	DeclaredVolumes        string   `toml:"declared_volumes" reload:"yes"`
+	Platform               string   `toml:"platform" reload:"yes"`
+	Timeout                Duration `toml:"timeout" reload:"yes"`
+	Retries                int      `toml:"retries" reload:"yes"`
+	MaxLayers              int      `toml:"max_layers" reload:"yes"`
+	MaxLayerEntries        int64    `toml:"max_layer_entries" reload:"yes"`
+	MaxLayerBytes          string   `toml:"max_layer_bytes" reload:"yes"`
+	MaxLayerPathMemory     string   `toml:"max_layer_path_memory" reload:"yes"`
+	MaxImageEntries        int64    `toml:"max_image_entries" reload:"yes"`
+	MaxImageBytes          string   `toml:"max_image_bytes" reload:"yes"`
+	MaxImageLookups        int64    `toml:"max_image_lookups" reload:"yes"`
+	MaxDocument            string   `toml:"max_document" reload:"yes"`
+	MaxDocumentEntries     int64    `toml:"max_document_entries" reload:"yes"`
+	MaxConfigText          string   `toml:"max_config_text" reload:"yes"`
+	MaxVolumes             int      `toml:"max_volumes" reload:"yes"`
 }
 
 // Values of Image.DeclaredVolumes.
@@ -149,8 +158,8 @@ type Stream struct {
 	Address       string   `toml:"address"`
 	Port          int      `toml:"port"`
 	IdleTimeout   Duration `toml:"idle_timeout"`
-	AttachBacklog string   `toml:"attach_backlog"`
-	BacklogTotal  string   `toml:"attach_backlog_total"`
+	AttachBacklog string   `toml:"attach_backlog" reload:"yes"`
+	BacklogTotal  string   `toml:"attach_backlog_total" reload:"yes"`
 	TLSCert       string   `toml:"tls_cert"`
 	TLSKey        string   `toml:"tls_key"`
 }
@@ -172,8 +181,8 @@ func size(text string) uint64 {
 
 // Seccomp is about profiles of system calls.
 type Seccomp struct {
-	DefaultProfile string `toml:"default_profile"`
-	LocalhostRoot  string `toml:"localhost_root"`
+	DefaultProfile string `toml:"default_profile" reload:"yes"`
+	LocalhostRoot  string `toml:"localhost_root" reload:"yes"`
 }
 
 // Metrics configures the address from which Prometheus reads metrics.
@@ -195,8 +204,24 @@ type Devices struct {
 
 // Checkpoint is about writing containers down and restoring them with CRIU.
 type Checkpoint struct {
-	CRIU          string `toml:"criu"`
-	RestoreImages bool   `toml:"restore_images"`
+	CRIU          string `toml:"criu" reload:"yes"`
+	RestoreImages bool   `toml:"restore_images" reload:"yes"`
+}
+
+// Debug is where berthd tells of itself.
+type Debug struct {
+	Address string `toml:"address"` // or NoDebug
+}
+
+// DebugAddress is the path of the debug socket; empty: there is none.
+func (c *Config) DebugAddress() string {
+	switch c.Debug.Address {
+	case NoDebug:
+		return ""
+	case "":
+		return filepath.Join(c.State, "debug.sock")
+	}
+	return strings.TrimPrefix(c.Debug.Address, "unix://")
 }
 
 // Types of Runtime.

@@ -213,6 +213,9 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		"a duration that is none":  {file: "[image]\n\ntimeout = \"soon\"", want: []string{"config.toml:3", "soon"}},
 		"no TOML":                  {file: "root = \n", want: []string{"config.toml:1"}},
 		"a key given twice":        {file: "root = \"/a\"\nroot = \"/b\"", want: []string{"config.toml", "root"}},
+		"a debug socket that is another's": {file: "address = \"/run/x.sock\"\n[debug]\naddress = \"/run/x.sock\"\n",
+			want: []string{"config.toml:3", "debug.address", "is address"}},
+		"a relative debug socket": {file: "[debug]\naddress = \"debug.sock\"", want: []string{":2", "debug.address"}},
 		"one socket twice": {file: "address = \"/run/x.sock\"\ncontainerd_address = \"unix:///run/x.sock\"\n",
 			want: []string{"config.toml:2", "containerd_address", "is address"}},
 		"a bad value": {file: "log_level = \"loud\"",
@@ -470,5 +473,52 @@ func TestADumpIsTheConfigurationAndSaysWhereEachKeyComesFrom(t *testing.T) {
 	}
 	if was, is := origin.ReplaceAllString(b.String(), ""), origin.ReplaceAllString(second.String(), ""); was != is {
 		t.Errorf("a dump that is read gives another configuration:\n%s\nis not\n%s", is, was)
+	}
+}
+
+// Seen to fail with a key taken that has no tag, and with the value of default_env in the list.
+func TestAReloadTakesWhatCanChangeAndNamesTheRest(t *testing.T) {
+	load := func(text string) *Loaded {
+		t.Helper()
+		c, err := Load(Sources{File: file(t, text)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	const crun = "[runtimes.crun]\ntype = \"oci\"\npath = \"/usr/bin/crun\"\n"
+	before := load("log_level = \"warn\"\n[network]\nmtu = 1400\n[image]\npinned = [\"a\"]\n" + crun)
+	next := load("ulimits = []\ncgroup_root = \"/other\"\n[image]\npinned = [\"a\", \"b\"]\n" +
+		"[runtimes.youki]\ntype = \"oci\"\npath = \"/y\"\ndefault_env = [\"TOKEN=secret\"]\n")
+	merged, changed, restart := before.Adopt(next)
+	if want := []string{`log_level = "info"`, `image.pinned = ["a","b"]`, `runtimes.youki.type = "oci"`,
+		`runtimes.youki.path = "/y"`, "runtimes.youki.default_env", "runtimes.crun is gone"}; !slices.Equal(changed, want) {
+		t.Errorf("changed are %q", changed)
+	}
+	if want := []string{`cgroup_root = "/other"`, "network.mtu = 0"}; !slices.Equal(restart, want) {
+		t.Errorf("a restart is needed for %q", restart)
+	}
+	if merged.LogLevel != "info" || merged.CgroupRoot != "/berth" || merged.Network.MTU != 1400 ||
+		len(merged.Runtimes) != 2 {
+		t.Errorf("in force is %+v", merged.Config)
+	}
+	if before.LogLevel != "warn" || len(before.Image.Pinned) != 1 || len(before.Runtimes) != 2 {
+		t.Errorf("the configuration before is %+v now", before.Config)
+	}
+	var b strings.Builder
+	if err := merged.Dump(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"mtu = 1400 # " + before.Files[0] + ":3\n", "cgroup_root = \"/berth\" # default\n",
+		"pinned = [\"a\",\"b\"] # " + next.Files[0] + ":4\n", "log_level = \"info\" # default\n",
+	} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("the dump has no line %q:\n%s", line, b.String())
+		}
+	}
+	// What needs a restart is told again, and what was taken is not.
+	if _, changed, restart := merged.Adopt(next); len(changed) != 0 || len(restart) != 2 {
+		t.Errorf("a second reload changes %q and needs a restart for %q", changed, restart)
 	}
 }

@@ -18,13 +18,15 @@ type Entry struct {
 	Flag  string // that overrides the key, without its dashes; empty: none
 	Value string // the default, as the file has it
 	Text  string // the comment
+
+	Reload bool // of a key: a running berthd takes a new value
 }
 
 // Entries are the tables and keys of the default file, in its order. The file keeps to one key a line.
 func Entries() []Entry {
-	flags := map[string]string{}
+	known := map[string]field{}
 	for _, f := range fields() {
-		flags[f.key] = f.flag
+		known[f.key] = f
 	}
 	var (
 		out     []Entry
@@ -46,8 +48,10 @@ func Entries() []Entry {
 			if table != "" {
 				key = table + "." + key
 			}
+			f, ok := known[key] // those of runtimes are not
 			out = append(out, Entry{
-				Key: key, Flag: flags[key], Value: strings.TrimSpace(value), Text: strings.Join(comment, " "),
+				Key: key, Flag: f.flag, Value: strings.TrimSpace(value), Text: strings.Join(comment, " "),
+				Reload: f.reload || !ok,
 			})
 		}
 		comment = nil

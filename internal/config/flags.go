@@ -12,10 +12,11 @@ import (
 
 // field is a key that a flag can override.
 type field struct {
-	key   string // network.pod_cidr
-	flag  string // pod-cidr
-	index []int  // of the field in Config
-	kind  reflect.Type
+	key    string // network.pod_cidr
+	flag   string // pod-cidr
+	index  []int  // of the field in Config
+	kind   reflect.Type
+	reload bool // a running berthd takes a new value
 }
 
 // fields are all keys but those of runtimes, which are as many as the file says.
@@ -36,7 +37,9 @@ func fields() []field {
 				if flag == "" {
 					flag = strings.ReplaceAll(key, "_", "-")
 				}
-				out = append(out, field{key: key, flag: flag, index: at, kind: f.Type})
+				out = append(out, field{
+					key: key, flag: flag, index: at, kind: f.Type, reload: f.Tag.Get("reload") != "",
+				})
 			}
 		}
 	}

@@ -103,6 +103,7 @@ func (c *Config) Validate() error {
 	v.absolute("device_plugins.dir", c.Devices.Dir)
 	v.positive("device_plugins.timeout", c.Devices.Timeout)
 	v.optional("checkpoint.criu", c.Checkpoint.CRIU)
+	v.debug(c)
 	v.pods(c)
 	v.runtimes(c)
 	return errors.Join(v.errs...)
@@ -162,6 +163,19 @@ func (v *validation) nri(n *NRI) {
 	v.absolute("nri.plugin_config_path", n.PluginConfigPath)
 	v.positive("nri.plugin_registration_timeout", n.RegistrationTimeout)
 	v.positive("nri.plugin_request_timeout", n.RequestTimeout)
+}
+
+func (v *validation) debug(c *Config) {
+	const key = "debug.address"
+	address := c.DebugAddress()
+	v.optional(key, address)
+	switch address {
+	case "":
+	case strings.TrimPrefix(c.Address, "unix://"):
+		v.fail(key, "%q is address", address)
+	case strings.TrimPrefix(c.Containerd, "unix://"):
+		v.fail(key, "%q is containerd_address", address)
+	}
 }
 
 func (v *validation) network(n *Network) {

@@ -39,7 +39,8 @@ func (s *Store) ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 }
 
 func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image, error) {
-	a, err := s.unpacker.spool(ctx, s.root, r)
+	now := s.now.Load()
+	a, err := now.unpacker.spool(ctx, s.root, r)
 	if err != nil {
 		return nil, err
 	}
@@ -47,9 +48,9 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 	var sources []*source.Image
 	switch {
 	case a.has("manifest.json"):
-		sources, err = s.dockerArchive(ctx, a)
+		sources, err = dockerArchive(ctx, now, a)
 	case a.has("index.json"):
-		sources, err = s.layoutArchive(ctx, a)
+		sources, err = layoutArchive(ctx, now, a)
 	default:
 		err = fmt.Errorf("there is neither manifest.json nor index.json in it: %w", errdefs.ErrInvalidArgument)
 	}
@@ -65,7 +66,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 			}
 			return archived{io.NewSectionReader(a.file, part.offset, part.size)}, nil
 		}
-		img, err := s.obtain(ctx, src, fetch, nil)
+		img, err := s.obtain(ctx, now, src, fetch, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -299,7 +300,7 @@ func (a *archiveFile) add(ctx context.Context, name, mediaType string) (ocispec.
 
 // dockerArchive reads manifest.json: a list of images, each with its names and the files that it is made of. The
 // manifest that a registry would have is made from it.
-func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Image, error) {
+func dockerArchive(ctx context.Context, now *inForce, a *archiveFile) ([]*source.Image, error) {
 	var list []struct {
 		Config   string
 		RepoTags []string
@@ -319,9 +320,9 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 		if manifest.Config, err = a.add(ctx, m.Config, images.MediaTypeDockerSchema2Config); err != nil {
 			return nil, err
 		}
-		if uint64(len(m.Layers)) > s.cfg.Limits.Layers {
+		if uint64(len(m.Layers)) > now.Limits.Layers {
 			return nil, source.Beyond(fmt.Sprintf("an image has %d layers,", len(m.Layers)), source.KeyLayers,
-				s.cfg.Limits.Layers, "of them")
+				now.Limits.Layers, "of them")
 		}
 		for _, name := range m.Layers {
 			l, err := a.add(ctx, name, images.MediaTypeDockerSchema2Layer)
@@ -342,7 +343,7 @@ func (s *Store) dockerArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 			return a.blob(ctx, d)
 		}
 		src := &source.Image{Target: desc.Digest}
-		if err := s.describer.Describe(ctx, src, desc, read); err != nil {
+		if err := now.describer.Describe(ctx, src, desc, read); err != nil {
 			return nil, err
 		}
 		if sources, err = named(sources, src, m.RepoTags); err != nil {
@@ -386,7 +387,7 @@ func named(sources []*source.Image, src *source.Image, tags []string) ([]*source
 
 // layoutArchive reads index.json of an OCI image layout. Names are in annotations: containerd's holds the whole name,
 // the one of OCI often the tag alone, which names nothing.
-func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source.Image, error) {
+func layoutArchive(ctx context.Context, now *inForce, a *archiveFile) ([]*source.Image, error) {
 	var index ocispec.Index
 	if err := a.json("index.json", &index); err != nil {
 		return nil, err
@@ -397,7 +398,7 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 	var sources []*source.Image
 	for _, desc := range index.Manifests {
 		src := &source.Image{Target: desc.Digest}
-		if err := s.describer.Describe(ctx, src, desc, a.blob); err != nil {
+		if err := now.describer.Describe(ctx, src, desc, a.blob); err != nil {
 			if errdefs.IsNotFound(err) && len(index.Manifests) > 1 {
 				continue // for another platform
 			}
@@ -415,7 +416,7 @@ func (s *Store) layoutArchive(ctx context.Context, a *archiveFile) ([]*source.Im
 		}
 	}
 	if len(sources) == 0 {
-		return nil, fmt.Errorf("no image in it is for %s: %w", s.describer.Platform, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no image in it is for %s: %w", now.describer.Platform, errdefs.ErrNotFound)
 	}
 	return sources, nil
 }

@@ -128,8 +128,10 @@ func FuzzImport(f *testing.F) {
 		}
 		s, err = Open(context.Background(), Config{
 			Children: testChildren(t), Root: filepath.Join(root, "store"), Logger: slog.New(slog.DiscardHandler),
-			Limits: source.Limits{Layer: unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20},
-				Entries: 20_000, Bytes: 64 << 20},
+			Settings: Settings{Limits: source.Limits{
+				Layer:   unpack.Limits{Entries: 10_000, Bytes: 64 << 20, PathMemory: 4 << 20},
+				Entries: 20_000, Bytes: 64 << 20,
+			}},
 		})
 		if err != nil {
 			t.Fatal(err)

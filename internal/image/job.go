@@ -20,8 +20,9 @@ import (
 type job struct {
 	diffID   digest.Digest
 	desc     ocispec.Descriptor
-	fetch    fetcher // of the pull that came first
-	registry string  // likewise; empty: an archive
+	now      *inForce // of the pull that came first
+	fetch    fetcher  // likewise
+	registry string   // likewise; empty: an archive
 	done     chan struct{}
 	loaded   atomic.Int64 // bytes of the packed layer
 	waiters  int          // guarded by index.mu
@@ -34,7 +35,8 @@ type job struct {
 // layer gets a layer and takes a reference to it, for the caller to give up. Where it comes from is counted if there
 // is a registry.
 func (s *Store) layer(
-	ctx context.Context, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher, b *bar,
+	ctx context.Context, now *inForce, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher,
+	b *bar,
 ) (*layer, error) {
 	count := func(from metrics.LayerSource) {
 		if registry != "" {
@@ -58,7 +60,9 @@ func (s *Store) layer(
 		mine := j == nil
 		if mine {
 			var jobCtx context.Context
-			j = &job{diffID: diffID, desc: desc, fetch: fetch, registry: registry, done: make(chan struct{})}
+			j = &job{
+				diffID: diffID, desc: desc, now: now, fetch: fetch, registry: registry, done: make(chan struct{}),
+			}
 			jobCtx, j.cancel = context.WithCancel(s.ctx)
 			s.index.jobs[diffID] = j
 			s.work.Go(func() { s.run(jobCtx, j) })
@@ -174,7 +178,7 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 		if err := makeLayerRoot(fs); err != nil {
 			return nil, err
 		}
-		rec, hosts, err := s.unpacker.attempt(ctx, j, fs, bad)
+		rec, hosts, err := j.now.unpacker.attempt(ctx, j, fs, bad)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
 			return rec, writeLayerRecord(dir, rec)

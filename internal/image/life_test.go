@@ -188,11 +188,15 @@ func TestMain(m *testing.M) {
 			return n
 		}
 		s, err := Open(context.Background(), Config{
-			Children: ChildrenOf(j), Root: root, HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick,
-			Logger: slog.New(slog.DiscardHandler),
-			Limits: source.Limits{
-				Layer:   unpack.Limits{Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY")},
-				Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),
+			Children: ChildrenOf(j), Root: root, Logger: slog.New(slog.DiscardHandler),
+			Settings: Settings{
+				HostsDir: os.Getenv("BERTH_TEST_PULL_HOSTS"), Retry: quick,
+				Limits: source.Limits{
+					Layer: unpack.Limits{
+						Entries: limit("ENTRIES"), Bytes: limit("BYTES"), PathMemory: limit("PATH_MEMORY"),
+					},
+					Entries: limit("IMAGE_ENTRIES"), Bytes: limit("IMAGE_BYTES"), Lookups: limit("LOOKUPS"),
+				},
 			},
 		})
 		if err == nil {

@@ -69,7 +69,8 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*model.Image, error)
 }
 
 func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest) (*model.Image, error) {
-	repo, err := s.client.Repository(ctx, named, req.Auth)
+	now := s.now.Load()
+	repo, err := now.client.Repository(ctx, named, req.Auth)
 	if err != nil {
 		return nil, err
 	}
@@ -90,13 +91,13 @@ func (s *Store) pull(ctx context.Context, named reference.Named, req PullRequest
 		}
 		return repo.Document(ctx, d)
 	}
-	if err := s.describer.Describe(ctx, src, target, read); err != nil {
+	if err := now.describer.Describe(ctx, src, target, read); err != nil {
 		return nil, err
 	}
 	fetch := func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
 		return repo.Blob(ctx, d, not)
 	}
-	return s.obtain(ctx, src, fetch, req.Progress)
+	return s.obtain(ctx, now, src, fetch, req.Progress)
 }
 
 // blob is the bytes of a layer. Hosts are those that they came from.
@@ -110,12 +111,12 @@ type blob interface {
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
 
 // obtain gets the layers of an image and records it.
-func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
+func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
 	report func(Progress)) (*model.Image, error) {
 	bars := newProgress(src.Layers, report)
 	defer bars.close()
 	layers := make([]*layer, len(src.Layers))
-	sum := total{limits: &s.cfg.Limits}
+	sum := total{limits: &now.Limits}
 	release := func() error {
 		s.index.mu.Lock()
 		var unused []*layer
@@ -128,13 +129,13 @@ func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
 		return s.trash(unused)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(s.cfg.MaxConcurrentDownloads)
+	g.SetLimit(now.MaxConcurrentDownloads)
 	for i, d := range src.Layers {
 		g.Go(func() error {
 			if gctx.Err() != nil {
 				return gctx.Err()
 			}
-			l, err := s.layer(gctx, d, src.DiffIDs[i], src.Registry, fetch, bars.layers[i])
+			l, err := s.layer(gctx, now, d, src.DiffIDs[i], src.Registry, fetch, bars.layers[i])
 			if layers[i] = l; err != nil {
 				return err
 			}
@@ -143,7 +144,7 @@ func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
 	}
 	err := g.Wait()
 	if err == nil {
-		err = s.resolveVariants(ctx, layers)
+		err = s.resolveVariants(ctx, now, layers)
 	}
 	var r *imageRecord
 	if err == nil {
@@ -160,7 +161,7 @@ func (s *Store) obtain(ctx context.Context, src *source.Image, fetch fetcher,
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
 	s.wantSync()
-	return r.model(s.cfg.PinnedImages), nil
+	return r.model(s.now.Load().PinnedImages), nil
 }
 
 // record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.

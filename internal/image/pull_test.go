@@ -827,3 +827,42 @@ func TestARegistryThatNeverAnswersCanBeCancelled(t *testing.T) {
 		t.Error("slow to give up")
 	}
 }
+
+// TestOtherSettingsHoldForPullsThatBeginFromThenOn, and those that cannot be change nothing. Seen to fail with the
+// settings of Open.
+func TestOtherSettingsHoldForPullsThatBeginFromThenOn(t *testing.T) {
+	f := newFixture(t)
+	f.push("one:1", rt.Label("n", "one"))
+	f.pull("one:1")
+	other := f.cfg.Settings
+	other.Platform = "linux/none/such/at/all"
+	if _, err := f.Prepare(other); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a platform that is none: %v", err)
+	}
+	other = f.cfg.Settings
+	other.PinnedImages, other.Limits.Document = []string{"*"}, 10
+	adopt, err := f.Prepare(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img, err := f.Get(t.Context(), host+"one:1"); err != nil || img.Pinned {
+		t.Errorf("before they are adopted: %+v, %v", img, err)
+	}
+	adopt()
+	if img, err := f.Get(t.Context(), host+"one:1"); err != nil || !img.Pinned {
+		t.Errorf("the image that was there: %+v, %v", img, err)
+	}
+	f.push("two:1", rt.Label("n", "two"))
+	if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "two:1"}); err == nil ||
+		!strings.Contains(err.Error(), "more than the 10 bytes") {
+		t.Errorf("a pull beyond the new limit: %v", err)
+	}
+	other.HostsDir = t.TempDir()
+	if adopt, err = f.Prepare(other); err != nil {
+		t.Fatal(err)
+	}
+	adopt()
+	if _, err := f.Pull(t.Context(), PullRequest{Ref: host + "one:1"}); err == nil {
+		t.Error("a registry that is not configured any more is still asked by its mirror")
+	}
+}

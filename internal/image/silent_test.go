@@ -18,9 +18,10 @@ func TestARegistryThatSaysNothingIsGivenUp(t *testing.T) {
 	}
 	defer listener.Close()
 	store, err := Open(t.Context(), Config{
-		Children: testChildren(t),
-		Root:     t.TempDir(),
-		Retry:    registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: 100 * time.Millisecond},
+		Children: testChildren(t), Root: t.TempDir(),
+		Settings: Settings{
+			Retry: registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: 100 * time.Millisecond},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

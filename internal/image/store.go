@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,11 +26,21 @@ import (
 	"berth/internal/state"
 )
 
-// Config is the configuration of a Store. Only Root is required.
+// Config is the configuration of a Store. Only Children and Root are required.
 type Config struct {
-	Children Children // which parse images
-	Root     string   // absolute; short, since the paths of layers go into mount options
-	HostsDir string   // hosts.toml files of registries, as containerd's certs.d; empty: none
+	Settings
+	Children  Children // which parse images
+	Root      string   // absolute; short, since the paths of layers go into mount options
+	UserAgent string   // of requests to registries
+	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
+	LeftoverAge time.Duration
+	Logger      *slog.Logger
+	Metrics     *metrics.Set // nil: nothing is counted
+}
+
+// Settings are those of a Store that can be changed while it is open.
+type Settings struct {
+	HostsDir string // hosts.toml files of registries, as containerd's certs.d; empty: none
 	// MaxConcurrentDownloads is how many layers of one pull are on their way at a time; default 4.
 	MaxConcurrentDownloads int
 	// names of images (docker.io/library/busybox:1.36) that a client should not remove; * is any text
@@ -37,11 +48,42 @@ type Config struct {
 	Platform     string // os/architecture[/variant]; empty: this machine's
 	Retry        registry.Retry
 	Limits       source.Limits
-	UserAgent    string // of requests to registries
-	// LeftoverAge is how long complete layers of a pull that died are kept for the next one; default 1 h.
-	LeftoverAge time.Duration
-	Logger      *slog.Logger
-	Metrics     *metrics.Set // nil: nothing is counted
+}
+
+// inForce are settings with what is made of them. They are not changed: a pull or an import goes by those that were in
+// force when it began.
+type inForce struct {
+	Settings
+	client    *registry.Client
+	describer *source.Describer
+	unpacker  *unpacker
+}
+
+func (s *Store) settings(o Settings) (*inForce, error) {
+	if o.MaxConcurrentDownloads <= 0 {
+		o.MaxConcurrentDownloads = 4
+	}
+	o.Limits = o.Limits.WithDefaults()
+	now := &inForce{Settings: o}
+	var err error
+	if now.describer, err = source.NewDescriber(o.Platform, &now.Limits); err != nil {
+		return nil, fmt.Errorf("image store: platform %q: %w: %w", o.Platform, err, errdefs.ErrInvalidArgument)
+	}
+	now.unpacker = &unpacker{children: s.cfg.Children, limits: &now.Limits, log: s.log, patience: defaultPatience}
+	now.client = registry.NewClient(registry.Config{
+		HostsDir: o.HostsDir, Retry: o.Retry, MaxDocument: int64(o.Limits.Document), UserAgent: s.cfg.UserAgent,
+		Logger: s.log,
+	})
+	return now, nil
+}
+
+// Prepare checks other settings. adopt puts them into force, for pulls, imports and lists that begin from then on.
+func (s *Store) Prepare(o Settings) (adopt func(), err error) {
+	next, err := s.settings(o)
+	if err != nil {
+		return nil, err
+	}
+	return func() { s.now.Store(next) }, nil
 }
 
 // Layers are an image's directories for overlayfs.
@@ -55,16 +97,14 @@ const emptyLayer = "0"
 // Store is a node's images. Its methods are safe for concurrent use, and those that only read never wait for a disk or
 // a network. Each lock is in the part whose fields it guards: see index and database.
 type Store struct {
-	cfg       Config
-	root      string
-	boot      string // of the machine
-	log       *slog.Logger
-	client    *registry.Client
-	describer *source.Describer
-	unpacker  *unpacker
-	dirs      *layerDirs
-	index     *index
-	db        *database
+	cfg   Config // but for its Settings: those are in now
+	now   atomic.Pointer[inForce]
+	root  string
+	boot  string // of the machine
+	log   *slog.Logger
+	dirs  *layerDirs
+	index *index
+	db    *database
 
 	lock   *os.File        // of the root, while the store is open
 	ctx    context.Context // of work that outlives a call
@@ -81,19 +121,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Children == nil {
 		return nil, fmt.Errorf("image store: it has no children to parse images: %w", errdefs.ErrInvalidArgument)
 	}
-	if cfg.MaxConcurrentDownloads <= 0 {
-		cfg.MaxConcurrentDownloads = 4
-	}
 	if cfg.LeftoverAge <= 0 {
 		cfg.LeftoverAge = time.Hour
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
-	}
-	cfg.Limits = cfg.Limits.WithDefaults()
-	describer, err := source.NewDescriber(cfg.Platform, &cfg.Limits)
-	if err != nil {
-		return nil, fmt.Errorf("image store: platform %q: %w: %w", cfg.Platform, err, errdefs.ErrInvalidArgument)
 	}
 	boot, err := bootID()
 	if err != nil {
@@ -111,15 +143,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger.Warn("layers of images have a label that containers may not read", "error", err)
 	}
 	s := &Store{
-		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot,
-		describer: describer,
-		unpacker:  &unpacker{children: cfg.Children, limits: &cfg.Limits, log: cfg.Logger, patience: defaultPatience},
-		client: registry.NewClient(registry.Config{
-			HostsDir: cfg.HostsDir, Retry: cfg.Retry, MaxDocument: int64(cfg.Limits.Document), UserAgent: cfg.UserAgent,
-			Logger: cfg.Logger,
-		}),
-		syncs: make(chan struct{}, 1), index: newIndex(),
+		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot, syncs: make(chan struct{}, 1), index: newIndex(),
 	}
+	adopt, err := s.Prepare(cfg.Settings)
+	if err != nil {
+		return nil, err
+	}
+	adopt()
 	s.dirs = &layerDirs{root: filepath.Join(cfg.Root, "layers"), boot: boot, log: cfg.Logger}
 	s.db = &database{root: cfg.Root, boot: boot, log: cfg.Logger, layers: s.dirs, files: imageFiles(cfg.Root)}
 	// What is read before bbolt has its own lock must not change meanwhile.
@@ -188,7 +218,7 @@ func (s *Store) Get(_ context.Context, refOrID string) (*model.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.model(s.cfg.PinnedImages), nil
+	return r.model(s.now.Load().PinnedImages), nil
 }
 
 // List returns all images, sorted by their first tag, then by ID.
@@ -201,9 +231,10 @@ func (s *Store) List(context.Context) ([]*model.Image, error) {
 		}
 	}
 	s.index.mu.Unlock()
+	pinned := s.now.Load().PinnedImages
 	list := make([]*model.Image, len(records))
 	for i, r := range records {
-		list[i] = r.model(s.cfg.PinnedImages)
+		list[i] = r.model(pinned)
 	}
 	slices.SortFunc(list, func(a, b *model.Image) int {
 		if c := cmp.Compare(first(a.RepoTags), first(b.RepoTags)); c != 0 {

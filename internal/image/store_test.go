@@ -82,7 +82,7 @@ func newFixture(t *testing.T, opts ...rt.Option) *fixture {
 		t.Fatal(err)
 	}
 	f.cfg = Config{
-		Children: testChildren(t), Root: t.TempDir(), HostsDir: hosts, Retry: quick,
+		Children: testChildren(t), Root: t.TempDir(), Settings: Settings{HostsDir: hosts, Retry: quick},
 		Logger: slog.New(slog.NewTextHandler(lockedWriter{f.logs, make(chan struct{}, 1)},
 			&slog.HandlerOptions{Level: slog.LevelDebug})),
 	}

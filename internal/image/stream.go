@@ -203,7 +203,7 @@ func (u *unpacking) pass(plain *verified) error {
 
 // UnpackTar unpacks a tar, which may be packed, into a directory that is there and empty, as if it were a layer.
 func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
-	u, err := s.unpacker.start(ctx, dir)
+	u, err := s.now.Load().unpacker.start(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (f *fixture) taken(attack string) {
 	})
 	f.cfg.Children = ChildrenOf(j)
 	f.reopen()
-	f.unpacker.patience = time.Second
+	f.now.Load().unpacker.patience = time.Second
 }
 
 // TestAChildThatIsTakenOverSpoilsOneLayerAtMost: whatever the child does that decompresses or unpacks, its pull ends,
@@ -61,7 +61,7 @@ func TestAChildThatIsTakenOverSpoilsOneLayerAtMost(t *testing.T) {
 			f.cfg.Limits.Layer.Bytes = 16 << 20
 			f.taken(attack)
 			if attack == "unpack-fills" {
-				f.unpacker.patience = time.Minute
+				f.now.Load().unpacker.patience = time.Minute
 			}
 			f.push("a:1", rt.Layer(rt.Random(1, "d", 10, 8<<20)...))
 			_, err := f.Pull(context.Background(), PullRequest{Ref: host + "a:1"})

@@ -32,12 +32,12 @@ const stagingDir = "variant"
 
 // resolveVariants replaces those layers of an image (base first, each with a reference of the caller's) which must be
 // variants: see package variant.
-func (s *Store) resolveVariants(ctx context.Context, layers []*layer) error {
+func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*layer) error {
 	diffIDs := make([]digest.Digest, len(layers))
 	for i, l := range layers {
 		diffIDs[i] = digest.Digest(l.DiffID)
 	}
-	left := s.cfg.Limits.Lookups
+	left := now.Limits.Lookups
 	for i, l := range layers {
 		if i == 0 || !l.Depends {
 			continue
@@ -46,7 +46,7 @@ func (s *Store) resolveVariants(ctx context.Context, layers []*layer) error {
 			return err
 		}
 		chain := identity.ChainID(append([]digest.Digest(nil), diffIDs[:i+1]...))
-		v, err := s.variant(ctx, l, chainKey+chain.String(), layers[:i], &left)
+		v, err := s.variant(ctx, now, l, chainKey+chain.String(), layers[:i], &left)
 		if err != nil {
 			return fmt.Errorf("layer %s: %w", l.DiffID, disk.Exhausted(err))
 		}
@@ -66,7 +66,9 @@ func (s *Store) resolveVariants(ctx context.Context, layers []*layer) error {
 
 // variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the
 // layer is right as it is. left are the lookups that the image may still take.
-func (s *Store) variant(ctx context.Context, l *layer, key string, below []*layer, left *uint64) (*layer, error) {
+func (s *Store) variant(
+	ctx context.Context, now *inForce, l *layer, key string, below []*layer, left *uint64,
+) (*layer, error) {
 	release, err := s.alone(ctx, l)
 	if err != nil {
 		return nil, err
@@ -81,7 +83,7 @@ func (s *Store) variant(ctx context.Context, l *layer, key string, below []*laye
 	s.index.mu.Unlock()
 
 	home := s.dirs.home(l.N)
-	result, lookups, err := s.makeVariant(ctx, l, home, below, *left)
+	result, lookups, err := s.makeVariant(ctx, now, l, home, below, *left)
 	*left = max(*left-min(*left, lookups), 1) // 0 would be no limit
 	if err == nil && result == nil {
 		return nil, nil
@@ -140,7 +142,7 @@ func (s *Store) alone(ctx context.Context, l *layer) (release func(), err error)
 // makeVariant makes the variant of a layer in the layer's own directory; nil: it needs none. used are the lookups
 // that it took, of which it may be no more than lookups.
 func (s *Store) makeVariant(
-	ctx context.Context, l *layer, home string, below []*layer, lookups uint64,
+	ctx context.Context, now *inForce, l *layer, home string, below []*layer, lookups uint64,
 ) (_ *variant.Result, used uint64, err error) {
 	implied, err := readImplied(home)
 	if err == nil {
@@ -156,14 +158,14 @@ func (s *Store) makeVariant(
 	for _, b := range below {
 		files += b.Inodes
 	}
-	v := &varying{unpacker: s.unpacker, implied: implied, lookups: lookups}
+	v := &varying{unpacker: now.unpacker, implied: implied, lookups: lookups}
 	defer v.close()
 	if err := v.open(home, dirs); err != nil {
 		return nil, used, err
 	}
 	// Longer than any honest child takes: nobody else waits for this layer's variants for ever because of one that
 	// hangs.
-	ctx, stop := context.WithTimeoutCause(ctx, s.unpacker.patience+time.Duration(min(files, 1e9))*time.Millisecond,
+	ctx, stop := context.WithTimeoutCause(ctx, now.unpacker.patience+time.Duration(min(files, 1e9))*time.Millisecond,
 		fmt.Errorf("making the variant took too long, and was given up: %w", errdefs.ErrResourceExhausted))
 	defer stop()
 	return v.make(ctx)

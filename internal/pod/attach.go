@@ -37,9 +37,10 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 		}
 		defer input.File.Close()
 	}
+	settings := m.settings.Load()
 	req := &keeper.AttachRequest{
 		ContainerID: c.ID(), AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
-		Backlog: m.cfg.AttachBacklog, TotalBacklog: m.cfg.AttachTotal, SpillDir: m.dirs.Attach(),
+		Backlog: settings.AttachBacklog, TotalBacklog: settings.AttachTotal, SpillDir: m.dirs.Attach(),
 	}
 	var out stdio.Outputs
 	defer out.Close()

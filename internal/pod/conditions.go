@@ -75,8 +75,9 @@ func (m *Manager) Handlers() []HandlerInfo {
 	info := func(name string, h Handler) HandlerInfo {
 		return HandlerInfo{Name: name, RecursiveReadOnlyMounts: h.RecursiveReadOnly, UserNamespaces: h.UserNamespaces}
 	}
-	list := []HandlerInfo{info("", m.cfg.Handlers[m.cfg.Default])}
-	for name, h := range m.cfg.Handlers {
+	settings := m.settings.Load()
+	list := []HandlerInfo{info("", settings.Handlers[settings.Default])}
+	for name, h := range settings.Handlers {
 		list = append(list, info(name, h))
 	}
 	slices.SortFunc(list, func(a, b HandlerInfo) int { return strings.Compare(a.Name, b.Name) })

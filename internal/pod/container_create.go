@@ -104,7 +104,7 @@ func (cr *creation) check() (err error) {
 			"create container %s in pod sandbox %s: it is privileged, and the sandbox was not made for that: %w",
 			cfg.Metadata.Name, record.ShortID(pod.ID), errdefs.ErrInvalidArgument)
 	}
-	if cr.handler, err = cr.m.handlers.get(pod.Handler); err != nil {
+	if cr.handler, err = cr.m.settings.Load().handler(pod.RuntimeName()); err != nil {
 		return err
 	}
 	if cfg, cr.rec.Ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {

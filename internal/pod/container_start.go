@@ -52,7 +52,8 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if pod.Phase != record.SandboxReady {
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), errSandboxNotReady)
 	}
-	handler, err := m.handlers.get(pod.Handler)
+	settings := m.settings.Load()
+	handler, err := settings.handler(pod.RuntimeName())
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.teardown.StartFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
-	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, handler, restore))
+	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, settings, handler, restore))
 	err = m.dirs.Barred(&pod, err)
 	if err != nil {
 		m.teardown.StartFailed(ctx, c, err)
@@ -118,7 +119,7 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 
 // runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it
 // is empty.
-func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Handler,
+func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, settings *Settings, handler Handler,
 	restore string) *keeper.RunRequest {
 	request := &keeper.RunRequest{
 		ID:            r.ID,
@@ -132,7 +133,7 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, handler Hand
 		Stdin:         r.Config.Stdin,
 		StdinOnce:     r.Config.StdinOnce,
 		Restore:       restore,
-		CRIU:          m.cfg.CRIU,
+		CRIU:          settings.CRIU,
 	}
 	if handler.RuntimePath == "" {
 		request.Setup = handler.Setup

@@ -54,7 +54,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 func (m *Manager) updateResources(ctx context.Context, c *index.Container, update *model.Resources) error {
 	r := c.Record()
 	pod := c.Sandbox.Record()
-	handler, err := m.handlers.get(pod.Handler)
+	handler, err := m.settings.Load().handler(pod.RuntimeName())
 	if err != nil {
 		return err
 	}

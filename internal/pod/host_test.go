@@ -610,8 +610,8 @@ func newMemoryNode(t *testing.T) *memoryNode {
 	dir, h := t.TempDir(), newMemoryHost()
 	n := &memoryNode{t: t, host: h, cfg: Config{
 		Root: filepath.Join(dir, "root"), State: filepath.Join(dir, "state"), CgroupRoot: testCgroup,
-		Handlers: map[string]Handler{"runc": {Name: "runc"}}, Default: "runc",
-		Keeper: memoryKeeper{h}, Network: memoryNetwork{h}, Images: memoryImages{h, t.TempDir()}, Devices: memoryDevices{h},
+		Settings: Settings{Handlers: map[string]Handler{"runc": {Name: "runc"}}, Default: "runc"},
+		Keeper:   memoryKeeper{h}, Network: memoryNetwork{h}, Images: memoryImages{h, t.TempDir()}, Devices: memoryDevices{h},
 		Host: Host{
 			Namespaces: func(dir string) layout.Namespaces { return memoryNamespaces{h, dir} },
 			Tmpfs:      memoryTmpfs{h}, Cgroups: memoryCgroups{h}, Rootfs: memoryRootfs{h}, Quotas: memoryQuotas{h},

@@ -601,3 +601,53 @@ func TestWhatNobodyKnowsIsEnded(t *testing.T) {
 	n.restart()
 	n.wantNothing("after the restart")
 }
+
+// TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater: what it has was made by that one. Seen to fail with the name
+// that the pod was asked for with alone.
+func TestAPodKeepsItsRuntimeHandlerWhateverIsDefaultLater(t *testing.T) {
+	n := newMemoryNode(t)
+	old, _ := n.run()
+	settings := n.cfg.Settings
+	settings.Handlers = map[string]Handler{
+		"runc": {Name: "runc"}, "crun": {Name: "crun", RuntimePath: "/crun", UserNamespaces: true},
+	}
+	settings.Default = "crun"
+	n.Adopt(settings)
+	config := serverConfig()
+	config.Metadata.Name = "second"
+	config.Mounts, config.Resources = nil, nil
+	id, err := n.CreateContainer(t.Context(), old, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := func(pod string) string {
+		t.Helper()
+		s, err := n.index.Sandbox(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := s.Record()
+		return r.RuntimeName()
+	}
+	if got := handler(old); got != "runc" {
+		t.Errorf("the old pod's handler is %s", got)
+	}
+	podOf := podConfig()
+	podOf.Metadata.Name, podOf.Annotations = "other", nil
+	fresh, err := n.RunSandbox(t.Context(), podOf, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := handler(fresh); got != "crun" {
+		t.Errorf("the new pod's handler is %s", got)
+	}
+	settings.Handlers = map[string]Handler{"crun": settings.Handlers["crun"]}
+	n.Adopt(settings)
+	if err := n.StartContainer(t.Context(), id); !errdefs.IsNotFound(err) {
+		t.Errorf("a container whose handler is gone: %v", err)
+	}
+	n.restart()
+	if got := handler(old); got != "runc" {
+		t.Errorf("after a restart the old pod's handler is %s", got)
+	}
+}

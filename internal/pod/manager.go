@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -100,28 +101,81 @@ type Handler struct {
 
 // Config is the configuration of a Manager.
 type Config struct {
+	Settings
 	Root          string // records, writable layers: what outlives a reboot
 	State         string // namespaces, shm: what does not
 	CgroupRoot    string // parent of the cgroups of pods that name none: /berth, or a slice with SystemdCgroup
 	SystemdCgroup bool
-	Handlers      map[string]Handler // by name
-	Default       string             // the handler of requests that name none
 	Keeper        Keeper
 	Images        Images
 	Network       network.Provider
 	Host          Host
 	Devices       devices.Manager // nil: the node has no device manager
 	Plugins       plugins.Plugins // nil: the node has none
-	CRIU          string          // the program; empty: the one in PATH
-	RestoreImages bool            // containers are created from images that are checkpoints
 	Jail          *jail.Jail      // in which archives of checkpoints are read
+	Metrics       *metrics.Set    // nil: nothing is counted
+	Log           *slog.Logger
+}
+
+// Settings are what of a Manager's configuration can be changed while pods run. A call reads them once.
+type Settings struct {
+	Handlers      map[string]Handler // by name
+	Default       string             // the handler of requests that name none
+	CRIU          string             // the program; empty: the one in PATH
+	RestoreImages bool               // containers are created from images that are checkpoints
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
 	CheckpointBytes uint64
 	// AttachBacklog is how many bytes are kept for an attached client that does not take them; 0: the keeper's default.
 	AttachBacklog int64
-	AttachTotal   int64        // likewise for all clients together
-	Metrics       *metrics.Set // nil: nothing is counted
-	Log           *slog.Logger
+	AttachTotal   int64 // likewise for all clients together
+}
+
+// Adopt puts other settings into force, for calls that begin from then on. A pod keeps the name of its runtime handler,
+// and its later containers are made by what that name means then.
+func (m *Manager) Adopt(s Settings) {
+	m.settings.Store(&s)
+	m.warnOfQuotas(&s)
+	lost := map[string]int{}
+	for _, pod := range m.index.Sandboxes() {
+		r := pod.Record()
+		if _, err := s.handler(r.RuntimeName()); err != nil {
+			lost[r.RuntimeName()]++
+		}
+	}
+	for name, pods := range lost {
+		m.log.Warn("pods get no new containers: their runtime handler is not configured any more",
+			"handler", name, "pods", pods)
+	}
+}
+
+// warnOfQuotas says at once, and not only when containers are refused, that disk quotas cannot be kept.
+func (m *Manager) warnOfQuotas(s *Settings) {
+	for name, h := range s.Handlers {
+		if h.DiskQuota == 0 {
+			continue
+		}
+		if err := quota.Check(m.containers.Dir()); err != nil {
+			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept",
+				"handler", name, "error", err)
+		}
+	}
+}
+
+// handler finds a runtime handler; one that is not configured is errdefs.ErrNotFound.
+func (s *Settings) handler(name string) (Handler, error) {
+	if name == "" {
+		name = s.Default
+	}
+	found, ok := s.Handlers[name]
+	if !ok {
+		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
+	}
+	return found, nil
+}
+
+// parts is what the handler says of the parts of its pods.
+func (h *Handler) parts() parts.Handler {
+	return parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}
 }
 
 // Host is what the kernel does for pods and containers. What is nil is this node's own.
@@ -163,9 +217,9 @@ func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) 
 // Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They
 // may be called concurrently. What the calls work with is owned by the types below.
 type Manager struct {
-	cfg      Config
+	cfg      Config // but for its Settings: those are in settings
 	log      *slog.Logger
-	handlers handlers
+	settings atomic.Pointer[Settings]
 
 	pods       *record.Sandboxes
 	containers *record.Containers
@@ -196,15 +250,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, h := range cfg.Handlers {
-		if h.DiskQuota == 0 {
-			continue
-		}
-		if err := quota.Check(m.containers.Dir()); err != nil {
-			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept",
-				"handler", name, "error", err)
-		}
-	}
+	m.warnOfQuotas(&cfg.Settings)
 	r := m.recovery()
 	if err := r.Reconcile(ctx); err != nil {
 		m.Close()
@@ -231,13 +277,13 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m := &Manager{
 		cfg:        cfg,
 		log:        cfg.Log,
-		handlers:   handlers{byName: cfg.Handlers, standard: cfg.Default},
 		pods:       record.NewSandboxes(dirs.Pods(), dirs.NetNS, cfg.Log),
 		containers: record.NewContainers(dirs.Containers(), cfg.Log),
 		index:      index.New(),
 		logs:       logs.New(),
 		dirs:       dirs,
 	}
+	m.settings.Store(&cfg.Settings)
 	m.pods.Metrics, m.containers.Metrics = cfg.Metrics, cfg.Metrics
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.events = events.New(m.index)
@@ -254,10 +300,6 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 	m.parts = &parts.Maker{
 		Dirs: dirs, Cgroups: m.cgroups, Keeper: cfg.Keeper, Network: cfg.Network, Systemd: cfg.SystemdCgroup,
 		Tmpfs: host.Tmpfs,
-		Handler: func(name string) (parts.Handler, error) {
-			h, err := m.handlers.get(name)
-			return parts.Handler{Setup: h.Setup, Sysctls: h.Sysctls, ShmSize: h.Spec.ShmSize}, err
-		},
 	}
 	sampler, err := stats.New(stats.Config{Measure: rootfs.Usage, Mountpoint: dirs.Containers(), Logger: cfg.Log})
 	if err != nil {
@@ -269,8 +311,11 @@ func newManager(ctx context.Context, cfg Config) (*Manager, error) {
 		Names: m.index.ContainerNames,
 	}
 	m.checkpoints = &checkpoints.Checkpointer{
-		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, CRIU: cfg.CRIU, Jail: cfg.Jail,
-		RestoreImages: cfg.RestoreImages, MaxBytes: cfg.CheckpointBytes, Log: cfg.Log,
+		Containers: m.containers, Keeper: cfg.Keeper, Images: cfg.Images, Jail: cfg.Jail, Log: cfg.Log,
+		Settings: func() checkpoints.Settings {
+			s := m.settings.Load()
+			return checkpoints.Settings{CRIU: s.CRIU, RestoreImages: s.RestoreImages, MaxBytes: s.CheckpointBytes}
+		},
 	}
 	m.relay = &plugins.Relay{Plugins: cfg.Plugins, Dirs: dirs, Cgroups: m.cgroups, Background: &m.background, Log: cfg.Log}
 	if cfg.Plugins == nil {
@@ -306,24 +351,6 @@ func (m *Manager) Close() error {
 	m.events.Close()
 	m.readings.Sampler.Close()
 	return nil
-}
-
-// handlers are the node's runtime handlers.
-type handlers struct {
-	byName   map[string]Handler
-	standard string // of requests that name none
-}
-
-// get finds a runtime handler; one that is not configured is errdefs.ErrNotFound.
-func (h handlers) get(name string) (Handler, error) {
-	if name == "" {
-		name = h.standard
-	}
-	found, ok := h.byName[name]
-	if !ok {
-		return Handler{}, fmt.Errorf("runtime handler %q is not configured on this node: %w", name, errdefs.ErrNotFound)
-	}
-	return found, nil
 }
 
 func toJSON(v any) string {

@@ -20,10 +20,12 @@ import (
 //
 // A name in use is errdefs.ErrAlreadyExists, an unknown handler errdefs.ErrNotFound.
 func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, handler string) (string, error) {
-	if _, err := m.handlers.get(handler); err != nil {
+	settings := m.settings.Load()
+	h, err := settings.handler(handler)
+	if err != nil {
 		return "", err
 	}
-	if err := m.checkUserNamespace(cfg, handler); err != nil {
+	if err := checkUserNamespace(cfg, &h); err != nil {
 		return "", err
 	}
 	if err := ocispec.CheckSysctls(cfg.Sysctls, cfg.Security.Namespaces); err != nil {
@@ -38,10 +40,11 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		cfg = &pod
 	}
 	r := record.Sandbox{
-		ID:      record.NewID(),
-		Config:  cfg,
-		Handler: handler,
-		Phase:   record.SandboxCreating,
+		ID:             record.NewID(),
+		Config:         cfg,
+		Handler:        handler,
+		DefaultHandler: settings.Default,
+		Phase:          record.SandboxCreating,
 	}
 	if err := m.cgroups.Place(&r); err != nil {
 		return "", err
@@ -74,7 +77,7 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 			Name: "limit the pod's cgroup",
 			Do:   func(context.Context) error { return m.cgroups.Limit(new(s.Record())) },
 		},
-	}, m.parts.Steps(s.SandboxEntry, nil)...)
+	}, m.parts.Steps(s.SandboxEntry, nil, h.parts())...)
 	ready := m.ready(s, "RunPodSandbox")
 	undone, err := steps.Run(ctx, log, append(list, arrival.Step()), func(timings []steps.Timing) error {
 		return ready(append(timings, arrival.Timings...))
@@ -107,7 +110,7 @@ func (m *Manager) ready(s *index.Sandbox, call string) func([]steps.Timing) erro
 	}
 }
 
-func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) error {
+func checkUserNamespace(cfg *model.SandboxConfig, h *Handler) error {
 	const field = model.FieldSandboxUserNamespace
 	user := cfg.UserNamespace()
 	if user == nil {
@@ -115,10 +118,6 @@ func (m *Manager) checkUserNamespace(cfg *model.SandboxConfig, handler string) e
 	}
 	if err := ocispec.CheckUserNamespace(user); err != nil {
 		return field.Wrong(err)
-	}
-	h, err := m.handlers.get(handler)
-	if err != nil {
-		return err
 	}
 	if !h.UserNamespaces {
 		return field.Wrong(fmt.Errorf("runtime handler %q cannot map the owners of mounts: %w", h.Name,

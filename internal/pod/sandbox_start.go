@@ -51,6 +51,10 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 
 func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	old := s.Record()
+	handler, err := m.settings.Load().handler(old.RuntimeName())
+	if err != nil {
+		return fmt.Errorf("start pod sandbox %s: %w", record.ShortID(s.ID()), err)
+	}
 	before, err := networkBefore(&old)
 	if err != nil {
 		return err
@@ -68,7 +72,7 @@ func (m *Manager) startBroken(ctx context.Context, s *index.Sandbox) error {
 	_, err = steps.Run(ctx, log, append([]steps.Step{{
 		Name: "limit the pod's cgroup",
 		Do:   func(context.Context) error { return m.cgroups.Limit(&old) },
-	}}, m.parts.Steps(s.SandboxEntry, before)...), m.ready(s, "StartPodSandbox"))
+	}}, m.parts.Steps(s.SandboxEntry, before, handler.parts())...), m.ready(s, "StartPodSandbox"))
 	if err != nil {
 		back := s.Update(record.Draft, func(r *record.Sandbox) {
 			r.IPs, r.Interface, r.Network, r.ReaperPID = old.IPs, old.Interface, old.Network, 0

@@ -23,6 +23,10 @@ that names file, line and key.
     berthd config check      # says what is wrong with the files, and what of them cannot work on this node
     berthd config dump       # what the files and flags come to, and which file, flag or default each key comes from
 
+A running berthd reads the files anew on SIGHUP, which ` + "`systemctl reload berthd`" + ` sends once the check has
+found nothing. It takes the keys that have a yes under "reload" below; the others count from its next start on. Its log says
+which these are. [What a reload means for pods](operations.md#reload).
+
 This page is made from the default file.
 
 ## Top level
@@ -33,9 +37,14 @@ This page is made from the default file.
 		if p.Flag != "" {
 			flag = "`--" + p.Flag + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", key, flag, p.Value, strings.ReplaceAll(p.Text, "|", `\|`))
+		reload := ""
+		if p.Reload {
+			reload = "yes"
+		}
+		text := strings.ReplaceAll(p.Text, "|", `\|`)
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s | %s |\n", key, flag, p.Value, reload, text)
 	}
-	const head = "| key | flag | default | |\n|---|---|---|---|\n"
+	const head = "| key | flag | default | reload | |\n|---|---|---|---|---|\n"
 	b.WriteString(head)
 	for _, p := range config.Entries() {
 		if p.Table == "" {

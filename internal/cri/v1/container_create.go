@@ -26,7 +26,7 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 		}
 		return nil, err
 	}
-	cfg.CreateHostPaths = s.CreateHostPaths
+	cfg.CreateHostPaths = s.CreateHostPaths != nil && s.CreateHostPaths()
 	id, err := s.Runtime.CreateContainer(ctx, req.PodSandboxId, cfg)
 	if volume := (*model.ImageVolumeError)(nil); errors.As(err, &volume) {
 		// A kubelet counts failures of image volumes by this beginning.

@@ -80,8 +80,8 @@ type Deps struct {
 	Images  Images
 	Streams Streams
 	Version string // of Berth, semver
-	// CreateHostPaths has a directory made where the host path of a container's mount does not exist.
-	CreateHostPaths bool
+	// CreateHostPaths has a directory made where the host path of a container's mount does not exist, if it says so.
+	CreateHostPaths func() bool
 	// Info is what Status tells beyond its fields when it is asked to be verbose (the configuration, the keeper's
 	// version): each value is given as JSON.
 	Info func(context.Context) map[string]any

@@ -18,7 +18,7 @@ func (s *runtimeService) CreateContainer(ctx context.Context, req *api.CreateCon
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	cfg.CreateHostPaths = s.CreateHostPaths
+	cfg.CreateHostPaths = s.CreateHostPaths != nil && s.CreateHostPaths()
 	id, err := s.Runtime.CreateContainer(ctx, req.GetPodSandboxId(), cfg)
 	if err != nil {
 		return nil, err

@@ -51,8 +51,8 @@ type Deps struct {
 	Runtime Runtime
 	Images  Images
 	Version string // of Berth, semver
-	// CreateHostPaths has a directory made where the host path of a container's mount does not exist.
-	CreateHostPaths bool
+	// CreateHostPaths has a directory made where the host path of a container's mount does not exist, if it says so.
+	CreateHostPaths func() bool
 }
 
 // Register adds the services to a server. Handlers return errors of errdefs: the server's interceptors give them

@@ -34,12 +34,17 @@ type Checkpointer struct {
 	Containers *record.Containers
 	Keeper     Keeper
 	Images     Images
-	CRIU       string     // the program; empty: the one in PATH
 	Jail       *jail.Jail // in which archives are read
+	Settings   func() Settings
+	Log        *slog.Logger
+}
+
+// Settings are those that can be changed at any time.
+type Settings struct {
+	CRIU string // the program; empty: the one in PATH
 	// RestoreImages says that images which are checkpoints are restored, and not archives alone.
 	RestoreImages bool
 	MaxBytes      uint64 // to which an archive is unpacked
-	Log           *slog.Logger
 }
 
 // Keeper is what a Checkpointer asks of the keeper.
@@ -87,7 +92,8 @@ func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r 
 	begin := time.Now()
 	deadline, _ := ctx.Deadline()
 	thaw, err := k.Keeper.Checkpoint(ctx, &keeper.CheckpointRequest{
-		ID: c.ID(), Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline), CRIU: k.CRIU,
+		ID: c.ID(), Work: dir, Images: filepath.Join(dir, checkpoint.ImagesDir), Timeout: time.Until(deadline),
+		CRIU: k.Settings().CRIU,
 	})
 	if err != nil {
 		return err

@@ -35,7 +35,9 @@ func (s *oneImage) UnpackTar(context.Context, string, io.Reader) error { return 
 func newCheckpointer(t *testing.T) *Checkpointer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	return &Checkpointer{Containers: record.NewContainers(t.TempDir(), log), Log: log}
+	return &Checkpointer{
+		Containers: record.NewContainers(t.TempDir(), log), Log: log, Settings: func() Settings { return Settings{} },
+	}
 }
 
 func write(t *testing.T, path, text string) {
@@ -81,7 +83,7 @@ func TestAnImageThatIsACheckpointIsRestoredWhereTheNodeAllowsIt(t *testing.T) {
 		!errors.As(err, &field) || images.held {
 		t.Errorf("a checkpoint, held %v: %v", images.held, err)
 	}
-	k.RestoreImages = true
+	k.Settings = func() Settings { return Settings{RestoreImages: true} }
 	if _, _, err := k.Find(t.Context(), cfg, "c"); !errdefs.IsInvalidArgument(err) || !images.held {
 		t.Errorf("one without the layer that it should have, held %v: %v", images.held, err)
 	}

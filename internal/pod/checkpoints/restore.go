@@ -49,7 +49,7 @@ func (k *Checkpointer) Find(ctx context.Context, cfg *model.ContainerConfig,
 		if img, err = k.Images.Get(ctx, name); err != nil || img.Checkpoint == "" {
 			return img, nil, err
 		}
-		if !k.RestoreImages {
+		if !k.Settings().RestoreImages {
 			return nil, nil, field.Wrong(
 				fmt.Errorf("%s is a checkpoint, and those in images are not restored on this node, since CRIU "+
 					"does as root what they say (checkpoint.restore_images): %w", name, errdefs.ErrFailedPrecondition))
@@ -106,7 +106,7 @@ func (k *Checkpointer) checkpointLayer(img *model.Image, holder string) (string,
 func (k *Checkpointer) Unpack(ctx context.Context, id, hostname string, re *Restoring) error {
 	var err error
 	if re.CheckpointImage == "" {
-		err = checkpoint.Unpack(ctx, k.Jail, filepath.Clean(re.Source), re.Dir, k.MaxBytes)
+		err = checkpoint.Unpack(ctx, k.Jail, filepath.Clean(re.Source), re.Dir, k.Settings().MaxBytes)
 	} else {
 		err = checkpoint.Link(re.layer, re.Dir)
 	}

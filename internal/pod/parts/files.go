@@ -58,12 +58,8 @@ func (NodeTmpfs) Unmount(path string) error {
 func (NodeTmpfs) Chown(path string, uid, gid int) error { return os.Chown(path, uid, gid) }
 
 // makeFiles makes a pod's tmpfs with all that is on it.
-func (p *Maker) makeFiles(s *record.SandboxEntry) error {
+func (p *Maker) makeFiles(s *record.SandboxEntry, handler Handler) error {
 	r := s.Record()
-	handler, err := p.Handler(r.Handler)
-	if err != nil {
-		return err
-	}
 	shm := uint64(0)
 	if r.Config.OwnIPC() {
 		shm = cmp.Or(handler.ShmSize, ocispec.DefaultShmSize)

@@ -31,8 +31,6 @@ type Maker struct {
 	Cgroups *cgroups.Driver
 	Keeper  Keeper
 	Network network.Provider
-	// Handler is what a runtime handler says of its pods; one that is not configured is errdefs.ErrNotFound.
-	Handler func(name string) (Handler, error)
 	Systemd bool // the cgroup driver
 	Tmpfs   Tmpfs
 }
@@ -47,11 +45,11 @@ type Handler struct {
 // Steps are those that make a pod's parts: its namespaces, network, files and init. A pod that had a network
 // before gets its addresses again, and that network stays on record when a step fails: its addresses are kept for the
 // next try.
-func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result) []steps.Step {
+func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result, handler Handler) []steps.Step {
 	return []steps.Step{
 		{
 			Name: "make the pod's namespaces",
-			Do:   func(context.Context) error { return p.makeNamespaces(s) },
+			Do:   func(context.Context) error { return p.makeNamespaces(s, handler) },
 			Undo: func(context.Context) error { return p.Dirs.Namespaces(s.ID()).Remove() },
 		},
 		{
@@ -66,26 +64,22 @@ func (p *Maker) Steps(s *record.SandboxEntry, before *network.Result) []steps.St
 		},
 		{
 			Name: "make the pod's files and shared memory",
-			Do:   func(context.Context) error { return p.makeFiles(s) },
+			Do:   func(context.Context) error { return p.makeFiles(s, handler) },
 			Undo: func(context.Context) error { return p.UnmountFiles(s.ID()) },
 		},
 		{
 			Name: "start the pod's init",
-			Do:   func(ctx context.Context) error { return p.startInit(ctx, s) },
+			Do:   func(ctx context.Context) error { return p.startInit(ctx, s, handler) },
 			Undo: func(ctx context.Context) error { return p.StopInit(ctx, s) },
 		},
 	}
 }
 
 // makeNamespaces makes and pins those namespaces that are the pod's own, but for that of PIDs, which its init makes.
-func (p *Maker) makeNamespaces(s *record.SandboxEntry) error {
+func (p *Maker) makeNamespaces(s *record.SandboxEntry, handler Handler) error {
 	r := s.Record()
 	cfg := r.Config
 	if err := p.Dirs.MakeStatePod(&r); err != nil {
-		return err
-	}
-	handler, err := p.Handler(r.Handler)
-	if err != nil {
 		return err
 	}
 	o := namespace.Options{Sysctls: ocispec.Sysctls(cfg.Sysctls, handler.Sysctls, cfg.Security.Namespaces)}
@@ -169,7 +163,7 @@ func (p *Maker) TearDownNetwork(ctx context.Context, s *record.SandboxEntry) err
 }
 
 // startInit gives a pod whose containers share a PID namespace the init that such a namespace needs.
-func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
+func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry, handler Handler) error {
 	r := s.Record()
 	if r.Config.Security.Namespaces.PID != model.NamespacePod {
 		return nil
@@ -194,10 +188,6 @@ func (p *Maker) startInit(ctx context.Context, s *record.SandboxEntry) error {
 		CgroupsPath: p.Cgroups.Path(r.CgroupParent, s.ID()),
 		Label:       r.Label,
 	})
-	if err != nil {
-		return err
-	}
-	handler, err := p.Handler(r.Handler)
 	if err != nil {
 		return err
 	}

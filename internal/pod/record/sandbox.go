@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -15,11 +16,13 @@ import (
 
 // Sandbox is a pod as it stands on disk. Its JSON is the format of <root>/pods/<id>/pod.json.
 type Sandbox struct {
-	ID        string               `json:"id"`
-	Config    *model.SandboxConfig `json:"config"` // immutable: statuses share it
-	Handler   string               `json:"handler,omitempty"`
-	Phase     SandboxPhase         `json:"phase"`
-	CreatedAt time.Time            `json:"createdAt"`
+	ID      string               `json:"id"`
+	Config  *model.SandboxConfig `json:"config"` // immutable: statuses share it
+	Handler string               `json:"handler,omitempty"`
+	// DefaultHandler was the node's when the pod was made. Records of earlier versions have none.
+	DefaultHandler string       `json:"defaultHandler,omitempty"`
+	Phase          SandboxPhase `json:"phase"`
+	CreatedAt      time.Time    `json:"createdAt"`
 
 	CgroupParent string `json:"cgroupParent"`
 	// OwnedCgroup is the topmost cgroup on the way to CgroupParent that was not there before; it goes with the pod.
@@ -73,6 +76,9 @@ func NewSandboxes(dir string, netns func(id string) string, log *slog.Logger) *S
 		},
 	}
 }
+
+// RuntimeName is the runtime handler that the pod was made by. Empty: the node's default one, as it is now.
+func (r *Sandbox) RuntimeName() string { return cmp.Or(r.Handler, r.DefaultHandler) }
 
 func sandboxStatus(r *Sandbox, netns func(id string) string) *model.SandboxStatus {
 	st := &model.SandboxStatus{

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/config"
+	"berth/internal/image"
+	"berth/internal/image/registry"
+	"berth/internal/liblog"
+	"berth/internal/pod"
+)
+
+// signals are those that do not end berthd. Each is heeded once more however often it came meanwhile.
+type signals struct {
+	reload <-chan os.Signal // SIGHUP
+	dump   <-chan os.Signal // SIGUSR1
+}
+
+// catchSignals keeps signals until there is somebody to heed them: by default they end a process.
+func catchSignals() *signals {
+	catch := func(s os.Signal) <-chan os.Signal {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, s)
+		return c
+	}
+	return &signals{reload: catch(unix.SIGHUP), dump: catch(unix.SIGUSR1)}
+}
+
+// on calls fn for each signal until the daemon ends.
+func (d *parts) on(signals <-chan os.Signal, fn func(context.Context)) {
+	d.background(func(ctx context.Context) {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+				fn(ctx)
+			}
+		}
+	})
+}
+
+// background runs fn until the daemon ends.
+func (d *parts) background(fn func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fn(ctx)
+	}()
+	d.onClose(func() error { cancel(); <-done; return nil })
+}
+
+func (d *parts) reloadOn(signals <-chan os.Signal) { d.on(signals, d.reload) }
+
+// reload reads the configuration anew, and takes what of it a running daemon can take. Of one that is wrong it takes
+// nothing.
+func (d *parts) reload(ctx context.Context) {
+	begin := time.Now()
+	next, err := loadChecked(d.sources)
+	if err != nil {
+		d.log.Error("the configuration is not reloaded: what was in force stays so", "error", err)
+		return
+	}
+	merged, changed, restart := d.now.Load().Adopt(next)
+	if err := d.adopt(ctx, merged); err != nil {
+		d.log.Error("the configuration is not reloaded: what was in force stays so", "error", err)
+		return
+	}
+	d.log.Info("the configuration is reloaded", "changed", changed, "files", next.Files,
+		"took_ms", liblog.Milliseconds(time.Since(begin)))
+	if len(restart) > 0 {
+		d.log.Warn("these keys of the configuration count from the next start of berthd on", "restart", restart)
+	}
+}
+
+// adopt puts a configuration into force, of which no more than what can be reloaded differs from that in force. An
+// error has changed nothing.
+func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
+	known, err := handlers(next.Config, d.bounding)
+	if err != nil {
+		return err
+	}
+	adoptImages, err := d.images.Prepare(imageSettings(next.Config))
+	if err != nil {
+		return err
+	}
+	if err := d.changeLog(next.LogLevel, next.LogFormat); err != nil {
+		return fmt.Errorf("log_level: %w", err)
+	}
+	adoptImages()
+	d.pods.Adopt(podSettings(next.Config, known))
+	d.now.Store(next)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if info, err := d.keeper.Info(ctx); err == nil {
+		warnOfOldKeeper(info, known, d.log)
+	}
+	return nil
+}
+
+// imageSettings are those of the image store.
+func imageSettings(cfg *config.Config) image.Settings {
+	return image.Settings{
+		HostsDir:               cfg.HostsDir,
+		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads,
+		PinnedImages:           cfg.Image.Pinned,
+		Platform:               cfg.Image.Platform,
+		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
+		Limits:                 imageLimits(&cfg.Image),
+	}
+}
+
+// podSettings are those of pods, with the runtime handlers that were made of the configuration.
+func podSettings(cfg *config.Config, known map[string]pod.Handler) pod.Settings {
+	return pod.Settings{
+		Handlers:        known,
+		Default:         cfg.DefaultRuntime,
+		CRIU:            cfg.Checkpoint.CRIU,
+		RestoreImages:   cfg.Checkpoint.RestoreImages,
+		CheckpointBytes: imageLimits(&cfg.Image).Layer.Bytes,
+		AttachBacklog:   cfg.Stream.AttachBacklogBytes(),
+		AttachTotal:     cfg.Stream.AttachBacklogTotalBytes(),
+	}
+}
