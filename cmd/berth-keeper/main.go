@@ -63,6 +63,10 @@ func run() error {
 	// every container.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 
+	// A hangup before the keeper serves, or of an escrow process, must end neither.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	if *escrowProcess {
@@ -73,8 +77,6 @@ func run() error {
 	}
 	// Execs inherit it where their container names none, whoever has started the keeper.
 	unix.Umask(0o022)
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
 
 	s, err := daemon.New(daemon.Config{Dir: *dir, Version: version, Logger: log, Hangup: hangup})
 	if err != nil {
