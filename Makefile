@@ -181,9 +181,12 @@ conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS 
 # For example -focus Probing, -label-filter 'Feature: containsAny { UserNamespacesSupport }', -runtime containerd.
 NODE_CONFORMANCE_FLAGS ?=
 
-# What the smaller choice leaves out: serial and slow specs, and those that mostly sleep.
-NODE_CONFORMANCE_SMOKE = -label-filter 'NodeConformance && !Serial && !Slow' \
-	-skip 'Lifecycle|SidecarContainers|Probing|Device Plugin|MirrorPod|optional|NodeLease|Deleted pods|Summary|updates'
+# What the smaller choice leaves out: serial and slow specs, and of the others those that sleep for most of a minute and
+# variations of what is there.
+NODE_CONFORMANCE_SMOKE = -procs 16 -label-filter 'NodeConformance && !Serial && !Slow' -skip \
+	'should \*not\*|monotonically|Device Plugin|Probing restartable|bad image|starts and exits|(before|after) restartable|$\
+	image updated|updates should|infrequently|exec readiness|never be ready|GRPC|with timeout|longer than|startup probe|$\
+	PreStop hook|while pending|in progress of|forcibly|multiple times|Summary'
 
 .PHONY: node-conformance node-conformance-smoke
 node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once; NODE_CONFORMANCE_FLAGS)

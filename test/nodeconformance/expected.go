@@ -30,6 +30,14 @@ var expectedFailures = []expectedFailure{
 		why: "reads an OOM score below that of the runtime, which needs CAP_SYS_RESOURCE"},
 	{spec: "[NodeConformance] with a critical pod - should avoid swap", lacks: cgroupV2,
 		why: "reads memory.swap.max of cgroup v2 whatever there is; the other specs of swap skip on cgroup v1"},
+	{spec: "intra-pod communication: sctp", lacks: sctp, why: "opens a socket of SCTP, which this kernel does not know"},
+	{spec: "ImageCredentialProvider [Feature:KubeletCredentialProviders] should be able to create pod",
+		why: "pulls from a private registry of Kubernetes' own, with a program of its provider that asks for credentials"},
+	{spec: "ImageID [Feature:ImageID] should be set to the manifest digest",
+		why: "pulls busybox by the digest of its upstream build, which cannot be built again"},
+	{spec: "Pod InPlace Resize Container burstable", lacks: cgroupV2, failure: "pod is not ready",
+		why: "a container restarts with a larger quota than its pod still has, which cgroup v1 refuses, where the kubelet has" +
+			" asked cAdvisor for its use in the moment of its end"},
 }
 
 // What machines may lack: CAP_SYS_RESOURCE for the second, and for the third a hierarchy of v2 that has the controllers.
@@ -37,6 +45,7 @@ const (
 	dummyInterfaces = "dummy interfaces"
 	lowerOOMScores  = "lower OOM scores"
 	cgroupV2        = "cgroup v2"
+	sctp            = "SCTP"
 )
 
 const lackingFile = "lacking.json"
@@ -61,6 +70,12 @@ func noteLacking(results string) error {
 	}
 	if root.Type != unix.CGROUP2_SUPER_MAGIC {
 		lacking = append(lacking, cgroupV2)
+	}
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
+		lacking = append(lacking, sctp)
+	} else if err := unix.Close(socket); err != nil {
+		return err
 	}
 	data, err := json.Marshal(lacking)
 	if err != nil {
