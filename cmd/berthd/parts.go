@@ -372,9 +372,14 @@ func (d *parts) createsHostPaths(api string) func() bool {
 	return func() bool { return d.now.Load().CreatesHostPaths(api) }
 }
 
+// keeperPatience is how long the keeper may take to tell of itself in a Status, which is of use without that.
+const keeperPatience = 2 * time.Second
+
 // info is what a verbose Status tells of the daemon.
 func (d *parts) info(ctx context.Context) map[string]any {
 	info := map[string]any{"config": d.now.Load().Config, "streaming": d.streams.Address()}
+	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
+	defer cancel()
 	if k, err := d.keeper.Info(ctx); err == nil {
 		info["keeper"] = k
 	}

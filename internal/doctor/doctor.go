@@ -33,7 +33,8 @@ type Config struct {
 	CNIConfDir string
 	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
 	ContainerdVersion func(ctx context.Context, socket string) (string, error)
-	Proc              string // where processes are; empty: /proc
+	Daemon            *Daemon // that runs, in the place of the directories above; nil: none could be asked
+	Proc              string  // where processes are; empty: /proc
 }
 
 func good(detail string) Finding         { return Finding{Level: Good, Detail: detail} }
@@ -42,6 +43,9 @@ func bad(detail, advice string) Finding  { return Finding{Level: Bad, Detail: de
 
 // Examine runs all checks, in the order of what depends on what.
 func Examine(ctx context.Context, cfg Config) []Finding {
+	if cfg.Daemon != nil {
+		cfg = cfg.Daemon.in(cfg)
+	}
 	var findings []Finding
 	for _, check := range []struct {
 		subject string
@@ -56,12 +60,16 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"security modules", checkModules},
 		{"network", checkNetwork},
 		{"disk", checkDisk},
+		{"disk of the state", checkStateDisk},
 		{"user namespaces", checkState},
 		{"inotify", checkInotify},
 		{"processes", checkProcesses},
 		{"files", checkFiles},
 		{"programs", checkPrograms},
 		{"socket", checkSocket},
+		{"daemon", checkDaemon},
+		{"configuration", checkConfiguration},
+		{"kubelet", checkKubelet},
 		{"container metrics", checkMetrics},
 	} {
 		finding := check.look(ctx, cfg)

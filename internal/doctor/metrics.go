@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 )
@@ -18,11 +17,7 @@ const cadvisorSocket = "/run/containerd/containerd.sock"
 // checkMetrics says whether the cAdvisor of a kubelet on this machine knows the pods of Berth's containers. One that
 // has found no containerd when it started does not look again.
 func checkMetrics(ctx context.Context, cfg Config) Finding {
-	proc := cfg.Proc
-	if proc == "" {
-		proc = "/proc"
-	}
-	socket, runs := kubeletsContainerd(proc)
+	socket, runs := kubeletsContainerd(cfg.proc())
 	if !runs {
 		return good("no kubelet runs here, whose cAdvisor would look for containerd")
 	}
@@ -57,26 +52,9 @@ func checkMetrics(ctx context.Context, cfg Config) Finding {
 
 // kubeletsContainerd is where the kubelet that runs on this machine looks for containerd.
 func kubeletsContainerd(proc string) (socket string, runs bool) {
-	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
-	for _, path := range commands {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		args := strings.Split(string(bytes.TrimRight(data, "\x00")), "\x00")
-		if filepath.Base(args[0]) != "kubelet" {
-			continue
-		}
-		socket = cadvisorSocket
-		for i, arg := range args[1:] {
-			flag, isFlag := strings.CutPrefix(arg, "--containerd")
-			if value, ok := strings.CutPrefix(flag, "="); ok && isFlag {
-				socket = value
-			} else if isFlag && flag == "" && i+2 < len(args) {
-				socket = args[i+2]
-			}
-		}
-		return socket, true
+	_, args := kubelet(proc)
+	if args == nil {
+		return "", false
 	}
-	return "", false
+	return cmp.Or(flagValue(args, "--containerd"), cadvisorSocket), true
 }

@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Daemon is what the daemon that runs says of itself.
+type Daemon struct {
+	Version       string
+	KeeperVersion string // empty: the keeper does not answer
+	Root, State   string
+	CNIConfDir    string
+	CgroupDriver  string // cgroupfs or systemd; empty: it does not tell
+	PID           int    // 0: it is not known
+}
+
+// in sets what is looked at to what the daemon has.
+func (d *Daemon) in(cfg Config) Config {
+	for _, one := range []struct {
+		to   *string
+		from string
+	}{{&cfg.Root, d.Root}, {&cfg.State, d.State}, {&cfg.CNIConfDir, d.CNIConfDir}} {
+		if one.from != "" {
+			*one.to = one.from
+		}
+	}
+	return cfg
+}
+
+func (c *Config) proc() string {
+	if c.Proc == "" {
+		return "/proc"
+	}
+	return c.Proc
+}
+
+// checkDaemon compares the daemon with the keeper.
+func checkDaemon(_ context.Context, cfg Config) Finding {
+	d := cfg.Daemon
+	if d == nil {
+		return poor("no daemon has told of itself", "systemctl start berthd berth-keeper, or run berthd.")
+	}
+	switch {
+	case d.KeeperVersion == "":
+		return bad("berthd "+d.Version+" runs, and the keeper does not answer",
+			"systemctl restart berth-keeper: containers live on. See what it says: journalctl -u berth-keeper")
+	case d.KeeperVersion != d.Version:
+		return poor(fmt.Sprintf("berthd is version %s and the keeper %s", d.Version, d.KeeperVersion),
+			"systemctl reload berth-keeper: it takes its new version over in place, and containers go on.\n"+
+				"If berthd is the older one: systemctl restart berthd")
+	}
+	return good(fmt.Sprintf("berthd and keeper are version %s, root %s, state %s", d.Version, d.Root, d.State))
+}
+
+// checkWait bounds how long the daemon's program may take to check a configuration.
+const checkWait = 20 * time.Second
+
+// checkConfiguration has the program that runs check the files that it reads, with the flags that it was started with:
+// the binaries of runtime handlers, CRIU, each hosts.toml, CNI, certificates.
+func checkConfiguration(ctx context.Context, cfg Config) Finding {
+	if cfg.Daemon == nil || cfg.Daemon.PID == 0 {
+		return poor("not checked: the daemon's process is not known", "berthd config check")
+	}
+	process := filepath.Join(cfg.proc(), fmt.Sprint(cfg.Daemon.PID))
+	line, err := os.ReadFile(filepath.Join(process, "cmdline"))
+	if err != nil {
+		return poor(err.Error(), "berthd config check")
+	}
+	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	if filepath.Base(args[0]) != "berthd" {
+		return poor("not checked: "+args[0]+" listens on the daemon's socket", "berthd config check")
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkWait)
+	defer cancel()
+	// What runs, also where its file was replaced.
+	check := exec.CommandContext(ctx, filepath.Join(process, "exe"), append([]string{"config", "check"}, args[1:]...)...)
+	out, err := check.CombinedOutput()
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return good(strings.TrimSpace(string(out)))
+	case errors.Is(err, os.ErrPermission):
+		return poor("not checked: root alone may execute the daemon's program", "sudo berthd config check")
+	case !errors.As(err, &ended):
+		return poor("not checked: "+err.Error(), "berthd config check")
+	}
+	problems := strings.Split(strings.TrimPrefix(strings.TrimSpace(string(out)), "berthd: "), "\n")
+	return poor(problems[0], strings.Join(append(problems[1:], "Mend it, and then: systemctl reload berthd"), "\n"))
+}
+
+var cgroupDriverKey = regexp.MustCompile(`(?m)^cgroupDriver:\s*["']?([a-z]+)`)
+
+// checkKubelet compares who makes the cgroups of pods: a kubelet and its runtime have to agree.
+func checkKubelet(_ context.Context, cfg Config) Finding {
+	pid, args := kubelet(cfg.proc())
+	if args == nil {
+		return good("no kubelet runs here")
+	}
+	if cfg.Daemon == nil || cfg.Daemon.CgroupDriver == "" {
+		return good("a kubelet runs here; the daemon that could be compared with it does not")
+	}
+	driver, from := "cgroupfs", "the kubelet's default"
+	file := flagValue(args, "--config")
+	if file != "" {
+		// As the kubelet sees it, which may have a root of its own.
+		data, err := os.ReadFile(filepath.Join(cfg.proc(), pid, "root", file))
+		if err != nil {
+			return poor("the kubelet's configuration cannot be read: "+err.Error(), "Run it as root: sudo berth doctor")
+		}
+		if m := cgroupDriverKey.FindSubmatch(data); m != nil {
+			driver, from = string(m[1]), file
+		}
+	}
+	if value := flagValue(args, "--cgroup-driver"); value != "" {
+		driver, from = value, "the kubelet's flag --cgroup-driver"
+	}
+	own := cfg.Daemon.CgroupDriver
+	if driver == own {
+		return good("the kubelet and berthd make cgroups by " + own)
+	}
+	if file == "" {
+		file = "the file of the kubelet's --config"
+	}
+	return poor(fmt.Sprintf("berthd makes cgroups by %s, and the kubelet by %s (%s), unless it asks its runtime, "+
+		"as it does from version 1.34 on", own, driver, from),
+		fmt.Sprintf("Set cgroupDriver: %s in %s, and then: systemctl restart kubelet\n"+
+			"or set cgroup_driver = %q in the daemon's configuration, and then: systemctl restart berthd", own, file, driver))
+}
+
+// kubelet is the kubelet that runs on this machine: its process and what it was started with; nil: none does.
+func kubelet(proc string) (pid string, args []string) {
+	commands, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
+	for _, path := range commands {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		args := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		if filepath.Base(args[0]) == "kubelet" {
+			return filepath.Base(filepath.Dir(path)), args
+		}
+	}
+	return "", nil
+}
+
+// flagValue is the last value of a flag, which is one word with it or the next; empty: it is not given.
+func flagValue(args []string, flag string) (value string) {
+	for i, arg := range args[1:] {
+		rest, is := strings.CutPrefix(arg, flag)
+		if v, ok := strings.CutPrefix(rest, "="); ok && is {
+			value = v
+		} else if is && rest == "" && i+2 < len(args) {
+			value = args[i+2]
+		}
+	}
+	return value
+}
+
+// checkStateDisk looks at what is left of the file system of the state, which is small: a tmpfs, most often.
+func checkStateDisk(_ context.Context, cfg Config) Finding {
+	dir := existing(cfg.State)
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return bad(fmt.Sprintf("%s: %v", dir, err), "")
+	}
+	return judgeStateDisk(dir, uint64(st.Bsize)*st.Blocks, uint64(st.Bsize)*st.Bavail, st.Files, st.Ffree)
+}
+
+// What a few hundred pods take of the state, and what one start takes.
+const (
+	tightState = 32 << 20
+	emptyState = 1 << 20
+)
+
+func judgeStateDisk(dir string, size, free, inodes, freeInodes uint64) Finding {
+	detail := fmt.Sprintf("%.0f MiB of %.0f MiB free at %s", float64(free)/(1<<20), float64(size)/(1<<20), dir)
+	advice := "See what takes it: du -xsh " + dir + "/*. Where it is a tmpfs: mount -o remount,size=… " + dir
+	switch {
+	case free < emptyState:
+		return bad(detail, advice)
+	case inodes > 0 && freeInodes*100 < inodes:
+		return bad(detail+", but less than 1 % of its inodes", advice)
+	case free < tightState:
+		return poor(detail, advice)
+	}
+	return good(detail)
+}

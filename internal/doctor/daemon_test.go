@@ -1,0 +1,128 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
+	for name, tc := range map[string]struct {
+		daemon *Daemon
+		level  Level
+		advice string
+	}{
+		"one version":    {&Daemon{Version: "2.0.0", KeeperVersion: "2.0.0", Root: "/r", State: "/s"}, Good, ""},
+		"an old keeper":  {&Daemon{Version: "2.0.0", KeeperVersion: "1.0.0"}, Poor, "systemctl reload berth-keeper"},
+		"a silent one":   {&Daemon{Version: "2.0.0"}, Bad, "systemctl restart berth-keeper"},
+		"no daemon runs": {nil, Poor, "systemctl start berthd"},
+	} {
+		f := checkDaemon(t.Context(), Config{Daemon: tc.daemon})
+		if f.Level != tc.level || !strings.Contains(f.Advice, tc.advice) || (f.Advice == "") != (tc.level == Good) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+func TestTheDaemonsDirectoriesAreLookedAt(t *testing.T) {
+	cfg := (&Daemon{Root: "/data", State: "/state"}).in(Config{Root: "/r", State: "/s", CNIConfDir: "/c"})
+	if cfg.Root != "/data" || cfg.State != "/state" || cfg.CNIConfDir != "/c" {
+		t.Errorf("%+v", cfg)
+	}
+}
+
+// running is a directory of processes with a daemon whose program is a script.
+func running(t *testing.T, script string, args ...string) Config {
+	t.Helper()
+	dir := proc(t, append([]string{"berthd"}, args...)...)
+	path := filepath.Join(dir, "7", "exe")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return Config{Proc: dir, Daemon: &Daemon{PID: 7}}
+}
+
+// TestTheConfigurationIsCheckedAsTheDaemonReadsIt: by its program and with its flags.
+func TestTheConfigurationIsCheckedAsTheDaemonReadsIt(t *testing.T) {
+	f := checkConfiguration(t.Context(), running(t, `echo "$@"`, "--config=/x y", "--keeper-binary=none"))
+	if f.Level != Good || f.Detail != "config check --config=/x y --keeper-binary=none" {
+		t.Errorf("%+v", f)
+	}
+	f = checkConfiguration(t.Context(), running(t,
+		`printf 'berthd: /c.toml:3: checkpoint.criu: none\n/c.toml:5: hosts_dir: broken\n' >&2; exit 1`))
+	if f.Level != Poor || f.Detail != "/c.toml:3: checkpoint.criu: none" ||
+		f.Advice != "/c.toml:5: hosts_dir: broken\nMend it, and then: systemctl reload berthd" {
+		t.Errorf("%+v", f)
+	}
+	for name, cfg := range map[string]Config{
+		"no daemon": {}, "no process": {Daemon: &Daemon{}},
+		"one that has ended":              {Proc: t.TempDir(), Daemon: &Daemon{PID: 7}},
+		"systemd, which holds the socket": {Proc: proc(t, "/sbin/init"), Daemon: &Daemon{PID: 7}},
+	} {
+		if f := checkConfiguration(t.Context(), cfg); f.Level != Poor || f.Advice != "berthd config check" {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+// TestAKubeletAndItsRuntimeHaveToMakeCgroupsAlike. A flag of the kubelet stands over its file.
+func TestAKubeletAndItsRuntimeHaveToMakeCgroupsAlike(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args  []string
+		file  string
+		own   string
+		level Level
+	}{
+		"the default":            {own: "cgroupfs", level: Good},
+		"the default is another": {own: "systemd", level: Poor},
+		"its file": {
+			args: []string{"--config", "/k.yaml"}, file: "a: b\ncgroupDriver: systemd\n", own: "systemd", level: Good,
+		},
+		"its file says another": {
+			args: []string{"--config=/k.yaml"}, file: "cgroupDriver: \"systemd\"\n", own: "cgroupfs", level: Poor,
+		},
+		"its file does not say": {args: []string{"--config=/k.yaml"}, file: "a: b\n", own: "cgroupfs", level: Good},
+		"its flag": {
+			args: []string{"--config=/k.yaml", "--cgroup-driver=systemd"}, file: "cgroupDriver: cgroupfs\n",
+			own: "systemd", level: Good,
+		},
+		"a file that is not there": {args: []string{"--config=/k.yaml"}, own: "cgroupfs", level: Poor},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := proc(t, append([]string{"/usr/bin/kubelet"}, tc.args...)...)
+			if tc.file != "" {
+				if err := os.Mkdir(filepath.Join(dir, "7", "root"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "7", "root", "k.yaml"), []byte(tc.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f := checkKubelet(t.Context(), Config{Proc: dir, Daemon: &Daemon{CgroupDriver: tc.own}})
+			if f.Level != tc.level || (f.Advice == "") != (tc.level == Good) {
+				t.Errorf("%+v", f)
+			}
+		})
+	}
+	if f := checkKubelet(t.Context(), Config{Proc: proc(t, "bash")}); f.Level != Good {
+		t.Errorf("without a kubelet: %+v", f)
+	}
+}
+
+func TestTheDiskOfTheStateIsJudged(t *testing.T) {
+	const mib = 1 << 20
+	for _, c := range []struct {
+		free, inodes, freeInodes uint64
+		want                     Level
+	}{
+		{100 * mib, 1000, 900, Good}, {100 * mib, 0, 0, Good}, {20 * mib, 1000, 900, Poor}, {0, 1000, 900, Bad},
+		{100 * mib, 1000, 9, Bad},
+	} {
+		if f := judgeStateDisk("/run", 400*mib, c.free, c.inodes, c.freeInodes); f.Level != c.want ||
+			(f.Advice == "") != (c.want == Good) {
+			t.Errorf("%s: %+v", fmt.Sprint(c), f)
+		}
+	}
+}
