@@ -21,8 +21,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether this machine has what Berth needs",
-		Long: `Check whether this machine has what Berth needs, and say what to do about what it lacks. No daemon need run; one
-that does is asked for its directories and its keeper, and has its configuration checked.
+		Long: `Check whether this machine has what Berth needs, and say what to do about what it lacks. No daemon need run;
+one that does is asked for its directories and its keeper, and has its configuration checked.
 The exit code is 1 if pods cannot run.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -24,6 +24,28 @@ type Daemon struct {
 	PID           int    // 0: it is not known
 }
 
+// Command is the daemon's program, that which runs also where its file was replaced, with other words and the flags
+// that it was started with.
+func (d *Daemon) Command(ctx context.Context, words ...string) (*exec.Cmd, error) {
+	return d.command(ctx, "/proc", words...)
+}
+
+func (d *Daemon) command(ctx context.Context, proc string, words ...string) (*exec.Cmd, error) {
+	if d == nil || d.PID == 0 {
+		return nil, errors.New("the daemon's process is not known")
+	}
+	process := filepath.Join(proc, fmt.Sprint(d.PID))
+	line, err := os.ReadFile(filepath.Join(process, "cmdline"))
+	if err != nil {
+		return nil, err
+	}
+	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	if filepath.Base(args[0]) != "berthd" {
+		return nil, fmt.Errorf("%s listens on the daemon's socket", args[0])
+	}
+	return exec.CommandContext(ctx, filepath.Join(process, "exe"), append(words, args[1:]...)...), nil
+}
+
 // in sets what is looked at to what the daemon has.
 func (d *Daemon) in(cfg Config) Config {
 	for _, one := range []struct {
@@ -68,22 +90,12 @@ const checkWait = 20 * time.Second
 // checkConfiguration has the program that runs check the files that it reads, with the flags that it was started with:
 // the binaries of runtime handlers, CRIU, each hosts.toml, CNI, certificates.
 func checkConfiguration(ctx context.Context, cfg Config) Finding {
-	if cfg.Daemon == nil || cfg.Daemon.PID == 0 {
-		return poor("not checked: the daemon's process is not known", "berthd config check")
-	}
-	process := filepath.Join(cfg.proc(), fmt.Sprint(cfg.Daemon.PID))
-	line, err := os.ReadFile(filepath.Join(process, "cmdline"))
-	if err != nil {
-		return poor(err.Error(), "berthd config check")
-	}
-	args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
-	if filepath.Base(args[0]) != "berthd" {
-		return poor("not checked: "+args[0]+" listens on the daemon's socket", "berthd config check")
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkWait)
 	defer cancel()
-	// What runs, also where its file was replaced.
-	check := exec.CommandContext(ctx, filepath.Join(process, "exe"), append([]string{"config", "check"}, args[1:]...)...)
+	check, err := cfg.Daemon.command(ctx, cfg.proc(), "config", "check")
+	if err != nil {
+		return poor("not checked: "+err.Error(), "berthd config check")
+	}
 	out, err := check.CombinedOutput()
 	var ended *exec.ExitError
 	switch {

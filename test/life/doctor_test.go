@@ -1,12 +1,20 @@
 package life
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"context"
 	"encoding/json"
+	"io"
+	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -57,4 +65,90 @@ func TestDoctorAsksTheDaemonThatRuns(t *testing.T) {
 		t.Errorf("while the keeper hangs: %+v", f)
 	}
 	resume()
+}
+
+// bundled is what berth bundle packs on a node, by name.
+func bundled(t *testing.T, n *node.Node) map[string]string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	out, err := exec.CommandContext(context.Background(), filepath.Join(n.Programs(), "berth"),
+		"--address", n.Address, "bundle", "-o", file).CombinedOutput()
+	if err != nil {
+		t.Fatalf("berth bundle: %v: %s", err, out)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v: %v", info, err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	packed, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(packed); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[strings.TrimPrefix(header.Name, "berth-bundle/")] = string(data)
+	}
+}
+
+// TestABundleHasWhatAReportNeedsAndNoSecret: whatever a pod's owner has written may be one. Seen to fail with the whole
+// verbose status of containers, and with default_env as it is.
+func TestABundleHasWhatAReportNeedsAndNoSecret(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's command")
+	const secret = "hunter2"
+	n := nodetest.Start(t, node.Options{
+		Config: `default_env = ["TOKEN=` + secret + `", "QUOTED=\"` + secret + `\""]` + "\n",
+		Tables: "[tracing]\nendpoint = \"http://user:" + secret + "@127.0.0.1:1\"\n",
+	})
+	p := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{"note": secret}
+		c.Labels = map[string]string{"note": secret}
+	})
+	c := p.Run(nodetest.Sh("echo "+secret+"; sleep 3600"), func(c *cri.ContainerConfig) {
+		c.Envs = append(c.Envs, &cri.KeyValue{Key: "PASSWORD", Value: []byte(secret)})
+		c.Annotations = map[string]string{"note": secret}
+	})
+	c.WaitLog(secret)
+	files := bundled(t, n)
+	for name, want := range map[string]string{
+		"doctor.json": `"subject": "daemon"`, "configuration.toml": "TOKEN=(left out)", "pods.json": p.ID,
+		"containers.json": c.ID, "state.json": `"keeper": {`, "goroutines.txt": "goroutine ", "health.txt": "ok record",
+		"kernel.txt": "MemTotal", "keeper.log": "keeper serves", "versions.json": n.Root,
+	} {
+		if !strings.Contains(files[name], want) {
+			t.Errorf("%s has no %q:\n%.2000s", name, want, files[name])
+		}
+	}
+	for name, text := range files {
+		if i := strings.Index(text, secret); i >= 0 {
+			t.Errorf("%s has a secret: %s", name, text[max(0, i-200):min(len(text), i+50)])
+		}
+	}
+	if !strings.Contains(files["containers.json"], "timings") || !strings.Contains(files["pods.json"], "timings") {
+		t.Errorf("there are no timelines: %s", files["containers.json"])
+	}
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	files = bundled(t, n)
+	if files["kernel.txt"] == "" || !strings.Contains(files["missing.txt"], "pods.json: ") {
+		t.Errorf("without a daemon it has %v, and says %q", slices.Sorted(maps.Keys(files)), files["missing.txt"])
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
 }
