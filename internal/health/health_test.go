@@ -16,12 +16,14 @@ import (
 type hanging struct {
 	gate    atomic.Pointer[chan struct{}]
 	running atomic.Int32
+	begun   atomic.Int32
 }
 
 func (h *hanging) hang()   { gate := make(chan struct{}); h.gate.Store(&gate) }
 func (h *hanging) answer() { close(*h.gate.Swap(nil)) }
 
 func (h *hanging) run(context.Context) error {
+	h.begun.Add(1)
 	h.running.Add(1)
 	defer h.running.Add(-1)
 	if gate := h.gate.Load(); gate != nil {
@@ -30,7 +32,8 @@ func (h *hanging) run(context.Context) error {
 	return nil
 }
 
-// TestACheckThatHangsIsNotPiledUp: a disk that is stuck for hours would cost a goroutine, and a thread, each time.
+// TestACheckThatHangsIsNotPiledUp: a disk that is stuck for hours would cost a goroutine, and a thread, each time. Seen
+// to fail with a run for each question, and with the answer of the earlier run taken for that of the later.
 func TestACheckThatHangsIsNotPiledUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h hanging
@@ -52,11 +55,14 @@ func TestACheckThatHangsIsNotPiledUp(t *testing.T) {
 		if r := Failed(c.Run(t.Context(), time.Second)); len(r) > 0 {
 			t.Errorf("it answers again, and %v", r)
 		}
+		if n := h.begun.Load(); n != 2 {
+			t.Errorf("it was run %d times: what an earlier run found is no answer to a later question", n)
+		}
 	})
 }
 
 // TestTheWatchdogBearsADiskThatIsSlowOnce, and is told nothing while a check hangs. With a watchdog of 120 s the checks
-// run every 30 s. Seen to fail with alive called whatever the checks say, and with the check run once for all.
+// run every 30 s. Seen to fail with alive called whatever the checks say.
 func TestTheWatchdogBearsADiskThatIsSlowOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const period, limit = 30 * time.Second, 120 * time.Second
