@@ -61,6 +61,7 @@ unit: ## tests that need neither root nor packages, with the race detector where
 
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
+	@packaging/packages.sh containerd # that test/migrate comes from
 	$(GOBUILD) -o bin/machine ./test/machine
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
 		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
@@ -207,6 +208,11 @@ metrics: test-deps build ## a real Prometheus finds the series of the dashboard 
 		$(GO) build -tags remove_all_sd -ldflags '-s -w' -o $(CURDIR)/bin/$$program \
 			github.com/prometheus/prometheus/cmd/$$program || exit 1; done
 	BERTH_PROMETHEUS=$(CURDIR)/bin BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/metrics
+
+.PHONY: migrate
+migrate: test-deps build ## a node goes from Debian's containerd, and from containerd 2, to Berth and back (root; builds it once)
+	@packaging/packages.sh containerd
+	BERTH_MIGRATE=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/migrate
 
 # What the suites of other runtimes run.
 PEER_PACKAGES = bats iproute2 jq procps

@@ -141,7 +141,7 @@ func (a *app) root() *cobra.Command {
 		a.pinCommand("pin", "Spare images when disk space is freed", true),
 		a.pinCommand("unpin", "Spare images no more when disk space is freed", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(),
+	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(), a.migrateCommand(),
 		a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")

@@ -18,10 +18,10 @@ import (
 // cniBinaries is where Debian's containernetworking-plugins lives.
 const cniBinaries = "/usr/lib/cni"
 
-// StartContainerd makes a node of Debian's containerd, private in the same way: its own root, state, socket, bridge and
-// addresses. Options that speak of berthd's configuration are not for it.
+// StartContainerd makes a node of containerd, Debian's or that of Options.Binaries, private in the same way: its own
+// root, state, socket, bridge and addresses. Options that speak of berthd's configuration are not for it.
 func StartContainerd(ctx context.Context, o Options) (*Node, error) {
-	binary, err := exec.LookPath("containerd")
+	binary, err := exec.LookPath(filepath.Join(o.Binaries, "containerd"))
 	if err != nil {
 		return nil, fmt.Errorf("%w (Debian: containerd, runc, containernetworking-plugins)", err)
 	}
@@ -42,7 +42,13 @@ func StartContainerd(ctx context.Context, o Options) (*Node, error) {
 	if err := os.WriteFile(config, []byte(n.containerdConfig()), 0o600); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
-	n.command = func() *exec.Cmd { return exec.Command(binary, "--config", config) }
+	n.command = func() *exec.Cmd {
+		cmd := exec.Command(binary, "--config", config)
+		if o.Binaries != "" { // its shim is there too
+			cmd.Env = append(os.Environ(), "PATH="+o.Binaries+":"+os.Getenv("PATH"))
+		}
+		return cmd
+	}
 	if err := n.Restart(ctx); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}

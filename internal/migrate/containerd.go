@@ -1,0 +1,510 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Where containerd has its files when nothing says otherwise.
+const (
+	ContainerdConfig = "/etc/containerd/config.toml"
+	containerdRoot   = "/var/lib/containerd"
+	containerdSocket = "/run/containerd/containerd.sock"
+)
+
+// certsDirs are where containerd 2 looks for registries when no key says where.
+var certsDirs = []string{"/etc/containerd/certs.d", "/etc/docker/certs.d"}
+
+// criPlugins are the tables of the CRI plugin in versions 3, 2 and 1 of the file.
+var criPlugins = []string{
+	"io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "cri",
+}
+
+// FromContainerd translates the configuration in a file and in those that it imports. dir is where Berth's
+// configuration is. A file that is not there is containerd's default.
+func FromContainerd(file, dir string) (*Plan, error) {
+	t := &containerdConfig{Plan: newPlan(Containerd, dir), version: 3}
+	t.Store, t.Socket = containerdRoot, containerdSocket
+	tree, err := t.load(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		tree = map[string]any{}
+	} else if err != nil {
+		return nil, err
+	}
+	t.global(tree)
+	plugins := table(tree["plugins"])
+	for _, name := range keys(plugins) {
+		if slices.Contains(criPlugins, name) {
+			t.section([]string{"plugins", name}, table(plugins[name]))
+		} else {
+			t.otherPlugin(name, table(plugins[name]))
+		}
+	}
+	if err := t.decide(); err != nil {
+		return nil, err
+	}
+	if drops, err := filepath.Glob("/etc/systemd/system/containerd.service.d/*.conf"); err == nil {
+		for _, path := range drops {
+			t.left(path, "a drop-in of containerd's unit: settings such as proxies belong into "+
+				"/etc/systemd/system/berthd.service.d")
+		}
+	}
+	return t.Plan, nil
+}
+
+// containerdConfig translates one configuration.
+type containerdConfig struct {
+	*Plan
+
+	version         int64
+	registry        registries
+	defaultHandler  string
+	drivers         map[string]string // cgroup drivers by handler
+	noPorts, noICMP bool
+	tls             bool
+	cert, key       string
+	handlers        int
+}
+
+// load reads a file, and what it imports over it. The order is containerd's: what a file imports comes after all
+// that the files before it have imported.
+func (t *containerdConfig) load(file string) (map[string]any, error) {
+	whole, pending := map[string]any{}, []string{file}
+	for len(pending) > 0 {
+		path := pending[0]
+		pending = pending[1:]
+		if slices.Contains(t.Read, path) {
+			continue
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("containerd's configuration: %w", err)
+		}
+		var one map[string]any
+		if err := toml.Unmarshal(data, &one); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if len(t.Read) == 0 {
+			t.version, _ = one["version"].(int64)
+		}
+		t.Read = append(t.Read, path)
+		for _, pattern := range texts(one["imports"]) {
+			if pattern = filepath.Clean(pattern); !filepath.IsAbs(pattern) {
+				pattern = filepath.Join(filepath.Dir(path), pattern)
+			}
+			if !strings.Contains(pattern, "*") {
+				pending = append(pending, pattern)
+				continue
+			}
+			matches, err := filepath.Glob(pattern)
+			if err != nil {
+				return nil, fmt.Errorf("%s: imports %q: %w", path, pattern, err)
+			}
+			pending = append(pending, matches...)
+		}
+		delete(one, "imports")
+		delete(one, "version")
+		merge(whole, one)
+	}
+	return whole, nil
+}
+
+// levels are containerd's levels of logging.
+var levels = map[string]string{
+	"trace": "debug", "debug": "debug", "info": "info", "warn": "warn", "warning": "warn", "error": "error",
+	"fatal": "error", "panic": "error",
+}
+
+// global translates what is in no plugin.
+func (t *containerdConfig) global(tree map[string]any) {
+	for _, key := range keys(tree) {
+		value := tree[key]
+		if empty(value) || key == "plugins" {
+			continue
+		}
+		switch key {
+		case "root":
+			t.Store = text(value)
+			t.note(key, Needless, "Berth has directories of its own: root, state")
+		case "state", "temp":
+			t.note(key, Needless, "Berth has directories of its own: root, state")
+		case "grpc":
+			if address := text(table(value)["address"]); address != "" {
+				t.Socket = address
+			}
+			t.server(key, table(value))
+		case "ttrpc", "timeouts", "cgroup", "plugin_dir", "required_plugins":
+			t.note(key, Needless, "of containerd's own plugins and shims, which Berth has not")
+		case "debug":
+			if level, ok := levels[text(table(value)["level"])]; ok {
+				t.set("debug.level", "log_level", level)
+			}
+			if format := text(table(value)["format"]); format == "text" || format == "json" {
+				t.set("debug.format", "log_format", format)
+			}
+		case "metrics":
+			if address := text(table(value)["address"]); address != "" {
+				t.set("metrics.address", "metrics.address", address)
+			}
+		case "oom_score":
+			t.set(key, "oom_score_adj", value)
+		case "disabled_plugins":
+			for _, name := range texts(value) {
+				if slices.Contains(criPlugins, name) {
+					t.left(key, "the CRI plugin is disabled: no kubelet has used this containerd")
+				}
+			}
+		case "proxy_plugins":
+			for _, name := range keys(table(value)) {
+				t.left(dotted(key, name), "Berth has no plugins for snapshots and content: layers are overlayfs")
+			}
+		case "stream_processors":
+			t.note(key, Needless, "of encrypted images, which Berth refuses")
+		default:
+			t.left(key, "Berth does not know this key")
+		}
+	}
+	t.set("grpc.address", "containerd_address", t.Socket)
+}
+
+// server looks at the keys of containerd's own socket.
+func (t *containerdConfig) server(prefix string, grpc map[string]any) {
+	for _, key := range keys(grpc) {
+		switch key {
+		case "address":
+		case "gid":
+			if !empty(grpc[key]) {
+				t.set(prefix+"."+key, "socket_group", fmt.Sprint(grpc[key]))
+			}
+		case "tcp_address":
+			if !empty(grpc[key]) {
+				t.left(prefix+"."+key, "Berth serves no API over the network")
+			}
+		}
+	}
+}
+
+// otherPlugin is a plugin that is not the CRI's.
+func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
+	path := dotted("plugins", name)
+	switch {
+	case name == "io.containerd.server.v1.grpc":
+		if address := text(settings["address"]); address != "" {
+			t.Socket = address
+			t.set(path+".address", "containerd_address", address)
+		}
+	case name == "io.containerd.server.v1.metrics" && text(settings["address"]) != "":
+		t.set(path+".address", "metrics.address", text(settings["address"]))
+	case strings.HasPrefix(name, "io.containerd.nri."):
+		if twins()[Containerd]["socket_path"].is == "" {
+			t.left(path, "Berth speaks to no NRI plugins")
+			return
+		}
+		t.nri(path, settings)
+	case strings.HasPrefix(name, "io.containerd.tracing."), name == "io.containerd.internal.v1.tracing":
+		if endpoint := text(settings["endpoint"]); endpoint != "" && text(settings["protocol"]) == "grpc" {
+			t.set(path+".endpoint", "tracing.endpoint", endpoint)
+		} else if endpoint != "" {
+			t.left(path+".endpoint", "by hand: tracing.endpoint, which wants OTLP over gRPC")
+		}
+	case name == "io.containerd.transfer.v1.local":
+		if n, _ := settings["max_concurrent_downloads"].(int64); n > 0 {
+			t.set(path+".max_concurrent_downloads", "image.max_concurrent_downloads", n)
+		}
+	case name == "io.containerd.snapshotter.v1.overlayfs", len(settings) == 0:
+	default:
+		t.note(path, Needless, "of a plugin of containerd that the CRI does not need")
+	}
+}
+
+// nri looks at the settings of the Node Resource Interface, whose keys Berth has under the same names.
+func (t *containerdConfig) nri(path string, settings map[string]any) {
+	for _, key := range keys(settings) {
+		value := settings[key]
+		switch key {
+		case "disable":
+			if off, _ := value.(bool); off {
+				t.set(path+"."+key, "nri.enable", "off")
+			}
+		case "socket_path", "plugin_path", "plugin_config_path", "plugin_registration_timeout", "plugin_request_timeout",
+			"disable_connections":
+			if !empty(value) {
+				t.set(path+"."+key, "nri."+key, value)
+			}
+		default:
+			if !empty(value) {
+				t.look(path+"."+key, key)
+			}
+		}
+	}
+}
+
+// section translates a table of the CRI plugin.
+func (t *containerdConfig) section(path []string, settings map[string]any) {
+	for _, key := range keys(settings) {
+		value, at := settings[key], slices.Concat(path, []string{key})
+		from := dotted(at...)
+		switch key {
+		case "containerd", "cni", "x509_key_pair_streaming", "image_decryption":
+			if inner := table(value); inner != nil {
+				t.section(at, inner)
+			}
+			continue
+		case "runtimes":
+			for _, name := range keys(table(value)) {
+				t.handler(slices.Concat(at, []string{name}), name, table(table(value)[name]))
+			}
+			continue
+		case "registry":
+			t.registry.read(from, table(value))
+			continue
+		case "enable_unprivileged_ports", "enable_unprivileged_icmp":
+			// Both are containerd 2's defaults and Berth's, so that it is false which says something.
+			on, _ := value.(bool)
+			t.noPorts = t.noPorts || !on && key == "enable_unprivileged_ports"
+			t.noICMP = t.noICMP || !on && key == "enable_unprivileged_icmp"
+			continue
+		}
+		if !empty(value) && !t.setting(key, from, value) {
+			t.look(from, key)
+		}
+	}
+}
+
+// same are keys that have the same meaning in Berth, under these names.
+var same = map[string]string{
+	"device_ownership_from_security_context": "device_ownership_from_security_context",
+	"cdi_spec_dirs":                          "cdi_spec_dirs",
+	"enable_experimental_restore_via_create": "checkpoint.restore_images",
+	"stream_server_address":                  "stream.address",
+	"stream_idle_timeout":                    "stream.idle_timeout",
+	"max_concurrent_downloads":               "image.max_concurrent_downloads",
+	"bin_dirs":                               "network.cni_bin_dirs",
+	"conf_dir":                               "network.cni_conf_dir",
+}
+
+// setting translates a key of the CRI plugin that is no table of handlers or registries. It is false for one
+// that has no translation.
+func (t *containerdConfig) setting(key, from string, value any) bool {
+	if twin, ok := same[key]; ok {
+		t.set(from, twin, value)
+		return true
+	}
+	switch key {
+	case "default_runtime_name":
+		t.defaultHandler = text(value)
+	case "unset_seccomp_profile":
+		switch profile := text(value); {
+		case profile == "unconfined":
+			t.note(from, Needless, "as in Berth without a key")
+		case profile == "runtime/default":
+			t.set(from, "seccomp.default_profile", profile)
+		default:
+			t.set(from, "seccomp.default_profile", strings.TrimPrefix(profile, "localhost/"))
+		}
+	case "ignore_image_defined_volumes":
+		t.set(from, "image.declared_volumes", "ignore")
+	case "stream_server_port":
+		port, err := strconv.Atoi(text(value))
+		if err != nil {
+			t.left(from, "%q is no port", text(value))
+		} else if port != 0 {
+			t.set(from, "stream.port", int64(port))
+		}
+	case "enable_tls_streaming":
+		t.tls = true
+	case "tls_cert_file":
+		t.cert = text(value)
+	case "tls_key_file":
+		t.key = text(value)
+	case "image_pull_progress_timeout":
+		if d, err := time.ParseDuration(text(value)); err != nil || d <= 0 {
+			t.left(from, "image.timeout is a duration above 0")
+		} else {
+			t.set(from, "image.timeout", text(value))
+		}
+	case "bin_dir":
+		t.set(from, "network.cni_bin_dirs", []string{text(value)})
+	case "max_conf_num":
+		if n, _ := value.(int64); n > 1 {
+			t.left(from, "Berth connects pods to one network: network.cni_network names it; Multus makes several of it")
+		} else {
+			t.note(from, Needless, "one network in Berth too")
+		}
+	case "sandbox_image":
+		t.Sandbox = text(value)
+		t.note(from, Needless, "there is no sandbox image: a pod has no container of its own")
+	case "pinned_images":
+		var pinned []string
+		for _, name := range keys(table(value)) {
+			if name == "sandbox" {
+				t.Sandbox = text(table(value)[name])
+				t.note(from+".sandbox", Needless, "there is no sandbox image: a pod has no container of its own")
+			} else {
+				pinned = append(pinned, text(table(value)[name]))
+			}
+		}
+		if len(pinned) > 0 {
+			t.set(from, "image.pinned", pinned)
+		}
+	case "runtime_platforms":
+		var found []string
+		for _, name := range keys(table(value)) {
+			if p := text(table(table(value)[name])["platform"]); p != "" && !slices.Contains(found, p) {
+				found = append(found, p)
+			}
+		}
+		if len(found) > 0 {
+			t.left(from, "by hand: image.platform, one for the node: %s", strings.Join(found, ", "))
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// handler translates a runtime handler.
+func (t *containerdConfig) handler(path []string, name string, settings map[string]any) {
+	from := dotted(path...)
+	if settings == nil {
+		return
+	}
+	options := table(settings["options"])
+	binary := text(options["BinaryName"])
+	set := func(key, twin string, value any) {
+		t.set(from+"."+key, "runtimes\x00"+name+"\x00"+twin, value)
+	}
+	switch kind := text(settings["runtime_type"]); {
+	case kind != "" && kind != "io.containerd.runc.v2":
+		t.left(from+".runtime_type", "%s: Berth speaks to no shims, and pods of this handler are refused. A runtime that is "+
+			"called as runc is can be one of type \"oci\"", kind)
+		return
+	case binary == "" || filepath.Base(binary) == "runc":
+		t.builtin(from+".runtime_type", name)
+	default:
+		file, err := exec.LookPath(binary)
+		if err == nil {
+			file, err = filepath.Abs(file)
+		}
+		if err != nil {
+			t.left(from+".options.BinaryName", "the handler is left out: %v", err)
+			return
+		}
+		set("runtime_type", "type", "oci")
+		set("options.BinaryName", "path", file)
+		if root := text(options["Root"]); root != "" {
+			set("options.Root", "root", root)
+		}
+	}
+	t.handlers++
+	driver := "cgroupfs"
+	if on, _ := options["SystemdCgroup"].(bool); on {
+		driver = "systemd"
+	}
+	if t.drivers == nil {
+		t.drivers = map[string]string{}
+	}
+	t.drivers[name] = driver
+	var annotations []string
+	for _, key := range []string{"pod_annotations", "container_annotations"} {
+		for _, a := range texts(settings[key]) {
+			if !slices.Contains(annotations, a) {
+				annotations = append(annotations, a)
+			}
+		}
+	}
+	if len(annotations) > 0 {
+		set("pod_annotations", "annotations", annotations)
+	}
+	for _, key := range keys(settings) {
+		value := settings[key]
+		switch key {
+		case "runtime_type", "options", "pod_annotations", "container_annotations":
+		case "privileged_without_host_devices", "privileged_without_host_devices_all_devices_allowed", "cgroup_writable":
+			if on, _ := value.(bool); on {
+				set(key, key, true)
+			}
+		case "runtime_path":
+			if !empty(value) {
+				t.note(from+"."+key, Needless, "the path of a shim, and Berth has none")
+			}
+		default:
+			if !empty(value) {
+				t.look(from+"."+key, key)
+			}
+		}
+	}
+	for _, key := range keys(options) {
+		switch key {
+		case "BinaryName", "Root", "SystemdCgroup":
+		case "TypeUrl", "ConfigPath", "ShimCgroup", "IoUid", "IoGid", "NoNewKeyring", "CriuPath", "CriuImagePath",
+			"CriuWorkPath", "NoPivotRoot":
+			if !empty(options[key]) {
+				t.left(from+".options."+key, "an option of containerd's shim, and Berth has none")
+			}
+		default:
+			if !empty(options[key]) {
+				t.left(from+".options."+key, "Berth does not know this option")
+			}
+		}
+	}
+}
+
+// decide translates what hangs on several keys.
+func (t *containerdConfig) decide() error {
+	if t.defaultHandler == "" {
+		t.defaultHandler = "runc"
+	}
+	if _, there := t.drivers[t.defaultHandler]; there {
+		t.set("default_runtime_name", "default_runtime", t.defaultHandler)
+	} else if t.handlers > 0 || t.defaultHandler != "runc" {
+		t.left("default_runtime_name", "pods that name no handler get default_runtime, builtin: the handler %s is not "+
+			"translated", t.defaultHandler)
+	}
+	driver, there := t.drivers[t.defaultHandler]
+	if !there {
+		driver = "cgroupfs"
+	}
+	t.set(dotted(t.defaultHandler, "options", "SystemdCgroup"), "cgroup_driver", driver)
+	for _, name := range slices.Sorted(mapKeys(t.drivers)) {
+		if t.drivers[name] != driver {
+			t.left(dotted(name, "options", "SystemdCgroup"), "the cgroup driver is one for the node: cgroup_driver = %q", driver)
+		}
+	}
+	if t.noPorts || t.noICMP {
+		list := []string{}
+		if !t.noPorts {
+			list = append(list, "net.ipv4.ip_unprivileged_port_start=0")
+		}
+		if !t.noICMP {
+			list = append(list, "net.ipv4.ping_group_range=0 2147483647")
+		}
+		t.set("enable_unprivileged_ports, enable_unprivileged_icmp", "default_sysctls", list)
+	}
+	switch {
+	case t.tls && t.cert != "" && t.key != "":
+		t.set("tls_cert_file", "stream.tls_cert", t.cert)
+		t.set("tls_key_file", "stream.tls_key", t.key)
+	case t.tls:
+		t.left("enable_tls_streaming", "stream.tls_cert and stream.tls_key have to be given: Berth makes no certificate")
+	}
+	if t.registry.path == "" && !t.registry.old() {
+		for _, dir := range certsDirs {
+			if info, err := os.Stat(dir); err == nil && info.IsDir() {
+				t.registry.path, t.registry.from = dir, "registry.config_path, not given, of containerd 2"
+				break
+			}
+		}
+	}
+	return t.registry.write(t.Plan)
+}

@@ -1,0 +1,394 @@
+package migrate
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/config"
+)
+
+// write puts files below a directory.
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, data := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(data), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// translated is containerd's configuration in Berth, valid.
+func translated(t *testing.T, files map[string]string) (*Plan, *config.Loaded) {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, files)
+	plan, err := FromContainerd(filepath.Join(dir, "config.toml"), filepath.Join(dir, "berth"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := plan.Finish()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, plan.Files[0].Data)
+	}
+	return plan, loaded
+}
+
+// fate is what a plan says of a key, by the key's last part.
+func fate(p *Plan, key string) (Note, bool) {
+	for _, n := range p.Notes {
+		if strings.HasSuffix(n.Key, key) {
+			return n, true
+		}
+	}
+	return Note{}, false
+}
+
+const version3 = `
+version = 3
+root = "/srv/containerd"
+imports = ["conf.d/*.toml"]
+[grpc]
+address = "/run/other/containerd.sock"
+[debug]
+level = "debug"
+[metrics]
+address = "127.0.0.1:1338"
+[plugins.'io.containerd.cri.v1.images']
+max_concurrent_downloads = 7
+discard_unpacked_layers = true
+image_pull_progress_timeout = "2m0s"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "registry.k8s.io/pause:3.10.2"
+base = "docker.io/library/ubuntu:latest"
+[plugins.'io.containerd.cri.v1.images'.registry]
+config_path = "/etc/containerd/certs.d"
+[plugins.'io.containerd.cri.v1.runtime']
+device_ownership_from_security_context = true
+ignore_image_defined_volumes = true
+unset_seccomp_profile = "runtime/default"
+enable_unprivileged_ports = true
+enable_unprivileged_icmp = false
+cdi_spec_dirs = ["/etc/cdi"]
+max_container_log_line_size = 16384
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = "runc"
+ignore_rdt_not_enabled_errors = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "/etc/containerd/base.json"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+SystemdCgroup = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
+runtime_type = "io.containerd.kata.v2"
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+bin_dirs = ["/opt/cni/bin"]
+conf_dir = "/etc/cni/other.d"
+[plugins.'io.containerd.grpc.v1.cri']
+stream_server_address = "127.0.0.1"
+stream_server_port = "10010"
+stream_idle_timeout = "1h0m0s"
+`
+
+func TestAConfigurationOfVersion3AndItsImportsAreTranslated(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "crun")
+	write(t, filepath.Dir(binary), map[string]string{"crun": "#!/bin/sh\n"})
+	plan, c := translated(t, map[string]string{
+		"config.toml": version3,
+		"conf.d/50-crun.toml": `
+version = 3
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun]
+runtime_type = "io.containerd.runc.v2"
+pod_annotations = ["example.com/*"]
+container_annotations = ["example.com/*", "example.org/x"]
+privileged_without_host_devices = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
+BinaryName = "` + binary + `"
+Root = "/run/crun"
+SystemdCgroup = true
+`})
+	crun := c.Runtimes["crun"]
+	for what, ok := range map[string]bool{
+		"log level":  c.LogLevel == "debug",
+		"metrics":    c.Metrics.Address == "127.0.0.1:1338",
+		"containerd": c.Containerd == "/run/other/containerd.sock",
+		"downloads":  c.Image.MaxConcurrentDownloads == 7,
+		"timeout":    c.Image.Timeout.String() == "2m0s",
+		"pinned":     len(c.Image.Pinned) == 1 && c.Image.Pinned[0] == "docker.io/library/ubuntu:latest",
+		"registries": c.HostsDir == "/etc/containerd/certs.d",
+		"devices":    c.DeviceOwnership,
+		"volumes":    c.Image.DeclaredVolumes == config.DeclaredVolumesIgnore,
+		"seccomp":    c.Seccomp.DefaultProfile == "runtime/default",
+		"sysctls":    len(c.DefaultSysctls) == 1 && strings.HasPrefix(c.DefaultSysctls[0], "net.ipv4.ip_unprivileged_port"),
+		"CDI":        len(c.CDISpecDirs) == 1,
+		"handler":    c.DefaultRuntime == "runc" && c.Runtimes["runc"].Type == config.RuntimeBuiltin,
+		"cgroups":    c.CgroupDriver == "systemd",
+		"crun": crun.Type == config.RuntimeOCI && crun.Path == binary && crun.Root == "/run/crun" &&
+			crun.PrivilegedWithoutHostDevices && len(crun.Annotations) == 2,
+		"CNI":    c.Network.CNIConfDir == "/etc/cni/other.d" && len(c.Network.CNIBinDirs) == 1,
+		"stream": c.Stream.Port == 10010 && c.Stream.IdleTimeout.String() == "1h0m0s",
+		"store":  plan.Store == "/srv/containerd" && plan.Sandbox == "registry.k8s.io/pause:3.10.2",
+	} {
+		if !ok {
+			t.Errorf("%s is not translated:\n%s", what, plan.Files[0].Data)
+		}
+	}
+	if _, there := c.Runtimes["kata"]; there {
+		t.Error("a handler with a shim is there")
+	}
+	for key, want := range map[string]Fate{
+		"runtimes.kata.runtime_type": Left, "runc.base_runtime_spec": Left, "max_container_log_line_size": Needless,
+		"pinned_images.sandbox": Needless, "discard_unpacked_layers": Needless, "cni.conf_dir": Translated,
+		"ignore_rdt_not_enabled_errors": Left,
+	} {
+		if n, ok := fate(plan, key); !ok || n.Fate != want || n.Text == "" {
+			t.Errorf("%s is %q (%s), want %s", key, n.Fate, n.Text, want)
+		}
+	}
+}
+
+const version2 = `
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "registry.k8s.io/pause:3.6"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/opt/cni/bin"
+max_conf_num = 1
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "crun"
+discard_unpacked_layers = true
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+BinaryName = "/no/such/crun"
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]
+endpoint = ["https://mirror.example:5000/v2/proxy", "http://plain.example"]
+[plugins."io.containerd.grpc.v1.cri".registry.mirrors."*"]
+endpoint = ["https://all.example"]
+[plugins."io.containerd.grpc.v1.cri".registry.configs."mirror.example:5000".tls]
+ca_file = "/etc/mirror-ca.pem"
+cert_file = "/etc/mirror.pem"
+key_file = "/etc/mirror.key"
+[plugins."io.containerd.grpc.v1.cri".registry.configs."mirror.example:5000".auth]
+username = "mirror"
+password = "hidden1"
+[plugins."io.containerd.grpc.v1.cri".registry.configs."private.example".tls]
+insecure_skip_verify = true
+[plugins."io.containerd.grpc.v1.cri".registry.auths."https://private.example"]
+username = "me"
+password = "hidden2"
+`
+
+func TestOldTablesOfRegistriesBecomeFilesOfHosts(t *testing.T) {
+	plan, c := translated(t, map[string]string{"config.toml": version2})
+	if want := filepath.Join(plan.dir, "certs.d"); c.HostsDir != want {
+		t.Errorf("hosts_dir is %s, not %s", c.HostsDir, want)
+	}
+	files := map[string]File{}
+	for _, f := range plan.Files {
+		name, err := filepath.Rel(plan.dir, f.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = f
+	}
+	for name, wants := range map[string][]string{
+		"certs.d/docker.io/hosts.toml": {
+			"mirror.example:5000/v2/proxy", "override_path = true", "/etc/mirror-ca.pem", "/etc/mirror.key",
+			"Basic bWlycm9yOmhpZGRlbjE=",
+			"http://plain.example",
+		},
+		"certs.d/_default/hosts.toml":        {"https://all.example"},
+		"certs.d/private.example/hosts.toml": {"skip_verify = true"},
+		"migrate/credentials.json":           {`"private.example"`, "bWU6aGlkZGVuMg=="},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(string(files[name].Data), want) {
+				t.Errorf("%s has no %s:\n%s", name, want, files[name].Data)
+			}
+		}
+	}
+	docker := string(files["certs.d/docker.io/hosts.toml"].Data)
+	if strings.Index(docker, "mirror.example") > strings.Index(docker, "plain.example") {
+		t.Errorf("the mirrors are out of order:\n%s", docker)
+	}
+	// What a password is in is for root alone, and nothing else says it.
+	for name, f := range files {
+		secret := strings.Contains(string(f.Data), "bWlycm9y") || strings.Contains(string(f.Data), "bWU6")
+		if secret != (f.Mode == 0o600) {
+			t.Errorf("%s has mode %o", name, f.Mode)
+		}
+	}
+	if report := string(plan.Report()); strings.Contains(report, "hidden") || strings.Contains(report, "bWU6") {
+		t.Errorf("the report says a password:\n%s", report)
+	}
+	for key, want := range map[string]Fate{
+		"options.BinaryName": Left, "default_runtime_name": Left, "sandbox_image": Needless, "cni.max_conf_num": Needless,
+	} {
+		if n, ok := fate(plan, key); !ok || n.Fate != want {
+			t.Errorf("%s is %q (%s), want %s", key, n.Fate, n.Text, want)
+		}
+	}
+	if c.CgroupDriver != "cgroupfs" {
+		t.Errorf("cgroup_driver is %s: containerd's default is cgroupfs", c.CgroupDriver)
+	}
+}
+
+// A row of the page that names a key of Berth is a promise: a key that is not translated says by hand why.
+func TestEveryKeyThatThePageTranslatesIsTranslated(t *testing.T) {
+	handled := map[string]bool{"runtimes": true, "registry": true, "config_path": true, "mirrors": true, "configs": true,
+		"auths": true, "endpoint": true, "username": true, "password": true, "auth": true, "identitytoken": true,
+		"headers":                   true,
+		"enable_unprivileged_ports": true, "enable_unprivileged_icmp": true, "runtime_type": true, "options": true,
+		"pod_annotations": true, "container_annotations": true, "privileged_without_host_devices": true,
+		"privileged_without_host_devices_all_devices_allowed": true, "cgroup_writable": true, "platform": true,
+		"runtime_path": true,
+		// By hand, with the keys that are meant: base specifications, and networks of single handlers.
+		"base_runtime_spec": true, "cni_conf_dir": true, "cni_max_conf_num": true,
+		// Of NRI, in a plugin of its own.
+		"disable": true, "socket_path": true, "plugin_path": true, "plugin_config_path": true,
+		"plugin_registration_timeout": true, "plugin_request_timeout": true, "disable_connections": true,
+		"default_validator": true,
+	}
+	for key, twin := range twins()[Containerd] {
+		if handled[key] || twin.needless() || twin.is == "no" {
+			continue
+		}
+		c := &containerdConfig{Plan: newPlan(Containerd, t.TempDir())}
+		if !c.setting(key, key, "10") && !c.setting(key, key, true) {
+			t.Errorf("the page says that %s is %s, and it is not translated", key, twin.is)
+		}
+	}
+	if len(twins()[Containerd]) < 60 || len(twins()[CRIO]) < 80 {
+		t.Errorf("the page has %d keys of containerd and %d of CRI-O: it is laid out otherwise than it was",
+			len(twins()[Containerd]), len(twins()[CRIO]))
+	}
+}
+
+func TestANodeWithoutAConfigurationHasContainerdsDefaults(t *testing.T) {
+	dir := t.TempDir()
+	plan, err := FromContainerd(filepath.Join(dir, "none.toml"), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := plan.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Store != containerdRoot || c.CgroupDriver != "cgroupfs" || c.Containerd != containerdSocket {
+		t.Errorf("store %s, driver %s, socket %s", plan.Store, c.CgroupDriver, c.Containerd)
+	}
+}
+
+func TestWhatIsWrittenIsPutBackExactly(t *testing.T) {
+	dir := t.TempDir()
+	kubelet := filepath.Join(dir, "kubelet.yaml")
+	const before = "kind: KubeletConfiguration\n" +
+		"containerRuntimeEndpoint: \"unix:///run/containerd/containerd.sock\"\n# mine\n"
+	write(t, dir, map[string]string{
+		"kubelet.yaml": before, "config.toml": version2, "berth/config.toml": "log_level = \"warn\"\n",
+	})
+	if err := os.Chmod(kubelet, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	state := func() map[string]string {
+		out := map[string]string{}
+		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			out[path] = info.Mode().String()
+			if !e.IsDir() {
+				data, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				out[path] += string(data)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	first := state()
+	apply := func(record *Record) error {
+		t.Helper()
+		plan, err := FromContainerd(filepath.Join(dir, "config.toml"), filepath.Join(dir, "berth"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := plan.Finish(); err != nil {
+			t.Fatal(err)
+		}
+		file, err := KubeletFile(kubelet, "/run/berth/berth.sock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := record.Apply(plan.dir, append(plan.Files, file)); err != nil {
+			return err
+		}
+		return record.WriteReport(plan)
+	}
+	open := func() *Record {
+		t.Helper()
+		r, err := Open(filepath.Join(dir, "berth"), "containerd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if err := apply(open()); err != nil {
+		t.Fatal(err)
+	}
+	second := state()
+	got := second[kubelet]
+	if !strings.Contains(got, `"unix:///run/berth/berth.sock"`) || !strings.Contains(got, "# mine") {
+		t.Errorf("the kubelet's configuration is %s", got)
+	}
+	if info, err := os.Stat(open().path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the record is %v, %v", info, err)
+	}
+	// Twice is as good as once.
+	if err := apply(open()); err != nil {
+		t.Fatal(err)
+	}
+	if third := state(); !equal(second, third) {
+		t.Errorf("a second run has changed something: %v\n%v", second, third)
+	}
+	// What somebody has changed is neither written over nor removed.
+	dropIn := filepath.Join(dir, "berth/config.d/50-containerd.toml")
+	written, err := os.ReadFile(dropIn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, map[string]string{"berth/config.d/50-containerd.toml": "log_level = \"error\"\n"})
+	if err := apply(open()); err == nil || !strings.Contains(err.Error(), "changed") {
+		t.Errorf("a changed file was written over: %v", err)
+	}
+	if _, err := open().Revert(); err == nil || !strings.Contains(err.Error(), "stays") {
+		t.Errorf("a changed file is not told: %v", err)
+	}
+	write(t, dir, map[string]string{"berth/config.d/50-containerd.toml": string(written)})
+	if _, err := open().Revert(); err != nil {
+		t.Fatal(err)
+	}
+	if last := state(); !equal(first, last) {
+		t.Errorf("before:\n%v\nafter:\n%v", first, last)
+	}
+}
+
+func equal(a, b map[string]string) bool {
+	one, _ := json.Marshal(a)
+	other, _ := json.Marshal(b)
+	return string(one) == string(other)
+}

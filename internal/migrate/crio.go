@@ -1,0 +1,566 @@
+package migrate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Where CRI-O has its files when nothing says otherwise.
+const (
+	CRIOConfig = "/etc/crio/crio.conf"
+	crioSocket = "/var/run/crio/crio.sock"
+)
+
+// FromCRIO translates the configuration in a file and in the directory beside it, and the settings of registries in a
+// directory of the libraries that CRI-O is made of. dir is where Berth's configuration is. A file that is not there
+// is CRI-O's default.
+func FromCRIO(file, containers, dir string) (*Plan, error) {
+	t := &crioConfig{Plan: newPlan(CRIO, dir)}
+	t.Socket, t.Store = crioSocket, "/var/lib/containers/storage"
+	tree, err := t.load(file, file+".d", ".conf")
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keys(tree) {
+		if key != "crio" && !empty(tree[key]) {
+			t.left(key, "Berth does not know this table")
+		}
+	}
+	t.section([]string{"crio"}, table(tree["crio"]))
+	t.decide()
+	if err := t.registries(containers); err != nil {
+		return nil, err
+	}
+	t.policy(filepath.Join(containers, "policy.json"))
+	if err := t.storage(filepath.Join(containers, "storage.conf")); err != nil {
+		return nil, err
+	}
+	return t.Plan, nil
+}
+
+type crioConfig struct {
+	*Plan
+
+	handlers       map[string]bool
+	defaultRuntime string
+	driver         string
+	tls            bool
+	cert, key      string
+}
+
+// load reads a file, and those of a directory over it in the order of their names.
+func (t *crioConfig) load(file, dir, suffix string) (map[string]any, error) {
+	files := []string{file}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), suffix) && !e.IsDir() {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	whole := map[string]any{}
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var one map[string]any
+		if err := toml.Unmarshal(data, &one); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		t.Read = append(t.Read, path)
+		override(whole, one)
+	}
+	return whole, nil
+}
+
+// override puts a table over another one: what is given counts, empty or not.
+func override(to, from map[string]any) {
+	for key, value := range from {
+		if before, ok := to[key].(map[string]any); ok && table(value) != nil {
+			override(before, table(value))
+			continue
+		}
+		to[key] = value
+	}
+}
+
+// sameCRIO are keys that have the same meaning in Berth, under these names.
+var sameCRIO = map[string]string{
+	"stream_address":                         "stream.address",
+	"stream_idle_timeout":                    "stream.idle_timeout",
+	"device_ownership_from_security_context": "device_ownership_from_security_context",
+	"absent_mount_sources_to_reject":         "refuse_missing_host_paths",
+	"cdi_spec_dirs":                          "cdi_spec_dirs",
+	"default_env":                            "default_env",
+	"default_sysctls":                        "",
+	"additional_devices":                     "default_devices",
+	"pinned_images":                          "image.pinned",
+	"cni_default_network":                    "network.cni_network",
+	"network_dir":                            "network.cni_conf_dir",
+	"plugin_dirs":                            "network.cni_bin_dirs",
+	"tracing_endpoint":                       "",
+}
+
+// section translates a table.
+func (t *crioConfig) section(path []string, settings map[string]any) {
+	for _, key := range keys(settings) {
+		value, at := settings[key], slices.Concat(path, []string{key})
+		from := dotted(at...)
+		switch {
+		case key == "runtimes":
+			for _, name := range keys(table(value)) {
+				t.handler(dotted(slices.Concat(at, []string{name})...), name, table(table(value)[name]))
+			}
+		case key == "workloads", key == "nri":
+			if !empty(value) {
+				t.table(from, key, table(value))
+			}
+		case table(value) != nil:
+			t.section(at, table(value))
+		case !empty(value) && !t.setting(key, from, value, settings):
+			t.look(from, key)
+		}
+	}
+}
+
+// table looks at a table that is not CRI-O's core.
+func (t *crioConfig) table(from, key string, settings map[string]any) {
+	if key == "workloads" {
+		t.left(from, "nothing in a kubelet's pod needs them")
+		return
+	}
+	names := map[string]string{"nri_listen": "socket_path", "nri_plugin_dir": "plugin_path",
+		"nri_plugin_config_dir": "plugin_config_path", "nri_disable_connections": "disable_connections"}
+	known := twins()[Containerd]["socket_path"].is != ""
+	for _, name := range keys(settings) {
+		value := settings[name]
+		switch twin := names[name]; {
+		case empty(value) && name != "enable_nri":
+		case !known:
+			t.left(from+"."+name, "Berth speaks to no NRI plugins")
+		case name == "enable_nri":
+			if on, _ := value.(bool); !on {
+				t.set(from+"."+name, "nri.enable", "off")
+			}
+		case twin != "":
+			t.set(from+"."+name, "nri."+twin, value)
+		default:
+			t.look(from+"."+name, name)
+		}
+	}
+}
+
+// setting translates one key. It is false for one that has no translation.
+func (t *crioConfig) setting(key, from string, value any, settings map[string]any) bool {
+	if twin := sameCRIO[key]; twin != "" {
+		t.set(from, twin, value)
+		return true
+	}
+	switch key {
+	case "root", "runroot":
+		t.note(from, Needless, "Berth has directories of its own: root, state")
+		if key == "root" {
+			t.Store = text(value)
+		}
+	case "listen":
+		t.Socket = text(value)
+		t.note(from, Needless, "Berth has a socket of its own: address")
+	case "stream_port":
+		port, err := strconv.Atoi(text(value))
+		if err != nil {
+			t.left(from, "%q is no port", text(value))
+		} else if port != 0 {
+			t.set(from, "stream.port", int64(port))
+		}
+	case "stream_enable_tls":
+		t.tls = true
+	case "stream_tls_cert":
+		t.cert = text(value)
+	case "stream_tls_key":
+		t.key = text(value)
+	case "default_runtime":
+		t.defaultRuntime = text(value)
+	case "cgroup_manager":
+		t.driver = text(value)
+	case "seccomp_profile":
+		t.set(from, "seccomp.default_profile", value)
+	case "default_capabilities":
+		t.left(from, "by hand: capabilities of a handler: %s", strings.Join(texts(value), ", "))
+	case "default_ulimits":
+		t.set(from, "ulimits", value)
+	case "default_sysctls":
+		list := []string{"net.ipv4.ip_unprivileged_port_start=0", "net.ipv4.ping_group_range=0 2147483647"}
+		for _, s := range texts(value) {
+			name, _, _ := strings.Cut(s, "=")
+			list = slices.DeleteFunc(list, func(d string) bool { return strings.HasPrefix(d, name+"=") })
+			list = append(list, s)
+		}
+		t.set(from, "default_sysctls", list)
+	case "default_mounts":
+		t.set(from, "default_mounts", value)
+	case "log_level":
+		if level, ok := levels[text(value)]; ok {
+			t.set(from, "log_level", level)
+		}
+	case "pids_limit":
+		if n, _ := value.(int64); n > 0 {
+			t.set(from, "pids_limit", n)
+		}
+	case "timezone":
+		zone := text(value)
+		if strings.EqualFold(zone, "local") {
+			t.left(from, `by hand: default_mounts = ["/etc/localtime:/etc/localtime:ro"]`)
+		} else {
+			t.left(from, `by hand: default_env = ["TZ=%s"]`, zone)
+		}
+	case "image_volumes":
+		if text(value) == "ignore" {
+			t.set(from, "image.declared_volumes", "ignore")
+		} else {
+			t.note(from, Needless, "as image.declared_volumes has it without a key")
+		}
+	case "pull_progress_timeout":
+		t.set(from, "image.timeout", value)
+	case "plugin_dir":
+		if text(value) != "" && empty(settings["plugin_dirs"]) {
+			t.set(from, "network.cni_bin_dirs", []string{text(value)})
+		}
+	case "enable_metrics":
+		host, port := text(settings["metrics_host"]), settings["metrics_port"]
+		if host == "" {
+			host = "127.0.0.1"
+		}
+		if empty(port) {
+			port = int64(9090)
+		}
+		t.set(from, "metrics.address", fmt.Sprintf("%s:%v", host, port))
+	case "metrics_host", "metrics_port", "metrics_collectors":
+		t.note(from, Needless, "see enable_metrics")
+	case "enable_tracing":
+		if endpoint := text(settings["tracing_endpoint"]); endpoint != "" {
+			t.set(from, "tracing.endpoint", "http://"+endpoint)
+		}
+	case "tracing_endpoint":
+		t.note(from, Needless, "see enable_tracing")
+	case "insecure_registries":
+		t.left(from, "by hand: a hosts.toml in hosts_dir for each of %s", strings.Join(texts(value), ", "))
+	case "global_auth_file":
+		t.left(from, "for the kubelet, which sends credentials with each pull: install -m 600 %s %s", text(value),
+			kubeletLogins)
+	case "pause_image":
+		t.Sandbox = text(value)
+		t.look(from, key)
+	case "privileged_without_host_devices", "allowed_annotations":
+		t.left(from, "a key of a handler")
+	default:
+		return false
+	}
+	return true
+}
+
+// handler translates a runtime handler.
+func (t *crioConfig) handler(from, name string, settings map[string]any) {
+	set := func(key, twin string, value any) {
+		t.set(from+"."+key, "runtimes\x00"+name+"\x00"+twin, value)
+	}
+	if kind := text(settings["runtime_type"]); kind != "" && kind != "oci" {
+		t.left(from+".runtime_type", "%s: Berth speaks to no shims, and pods of this handler are refused", kind)
+		return
+	}
+	path := text(settings["runtime_path"])
+	switch {
+	case name == "runc" && path == "", filepath.Base(path) == "runc":
+		t.builtin(from+".runtime_path", name)
+	default:
+		if path == "" {
+			path = "/usr/bin/" + name
+			for _, dir := range []string{"/usr/libexec/crio/", "/usr/bin/", "/usr/local/bin/", "/usr/sbin/"} {
+				if _, err := os.Stat(dir + name); err == nil {
+					path = dir + name
+					break
+				}
+			}
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.left(from+".runtime_path", "the handler is left out: %v", err)
+			return
+		}
+		set("runtime_path", "type", "oci")
+		set("runtime_path", "path", path)
+		if root := text(settings["runtime_root"]); root != "" {
+			set("runtime_root", "root", root)
+		}
+	}
+	if t.handlers == nil {
+		t.handlers = map[string]bool{}
+	}
+	t.handlers[name] = true
+	for _, key := range keys(settings) {
+		value := settings[key]
+		switch key {
+		case "runtime_type", "runtime_path", "runtime_root":
+		case "privileged_without_host_devices":
+			if on, _ := value.(bool); on {
+				set(key, key, true)
+			}
+		case "allowed_annotations":
+			if list := texts(value); len(list) > 0 {
+				set(key, "annotations", list)
+			}
+		default:
+			if !empty(value) {
+				t.look(from+"."+key, key)
+			}
+		}
+	}
+}
+
+// decide translates what hangs on several keys.
+func (t *crioConfig) decide() {
+	switch {
+	case t.defaultRuntime == "":
+	case t.handlers[t.defaultRuntime]:
+		t.set("crio.runtime.default_runtime", "default_runtime", t.defaultRuntime)
+	default:
+		t.left("crio.runtime.default_runtime", "pods that name no handler get default_runtime, builtin: the handler %s is "+
+			"not translated", t.defaultRuntime)
+	}
+	driver := "systemd" // CRI-O's default
+	if t.driver == "cgroupfs" {
+		driver = t.driver
+	}
+	t.set("crio.runtime.cgroup_manager", "cgroup_driver", driver)
+	switch {
+	case t.tls && t.cert != "" && t.key != "":
+		t.set("crio.api.stream_tls_cert", "stream.tls_cert", t.cert)
+		t.set("crio.api.stream_tls_key", "stream.tls_key", t.key)
+	case t.tls:
+		t.left("crio.api.stream_enable_tls", "stream.tls_cert and stream.tls_key have to be given")
+	}
+}
+
+// location is a place of registries.conf: where images with a prefix are.
+type location struct {
+	Prefix     string `toml:"prefix"`
+	Location   string `toml:"location"`
+	Insecure   bool   `toml:"insecure"`
+	Blocked    bool   `toml:"blocked"`
+	Pull       string `toml:"pull-from-mirror"`
+	DigestOnly bool   `toml:"mirror-by-digest-only"`
+	Mirrors    []struct {
+		Location string `toml:"location"`
+		Insecure bool   `toml:"insecure"`
+		Pull     string `toml:"pull-from-mirror"`
+	} `toml:"mirror"`
+}
+
+// registries translates registries.conf (version 2) and the files of its directory.
+func (t *crioConfig) registries(dir string) error {
+	file := filepath.Join(dir, "registries.conf")
+	files := []string{file}
+	more, err := filepath.Glob(file + ".d/*.conf")
+	if err != nil {
+		return err
+	}
+	byPrefix := map[string]location{}
+	search := []string{}
+	for _, path := range append(files, more...) {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var conf struct {
+			Search    []string          `toml:"unqualified-search-registries"`
+			Registry  []location        `toml:"registry"`
+			Aliases   map[string]string `toml:"aliases"`
+			ShortName string            `toml:"short-name-mode"`
+			Helpers   []string          `toml:"credential-helpers"`
+			V1        map[string]any    `toml:"registries"`
+		}
+		if err := toml.Unmarshal(data, &conf); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		t.Read = append(t.Read, path)
+		if conf.Search != nil {
+			search = conf.Search
+		}
+		for _, r := range conf.Registry {
+			if r.Prefix == "" {
+				r.Prefix = r.Location
+			}
+			byPrefix[r.Prefix] = r
+		}
+		if len(conf.Aliases) > 0 {
+			t.left(path+": aliases", "%d short names: busybox is docker.io/library/busybox, as the kubelet sends it; "+
+				"write the others out in the pods", len(conf.Aliases))
+		}
+		if len(conf.V1) > 0 {
+			t.left(path+": registries", "version 1 of the file is not read: write version 2")
+		}
+		for _, helper := range conf.Helpers {
+			if helper != "containers-auth.json" {
+				t.left(path+": credential-helpers", "%s: credentials come from the kubelet: give it a credential provider", helper)
+			}
+		}
+	}
+	if len(search) > 0 && !slices.Equal(search, []string{"docker.io"}) {
+		t.left(file+": unqualified-search-registries", "names without a registry are those of docker.io, and not of %s",
+			strings.Join(search, ", "))
+	}
+	certs := filepath.Join(t.dir, "certs.d")
+	for _, prefix := range slices.Sorted(mapKeys(byPrefix)) {
+		if err := t.location(file, certs, byPrefix[prefix]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *crioConfig) location(file, certs string, r location) error {
+	from := fmt.Sprintf("%s: registry %q", file, r.Prefix)
+	server, rest, hasPath := strings.Cut(r.Location, "/")
+	switch {
+	case strings.ContainsAny(r.Prefix, "/*"):
+		t.left(from, "hosts.toml is for a whole registry, and this is a part of one, or several")
+		return nil
+	case r.Blocked:
+		t.left(from, "hosts.toml cannot block a registry: refuse such images at admission")
+		return nil
+	case hasPath:
+		t.left(from, "its images are below %s of %s: hosts.toml moves mirrors there, and no registry", rest, server)
+		return nil
+	}
+	if r.DigestOnly {
+		t.left(from, "mirror-by-digest-only: mirrors are asked for tags too, as of hosts.toml")
+	}
+	var out hostsToml
+	if server != r.Prefix && server != "" {
+		out.top = map[string]any{"server": "https://" + server}
+		if r.Insecure {
+			out.top["server"] = "http://" + server
+		}
+	}
+	add := func(at string, insecure bool, pull string) {
+		host, path, _ := strings.Cut(at, "/")
+		schemes := []string{"https://"}
+		if insecure {
+			schemes = []string{"https://", "http://"}
+		}
+		for _, scheme := range schemes {
+			entry := map[string]any{"capabilities": []string{"pull", "resolve"}}
+			if pull == "digest-only" {
+				entry["capabilities"] = []string{"pull"}
+			}
+			url := scheme + host
+			if path != "" {
+				url += "/v2/" + path
+				entry["override_path"] = true
+			}
+			if insecure && scheme == "https://" {
+				entry["skip_verify"] = true
+			}
+			out.add(url, entry)
+		}
+	}
+	for _, m := range r.Mirrors {
+		add(m.Location, m.Insecure, m.Pull)
+	}
+	if r.Insecure {
+		add(server, true, "")
+	}
+	if len(out.hosts) == 0 && len(out.top) == 0 {
+		return nil
+	}
+	f, err := out.file(filepath.Join(certs, r.Prefix, "hosts.toml"))
+	if err != nil {
+		return err
+	}
+	if len(t.Files) == 0 {
+		t.set(file, "hosts_dir", certs)
+	}
+	t.Files = append(t.Files, f)
+	t.note(from, Translated, f.Path)
+	return nil
+}
+
+// policy says what of the signatures' policy Berth does not do.
+func (t *crioConfig) policy(path string) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return
+	}
+	var policy struct {
+		Default    []struct{ Type string }
+		Transports map[string]json.RawMessage
+	}
+	if err := json.Unmarshal(data, &policy); err != nil {
+		t.left(path, "it does not parse: %v", err)
+		return
+	}
+	accepts := len(policy.Default) == 1 && policy.Default[0].Type == "insecureAcceptAnything"
+	if _, docker := policy.Transports["docker"]; !accepts || docker {
+		t.left(path, "signatures are not checked on the node: pin digests, or check at admission")
+		return
+	}
+	t.note(path, Needless, "it accepts all images, and so does Berth")
+}
+
+// storage lists the images of CRI-O's store: Berth cannot import them, since the store has no layers as they were
+// pulled.
+func (t *crioConfig) storage(path string) error {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		var conf struct {
+			Storage struct {
+				GraphRoot string `toml:"graphroot"`
+			} `toml:"storage"`
+		}
+		if err := toml.Unmarshal(data, &conf); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if conf.Storage.GraphRoot != "" {
+			t.Store = conf.Storage.GraphRoot
+		}
+		t.note(path, Needless, "Berth keeps images below its own root, on overlayfs")
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	data, err = os.ReadFile(filepath.Join(t.Store, "overlay-images", "images.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var images []struct{ Names []string }
+	if err := json.Unmarshal(data, &images); err != nil {
+		return fmt.Errorf("images of %s: %w", t.Store, err)
+	}
+	for _, img := range images {
+		for _, name := range img.Names {
+			if name != t.Sandbox {
+				t.left("image "+name, "to be pulled again: berth pull %s", name)
+				break
+			}
+		}
+	}
+	return nil
+}

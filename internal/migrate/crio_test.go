@@ -1,0 +1,138 @@
+package migrate
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/config"
+)
+
+func TestCRIOsConfigurationAndRegistriesAreTranslated(t *testing.T) {
+	dir := t.TempDir()
+	crun := filepath.Join(dir, "crun")
+	write(t, dir, map[string]string{
+		"crun": "#!/bin/sh\n",
+		"crio.conf": `
+[crio]
+root = "` + dir + `/store"
+[crio.api]
+listen = "/run/mine/crio.sock"
+stream_port = "10011"
+[crio.runtime]
+default_runtime = "crun"
+cgroup_manager = "cgroupfs"
+pids_limit = 10
+default_sysctls = ["net.ipv4.ip_unprivileged_port_start=80"]
+hooks_dir = ["/etc/hooks"]
+conmon = "/usr/bin/conmon"
+absent_mount_sources_to_reject = ["/etc/hostname"]
+[crio.image]
+pause_image = "registry.k8s.io/pause:3.10"
+[crio.metrics]
+enable_metrics = true
+metrics_port = 9537
+`,
+		"crio.conf.d/10-crun.conf": `
+[crio.runtime]
+pids_limit = 2048
+[crio.runtime.runtimes.crun]
+runtime_path = "` + crun + `"
+runtime_root = "/run/crun"
+allowed_annotations = ["example.com/x"]
+monitor_path = "/usr/bin/conmon"
+[crio.runtime.runtimes.kata]
+runtime_type = "vm"
+`,
+		"containers/registries.conf": `
+unqualified-search-registries = ["registry.example", "docker.io"]
+[[registry]]
+prefix = "docker.io"
+location = "docker.io"
+[[registry.mirror]]
+location = "mirror.example/hub"
+[[registry.mirror]]
+location = "plain.example:5000"
+insecure = true
+[[registry]]
+location = "bad.example"
+blocked = true
+[[registry]]
+prefix = "example.com/part"
+location = "other.example"
+`,
+		"containers/policy.json": `{"default": [{"type": "reject"}]}`,
+		"store/overlay-images/images.json": `[{"names": ["docker.io/library/busybox:1"]},
+			{"names": ["registry.k8s.io/pause:3.10"]}]`,
+	})
+	plan, err := FromCRIO(filepath.Join(dir, "crio.conf"), filepath.Join(dir, "containers"), filepath.Join(dir, "berth"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := plan.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, ok := range map[string]bool{
+		"handler": c.DefaultRuntime == "crun" && c.Runtimes["crun"].Type == config.RuntimeOCI &&
+			c.Runtimes["crun"].Path == crun && c.Runtimes["crun"].Root == "/run/crun",
+		"annotations": len(c.Runtimes["crun"].Annotations) == 1,
+		"driver":      c.CgroupDriver == "cgroupfs",
+		"pids":        c.PidsLimit == 2048,
+		"sysctls":     len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
+		"port":        c.Stream.Port == 10011,
+		"refused":     len(c.RefuseMissing) == 1,
+		"metrics":     c.Metrics.Address == "127.0.0.1:9537",
+		"hosts":       c.HostsDir == filepath.Join(dir, "berth/certs.d"),
+		"socket":      plan.Socket == "/run/mine/crio.sock",
+	} {
+		if !ok {
+			t.Errorf("%s is not translated:\n%s", what, plan.Files[0].Data)
+		}
+	}
+	for key, want := range map[string]Fate{
+		"kata.runtime_type": Left, "runtime.hooks_dir": Left, "runtime.conmon": Needless, "crun.monitor_path": Needless,
+		`registry "bad.example"`: Left, `registry "example.com/part"`: Left, `registry "docker.io"`: Translated,
+		"unqualified-search-registries": Left, "policy.json": Left, "image docker.io/library/busybox:1": Left,
+		"pause_image": Needless,
+	} {
+		if n, ok := fate(plan, key); !ok || n.Fate != want || n.Text == "" {
+			t.Errorf("%s is %q (%s), want %s", key, n.Fate, n.Text, want)
+		}
+	}
+	if _, told := fate(plan, "image registry.k8s.io/pause:3.10"); told {
+		t.Error("the sandbox's image is to be pulled again")
+	}
+	if len(plan.Files) != 2 {
+		t.Fatalf("%d files", len(plan.Files))
+	}
+	for _, want := range []string{
+		"https://mirror.example/v2/hub", "override_path = true", "http://plain.example:5000", "skip_verify",
+	} {
+		if !strings.Contains(string(plan.Files[1].Data), want) {
+			t.Errorf("no %s in\n%s", want, plan.Files[1].Data)
+		}
+	}
+}
+
+func TestEveryKeyOfCRIOThatThePageTranslatesIsTranslated(t *testing.T) {
+	handled := map[string]bool{
+		"[crio.runtime.runtimes]": true, "runtime_path": true, "runtime_root": true, "runtime_type": true,
+		"privileged_without_host_devices": true,
+		// Of NRI, in a table of its own.
+		"enable_nri": true, "nri_listen": true, "nri_plugin_dir": true, "nri_plugin_config_dir": true,
+		"nri_plugin_registration_timeout": true, "nri_plugin_request_timeout": true, "nri_disable_connections": true,
+		"default_validator": true,
+		// By hand, with a reason: they are files, or hosts of several registries.
+		"default_mounts_file": true, "auto_reload_registries": true, "log_filter": true,
+	}
+	for key, twin := range twins()[CRIO] {
+		if handled[key] || twin.needless() || twin.is == "no" {
+			continue
+		}
+		c := &crioConfig{Plan: newPlan(CRIO, t.TempDir())}
+		if !c.setting(key, key, "10", map[string]any{}) && !c.setting(key, key, true, map[string]any{}) {
+			t.Errorf("the page says that %s is %s, and it is not translated", key, twin.is)
+		}
+	}
+}
