@@ -36,7 +36,8 @@ conf_dir = "/etc/containerd/net.d"
 
 // TestANodeGoesToContainerdAndBack drains a node, gives its kubelet containerd in Berth's place, and then Berth again,
 // while clients ask on every node's port: no request fails, the kubelet is content with either, and pods that come to
-// the node run.
+// the node run. The way to Berth is that of an operator, twice: with `berth migrate containerd`, which brings the images
+// along for a node that reaches no registry, back to containerd with --revert, and at the end by hand.
 func TestANodeGoesToContainerdAndBack(t *testing.T) {
 	var containerd string
 	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
@@ -87,6 +88,16 @@ func TestANodeGoesToContainerdAndBack(t *testing.T) {
 	}
 	visit("containerd")
 	s.drain(m)
+	if err := m.migrate(t.Context(), agnhost); err != nil {
+		t.Fatalf("%v\n%s", err, m.tails())
+	}
+	visit("berth")
+	s.drain(m)
+	if err := m.revert(t.Context(), containerd); err != nil {
+		t.Fatalf("%v\n%s", err, m.tails())
+	}
+	visit("containerd")
+	s.drain(m)
 	if err := m.toBerth(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, m.tails())
 	}
@@ -118,12 +129,85 @@ func (m *member) toContainerd(ctx context.Context, binary string) error {
 			return fmt.Errorf("write %s: %w: %s", path, err, out)
 		}
 	}
-	m.containerd, err = m.host.Service("containerd", "sh", "-c",
-		`PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`, "sh", filepath.Dir(binary))
-	if err != nil {
+	if err := m.startContainerd(binary); err != nil {
 		return err
 	}
 	return m.useSocket(ctx, m.socket(), containerdSocket)
+}
+
+func (m *member) startContainerd(binary string) (err error) {
+	m.containerd, err = m.host.Service("containerd", "sh", "-c",
+		`PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`, "sh", filepath.Dir(binary))
+	return err
+}
+
+// migrate gives the node Berth in containerd's place, by the command for it. Berth has no images, and its registries
+// cannot be reached.
+func (m *member) migrate(ctx context.Context, images ...string) error {
+	if err := m.kubelet.Stop(ctx, "TERM"); err != nil {
+		return err
+	}
+	if err := m.containerd.Stop(ctx, "TERM"); err != nil {
+		return err
+	}
+	if _, err := m.host.Run(ctx, "sh", "-ec", `rm -rf /var/lib/berth/*; cp -a /etc/berth /etc/berth.before
+		sed -i 's#http://[^"]*#http://127.0.0.1:1#' /etc/berth/certs.d/*/hosts.toml`); err != nil {
+		return err
+	}
+	berth := filepath.Join(berthPrograms, "berth")
+	out, err := m.host.Run(ctx, berth, "migrate", "containerd", "--kubelet-config", "/etc/kubernetes/kubelet.json")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(out, "packed sha256:") {
+		return fmt.Errorf("containerd's images are not packed: %s", out)
+	}
+	if err := m.startBerth(ctx); err != nil {
+		return err
+	}
+	if err := within(2*time.Minute, "the images are there", func() error {
+		list, err := m.host.Run(ctx, berth, "images", "-o", "json")
+		for _, image := range images {
+			if err == nil && !strings.Contains(list, image) {
+				err = fmt.Errorf("%s is not in %s", image, list)
+			}
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	return m.startKubelet()
+}
+
+// revert is the way back from migrate.
+func (m *member) revert(ctx context.Context, containerd string) error {
+	if err := m.kubelet.Stop(ctx, "TERM"); err != nil {
+		return err
+	}
+	if err := m.berthd.Stop(ctx, "TERM"); err != nil {
+		return err
+	}
+	if _, err := m.host.Run(ctx, "sh", "-c", "kill $(pidof berth-keeper)"); err != nil {
+		return err
+	}
+	if _, err := m.host.Run(ctx, filepath.Join(berthPrograms, "berth"), "migrate", "containerd", "--revert"); err != nil {
+		return err
+	}
+	_, err := m.host.Run(ctx, "sh", "-ec", `cp -a /etc/berth.before/certs.d /etc/berth/; diff -r /etc/berth.before /etc/berth
+		rm -rf /etc/berth.before; grep -q unix:///run/containerd/containerd.sock /etc/kubernetes/kubelet.json`)
+	if err != nil {
+		return fmt.Errorf("the files are not as they were: %w", err)
+	}
+	if err := m.startContainerd(containerd); err != nil {
+		return err
+	}
+	if err := within(time.Minute, "containerd answers", func() error {
+		_, err := m.host.Run(ctx, "test", "-S", containerdSocket)
+		return err
+	}); err != nil {
+		return err
+	}
+	return m.startKubelet()
 }
 
 // toBerth is the way back.
