@@ -21,6 +21,7 @@ import (
 // A socket that somebody removes, alone or with its directory, is there again within seconds, and calls on connections
 // from before go on. Seen to fail with Serve of the gRPC server alone.
 func TestARemovedSocketIsPutBack(t *testing.T) {
+	t.Parallel() // it waits for ticks of the server
 	dir := filepath.Join(t.TempDir(), "run")
 	path := filepath.Join(dir, "berthd.sock")
 	listener, err := Listen(path, -1)
@@ -97,6 +98,7 @@ func TestARemovedSocketIsPutBack(t *testing.T) {
 // A server that stops has closed its socket, and waits for a call: nobody has removed it from outside. Seen to fail
 // where it was put back each two seconds until the call had ended.
 func TestTheSocketOfAServerThatStopsIsGone(t *testing.T) {
+	t.Parallel() // it waits for ticks of the server
 	path := filepath.Join(t.TempDir(), "berthd.sock")
 	listener, err := Listen(path, -1)
 	if err != nil {
