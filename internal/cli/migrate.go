@@ -385,11 +385,7 @@ func (a *app) examine(ctx context.Context, m *migration, cfg *config.Config) (ba
 func (a *app) printNext(m *migration, id string, plan *migrate.Plan, cfg *config.Config) {
 	fmt.Fprintf(a.out, "\nNext, on a node that is drained (docs/migrating.md):\n  systemctl disable --now %s\n"+
 		"  systemctl enable berthd && systemctl restart berthd\n", id)
-	if m.kubelet != "" {
-		fmt.Fprintln(a.out, "  systemctl restart kubelet")
-		return
-	}
-	for _, line := range migrate.KubeletCommands(plan.Socket, cfg.Address) {
+	for _, line := range migrate.KubeletCommands(plan.Socket, cfg.Address, m.kubelet) {
 		fmt.Fprintln(a.out, "  "+line)
 	}
 }

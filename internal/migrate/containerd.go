@@ -71,6 +71,7 @@ type containerdConfig struct {
 	defaultHandler  string
 	drivers         map[string]string // cgroup drivers by handler
 	noPorts, noICMP bool
+	template        bool // containerd makes the CNI configuration itself
 	tls             bool
 	cert, key       string
 	handlers        int
@@ -341,6 +342,9 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		} else {
 			t.note(from, Needless, "one network in Berth too")
 		}
+	case "conf_template":
+		t.template = true
+		t.look(from, key)
 	case "sandbox_image":
 		t.Sandbox = text(value)
 		t.note(from, Needless, "there is no sandbox image: a pod has no container of its own")
@@ -480,6 +484,9 @@ func (t *containerdConfig) decide() error {
 		if t.drivers[name] != driver {
 			t.left(dotted(name, "options", "SystemdCgroup"), "the cgroup driver is one for the node: cgroup_driver = %q", driver)
 		}
+	}
+	if !t.template {
+		t.set("cni", "network.require_cni", true)
 	}
 	if t.noPorts || t.noICMP {
 		list := []string{}

@@ -132,9 +132,10 @@ SystemdCgroup = true
 		"cgroups":    c.CgroupDriver == "systemd",
 		"crun": crun.Type == config.RuntimeOCI && crun.Path == binary && crun.Root == "/run/crun" &&
 			crun.PrivilegedWithoutHostDevices && len(crun.Annotations) == 2,
-		"CNI":    c.Network.CNIConfDir == "/etc/cni/other.d" && len(c.Network.CNIBinDirs) == 1,
-		"stream": c.Stream.Port == 10010 && c.Stream.IdleTimeout.String() == "1h0m0s",
-		"store":  plan.Store == "/srv/containerd" && plan.Sandbox == "registry.k8s.io/pause:3.10.2",
+		"CNI":                c.Network.CNIConfDir == "/etc/cni/other.d" && len(c.Network.CNIBinDirs) == 1,
+		"no built-in bridge": c.Network.RequireCNI,
+		"stream":             c.Stream.Port == 10010 && c.Stream.IdleTimeout.String() == "1h0m0s",
+		"store":              plan.Store == "/srv/containerd" && plan.Sandbox == "registry.k8s.io/pause:3.10.2",
 	} {
 		if !ok {
 			t.Errorf("%s is not translated:\n%s", what, plan.Files[0].Data)

@@ -340,6 +340,7 @@ func (t *crioConfig) decide() {
 		t.left("crio.runtime.default_runtime", "pods that name no handler get default_runtime, builtin: the handler %s is "+
 			"not translated", t.defaultRuntime)
 	}
+	t.set("crio.network", "network.require_cni", true)
 	driver := "systemd" // CRI-O's default
 	if t.driver == "cgroupfs" {
 		driver = t.driver

@@ -76,15 +76,16 @@ location = "other.example"
 	for what, ok := range map[string]bool{
 		"handler": c.DefaultRuntime == "crun" && c.Runtimes["crun"].Type == config.RuntimeOCI &&
 			c.Runtimes["crun"].Path == crun && c.Runtimes["crun"].Root == "/run/crun",
-		"annotations": len(c.Runtimes["crun"].Annotations) == 1,
-		"driver":      c.CgroupDriver == "cgroupfs",
-		"pids":        c.PidsLimit == 2048,
-		"sysctls":     len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
-		"port":        c.Stream.Port == 10011,
-		"refused":     len(c.RefuseMissing) == 1,
-		"metrics":     c.Metrics.Address == "127.0.0.1:9537",
-		"hosts":       c.HostsDir == filepath.Join(dir, "berth/certs.d"),
-		"socket":      plan.Socket == "/run/mine/crio.sock",
+		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
+		"driver":             c.CgroupDriver == "cgroupfs",
+		"pids":               c.PidsLimit == 2048,
+		"sysctls":            len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
+		"port":               c.Stream.Port == 10011,
+		"refused":            len(c.RefuseMissing) == 1,
+		"metrics":            c.Metrics.Address == "127.0.0.1:9537",
+		"no built-in bridge": c.Network.RequireCNI,
+		"hosts":              c.HostsDir == filepath.Join(dir, "berth/certs.d"),
+		"socket":             plan.Socket == "/run/mine/crio.sock",
 	} {
 		if !ok {
 			t.Errorf("%s is not translated:\n%s", what, plan.Files[0].Data)

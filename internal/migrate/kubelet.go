@@ -17,7 +17,8 @@ var kubeletFiles = []string{
 }
 
 var (
-	endpointKey  = regexp.MustCompile(`(?m)^(\s*["']?containerRuntimeEndpoint["']?\s*:\s*)(["']?)([^"',\s}]*)(["']?)`)
+	endpointKey = regexp.MustCompile(
+		`(?m)((?:^|[{,])\s*["']?containerRuntimeEndpoint["']?\s*:\s*)(["']?)([^"',\s}]*)(["']?)`)
 	endpointFlag = regexp.MustCompile(`--container-runtime-endpoint[= ][^\s"']+`)
 )
 
@@ -54,10 +55,14 @@ func KubeletFile(path, socket string) (File, error) {
 	return File{Path: path, Data: []byte(out)}, nil
 }
 
-// KubeletCommands are what gives a kubelet of this machine another socket. from is the socket that it has now.
-func KubeletCommands(from, to string) []string {
+// KubeletCommands are what gives a kubelet of this machine another socket. from is the socket that it has now, and
+// changed the configuration that has the other one already, if there is one. A flag in another file comes before it.
+func KubeletCommands(from, to, changed string) []string {
 	var out []string
 	for _, path := range kubeletFiles {
+		if path == changed {
+			continue
+		}
 		data, err := os.ReadFile(path)
 		if err != nil {
 			continue
@@ -66,7 +71,7 @@ func KubeletCommands(from, to string) []string {
 			out = append(out, fmt.Sprintf("sed -i 's#unix://%s#unix://%s#' %s", from, to, path))
 		}
 	}
-	if len(out) == 0 {
+	if len(out) == 0 && changed == "" {
 		out = append(out,
 			"# containerRuntimeEndpoint: unix://"+to+" in the kubelet's configuration, or in /etc/default/kubelet:",
 			"# KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix://"+to)

@@ -36,8 +36,8 @@ conf_dir = "/etc/containerd/net.d"
 
 // TestANodeGoesToContainerdAndBack drains a node, gives its kubelet containerd in Berth's place, and then Berth again,
 // while clients ask on every node's port: no request fails, the kubelet is content with either, and pods that come to
-// the node run. The way to Berth is that of an operator, twice: with `berth migrate containerd`, which brings the images
-// along for a node that reaches no registry, back to containerd with --revert, and at the end by hand.
+// the node run. The way to Berth is that of an operator: `berth migrate containerd` brings the images along for a node
+// that reaches no registry, and its --revert leads back to containerd. At the end the way to Berth is by hand.
 func TestANodeGoesToContainerdAndBack(t *testing.T) {
 	var containerd string
 	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
@@ -193,7 +193,8 @@ func (m *member) revert(ctx context.Context, containerd string) error {
 	if _, err := m.host.Run(ctx, filepath.Join(berthPrograms, "berth"), "migrate", "containerd", "--revert"); err != nil {
 		return err
 	}
-	_, err := m.host.Run(ctx, "sh", "-ec", `cp -a /etc/berth.before/certs.d /etc/berth/; diff -r /etc/berth.before /etc/berth
+	_, err := m.host.Run(ctx, "sh", "-ec", `cp -a /etc/berth.before/certs.d /etc/berth/
+		diff -r /etc/berth.before /etc/berth
 		rm -rf /etc/berth.before; grep -q unix:///run/containerd/containerd.sock /etc/kubernetes/kubelet.json`)
 	if err != nil {
 		return fmt.Errorf("the files are not as they were: %w", err)

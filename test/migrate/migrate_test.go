@@ -187,8 +187,8 @@ func thereAndBack(t *testing.T, binaries string) {
 	etc := ""
 	preload := filepath.Join(t.TempDir(), "preload")
 	b := nodetest.Start(t, node.Options{
-		Registry: o.registry,
-		Tables:   fmt.Sprintf("[image]\npreload_dir = %q\n", preload),
+		Registry: o.registry, CNI: true,
+		Tables: fmt.Sprintf("[image]\npreload_dir = %q\n", preload),
 		Prepare: func(n *node.Node) error {
 			etc = filepath.Join(n.Dir, "etc")
 			if err := os.Mkdir(etc, 0o755); err != nil {
