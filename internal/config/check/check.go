@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +40,9 @@ func Node(c *config.Config) error {
 		f.profile("seccomp.default_profile", p)
 	}
 	f.certificate(&c.Stream)
+	if c.NRI.Enable != config.NRIOff {
+		f.nriPlugins(c.NRI.PluginPath)
+	}
 	f.add("network.cni_conf_dir", cni.Check(c.Network.CNIConfDir, c.Network.CNINetwork, c.Network.CNIBinDirs)...)
 	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
 	return errors.Join(f...)
@@ -69,6 +74,22 @@ func (f *findings) program(key, path string, words ...string) {
 	}
 	f.add(key, err)
 }
+
+// nriPlugins looks at the names of plugins: one program with another name keeps all from being started.
+func (f *findings) nriPlugins(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.add("nri.plugin_path", err)
+	}
+	for _, e := range entries {
+		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && !pluginName.MatchString(e.Name()) {
+			f.add("nri.plugin_path", fmt.Errorf("%s: the name of a plugin is as in 10-name", filepath.Join(dir, e.Name())))
+		}
+	}
+}
+
+var pluginName = regexp.MustCompile(`^[0-9]{2}-.+$`)
 
 // sysctls refuses those that would hold for the whole node.
 func (f *findings) sysctls(c *config.Config, handler string) {

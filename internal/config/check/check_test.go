@@ -137,6 +137,13 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		"a default sysctl of the whole node": {func(_ string, c *config.Config) {
 			c.DefaultSysctls = []string{"vm.swappiness=1"}
 		}, []string{"default_sysctls: ", "vm.swappiness"}},
+		"a plugin with another name": {func(dir string, c *config.Config) {
+			c.NRI.PluginPath = dir + "/plugins"
+			for name, mode := range map[string]os.FileMode{"10-good": 0o755, "README": 0o644, "bad": 0o755} {
+				_ = os.MkdirAll(c.NRI.PluginPath, 0o755)
+				_ = os.WriteFile(filepath.Join(c.NRI.PluginPath, name), nil, mode)
+			}
+		}, []string{"nri.plugin_path: ", "plugins/bad: "}},
 		"two things": {func(dir string, c *config.Config) { c.KeeperBinary, c.Checkpoint.CRIU = dir+"/a", dir+"/b" },
 			[]string{"keeper_binary: ", "checkpoint.criu: "}},
 	} {
