@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/runtime-tools/generate"
 )
 
-// adjust changes a specification as plugins want. It is as it was where that cannot be done. left is the container
-// as the last plugin has left it: of variables and devices the library hands on those that are to be added, and not those
+// adjust changes a specification as plugins want. It is as it was where that cannot be done. left is the container as
+// the last plugin has left it: of variables and devices the library hands on those that are to be added, and not those
 // that are to be removed.
 func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Container, inject Injector) error {
 	// The generator writes through pointers, some of which other containers share: to defaults, and to compiled profiles.

@@ -10,12 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/adaptation"
 	nrilog "github.com/containerd/nri/pkg/log"
 	validator "github.com/containerd/nri/plugins/default-validator"
 	"golang.org/x/sync/semaphore"
 
 	"berth/internal/model"
+	"berth/internal/unixsocket"
 )
 
 // Config says where plugins are and how long they may take.
@@ -51,9 +53,11 @@ type Plugins struct {
 	// turn lets one event at a time go to the plugins, which have an order. To wait for it honours deadlines, which the
 	// library's own lock does not.
 	turn *semaphore.Weighted
-	// known is how far plugins know of a pod's or container's life; guarded by turn and mu.
-	mu    sync.Mutex
+	mu   sync.Mutex // guards known and addresses
+	// known is how far plugins know of a pod's or container's life, by ID.
 	known map[string]knowledge
+	// addresses are those that pods had when they were stopped, by ID: plugins are told of them at the removal, too.
+	addresses map[string][]string
 
 	background sync.WaitGroup
 	ctx        context.Context
@@ -76,7 +80,8 @@ const lookForPlugins = 3 * time.Second
 
 // New makes the interface. It does nothing before Serve.
 func New(cfg Config) *Plugins {
-	p := &Plugins{cfg: cfg, log: cfg.Log, turn: semaphore.NewWeighted(1), known: map[string]knowledge{}}
+	p := &Plugins{cfg: cfg, log: cfg.Log, turn: semaphore.NewWeighted(1), known: map[string]knowledge{},
+		addresses: map[string][]string{}}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	return p
 }
@@ -84,15 +89,22 @@ func New(cfg Config) *Plugins {
 // Serve starts the interface for a node, or looks for plugins from now on.
 func (p *Plugins) Serve(node Node) error {
 	p.node = node
-	if !p.cfg.Auto || p.cfg.Wanted() {
+	if !p.cfg.Auto {
 		return p.start()
+	}
+	if p.cfg.wanted() {
+		err := p.start()
+		if !errdefs.IsAlreadyExists(err) {
+			return err
+		}
+		p.log.Warn("NRI plugins are another runtime's: berthd takes them when it has gone", "error", err)
 	}
 	p.background.Go(p.look)
 	return nil
 }
 
-// Wanted tells whether somebody has made a place for plugins on the node.
-func (c *Config) Wanted() bool {
+// wanted tells whether somebody has made a place for plugins on the node.
+func (c *Config) wanted() bool {
 	for _, dir := range []string{c.ConfigDir, filepath.Dir(c.Socket)} {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {
 			return true
@@ -105,23 +117,34 @@ func (c *Config) Wanted() bool {
 func (p *Plugins) look() {
 	tick := time.NewTicker(lookForPlugins)
 	defer tick.Stop()
+	said := ""
 	for {
 		select {
 		case <-p.ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if !p.cfg.Wanted() {
+		if !p.cfg.wanted() {
 			continue
 		}
-		if err := p.start(); err != nil {
-			p.log.Error("start the interface for NRI plugins", "error", err)
+		err := p.start()
+		if err == nil {
+			return
 		}
-		return
+		if text := err.Error(); !errdefs.IsAlreadyExists(err) && text != said {
+			p.log.Error("start the interface for NRI plugins: it is tried again", "error", err)
+			said = text
+		}
 	}
 }
 
 func (p *Plugins) start() error {
+	if !p.cfg.DisableConnections {
+		// The library would take the socket of another runtime away.
+		if err := unixsocket.CheckStale(p.cfg.Socket); err != nil {
+			return fmt.Errorf("nri: %w", err)
+		}
+	}
 	adaptation.SetPluginRegistrationTimeout(p.cfg.RegistrationTimeout)
 	adaptation.SetPluginRequestTimeout(p.cfg.RequestTimeout)
 	nrilog.Set(library{p.log})
@@ -143,8 +166,15 @@ func (p *Plugins) start() error {
 		runtime.Stop()
 		return fmt.Errorf("nri: %w", err)
 	}
+	if !p.cfg.DisableConnections {
+		// A plugin can do what root can, whatever umask and directory the socket was made with and in.
+		if err := os.Chmod(p.cfg.Socket, 0o600); err != nil {
+			runtime.Stop()
+			return fmt.Errorf("nri: %w", err)
+		}
+	}
 	p.runtime.Store(runtime)
-	p.log.Info("NRI plugins may connect", "path", p.cfg.Socket, "plugins", p.count.Load())
+	p.log.Info("NRI plugins may connect", "path", p.cfg.Socket)
 	return nil
 }
 
@@ -295,6 +325,21 @@ func (p *Plugins) Forget(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.known, id)
+	delete(p.addresses, id)
+}
+
+func (p *Plugins) keepAddresses(id string, ips []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addresses[id] = ips
+}
+
+func (p *Plugins) takeAddresses(id string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ips := p.addresses[id]
+	delete(p.addresses, id)
+	return ips
 }
 
 // Tell tells plugins of an event of a pod, or of a container in it. The error of RunPod and of StartContainer is that a
@@ -314,10 +359,13 @@ func (p *Plugins) Tell(ctx context.Context, event Event, pod *Pod, c *Container)
 			return runtime.PostUpdatePodSandbox(ctx, &adaptation.PostUpdatePodSandboxRequest{Pod: toldPod})
 		case StopPod:
 			if p.pass(pod.ID, stopped) {
+				p.keepAddresses(pod.ID, toldPod.Ips)
 				return runtime.StopPodSandbox(ctx, &adaptation.StopPodSandboxRequest{Pod: toldPod})
 			}
 		case RemovePod:
+			ips := p.takeAddresses(pod.ID)
 			if p.pass(pod.ID, 0) {
+				toldPod.Ips = ips
 				return runtime.RemovePodSandbox(ctx, &adaptation.RemovePodSandboxRequest{Pod: toldPod})
 			}
 		case ContainerCreated:

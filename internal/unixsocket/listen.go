@@ -31,14 +31,14 @@ func Listen(path string, gid int) (*Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("directory of the socket: %w", err)
 	}
-	if err := checkStale(path); err != nil {
+	if err := CheckStale(path); err != nil {
 		return nil, err
 	}
 	return bind(path, gid)
 }
 
-// checkStale returns nil if a new socket may take this path.
-func checkStale(path string) error {
+// CheckStale returns nil if a new socket may take this path. That somebody answers on it is errdefs.ErrAlreadyExists.
+func CheckStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -33,7 +33,9 @@ type adjustment struct {
 func deny(call string) *api.LinuxSeccomp {
 	return &api.LinuxSeccomp{
 		DefaultAction: "SCMP_ACT_ALLOW", Architectures: []string{"SCMP_ARCH_X86_64"},
-		Syscalls: []*api.LinuxSyscall{{Names: []string{call, call + "at"}, Action: "SCMP_ACT_ERRNO", ErrnoRet: api.UInt32(uint32(1))}},
+		Syscalls: []*api.LinuxSyscall{{
+			Names: []string{call, call + "at"}, Action: "SCMP_ACT_ERRNO", ErrnoRet: api.UInt32(uint32(1)),
+		}},
 	}
 }
 
@@ -91,7 +93,8 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 				a.RemoveAnnotation("vendor.com/removed")
 			},
 			check: func(t *testing.T, c *nodetest.Container) {
-				if got := info(t, c).RuntimeSpec.Annotations; got["vendor.com/told"] != "plugin" || got["vendor.com/removed"] != "" {
+				got := info(t, c).RuntimeSpec.Annotations
+				if got["vendor.com/told"] != "plugin" || got["vendor.com/removed"] != "" {
 					t.Errorf("the annotations are %v", got)
 				}
 			}},

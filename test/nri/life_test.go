@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,6 +69,11 @@ func TestAPluginIsToldOfTheLifeOfPodsAndContainersInOrder(t *testing.T) {
 	// The end of the second container is told by itself, and may be told before its start has been.
 	if !slices.Equal(sortStops(got), sortStops(want)) {
 		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, event := range []string{"RunPodSandbox", "StopPodSandbox", "RemovePodSandbox"} {
+		if ips := p.pods[event].GetIps(); len(ips) != 1 {
+			t.Errorf("at %s the pod's addresses are %q", event, ips)
+		}
 	}
 	if state := p.saw("PostStartContainer").GetState(); state != api.ContainerState_CONTAINER_RUNNING &&
 		state != api.ContainerState_CONTAINER_STOPPED {
@@ -420,6 +426,39 @@ func TestTheInterfaceStartsWhenThereIsAPlaceForPlugins(t *testing.T) {
 		t.Fatalf("there is a socket, and nobody has a plugin: %v", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(n.NRISocket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, node.Patience(10*time.Second), "berthd listens for plugins", func() error {
+		_, err := os.Stat(n.NRISocket)
+		return err
+	})
+	connect(t, n, "10-env", &plugin{create: setEnv("FROM", "plugin")})
+	if got := pod.Run().Sh("echo $FROM"); got != "plugin" {
+		t.Errorf("the plugin set %q", got)
+	}
+	if info, err := os.Stat(n.NRISocket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket is %v, %v", info.Mode(), err)
+	}
+}
+
+func TestTheSocketOfAnotherRuntimeIsLeftToIt(t *testing.T) {
+	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
+	var other net.Listener
+	n := nodetest.Start(t, node.Options{Prepare: func(n *node.Node) (err error) {
+		if err := os.MkdirAll(filepath.Dir(n.NRISocket), 0o700); err != nil {
+			return err
+		}
+		other, err = net.Listen("unix", n.NRISocket)
+		return err
+	}})
+	pod := nodetest.RunPod(t, n)
+	pod.Run()
+	conn, err := net.Dial("unix", n.NRISocket)
+	if err != nil {
+		t.Fatalf("the other runtime's socket is gone: %v", err)
+	}
+	conn.Close()
+	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	nodetest.Eventually(t, node.Patience(10*time.Second), "berthd listens for plugins", func() error {

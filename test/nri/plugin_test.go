@@ -32,8 +32,8 @@ type plugin struct {
 	pods       map[string]*api.PodSandbox
 	containers map[string]*api.Container
 	created    map[string]int // how often it was asked about a container's creation, by ID
-	// presentPods are the IDs of the pods that it was told of when it joined, and presentContainers those of the containers,
-	// each with its state.
+	// presentPods are the IDs of the pods that it was told of when it joined, and presentContainers those of the
+	// containers, each with its state.
 	presentPods, presentContainers []string
 }
 

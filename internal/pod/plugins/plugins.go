@@ -69,8 +69,10 @@ type Relay struct {
 // Pod is a pod as plugins see it.
 func (r *Relay) Pod(s *index.Sandbox) *nri.Pod {
 	pod := s.Record()
+	status := *s.Status()
+	status.IPs = pod.IPs // a pod that is being made has them before its status says so
 	out := &nri.Pod{
-		SandboxStatus: s.Status(), CgroupParent: pod.Config.CgroupParent, CgroupsPath: r.Cgroups.PodDir(pod.CgroupParent),
+		SandboxStatus: &status, CgroupParent: pod.Config.CgroupParent, CgroupsPath: r.Cgroups.PodDir(pod.CgroupParent),
 	}
 	if pod.Phase != record.SandboxReady && pod.Phase != record.SandboxCreating {
 		return out

@@ -1,0 +1,93 @@
+package nri
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/model"
+)
+
+func specification() *specs.Spec {
+	return &specs.Spec{
+		Process: &specs.Process{
+			Args: []string{"sh"}, Env: []string{"KEPT=1", "GONE=1", "EMPTY="},
+			Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 1, Soft: 1}, {Type: "RLIMIT_CORE", Hard: 2, Soft: 2}},
+		},
+		Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/kept"}, {Path: "/dev/gone"}}},
+	}
+}
+
+// leftOf is a container with a specification, as plugins see it.
+func leftOf(spec *specs.Spec) *api.Container {
+	return containerOf(&Container{ContainerStatus: &model.ContainerStatus{Config: &model.ContainerConfig{}}, Spec: spec})
+}
+
+func noCDI(*specs.Spec, []string) error { return nil }
+
+func TestWhatPluginsRemoveIsRemoved(t *testing.T) {
+	spec := specification()
+	left := leftOf(spec)
+	left.Env = slices.DeleteFunc(left.Env, func(v string) bool { return strings.HasPrefix(v, "GONE=") })
+	left.Linux.Devices = slices.DeleteFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool {
+		return d.Path == "/dev/gone"
+	})
+	if err := adjust(spec, &api.ContainerAdjustment{}, left, noCDI); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(spec.Process.Env, []string{"KEPT=1", "EMPTY="}) {
+		t.Errorf("the environment is %q", spec.Process.Env)
+	}
+	if len(spec.Linux.Devices) != 1 || spec.Linux.Devices[0].Path != "/dev/kept" {
+		t.Errorf("the devices are %v", spec.Linux.Devices)
+	}
+}
+
+func TestALimitOfAPluginIsTheOneOfItsKind(t *testing.T) {
+	spec := specification()
+	wanted := &api.ContainerAdjustment{}
+	wanted.AddRlimit("RLIMIT_NOFILE", 7, 6)
+	if err := adjust(spec, wanted, leftOf(spec), noCDI); err != nil {
+		t.Fatal(err)
+	}
+	want := []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 2, Soft: 2}, {Type: "RLIMIT_NOFILE", Hard: 7, Soft: 6}}
+	if !slices.Equal(spec.Process.Rlimits, want) {
+		t.Errorf("the limits are %v", spec.Process.Rlimits)
+	}
+}
+
+// TestWhatCannotBeDoneChangesNothing, nor what the specification shares with others.
+func TestWhatCannotBeDoneChangesNothing(t *testing.T) {
+	spec := specification()
+	process := spec.Process
+	wanted := &api.ContainerAdjustment{}
+	wanted.AddEnv("NEW", "1")
+	wanted.SetLinuxBlockIOClass("gold")
+	if err := adjust(spec, wanted, leftOf(spec), noCDI); err == nil || !strings.Contains(err.Error(), "gold") {
+		t.Errorf("a class of block I/O: %v", err)
+	}
+	if spec.Process != process || !slices.Equal(process.Env, specification().Process.Env) {
+		t.Errorf("the environment is %q", spec.Process.Env)
+	}
+}
+
+func TestLimitsGoToPluginsAndBack(t *testing.T) {
+	limits := &model.Resources{
+		CPUPeriod: 100000, CPUQuota: -1, CPUShares: 2, CPUSetCPUs: "0-1", CPUSetMems: "0", MemoryLimit: 1 << 30,
+		PidsLimit: 9, HugepageLimit: []model.HugepageLimit{{PageSize: "2MB", Limit: 4}},
+		Unified: map[string]string{"memory.high": "max"}, OOMScoreAdj: 5, MemoryReservation: 6,
+	}
+	got := resourcesOf(limitsOf(limits), &model.Resources{OOMScoreAdj: 5, MemoryReservation: 6})
+	if got.CPUPeriod != limits.CPUPeriod || got.CPUQuota != -1 || got.CPUShares != 2 || got.CPUSetCPUs != "0-1" ||
+		got.CPUSetMems != "0" || got.MemoryLimit != 1<<30 || got.PidsLimit != 9 ||
+		!slices.Equal(got.HugepageLimit, limits.HugepageLimit) || got.Unified["memory.high"] != "max" ||
+		got.OOMScoreAdj != 5 || got.MemoryReservation != 6 {
+		t.Errorf("they come back as %+v", got)
+	}
+	if limitsOf(nil) != nil {
+		t.Error("no limits are some")
+	}
+}
