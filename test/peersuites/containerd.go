@@ -34,6 +34,9 @@ func renamed(file, name string) edit {
 	return edit{file, "\nfunc " + name + "(", "\nfunc containerds" + name + "("}
 }
 
+// envNRISocket tells containerd's tests where NRI plugins connect.
+const envNRISocket = "BERTH_NRI_SOCKET"
+
 // edits make the package one for any runtime of the CRI.
 var edits = []edit{
 	renamed("main_test.go", "CRIConfig"),
@@ -46,6 +49,9 @@ var edits = []edit{
 	{"image_volume_linux_test.go", "podCtx.imageVolumeDir(), volumeImg", `"", volumeImg`},
 	{"image_volume_linux_test.go", "_, err = snSrv.Mounts(ctx, volumeImgTarget)", "_, err = snSrv, error(nil)"},
 	{"image_volume_linux_test.go", "_, err := snSrv.Mounts(ctx, volumeImgTarget)", "err := errdefs.ErrNotFound"},
+	// The node's.
+	{"nri_test.go", "const (\n\tnriTestSocket        = \"/var/run/nri-test.sock\"\n",
+		"var nriTestSocket = os.Getenv(\"" + envNRISocket + "\")\n\nconst (\n"},
 	// A shell that has just been started may not have read its script yet, and would die of the signal.
 	{"container_stop_signal_test.go", "\t\t\trequire.NoError(t, runtimeService.StopContainer(cn, 10))",
 		"\t\t\twaitForTraps()\n\t\t\trequire.NoError(t, runtimeService.StopContainer(cn, 10))"},
@@ -127,7 +133,7 @@ func containerdSuite(ctx context.Context, s settings, n *node.Node) ([]result, e
 	if err := os.WriteFile(list, []byte(containerdImages), 0o644); err != nil {
 		return nil, err
 	}
-	environment := append(os.Environ(), "TMPDIR="+work)
+	environment := append(os.Environ(), "TMPDIR="+work, envNRISocket+"="+n.NRISocket)
 	names, err := listTests(ctx, binary, n.Address)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,9 @@ var containerdExpected = byReason{
 	"a hostname is not heeded in the node's network, where a pod has the node's, and is not refused": {
 		"TestPodHostname/host_network_pod_with_custom_hostname_should_fail",
 	},
+	"a limit that the kernel refuses is refused: containerd sets no limits of a pod, and tells plugins alone": {
+		"TestNriUpdatePodSandbox",
+	},
 	"a file of an image can be mounted too": {
 		"TestImageVolumeBasic/fail_to_mount_single_file_subpath",
 	},
@@ -80,20 +83,7 @@ var containerdLeftOut = byReason{
 		"TestRunPodSandboxWithShimStartAndTeardownCNIFailure",
 		"TestRunPodSandboxAndTeardownCNISlow",
 	},
-	"needs NRI": {
-		"TestNriPluginNetworkingSynchronization",
-		"TestNriPluginNetworkingLifecycle",
-		"TestNriPluginSetup",
-		"TestNriPluginSynchronization",
-		"TestNriMountInjection",
-		"TestNriEnvironmentInjection",
-		"TestNriAnnotationInjection",
-		"TestNriLinuxDeviceInjection",
-		"TestNriLinuxCpusetAdjustment",
-		"TestNriLinuxMemsetAdjustment",
-		"TestNriLinuxCpusetAdjustmentUpdate",
-		"TestNriLinuxMemsetAdjustmentUpdate",
-		"TestNriUpdatePodSandbox",
+	"starts containerd again": {
 		"TestUpdatePodSandboxWithRestart",
 		"TestNriPluginContainerdRestart",
 	},

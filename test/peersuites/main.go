@@ -174,7 +174,10 @@ func startWith(ctx context.Context, s settings, registry *registrytest.Registry)
 	}
 	switch s.runtime {
 	case "berth":
-		return node.Start(ctx, node.Options{Registry: registry})
+		return node.Start(ctx, node.Options{
+			Registry: registry,
+			Prepare:  func(n *node.Node) error { return os.MkdirAll(filepath.Dir(n.NRISocket), 0o700) },
+		})
 	case "containerd":
 		return node.StartContainerd(ctx, node.Options{Registry: registry})
 	}
