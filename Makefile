@@ -186,9 +186,9 @@ NODE_CONFORMANCE_FLAGS ?=
 # What the smaller choice leaves out: serial and slow specs, and of the others those that sleep for most of a minute and
 # variations of what is there.
 NODE_CONFORMANCE_SMOKE = -procs 16 -label-filter 'NodeConformance && !Serial && !Slow' -skip \
-	'should \*not\*|monotonically|Device Plugin|Probing restartable|bad image|starts and exits|(before|after) restartable|$\
-	image updated|updates should|infrequently|exec readiness|never be ready|GRPC|with timeout|longer than|startup probe|$\
-	PreStop hook|while pending|in progress of|forcibly|multiple times|Summary'
+	'should \*not\*|monotonically|Device Plugin|Probing restartable|bad image|starts and exits|$\
+	(before|after) restartable|image updated|updates should|infrequently|exec readiness|never be ready|GRPC|with timeout|$\
+	longer than|startup probe|PreStop hook|is terminating|while pending|in progress of|forcibly|multiple times|Summary'
 
 .PHONY: node-conformance node-conformance-smoke
 node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds it once; NODE_CONFORMANCE_FLAGS)
