@@ -29,7 +29,8 @@ const (
 )
 
 // errNoCNI is the state of a node whose CNI plugin's own pods have not written their configuration yet.
-var errNoCNI = fmt.Errorf("there is no CNI configuration, which network.require_cni asks for: %w", errdefs.ErrUnavailable)
+var errNoCNI = fmt.Errorf("there is no CNI configuration, which network.require_cni asks for: %w",
+	errdefs.ErrUnavailable)
 
 type provider struct {
 	cfg    Config

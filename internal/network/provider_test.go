@@ -160,8 +160,8 @@ func (n *node) setup(p *Pod) *Result {
 	return r
 }
 
-// A cluster's CNI plugin is installed by a pod with the node's network, after other pods have been asked for. The built-in
-// bridge must not take those where the configuration says so.
+// A cluster's CNI plugin is installed by a pod with the node's network, after other pods have been asked for. The
+// built-in bridge must not take those where the configuration says so.
 func TestWithoutConfigurationThereIsNoNetworkWhereCNIIsRequired(t *testing.T) {
 	n := newNode(t)
 	n.Close()

@@ -40,11 +40,12 @@ var expectedFailures = []expectedFailure{
 	{spec: "ImageID [Feature:ImageID] should be set to the manifest digest",
 		why: "pulls busybox by the digest of its upstream build, which cannot be built again"},
 	{spec: "Pod InPlace Resize Container burstable", lacks: cgroupV2, failure: "pod is not ready",
-		why: "a container restarts with a larger quota than its pod still has, which cgroup v1 refuses, where the kubelet has" +
-			" asked cAdvisor for its use in the moment of its end"},
+		why: "a container restarts with a larger quota than its pod still has, which cgroup v1 refuses, where the kubelet" +
+			" has asked cAdvisor for its use in the moment of its end"},
 }
 
-// What machines may lack: CAP_SYS_RESOURCE for the second, and for the third a hierarchy of v2 that has the controllers.
+// What machines may lack: CAP_SYS_RESOURCE for the second, and for the third a hierarchy of v2 that has the
+// controllers.
 const (
 	dummyInterfaces = "dummy interfaces"
 	lowerOOMScores  = "lower OOM scores"

@@ -24,8 +24,8 @@ that names file, line and key.
     berthd config dump       # what the files and flags come to, and which file, flag or default each key comes from
 
 A running berthd reads the files anew on SIGHUP, which ` + "`systemctl reload berthd`" + ` sends once the check has
-found nothing. It takes the keys that have a yes under "reload" below; the others count from its next start on. Its log says
-which these are. [What a reload means for pods](operations.md#reload).
+found nothing. It takes the keys that have a yes under "reload" below; the others count from its next start on. Its log
+says which these are. [What a reload means for pods](operations.md#reload).
 
 This page is made from the default file.
 

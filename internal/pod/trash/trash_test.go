@@ -102,8 +102,8 @@ func TestOnAFullDiskADirectoryIsRemovedWhereItIs(t *testing.T) {
 	}
 }
 
-// A directory may come here with a mount in it, when both tries to unmount have failed. It goes nevertheless, and what is
-// mounted stays. It was seen to stay in the trash for good.
+// A directory may come here with a mount in it, when both tries to unmount have failed. It goes nevertheless, and what
+// is mounted stays. It was seen to stay in the trash for good.
 func TestAMountInADiscardedDirectoryIsDetached(t *testing.T) {
 	asroot.Need(t, "mounts")
 	tr, dir, background := newTrash(t)
