@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/config"
 )
 
 // Where containerd has its files when nothing says otherwise.
@@ -207,10 +209,6 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 	case name == "io.containerd.server.v1.metrics" && text(settings["address"]) != "":
 		t.set(path+".address", "metrics.address", text(settings["address"]))
 	case strings.HasPrefix(name, "io.containerd.nri."):
-		if twins()[Containerd]["socket_path"].is == "" {
-			t.left(path, "Berth speaks to no NRI plugins")
-			return
-		}
 		t.nri(path, settings)
 	case strings.HasPrefix(name, "io.containerd.tracing."), name == "io.containerd.internal.v1.tracing":
 		if endpoint := text(settings["endpoint"]); endpoint != "" && text(settings["protocol"]) == "grpc" {
@@ -242,10 +240,26 @@ func (t *containerdConfig) nri(path string, settings map[string]any) {
 			if !empty(value) {
 				t.set(path+"."+key, "nri."+key, value)
 			}
+		case "default_validator":
+			t.validator(path+"."+key, table(value))
 		default:
 			if !empty(value) {
 				t.look(path+"."+key, key)
 			}
+		}
+	}
+}
+
+// validator translates the settings of NRI's default validator, which has the same keys in Berth.
+func (p *Plan) validator(path string, settings map[string]any) {
+	for _, key := range keys(settings) {
+		twin := "nri.default_validator." + key
+		switch {
+		case empty(settings[key]):
+		case slices.ContainsFunc(config.Entries(), func(e config.Entry) bool { return e.Key == twin }):
+			p.set(path+"."+key, twin, settings[key])
+		default:
+			p.left(path+"."+key, "Berth does not know this key")
 		}
 	}
 }

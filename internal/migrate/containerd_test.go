@@ -91,6 +91,13 @@ runtime_type = "io.containerd.kata.v2"
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["/opt/cni/bin"]
 conf_dir = "/etc/cni/other.d"
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+plugin_path = "/opt/other/plugins"
+plugin_request_timeout = "3s"
+[plugins.'io.containerd.nri.v1.nri'.default_validator]
+enable = true
+reject_oci_hook_adjustment = true
 [plugins.'io.containerd.grpc.v1.cri']
 stream_server_address = "127.0.0.1"
 stream_server_port = "10010"
@@ -116,6 +123,8 @@ SystemdCgroup = true
 `})
 	crun := c.Runtimes["crun"]
 	for what, ok := range map[string]bool{
+		"NRI": c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins" && c.NRI.DefaultValidator.Enable &&
+			c.NRI.DefaultValidator.RejectHooks,
 		"log level":  c.LogLevel == "debug",
 		"metrics":    c.Metrics.Address == "127.0.0.1:1338",
 		"containerd": c.Containerd == "/run/other/containerd.sock",

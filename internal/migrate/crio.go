@@ -145,14 +145,15 @@ func (t *crioConfig) table(from, key string, settings map[string]any) {
 		return
 	}
 	names := map[string]string{"nri_listen": "socket_path", "nri_plugin_dir": "plugin_path",
-		"nri_plugin_config_dir": "plugin_config_path", "nri_disable_connections": "disable_connections"}
-	known := twins()[Containerd]["socket_path"].is != ""
+		"nri_plugin_config_dir": "plugin_config_path", "nri_disable_connections": "disable_connections",
+		"nri_plugin_registration_timeout": "plugin_registration_timeout",
+		"nri_plugin_request_timeout":      "plugin_request_timeout"}
 	for _, name := range keys(settings) {
 		value := settings[name]
 		switch twin := names[name]; {
 		case empty(value) && name != "enable_nri":
-		case !known:
-			t.left(from+"."+name, "Berth speaks to no NRI plugins")
+		case name == "default_validator":
+			t.left(from+"."+name, "by hand: [nri.default_validator], whose keys are containerd's")
 		case name == "enable_nri":
 			if on, _ := value.(bool); !on {
 				t.set(from+"."+name, "nri.enable", "off")

@@ -29,6 +29,10 @@ conmon = "/usr/bin/conmon"
 absent_mount_sources_to_reject = ["/etc/hostname"]
 [crio.image]
 pause_image = "registry.k8s.io/pause:3.10"
+[crio.nri]
+enable_nri = false
+nri_plugin_dir = "/opt/other/plugins"
+nri_plugin_request_timeout = "3s"
 [crio.metrics]
 enable_metrics = true
 metrics_port = 9537
@@ -76,6 +80,7 @@ location = "other.example"
 	for what, ok := range map[string]bool{
 		"handler": c.DefaultRuntime == "crun" && c.Runtimes["crun"].Type == config.RuntimeOCI &&
 			c.Runtimes["crun"].Path == crun && c.Runtimes["crun"].Root == "/run/crun",
+		"NRI":                c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins",
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
 		"driver":             c.CgroupDriver == "cgroupfs",
 		"pids":               c.PidsLimit == 2048,
