@@ -177,6 +177,9 @@ func (p *Plan) dropIn() error {
 	for _, path := range p.Read {
 		fmt.Fprintf(&out, "# - %s\n", path)
 	}
+	if len(p.Read) == 0 {
+		fmt.Fprintf(&out, "# - the defaults of %s, which has no configuration here\n", p.Runtime)
+	}
 	out.WriteString("# `berth migrate " + name + " --revert` removes it.\n\n")
 	encoder := toml.NewEncoder(&out)
 	encoder.SetIndentTables(false)
