@@ -24,7 +24,6 @@ import (
 	api "berth/api/keeper"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/handover"
-	"berth/internal/keeper/pidfd"
 	"berth/internal/keeper/runtime"
 	host "berth/test/node"
 )
@@ -167,6 +166,10 @@ func (n *node) free(s *Server) {
 			unix.Close(stdin)
 		}
 	}
+	// A dead keeper does nothing for clients that do not come back.
+	s.containers.mu.Lock()
+	defer s.containers.mu.Unlock()
+	clear(s.containers.byID)
 }
 
 // replace has another keeper in the place of one that is killed.
@@ -363,15 +366,6 @@ func read(t *testing.T, f *os.File) string {
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-// gone waits until a process has ended.
-func (n *node) gone(pid int) {
-	n.Helper()
-	start, err := pidfd.StartTime(pid)
-	if err == nil {
-		n.until(fmt.Sprintf("process %d has ended", pid), func() bool { return !pidfd.Alive(pid, start) })
-	}
 }
 
 func execID(container, exec string) *api.ExecID {

@@ -134,11 +134,11 @@ func TestAnAttachedClientIsHandedOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	old := n.server
+	old, containers := n.server, n.server.containers.all()
 	n.handOver()
 	// What the next program has is duplicates: the old one's end is closed with the old program.
-	for _, c := range old.containers.all() {
-		c.out.Close()
+	for _, c := range containers {
+		_ = c.out.Detach("a")
 	}
 	at := n.counted("c")
 	n.until("it counts on", func() bool { return n.counted("c") > at+10 })
@@ -212,8 +212,10 @@ func TestRecordsThatAreSpoilt(t *testing.T) {
 	for _, held := range []bool{true, false} {
 		t.Run(fmt.Sprintf("in escrow %t", held), func(t *testing.T) {
 			n := start(t)
-			n.run(n.shell("c", "exec sleep 1000"))
+			res := n.run(n.shell("c", "exec sleep 1000"))
 			if !held {
+				// What ends it is the engine's part, and this one does not know its processes.
+				t.Cleanup(func() { _ = unix.Kill(res.PID, unix.SIGKILL) })
 				n.client.Close()
 			}
 			n.kill()
