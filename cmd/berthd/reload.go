@@ -114,6 +114,10 @@ func imageSettings(cfg *config.Config) image.Settings {
 		Platform:               cfg.Image.Platform,
 		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
 		Limits:                 imageLimits(&cfg.Image),
+		Credentials:            cfg.Image.Credentials,
+		Proxies: registry.Proxies{
+			HTTP: cfg.Image.HTTPProxy, HTTPS: cfg.Image.HTTPSProxy, No: cfg.Image.NoProxy,
+		},
 	}
 }
 

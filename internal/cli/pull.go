@@ -61,7 +61,7 @@ func (f *authFlags) read(in io.Reader) error {
 	return nil
 }
 
-func (f *authFlags) find(image string) (*cri.AuthConfig, error) {
+func (f *authFlags) find(ctx context.Context, image string) (*cri.AuthConfig, error) {
 	if f.said != nil {
 		return f.said, nil
 	}
@@ -69,7 +69,7 @@ func (f *authFlags) find(image string) (*cri.AuthConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return file.Find(image)
+	return file.Find(ctx, image)
 }
 
 // pulled is the report of a pull.
@@ -126,7 +126,7 @@ func (a *app) pullCommand() *cobra.Command {
 // pull pulls an image and shows how far it is on w: bars where w is a terminal, a line a layer elsewhere.
 func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *authFlags,
 	w io.Writer) (string, error) {
-	found, err := auth.find(image)
+	found, err := auth.find(ctx, image)
 	if err != nil {
 		return "", err
 	}

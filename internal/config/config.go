@@ -121,6 +121,10 @@ type Image struct {
 	Pinned                 []string `toml:"pinned" reload:"yes"`
 	PreloadDir             string   `toml:"preload_dir"`
 	PreloadPin             bool     `toml:"preload_pin"`
+	Credentials            string   `toml:"credentials" reload:"yes"`
+	HTTPProxy              string   `toml:"http_proxy" reload:"yes"`
+	HTTPSProxy             string   `toml:"https_proxy" reload:"yes"`
+	NoProxy                string   `toml:"no_proxy" reload:"yes"`
 	DeclaredVolumes        string   `toml:"declared_volumes" reload:"yes"`
 	Platform               string   `toml:"platform" reload:"yes"`
 	Timeout                Duration `toml:"timeout" reload:"yes"`

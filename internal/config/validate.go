@@ -230,6 +230,9 @@ func (v *validation) image(i *Image) {
 	v.between("image.retries", int64(i.Retries), 1, 100)
 	v.positive("image.timeout", i.Timeout)
 	v.optional("image.preload_dir", i.PreloadDir)
+	v.optional("image.credentials", i.Credentials)
+	v.proxy("image.http_proxy", i.HTTPProxy)
+	v.proxy("image.https_proxy", i.HTTPSProxy)
 	v.oneOf("image.declared_volumes", i.DeclaredVolumes, DeclaredVolumesCopy, DeclaredVolumesIgnore)
 	if i.Platform != "" {
 		if p, err := platforms.Parse(i.Platform); err != nil {
@@ -256,6 +259,20 @@ func (v *validation) image(i *Image) {
 		if strings.TrimSpace(ref) == "" {
 			v.fail("image.pinned", "has an empty reference")
 		}
+	}
+}
+
+// proxy refuses a URL with a password too: the configuration is shown in many places.
+func (v *validation) proxy(key, text string) {
+	if text == "" {
+		return
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme):
+		v.fail(key, "is no URL of a proxy, such as http://proxy.example:3128") // its text may hold a password
+	case u.User != nil:
+		v.fail(key, "has a user in it: a proxy that asks for a password belongs into the environment of berthd")
 	}
 }
 

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"berth/internal/disk"
+	"berth/internal/dockerauth"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
 	"berth/internal/metrics"
@@ -48,6 +50,9 @@ type Settings struct {
 	Platform     string // os/architecture[/variant]; empty: this machine's
 	Retry        registry.Retry
 	Limits       source.Limits
+	// Credentials is the path of a config.json with the node's own credentials, for pulls that come without; empty: none.
+	Credentials string
+	Proxies     registry.Proxies
 }
 
 // inForce are settings with what is made of them. They are not changed: a pull or an import goes by those that were in
@@ -70,9 +75,13 @@ func (s *Store) settings(o Settings) (*inForce, error) {
 		return nil, fmt.Errorf("image store: platform %q: %w: %w", o.Platform, err, errdefs.ErrInvalidArgument)
 	}
 	now.unpacker = &unpacker{children: s.cfg.Children, limits: &now.Limits, log: s.log, patience: defaultPatience}
+	var own func(context.Context, reference.Named) (*model.Auth, error)
+	if o.Credentials != "" {
+		own = dockerauth.NewNode(o.Credentials, s.log).Find
+	}
 	now.client = registry.NewClient(registry.Config{
 		HostsDir: o.HostsDir, Retry: o.Retry, MaxDocument: int64(o.Limits.Document), UserAgent: s.cfg.UserAgent,
-		Logger: s.log,
+		Credentials: own, Proxies: o.Proxies, Logger: s.log,
 	})
 	return now, nil
 }

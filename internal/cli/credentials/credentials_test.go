@@ -11,7 +11,7 @@ func TestCredentialsAreFoundByRegistry(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
 	content := `{"auths": {"https://index.docker.io/v1/": {"auth": "aHVi"},
 		"r.example:5000": {"auth": "cHJpdmF0ZQ==", "identitytoken": "i"},
-		"kept.example": {}}, "credsStore": "desktop"}`
+		"kept.example": {}}}`
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -23,12 +23,12 @@ func TestCredentialsAreFoundByRegistry(t *testing.T) {
 		"busybox": "aHVi", "docker.io/library/busybox:1": "aHVi", "r.example:5000/a/b": "cHJpdmF0ZQ==", "r.example/a": "",
 		"kept.example/a": "",
 	} {
-		auth, err := file.Find(image)
+		auth, err := file.Find(t.Context(), image)
 		if err != nil || auth.GetAuth() != want {
 			t.Errorf("%s: got %q, %v", image, auth.GetAuth(), err)
 		}
 	}
-	if _, err := file.Find("NOT AN IMAGE"); err == nil {
+	if _, err := file.Find(t.Context(), "NOT AN IMAGE"); err == nil {
 		t.Error("a reference that cannot be was taken")
 	}
 }

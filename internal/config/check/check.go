@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth/internal/config"
+	"berth/internal/dockerauth"
 	"berth/internal/image/registry"
 	"berth/internal/model"
 	"berth/internal/network/cni"
@@ -44,6 +45,7 @@ func Node(c *config.Config) error {
 		f.nriPlugins(c.NRI.PluginPath)
 	}
 	f.add("network.cni_conf_dir", cni.Check(c.Network.CNIConfDir, c.Network.CNINetwork, c.Network.CNIBinDirs)...)
+	f.add("image.credentials", dockerauth.Check(c.Image.Credentials))
 	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
 	return errors.Join(f...)
 }

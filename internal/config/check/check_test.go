@@ -125,6 +125,14 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		}, []string{"network.cni_conf_dir: ", "05.conflist"}},
 		"a plugin that is not there": {func(dir string, c *config.Config) { c.Network.CNIBinDirs = []string{dir + "/none"} },
 			[]string{"network.cni_conf_dir: ", "10.conflist", "bridge"}},
+		"credentials that others may read": {func(dir string, c *config.Config) {
+			c.Image.Credentials = dir + "/config.json"
+			_ = os.WriteFile(c.Image.Credentials, []byte("{}"), 0o644)
+		}, []string{"image.credentials: ", "config.json", "0600"}},
+		"a credential helper that is not there": {func(dir string, c *config.Config) {
+			c.Image.Credentials = dir + "/config.json"
+			_ = os.WriteFile(c.Image.Credentials, []byte(`{"credsStore": "nowhere"}`), 0o600)
+		}, []string{"image.credentials: ", "docker-credential-nowhere"}},
 		"a hosts.toml that does not parse": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/certs.d/docker.io/hosts.toml", []byte("[host."), 0o644)
 		}, []string{"hosts_dir: ", "docker.io/hosts.toml"}},

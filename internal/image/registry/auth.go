@@ -68,6 +68,9 @@ func parseAuth(a *model.Auth) (credentials, error) {
 	return c, nil
 }
 
+// none tells whether there is nothing that authenticates.
+func (c *credentials) none() bool { return c.user == "" && c.password == "" && c.token == "" }
+
 // secrets are strings that no error and no log line may hold.
 type secrets []string
 

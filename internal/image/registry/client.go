@@ -37,6 +37,9 @@ type Config struct {
 	UserAgent string
 	// MaxDocument is the most bytes that a manifest, an index or a configuration may have; default 4 MiB.
 	MaxDocument int64
+	// Credentials are the node's own, for pulls that come without; nil: there are none. They are asked for at each pull.
+	Credentials func(context.Context, reference.Named) (*model.Auth, error)
+	Proxies     Proxies
 	Logger      *slog.Logger
 }
 
@@ -44,7 +47,8 @@ type Config struct {
 type Client struct {
 	cfg Config
 	// dial is for tests, whose names are in no DNS; nil: the library's.
-	dial func(ctx context.Context, network, address string) (net.Conn, error)
+	dial    func(ctx context.Context, network, address string) (net.Conn, error)
+	proxies *proxies
 }
 
 // NewClient makes a client.
@@ -59,7 +63,7 @@ func NewClient(cfg Config) *Client {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Client{cfg: cfg}
+	return &Client{cfg: cfg, proxies: newProxies(cfg.Proxies)}
 }
 
 func setDefault[T int | int64 | time.Duration | string](v *T, def T) {
@@ -90,7 +94,16 @@ func (c *Client) Repository(ctx context.Context, ref reference.Named, auth *mode
 	if err != nil {
 		return nil, err
 	}
-	r.secret = creds.secrets()
+	if creds.none() && c.cfg.Credentials != nil {
+		own, err := c.cfg.Credentials(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		if creds, err = parseAuth(own); err != nil {
+			return nil, err
+		}
+	}
+	r.secret = append(creds.secrets(), c.proxies.secrets()...)
 	domain := reference.Domain(ref)
 	rules, err := readHosts(c.cfg.HostsDir, domain)
 	if err != nil {
@@ -130,6 +143,7 @@ func (r *Repository) instrument(c *http.Client) error {
 		r.transports[c] = t
 	case *http.Transport:
 		t.ReadBufferSize = 64 << 10
+		t.Proxy = r.client.proxies.of
 		// A registry that takes the connection and says nothing is as stalled as one that stops in the middle of a blob.
 		stall := r.client.cfg.Retry.Stall
 		t.ResponseHeaderTimeout = stall

@@ -117,7 +117,7 @@ func (r *Repository) guard(t *http.Transport) *http.Transport {
 	}
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
-		if err != nil || r.rules.names(address) {
+		if err != nil || r.rules.names(address) || r.client.proxies.names(address) {
 			return conn, err
 		}
 		if remote, ok := conn.RemoteAddr().(*net.TCPAddr); ok && forbiddenAddress(remote.IP) {

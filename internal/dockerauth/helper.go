@@ -1,0 +1,108 @@
+package dockerauth
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/model"
+)
+
+const (
+	// helperTimeout is how long a credential helper may take: those of clouds ask a service.
+	helperTimeout = 20 * time.Second
+	// maxHelperOutput is how many bytes a helper may print. Tokens of clouds have some kilobytes.
+	maxHelperOutput = 256 << 10
+	// none is what helpers print, and exit with 1, where they have nothing for a registry.
+	none = "credentials not found in native keychain"
+	// identity is the user's name that says that the secret is an identity token.
+	identity = "<token>"
+)
+
+// program is the executable of a helper.
+func program(name string) string { return "docker-credential-" + name }
+
+// CheckHelpers says which of the helpers that the file names cannot be executed.
+func (f *File) CheckHelpers() error {
+	var errs []error
+	for _, name := range f.helpers() {
+		if _, err := exec.LookPath(program(name)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: credential helper %w", f.path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ask has a helper tell the credentials for a registry; nil where it has none.
+func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) {
+	server := host
+	if host == "docker.io" {
+		server = "https://index.docker.io/v1/" // the name that `docker login` stores it by
+	}
+	fail := func(kind error, format string, args ...any) (*model.Auth, error) {
+		return nil, fmt.Errorf("credentials for %s: %s %s: %w", host, program(name), fmt.Sprintf(format, args...), kind)
+	}
+	limited, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	out := &limitedBuffer{left: maxHelperOutput}
+	cmd := exec.CommandContext(limited, program(name), "get")
+	cmd.Stdin = strings.NewReader(server)
+	cmd.Stdout = out
+	// A helper may be a script: what it has started ends with it, and holds nothing up.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case limited.Err() != nil:
+		return fail(errdefs.ErrUnavailable, "has not answered within %s", f.timeout)
+	case out.over:
+		return fail(errdefs.ErrFailedPrecondition, "has printed more than %d bytes", maxHelperOutput)
+	case errors.As(err, &exit) && strings.TrimSpace(out.String()) == none:
+		return nil, nil
+	case errors.As(err, &exit):
+		return fail(errdefs.ErrUnavailable, "has ended with %s; what it printed is left out, since a secret may be in it",
+			exit.ProcessState)
+	case err != nil:
+		return fail(errdefs.ErrFailedPrecondition, "could not be run: %v", err)
+	}
+	var answer struct{ Username, Secret string }
+	if json.Unmarshal(out.Bytes(), &answer) != nil { // its error may quote the secret
+		return fail(errdefs.ErrFailedPrecondition, "has printed no JSON of credentials")
+	}
+	switch {
+	case answer.Secret == "":
+		return nil, nil
+	case answer.Username == identity:
+		return &model.Auth{IdentityToken: answer.Secret}, nil
+	case answer.Username == "":
+		return fail(errdefs.ErrFailedPrecondition, "has printed a secret without a user's name")
+	}
+	return &model.Auth{Username: answer.Username, Password: answer.Secret}, nil
+}
+
+// limitedBuffer keeps what it is given up to a bound, and passes over the rest.
+type limitedBuffer struct {
+	bytes.Buffer
+	left int
+	over bool
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	kept := p[:min(len(p), b.left)]
+	b.left -= len(kept)
+	b.over = b.over || len(kept) < len(p)
+	b.Buffer.Write(kept)
+	return len(p), nil
+}
