@@ -160,8 +160,13 @@ func TestNoUserOfTheNodeReachesAFileOfAContainer(t *testing.T) {
 					t.Errorf("no setuid program has %s in its path: there is nothing to defend", part)
 				}
 			}
+			debug := filepath.Join(n.State, "debug.sock")
+			if info, err := os.Stat(debug); err != nil || info.Mode().Perm() != 0o600 || info.Sys().(*syscall.Stat_t).Uid != 0 {
+				t.Errorf("%s is not root's alone: %v, %v", debug, info, err)
+			}
 			allowed := map[string]bool{
-				n.Root: true, n.State: true, filepath.Join(n.State, "pods"): true, filepath.Join(n.State, "keeper"): true,
+				debug: true, n.Root: true, n.State: true,
+				filepath.Join(n.State, "pods"): true, filepath.Join(n.State, "keeper"): true,
 			}
 			for _, p := range []*nodetest.Pod{plain, shared, ofNode, mapped} {
 				allowed[filepath.Join(n.State, "pods", p.ID)] = true

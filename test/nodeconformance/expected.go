@@ -36,8 +36,8 @@ var expectedFailures = []expectedFailure{
 		why: "stops the runtime's unit by D-Bus, of which there is none in these namespaces"},
 	{spec: "ImageGarbageCollect", failure: "code = NotFound desc = pull",
 		why: "when the spec is over, all images of a list are pulled, of which some cannot be built"},
-	{spec: "MirrorPod when recreating a static pod it should launch successfully", why: "starts a server of NFS in a pod," +
-		" whose image is not among those that are built"},
+	{spec: "MirrorPod when recreating a static pod it should launch successfully",
+		why: "starts a server of NFS in a pod, whose image is not among those that are built"},
 	{spec: "intra-pod communication: sctp", lacks: sctp, why: "opens a socket of SCTP, which this kernel does not know"},
 	{spec: "ImageCredentialProvider [Feature:KubeletCredentialProviders] should be able to create pod",
 		why: "pulls from a private registry of Kubernetes' own, with a program of its provider that asks for credentials"},
