@@ -104,7 +104,8 @@ test-race: test-race-life ## RACE_PACKAGES with the race detector, and pods on n
 test-race-life: test-deps build
 	rm -rf bin/race && mkdir -p bin/race
 	cp bin/berth bin/berth-unpack bin/race/
-	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo -ldflags '-linkmode=external -extldflags -static' -o bin/race/ ./cmd/berthd
+	$(RACE_BUILD) -tags $(TAGS),nri_no_wasm,netgo,osusergo -ldflags '-linkmode=external -extldflags -static' \
+		-o bin/race/ ./cmd/berthd
 	$(RACE_BUILD) -tags $(TAGS),netgo,osusergo,embedprogram -o bin/race/ ./cmd/berth-keeper
 	GORACE=log_path=$(CURDIR)/bin/race/report BERTH_BIN=$(CURDIR)/bin/race \
 		$(GO) test -tags $(TAGS) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) \

@@ -33,8 +33,10 @@ $musl $CFLAGS -DBERTH_PROGRAM -include $program/c/bounds.h -idirafter /usr/inclu
 cmp -s "$made" $program/program.bin || { chmod 0644 "$made" && mv "$made" $program/program.bin; }
 
 # None has any C. They are static, since berthd starts itself, and berth-unpack, in places that hold nothing else.
-CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip -X main.version=$version" -o "$dir/" \
-	./cmd/berthd ./cmd/berth
+# berthd runs no NRI plugins of WebAssembly: they would run inside it, compiled to memory that its unit forbids to
+# execute.
+CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp,nri_no_wasm -ldflags "$strip -X main.version=$version" \
+	-o "$dir/" ./cmd/berthd ./cmd/berth
 CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip" -o "$dir/" ./cmd/berth-unpack
 
 CGO_CFLAGS=$CFLAGS CGO_LDFLAGS="-O2 -g $LDFLAGS" \

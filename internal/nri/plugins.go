@@ -86,21 +86,38 @@ func New(cfg Config) *Plugins {
 	return p
 }
 
-// Serve starts the interface for a node, or looks for plugins from now on.
+// Serve starts the interface for a node, or looks for plugins from now on. With Config.Auto, an interface that cannot
+// start, such as for a program among the plugins that is none, keeps no node from running pods: the start is tried
+// again. It is an error where the built-in validator is on, without which pods would have what it refuses.
 func (p *Plugins) Serve(node Node) error {
 	p.node = node
 	if !p.cfg.Auto {
 		return p.start()
 	}
+	said := ""
 	if p.cfg.wanted() {
-		err := p.start()
-		if !errdefs.IsAlreadyExists(err) {
+		switch err := p.start(); {
+		case err == nil:
+			return nil
+		case errdefs.IsAlreadyExists(err):
+			p.log.Warn("NRI plugins are another runtime's: berthd takes them when it has gone", "error", err)
+		case p.cfg.Validator.Enable:
 			return err
+		default:
+			said = p.sayNotStarted(err, said)
 		}
-		p.log.Warn("NRI plugins are another runtime's: berthd takes them when it has gone", "error", err)
 	}
-	p.background.Go(p.look)
+	p.background.Go(func() { p.look(said) })
 	return nil
+}
+
+// sayNotStarted logs why the interface has not started, unless that is what was said before, and returns what was said.
+func (p *Plugins) sayNotStarted(err error, before string) string {
+	text := err.Error()
+	if text != before {
+		p.log.Error("start the interface for NRI plugins: it is tried again", "error", err)
+	}
+	return text
 }
 
 // wanted tells whether somebody has made a place for plugins on the node.
@@ -114,10 +131,10 @@ func (c *Config) wanted() bool {
 	return err == nil && len(entries) > 0
 }
 
-func (p *Plugins) look() {
+// look starts the interface once there is a plugin. said is the last error that the log has.
+func (p *Plugins) look(said string) {
 	tick := time.NewTicker(lookForPlugins)
 	defer tick.Stop()
-	said := ""
 	for {
 		select {
 		case <-p.ctx.Done():
@@ -131,9 +148,8 @@ func (p *Plugins) look() {
 		if err == nil {
 			return
 		}
-		if text := err.Error(); !errdefs.IsAlreadyExists(err) && text != said {
-			p.log.Error("start the interface for NRI plugins: it is tried again", "error", err)
-			said = text
+		if !errdefs.IsAlreadyExists(err) {
+			said = p.sayNotStarted(err, said)
 		}
 	}
 }

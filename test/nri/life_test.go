@@ -417,6 +417,39 @@ func TestPluginsThatBerthdStarts(t *testing.T) {
 	}
 }
 
+// TestAProgramThatIsNoPluginHurtsNobody: pods run, and the plugins start once the program has gone. A program with
+// another name was seen to keep berthd from starting.
+func TestAProgramThatIsNoPluginHurtsNobody(t *testing.T) {
+	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
+	for name, program := range map[string]struct{ name, content string }{
+		"with another name": {"plugin", "#!/bin/sh\n"},
+		"that ends":         {"10-ends", "#!/bin/sh\n"},
+		"of WebAssembly":    {"10-wasm", "\x00asm\x01\x00\x00\x00"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var bad string
+			n := nodetest.Start(t, node.Options{Prepare: func(n *node.Node) error {
+				bad = filepath.Join(n.NRIPlugins, program.name)
+				return errors.Join(os.MkdirAll(n.NRIPlugins, 0o700), os.WriteFile(bad, []byte(program.content), 0o700))
+			}})
+			pod := nodetest.RunPod(t, n)
+			if got := pod.Output("echo lives"); got != "lives\n" {
+				t.Errorf("the container said %q", got)
+			}
+			if err := os.Remove(bad); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Dir(n.NRISocket), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			nodetest.Eventually(t, node.Patience(20*time.Second), "berthd listens for plugins", func() error {
+				_, err := os.Stat(n.NRISocket)
+				return err
+			})
+		})
+	}
+}
+
 func TestTheInterfaceStartsWhenThereIsAPlaceForPlugins(t *testing.T) {
 	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
 	n := nodetest.Start(t, node.Options{})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -88,7 +89,22 @@ func (f *findings) nriPlugins(dir string) {
 		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 && !pluginName.MatchString(e.Name()) {
 			f.add("nri.plugin_path", fmt.Errorf("%s: the name of a plugin is as in 10-name", filepath.Join(dir, e.Name())))
 		}
+		if err == nil && info.Mode().IsRegular() && isWebAssembly(filepath.Join(dir, e.Name())) {
+			f.add("nri.plugin_path", fmt.Errorf("%s is WebAssembly, which berthd does not run", filepath.Join(dir, e.Name())))
+		}
 	}
+}
+
+// isWebAssembly tells whether a file begins as a WebAssembly module does.
+func isWebAssembly(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	head := make([]byte, 4)
+	_, err = io.ReadFull(f, head)
+	return err == nil && string(head) == "\x00asm"
 }
 
 var pluginName = regexp.MustCompile(`^[0-9]{2}-.+$`)

@@ -152,6 +152,11 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 				_ = os.WriteFile(filepath.Join(c.NRI.PluginPath, name), nil, mode)
 			}
 		}, []string{"nri.plugin_path: ", "plugins/bad: "}},
+		"a plugin of WebAssembly": {func(dir string, c *config.Config) {
+			c.NRI.PluginPath = dir + "/plugins"
+			_ = os.MkdirAll(c.NRI.PluginPath, 0o755)
+			_ = os.WriteFile(filepath.Join(c.NRI.PluginPath, "10-wasm"), []byte("\x00asm\x01\x00\x00\x00"), 0o755)
+		}, []string{"nri.plugin_path: ", "plugins/10-wasm is WebAssembly"}},
 		"two things": {func(dir string, c *config.Config) { c.KeeperBinary, c.Checkpoint.CRIU = dir+"/a", dir+"/b" },
 			[]string{"keeper_binary: ", "checkpoint.criu: "}},
 	} {
