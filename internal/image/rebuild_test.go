@@ -46,7 +46,8 @@ func (f *fixture) describeAll() string {
 }
 
 // TestASpoiltDatabaseIsMadeAnewWithoutALoss, wherever the byte is that is another. It was seen to fail with the images'
-// own files not written, and where elements of a page may have a gap between them.
+// own files not written, where elements of a page may have a gap between them, and where a page with elements may say
+// that it has none.
 func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 	long(t)
 	f := newFixture(t)
@@ -78,6 +79,12 @@ func TestASpoiltDatabaseIsMadeAnewWithoutALoss(t *testing.T) {
 			spoilt := slices.Clone(whole)
 			spoilt[at] ^= 1 << r.Intn(8)
 			damages[fmt.Sprintf("byte %d", at)] = spoilt
+		}
+		for bit := range 3 { // a page's number of elements, which becomes 0
+			at := page*os.Getpagesize() + 10
+			spoilt := slices.Clone(whole)
+			spoilt[at] ^= 1 << bit
+			damages[fmt.Sprintf("bit %d of byte %d", bit, at)] = spoilt
 		}
 	}
 	for name, data := range damages {

@@ -171,6 +171,11 @@ func (p *file) node(b []byte, flags, count uint16, low, high []byte, depth int) 
 	if pageHeader+int(count)*size > len(b) {
 		return fmt.Errorf("it has %d elements", count)
 	}
+	// bbolt writes an empty page with zeros behind its header. Anything else is a page whose count is spoilt, and whose
+	// elements would be lost.
+	if count == 0 && len(bytes.Trim(b[pageHeader:], "\x00")) > 0 {
+		return errors.New("it has no elements, and is not empty")
+	}
 	type child struct {
 		key []byte
 		at  uint64
