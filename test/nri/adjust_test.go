@@ -70,7 +70,7 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 			},
 			script: "echo $NEW $CHANGED ${OLD-none}", want: "new changed none"},
 		"arguments": {
-			change: func(a *api.ContainerAdjustment) { a.SetArgs([]string{"sh", "-c", "exec sleep 4711"}) },
+			change: func(a *api.ContainerAdjustment) { a.SetArgs([]string{"sleep", "4711"}) },
 			script: "tr '\\0' ' ' </proc/1/cmdline", want: "sleep 4711"},
 		"mounts": {
 			edit: nodetest.Mounts(&cri.Mount{HostPath: dir, ContainerPath: "/removed"},
