@@ -208,7 +208,9 @@ func (d *parts) openPlugins(context.Context) error {
 	}
 	v := &cfg.DefaultValidator
 	d.plugins = nri.New(nri.Config{
-		Version: version, Auto: cfg.Enable == config.NRIAuto, Socket: cfg.SocketPath, PluginDir: cfg.PluginPath,
+		// The validator refuses containers also where no plugin has ever been, since it may ask for some.
+		Version: version, Auto: cfg.Enable == config.NRIAuto && !v.Enable,
+		Socket: cfg.SocketPath, PluginDir: cfg.PluginPath,
 		ConfigDir: cfg.PluginConfigPath, RegistrationTimeout: time.Duration(cfg.RegistrationTimeout),
 		RequestTimeout: time.Duration(cfg.RequestTimeout), DisableConnections: cfg.DisableConnections,
 		Validator: nri.Validator{

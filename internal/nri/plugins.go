@@ -88,7 +88,7 @@ func New(cfg Config) *Plugins {
 
 // Serve starts the interface for a node, or looks for plugins from now on. With Config.Auto, an interface that cannot
 // start, such as for a program among the plugins that is none, keeps no node from running pods: the start is tried
-// again. It is an error where the built-in validator is on, without which pods would have what it refuses.
+// again.
 func (p *Plugins) Serve(node Node) error {
 	p.node = node
 	if !p.cfg.Auto {
@@ -101,8 +101,6 @@ func (p *Plugins) Serve(node Node) error {
 			return nil
 		case errdefs.IsAlreadyExists(err):
 			p.log.Warn("NRI plugins are another runtime's: berthd takes them when it has gone", "error", err)
-		case p.cfg.Validator.Enable:
-			return err
 		default:
 			said = p.sayNotStarted(err, said)
 		}

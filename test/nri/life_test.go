@@ -389,6 +389,18 @@ func TestTheValidatorRefuses(t *testing.T) {
 	}
 }
 
+// TestTheValidatorRefusesWhereNoPluginHasBeen: nobody has made a directory for plugins. It was seen to refuse nothing.
+func TestTheValidatorRefusesWhereNoPluginHasBeen(t *testing.T) {
+	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
+	n := nodetest.Start(t, node.Options{
+		Tables: "[nri.default_validator]\nenable = true\nrequired_plugins = [\"needed\"]\n"})
+	pod := nodetest.RunPod(t, n)
+	nodetest.Pull(t, n, node.Busybox)
+	if _, err := pod.TryCreate(); err == nil || !strings.Contains(err.Error(), "needed") {
+		t.Errorf("without the plugin that is needed: %v", err)
+	}
+}
+
 func TestPluginsThatBerthdStarts(t *testing.T) {
 	nodetest.BerthOnly(t, "Debian's version is older than these plugins")
 	self, err := os.Executable()
