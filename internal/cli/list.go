@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -13,14 +14,49 @@ import (
 // its table shows that.
 func listCommand[T any](a *app, cmd *cobra.Command,
 	rows func(ctx context.Context, conn *connection.Connection, args []string) ([]T, error),
-	columns []table.Column[T]) *cobra.Command {
-	cmd.RunE = a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-		list, err := rows(ctx, conn, args)
+	list table.List[T]) *cobra.Command {
+	var view table.View
+	show := a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+		found, err := rows(ctx, conn, args)
 		if err != nil {
 			return err
 		}
-		return table.Print(a.out, a.format, list, columns)
+		return list.Print(a.out, a.format, view, found)
 	})
-	a.output(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := list.Check(view)
+		switch {
+		case view.Quiet && (view.Names || a.format != table.Table):
+			err = errors.New("--quiet and --output exclude each other")
+		case view.NoHeaders && (view.Quiet || view.Names || a.format.Structured()):
+			err = errors.New("--no-headers is for tables only")
+		}
+		if err != nil {
+			return &usageError{err, cmd.CommandPath()}
+		}
+		return show(cmd, args)
+	}
+	flags := cmd.Flags()
+	flags.VarP(&listFormat{&a.format, &view.Names}, "output", "o", "json, yaml, name or wide (more columns)")
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(append([]string{"name"}, table.Formats...), cobra.ShellCompDirectiveNoFileComp))
+	flags.BoolVarP(&view.Quiet, "quiet", "q", false, "only IDs, or names where there is no ID")
+	flags.BoolVar(&view.NoHeaders, "no-headers", false, "no line with the titles of the columns")
+	flags.StringVar(&view.SortBy, "sort-by", "", "a column of -o wide to sort by, such as age")
 	return cmd
+}
+
+// listFormat is -o of a list, which may be reduced to names as well.
+type listFormat struct {
+	*table.Format
+	names *bool
+}
+
+func (f *listFormat) Set(text string) error {
+	*f.names = text == "name"
+	if *f.names {
+		*f.Format = table.Table
+		return nil
+	}
+	return f.Format.Set(text)
 }

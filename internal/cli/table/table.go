@@ -49,10 +49,15 @@ type Column[T any] struct {
 	Title string
 	Wide  bool // shown with -o wide only
 	Value func(T) string
+	Order func(a, b T) int // for sorting; nil: by the text of Value
 }
 
 // Print writes rows. As JSON and YAML they are a list of T, which is never null.
 func Print[T any](w io.Writer, format Format, rows []T, columns []Column[T]) error {
+	return write(w, format, rows, columns, true)
+}
+
+func write[T any](w io.Writer, format Format, rows []T, columns []Column[T], headers bool) error {
 	if format.Structured() {
 		if rows == nil {
 			rows = []T{}
@@ -66,7 +71,9 @@ func Print[T any](w io.Writer, format Format, rows []T, columns []Column[T]) err
 			cells = append(cells, column.Title)
 		}
 	}
-	fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	if headers {
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
 	for _, row := range rows {
 		cells = cells[:0]
 		for _, column := range columns {
