@@ -110,13 +110,27 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+// subcommand refuses what is no command of cmd, and names those that are spelt like it.
+func subcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "\nDid you mean " + strings.Join(near, " or ") + "?"
+	}
+	return &usageError{errors.New(text), cmd.CommandPath()}
+}
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
 		Short:         "Run and look after pods on this machine",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          arguments(cobra.NoArgs),
+		Args:          subcommand,
+		Version:       a.version,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{err, cmd.CommandPath()} })

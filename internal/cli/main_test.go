@@ -36,6 +36,9 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 	}{
 		{[]string{"ps"}, exitError, "systemctl start berthd"},
 		{[]string{"pss"}, exitUsage, "unknown command"},
+		{[]string{"pss"}, exitUsage, "Did you mean"},
+		{[]string{"volume", "remove"}, exitUsage, "unknown command"},
+		{[]string{"volume", "inspct"}, exitUsage, "Did you mean inspect?"},
 		{[]string{"ps", "-o", "xml"}, exitUsage, "json, yaml, wide"},
 		{[]string{"ps", "--no-such"}, exitUsage, "--help"},
 		{[]string{"exec", "only-a-name"}, exitUsage, "--help"},
@@ -87,6 +90,12 @@ func TestTheVersionIsKnownWithoutADaemon(t *testing.T) {
 	code, out, _ := command(t, "version", "-o", "json")
 	if code != 0 || !strings.Contains(out, `"client": "test"`) || !strings.Contains(out, `"error"`) {
 		t.Errorf("exit code %d: %s", code, out)
+	}
+}
+
+func TestTheVersionIsAFlagToo(t *testing.T) {
+	if code, out, _ := command(t, "--version"); code != 0 || out != "berth version test\n" {
+		t.Errorf("exit code %d: %q", code, out)
 	}
 }
 

@@ -99,12 +99,17 @@ func (a *app) pullCommand() *cobra.Command {
 			if quiet || a.format.Structured() {
 				progress = io.Discard
 			}
-			var all []pulled
+			all := []pulled{}
+			var errs []error
 			for _, image := range args {
 				begin := time.Now()
 				id, err := a.pull(cmd.Context(), conn, image, &auth, progress)
 				if err != nil {
-					return err
+					errs = append(errs, fmt.Errorf("pull %s: %w", image, err))
+					if cmd.Context().Err() != nil {
+						return err
+					}
+					continue
 				}
 				all = append(all, pulled{image, id, time.Since(begin)})
 				if !a.format.Structured() {
@@ -112,9 +117,9 @@ func (a *app) pullCommand() *cobra.Command {
 				}
 			}
 			if a.format.Structured() {
-				return table.Document(a.out, a.format, all)
+				errs = append(errs, table.Document(a.out, a.format, all))
 			}
-			return nil
+			return errors.Join(errs...)
 		},
 	}
 	auth.add(cmd)

@@ -38,7 +38,7 @@ func (a *app) volumeCommand() *cobra.Command {
 		Short: "List, show and remove named volumes",
 		Long: `List, show and remove named volumes. A volume is made when a container first names it, and kept
 until it is removed, whatever becomes of the container.`,
-		Args: arguments(cobra.NoArgs),
+		Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.volumeListCommand(), a.volumeInspectCommand(), a.volumeRemoveCommand(), a.volumePruneCommand())
