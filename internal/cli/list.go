@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
 	"berth/internal/cli/table"
 )
 
@@ -44,6 +45,20 @@ func listCommand[T any](a *app, cmd *cobra.Command,
 	flags.BoolVar(&view.NoHeaders, "no-headers", false, "no line with the titles of the columns")
 	flags.StringVar(&view.SortBy, "sort-by", "", "a column of -o wide to sort by, such as age")
 	return cmd
+}
+
+// selection adds -n and -l to a list of pods or containers. A selector that cannot be read is a usage error.
+func selection(cmd *cobra.Command, check cobra.PositionalArgs) *lookup.Selection {
+	s := &lookup.Selection{}
+	cmd.Flags().StringVarP(&s.Namespace, "namespace", "n", "", "only pods of this namespace")
+	cmd.Flags().StringVarP(&s.Labels, "selector", "l", "", "only pods with these labels, such as app=web,tier!=db")
+	cmd.Args = arguments(func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return err
+		}
+		return s.Parse()
+	})
+	return s
 }
 
 // listFormat is -o of a list, which may be reduced to names as well.

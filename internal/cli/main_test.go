@@ -47,6 +47,8 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"pods", "--no-headers", "-o", "name"}, exitUsage, "for tables only"},
 		{[]string{"images", "--sort-by", "colour"}, exitUsage, "image, id, size"},
 		{[]string{"inspect", "x", "-o", "name"}, exitUsage, "json, yaml, wide"},
+		{[]string{"ps", "-l", "a=b=c"}, exitUsage, "label selector"},
+		{[]string{"pods", "-l", "a=b=c"}, exitUsage, "label selector"},
 		{[]string{"rm"}, exitUsage, "--all"},
 		{[]string{"checkpoint", "x"}, exitUsage, "-o"},
 		{[]string{"checkpoint", "-o", "x.tar"}, exitUsage, "arg"},

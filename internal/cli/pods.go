@@ -39,8 +39,12 @@ type podRow struct {
 }
 
 func (a *app) podsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "pods", Short: "List pods", Args: arguments(cobra.NoArgs)}
-	return listCommand(a, cmd, podRows, table.List[podRow]{Name: podRow.name, ID: podRow.id, Columns: []table.Column[podRow]{
+	cmd := &cobra.Command{Use: "pods", Short: "List pods"}
+	chosen := selection(cmd, cobra.NoArgs)
+	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]podRow, error) {
+		return podRows(ctx, conn, chosen)
+	}
+	return listCommand(a, cmd, rows, table.List[podRow]{Name: podRow.name, ID: podRow.id, Columns: []table.Column[podRow]{
 		{Title: "POD", Value: func(r podRow) string { return r.display }},
 		{Title: "STATE", Value: func(r podRow) string { return r.State }},
 		{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) },
@@ -58,7 +62,7 @@ func (a *app) podsCommand() *cobra.Command {
 func (r podRow) name() string { return r.display }
 func (r podRow) id() string   { return r.ID }
 
-func podRows(ctx context.Context, conn *connection.Connection, _ []string) ([]podRow, error) {
+func podRows(ctx context.Context, conn *connection.Connection, chosen *lookup.Selection) ([]podRow, error) {
 	pods, err := lookup.Pods(ctx, conn.Runtime)
 	if err != nil {
 		return nil, err
@@ -69,6 +73,9 @@ func podRows(ctx context.Context, conn *connection.Connection, _ []string) ([]po
 	}
 	var rows []podRow
 	for _, pod := range pods {
+		if !chosen.Pod(pod) {
+			continue
+		}
 		row := podRow{
 			ID: pod.Id, Name: pod.GetMetadata().GetName(), Namespace: pod.GetMetadata().GetNamespace(),
 			UID: pod.GetMetadata().GetUid(), State: podState(pod.GetState()), CreatedAt: time.Unix(0, pod.GetCreatedAt()),

@@ -48,8 +48,9 @@ func (a *app) psCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(0, podNames),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that do not run, too")
+	chosen := selection(cmd, cobra.ArbitraryArgs)
 	rows := func(ctx context.Context, conn *connection.Connection, pods []string) ([]containerRow, error) {
-		return containerRows(ctx, conn, pods, all)
+		return containerRows(ctx, conn, pods, all, chosen)
 	}
 	return listCommand(a, cmd, rows, table.List[containerRow]{Name: containerRow.name, ID: containerRow.id, Columns: []table.Column[containerRow]{
 		{Title: "CONTAINER", Value: func(r containerRow) string { return r.display }},
@@ -70,7 +71,8 @@ func (a *app) psCommand() *cobra.Command {
 func (r containerRow) name() string { return r.display }
 func (r containerRow) id() string   { return r.ID }
 
-func containerRows(ctx context.Context, conn *connection.Connection, pods []string, all bool) ([]containerRow, error) {
+func containerRows(ctx context.Context, conn *connection.Connection, pods []string, all bool,
+	chosen *lookup.Selection) ([]containerRow, error) {
 	wanted := map[string]bool{}
 	for _, name := range pods {
 		pod, err := lookup.Pod(ctx, conn.Runtime, name)
@@ -85,6 +87,9 @@ func containerRows(ctx context.Context, conn *connection.Connection, pods []stri
 	}
 	var rows []containerRow
 	for _, c := range list {
+		if !chosen.Container(c) {
+			continue
+		}
 		if len(wanted) > 0 && !wanted[c.PodSandboxId] || !all && c.State != cri.ContainerState_CONTAINER_RUNNING {
 			continue
 		}

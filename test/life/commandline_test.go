@@ -56,6 +56,14 @@ func TestTheCommandLineListsNamesAndIDs(t *testing.T) {
 			t.Errorf("%v: exit code %d, %q, want %q: %s", args, code, out, want, complaints)
 		}
 	}
+	for _, list := range []string{"ps", "pods"} {
+		if code, out, complaints := typed(t, n, list, "-q", "-n", "nobody-has-it"); code != 0 || out != "" {
+			t.Errorf("%s of a namespace without pods: exit code %d, %q, %s", list, code, out, complaints)
+		}
+		if code, out, complaints := typed(t, n, list, "-q", "-l", "nobody=has-it"); code != 0 || out != "" {
+			t.Errorf("%s of a label without pods: exit code %d, %q, %s", list, code, out, complaints)
+		}
+	}
 	if _, out, _ := typed(t, n, "pods", "--no-headers", "--sort-by", "age"); strings.Contains(out, "POD") {
 		t.Errorf("--no-headers prints\n%s", out)
 	}
