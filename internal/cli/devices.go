@@ -44,14 +44,15 @@ that hold them.
 A node has them where its device manager is on: device_plugins.enabled in the configuration of berthd.`,
 		ValidArgsFunction: a.complete(0, resourceNames),
 	}
-	return listCommand(a, cmd, a.deviceRows, table.List[deviceRow]{Name: deviceRow.name, Columns: []table.Column[deviceRow]{
-		{Title: "RESOURCE", Value: func(r deviceRow) string { return r.Resource }},
-		{Title: "DEVICE", Value: func(r deviceRow) string { return r.ID }},
-		{Title: "HEALTH", Value: func(r deviceRow) string { return r.health() }},
-		{Title: "NUMA", Value: func(r deviceRow) string { return numbers(r.NUMANodes) }},
-		{Title: "HELD BY", Value: func(r deviceRow) string { return r.heldBy() }},
-		{Title: "PLUGIN", Wide: true, Value: func(r deviceRow) string { return r.Plugin }},
-	}})
+	return listCommand(a, cmd, a.deviceRows,
+		table.List[deviceRow]{Name: deviceRow.name, Columns: []table.Column[deviceRow]{
+			{Title: "RESOURCE", Value: func(r deviceRow) string { return r.Resource }},
+			{Title: "DEVICE", Value: func(r deviceRow) string { return r.ID }},
+			{Title: "HEALTH", Value: func(r deviceRow) string { return r.health() }},
+			{Title: "NUMA", Value: func(r deviceRow) string { return numbers(r.NUMANodes) }},
+			{Title: "HELD BY", Value: func(r deviceRow) string { return r.heldBy() }},
+			{Title: "PLUGIN", Wide: true, Value: func(r deviceRow) string { return r.Plugin }},
+		}})
 }
 
 func (r deviceRow) name() string { return r.ID }

@@ -27,15 +27,16 @@ type imageRow struct {
 
 func (a *app) imagesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "images", Short: "List images", Args: arguments(cobra.NoArgs)}
-	return listCommand(a, cmd, imageRows, table.List[imageRow]{Name: imageRow.name, ID: imageRow.id, Columns: []table.Column[imageRow]{
-		{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
-		{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
-		{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) },
-			Order: func(a, b imageRow) int { return cmp.Compare(a.Size, b.Size) }},
-		{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
-		{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
-		{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
-	}})
+	return listCommand(a, cmd, imageRows,
+		table.List[imageRow]{Name: imageRow.name, ID: imageRow.id, Columns: []table.Column[imageRow]{
+			{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
+			{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
+			{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) },
+				Order: func(a, b imageRow) int { return cmp.Compare(a.Size, b.Size) }},
+			{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
+			{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
+			{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
+		}})
 }
 
 func (r imageRow) name() string { return r.Name }

@@ -44,19 +44,20 @@ func (a *app) podsCommand() *cobra.Command {
 	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]podRow, error) {
 		return podRows(ctx, conn, chosen)
 	}
-	return listCommand(a, cmd, rows, table.List[podRow]{Name: podRow.name, ID: podRow.id, Columns: []table.Column[podRow]{
-		{Title: "POD", Value: func(r podRow) string { return r.display }},
-		{Title: "STATE", Value: func(r podRow) string { return r.State }},
-		{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) },
-			Order: func(a, b podRow) int { return cmp.Compare(a.Running, b.Running) }},
-		{Title: "IP", Value: func(r podRow) string { return strings.Join(r.IPs, ",") }},
-		{Title: "PORTS", Value: func(r podRow) string { return strings.Join(r.Ports, ", ") }},
-		{Title: "AGE", Value: func(r podRow) string { return table.Age(time.Since(r.CreatedAt)) },
-			Order: func(a, b podRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
-		{Title: "ID", Value: func(r podRow) string { return table.ShortID(r.ID) }},
-		{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
-		{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
-	}})
+	return listCommand(a, cmd, rows,
+		table.List[podRow]{Name: podRow.name, ID: podRow.id, Columns: []table.Column[podRow]{
+			{Title: "POD", Value: func(r podRow) string { return r.display }},
+			{Title: "STATE", Value: func(r podRow) string { return r.State }},
+			{Title: "RUNNING", Value: func(r podRow) string { return fmt.Sprintf("%d/%d", r.Running, r.Containers) },
+				Order: func(a, b podRow) int { return cmp.Compare(a.Running, b.Running) }},
+			{Title: "IP", Value: func(r podRow) string { return strings.Join(r.IPs, ",") }},
+			{Title: "PORTS", Value: func(r podRow) string { return strings.Join(r.Ports, ", ") }},
+			{Title: "AGE", Value: func(r podRow) string { return table.Age(time.Since(r.CreatedAt)) },
+				Order: func(a, b podRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
+			{Title: "ID", Value: func(r podRow) string { return table.ShortID(r.ID) }},
+			{Title: "HANDLER", Wide: true, Value: func(r podRow) string { return r.Handler }},
+			{Title: "UID", Wide: true, Value: func(r podRow) string { return r.UID }},
+		}})
 }
 
 func (r podRow) name() string { return r.display }

@@ -52,20 +52,21 @@ func (a *app) psCommand() *cobra.Command {
 	rows := func(ctx context.Context, conn *connection.Connection, pods []string) ([]containerRow, error) {
 		return containerRows(ctx, conn, pods, all, chosen)
 	}
-	return listCommand(a, cmd, rows, table.List[containerRow]{Name: containerRow.name, ID: containerRow.id, Columns: []table.Column[containerRow]{
-		{Title: "CONTAINER", Value: func(r containerRow) string { return r.display }},
-		{Title: "STATE", Value: func(r containerRow) string { return r.status(time.Now()) }},
-		{Title: "IMAGE", Value: func(r containerRow) string { return r.Image }},
-		{Title: "AGE", Value: func(r containerRow) string { return table.Age(time.Since(r.CreatedAt)) },
-			Order: func(a, b containerRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
-		{Title: "ID", Value: func(r containerRow) string { return table.ShortID(r.ID) }},
-		{Title: "KIND", Wide: true, Value: func(r containerRow) string { return r.Kind }},
-		{Title: "ATTEMPT", Wide: true, Value: func(r containerRow) string { return fmt.Sprint(r.Attempt) },
-			Order: func(a, b containerRow) int { return cmp.Compare(a.Attempt, b.Attempt) }},
-		{Title: "NAMESPACE", Wide: true, Value: func(r containerRow) string { return r.Namespace }},
-		{Title: "POD ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.PodID) }},
-		{Title: "IMAGE ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.ImageID) }},
-	}})
+	return listCommand(a, cmd, rows,
+		table.List[containerRow]{Name: containerRow.name, ID: containerRow.id, Columns: []table.Column[containerRow]{
+			{Title: "CONTAINER", Value: func(r containerRow) string { return r.display }},
+			{Title: "STATE", Value: func(r containerRow) string { return r.status(time.Now()) }},
+			{Title: "IMAGE", Value: func(r containerRow) string { return r.Image }},
+			{Title: "AGE", Value: func(r containerRow) string { return table.Age(time.Since(r.CreatedAt)) },
+				Order: func(a, b containerRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
+			{Title: "ID", Value: func(r containerRow) string { return table.ShortID(r.ID) }},
+			{Title: "KIND", Wide: true, Value: func(r containerRow) string { return r.Kind }},
+			{Title: "ATTEMPT", Wide: true, Value: func(r containerRow) string { return fmt.Sprint(r.Attempt) },
+				Order: func(a, b containerRow) int { return cmp.Compare(a.Attempt, b.Attempt) }},
+			{Title: "NAMESPACE", Wide: true, Value: func(r containerRow) string { return r.Namespace }},
+			{Title: "POD ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.PodID) }},
+			{Title: "IMAGE ID", Wide: true, Value: func(r containerRow) string { return table.ShortID(r.ImageID) }},
+		}})
 }
 
 func (r containerRow) name() string { return r.display }

@@ -58,13 +58,14 @@ func (a *app) volumeListCommand() *cobra.Command {
 	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]volumeRow, error) {
 		return volumeRows(ctx, conn, unused)
 	}
-	return listCommand(a, cmd, rows, table.List[volumeRow]{Name: volumeRow.name, Columns: []table.Column[volumeRow]{
-		{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
-		{Title: "AGE", Value: func(r volumeRow) string { return table.Age(time.Since(r.CreatedAt)) },
-			Order: func(a, b volumeRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
-		{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
-		{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
-	}})
+	return listCommand(a, cmd, rows,
+		table.List[volumeRow]{Name: volumeRow.name, Columns: []table.Column[volumeRow]{
+			{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
+			{Title: "AGE", Value: func(r volumeRow) string { return table.Age(time.Since(r.CreatedAt)) },
+				Order: func(a, b volumeRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
+			{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
+			{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
+		}})
 }
 
 func (a *app) volumeInspectCommand() *cobra.Command {
