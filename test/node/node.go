@@ -141,10 +141,12 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		"--bridge", n.Bridge,
 		"--pod-cidr", n.PodCIDR.String(),
 		"--keeper-binary", filepath.Join(binaries, "berth-keeper"),
-		"--nri.socket-path", n.NRISocket,
-		"--nri.plugin-path", n.NRIPlugins,
-		"--nri.plugin-config-path", filepath.Join(n.Dir, "nri.d"),
 	}, o.Args...)
+	plugins, err := n.pluginFlags(ctx, binaries, o.Binaries != "")
+	if err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	args = append(args, plugins...)
 	n.programs = binaries
 	if o.Prepare != nil {
 		if err := o.Prepare(n); err != nil {
@@ -163,6 +165,25 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		n.CgroupRoot += ".slice"
 	}
 	return n, nil
+}
+
+// pluginFlags are those that keep a node away from the machine's own NRI plugins. A build of another revision, which a
+// benchmark compares with this one, may be older than NRI and refuse them.
+func (n *Node) pluginFlags(ctx context.Context, binaries string, foreign bool) ([]string, error) {
+	if foreign {
+		help, err := exec.CommandContext(ctx, filepath.Join(binaries, "berthd"), "--help").Output()
+		if err != nil {
+			return nil, fmt.Errorf("ask %s for its flags: %w", filepath.Join(binaries, "berthd"), err)
+		}
+		if !strings.Contains(string(help), "--nri.socket-path") {
+			return nil, nil
+		}
+	}
+	return []string{
+		"--nri.socket-path", n.NRISocket,
+		"--nri.plugin-path", n.NRIPlugins,
+		"--nri.plugin-config-path", filepath.Join(n.Dir, "nri.d"),
+	}, nil
 }
 
 // Programs is the directory of the berthd that the next start runs.
