@@ -1,17 +1,16 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/archive"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/table"
 )
@@ -43,9 +42,13 @@ packed by gzip or zstd or not at all. Without -i the archive is standard input.`
 				defer f.Close()
 				in = f
 			}
-			loaded, err := load(ctx, conn.Pulls, in, pin)
+			images, err := archive.Load(ctx, conn.Pulls, in, pin)
 			if err != nil {
 				return err
+			}
+			loaded := []loadedRow{}
+			for _, image := range images {
+				loaded = append(loaded, loadedRow{image.GetId(), image.GetNames()})
 			}
 			if a.format.Structured() {
 				return table.Document(a.out, a.format, loaded)
@@ -62,48 +65,6 @@ packed by gzip or zstd or not at all. Without -i the archive is standard input.`
 	a.output(cmd)
 	return cmd
 }
-
-// load sends an archive. The error is the runtime's where that has ended the call.
-func load(ctx context.Context, images berthv1.ImagesClient, in io.Reader, pin bool) ([]loadedRow, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := images.Load(ctx)
-	if err != nil {
-		return nil, connection.Plain(err)
-	}
-	in = bufio.NewReaderSize(in, loadChunk)
-	buf := make([]byte, loadChunk)
-	for first := true; ; first = false {
-		n, readErr := io.ReadFull(in, buf)
-		if n > 0 || first {
-			err := stream.Send(&berthv1.LoadRequest{Data: buf[:n], Pin: first && pin})
-			if errors.Is(err, io.EOF) { // CloseAndRecv says why
-				break
-			}
-			if err != nil {
-				return nil, connection.Plain(err)
-			}
-		}
-		if errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF) {
-			break
-		}
-		if readErr != nil {
-			return nil, fmt.Errorf("read the archive: %w", readErr)
-		}
-	}
-	response, err := stream.CloseAndRecv()
-	if err != nil {
-		return nil, connection.Plain(err)
-	}
-	rows := []loadedRow{}
-	for _, image := range response.GetImages() {
-		rows = append(rows, loadedRow{image.GetId(), image.GetNames()})
-	}
-	return rows, nil
-}
-
-// loadChunk is how many bytes of an archive a message carries.
-const loadChunk = 1 << 20
 
 func (a *app) tagCommand() *cobra.Command {
 	return &cobra.Command{

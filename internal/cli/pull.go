@@ -6,21 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 	"google.golang.org/grpc/codes"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/credentials"
-	"berth/internal/cli/streaming"
+	"berth/internal/cli/progress"
 	"berth/internal/cli/table"
 )
 
@@ -95,15 +91,15 @@ func (a *app) pullCommand() *cobra.Command {
 				return err
 			}
 			defer conn.Close()
-			progress := a.err
+			report := a.err
 			if quiet || a.format.Structured() {
-				progress = io.Discard
+				report = io.Discard
 			}
 			all := []pulled{}
 			var errs []error
 			for _, image := range args {
 				begin := time.Now()
-				id, err := a.pull(cmd.Context(), conn, image, &auth, progress)
+				id, err := a.pull(cmd.Context(), conn, image, &auth, report)
 				if err != nil {
 					errs = append(errs, fmt.Errorf("pull %s: %w", image, err))
 					if cmd.Context().Err() != nil {
@@ -142,20 +138,17 @@ func (a *app) pull(ctx context.Context, conn *connection.Connection, image strin
 			IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
 		}
 	}
-	var show layerDisplay = &layerLines{w: w, seen: map[string]berthv1.Phase{}}
-	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
-		show = newLayerBars(ctx, file)
-	}
+	show := progress.New(ctx, w)
 	fmt.Fprintf(w, "pulling %s\n", image)
 	stream, err := conn.Pulls.Pull(ctx, request)
 	if err != nil {
-		show.end(false)
+		show.End(false)
 		return "", connection.Plain(err)
 	}
 	for {
 		event, err := stream.Recv()
 		if err != nil {
-			show.end(false)
+			show.End(false)
 			if connection.Code(err) == codes.Unimplemented {
 				// Another runtime than Berth: it pulls, but cannot say how far it is.
 				response, err := conn.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: image}, Auth: found})
@@ -164,103 +157,11 @@ func (a *app) pull(ctx context.Context, conn *connection.Connection, image strin
 			return "", connection.Plain(err)
 		}
 		if layer := event.GetLayer(); layer != nil {
-			show.layer(layer)
+			show.Layer(layer)
 		}
 		if done := event.GetDone(); done != nil {
-			show.end(true)
+			show.End(true)
 			return done.GetImageRef(), nil
 		}
 	}
 }
-
-// layerDisplay shows how far the layers of a pull are.
-type layerDisplay interface {
-	layer(*berthv1.Layer)
-	end(whole bool)
-}
-
-// layerLines prints a line when a layer begins and when it is done.
-type layerLines struct {
-	w    io.Writer
-	seen map[string]berthv1.Phase
-}
-
-func (l *layerLines) layer(p *berthv1.Layer) {
-	if l.seen[p.GetDigest()] == p.GetPhase() || p.GetPhase() == berthv1.Phase_PHASE_WAITING {
-		return
-	}
-	l.seen[p.GetDigest()] = p.GetPhase()
-	fmt.Fprintf(l.w, "  layer %s  %s  %s\n", table.ShortID(p.GetDigest()), table.Bytes(uint64(max(p.GetTotal(), 0))),
-		phaseWord(p.GetPhase()))
-}
-
-func (l *layerLines) end(bool) {}
-
-func phaseWord(phase berthv1.Phase) string {
-	switch phase {
-	case berthv1.Phase_PHASE_WAITING:
-		return "waiting"
-	case berthv1.Phase_PHASE_DOWNLOADING:
-		return "downloading"
-	case berthv1.Phase_PHASE_DONE:
-		return "done"
-	case berthv1.Phase_PHASE_EXISTS:
-		return "already here"
-	}
-	return ""
-}
-
-// layerBars draws a bar for each layer.
-type layerBars struct {
-	progress *mpb.Progress
-	bars     map[string]*layerBar
-}
-
-type layerBar struct {
-	*mpb.Bar
-	phase *phaseText
-}
-
-func newLayerBars(ctx context.Context, w io.Writer) *layerBars {
-	return &layerBars{
-		progress: mpb.NewWithContext(ctx, mpb.WithOutput(w), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond)),
-		bars:     map[string]*layerBar{},
-	}
-}
-
-func (l *layerBars) layer(p *berthv1.Layer) {
-	bar := l.bars[p.GetDigest()]
-	if bar == nil {
-		phase := &phaseText{}
-		bar = &layerBar{Bar: l.progress.AddBar(0,
-			mpb.PrependDecorators(decor.Name(table.ShortID(p.GetDigest())+" "), decor.Any(phase.text, decor.WC{W: 13})),
-			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")),
-		), phase: phase}
-		l.bars[p.GetDigest()] = bar
-	}
-	bar.phase.set(p.GetPhase())
-	bar.SetTotal(max(p.GetTotal(), p.GetOffset()), false)
-	bar.SetCurrent(p.GetOffset())
-	if p.GetPhase() == berthv1.Phase_PHASE_DONE || p.GetPhase() == berthv1.Phase_PHASE_EXISTS {
-		bar.SetTotal(p.GetTotal(), false)
-		bar.SetCurrent(p.GetTotal())
-		bar.SetTotal(p.GetTotal(), true)
-	}
-}
-
-func (l *layerBars) end(whole bool) {
-	for _, bar := range l.bars {
-		if whole {
-			bar.SetTotal(-1, true)
-		} else {
-			bar.Abort(false)
-		}
-	}
-	l.progress.Wait()
-}
-
-// phaseText is the word beside a bar. The bars' own goroutine reads it.
-type phaseText struct{ phase atomic.Int32 }
-
-func (t *phaseText) set(phase berthv1.Phase)      { t.phase.Store(int32(phase)) }
-func (t *phaseText) text(decor.Statistics) string { return phaseWord(berthv1.Phase(t.phase.Load())) }

@@ -1,0 +1,82 @@
+// Package findings asks the daemon what `berth doctor` needs to know of it, and prints what doctor finds.
+package findings
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/doctor"
+)
+
+// askWait bounds how long the daemon may take to tell of itself: where it hangs the other checks are of use.
+const askWait = 10 * time.Second
+
+// AskDaemon is what the daemon at a socket says of itself; nil: none answers, or another runtime does.
+func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
+	ctx, cancel := context.WithTimeout(ctx, askWait)
+	defer cancel()
+	conn, err := connection.Dial(ctx, socket)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	status, err := conn.Runtime.Status(ctx, &cri.StatusRequest{Verbose: true})
+	if err != nil {
+		return nil
+	}
+	var (
+		d      doctor.Daemon
+		config struct {
+			Root, State string
+			Network     struct{ CNIConfDir string }
+		}
+		keeper struct{ Version string }
+	)
+	for key, to := range map[string]any{"version": &d.Version, "config": &config, "keeper": &keeper} {
+		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
+			return nil // another runtime's
+		}
+	}
+	if d.Version == "" {
+		return nil
+	}
+	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
+	d.CNIConfDir = config.Network.CNIConfDir
+	d.PID = connection.PeerPID(ctx, socket)
+	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
+		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())
+	}
+	return &d
+}
+
+// Print writes a line for each finding, and below it the commands that mend what it is about.
+func Print(out io.Writer, colored bool, findings []doctor.Finding) error {
+	marks := map[doctor.Level]string{doctor.Good: "ok  ", doctor.Poor: "warn", doctor.Bad: "FAIL"}
+	tints := map[doctor.Level]int{doctor.Good: 32, doctor.Poor: 33, doctor.Bad: 31}
+	width := 0
+	for _, f := range findings {
+		width = max(width, len(f.Subject))
+	}
+	for _, f := range findings {
+		mark := marks[f.Level]
+		if colored {
+			mark = fmt.Sprintf("\x1b[%dm%s\x1b[0m", tints[f.Level], mark)
+		}
+		if _, err := fmt.Fprintf(out, "%s  %-*s  %s\n", mark, width, f.Subject, f.Detail); err != nil {
+			return err
+		}
+		for line := range strings.Lines(f.Advice) {
+			if _, err := fmt.Fprintf(out, "      %-*s  -> %s\n", width, "", strings.TrimSuffix(line, "\n")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

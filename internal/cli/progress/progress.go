@@ -1,0 +1,186 @@
+// Package progress shows how far the pull of an image is, layer by layer: bars with rates on a terminal, lines elsewhere.
+package progress
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/streaming"
+	"berth/internal/cli/table"
+)
+
+// Display shows how far the layers of a pull are.
+type Display interface {
+	// Layer takes what the runtime says of one layer.
+	Layer(*berthv1.Layer)
+	// End ends the display. whole says that the image is here.
+	End(whole bool)
+}
+
+// New returns bars where w is a terminal, and a line when a layer begins and when it is done elsewhere, such as in the
+// log of a build.
+func New(ctx context.Context, w io.Writer) Display {
+	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
+		return newBars(ctx, file)
+	}
+	return &lines{w: w, layers: map[string]*line{}, now: time.Now}
+}
+
+// lines prints a line when a layer begins and when it is done.
+type lines struct {
+	w      io.Writer
+	layers map[string]*line
+	now    func() time.Time
+}
+
+type line struct {
+	phase  berthv1.Phase
+	begun  time.Time
+	offset int64 // where the download began: bytes of an earlier attempt may be here
+}
+
+func (l *lines) Layer(p *berthv1.Layer) {
+	seen := l.layers[p.GetDigest()]
+	if seen == nil {
+		seen = &line{}
+		l.layers[p.GetDigest()] = seen
+	}
+	if seen.phase == p.GetPhase() || p.GetPhase() == berthv1.Phase_PHASE_WAITING {
+		return
+	}
+	seen.phase = p.GetPhase()
+	fmt.Fprintf(l.w, "  layer %s  %s  %s", table.ShortID(p.GetDigest()), size(p.GetTotal()), phaseWord(p.GetPhase()))
+	switch p.GetPhase() {
+	case berthv1.Phase_PHASE_DOWNLOADING:
+		seen.begun, seen.offset = l.now(), p.GetOffset()
+	case berthv1.Phase_PHASE_DONE:
+		if took := l.now().Sub(seen.begun); !seen.begun.IsZero() && took > 0 {
+			rate := float64(p.GetTotal()-seen.offset) / took.Seconds()
+			fmt.Fprintf(l.w, " in %s, %s/s", took.Round(100*time.Millisecond), size(int64(rate)))
+		}
+	}
+	fmt.Fprintln(l.w)
+}
+
+func (l *lines) End(bool) {}
+
+func size(bytes int64) string { return table.Bytes(uint64(max(bytes, 0))) }
+
+func phaseWord(phase berthv1.Phase) string {
+	switch phase {
+	case berthv1.Phase_PHASE_WAITING:
+		return "waiting"
+	case berthv1.Phase_PHASE_DOWNLOADING:
+		return "downloading"
+	case berthv1.Phase_PHASE_DONE:
+		return "done"
+	case berthv1.Phase_PHASE_EXISTS:
+		return "already here"
+	}
+	return ""
+}
+
+// maxBar is the width of a bar where the terminal has room for it. In 80 columns it is narrower.
+const maxBar = 40
+
+// bars draws a bar for each layer, with the rate and the time that is left.
+type bars struct {
+	progress *mpb.Progress
+	layers   map[string]*bar
+}
+
+type bar struct {
+	*mpb.Bar
+	state *state
+}
+
+func newBars(ctx context.Context, w io.Writer, options ...mpb.ContainerOption) *bars {
+	options = append([]mpb.ContainerOption{
+		mpb.WithOutput(w), mpb.WithWidth(maxBar), mpb.WithRefreshRate(100 * time.Millisecond),
+	}, options...)
+	return &bars{progress: mpb.NewWithContext(ctx, options...), layers: map[string]*bar{}}
+}
+
+func (b *bars) Layer(p *berthv1.Layer) {
+	layer := b.layers[p.GetDigest()]
+	if layer == nil {
+		s := &state{}
+		layer = &bar{Bar: b.progress.AddBar(0,
+			mpb.PrependDecorators(decor.Name(table.ShortID(p.GetDigest())+" "), decor.Any(s.word, decor.WC{W: 13})),
+			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f"), decor.Any(s.rate)),
+		), state: s}
+		b.layers[p.GetDigest()] = layer
+	}
+	layer.state.set(p)
+	layer.SetTotal(max(p.GetTotal(), p.GetOffset()), false)
+	layer.SetCurrent(p.GetOffset())
+	if p.GetPhase() == berthv1.Phase_PHASE_DONE || p.GetPhase() == berthv1.Phase_PHASE_EXISTS {
+		layer.SetTotal(p.GetTotal(), false)
+		layer.SetCurrent(p.GetTotal())
+		layer.SetTotal(p.GetTotal(), true)
+	}
+}
+
+func (b *bars) End(whole bool) {
+	for _, layer := range b.layers {
+		if whole {
+			layer.SetTotal(-1, true)
+		} else {
+			layer.Abort(false)
+		}
+	}
+	b.progress.Wait()
+}
+
+// state is what is written beside a bar. The bars' own goroutine reads it.
+type state struct {
+	phase  atomic.Int32
+	begun  atomic.Int64 // nanoseconds since 1970 when the download began; 0: it has not
+	offset atomic.Int64 // where the download began
+	ended  atomic.Int64 // nanoseconds since 1970 when it was done; 0: it is not
+}
+
+func (s *state) set(p *berthv1.Layer) {
+	was := berthv1.Phase(s.phase.Swap(int32(p.GetPhase())))
+	now := time.Now().UnixNano()
+	if p.GetPhase() == berthv1.Phase_PHASE_DOWNLOADING && was != p.GetPhase() {
+		s.offset.Store(p.GetOffset())
+		s.begun.Store(now)
+	}
+	if p.GetPhase() == berthv1.Phase_PHASE_DONE && was != p.GetPhase() {
+		s.ended.Store(now)
+	}
+}
+
+func (s *state) word(decor.Statistics) string { return phaseWord(berthv1.Phase(s.phase.Load())) }
+
+// rate is the mean rate of a download since it began, and how long the rest takes at that rate.
+func (s *state) rate(at decor.Statistics) string {
+	begun := s.begun.Load()
+	if begun == 0 {
+		return ""
+	}
+	end := s.ended.Load()
+	if end == 0 {
+		end = time.Now().UnixNano()
+	}
+	took := time.Duration(end - begun)
+	got := at.Current - s.offset.Load()
+	if took <= 0 || got <= 0 {
+		return ""
+	}
+	perSecond := float64(got) / took.Seconds()
+	text := " " + size(int64(perSecond)) + "/s"
+	if left := at.Total - at.Current; left > 0 && s.ended.Load() == 0 {
+		text += " " + time.Duration(float64(left)/perSecond*float64(time.Second)).Round(time.Second).String()
+	}
+	return text
+}

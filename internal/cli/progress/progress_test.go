@@ -1,0 +1,94 @@
+package progress
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/containerd/console"
+
+	berthv1 "berth/api/berth/v1"
+)
+
+const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func layer(phase berthv1.Phase, offset, total int64) *berthv1.Layer {
+	return &berthv1.Layer{Digest: digest, Phase: phase, Offset: offset, Total: total}
+}
+
+// TestALogHasALineForEachStep: a build's log gets one line when a layer begins, one when it is done with its mean rate,
+// and none in between.
+func TestALogHasALineForEachStep(t *testing.T) {
+	var out bytes.Buffer
+	show := New(t.Context(), &out).(*lines)
+	now := time.Now()
+	show.now = func() time.Time { return now }
+	show.Layer(layer(berthv1.Phase_PHASE_WAITING, 0, 100<<20))
+	show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, 20<<20, 100<<20))
+	for i := int64(21); i < 100; i++ {
+		show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, i<<20, 100<<20))
+	}
+	now = now.Add(2 * time.Second)
+	show.Layer(layer(berthv1.Phase_PHASE_DONE, 100<<20, 100<<20))
+	show.End(true)
+	// 20 MiB were there from an earlier attempt: 80 MiB in two seconds.
+	want := "  layer 0123456789ab  100MiB  downloading\n" +
+		"  layer 0123456789ab  100MiB  done in 2s, 40.0MiB/s\n"
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
+// TestBarsFitA80ColumnTerminal: the id, the phase, the bar, the bytes, the rate and the time left are on one line.
+func TestBarsFitA80ColumnTerminal(t *testing.T) {
+	master, path, err := console.NewPty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := openTerminal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := master.Resize(console.WinSize{Width: 80, Height: 24}); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan []byte, 1)
+	go func() {
+		data, _ := io.ReadAll(master) // ends with EIO when the other side is closed
+		read <- data
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	show := New(ctx, slave)
+	if _, ok := show.(*bars); !ok {
+		t.Fatalf("a terminal gets %T, not bars", show)
+	}
+	for i := range int64(8) {
+		show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, i*15<<20, 1200<<20))
+		time.Sleep(60 * time.Millisecond)
+	}
+	show.End(false)
+	if err := slave.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data := <-read
+	if err := master.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]").ReplaceAllString(string(data), "")
+	rated := false
+	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == '\r' || r == '\n' }) {
+		if n := utf8.RuneCountInString(line); n > 80 {
+			t.Errorf("a line of %d columns: %q", n, line)
+		}
+		rated = rated || regexp.MustCompile(`0123456789ab +downloading .*\[.*\] .* / 1\.2 GiB .*MiB/s \d+s`).MatchString(line)
+	}
+	if !rated {
+		t.Errorf("no line has a bar, a rate and the time left:\n%s", text)
+	}
+}
