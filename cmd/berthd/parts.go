@@ -356,7 +356,7 @@ func (d *parts) register(context.Context) (err error) {
 		Runtime: d.pods, Images: d.images, Version: version,
 		CreateHostPaths: d.createsHostPaths(config.APIv1alpha1),
 	})
-	own := berthv1.Deps{Images: d.images, Volumes: d.pods}
+	own := berthv1.Deps{Images: d.images, Containers: d.pods, Streams: d.streams, Volumes: d.pods}
 	if d.devices != nil {
 		own.Devices = d.devices
 	}

@@ -171,7 +171,12 @@ func (b *builder) namespaces() error {
 
 // userNamespace is the user namespace that the container asks for, itself or through its pod; nil: the node's.
 func (b *builder) userNamespace() *model.UserNamespace {
-	for _, user := range []*model.UserNamespace{b.security.Namespaces.User, b.in.Sandbox.Security.Namespaces.User} {
+	return UserNamespace(b.security.Namespaces.User, b.in.Sandbox.Security.Namespaces.User)
+}
+
+// UserNamespace is the one that a container has by its own settings and its pod's; nil: the node's.
+func UserNamespace(container, sandbox *model.UserNamespace) *model.UserNamespace {
+	for _, user := range []*model.UserNamespace{container, sandbox} {
 		if user != nil {
 			if user.Mode == model.NamespaceNode {
 				return nil

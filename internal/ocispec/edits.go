@@ -98,5 +98,5 @@ func (b *builder) broughtGroups() error {
 		}
 		b.who.Groups = append(b.who.Groups, int64(gid))
 	}
-	return b.checkMapped(b.who)
+	return checkMapped(b.who, b.userNamespace())
 }

@@ -51,7 +51,7 @@ func (b *builder) user() error {
 		return invalid("user %d is in %d groups, of the container and of %s of the image; the kernel takes %d", who.UID,
 			len(who.Groups), groupFile, maxGroups)
 	}
-	if err := b.checkMapped(who); err != nil {
+	if err := checkMapped(who, b.userNamespace()); err != nil {
 		return err
 	}
 	b.who = who
@@ -70,8 +70,7 @@ func (b *builder) user() error {
 
 // checkMapped refuses a user whom the container's user namespace does not know: the kernel would refuse to change
 // to it.
-func (b *builder) checkMapped(who model.User) error {
-	namespace := b.userNamespace()
+func checkMapped(who model.User, namespace *model.UserNamespace) error {
 	if namespace == nil {
 		return nil
 	}

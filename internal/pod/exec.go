@@ -11,6 +11,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
+	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
@@ -79,7 +80,9 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
 		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), errPaused)
 	}
 	process := ocispec.Exec(&specs.Spec{Process: r.Process}, opts.Cmd, opts.TTY)
-
+	if err := m.execAs(process, &r, &opts.As); err != nil {
+		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), err)
+	}
 	req := &keeper.ExecRequest{ContainerID: c.ID(), ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
 	client := &stdio.Client{TTY: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr,
 		Resize: opts.Resize}
@@ -128,4 +131,18 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
 	// A reader that takes nothing more must not hold a command that has ended for longer than its own call lives.
 	io.Wait(ctx)
 	return exit, nil
+}
+
+// execAs gives an exec the user, variables and directory that its client asks for.
+func (m *Manager) execAs(process *specs.Process, r *record.Container, as *model.ExecAs) error {
+	if as.User == "" && len(as.Env) == 0 && as.Cwd == "" {
+		return nil
+	}
+	sandbox, err := m.index.Sandbox(r.SandboxID)
+	if err != nil {
+		return err
+	}
+	pod := sandbox.Record()
+	namespace := ocispec.UserNamespace(r.Config.Security.Namespaces.User, pod.Config.Security.Namespaces.User)
+	return ocispec.ApplyExecAs(process, as, m.dirs.Rootfs(&pod, r.ID), namespace)
 }

@@ -3,6 +3,7 @@ package pod
 import (
 	"io"
 
+	"berth/internal/model"
 	"berth/internal/pod/stdio"
 )
 
@@ -13,6 +14,7 @@ type TermSize = stdio.Size
 // on Stdout alone and Resize, where it is not nil, changes the terminal's size.
 type ExecOptions struct {
 	Cmd    []string
+	As     model.ExecAs
 	TTY    bool
 	Stdin  io.Reader
 	Stdout io.Writer

@@ -10,6 +10,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
 
+	"berth/internal/model"
 	"berth/internal/pod"
 )
 
@@ -19,6 +20,7 @@ type executor struct {
 	end    context.CancelCauseFunc
 	server *Server
 	wanted Wanted
+	as     model.ExecAs // of an exec
 }
 
 // lastWords is how long a client that has taken nothing for too long still has to take why its session has ended.
@@ -58,6 +60,7 @@ func (e executor) ExecInContainer(_ context.Context, _, _, container string, cmd
 	out, errOut io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	code, err := e.server.cfg.Runtime.Exec(e.ctx, container, pod.ExecOptions{
 		Cmd:    cmd,
+		As:     e.as,
 		TTY:    tty,
 		Stdin:  reader(e.wanted.Stdin, in),
 		Stdout: e.writer(e.wanted.Stdout, out),

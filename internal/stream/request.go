@@ -1,5 +1,7 @@
 package stream
 
+import "berth/internal/model"
+
 // Wanted says which streams a client will bring. With TTY, output comes on stdout alone.
 type Wanted struct {
 	TTY, Stdin, Stdout, Stderr bool
@@ -9,6 +11,7 @@ type Wanted struct {
 type ExecRequest struct {
 	ContainerID string
 	Cmd         []string
+	As          model.ExecAs
 	Wanted
 }
 

@@ -202,6 +202,7 @@ func (s *Server) exec(ctx context.Context, w http.ResponseWriter, req *http.Requ
 	defer s.cfg.Metrics.Stream(metrics.StreamExec)()
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
+	run.as = r.As
 	if isChannels(req) {
 		s.serveChannels(w, req, run, func(st streams) error {
 			return run.ExecInContainer(ctx, "", "", r.ContainerID, r.Cmd, st.stdin, st.stdout, st.stderr, r.TTY, st.resize, 0)

@@ -742,6 +742,254 @@ func (x *Done) GetImageRef() string {
 	return ""
 }
 
+type ExecRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	Cmd           []string               `protobuf:"bytes,2,rep,name=cmd,proto3" json:"cmd,omitempty"`
+	Tty           bool                   `protobuf:"varint,3,opt,name=tty,proto3" json:"tty,omitempty"`
+	Stdin         bool                   `protobuf:"varint,4,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Stdout        bool                   `protobuf:"varint,5,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr        bool                   `protobuf:"varint,6,opt,name=stderr,proto3" json:"stderr,omitempty"` // not together with tty
+	User          string                 `protobuf:"bytes,7,opt,name=user,proto3" json:"user,omitempty"`      // name or number[:group]; empty: as the container's first process
+	Env           []string               `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty"`        // NAME=value, besides those of the first process
+	Cwd           string                 `protobuf:"bytes,9,opt,name=cwd,proto3" json:"cwd,omitempty"`        // an absolute path; empty: that of the first process
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecRequest) Reset() {
+	*x = ExecRequest{}
+	mi := &file_berth_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecRequest) ProtoMessage() {}
+
+func (x *ExecRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
+func (*ExecRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExecRequest) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetCmd() []string {
+	if x != nil {
+		return x.Cmd
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetTty() bool {
+	if x != nil {
+		return x.Tty
+	}
+	return false
+}
+
+func (x *ExecRequest) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *ExecRequest) GetStdout() bool {
+	if x != nil {
+		return x.Stdout
+	}
+	return false
+}
+
+func (x *ExecRequest) GetStderr() bool {
+	if x != nil {
+		return x.Stderr
+	}
+	return false
+}
+
+func (x *ExecRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ExecRequest) GetEnv() []string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *ExecRequest) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+type ExecResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"` // what ExecResponse.url of the CRI is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecResponse) Reset() {
+	*x = ExecResponse{}
+	mi := &file_berth_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecResponse) ProtoMessage() {}
+
+func (x *ExecResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
+func (*ExecResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ExecResponse) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+type KillRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	Signal        string                 `protobuf:"bytes,2,opt,name=signal,proto3" json:"signal,omitempty"` // a name with or without SIG, or a number; empty: SIGKILL
+	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`      // to every process of the container
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KillRequest) Reset() {
+	*x = KillRequest{}
+	mi := &file_berth_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KillRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KillRequest) ProtoMessage() {}
+
+func (x *KillRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
+func (*KillRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *KillRequest) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *KillRequest) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+func (x *KillRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type KillResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KillResponse) Reset() {
+	*x = KillResponse{}
+	mi := &file_berth_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KillResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KillResponse) ProtoMessage() {}
+
+func (x *KillResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
+func (*KillResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{15}
+}
+
 type ListDevicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Resource      string                 `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"` // one resource only; empty: all
@@ -751,7 +999,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +1011,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +1024,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -795,7 +1043,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +1055,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +1068,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -844,7 +1092,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1104,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1117,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Resource) GetName() string {
@@ -919,7 +1167,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1179,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1192,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Device) GetId() string {
@@ -989,7 +1237,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1249,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1262,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -1096,7 +1344,24 @@ const file_berth_proto_rawDesc = "" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x14\n" +
 	"\x05total\x18\x04 \x01(\x03R\x05total\"#\n" +
 	"\x04Done\x12\x1b\n" +
-	"\timage_ref\x18\x01 \x01(\tR\bimageRef\"0\n" +
+	"\timage_ref\x18\x01 \x01(\tR\bimageRef\"\xd2\x01\n" +
+	"\vExecRequest\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x10\n" +
+	"\x03cmd\x18\x02 \x03(\tR\x03cmd\x12\x10\n" +
+	"\x03tty\x18\x03 \x01(\bR\x03tty\x12\x14\n" +
+	"\x05stdin\x18\x04 \x01(\bR\x05stdin\x12\x16\n" +
+	"\x06stdout\x18\x05 \x01(\bR\x06stdout\x12\x16\n" +
+	"\x06stderr\x18\x06 \x01(\bR\x06stderr\x12\x12\n" +
+	"\x04user\x18\a \x01(\tR\x04user\x12\x10\n" +
+	"\x03env\x18\b \x03(\tR\x03env\x12\x10\n" +
+	"\x03cwd\x18\t \x01(\tR\x03cwd\" \n" +
+	"\fExecResponse\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\"Z\n" +
+	"\vKillRequest\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x16\n" +
+	"\x06signal\x18\x02 \x01(\tR\x06signal\x12\x10\n" +
+	"\x03all\x18\x03 \x01(\bR\x03all\"\x0e\n" +
+	"\fKillResponse\"0\n" +
 	"\x12ListDevicesRequest\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\"G\n" +
 	"\x13ListDevicesResponse\x120\n" +
@@ -1130,7 +1395,11 @@ const file_berth_proto_rawDesc = "" +
 	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01\x127\n" +
 	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x122\n" +
 	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x122\n" +
-	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2N\n" +
+	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2z\n" +
+	"\n" +
+	"Containers\x125\n" +
+	"\x04Exec\x12\x15.berth.v1.ExecRequest\x1a\x16.berth.v1.ExecResponse\x125\n" +
+	"\x04Kill\x12\x15.berth.v1.KillRequest\x1a\x16.berth.v1.KillResponse2N\n" +
 	"\aDevices\x12C\n" +
 	"\x04List\x12\x1c.berth.v1.ListDevicesRequest\x1a\x1d.berth.v1.ListDevicesResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
@@ -1147,7 +1416,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
 	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
@@ -1162,11 +1431,15 @@ var file_berth_proto_goTypes = []any{
 	(*PullEvent)(nil),           // 10: berth.v1.PullEvent
 	(*Layer)(nil),               // 11: berth.v1.Layer
 	(*Done)(nil),                // 12: berth.v1.Done
-	(*ListDevicesRequest)(nil),  // 13: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 14: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 15: berth.v1.Resource
-	(*Device)(nil),              // 16: berth.v1.Device
-	(*Holder)(nil),              // 17: berth.v1.Holder
+	(*ExecRequest)(nil),         // 13: berth.v1.ExecRequest
+	(*ExecResponse)(nil),        // 14: berth.v1.ExecResponse
+	(*KillRequest)(nil),         // 15: berth.v1.KillRequest
+	(*KillResponse)(nil),        // 16: berth.v1.KillResponse
+	(*ListDevicesRequest)(nil),  // 17: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 18: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 19: berth.v1.Resource
+	(*Device)(nil),              // 20: berth.v1.Device
+	(*Holder)(nil),              // 21: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
 	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
@@ -1174,21 +1447,25 @@ var file_berth_proto_depIdxs = []int32{
 	11, // 2: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
 	12, // 3: berth.v1.PullEvent.done:type_name -> berth.v1.Done
 	0,  // 4: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	15, // 5: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	16, // 6: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	17, // 7: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	19, // 5: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	20, // 6: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	21, // 7: berth.v1.Device.holders:type_name -> berth.v1.Holder
 	8,  // 8: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
 	1,  // 9: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
 	4,  // 10: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
 	6,  // 11: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
-	13, // 12: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	10, // 13: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	2,  // 14: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
-	5,  // 15: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
-	7,  // 16: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
-	14, // 17: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
+	13, // 12: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
+	15, // 13: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
+	17, // 14: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	10, // 15: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 16: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 17: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	7,  // 18: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	14, // 19: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
+	16, // 20: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
+	18, // 21: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	15, // [15:22] is the sub-list for method output_type
+	8,  // [8:15] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1209,9 +1486,9 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_berth_proto_goTypes,
 		DependencyIndexes: file_berth_proto_depIdxs,

@@ -246,6 +246,150 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	Containers_Exec_FullMethodName = "/berth.v1.Containers/Exec"
+	Containers_Kill_FullMethodName = "/berth.v1.Containers/Kill"
+)
+
+// ContainersClient is the client API for Containers service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+type ContainersClient interface {
+	// Exec does what Exec of the CRI does, with a user, variables and a directory that are not the container's own.
+	Exec(ctx context.Context, in *ExecRequest, opts ...grpc.CallOption) (*ExecResponse, error)
+	// Kill sends a signal to the first process of a running container, or to all its processes.
+	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error)
+}
+
+type containersClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewContainersClient(cc grpc.ClientConnInterface) ContainersClient {
+	return &containersClient{cc}
+}
+
+func (c *containersClient) Exec(ctx context.Context, in *ExecRequest, opts ...grpc.CallOption) (*ExecResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExecResponse)
+	err := c.cc.Invoke(ctx, Containers_Exec_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(KillResponse)
+	err := c.cc.Invoke(ctx, Containers_Kill_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ContainersServer is the server API for Containers service.
+// All implementations must embed UnimplementedContainersServer
+// for forward compatibility.
+type ContainersServer interface {
+	// Exec does what Exec of the CRI does, with a user, variables and a directory that are not the container's own.
+	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
+	// Kill sends a signal to the first process of a running container, or to all its processes.
+	Kill(context.Context, *KillRequest) (*KillResponse, error)
+	mustEmbedUnimplementedContainersServer()
+}
+
+// UnimplementedContainersServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedContainersServer struct{}
+
+func (UnimplementedContainersServer) Exec(context.Context, *ExecRequest) (*ExecResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Exec not implemented")
+}
+func (UnimplementedContainersServer) Kill(context.Context, *KillRequest) (*KillResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Kill not implemented")
+}
+func (UnimplementedContainersServer) mustEmbedUnimplementedContainersServer() {}
+func (UnimplementedContainersServer) testEmbeddedByValue()                    {}
+
+// UnsafeContainersServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ContainersServer will
+// result in compilation errors.
+type UnsafeContainersServer interface {
+	mustEmbedUnimplementedContainersServer()
+}
+
+func RegisterContainersServer(s grpc.ServiceRegistrar, srv ContainersServer) {
+	// If the following call panics, it indicates UnimplementedContainersServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Containers_ServiceDesc, srv)
+}
+
+func _Containers_Exec_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExecRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Exec(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Exec_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Exec(ctx, req.(*ExecRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Containers_Kill_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(KillRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Kill(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Kill_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Kill(ctx, req.(*KillRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Containers_ServiceDesc is the grpc.ServiceDesc for Containers service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Containers_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "berth.v1.Containers",
+	HandlerType: (*ContainersServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Exec",
+			Handler:    _Containers_Exec_Handler,
+		},
+		{
+			MethodName: "Kill",
+			Handler:    _Containers_Kill_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "berth.proto",
+}
+
+const (
 	Devices_List_FullMethodName = "/berth.v1.Devices/List"
 )
 

@@ -8,14 +8,17 @@ import (
 
 // Deps are the parts of berthd that this API calls.
 type Deps struct {
-	Images  Images
-	Devices Devices // nil: the node has no device manager
-	Volumes Volumes
+	Images     Images
+	Containers Containers
+	Streams    Streams
+	Devices    Devices // nil: the node has no device manager
+	Volumes    Volumes
 }
 
 // Register adds the services to a server.
 func Register(server grpc.ServiceRegistrar, deps Deps) {
 	api.RegisterImagesServer(server, &service{images: deps.Images})
+	api.RegisterContainersServer(server, &containers{containers: deps.Containers, streams: deps.Streams})
 	api.RegisterDevicesServer(server, &devices{manager: deps.Devices})
 	api.RegisterVolumesServer(server, &volumeService{volumes: deps.Volumes})
 }
