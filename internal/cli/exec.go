@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/streaming"
@@ -18,11 +19,19 @@ import (
 
 func (a *app) execCommand() *cobra.Command {
 	var stdin, tty bool
+	var container, user, cwd string
+	var env []string
 	cmd := &cobra.Command{
-		Use:               "exec CONTAINER COMMAND [ARG...]",
-		Short:             "Run a command in a running container",
-		Long:              "Run a command in a running container. The exit code is the command's.",
-		Example:           "  berth exec -it hello/web sh\n  tar c . | berth exec -i hello/web tar x -C /srv",
+		Use:   "exec POD|CONTAINER COMMAND [ARG...]",
+		Short: "Run a command in a running container",
+		Long: `Run a command in a running container. The exit code is the command's. A pod stands for the container that kubectl
+takes, the one of its annotation kubectl.kubernetes.io/default-container or its first, or for the one that -c names.
+
+The command has the user, the variables and the directory of the container's first process, but for those that -u, -e and
+-w give. A user who is given has the groups that /etc/group of the container gives.`,
+		Example: `  berth exec -it hello/web sh
+  berth exec -u nobody -e DEBUG=1 -w /tmp hello env
+  tar c . | berth exec -i hello/web tar x -C /srv`,
 		Args:              arguments(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.complete(1, containerNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,13 +47,20 @@ func (a *app) execCommand() *cobra.Command {
 				return err
 			}
 			defer conn.Close()
-			container, err := a.runningContainer(ctx, conn, args[0])
+			c, err := a.runningContainer(ctx, conn, args[0], container)
 			if err != nil {
 				return err
 			}
 			return a.session(ctx, stdin, tty, nil, func(ctx context.Context) (string, error) {
-				response, err := conn.Runtime.Exec(ctx, &cri.ExecRequest{
-					ContainerId: container.Id, Cmd: args[1:], Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
+				if user == "" && len(env) == 0 && cwd == "" { // any runtime can do that
+					response, err := conn.Runtime.Exec(ctx, &cri.ExecRequest{
+						ContainerId: c.Id, Cmd: args[1:], Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
+					})
+					return response.GetUrl(), connection.Plain(err)
+				}
+				response, err := conn.Containers.Exec(ctx, &berthv1.ExecRequest{
+					ContainerId: c.Id, Cmd: args[1:], Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
+					User: user, Env: env, Cwd: cwd,
 				})
 				return response.GetUrl(), connection.Plain(err)
 			})
@@ -53,13 +69,18 @@ func (a *app) execCommand() *cobra.Command {
 	cmd.Flags().SetInterspersed(false) // what follows the container is the command's
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod that is named")
+	cmd.Flags().StringVarP(&user, "user", "u", "", "user to run as: name or number[:group]")
+	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "variable `NAME=value`; may be given several times")
+	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "directory to run in, an absolute path in the container")
 	return cmd
 }
 
 func (a *app) attachCommand() *cobra.Command {
 	var stdin, tty bool
+	var name string
 	cmd := &cobra.Command{
-		Use:   "attach CONTAINER",
+		Use:   "attach POD|CONTAINER",
 		Short: "Attach to the main process of a running container",
 		Long: `Attach to the main process of a running container: its output from now on, and its input where it takes one.
 Ctrl-P Ctrl-Q leaves a terminal without ending what runs in it.
@@ -74,7 +95,7 @@ Containers that berth run started say themselves whether they have an input and 
 				return err
 			}
 			defer conn.Close()
-			container, err := a.runningContainer(ctx, conn, args[0])
+			container, err := a.runningContainer(ctx, conn, args[0], name)
 			if err != nil {
 				return err
 			}
@@ -104,21 +125,25 @@ Containers that berth run started say themselves whether they have an input and 
 	}
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "the container has a terminal")
+	cmd.Flags().StringVarP(&name, "container", "c", "", "the container of the pod that is named")
 	return cmd
 }
 
-// runningContainer finds a container and says what to try where it does not run.
+// runningContainer finds a container, the one called in where name is a pod, and says what to try where it does not run.
 func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
-	name string) (*lookup.Container, error) {
-	c, err := lookup.FindContainer(ctx, conn.Runtime, name)
+	name, in string) (*lookup.Container, error) {
+	c, err := lookup.DefaultContainer(ctx, conn.Runtime, name, in)
 	if err != nil {
 		return nil, err
+	}
+	if notice := c.Notice(); notice != "" {
+		fmt.Fprintln(a.err, notice)
 	}
 	if c.State != cri.ContainerState_CONTAINER_RUNNING {
 		return nil, fmt.Errorf("container %s does not run (%s). `berth logs %s` shows what it wrote", c.ShortName(),
 			containerState(c.State), c.ShortName())
 	}
-	return c, nil
+	return c.Container, nil
 }
 
 // session runs an exec or attach with this command's input and output. detach, which an attach has, is called

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strconv"
 	"time"
 
@@ -14,51 +15,131 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/crilog"
 	"berth/internal/cli/launch"
+	"berth/internal/cli/logview"
 	"berth/internal/cli/lookup"
 )
 
+// logsOptions are the flags of logs.
+type logsOptions struct {
+	follow, stamps, previous, all, prefix bool
+	tail                                  int
+	since, container                      string
+}
+
 func (a *app) logsCommand() *cobra.Command {
-	var follow, stamps, previous bool
-	var tail int
-	var since string
+	var o logsOptions
 	cmd := &cobra.Command{
-		Use:   "logs CONTAINER",
-		Short: "Show what a container wrote",
-		Long: `Show what a container wrote, its standard output on standard output and its standard error on standard error.
-The container is named as pod/container, by its ID, or by its pod's name where that has but one.`,
-		Args:              arguments(cobra.ExactArgs(1)),
-		ValidArgsFunction: a.complete(1, containerNames),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			options := crilog.Options{Tail: tail, Follow: follow}
-			var err error
-			if options.Since, err = parseSince(since, time.Now()); err != nil {
-				return &usageError{err, cmd.CommandPath()}
-			}
-			ctx := cmd.Context()
-			conn, err := a.dial(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Close()
-			container, err := lookup.FindContainer(ctx, conn.Runtime, args[0])
-			if err != nil {
-				return err
-			}
-			if previous {
-				if container, err = lookup.Previous(ctx, conn.Runtime, container); err != nil {
-					return err
-				}
-			}
-			return a.showLog(ctx, conn, container, options, stamps)
-		},
+		Use:   "logs [POD|CONTAINER...]",
+		Short: "Show what containers wrote",
+		Long: `Show what containers wrote, their standard output on standard output and their standard error on standard error.
+A container is named as pod/container or by its ID; a pod stands for the container that kubectl takes, the one of its
+annotation kubectl.kubernetes.io/default-container or its first, for the one that -c names, or with --all-containers for
+all. The lines of several containers bear their names, and come in the order in which they were written.`,
+		Example:           "  berth logs hello\n  berth logs -f --all-containers hello\n  berth logs -l app=web --tail 20",
+		ValidArgsFunction: a.complete(0, podNames, containerNames),
+	}
+	chosen := selection(cmd, cobra.ArbitraryArgs)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		options := crilog.Options{Tail: o.tail, Follow: o.follow}
+		var err error
+		if options.Since, err = parseSince(o.since, time.Now()); err != nil {
+			return &usageError{err, cmd.CommandPath()}
+		}
+		switch {
+		case len(args) == 0 && chosen.Empty():
+			return &usageError{errors.New("name a pod or a container, or select pods with -l or -n"), cmd.CommandPath()}
+		case len(args) > 0 && !chosen.Empty():
+			return &usageError{errors.New("names and a selection by -l or -n exclude each other"), cmd.CommandPath()}
+		case o.all && o.container != "":
+			return &usageError{errors.New("--container and --all-containers exclude each other"), cmd.CommandPath()}
+		}
+		ctx := cmd.Context()
+		conn, err := a.dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		containers, err := a.logged(ctx, conn, args, chosen, &o)
+		if err != nil {
+			return err
+		}
+		return a.showLogs(ctx, conn, containers, options, &o)
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on until the container has ended")
-	flags.IntVar(&tail, "tail", -1, "only so many lines from the end; negative: all")
-	flags.StringVar(&since, "since", "", "only what is newer: a time (RFC 3339) or how long ago (10m, 2h)")
-	flags.BoolVar(&stamps, "timestamps", false, "when each line was written before it")
-	flags.BoolVarP(&previous, "previous", "p", false, "of the container that ran before under this name")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "go on until the containers have ended")
+	flags.IntVar(&o.tail, "tail", -1, "only so many lines from the end of each log; negative: all")
+	flags.StringVar(&o.since, "since", "", "only what is newer: a time (RFC 3339) or how long ago (10m, 2h)")
+	flags.BoolVar(&o.stamps, "timestamps", false, "when each line was written before it")
+	flags.BoolVarP(&o.previous, "previous", "p", false, "of the container that ran before under this name")
+	flags.StringVarP(&o.container, "container", "c", "", "the container of the pods that are named")
+	flags.BoolVar(&o.all, "all-containers", false, "all containers of the pods that are named")
+	flags.BoolVar(&o.prefix, "prefix", false, "the container's name before each line, of one container too")
 	return cmd
+}
+
+// logged are the containers whose logs are meant.
+func (a *app) logged(ctx context.Context, conn *connection.Connection, names []string, chosen *lookup.Selection,
+	o *logsOptions) ([]*lookup.Container, error) {
+	var list []*lookup.Container
+	one := func(name string) error {
+		c, err := lookup.DefaultContainer(ctx, conn.Runtime, name, o.container)
+		if err == nil {
+			if notice := c.Notice(); notice != "" {
+				fmt.Fprintln(a.err, notice)
+			}
+			list = append(list, c.Container)
+		}
+		return err
+	}
+	all := func(pod *cri.PodSandbox) error {
+		own, err := lookup.PodContainers(ctx, conn.Runtime, pod)
+		list = append(list, own...)
+		return err
+	}
+	if len(names) == 0 {
+		pods, err := lookup.Pods(ctx, conn.Runtime)
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range pods {
+			if !chosen.Pod(pod) {
+				continue
+			}
+			if o.container != "" {
+				err = one(pod.Id)
+			} else {
+				err = all(pod)
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, name := range names {
+		err := error(nil)
+		if !o.all {
+			err = one(name)
+		} else if pod, podErr := lookup.Pod(ctx, conn.Runtime, name); podErr != nil {
+			err = podErr
+		} else {
+			err = all(pod)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(list) == 0 {
+		return nil, errors.New("no container is selected: `berth ps -a` lists what there is")
+	}
+	if o.previous {
+		for i, c := range list {
+			var err error
+			if list[i], err = lookup.Previous(ctx, conn.Runtime, c); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return list, nil
 }
 
 // parseSince reads a time, or a span before now. Empty is the zero time.
@@ -78,48 +159,60 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("--since: %q is neither a span (10m) nor a time (2026-01-31T12:00:00Z)", text)
 }
 
-func (a *app) showLog(ctx context.Context, conn *connection.Connection, c *lookup.Container, options crilog.Options,
-	stamps bool) error {
+// showLogs shows the logs of containers.
+func (a *app) showLogs(ctx context.Context, conn *connection.Connection, containers []*lookup.Container,
+	options crilog.Options, o *logsOptions) error {
+	printer := &logview.Printer{Out: a.out, Err: a.err, Colored: colored(a.out), Stamps: o.stamps}
+	var watch *launch.Watch
+	if options.Follow {
+		watchCtx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ctx, watch = watchCtx, launch.NewWatch(watchCtx, conn.Runtime)
+	}
+	var logs []logview.Log
+	for _, c := range containers {
+		log, err := logOf(ctx, conn, c, options, watch)
+		if err != nil {
+			if len(containers) > 1 { // the others' logs are worth having
+				fmt.Fprintln(a.err, "berth:", connection.Message(err))
+				continue
+			}
+			return err
+		}
+		if len(containers) > 1 || o.prefix {
+			log.Name = printer.Name(c.ShortName())
+		}
+		logs = append(logs, log)
+	}
+	err := printer.Show(ctx, logs)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w\nThe logs of containers belong to root: run the command as root (sudo)", err)
+	}
+	return err
+}
+
+// logOf is the log of a container, followed until the container has ended where watch is not nil.
+func logOf(ctx context.Context, conn *connection.Connection, c *lookup.Container, options crilog.Options,
+	watch *launch.Watch) (logview.Log, error) {
 	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id})
 	if err != nil {
-		return err
+		return logview.Log{}, connection.Plain(err)
 	}
 	status := response.GetStatus()
 	if status.GetLogPath() == "" {
-		return fmt.Errorf("container %s has no log: it was created without a log path", c.ShortName())
+		return logview.Log{}, fmt.Errorf("container %s has no log: it was created without a log path", c.ShortName())
 	}
-	if options.Follow {
+	if _, err := os.Stat(status.GetLogPath()); errors.Is(err, fs.ErrNotExist) && watch == nil &&
+		status.GetState() == cri.ContainerState_CONTAINER_CREATED {
+		return logview.Log{}, fmt.Errorf("container %s has not been started", c.ShortName())
+	}
+	if watch != nil {
 		ended := make(chan struct{})
 		options.Ended = ended
-		watchCtx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		watch := launch.NewWatch(watchCtx, conn.Runtime)
 		go func() {
 			defer close(ended)
-			_, _ = watch.Exited(watchCtx, c.Id) // gone or unknown: nothing more comes either
+			_, _ = watch.Exited(ctx, c.Id) // gone or unknown: nothing more comes either
 		}()
 	}
-	err = crilog.Read(ctx, status.GetLogPath(), options, func(line *crilog.Line) error {
-		out := a.out
-		if line.Stream == crilog.Stderr {
-			out = a.err
-		}
-		if stamps && !line.Continued {
-			if _, err := fmt.Fprintf(out, "%s ", line.Time); err != nil {
-				return err
-			}
-		}
-		if !line.Partial {
-			line.Text = append(line.Text, '\n')
-		}
-		_, err := out.Write(line.Text)
-		return err
-	})
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w\nThe logs of containers belong to root: run the command as root (sudo)", err)
-	case errors.Is(err, fs.ErrNotExist) && status.GetState() == cri.ContainerState_CONTAINER_CREATED:
-		return fmt.Errorf("container %s has not been started", c.ShortName())
-	}
-	return err
+	return logview.Log{Path: status.GetLogPath(), Options: options}, nil
 }

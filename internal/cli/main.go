@@ -150,12 +150,12 @@ func (a *app) root() *cobra.Command {
 	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(),
 		a.unpauseCommand(),
-		a.checkpointCommand(), a.stopCommand(), a.rmCommand())
+		a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.tagCommand(),
 		a.pinCommand("pin", "Spare images when disk space is freed", true),
 		a.pinCommand("unpin", "Spare images no more when disk space is freed", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(), a.migrateCommand(),
+	group("node", a.eventsCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(), a.migrateCommand(),
 		a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")

@@ -2,16 +2,11 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/api/pouch"
 	"berth/internal/cli/connection"
-	"berth/internal/cli/lookup"
 )
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -43,31 +38,9 @@ func (a *app) freezing(verb, short, long string,
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 		RunE: a.each(&all, verb, func(ctx context.Context, conn *connection.Connection, t target) error {
-			return eachRunning(ctx, conn, t, do)
+			return eachRunning(ctx, conn, t, func(ctx context.Context, id string) error { return do(ctx, conn.Pouch, id) })
 		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	return cmd
-}
-
-// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
-func eachRunning(ctx context.Context, conn *connection.Connection, t target,
-	do func(context.Context, pouch.RuntimeServiceClient, string) error) error {
-	if t.container != nil {
-		return do(ctx, conn.Pouch, t.container.Id)
-	}
-	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{
-		PodSandboxId: t.pod.Id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
-	})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, c := range list {
-		err := do(ctx, conn.Pouch, c.Id)
-		if code := status.Code(err); code != codes.FailedPrecondition && code != codes.NotFound {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -25,7 +25,7 @@ type podRow struct {
 	Name        string            `json:"name"`
 	Namespace   string            `json:"namespace"`
 	UID         string            `json:"uid"`
-	State       string            `json:"state"` // ready or stopped
+	State       string            `json:"state"` // running, paused, succeeded, failed, created or stopped
 	IPs         []string          `json:"ips,omitempty"`
 	Ports       []string          `json:"ports,omitempty"` // 8080->80/tcp
 	Running     int               `json:"running"`         // containers
@@ -68,9 +68,15 @@ func podRows(ctx context.Context, conn *connection.Connection, chosen *lookup.Se
 	if err != nil {
 		return nil, err
 	}
-	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+	all, err := lookup.Containers(ctx, conn.Runtime, nil)
 	if err != nil {
 		return nil, err
+	}
+	containers := map[string][]*lookup.Container{} // the newest of each name but init containers, by pod
+	for _, c := range all {
+		if c.Annotations[manifest.AnnotationKind] != manifest.KindInit {
+			containers[c.PodSandboxId] = append(containers[c.PodSandboxId], c)
+		}
 	}
 	var rows []podRow
 	for _, pod := range pods {
@@ -79,7 +85,7 @@ func podRows(ctx context.Context, conn *connection.Connection, chosen *lookup.Se
 		}
 		row := podRow{
 			ID: pod.Id, Name: pod.GetMetadata().GetName(), Namespace: pod.GetMetadata().GetNamespace(),
-			UID: pod.GetMetadata().GetUid(), State: podState(pod.GetState()), CreatedAt: time.Unix(0, pod.GetCreatedAt()),
+			UID: pod.GetMetadata().GetUid(), CreatedAt: time.Unix(0, pod.GetCreatedAt()),
 			Handler: pod.GetRuntimeHandler(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(),
 			display: shortPodName(pod),
 		}
@@ -91,10 +97,11 @@ func podRows(ctx context.Context, conn *connection.Connection, chosen *lookup.Se
 			return nil, err
 		}
 		row.IPs = addresses(status.GetStatus().GetNetwork())
-		for _, c := range containers {
-			if c.PodSandboxId != pod.Id || c.Annotations[manifest.AnnotationKind] == manifest.KindInit {
-				continue
-			}
+		own := lookup.Latest(containers[pod.Id])
+		if row.State, err = podState(ctx, conn, pod, own); err != nil {
+			return nil, err
+		}
+		for _, c := range own {
 			row.Containers++
 			if c.State == cri.ContainerState_CONTAINER_RUNNING {
 				row.Running++
@@ -117,11 +124,57 @@ func addresses(network *cri.PodSandboxNetworkStatus) []string {
 	return ips
 }
 
-func podState(state cri.PodSandboxState) string {
-	if state == cri.PodSandboxState_SANDBOX_READY {
-		return "ready"
+// podState is the phase of a pod as Kubernetes' clients show it, by the newest containers of each name: succeeded or failed
+// once all but the sidecars have ended, paused where nothing runs that is not paused.
+func podState(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox,
+	own []*lookup.Container) (string, error) {
+	ready := pod.GetState() == cri.PodSandboxState_SANDBOX_READY
+	running, paused, ended, failed, waiting := 0, 0, 0, 0, 0
+	for _, c := range own {
+		sidecar := c.Annotations[manifest.AnnotationKind] == manifest.KindSidecar
+		if c.State == cri.ContainerState_CONTAINER_CREATED {
+			waiting++
+			continue
+		}
+		if sidecar && c.State != cri.ContainerState_CONTAINER_RUNNING {
+			continue
+		}
+		response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id})
+		if isGone(err) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		status := response.GetStatus()
+		switch {
+		case status.GetState() == cri.ContainerState_CONTAINER_RUNNING && status.GetReason() == reasonPaused:
+			paused++
+		case sidecar:
+		case status.GetState() == cri.ContainerState_CONTAINER_RUNNING:
+			running++
+		default:
+			ended++
+			if status.GetExitCode() != 0 {
+				failed++
+			}
+		}
 	}
-	return "stopped"
+	switch {
+	case running > 0:
+		return "running", nil
+	case paused > 0:
+		return "paused", nil
+	case ready && waiting > 0:
+		return "created", nil
+	case failed > 0:
+		return "failed", nil
+	case ended > 0 && waiting == 0:
+		return "succeeded", nil
+	case ready:
+		return "ready", nil // no container has been made
+	}
+	return "stopped", nil
 }
 
 // ports words the annotation that a kubelet and `berth run` leave on a container.

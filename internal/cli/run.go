@@ -18,6 +18,7 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/crilog"
 	"berth/internal/cli/launch"
+	"berth/internal/cli/logview"
 	"berth/internal/cli/streaming"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
@@ -127,7 +128,7 @@ func (a *app) runPods(ctx context.Context, pods []*manifest.Pod, o *runOptions) 
 	// The watch and the logs outlive Ctrl-C: they show how the pods end.
 	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatch()
-	follow := &follower{out: a.out, notes: notes, several: len(pods) > 1, color: colored(a.out)}
+	follow := &follower{printer: &logview.Printer{Out: a.out, Colored: colored(a.out)}, notes: notes, several: len(pods) > 1}
 	launcher := &launch.Launcher{
 		Runtime: conn.Runtime, Images: conn.Images, Store: a.store(conn), Host: host,
 		Watch: launch.NewWatch(watchCtx, conn.Runtime),
@@ -255,14 +256,11 @@ func (a *app) end(ctx context.Context, conn *connection.Connection, launcher *la
 
 // follower shows the logs of containers and notes how they end.
 type follower struct {
-	out     io.Writer
+	printer *logview.Printer
 	notes   io.Writer
 	several bool // pods: lines bear the pod's name too
-	color   bool
 
-	mu      sync.Mutex // guards out, width and ends
-	width   int
-	next    int
+	mu      sync.Mutex // guards ends
 	ends    []containerEnd
 	workers sync.WaitGroup // logs
 	waiters sync.WaitGroup // ordinary containers
@@ -280,11 +278,7 @@ func (f *follower) start(ctx context.Context, watch *launch.Watch, pod *launch.P
 	if f.several {
 		name = pod.Name + "/" + name
 	}
-	f.mu.Lock()
-	f.width = max(f.width, len(name))
-	color := f.next
-	f.next++
-	f.mu.Unlock()
+	label := f.printer.Name(name)
 	ended := make(chan struct{})
 	if c.Kind == "" {
 		f.waiters.Add(1)
@@ -320,7 +314,7 @@ func (f *follower) start(ctx context.Context, watch *launch.Watch, pod *launch.P
 	f.workers.Go(func() {
 		defer log.Close()
 		if err := log.Run(ctx, func(line *crilog.Line) error {
-			return f.print(name, color, line)
+			return f.printer.Print(label, line)
 		}); err != nil && ctx.Err() == nil {
 			fmt.Fprintf(f.notes, "log of %s: %v\n", name, err)
 		}
@@ -339,20 +333,6 @@ func because(status *cri.ContainerStatus) string {
 		return " (" + reason + message + ")"
 	}
 	return ""
-}
-
-// colors of containers' names, in turn.
-var colors = []int{36, 33, 32, 35, 34, 31}
-
-func (f *follower) print(name string, color int, line *crilog.Line) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	prefix := fmt.Sprintf("%-*s | ", f.width, name)
-	if f.color {
-		prefix = fmt.Sprintf("\x1b[%dm%s\x1b[0m", colors[color%len(colors)], prefix)
-	}
-	_, err := fmt.Fprintf(f.out, "%s%s\n", prefix, line.Text)
-	return err
 }
 
 // finish waits until all ordinary containers have ended or ctx has, and returns the exit code of the first that failed.

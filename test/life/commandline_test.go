@@ -68,3 +68,122 @@ func TestTheCommandLineListsNamesAndIDs(t *testing.T) {
 		t.Errorf("--no-headers prints\n%s", out)
 	}
 }
+
+// TestTheCommandLineRunsCommandsAsAnotherUser: -u, -e and -w of exec, by names that the container's own /etc/passwd has.
+func TestTheCommandLineRunsCommandsAsAnotherUser(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run()
+	script := `id -u; id -g; id -G; echo "$HOME $COLOUR $(pwd)"`
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "0\n0\n0\n/root  /\n"},
+		{[]string{"-u", "daemon", "-e", "COLOUR=blue", "-w", "/tmp"}, "1\n1\n1\n/usr/sbin blue /tmp\n"},
+		{[]string{"-u", "4711"}, "4711\n0\n0\n/  /\n"},
+		{[]string{"-u", "4711:12"}, "4711\n12\n12\n/  /\n"},
+		{[]string{"-u", "daemon", "-e", "HOME=/tmp"}, "1\n1\n1\n/tmp  /\n"},
+	} {
+		args := append(append([]string{"exec"}, test.args...), c.ID, "sh", "-c", script)
+		if code, out, complaints := typed(t, n, args...); code != 0 || out != test.want {
+			t.Errorf("%q: exit code %d, %q, want %q: %s", test.args, code, out, test.want, complaints)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-u", "nobody-knows-him"}, `user "nobody-knows-him" is not in /etc/passwd`},
+		{[]string{"-u", "4294967295"}, "user"},
+		{[]string{"-e", "=x"}, "env"},
+		{[]string{"-w", "relative"}, `"relative" is not an absolute path`},
+		{[]string{"-w", "/does/not/exist"}, "/does/not/exist"},
+	} {
+		args := append(append([]string{"exec"}, test.args...), c.ID, "true")
+		if code, _, complaints := typed(t, n, args...); code == 0 || !strings.Contains(complaints, test.want) {
+			t.Errorf("%q: exit code %d, %q", test.args, code, complaints)
+		}
+	}
+}
+
+// TestTheCommandLineSignalsAndWaits: kill without -s ends a container, with -s it sends what is named, and wait prints the
+// exit code.
+func TestTheCommandLineSignalsAndWaits(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh(`trap "echo got it; exit 7" USR1; echo ready; while :; do sleep 0.1; done`))
+	c.WaitLog("ready")
+	if code, _, complaints := typed(t, n, "kill", "-s", "NOSUCH", c.ID); code == 0 || !strings.Contains(complaints, "NOSUCH") {
+		t.Errorf("an unknown signal: exit code %d, %q", code, complaints)
+	}
+	if code, _, complaints := typed(t, n, "kill", "-s", "usr1", c.ID); code != 0 {
+		t.Fatalf("exit code %d, %q", code, complaints)
+	}
+	if code, out, complaints := typed(t, n, "wait", c.ID); code != 0 || out != "7\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	other := p.Run()
+	if code, _, complaints := typed(t, n, "kill", other.ID); code != 0 {
+		t.Fatalf("exit code %d, %q", code, complaints)
+	}
+	if code, out, complaints := typed(t, n, "wait", other.ID); code != 0 || out != "137\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, _, complaints := typed(t, n, "kill", other.ID); code == 0 || !strings.Contains(complaints, "exited") {
+		t.Errorf("one that has ended: exit code %d, %q", code, complaints)
+	}
+	if _, out, _ := typed(t, n, "pods", "--no-headers", "-l", "name="+p.Config.Metadata.Name); !strings.Contains(out, "failed") {
+		_, out, _ = typed(t, n, "pods")
+		if !strings.Contains(out, "failed") {
+			t.Errorf("a pod whose containers have failed is listed as\n%s", out)
+		}
+	}
+}
+
+// TestTheCommandLineShowsSeveralLogsInOrder: the lines of a pod's containers come by their times, each with the name of its
+// container, and a pod alone stands for its first container.
+func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	say := func(words string) *nodetest.Container {
+		return p.Run(nodetest.Sh("for w in "+words+"; do echo $w; sleep 0.4; done"))
+	}
+	first := say("one three five")
+	second := say("two four six")
+	for _, c := range []*nodetest.Container{first, second} {
+		if code, _, complaints := typed(t, n, "wait", c.ID); code != 0 {
+			t.Fatal(complaints)
+		}
+	}
+	for _, args := range [][]string{{"logs", "--all-containers", p.ID}, {"logs", "-f", first.ID, second.ID}} {
+		code, out, complaints := typed(t, n, args...)
+		if code != 0 || strings.Count(out, " | ") != 6 || !strings.Contains(out, first.Config.Metadata.Name+" | one\n") {
+			t.Errorf("%v: exit code %d, %s\n%s", args, code, complaints, out)
+		}
+		if args[1] == "-f" {
+			continue
+		}
+		last := -1
+		for _, word := range []string{"one", "two", "three", "four", "five", "six"} {
+			at := strings.Index(out, "| "+word+"\n")
+			if at < last {
+				t.Errorf("%q is out of order:\n%s", word, out)
+			}
+			last = at
+		}
+	}
+	code, out, complaints := typed(t, n, "logs", p.ID)
+	if code != 0 || out != "one\nthree\nfive\n" || !strings.HasPrefix(complaints, "Defaulted container") {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, out, complaints := typed(t, n, "logs", "-c", second.Config.Metadata.Name, p.ID); out != "two\nfour\nsix\n" {
+		t.Errorf("-c: exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, _, complaints := typed(t, n, "logs", "-c", "nobody", p.ID); code == 0 || !strings.Contains(complaints, "Pod ") {
+		t.Errorf("-c of no container: exit code %d, %q", code, complaints)
+	}
+}

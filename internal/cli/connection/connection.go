@@ -27,14 +27,15 @@ const maxMessage = 32 << 20
 
 // Connection holds the clients of one runtime. They reconnect by themselves when the runtime is started again.
 type Connection struct {
-	Address string // unix:// and a path
-	Runtime cri.RuntimeServiceClient
-	Images  cri.ImageServiceClient
-	Pulls   berthv1.ImagesClient
-	Volumes berthv1.VolumesClient
-	Devices berthv1.DevicesClient
-	Pouch   pouch.RuntimeServiceClient // pauses containers
-	conn    *grpc.ClientConn
+	Address    string // unix:// and a path
+	Runtime    cri.RuntimeServiceClient
+	Images     cri.ImageServiceClient
+	Pulls      berthv1.ImagesClient
+	Containers berthv1.ContainersClient
+	Volumes    berthv1.VolumesClient
+	Devices    berthv1.DevicesClient
+	Pouch      pouch.RuntimeServiceClient // pauses containers
+	conn       *grpc.ClientConn
 }
 
 // SocketPath is the path of the socket in an address, a path with or without unix:// before it.
@@ -67,14 +68,15 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		return nil, err
 	}
 	return &Connection{
-		Address: "unix://" + path,
-		Runtime: cri.NewRuntimeServiceClient(conn),
-		Images:  cri.NewImageServiceClient(conn),
-		Pulls:   berthv1.NewImagesClient(conn),
-		Volumes: berthv1.NewVolumesClient(conn),
-		Devices: berthv1.NewDevicesClient(conn),
-		Pouch:   pouch.NewRuntimeServiceClient(conn),
-		conn:    conn,
+		Address:    "unix://" + path,
+		Runtime:    cri.NewRuntimeServiceClient(conn),
+		Images:     cri.NewImageServiceClient(conn),
+		Pulls:      berthv1.NewImagesClient(conn),
+		Containers: berthv1.NewContainersClient(conn),
+		Volumes:    berthv1.NewVolumesClient(conn),
+		Devices:    berthv1.NewDevicesClient(conn),
+		Pouch:      pouch.NewRuntimeServiceClient(conn),
+		conn:       conn,
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package connection
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,7 +54,11 @@ func wording(st *status.Status) string {
 	text := st.Message()
 	switch st.Code() {
 	case codes.Unavailable:
-		return text + "\n(Unavailable: it may work in a moment. `berth doctor` looks at what the daemon needs.)"
+		// gRPC's own words say that the connection broke. The runtime's are about something else that cannot be reached, such
+		// as a registry, and say what it is.
+		if brokeOff(text) {
+			return "the runtime went away: it was stopped, or is being restarted (`systemctl status berthd`)\n(" + text + ")"
+		}
 	case codes.Unimplemented:
 		return "this runtime does not do that: " + text
 	case codes.ResourceExhausted:
@@ -65,6 +70,17 @@ func wording(st *status.Status) string {
 		return "no answer in time: " + text
 	}
 	return text
+}
+
+// brokeOff tells gRPC's own messages about a connection from those of a runtime.
+func brokeOff(text string) bool {
+	for _, start := range []string{"connection error:", "error reading from server", "closing transport",
+		"transport is closing", "keepalive", "the connection is draining", "last connection error:"} {
+		if strings.HasPrefix(text, start) {
+			return true
+		}
+	}
+	return false
 }
 
 // Code is the gRPC code of an error, Unknown for one that is no call's.

@@ -198,12 +198,12 @@ func matchContainer(all []*Container, name string) (*Container, error) {
 		},
 		func(c *Container) bool { return strings.HasPrefix(c.Id, name) },
 	} {
-		if found := latest(filter(all, fits)); len(found) > 0 {
+		if found := Latest(filter(all, fits)); len(found) > 0 {
 			return oneContainer(name, found)
 		}
 	}
 	// The name of a pod will do where it has but one container.
-	inPod := latest(filter(all, func(c *Container) bool {
+	inPod := Latest(filter(all, func(c *Container) bool {
 		return PodName(c.Pod) == name || c.Pod.GetMetadata().GetName() == name
 	}))
 	if len(inPod) == 0 {
@@ -227,8 +227,8 @@ func filter(all []*Container, keep func(*Container) bool) []*Container {
 	return kept
 }
 
-// latest keeps one container of each name: that of the sandbox which is newest, and there the last attempt.
-func latest(all []*Container) []*Container {
+// Latest keeps one container of each name: that of the sandbox which is newest, and there the last attempt.
+func Latest(all []*Container) []*Container {
 	best := map[string]*Container{}
 	var order []string
 	for _, c := range all {

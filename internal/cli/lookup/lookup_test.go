@@ -72,3 +72,36 @@ func TestContainersAreFoundByNameAndID(t *testing.T) {
 		check(t, name, want, func() string { return found.Id }, err)
 	}
 }
+
+// TestTheContainerThatKubectlTakes: a pod stands for its annotated container, else for the first that was made.
+func TestTheContainerThatKubectlTakes(t *testing.T) {
+	web := pod("p1", "default", "web", true, 1)
+	chosen := pod("p2", "default", "chosen", true, 2)
+	chosen.Annotations = map[string]string{AnnotationDefaultContainer: "second"}
+	c := func(id string, p *cri.PodSandbox, name, kind string, created int64) *Container {
+		return &Container{&cri.Container{Id: id, PodSandboxId: p.Id, CreatedAt: created,
+			Metadata: &cri.ContainerMetadata{Name: name}, Annotations: map[string]string{manifest.AnnotationKind: kind}}, p}
+	}
+	all := []*Container{
+		c("a", web, "later", "", 3), c("b", web, "init", manifest.KindInit, 1), c("c", web, "earlier", "", 2),
+		c("d", chosen, "first", "", 4), c("e", chosen, "second", "", 5),
+	}
+	pods := []*cri.PodSandbox{web, chosen}
+	for _, test := range []struct {
+		name, in, want, notice string
+	}{
+		{"web", "", "c", `Defaulted container "earlier" out of: earlier, later`},
+		{"p1", "", "c", `Defaulted container "earlier" out of: earlier, later`},
+		{"chosen", "", "e", `Defaulted container "second" out of: first, second`},
+		{"web", "init", "b", ""},
+		{"web", "none", "none", ""},
+		{"nope", "", "none", ""},
+		{"nope", "init", "none", ""},
+	} {
+		found, err := inPod(pods, all, test.name, test.in)
+		check(t, test.name, test.want, func() string { return found.Id }, err)
+		if err == nil && found.Notice() != test.notice {
+			t.Errorf("%s: notice %q", test.name, found.Notice())
+		}
+	}
+}

@@ -26,6 +26,9 @@ func (s *Selection) Parse() error {
 	return nil
 }
 
+// Empty says whether all pods are selected.
+func (s *Selection) Empty() bool { return s.Namespace == "" && s.Labels == "" }
+
 // Pod says whether a pod is selected.
 func (s *Selection) Pod(pod *cri.PodSandbox) bool {
 	return s.matches(pod, pod.GetLabels())

@@ -114,3 +114,10 @@ func Document(w io.Writer, format Format, value any) error {
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)
 }
+
+// Line writes one value as JSON on a line of its own, for commands that go on printing.
+func Line(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+)
+
+func (a *app) killCommand() *cobra.Command {
+	var signal string
+	var all, processes bool
+	cmd := &cobra.Command{
+		Use:   "kill POD|CONTAINER...",
+		Short: "Send a signal to running containers",
+		Long: `Send a signal to the first process of running containers, SIGKILL without -s. A pod stands for all its running
+containers. Nothing waits for what the processes do: berth wait does, and berth stop gives them time to end.`,
+		Example:           "  berth kill -s HUP hello/web\n  berth kill hello",
+		Args:              namesOrAll(&all),
+		ValidArgsFunction: a.complete(0, podNames, containerNames),
+		RunE: a.each(&all, "kill", func(ctx context.Context, conn *connection.Connection, t target) error {
+			return eachRunning(ctx, conn, t, func(ctx context.Context, id string) error {
+				_, err := conn.Containers.Kill(ctx, &berthv1.KillRequest{ContainerId: id, Signal: signal, All: processes})
+				return err
+			})
+		}),
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
+	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "the signal: a name with or without SIG, or a number")
+	cmd.Flags().BoolVar(&processes, "all-processes", false, "to every process of the containers, not the first alone")
+	return cmd
+}
+
+// eachRunning does something to a container, or to the running ones of a pod, which may end meanwhile.
+func eachRunning(ctx context.Context, conn *connection.Connection, t target,
+	do func(ctx context.Context, id string) error) error {
+	if t.container != nil {
+		return connection.Plain(do(ctx, t.container.Id))
+	}
+	list, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{
+		PodSandboxId: t.pod.Id, State: &cri.ContainerStateValue{State: cri.ContainerState_CONTAINER_RUNNING},
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range list {
+		err := do(ctx, c.Id)
+		if code := connection.Code(err); code != codes.FailedPrecondition && code != codes.NotFound {
+			errs = append(errs, connection.Plain(err))
+		}
+	}
+	return errors.Join(errs...)
+}
