@@ -47,6 +47,9 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 	defer a.file.Close()
 	var sources []*source.Image
 	switch {
+	// An archive that is both is read as containerd reads it: manifest.json has no annotations of manifests.
+	case a.has(ocispec.ImageLayoutFile) && a.has("index.json"):
+		sources, err = layoutArchive(ctx, now, a)
 	case a.has("manifest.json"):
 		sources, err = dockerArchive(ctx, now, a)
 	case a.has("index.json"):
@@ -104,14 +107,23 @@ const (
 	maxNames = 1000
 )
 
-// spool copies an archive to a file without a name, on the disk of a directory, and notes where its parts are.
-func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archiveFile, error) {
-	file, err := os.CreateTemp(dir, "import-")
+// unnamed makes a file without a name in a directory.
+func unnamed(dir string) (*os.File, error) {
+	file, err := os.CreateTemp(dir, "spool-")
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
 		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// spool copies an archive to a file without a name, on the disk of a directory, and notes where its parts are.
+func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archiveFile, error) {
+	file, err := unnamed(dir)
+	if err != nil {
 		return nil, err
 	}
 	a := &archiveFile{

@@ -58,7 +58,7 @@ func (x *index) put(r *imageRecord) {
 	if old != nil {
 		x.forgetNames(old)
 	} else {
-		for _, key := range r.Layers {
+		for _, key := range r.needs() {
 			x.layers[key].refs++
 			x.layers[key].adopted = false
 		}
@@ -89,7 +89,7 @@ func (x *index) drop(r *imageRecord) []*layer {
 	x.forgetNames(r)
 	delete(x.images, r.ID)
 	var unused []*layer
-	for _, key := range r.Layers {
+	for _, key := range r.needs() {
 		unused = append(unused, x.unref(x.layers[key])...)
 	}
 	return unused

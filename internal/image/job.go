@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"berth/internal/disk"
+	"berth/internal/image/layertar"
 	"berth/internal/metrics"
 )
 
@@ -181,6 +182,9 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 		rec, hosts, err := j.now.unpacker.attempt(ctx, j, fs, bad)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
+			if info, err := os.Stat(filepath.Join(dir, layertar.FileName)); err == nil {
+				rec.Bytes, rec.Inodes = rec.Bytes+uint64(info.Size()), rec.Inodes+1
+			}
 			return rec, writeLayerRecord(dir, rec)
 		}
 		if first != nil && hosts == nil && errdefs.IsNotFound(err) {

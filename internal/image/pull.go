@@ -116,11 +116,12 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	bars := newProgress(src.Layers, report)
 	defer bars.close()
 	layers := make([]*layer, len(src.Layers))
+	var origins []*layer // of those among the layers that are variants
 	sum := total{limits: &now.Limits}
 	release := func() error {
 		s.index.mu.Lock()
 		var unused []*layer
-		for _, l := range layers {
+		for _, l := range slices.Concat(layers, origins) {
 			if l != nil {
 				unused = append(unused, s.index.unref(l)...)
 			}
@@ -144,11 +145,11 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	}
 	err := g.Wait()
 	if err == nil {
-		err = s.resolveVariants(ctx, now, layers)
+		origins, err = s.resolveVariants(ctx, now, layers)
 	}
 	var r *imageRecord
 	if err == nil {
-		r, err = s.record(src, layers)
+		r, err = s.record(src, layers, origins)
 	}
 	if err != nil {
 		if e := release(); e != nil {
@@ -165,7 +166,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 }
 
 // record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.
-func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error) {
+func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecord, error) {
 	s.db.commit.Lock()
 	defer s.db.commit.Unlock()
 
@@ -173,12 +174,12 @@ func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error)
 	r := s.index.images[src.ID.String()]
 	fresh := r == nil
 	if fresh {
-		r = newRecord(src, layers)
+		r = newRecord(src, layers, origins)
 	}
 	r = r.with(func(to *imageRecord) { describeRecord(src, to) })
 	changed := append([]*imageRecord{r}, s.index.loses(src.Tag, r.ID)...)
 	var records []layerRecord
-	for _, key := range r.Layers {
+	for _, key := range r.needs() {
 		if l := s.index.layers[key]; !l.recorded {
 			records = append(records, l.layerRecord)
 		}
@@ -210,7 +211,7 @@ func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error)
 	}
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
-	for _, key := range r.Layers {
+	for _, key := range r.needs() {
 		s.index.layers[key].recorded = true
 	}
 	for _, c := range slices.Backward(changed) {
@@ -220,7 +221,7 @@ func (s *Store) record(src *source.Image, layers []*layer) (*imageRecord, error)
 }
 
 // newRecord is the record of an image that is new, without its names.
-func newRecord(src *source.Image, layers []*layer) *imageRecord {
+func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	r := &imageRecord{
 		ID: src.ID.String(), Manifest: src.Manifest.Digest, Config: src.Image.Config, Platform: src.Image.Platform,
 		Pulled: time.Now().UTC(), Blobs: src.Layers,
@@ -230,6 +231,9 @@ func newRecord(src *source.Image, layers []*layer) *imageRecord {
 		r.Layers = append(r.Layers, l.Key)
 		r.DiffIDs = append(r.DiffIDs, src.DiffIDs[i].String())
 		r.Size += uint64(src.Layers[i].Size)
+	}
+	for _, l := range origins {
+		r.Origins = append(r.Origins, l.Key)
 	}
 	return r
 }

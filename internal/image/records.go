@@ -24,12 +24,14 @@ import (
 
 // imageRecord is an image as it is kept. A record in memory is never written to: a change replaces it.
 type imageRecord struct {
-	ID       string              `json:"id"`
-	Tags     []string            `json:"tags,omitempty"`
-	Digests  []string            `json:"digests,omitempty"` // name@sha256:…
-	Manifest digest.Digest       `json:"manifest"`
-	Size     uint64              `json:"size"`
-	Layers   []string            `json:"layers"`  // keys of layers, base first
+	ID       string        `json:"id"`
+	Tags     []string      `json:"tags,omitempty"`
+	Digests  []string      `json:"digests,omitempty"` // name@sha256:…
+	Manifest digest.Digest `json:"manifest"`
+	Size     uint64        `json:"size"`
+	Layers   []string      `json:"layers"` // keys of layers, base first
+	// Origins are keys of the layers that variants among Layers were made from, where the tars of these can be made again.
+	Origins  []string            `json:"origins,omitempty"`
 	DiffIDs  []string            `json:"diffIDs"` // base first
 	Config   ocispec.ImageConfig `json:"config"`
 	Platform ocispec.Platform    `json:"platform"`
@@ -87,6 +89,9 @@ func (r *imageRecord) with(change func(*imageRecord)) *imageRecord {
 	change(&c)
 	return &c
 }
+
+// needs are the keys of all layers that the image keeps.
+func (r *imageRecord) needs() []string { return slices.Concat(r.Layers, r.Origins) }
 
 func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
@@ -178,6 +183,7 @@ func (s *Store) load() error {
 					return nil
 				}
 			}
+			r.Origins = slices.DeleteFunc(r.Origins, func(key string) bool { return s.index.layers[key] == nil })
 			s.index.put(&r)
 			return nil
 		})

@@ -312,6 +312,10 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 	u := model.FilesystemUsage{At: time.Now(), Mountpoint: s.root}
 	s.index.mu.Lock()
 	for _, l := range s.index.layers {
+		if from := s.index.layers[l.DiffID]; from != nil && from != l { // its files are the same, by hard links
+			u.UsedBytes -= min(from.Bytes, l.Bytes)
+			u.InodesUsed -= min(from.Inodes, l.Inodes)
+		}
 		u.UsedBytes += l.Bytes + 4096
 		u.InodesUsed += l.Inodes + 3 // its directory, fs and layer.json
 	}
@@ -361,6 +365,14 @@ func (s *Store) ConfigJSON(imageID string) ([]byte, error) {
 	return s.document(imageID, func(r *imageRecord) string { return r.ID })
 }
 
+// Repository is where an image is pushed to, by the configuration of registries that is in force.
+func (s *Store) Repository(ctx context.Context, ref reference.Named, auth *model.Auth) (*registry.Repository, error) {
+	return s.now.Load().client.Repository(ctx, ref, auth)
+}
+
+// Spool is a new file without a name on the store's disk.
+func (s *Store) Spool() (*os.File, error) { return unnamed(s.root) }
+
 // Document is the manifest or the configuration of an image, by its digest.
 func (s *Store) Document(digest string) ([]byte, error) {
 	var data []byte
@@ -402,6 +414,9 @@ type LayerInfo struct {
 	Dir    string `json:"dir"`
 	Bytes  uint64 `json:"bytes"` // on disk
 	Inodes uint64 `json:"inodes"`
+	// Origin is the directory with the layer as it was unpacked, and the record of its tar: the parent of Dir, but for
+	// variants. Empty: it is gone.
+	Origin string `json:"-"`
 }
 
 // Layers tells of an image's layers, base first.
@@ -416,6 +431,9 @@ func (s *Store) Layers(imageID string) ([]LayerInfo, error) {
 	for i, key := range r.Layers {
 		l := s.index.layers[key]
 		out[i] = LayerInfo{DiffID: l.DiffID, Dir: s.dirs.fs(l.N), Bytes: l.Bytes, Inodes: l.Inodes}
+		if from := s.index.layers[l.DiffID]; from != nil {
+			out[i].Origin = s.dirs.home(from.N)
+		}
 		if i < len(r.Blobs) {
 			out[i].Digest, out[i].Size = r.Blobs[i].Digest.String(), r.Blobs[i].Size
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"berth/internal/compression"
 	"berth/internal/disk"
+	"berth/internal/image/layertar"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
 	"berth/internal/image/unpack"
@@ -55,13 +57,23 @@ type unpacker struct {
 }
 
 // start starts the children, which takes some milliseconds: the request to the registry may be under way meanwhile.
-func (p *unpacker) start(ctx context.Context, fs string) (*unpacking, error) {
+// record is the path of the record of the tar that is made; empty: none is.
+func (p *unpacker) start(ctx context.Context, fs, record string) (*unpacking, error) {
 	limits := p.limits.Layer
 	root, err := os.Open(fs)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
+	var files []*os.File
+	if record != "" {
+		f, err := os.OpenFile(record, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		files = append(files, f)
+	}
 	calls, err := attributeCalls(root)
 	if err != nil {
 		return nil, err
@@ -87,7 +99,7 @@ func (p *unpacker) start(ctx context.Context, fs string) (*unpacking, error) {
 	}
 	u.unpack, err = p.children.Start(ctx, jail.Spec{
 		Role: unpack.Role, Task: limits, Memory: limits.Memory(), FileSize: limits.Bytes, MaxAnswer: limits.Answer(),
-		In: []*ring.Pair{tar}, Dirs: []jail.Dir{{File: root}}, Calls: calls,
+		In: []*ring.Pair{tar}, Dirs: []jail.Dir{{File: root}}, Files: files, Calls: calls,
 	})
 	if err != nil {
 		u.decompress.Kill()
@@ -203,7 +215,7 @@ func (u *unpacking) pass(plain *verified) error {
 
 // UnpackTar unpacks a tar, which may be packed, into a directory that is there and empty, as if it were a layer.
 func (s *Store) UnpackTar(ctx context.Context, dir string, r io.Reader) error {
-	u, err := s.now.Load().unpacker.start(ctx, dir)
+	u, err := s.now.Load().unpacker.start(ctx, dir, "")
 	if err != nil {
 		return err
 	}
@@ -225,7 +237,7 @@ func (p *unpacker) attempt(ctx context.Context, j *job, fs string, bad map[strin
 	}
 	ready := make(chan started, 1)
 	go func() {
-		u, err := p.start(loading, fs)
+		u, err := p.start(loading, fs, filepath.Join(filepath.Dir(fs), layertar.FileName))
 		ready <- started{u, err}
 	}()
 	src, err := j.fetch(loading, j.desc, bad)

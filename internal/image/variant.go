@@ -17,6 +17,7 @@ import (
 
 	"berth/internal/dirtree"
 	"berth/internal/disk"
+	"berth/internal/image/layertar"
 	"berth/internal/image/unpack"
 	"berth/internal/image/variant"
 	"berth/internal/jail"
@@ -31,8 +32,8 @@ const chainKey = "chain:"
 const stagingDir = "variant"
 
 // resolveVariants replaces those layers of an image (base first, each with a reference of the caller's) which must be
-// variants: see package variant.
-func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*layer) error {
+// variants: see package variant. It returns what they were made from, with the caller's references.
+func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*layer) (origins []*layer, err error) {
 	diffIDs := make([]digest.Digest, len(layers))
 	for i, l := range layers {
 		diffIDs[i] = digest.Digest(l.DiffID)
@@ -43,25 +44,20 @@ func (s *Store) resolveVariants(ctx context.Context, now *inForce, layers []*lay
 			continue
 		}
 		if err := ctx.Err(); err != nil {
-			return err
+			return origins, err
 		}
 		chain := identity.ChainID(append([]digest.Digest(nil), diffIDs[:i+1]...))
 		v, err := s.variant(ctx, now, l, chainKey+chain.String(), layers[:i], &left)
 		if err != nil {
-			return fmt.Errorf("layer %s: %w", l.DiffID, disk.Exhausted(err))
+			return origins, fmt.Errorf("layer %s: %w", l.DiffID, disk.Exhausted(err))
 		}
 		if v == nil {
 			continue
 		}
 		layers[i] = v
-		s.index.mu.Lock()
-		unused := s.index.unref(l)
-		s.index.mu.Unlock()
-		if err := s.trash(unused); err != nil {
-			s.log.Warn("leftover of a pull is still there", "error", err)
-		}
+		origins = append(origins, l)
 	}
-	return nil
+	return origins, nil
 }
 
 // variant returns the layer's variant under a key, made if it is not there, with a reference for the caller; nil: the
@@ -238,7 +234,7 @@ func (v *varying) make(ctx context.Context) (_ *variant.Result, used uint64, err
 	if err == nil {
 		// The mark of a sync may come at any time. One that the child has made counts after a loss of images.db
 		// alone, for this layer.
-		err = onlyHas(v.home, append(keep, stagingDir, syncedFile))
+		err = onlyHas(v.home, append(keep, stagingDir, syncedFile, layertar.FileName))
 	}
 	if err != nil {
 		return nil, used, err

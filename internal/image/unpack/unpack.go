@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/dirtree"
 	"berth/internal/disk"
+	"berth/internal/image/layertar"
 )
 
 const (
@@ -104,6 +105,7 @@ func Layer(ctx context.Context, root *os.File, r io.Reader, limits Limits, calls
 	if bound, ok := r.(*stream); ok {
 		in = bound
 	}
+	l.in = in
 	tr := tar.NewReader(in)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -143,8 +145,10 @@ func shortened(name string) string {
 
 // Bound makes a reader of a layer's tar that ends with a context, and with an error where the tar is longer
 // than it may be. Layer does it by itself; it is for what stands behind the end of the archive.
-func Bound(ctx context.Context, r io.Reader, limits Limits) io.Reader {
-	return &stream{ctx: ctx, r: r, limit: limits.Bytes}
+//
+// A recorder, if there is one, records what is read, and what Layer makes of it.
+func Bound(ctx context.Context, r io.Reader, limits Limits, recorder *layertar.Recorder) io.Reader {
+	return &stream{ctx: ctx, r: r, limit: limits.Bytes, recorder: recorder}
 }
 
 // stream is the reader that Bound returns. archive/tar reads on by itself where no entry comes, so its reader
@@ -154,6 +158,9 @@ type stream struct {
 	r     io.Reader
 	n     uint64
 	limit uint64
+
+	recorder *layertar.Recorder // nil: nobody wants the tar again
+	content  bool               // what is read is the content of a file, which the layer's directory has
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -164,12 +171,37 @@ func (s *stream) Read(p []byte) (int, error) {
 	if e := spend(&s.n, uint64(n), s.limit, "the layer's tar has", KeyBytes, "bytes"); e != nil {
 		return 0, e
 	}
+	if s.recorder != nil && !s.content {
+		s.recorder.Bytes(p[:n])
+	}
 	return n, err
+}
+
+// keeps runs write, which reads the content of a file into the layer's directory. The tar of a file with holes has
+// a map of these as well, and is recorded as it is.
+func (s *stream) keeps(name func() string, h *tar.Header, write func() error) error {
+	if s.recorder == nil || h.Typeflag == tar.TypeGNUSparse || isSparse(h) {
+		return write()
+	}
+	s.recorder.File(name(), h.Size)
+	s.content = true
+	defer func() { s.content = false }()
+	return write()
+}
+
+func isSparse(h *tar.Header) bool {
+	for key := range h.PAXRecords {
+		if strings.HasPrefix(key, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
 }
 
 // layer is a layer that is being unpacked. It belongs to one goroutine.
 type layer struct {
 	ctx         context.Context
+	in          *stream
 	tree        *dirtree.Tree[made] // all directories of the layer
 	limits      Limits
 	trusted     SetXattr
@@ -378,7 +410,10 @@ func (l *layer) create(parent *dir, base string, h *tar.Header, content io.Reade
 		}
 		defer unix.Close(fd)
 		l.inodes++
-		if err := l.write(fd, h.Size, content); err != nil {
+		err = l.in.keeps(func() string { return parent.PathOf(base) }, h, func() error {
+			return l.write(fd, h.Size, content)
+		})
+		if err != nil {
 			return err
 		}
 		return l.setAttributes(fd, h)
@@ -538,10 +573,14 @@ func (l *layer) replacing(parent *dir, base string, make func() error) error {
 		return err
 	}
 	if d := l.child(parent, base); d != nil {
+		if l.in.recorder != nil && d.Data.full {
+			l.in.recorder.Replaced()
+		}
 		err = l.remove(d)
 	} else {
 		var at int
 		if at, err = l.tree.FD(parent); err == nil {
+			l.noteReplaced(at, base)
 			err = dirtree.Remove(l.ctx, at, base)
 		}
 	}
@@ -549,6 +588,15 @@ func (l *layer) replacing(parent *dir, base string, make func() error) error {
 		return err
 	}
 	return make()
+}
+
+// noteReplaced records that a file goes whose content the tar has.
+func (l *layer) noteReplaced(at int, base string) {
+	var st unix.Stat_t
+	if l.in.recorder != nil && unix.Fstatat(at, base, &st, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size > 0 {
+		l.in.recorder.Replaced()
+	}
 }
 
 // write copies size bytes. Blocks of zeros become holes: the tar of a sparse file has them as zeros, or does not have

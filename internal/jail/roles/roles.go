@@ -5,6 +5,7 @@ import (
 	checkpoint "berth/internal/checkpoint/archive"
 	"berth/internal/compression"
 	"berth/internal/image/archive"
+	"berth/internal/image/layertar"
 	"berth/internal/image/unpack"
 	"berth/internal/image/variant"
 	"berth/internal/jail/child"
@@ -16,6 +17,7 @@ func All() child.Roles {
 		compression.Role:      decompress,
 		unpack.Role:           unpackLayer,
 		archive.Role:          readArchive,
+		layertar.Role:         rebuildLayer,
 		variant.PlanRole:      planVariant,
 		variant.MakeRole:      makeVariant,
 		variant.CheckRole:     checkVariant,

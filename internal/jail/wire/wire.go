@@ -17,7 +17,7 @@ import (
 
 // Version is that of all that is said here, and of what roles are asked and answer: a child of another version
 // is refused. It changes with each of them.
-const Version = "1"
+const Version = "2"
 
 // Program is the name of the program that children run.
 const Program = "berth-unpack"
