@@ -236,6 +236,9 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 	if len(hosts) == 0 {
 		return fmt.Errorf("no host is configured for %s: %w", r.name.Name(), errdefs.ErrNotFound)
 	}
+	if caps == docker.HostCapabilityPush { // a push that fails at one host must not end at another
+		hosts = hosts[:1]
+	}
 	retry := r.client.cfg.Retry
 	for attempt := 1; ; attempt++ {
 		var worst *failure

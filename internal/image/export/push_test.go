@@ -1,0 +1,180 @@
+package export_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/image"
+	"berth/internal/model"
+	rt "berth/internal/registrytest"
+)
+
+// other is a registry with a name of its own in the node's configuration.
+func (n *node) other(name string, options ...rt.Option) *rt.Registry {
+	n.t.Helper()
+	reg, err := rt.New(options...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { reg.Close() })
+	if err := reg.HostsDir(n.hosts, name); err != nil {
+		n.t.Fatal(err)
+	}
+	return reg
+}
+
+func (n *node) push(image, name string) *model.Pushed {
+	n.t.Helper()
+	pushed, err := n.Push(context.Background(), model.PushRequest{Image: image, Name: name})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return pushed
+}
+
+// sent are the requests that brought bytes of blobs.
+func sent(reg *rt.Registry) (list []string) {
+	for _, r := range reg.Requests() {
+		if (r.Method == "PUT" || r.Method == "PATCH") && strings.Contains(r.Path, "/uploads/") {
+			list = append(list, r.Method+" "+r.Path)
+		}
+	}
+	return list
+}
+
+// repull pulls a name anew and returns the image's ID.
+func (n *node) repull(ref string) *model.Image {
+	n.t.Helper()
+	second := newNode(n.t)
+	if err := n.reg.HostsDir(second.hosts, "registry.test"); err != nil {
+		n.t.Fatal(err)
+	}
+	for name, reg := range n.others {
+		if err := reg.HostsDir(second.hosts, name); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	img, err := second.Pull(context.Background(), image.PullRequest{Ref: ref})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return img
+}
+
+// TestAPushToAnotherRegistry: the image that another node pulls from there has the same ID, and a second push sends
+// nothing.
+func TestAPushToAnotherRegistry(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.Docker(), rt.Layer(rt.Random(1, "r", 50, 40000)...),
+		rt.WithFiles(map[string]string{"f": "x"}), rt.Cmd("a"))
+	n.others["other.test"] = n.other("other.test")
+	n.reg.Close() // what was pulled is not needed
+	pushed := n.push("registry.test/a:1", "other.test/team/a:2")
+	if pushed.Name != "other.test/team/a:2" {
+		t.Errorf("pushed as %s", pushed.Name)
+	}
+	if len(sent(n.others["other.test"])) == 0 {
+		t.Error("nothing was sent")
+	}
+	got := n.repull("other.test/team/a:2")
+	if got.ID != id || !strings.HasSuffix(got.RepoDigests[0], "@"+pushed.Digest) {
+		t.Errorf("it is %s there, %v, want %s, %s", got.ID, got.RepoDigests, id, pushed.Digest)
+	}
+	n.others["other.test"].ResetRequests()
+	if again := n.push(id, "other.test/team/a:2"); again.Digest != pushed.Digest {
+		t.Errorf("pushed again it has digest %s, not %s", again.Digest, pushed.Digest)
+	}
+	if list := sent(n.others["other.test"]); len(list) > 0 {
+		t.Errorf("a second push sends %v", list)
+	}
+}
+
+// TestAPushWithinARegistryKeepsTheDigest: where the registry has the layers as they were pulled, none is sent, and the
+// manifest is the one that was pulled.
+func TestAPushWithinARegistryKeepsTheDigest(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 50, 40000)...))
+	n.without(id, os.Remove) // layers of an older version have no record, and need none here
+	img, err := n.Get(context.Background(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.reg.ResetRequests()
+	var phases []model.PullPhase
+	pushed, err := n.Push(context.Background(), model.PushRequest{Image: id, Name: "registry.test/team/a:2",
+		Progress: func(p model.PushProgress) { phases = append(phases, p.Phase) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pushed.Digest != img.Manifest || len(phases) != 1 || phases[0] != model.PullPresent {
+		t.Errorf("pushed with digest %s, pulled with %s; told %v", pushed.Digest, img.Manifest, phases)
+	}
+	if got := n.repull("registry.test/team/a:2"); got.ID != id {
+		t.Errorf("it is %s there, want %s", got.ID, id)
+	}
+}
+
+// TestAPushThatFails: each refusal has the code and the words that a client acts on, and what passes is tried again.
+func TestAPushThatFails(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"f": "x"}))
+	fresh := n.pull("registry.test/fresh:1", rt.WithFiles(map[string]string{"f": "y"}))
+	open := n.other("open.test")
+	n.other("closed.test", rt.WithBasicAuth("user", "password"))
+	ctx := context.Background()
+	for _, c := range []struct {
+		what  string
+		to    string
+		auth  *model.Auth
+		fault rt.Faults
+		is    error
+		words []string
+	}{
+		{"too many requests, twice", "open.test/a:1", nil,
+			rt.Faults{Path: "/uploads", Status: 429, StatusTimes: 2, RetryAfter: "0"}, nil, nil},
+		{"a registry that is down", "open.test/b:1", nil, rt.Faults{Down: true}, errdefs.ErrUnavailable,
+			[]string{"open.test/b:1"}},
+		{"refused", "open.test/c:1", nil, rt.Faults{Path: "/uploads", Status: 403}, errdefs.ErrPermissionDenied,
+			[]string{"open.test/c:1", "sha256:"}},
+		{"a manifest that is not taken", "open.test/d:1", nil, rt.Faults{Path: "/d/manifests/", Status: 400},
+			errdefs.ErrFailedPrecondition, []string{"manifest sha256:"}},
+		{"no credentials", "closed.test/a:1", nil, rt.Faults{}, errdefs.ErrUnauthenticated, nil},
+		{"wrong credentials", "closed.test/a:1", &model.Auth{Username: "user", Password: "wrong-secret"}, rt.Faults{},
+			errdefs.ErrUnauthenticated, nil},
+		{"credentials", "closed.test/a:1", &model.Auth{Username: "user", Password: "password"}, rt.Faults{}, nil, nil},
+		{"a digest", "open.test/a@sha256:" + strings.Repeat("0", 64), nil, rt.Faults{}, errdefs.ErrInvalidArgument, nil},
+		{"no name", "open.test/A:::", nil, rt.Faults{}, errdefs.ErrInvalidArgument, nil},
+	} {
+		open.SetFaults(c.fault)
+		img := id
+		if c.what == "refused" { // the registry keeps a blob once for all its repositories
+			img = fresh
+		}
+		_, err := n.Push(ctx, model.PushRequest{Image: img, Name: c.to, Auth: c.auth})
+		if c.is == nil && err != nil || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v, want %v", c.what, err, c.is)
+		}
+		for _, word := range c.words {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %q is not in: %v", c.what, word, err)
+			}
+		}
+		if err != nil && strings.Contains(err.Error(), "wrong-secret") {
+			t.Errorf("%s: the password is in: %v", c.what, err)
+		}
+	}
+	open.SetFaults(rt.Faults{})
+	if _, err := n.Push(ctx, model.PushRequest{Image: "registry.test/none:1"}); !errdefs.IsNotFound(err) {
+		t.Errorf("an image that is not here: %v", err)
+	}
+	n.without(id, os.Remove)
+	if _, err := n.Push(ctx, model.PushRequest{Image: id, Name: "open.test/e:1"}); !errdefs.IsFailedPrecondition(err) ||
+		!strings.Contains(err.Error(), "berth pull") {
+		t.Errorf("a layer without a record: %v", err)
+	}
+}

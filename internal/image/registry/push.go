@@ -1,0 +1,120 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Content is a blob or a manifest that is pushed.
+type Content struct {
+	Desc ocispec.Descriptor
+	// Reader has its bytes, and is read from its start for each attempt. Nil: they are not here, and only what the
+	// registry has already will do.
+	Reader io.ReadSeeker
+	// From are names of repositories of the same registry which have it, as paths.
+	From []string
+	// Progress, if it is not nil, is told how many bytes the registry has taken, from one goroutine at a time.
+	Progress func(bytes int64)
+}
+
+// Push brings content into the repository, unless it is there or can be taken from another repository of the registry.
+// The first host that may be pushed to is the only one that is asked. The error is errdefs.ErrNotFound where the bytes
+// are neither here nor there.
+func (r *Repository) Push(ctx context.Context, c Content) (there bool, err error) {
+	err = r.try(ctx, docker.HostCapabilityPush, func(ctx context.Context, host docker.RegistryHost) error {
+		there, err = r.pushTo(withKind(ctx, document), host, c)
+		return err
+	})
+	if err == nil && !there && c.Reader == nil {
+		return false, fmt.Errorf("%s has no %s: %w", r.name.Name(), c.Desc.Digest, errdefs.ErrNotFound)
+	}
+	return there, err
+}
+
+func (r *Repository) pushTo(ctx context.Context, host docker.RegistryHost, c Content) (there bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	pusher, err := r.resolver(host).Pusher(ctx, r.name.String())
+	if err != nil {
+		return false, err
+	}
+	desc := c.Desc
+	desc.Annotations = mountSources(r.name, c.From)
+	writer, err := pusher.Push(ctx, desc)
+	if errdefs.IsAlreadyExists(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer writer.Close()
+	if c.Reader == nil {
+		return false, nil
+	}
+	if _, err := c.Reader.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	stall := r.client.cfg.Retry.Stall
+	stalled := fmt.Errorf("the registry has taken nothing for %s", stall)
+	watch := time.AfterFunc(stall, func() { cancel(stalled) })
+	defer watch.Stop()
+	reader := &uploading{ReadSeeker: c.Reader, watch: watch, stall: stall, progress: c.Progress}
+	err = content.Copy(ctx, writer, reader, desc.Size, desc.Digest)
+	if err != nil && context.Cause(ctx) == stalled {
+		err = &connectionError{text: stalled.Error()}
+	}
+	return false, err
+}
+
+// mountSources is the annotation by which the library asks a registry for a blob of another repository.
+func mountSources(name reference.Named, from []string) map[string]string {
+	if len(from) == 0 {
+		return nil
+	}
+	at, err := url.Parse("registry://" + reference.Domain(name))
+	if err != nil {
+		return nil
+	}
+	return map[string]string{"containerd.io/distribution.source." + at.Hostname(): strings.Join(from, ",")}
+}
+
+// uploading is content on its way. Each read says that the connection has taken what was read before.
+type uploading struct {
+	io.ReadSeeker
+	watch    *time.Timer
+	stall    time.Duration
+	progress func(int64)
+	n        int64
+}
+
+func (u *uploading) Read(p []byte) (int, error) {
+	u.watch.Reset(u.stall)
+	n, err := u.ReadSeeker.Read(p)
+	if errors.Is(err, io.EOF) {
+		u.watch.Stop() // the registry may take its time to check it; the transport bounds that
+	}
+	if u.n += int64(n); n > 0 && u.progress != nil {
+		u.progress(u.n)
+	}
+	return n, err
+}
+
+// Seek is for an attempt that starts over.
+func (u *uploading) Seek(offset int64, whence int) (int64, error) {
+	at, err := u.ReadSeeker.Seek(offset, whence)
+	if err == nil {
+		u.n = at
+	}
+	return at, err
+}
