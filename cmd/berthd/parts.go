@@ -22,6 +22,7 @@ import (
 	"berth/internal/device/manager"
 	"berth/internal/health"
 	"berth/internal/image"
+	"berth/internal/image/export"
 	"berth/internal/image/preload"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
@@ -356,7 +357,10 @@ func (d *parts) register(context.Context) (err error) {
 		Runtime: d.pods, Images: d.images, Version: version,
 		CreateHostPaths: d.createsHostPaths(config.APIv1alpha1),
 	})
-	own := berthv1.Deps{Images: d.images, Containers: d.pods, Streams: d.streams, Volumes: d.pods}
+	own := berthv1.Deps{
+		Images: d.images, Archive: export.New(d.images, image.ChildrenOf(d.children), d.log),
+		Containers: d.pods, Streams: d.streams, Volumes: d.pods,
+	}
 	if d.devices != nil {
 		own.Devices = d.devices
 	}

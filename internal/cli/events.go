@@ -33,8 +33,8 @@ func (a *app) eventsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what happens to pods and containers",
-		Long: `Show what happens to pods and containers from now on, until Ctrl-C: a line when one is created, started, stopped
-or deleted. These are the events that a kubelet gets. With -o json each is a JSON object on a line of its own.`,
+		Long: `Show what happens to pods and containers from now on, until Ctrl-C: a line when one is created, started,
+stopped or deleted. These are the events that a kubelet gets. With -o json each is a JSON object on a line of its own.`,
 		Example: "  berth events -n kube-system\n  berth events -o json | jq -c 'select(.event == \"stopped\")'",
 	}
 	chosen := selection(cmd, cobra.NoArgs)

@@ -24,11 +24,12 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD|CONTAINER COMMAND [ARG...]",
 		Short: "Run a command in a running container",
-		Long: `Run a command in a running container. The exit code is the command's. A pod stands for the container that kubectl
-takes, the one of its annotation kubectl.kubernetes.io/default-container or its first, or for the one that -c names.
+		Long: `Run a command in a running container. The exit code is the command's. A pod stands for the container that
+kubectl takes, the one of its annotation kubectl.kubernetes.io/default-container or its first, or for the one that -c
+names.
 
-The command has the user, the variables and the directory of the container's first process, but for those that -u, -e and
--w give. A user who is given has the groups that /etc/group of the container gives.`,
+The command has the user, the variables and the directory of the container's first process, but for those that -u, -e
+and -w give. A user who is given has the groups that /etc/group of the container gives.`,
 		Example: `  berth exec -it hello/web sh
   berth exec -u nobody -e DEBUG=1 -w /tmp hello env
   tar c . | berth exec -i hello/web tar x -C /srv`,
@@ -129,7 +130,8 @@ Containers that berth run started say themselves whether they have an input and 
 	return cmd
 }
 
-// runningContainer finds a container, the one called in where name is a pod, and says what to try where it does not run.
+// runningContainer finds a container, the one called in where name is a pod, and says what to try where it does not
+// run.
 func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
 	name, in string) (*lookup.Container, error) {
 	c, err := lookup.DefaultContainer(ctx, conn.Runtime, name, in)

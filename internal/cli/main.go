@@ -151,12 +151,12 @@ func (a *app) root() *cobra.Command {
 		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(),
 		a.unpauseCommand(),
 		a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(), a.rmCommand())
-	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.tagCommand(),
+	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.saveCommand(), a.pushCommand(), a.tagCommand(),
 		a.pinCommand("pin", "Spare images when disk space is freed", true),
 		a.pinCommand("unpin", "Spare images no more when disk space is freed", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.eventsCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(), a.migrateCommand(),
-		a.versionCommand())
+	group("node", a.eventsCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(),
+		a.migrateCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")
 	return root

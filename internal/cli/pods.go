@@ -124,8 +124,8 @@ func addresses(network *cri.PodSandboxNetworkStatus) []string {
 	return ips
 }
 
-// podState is the phase of a pod as Kubernetes' clients show it, by the newest containers of each name: succeeded or failed
-// once all but the sidecars have ended, paused where nothing runs that is not paused.
+// podState is the phase of a pod as Kubernetes' clients show it, by the newest containers of each name: succeeded or
+// failed once all but the sidecars have ended, paused where nothing runs that is not paused.
 func podState(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox,
 	own []*lookup.Container) (string, error) {
 	ready := pod.GetState() == cri.PodSandboxState_SANDBOX_READY

@@ -131,14 +131,8 @@ func (a *app) pull(ctx context.Context, conn *connection.Connection, image strin
 	if err != nil {
 		return "", err
 	}
-	request := &berthv1.PullRequest{Image: image}
-	if found != nil {
-		request.Auth = &berthv1.Auth{
-			Username: found.Username, Password: found.Password, Auth: found.Auth, ServerAddress: found.ServerAddress,
-			IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
-		}
-	}
-	show := progress.New(ctx, w)
+	request := &berthv1.PullRequest{Image: image, Auth: ownAuth(found)}
+	show := progress.New(ctx, w, progress.Pull)
 	fmt.Fprintf(w, "pulling %s\n", image)
 	stream, err := conn.Pulls.Pull(ctx, request)
 	if err != nil {
@@ -163,5 +157,16 @@ func (a *app) pull(ctx context.Context, conn *connection.Connection, image strin
 			show.End(true)
 			return done.GetImageRef(), nil
 		}
+	}
+}
+
+// ownAuth are credentials as Berth's own API has them; nil: none.
+func ownAuth(found *cri.AuthConfig) *berthv1.Auth {
+	if found == nil {
+		return nil
+	}
+	return &berthv1.Auth{
+		Username: found.Username, Password: found.Password, Auth: found.Auth, ServerAddress: found.ServerAddress,
+		IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"berth/internal/model"
 )
 
-// ApplyExecAs changes a process that Exec has made. rootfs is the container's root file system, in whose /etc/passwd and
-// /etc/group names are looked up; namespace is its user namespace, nil where it has none. A user's groups are those of
-// /etc/group and no others: the first process's groups are another user's.
+// ApplyExecAs changes a process that Exec has made. rootfs is the container's root file system, in whose /etc/passwd
+// and /etc/group names are looked up; namespace is its user namespace, nil where it has none. A user's groups are those
+// of /etc/group and no others: the first process's groups are another user's.
 func ApplyExecAs(p *specs.Process, as *model.ExecAs, rootfs string, namespace *model.UserNamespace) error {
 	env := environment(p.Env)
 	if as.User != "" {

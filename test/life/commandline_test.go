@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -69,7 +70,8 @@ func TestTheCommandLineListsNamesAndIDs(t *testing.T) {
 	}
 }
 
-// TestTheCommandLineRunsCommandsAsAnotherUser: -u, -e and -w of exec, by names that the container's own /etc/passwd has.
+// TestTheCommandLineRunsCommandsAsAnotherUser: -u, -e and -w of exec, by names that the container's own /etc/passwd
+// has.
 func TestTheCommandLineRunsCommandsAsAnotherUser(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)
@@ -108,15 +110,16 @@ func TestTheCommandLineRunsCommandsAsAnotherUser(t *testing.T) {
 	}
 }
 
-// TestTheCommandLineSignalsAndWaits: kill without -s ends a container, with -s it sends what is named, and wait prints the
-// exit code.
+// TestTheCommandLineSignalsAndWaits: kill without -s ends a container, with -s it sends what is named, and wait prints
+// the exit code.
 func TestTheCommandLineSignalsAndWaits(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	c := p.Run(nodetest.Sh(`trap "echo got it; exit 7" USR1; echo ready; while :; do sleep 0.1; done`))
 	c.WaitLog("ready")
-	if code, _, complaints := typed(t, n, "kill", "-s", "NOSUCH", c.ID); code == 0 || !strings.Contains(complaints, "NOSUCH") {
+	code, _, complaints := typed(t, n, "kill", "-s", "NOSUCH", c.ID)
+	if code == 0 || !strings.Contains(complaints, "NOSUCH") {
 		t.Errorf("an unknown signal: exit code %d, %q", code, complaints)
 	}
 	if code, _, complaints := typed(t, n, "kill", "-s", "usr1", c.ID); code != 0 {
@@ -135,22 +138,20 @@ func TestTheCommandLineSignalsAndWaits(t *testing.T) {
 	if code, _, complaints := typed(t, n, "kill", other.ID); code == 0 || !strings.Contains(complaints, "exited") {
 		t.Errorf("one that has ended: exit code %d, %q", code, complaints)
 	}
-	if _, out, _ := typed(t, n, "pods", "--no-headers", "-l", "name="+p.Config.Metadata.Name); !strings.Contains(out, "failed") {
-		_, out, _ = typed(t, n, "pods")
-		if !strings.Contains(out, "failed") {
-			t.Errorf("a pod whose containers have failed is listed as\n%s", out)
-		}
+	if _, out, _ := typed(t, n, "pods", "-o", "wide"); !strings.Contains(
+		regexp.MustCompile(`.*`+p.ID[:12]+`.*`).FindString(out), "failed") {
+		t.Errorf("a pod whose containers have failed is listed as\n%s", out)
 	}
 }
 
-// TestTheCommandLineShowsSeveralLogsInOrder: the lines of a pod's containers come by their times, each with the name of its
-// container, and a pod alone stands for its first container.
+// TestTheCommandLineShowsSeveralLogsInOrder: the lines of a pod's containers come by their times, each with the name of
+// its container, and a pod alone stands for its first container.
 func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
 	say := func(words string) *nodetest.Container {
-		return p.Run(nodetest.Sh("for w in "+words+"; do echo $w; sleep 0.4; done"))
+		return p.Run(nodetest.Sh("for w in " + words + "; do echo $w; sleep 0.4; done"))
 	}
 	first := say("one three five")
 	second := say("two four six")
@@ -183,7 +184,34 @@ func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
 	if code, out, complaints := typed(t, n, "logs", "-c", second.Config.Metadata.Name, p.ID); out != "two\nfour\nsix\n" {
 		t.Errorf("-c: exit code %d, %q, %q", code, out, complaints)
 	}
-	if code, _, complaints := typed(t, n, "logs", "-c", "nobody", p.ID); code == 0 || !strings.Contains(complaints, "Pod ") {
+	code, _, complaints = typed(t, n, "logs", "-c", "nobody", p.ID)
+	if code == 0 || !strings.Contains(complaints, "Pod ") {
 		t.Errorf("-c of no container: exit code %d, %q", code, complaints)
+	}
+}
+
+// TestTheCommandLinePushesImages: the registry gives the image back under its other name, with the digest that push
+// says.
+func TestTheCommandLinePushesImages(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	nodetest.Pull(t, n, node.Busybox)
+	to := node.RegistryHost + "/pushed/busybox:1"
+	code, out, complaints := typed(t, n, "push", node.Busybox, to)
+	if code != 0 || !strings.HasPrefix(out, "sha256:") {
+		t.Fatalf("exit code %d, %q, %q", code, out, complaints)
+	}
+	digested := node.RegistryHost + "/pushed/busybox@" + strings.TrimSpace(out)
+	code, got, complaints := typed(t, n, "pull", "-q", digested)
+	_, want, _ := typed(t, n, "pull", "-q", node.Busybox)
+	if code != 0 || got != want || got == "" {
+		t.Errorf("pulled back it is %q, not %q: exit code %d, %s", got, want, code, complaints)
+	}
+	if code, _, complaints := typed(t, n, "push", "example.com/never-pulled:1"); code != 1 ||
+		!strings.Contains(complaints, "example.com/never-pulled:1") {
+		t.Errorf("an image that is not here: exit code %d, %q", code, complaints)
+	}
+	if code, _, complaints := typed(t, n, "rmi", digested); code != 0 {
+		t.Error(complaints)
 	}
 }

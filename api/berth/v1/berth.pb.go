@@ -226,6 +226,289 @@ func (x *LoadedImage) GetNames() []string {
 	return nil
 }
 
+type SaveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names or IDs. An image that is named has this name in the archive, one that is asked for by its ID has all its tags.
+	Images        []string `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveRequest) Reset() {
+	*x = SaveRequest{}
+	mi := &file_berth_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveRequest) ProtoMessage() {}
+
+func (x *SaveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveRequest.ProtoReflect.Descriptor instead.
+func (*SaveRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SaveRequest) GetImages() []string {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+type SaveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveResponse) Reset() {
+	*x = SaveResponse{}
+	mi := &file_berth_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveResponse) ProtoMessage() {}
+
+func (x *SaveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveResponse.ProtoReflect.Descriptor instead.
+func (*SaveResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SaveResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type PushRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a name or an ID
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`   // where to, with a tag or :latest; empty: the image's name
+	Auth          *Auth                  `protobuf:"bytes,3,opt,name=auth,proto3" json:"auth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushRequest) Reset() {
+	*x = PushRequest{}
+	mi := &file_berth_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushRequest) ProtoMessage() {}
+
+func (x *PushRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
+func (*PushRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PushRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *PushRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PushRequest) GetAuth() *Auth {
+	if x != nil {
+		return x.Auth
+	}
+	return nil
+}
+
+type PushEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*PushEvent_Layer
+	//	*PushEvent_Pushed
+	Event         isPushEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushEvent) Reset() {
+	*x = PushEvent{}
+	mi := &file_berth_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushEvent) ProtoMessage() {}
+
+func (x *PushEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushEvent.ProtoReflect.Descriptor instead.
+func (*PushEvent) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PushEvent) GetEvent() isPushEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *PushEvent) GetLayer() *Layer {
+	if x != nil {
+		if x, ok := x.Event.(*PushEvent_Layer); ok {
+			return x.Layer
+		}
+	}
+	return nil
+}
+
+func (x *PushEvent) GetPushed() *Pushed {
+	if x != nil {
+		if x, ok := x.Event.(*PushEvent_Pushed); ok {
+			return x.Pushed
+		}
+	}
+	return nil
+}
+
+type isPushEvent_Event interface {
+	isPushEvent_Event()
+}
+
+type PushEvent_Layer struct {
+	Layer *Layer `protobuf:"bytes,1,opt,name=layer,proto3,oneof"` // its digest is that of the tar, unless the registry has it as it was pulled
+}
+
+type PushEvent_Pushed struct {
+	Pushed *Pushed `protobuf:"bytes,2,opt,name=pushed,proto3,oneof"`
+}
+
+func (*PushEvent_Layer) isPushEvent_Event() {}
+
+func (*PushEvent_Pushed) isPushEvent_Event() {}
+
+type Pushed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // in full
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the manifest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pushed) Reset() {
+	*x = Pushed{}
+	mi := &file_berth_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pushed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pushed) ProtoMessage() {}
+
+func (x *Pushed) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pushed.ProtoReflect.Descriptor instead.
+func (*Pushed) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Pushed) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pushed) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
 type TagRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"` // a name or an ID
@@ -236,7 +519,7 @@ type TagRequest struct {
 
 func (x *TagRequest) Reset() {
 	*x = TagRequest{}
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -248,7 +531,7 @@ func (x *TagRequest) String() string {
 func (*TagRequest) ProtoMessage() {}
 
 func (x *TagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[3]
+	mi := &file_berth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -261,7 +544,7 @@ func (x *TagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagRequest.ProtoReflect.Descriptor instead.
 func (*TagRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{3}
+	return file_berth_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TagRequest) GetImage() string {
@@ -287,7 +570,7 @@ type TagResponse struct {
 
 func (x *TagResponse) Reset() {
 	*x = TagResponse{}
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +582,7 @@ func (x *TagResponse) String() string {
 func (*TagResponse) ProtoMessage() {}
 
 func (x *TagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[4]
+	mi := &file_berth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +595,7 @@ func (x *TagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagResponse.ProtoReflect.Descriptor instead.
 func (*TagResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{4}
+	return file_berth_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TagResponse) GetName() string {
@@ -332,7 +615,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +627,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[5]
+	mi := &file_berth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +640,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{5}
+	return file_berth_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PinRequest) GetImage() string {
@@ -382,7 +665,7 @@ type PinResponse struct {
 
 func (x *PinResponse) Reset() {
 	*x = PinResponse{}
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +677,7 @@ func (x *PinResponse) String() string {
 func (*PinResponse) ProtoMessage() {}
 
 func (x *PinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[6]
+	mi := &file_berth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +690,7 @@ func (x *PinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinResponse.ProtoReflect.Descriptor instead.
 func (*PinResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{6}
+	return file_berth_proto_rawDescGZIP(), []int{11}
 }
 
 type PullRequest struct {
@@ -420,7 +703,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +715,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[7]
+	mi := &file_berth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +728,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{7}
+	return file_berth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PullRequest) GetImage() string {
@@ -477,7 +760,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +772,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[8]
+	mi := &file_berth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +785,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{8}
+	return file_berth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Auth) GetUsername() string {
@@ -560,7 +843,7 @@ type PullEvent struct {
 
 func (x *PullEvent) Reset() {
 	*x = PullEvent{}
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -572,7 +855,7 @@ func (x *PullEvent) String() string {
 func (*PullEvent) ProtoMessage() {}
 
 func (x *PullEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[9]
+	mi := &file_berth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,7 +868,7 @@ func (x *PullEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullEvent.ProtoReflect.Descriptor instead.
 func (*PullEvent) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{9}
+	return file_berth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PullEvent) GetEvent() isPullEvent_Event {
@@ -642,7 +925,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -654,7 +937,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[10]
+	mi := &file_berth_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -667,7 +950,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{10}
+	return file_berth_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Layer) GetDigest() string {
@@ -707,7 +990,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +1002,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[11]
+	mi := &file_berth_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +1015,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{11}
+	return file_berth_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Done) GetImageRef() string {
@@ -759,7 +1042,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +1054,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[12]
+	mi := &file_berth_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +1067,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{12}
+	return file_berth_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -859,7 +1142,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +1154,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +1167,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecResponse) GetUrl() string {
@@ -905,7 +1188,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -917,7 +1200,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -930,7 +1213,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KillRequest) GetContainerId() string {
@@ -962,7 +1245,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1257,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1270,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 type ListDevicesRequest struct {
@@ -999,7 +1282,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1294,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1307,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -1043,7 +1326,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1338,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1351,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -1092,7 +1375,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1387,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1400,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Resource) GetName() string {
@@ -1167,7 +1450,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1462,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1475,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Device) GetId() string {
@@ -1237,7 +1520,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1532,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1545,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -1312,7 +1595,22 @@ const file_berth_proto_rawDesc = "" +
 	"\x06images\x18\x01 \x03(\v2\x15.berth.v1.LoadedImageR\x06images\"3\n" +
 	"\vLoadedImage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05names\x18\x02 \x03(\tR\x05names\"6\n" +
+	"\x05names\x18\x02 \x03(\tR\x05names\"%\n" +
+	"\vSaveRequest\x12\x16\n" +
+	"\x06images\x18\x01 \x03(\tR\x06images\"\"\n" +
+	"\fSaveResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"[\n" +
+	"\vPushRequest\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
+	"\x04auth\x18\x03 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"i\n" +
+	"\tPushEvent\x12'\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0f.berth.v1.LayerH\x00R\x05layer\x12*\n" +
+	"\x06pushed\x18\x02 \x01(\v2\x10.berth.v1.PushedH\x00R\x06pushedB\a\n" +
+	"\x05event\"4\n" +
+	"\x06Pushed\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"6\n" +
 	"\n" +
 	"TagRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
@@ -1390,10 +1688,12 @@ const file_berth_proto_rawDesc = "" +
 	"\x11PHASE_DOWNLOADING\x10\x02\x12\x0e\n" +
 	"\n" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
-	"\fPHASE_EXISTS\x10\x042\xdf\x01\n" +
+	"\fPHASE_EXISTS\x10\x042\xce\x02\n" +
 	"\x06Images\x124\n" +
 	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01\x127\n" +
-	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x122\n" +
+	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x127\n" +
+	"\x04Save\x12\x15.berth.v1.SaveRequest\x1a\x16.berth.v1.SaveResponse0\x01\x124\n" +
+	"\x04Push\x12\x15.berth.v1.PushRequest\x1a\x13.berth.v1.PushEvent0\x01\x122\n" +
 	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x122\n" +
 	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2z\n" +
 	"\n" +
@@ -1416,59 +1716,71 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
 	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
 	(*LoadResponse)(nil),        // 2: berth.v1.LoadResponse
 	(*LoadedImage)(nil),         // 3: berth.v1.LoadedImage
-	(*TagRequest)(nil),          // 4: berth.v1.TagRequest
-	(*TagResponse)(nil),         // 5: berth.v1.TagResponse
-	(*PinRequest)(nil),          // 6: berth.v1.PinRequest
-	(*PinResponse)(nil),         // 7: berth.v1.PinResponse
-	(*PullRequest)(nil),         // 8: berth.v1.PullRequest
-	(*Auth)(nil),                // 9: berth.v1.Auth
-	(*PullEvent)(nil),           // 10: berth.v1.PullEvent
-	(*Layer)(nil),               // 11: berth.v1.Layer
-	(*Done)(nil),                // 12: berth.v1.Done
-	(*ExecRequest)(nil),         // 13: berth.v1.ExecRequest
-	(*ExecResponse)(nil),        // 14: berth.v1.ExecResponse
-	(*KillRequest)(nil),         // 15: berth.v1.KillRequest
-	(*KillResponse)(nil),        // 16: berth.v1.KillResponse
-	(*ListDevicesRequest)(nil),  // 17: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 18: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 19: berth.v1.Resource
-	(*Device)(nil),              // 20: berth.v1.Device
-	(*Holder)(nil),              // 21: berth.v1.Holder
+	(*SaveRequest)(nil),         // 4: berth.v1.SaveRequest
+	(*SaveResponse)(nil),        // 5: berth.v1.SaveResponse
+	(*PushRequest)(nil),         // 6: berth.v1.PushRequest
+	(*PushEvent)(nil),           // 7: berth.v1.PushEvent
+	(*Pushed)(nil),              // 8: berth.v1.Pushed
+	(*TagRequest)(nil),          // 9: berth.v1.TagRequest
+	(*TagResponse)(nil),         // 10: berth.v1.TagResponse
+	(*PinRequest)(nil),          // 11: berth.v1.PinRequest
+	(*PinResponse)(nil),         // 12: berth.v1.PinResponse
+	(*PullRequest)(nil),         // 13: berth.v1.PullRequest
+	(*Auth)(nil),                // 14: berth.v1.Auth
+	(*PullEvent)(nil),           // 15: berth.v1.PullEvent
+	(*Layer)(nil),               // 16: berth.v1.Layer
+	(*Done)(nil),                // 17: berth.v1.Done
+	(*ExecRequest)(nil),         // 18: berth.v1.ExecRequest
+	(*ExecResponse)(nil),        // 19: berth.v1.ExecResponse
+	(*KillRequest)(nil),         // 20: berth.v1.KillRequest
+	(*KillResponse)(nil),        // 21: berth.v1.KillResponse
+	(*ListDevicesRequest)(nil),  // 22: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 23: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 24: berth.v1.Resource
+	(*Device)(nil),              // 25: berth.v1.Device
+	(*Holder)(nil),              // 26: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
 	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
-	9,  // 1: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
-	11, // 2: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
-	12, // 3: berth.v1.PullEvent.done:type_name -> berth.v1.Done
-	0,  // 4: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	19, // 5: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	20, // 6: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	21, // 7: berth.v1.Device.holders:type_name -> berth.v1.Holder
-	8,  // 8: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
-	1,  // 9: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
-	4,  // 10: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
-	6,  // 11: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
-	13, // 12: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
-	15, // 13: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
-	17, // 14: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	10, // 15: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	2,  // 16: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
-	5,  // 17: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
-	7,  // 18: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
-	14, // 19: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
-	16, // 20: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
-	18, // 21: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	14, // 1: berth.v1.PushRequest.auth:type_name -> berth.v1.Auth
+	16, // 2: berth.v1.PushEvent.layer:type_name -> berth.v1.Layer
+	8,  // 3: berth.v1.PushEvent.pushed:type_name -> berth.v1.Pushed
+	14, // 4: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
+	16, // 5: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
+	17, // 6: berth.v1.PullEvent.done:type_name -> berth.v1.Done
+	0,  // 7: berth.v1.Layer.phase:type_name -> berth.v1.Phase
+	24, // 8: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	25, // 9: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	26, // 10: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	13, // 11: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
+	1,  // 12: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
+	4,  // 13: berth.v1.Images.Save:input_type -> berth.v1.SaveRequest
+	6,  // 14: berth.v1.Images.Push:input_type -> berth.v1.PushRequest
+	9,  // 15: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
+	11, // 16: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
+	18, // 17: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
+	20, // 18: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
+	22, // 19: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	15, // 20: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 21: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 22: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
+	7,  // 23: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
+	10, // 24: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	12, // 25: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	19, // 26: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
+	21, // 27: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
+	23, // 28: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	20, // [20:29] is the sub-list for method output_type
+	11, // [11:20] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -1476,7 +1788,11 @@ func file_berth_proto_init() {
 	if File_berth_proto != nil {
 		return
 	}
-	file_berth_proto_msgTypes[9].OneofWrappers = []any{
+	file_berth_proto_msgTypes[6].OneofWrappers = []any{
+		(*PushEvent_Layer)(nil),
+		(*PushEvent_Pushed)(nil),
+	}
+	file_berth_proto_msgTypes[14].OneofWrappers = []any{
 		(*PullEvent_Layer)(nil),
 		(*PullEvent_Done)(nil),
 	}
@@ -1486,7 +1802,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -23,6 +23,8 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Images_Pull_FullMethodName = "/berth.v1.Images/Pull"
 	Images_Load_FullMethodName = "/berth.v1.Images/Load"
+	Images_Save_FullMethodName = "/berth.v1.Images/Save"
+	Images_Push_FullMethodName = "/berth.v1.Images/Push"
 	Images_Tag_FullMethodName  = "/berth.v1.Images/Tag"
 	Images_Pin_FullMethodName  = "/berth.v1.Images/Pin"
 )
@@ -37,6 +39,12 @@ type ImagesClient interface {
 	// Load imports the images of an archive, as `docker save` writes it or an OCI image layout in a tar, packed or not. The
 	// messages carry its bytes in order.
 	Load(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[LoadRequest, LoadResponse], error)
+	// Save writes images to an archive: an OCI image layout in a tar, which `docker load` takes too. The messages carry its
+	// bytes in order. An archive whose call ends with an error is not whole.
+	Save(ctx context.Context, in *SaveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SaveResponse], error)
+	// Push brings an image to a registry, and tells how far it is. The last event is done; a push that fails ends with an
+	// error instead.
+	Push(ctx context.Context, in *PushRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PushEvent], error)
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
@@ -83,6 +91,44 @@ func (c *imagesClient) Load(ctx context.Context, opts ...grpc.CallOption) (grpc.
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_LoadClient = grpc.ClientStreamingClient[LoadRequest, LoadResponse]
 
+func (c *imagesClient) Save(ctx context.Context, in *SaveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SaveResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Images_ServiceDesc.Streams[2], Images_Save_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SaveRequest, SaveResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_SaveClient = grpc.ServerStreamingClient[SaveResponse]
+
+func (c *imagesClient) Push(ctx context.Context, in *PushRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PushEvent], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Images_ServiceDesc.Streams[3], Images_Push_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PushRequest, PushEvent]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_PushClient = grpc.ServerStreamingClient[PushEvent]
+
 func (c *imagesClient) Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TagResponse)
@@ -113,6 +159,12 @@ type ImagesServer interface {
 	// Load imports the images of an archive, as `docker save` writes it or an OCI image layout in a tar, packed or not. The
 	// messages carry its bytes in order.
 	Load(grpc.ClientStreamingServer[LoadRequest, LoadResponse]) error
+	// Save writes images to an archive: an OCI image layout in a tar, which `docker load` takes too. The messages carry its
+	// bytes in order. An archive whose call ends with an error is not whole.
+	Save(*SaveRequest, grpc.ServerStreamingServer[SaveResponse]) error
+	// Push brings an image to a registry, and tells how far it is. The last event is done; a push that fails ends with an
+	// error instead.
+	Push(*PushRequest, grpc.ServerStreamingServer[PushEvent]) error
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(context.Context, *TagRequest) (*TagResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
@@ -132,6 +184,12 @@ func (UnimplementedImagesServer) Pull(*PullRequest, grpc.ServerStreamingServer[P
 }
 func (UnimplementedImagesServer) Load(grpc.ClientStreamingServer[LoadRequest, LoadResponse]) error {
 	return status.Error(codes.Unimplemented, "method Load not implemented")
+}
+func (UnimplementedImagesServer) Save(*SaveRequest, grpc.ServerStreamingServer[SaveResponse]) error {
+	return status.Error(codes.Unimplemented, "method Save not implemented")
+}
+func (UnimplementedImagesServer) Push(*PushRequest, grpc.ServerStreamingServer[PushEvent]) error {
+	return status.Error(codes.Unimplemented, "method Push not implemented")
 }
 func (UnimplementedImagesServer) Tag(context.Context, *TagRequest) (*TagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Tag not implemented")
@@ -177,6 +235,28 @@ func _Images_Load_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_LoadServer = grpc.ClientStreamingServer[LoadRequest, LoadResponse]
+
+func _Images_Save_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SaveRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImagesServer).Save(m, &grpc.GenericServerStream[SaveRequest, SaveResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_SaveServer = grpc.ServerStreamingServer[SaveResponse]
+
+func _Images_Push_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PushRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImagesServer).Push(m, &grpc.GenericServerStream[PushRequest, PushEvent]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_PushServer = grpc.ServerStreamingServer[PushEvent]
 
 func _Images_Tag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TagRequest)
@@ -240,6 +320,16 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Load",
 			Handler:       _Images_Load_Handler,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "Save",
+			Handler:       _Images_Save_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Push",
+			Handler:       _Images_Push_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "berth.proto",

@@ -1,4 +1,5 @@
-// Package progress shows how far the pull of an image is, layer by layer: bars with rates on a terminal, lines elsewhere.
+// Package progress shows how far the pull or the push of an image is, layer by layer: bars with rates on a terminal,
+// lines elsewhere.
 package progress
 
 import (
@@ -25,17 +26,34 @@ type Display interface {
 	End(whole bool)
 }
 
+// Words name the phases of a layer.
+type Words map[berthv1.Phase]string
+
+var (
+	// Pull are the words of a pull.
+	Pull = Words{
+		berthv1.Phase_PHASE_WAITING: "waiting", berthv1.Phase_PHASE_DOWNLOADING: "downloading",
+		berthv1.Phase_PHASE_DONE: "done", berthv1.Phase_PHASE_EXISTS: "already here",
+	}
+	// Push are the words of a push.
+	Push = Words{
+		berthv1.Phase_PHASE_WAITING: "packing", berthv1.Phase_PHASE_DOWNLOADING: "pushing",
+		berthv1.Phase_PHASE_DONE: "done", berthv1.Phase_PHASE_EXISTS: "is there",
+	}
+)
+
 // New returns bars where w is a terminal, and a line when a layer begins and when it is done elsewhere, such as in the
 // log of a build.
-func New(ctx context.Context, w io.Writer) Display {
+func New(ctx context.Context, w io.Writer, words Words) Display {
 	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
-		return newBars(ctx, file)
+		return newBars(ctx, file, words)
 	}
-	return &lines{w: w, layers: map[string]*line{}, now: time.Now}
+	return &lines{w: w, words: words, layers: map[string]*line{}, now: time.Now}
 }
 
 // lines prints a line when a layer begins and when it is done.
 type lines struct {
+	words  Words
 	w      io.Writer
 	layers map[string]*line
 	now    func() time.Time
@@ -57,7 +75,7 @@ func (l *lines) Layer(p *berthv1.Layer) {
 		return
 	}
 	seen.phase = p.GetPhase()
-	fmt.Fprintf(l.w, "  layer %s  %s  %s", table.ShortID(p.GetDigest()), size(p.GetTotal()), phaseWord(p.GetPhase()))
+	fmt.Fprintf(l.w, "  layer %s  %s  %s", table.ShortID(p.GetDigest()), size(p.GetTotal()), l.words[p.GetPhase()])
 	switch p.GetPhase() {
 	case berthv1.Phase_PHASE_DOWNLOADING:
 		seen.begun, seen.offset = l.now(), p.GetOffset()
@@ -74,25 +92,12 @@ func (l *lines) End(bool) {}
 
 func size(bytes int64) string { return table.Bytes(uint64(max(bytes, 0))) }
 
-func phaseWord(phase berthv1.Phase) string {
-	switch phase {
-	case berthv1.Phase_PHASE_WAITING:
-		return "waiting"
-	case berthv1.Phase_PHASE_DOWNLOADING:
-		return "downloading"
-	case berthv1.Phase_PHASE_DONE:
-		return "done"
-	case berthv1.Phase_PHASE_EXISTS:
-		return "already here"
-	}
-	return ""
-}
-
 // maxBar is the width of a bar where the terminal has room for it. In 80 columns it is narrower.
 const maxBar = 40
 
 // bars draws a bar for each layer, with the rate and the time that is left.
 type bars struct {
+	words    Words
 	progress *mpb.Progress
 	layers   map[string]*bar
 }
@@ -102,17 +107,17 @@ type bar struct {
 	state *state
 }
 
-func newBars(ctx context.Context, w io.Writer, options ...mpb.ContainerOption) *bars {
+func newBars(ctx context.Context, w io.Writer, words Words, options ...mpb.ContainerOption) *bars {
 	options = append([]mpb.ContainerOption{
 		mpb.WithOutput(w), mpb.WithWidth(maxBar), mpb.WithRefreshRate(100 * time.Millisecond),
 	}, options...)
-	return &bars{progress: mpb.NewWithContext(ctx, options...), layers: map[string]*bar{}}
+	return &bars{words: words, progress: mpb.NewWithContext(ctx, options...), layers: map[string]*bar{}}
 }
 
 func (b *bars) Layer(p *berthv1.Layer) {
 	layer := b.layers[p.GetDigest()]
 	if layer == nil {
-		s := &state{}
+		s := &state{words: b.words}
 		layer = &bar{Bar: b.progress.AddBar(0,
 			mpb.PrependDecorators(decor.Name(table.ShortID(p.GetDigest())+" "), decor.Any(s.word, decor.WC{W: 13})),
 			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f"), decor.Any(s.rate)),
@@ -142,6 +147,7 @@ func (b *bars) End(whole bool) {
 
 // state is what is written beside a bar. The bars' own goroutine reads it.
 type state struct {
+	words  Words
 	phase  atomic.Int32
 	begun  atomic.Int64 // nanoseconds since 1970 when the download began; 0: it has not
 	offset atomic.Int64 // where the download began
@@ -160,7 +166,7 @@ func (s *state) set(p *berthv1.Layer) {
 	}
 }
 
-func (s *state) word(decor.Statistics) string { return phaseWord(berthv1.Phase(s.phase.Load())) }
+func (s *state) word(decor.Statistics) string { return s.words[berthv1.Phase(s.phase.Load())] }
 
 // rate is the mean rate of a download since it began, and how long the rest takes at that rate.
 func (s *state) rate(at decor.Statistics) string {

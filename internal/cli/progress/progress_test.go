@@ -25,7 +25,7 @@ func layer(phase berthv1.Phase, offset, total int64) *berthv1.Layer {
 // and none in between.
 func TestALogHasALineForEachStep(t *testing.T) {
 	var out bytes.Buffer
-	show := New(t.Context(), &out).(*lines)
+	show := New(t.Context(), &out, Pull).(*lines)
 	now := time.Now()
 	show.now = func() time.Time { return now }
 	show.Layer(layer(berthv1.Phase_PHASE_WAITING, 0, 100<<20))
@@ -64,7 +64,7 @@ func TestBarsFitA80ColumnTerminal(t *testing.T) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	show := New(ctx, slave)
+	show := New(ctx, slave, Pull)
 	if _, ok := show.(*bars); !ok {
 		t.Fatalf("a terminal gets %T, not bars", show)
 	}

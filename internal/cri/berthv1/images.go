@@ -26,9 +26,17 @@ type Images interface {
 	Pin(ctx context.Context, refOrID string, pinned bool) error
 }
 
+// Archive writes archives of images, and pushes them.
+type Archive interface {
+	// Push calls Progress of the request from one goroutine at a time, and not after it has returned.
+	Push(ctx context.Context, req model.PushRequest) (*model.Pushed, error)
+	Save(ctx context.Context, images []string, w io.Writer) error
+}
+
 type service struct {
 	api.UnimplementedImagesServer
-	images Images
+	images  Images
+	archive Archive
 }
 
 // Pull streams progress while the image is pulled. A client that reads slowly misses events and delays nothing.
@@ -36,27 +44,39 @@ func (s *service) Pull(req *api.PullRequest, stream grpc.ServerStreamingServer[a
 	if req.GetImage() == "" {
 		return fmt.Errorf("image: empty: %w", errdefs.ErrInvalidArgument)
 	}
-	ctx, cancel := context.WithCancel(stream.Context())
+	var img *model.Image
+	err := telling(stream.Context(), func(layer *api.Layer) error {
+		return stream.Send(&api.PullEvent{Event: &api.PullEvent_Layer{Layer: layer}})
+	}, func(ctx context.Context, progress func(model.PullProgress)) (err error) {
+		img, err = s.images.Pull(ctx, model.PullRequest{Ref: req.GetImage(), Auth: auth(req.GetAuth()), Progress: progress})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return stream.Send(&api.PullEvent{Event: &api.PullEvent_Done{Done: &api.Done{ImageRef: img.ID}}})
+}
+
+// telling runs do, and sends what it tells of layers while it runs. A client that nobody reads for ends it.
+func telling(ctx context.Context, send func(*api.Layer) error,
+	do func(context.Context, func(model.PullProgress)) error) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	news := newNews()
 	sent := make(chan error, 1)
 	go func() {
-		err := news.send(stream)
+		err := news.send(send)
 		if err != nil {
-			cancel() // nobody reads: the pull ends too
+			cancel()
 		}
 		sent <- err
 	}()
-	img, err := s.images.Pull(ctx, model.PullRequest{Ref: req.GetImage(), Auth: auth(req.GetAuth()), Progress: news.add})
+	err := do(ctx, news.add)
 	news.close()
-	sendErr := <-sent
-	switch {
-	case sendErr != nil && (err == nil || errors.Is(err, context.Canceled)):
+	if sendErr := <-sent; sendErr != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return sendErr
-	case err != nil:
-		return err
 	}
-	return stream.Send(&api.PullEvent{Event: &api.PullEvent_Done{Done: &api.Done{ImageRef: img.ID}}})
+	return err
 }
 
 func auth(a *api.Auth) *model.Auth {
@@ -118,15 +138,13 @@ func (n *news) take() (events []model.PullProgress, more bool) {
 	return events, !n.closed
 }
 
-func (n *news) send(stream grpc.ServerStreamingServer[api.PullEvent]) error {
+func (n *news) send(send func(*api.Layer) error) error {
 	for {
 		<-n.wake
 		events, more := n.take()
 		for _, p := range events {
-			event := &api.PullEvent{Event: &api.PullEvent_Layer{Layer: &api.Layer{
-				Digest: p.Layer, Phase: phases[p.Phase], Offset: p.Done, Total: p.Total,
-			}}}
-			if err := stream.Send(event); err != nil {
+			layer := &api.Layer{Digest: p.Layer, Phase: phases[p.Phase], Offset: p.Done, Total: p.Total}
+			if err := send(layer); err != nil {
 				return err
 			}
 		}

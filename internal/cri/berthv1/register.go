@@ -9,6 +9,7 @@ import (
 // Deps are the parts of berthd that this API calls.
 type Deps struct {
 	Images     Images
+	Archive    Archive
 	Containers Containers
 	Streams    Streams
 	Devices    Devices // nil: the node has no device manager
@@ -17,7 +18,7 @@ type Deps struct {
 
 // Register adds the services to a server.
 func Register(server grpc.ServiceRegistrar, deps Deps) {
-	api.RegisterImagesServer(server, &service{images: deps.Images})
+	api.RegisterImagesServer(server, &service{images: deps.Images, archive: deps.Archive})
 	api.RegisterContainersServer(server, &containers{containers: deps.Containers, streams: deps.Streams})
 	api.RegisterDevicesServer(server, &devices{manager: deps.Devices})
 	api.RegisterVolumesServer(server, &volumeService{volumes: deps.Volumes})

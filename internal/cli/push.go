@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/progress"
+	"berth/internal/cli/table"
+)
+
+// pushedRow is an image at a registry.
+type pushedRow struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"`
+}
+
+func (a *app) pushCommand() *cobra.Command {
+	var auth authFlags
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "push IMAGE [NAME]",
+		Short: "Push an image to a registry",
+		Long: `Push an image to the registry of its name, or of another name. Layers that the registry has are not sent, be
+they in a repository that the image was pulled from. Where it has them all as they were pulled, the image gets the
+digest there that it was pulled with. Others are made again from the node's own files and packed by gzip; then the
+manifest is new, and so is its digest. The image's ID is the same in either case.`,
+		Example: `  berth push registry.example/web:2
+  berth push docker.io/library/busybox:1.36 registry.example/mirror/busybox:1.36`,
+		Args:              arguments(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: a.complete(1, imageNames),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := auth.read(a.in); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
+			conn, err := a.dial(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			report := a.err
+			if quiet || a.format.Structured() {
+				report = io.Discard
+			}
+			request := &berthv1.PushRequest{Image: args[0]}
+			to := args[0]
+			if len(args) > 1 {
+				request.Name, to = args[1], args[1]
+			}
+			found, err := auth.find(cmd.Context(), to)
+			if err != nil {
+				return err
+			}
+			request.Auth = ownAuth(found)
+			pushed, err := push(cmd.Context(), conn, request, report)
+			if err != nil {
+				return err
+			}
+			if a.format.Structured() {
+				return table.Document(a.out, a.format, pushed)
+			}
+			_, err = fmt.Fprintln(a.out, pushed.Digest)
+			return err
+		},
+	}
+	auth.add(cmd)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the digest of the image at the registry")
+	a.output(cmd)
+	return cmd
+}
+
+// push pushes an image and shows how far it is on w.
+func push(ctx context.Context, conn *connection.Connection, request *berthv1.PushRequest,
+	w io.Writer) (*pushedRow, error) {
+	show := progress.New(ctx, w, progress.Push)
+	fmt.Fprintf(w, "pushing %s\n", request.GetImage())
+	stream, err := conn.Pulls.Push(ctx, request)
+	if err != nil {
+		show.End(false)
+		return nil, connection.Plain(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if err != nil {
+			show.End(false)
+			return nil, connection.Plain(err)
+		}
+		if layer := event.GetLayer(); layer != nil {
+			show.Layer(layer)
+		}
+		if pushed := event.GetPushed(); pushed != nil {
+			show.End(true)
+			return &pushedRow{Name: pushed.GetName(), Digest: pushed.GetDigest()}, nil
+		}
+	}
+}
