@@ -183,7 +183,7 @@ func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error)
 		if err == nil {
 			rec.N, rec.Key, rec.DiffID, rec.Boot = n, j.diffID.String(), j.diffID.String(), s.boot
 			if info, err := os.Stat(filepath.Join(dir, layertar.FileName)); err == nil {
-				rec.Bytes, rec.Inodes = rec.Bytes+uint64(info.Size()), rec.Inodes+1
+				rec.Bytes += uint64(info.Size()) // Inodes are those of the layer alone: one without any is left out of mounts
 			}
 			return rec, writeLayerRecord(dir, rec)
 		}

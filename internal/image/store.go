@@ -317,7 +317,7 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 			u.InodesUsed -= min(from.Inodes, l.Inodes)
 		}
 		u.UsedBytes += l.Bytes + 4096
-		u.InodesUsed += l.Inodes + 3 // its directory, fs and layer.json
+		u.InodesUsed += l.Inodes + 4 // its directory, fs, layer.json and the record of its tar
 	}
 	s.index.mu.Unlock()
 	if info, err := os.Stat(filepath.Join(s.root, "images.db")); err == nil {

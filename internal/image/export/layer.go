@@ -17,6 +17,9 @@ import (
 	"berth/internal/jail/ring"
 )
 
+// lastWords is how long a child that makes no more bytes may take to say why.
+const lastWords = 10 * time.Second
+
 // patience is how long a child may take for the next MiB at most.
 const patience = 5 * time.Minute
 
@@ -97,7 +100,11 @@ func (l *layer) rebuild(ctx context.Context, children image.Children, w io.Write
 	copyErr := l.copy(w, tar, child)
 	if copyErr != nil {
 		tar.HangUp()
-		child.Kill()
+		if copyErr.mine {
+			child.Kill()
+		} else { // it has ended, or is about to say why
+			defer time.AfterFunc(lastWords, child.Kill).Stop()
+		}
 	}
 	childErr := child.Wait(nil)
 	switch {

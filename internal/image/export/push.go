@@ -59,7 +59,7 @@ func (e *Exporter) Push(ctx context.Context, req model.PushRequest) (*model.Push
 	if err := p.push(ctx, digest.Digest(img.Manifest)); err != nil {
 		return nil, fmt.Errorf("push image %s to %s: %w", req.Image, to, err)
 	}
-	e.log.Info("image pushed", "image", to.String(), "digest", x.desc.Digest.String(), "bytes", p.sent,
+	e.log.Info("image pushed", "image", to.String(), "image_id", x.id, "bytes", p.sent,
 		"took_ms", liblog.Milliseconds(time.Since(begin)))
 	return &model.Pushed{Name: to.String(), Digest: x.desc.Digest.String()}, nil
 }
