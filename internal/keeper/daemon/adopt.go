@@ -244,7 +244,7 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	for _, p := range adopted {
 		p.Start()
 	}
-	if fd, ok := files[protocol.RoleStdin]; ok && c.stdin < 0 {
+	if fd, ok := files[protocol.RoleStdin]; ok && c.stdin < 0 && !c.stdinClosed {
 		delete(files, protocol.RoleStdin)
 		c.stdin = fd
 	}

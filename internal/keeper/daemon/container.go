@@ -61,6 +61,8 @@ type streams struct {
 	out   *logpump.Log
 	pumps map[logpump.Stream]*logpump.Pump
 	stdin int // the write end of the container's input; -1: none
+	// stdinClosed: a client has had the input closed. A write end that somebody hands back later must not open it again.
+	stdinClosed bool
 	// draining: somebody sees to the output of a container that has ended.
 	draining bool
 }
@@ -292,12 +294,13 @@ func (c *container) signal(sig unix.Signal) error {
 
 // closeStdin closes the write ends of the container's input, the keeper's own and those in escrow.
 func (c *container) closeStdin() {
-	c.mu.Lock()
-	fd := c.stdin
-	c.stdin = -1
-	c.mu.Unlock()
-	if fd >= 0 {
-		unix.Close(fd)
-	}
-	c.s.escrow.release(c.id, protocol.RoleStdin)
+	c.s.escrow.releaseStdin(c.id, func() {
+		c.mu.Lock()
+		fd := c.stdin
+		c.stdin, c.stdinClosed = -1, true
+		c.mu.Unlock()
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	})
 }

@@ -169,7 +169,8 @@ var closed = func() <-chan time.Time {
 type escrow struct {
 	sessions *session.Table
 	store    *fdstore.Store // nil: there is no service manager
-	putting  sync.RWMutex   // held for reading while a container is put into escrow: see releaseForgotten
+	// putting is held for reading while a container is put into escrow: see releaseForgotten and releaseStdin.
+	putting sync.RWMutex
 }
 
 // holders are the sessions that hold things in escrow: berthd's, and that of an escrow process.
@@ -227,7 +228,10 @@ func (e *escrow) putExec(p *process) (sent pending) {
 // many descriptors again as this process has.
 func (e *escrow) putAll(ses *session.Session, table *containers) {
 	give := func(log *slog.Logger, packet func() (*protocol.Packet, error)) {
-		if err := pending(nil).push(ses, packet).wait(log, escrowWait); err != nil {
+		e.putting.RLock()
+		sent := pending(nil).push(ses, packet)
+		e.putting.RUnlock()
+		if err := sent.wait(log, escrowWait); err != nil {
 			log.Error("put into escrow", "error", err)
 		}
 	}
@@ -254,6 +258,16 @@ func (e *escrow) release(id string, roles ...protocol.Role) {
 	if e.store != nil {
 		e.store.Release(id, roles...)
 	}
+}
+
+// releaseStdin has all holders close the write ends of a container's input, once closed has closed the keeper's own. No
+// packet that has a duplicate of it can follow: what a holder got then would keep the input open until the container
+// ends.
+func (e *escrow) releaseStdin(id string, closed func()) {
+	e.putting.Lock()
+	defer e.putting.Unlock()
+	closed()
+	e.release(id, protocol.RoleStdin)
 }
 
 // releaseForgotten has all holders drop what they hold of a container that is not in the table. A start of the same

@@ -15,6 +15,7 @@ import (
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/handover"
+	"berth/internal/keeper/protocol"
 )
 
 // counts are scripts that write numbers, each in a line, until a file is there.
@@ -117,6 +118,37 @@ func TestContainersOutliveTheirKeeper(t *testing.T) {
 				t.Errorf("a container of the next keeper: %+v", st)
 			}
 		})
+	}
+}
+
+// TestAnInputThatIsClosedStaysClosed: after a restart of the keeper several hold the escrow and hand it back, one after
+// another. A write end that comes after the client has closed the input must not open it again: the container would wait
+// for its end for ever.
+func TestAnInputThatIsClosedStaysClosed(t *testing.T) {
+	n := start(t)
+	cat := n.shell("cat", "exec cat")
+	cat.Stdin = true
+	n.run(cat)
+	in, err := n.client.Input("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, err := unix.FcntlInt(in.File.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.File.Close()
+	if err := n.client.CloseStdin(n.ctx(), "cat"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := n.server.containers.get("cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.server.adoption.adoptFiles(c, map[protocol.Role]int{protocol.RoleStdin: late})
+	n.server.escrow.put(c)
+	if st := n.ended("cat"); st.ExitCode != 0 {
+		t.Errorf("cat: %+v", st)
 	}
 }
 

@@ -154,7 +154,8 @@ func (c *container) stop() {
 func (c *container) save() (handover.Container, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sc := handover.Container{Record: c.record, Pidfd: -1, Stdin: c.stdin, Owners: c.owners, Clients: c.clients}
+	sc := handover.Container{Record: c.record, Pidfd: -1, Stdin: c.stdin, StdinClosed: c.stdinClosed,
+		Owners: c.owners, Clients: c.clients}
 	if c.proc != nil {
 		if err := c.proc.Control(func(fd int) { sc.Pidfd = fd }); err != nil {
 			return sc, err
@@ -265,7 +266,7 @@ func (u *upgrade) restoreContainer(sc *handover.Container) *container {
 	s.containers.add(c)
 	close(c.started)
 	s.thawInherited(c)
-	c.stdin = sc.Stdin
+	c.stdin, c.stdinClosed = sc.Stdin, sc.StdinClosed
 	for k, v := range sc.Owners {
 		c.owners[k] = v
 	}

@@ -27,9 +27,12 @@ type State struct {
 
 // Container is a container of the state.
 type Container struct {
-	Record  record.Container                     `json:"row"`
-	Pidfd   int                                  `json:"pidfd"`
-	Stdin   int                                  `json:"stdin"`
+	Record record.Container `json:"row"`
+	Pidfd  int              `json:"pidfd"`
+	Stdin  int              `json:"stdin"`
+	// StdinClosed: a client has had the input closed.
+	StdinClosed bool `json:"stdinClosed,omitempty"`
+
 	Log     *logpump.LogState                    `json:"log,omitempty"`
 	Pumps   map[logpump.Stream]logpump.PumpState `json:"pumps,omitempty"`
 	Execs   []Exec                               `json:"execs,omitempty"`
