@@ -380,7 +380,7 @@ func (s *stopping) Write(p []byte) (int, error) {
 
 func TestAnImageThatIsRemovedMeanwhileIsSavedWhole(t *testing.T) {
 	n := newNode(t)
-	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 20<<20)...),
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 6<<20)...),
 		rt.WithFiles(map[string]string{"f": "x"}))
 	out := &stopping{after: 3 << 20, do: func() error {
 		return errors.Join(n.Remove(context.Background(), id), n.Collect(context.Background()))
@@ -404,7 +404,7 @@ func TestAnImageThatIsRemovedMeanwhileIsSavedWhole(t *testing.T) {
 
 func TestASaveEndsWithItsClient(t *testing.T) {
 	n := newNode(t)
-	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 20<<20)...))
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 6<<20)...))
 	gone := errors.New("the client has gone")
 	err := n.Save(context.Background(), []string{id}, &stopping{after: 3 << 20, do: func() error { return gone }})
 	if !errors.Is(err, gone) {

@@ -77,7 +77,11 @@ func random(n int) string {
 
 func manyFiles() []rt.Entry {
 	var list []rt.Entry
-	for i := range 10000 {
+	n := 10000
+	if testing.Short() {
+		n = 1500
+	}
+	for i := range n {
 		list = append(list, rt.File(fmt.Sprintf("many/%d/%d", i%100, i), 0o644, strings.Repeat("x", i%600)))
 	}
 	return list
