@@ -160,7 +160,7 @@ func (n *node) free(s *Server) {
 	for _, c := range s.containers.all() {
 		c.mu.Lock()
 		stdin := c.stdin
-		c.stdin = -1
+		c.stdin, c.stdinClosed = -1, true // what is handed back to it from now on, a dead process would not have
 		c.mu.Unlock()
 		if stdin >= 0 {
 			unix.Close(stdin)
