@@ -51,13 +51,14 @@ UNIT_PACKAGES ?= $(filter-out $(UNIT_WITHOUT),$(shell $(GO) list ./cmd/... ./int
 UNIT_FLAGS    ?=
 UNIT_PARALLEL ?= 6
 
+# A program with the race detector sleeps for a second at its end by default, for races that are still to be reported.
 .PHONY: unit
 unit: ## tests that need neither root nor packages, with the race detector where there is a C compiler
 	@command -v $(GO) >/dev/null || { echo "Go is missing: version 1.26 or newer, from https://go.dev/dl/"; exit 1; }
 	@[ "$$(id -u)" != 0 ] || echo "You are root, so the tests that need root, and packages, run too, and take longer."
 	@race=-race; command -v "$${CC:-gcc}" >/dev/null || { race=; export CGO_ENABLED=0; \
 		echo "There is no C compiler: the tests run without the race detector."; }; \
-		set -x; $(GO) test $$race -short -p $(UNIT_PARALLEL) -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
+		set -x; GORACE="$${GORACE-atexit_sleep_ms=50}" $(GO) test $$race -short -p $(UNIT_PARALLEL) -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
 
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)

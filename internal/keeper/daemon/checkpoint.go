@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,25 +36,29 @@ func (s *Server) checkpoint(ctx context.Context, req *api.CheckpointRequest) err
 	if err != nil {
 		return err
 	}
-	if err := c.beginCheckpoint(req); err != nil {
-		return err
-	}
-	timeout := time.Duration(req.TimeoutNanos)
-	deadline := time.Now().Add(timeout)
-	time.AfterFunc(timeout, func() { _ = s.thaw(c, req.Nonce) })
+	deadline := time.Now().Add(time.Duration(req.TimeoutNanos))
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	if err = s.dump(ctx, c, req); err != nil {
-		if gerr := s.thaw(c, req.Nonce); gerr != nil && !errors.Is(gerr, errThawed) {
-			c.log.Error("thaw container after a checkpoint", "error", gerr)
-		}
+	if err := c.beginCheckpoint(req, cancel); err != nil {
 		return err
 	}
+	err = s.dump(ctx, c, req)
+	c.mu.Lock()
+	c.endDump = nil
+	c.mu.Unlock()
+	if err == nil && ctx.Err() != nil {
+		err = errThawed
+	}
+	if err != nil {
+		_ = s.thaw(c, req.Nonce)
+		return err
+	}
+	time.AfterFunc(time.Until(deadline), func() { _ = s.thaw(c, req.Nonce) })
 	return nil
 }
 
 // beginCheckpoint writes into the record that the container is frozen for a checkpoint.
-func (c *container) beginCheckpoint(req *api.CheckpointRequest) error {
+func (c *container) beginCheckpoint(req *api.CheckpointRequest, end context.CancelFunc) error {
 	c.mu.Lock()
 	r := c.record
 	c.mu.Unlock()
@@ -76,7 +79,7 @@ func (c *container) beginCheckpoint(req *api.CheckpointRequest) error {
 			return
 		}
 		r.Checkpoint, r.CheckpointBy = req.Nonce, req.Session
-		c.thawed = make(chan struct{})
+		c.thawed, c.endDump = make(chan struct{}), end
 	})
 	return err
 }
@@ -96,13 +99,20 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 	})
 }
 
-// thaw ends a checkpoint and lets its container go on; an empty nonce is that of any checkpoint.
+// thaw ends a checkpoint and lets its container go on; an empty nonce is that of any checkpoint. While the checkpoint is
+// written, that is ended, and its end thaws: it could freeze the container after a thaw of now, which would then stay
+// frozen for ever.
 func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
 	r, thawed := c.record, c.thawed
 	if r.Checkpoint == "" || nonce != "" && r.Checkpoint != nonce {
 		c.mu.Unlock()
 		return errThawed
+	}
+	if c.endDump != nil {
+		c.endDump()
+		c.mu.Unlock()
+		return nil
 	}
 	c.record.Checkpoint, c.thawed = "", nil
 	c.mu.Unlock()

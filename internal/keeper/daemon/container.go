@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -40,6 +41,8 @@ type container struct {
 	filter string // key of the seccomp filter that it is being started with
 	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
 	thawed chan struct{}
+	// endDump ends the writing of that checkpoint, whose end thaws the container; nil: it is written.
+	endDump context.CancelFunc
 	// saving is held from a change of the record until it is on disk, so that the last one is what is there.
 	saving sync.Mutex
 

@@ -478,7 +478,7 @@ func TestCheckpoints(t *testing.T) {
 	if err := thaw(n.ctx()); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("thawed twice: %v", err)
 	}
-	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 20*time.Millisecond)); err != nil {
+	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 500*time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
 	n.until("its time is over", func() bool { return !n.frozen("c") })
@@ -495,6 +495,38 @@ func TestCheckpoints(t *testing.T) {
 	}
 	if _, err := n.client.Checkpoint(n.ctx(), n.checkpoint("none", time.Second)); !errors.Is(err, errdefs.ErrNotFound) {
 		t.Errorf("of none: %v", err)
+	}
+}
+
+// TestACheckpointThatIsLateThaws: one whose time is over, whose client has ended it or whose container is frozen by it after
+// that, leaves nothing frozen.
+func TestACheckpointThatIsLateThaws(t *testing.T) {
+	n := start(t)
+	n.run(n.shell("c", "exec sleep 1000"))
+	n.engine.meanwhile("checkpoint c", func() { time.Sleep(60 * time.Millisecond) })
+	_, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", 20*time.Millisecond))
+	if !errors.Is(err, errdefs.ErrFailedPrecondition) || n.frozen("c") {
+		t.Errorf("its time was over: frozen %t, %v", n.frozen("c"), err)
+	}
+	n.engine.meanwhile("checkpoint c", func() {
+		c, err := n.server.containers.get("c")
+		if err == nil {
+			err = n.server.thaw(c, "")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute))
+	if !errors.Is(err, errdefs.ErrFailedPrecondition) || n.frozen("c") {
+		t.Errorf("it was ended meanwhile: frozen %t, %v", n.frozen("c"), err)
+	}
+	thaw, err := n.client.Checkpoint(n.ctx(), n.checkpoint("c", time.Minute))
+	if err != nil || !n.frozen("c") {
+		t.Fatalf("the next: frozen %t, %v", n.frozen("c"), err)
+	}
+	if err := thaw(n.ctx()); err != nil || n.frozen("c") {
+		t.Errorf("frozen %t, %v", n.frozen("c"), err)
 	}
 }
 

@@ -232,10 +232,18 @@ func (v *service) Checkpoint(ctx context.Context, req *api.CheckpointRequest) (*
 	return done(v.s.checkpoint(ctx, req))
 }
 
-func (v *service) EndCheckpoint(_ context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
+func (v *service) EndCheckpoint(ctx context.Context, req *api.EndCheckpointRequest) (*api.Empty, error) {
 	c, err := v.s.containers.get(req.Id)
-	if err == nil {
-		err = v.s.thaw(c, req.Nonce)
+	if err != nil {
+		return done(err)
+	}
+	thawed := c.Thawed()
+	if err = v.s.thaw(c, req.Nonce); err == nil && thawed != nil {
+		select {
+		case <-thawed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 	}
 	return done(err)
 }
