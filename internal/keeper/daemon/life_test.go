@@ -498,8 +498,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// TestACheckpointThatIsLateThaws: one whose time is over, whose client has ended it or whose container is frozen by it after
-// that, leaves nothing frozen.
+// TestACheckpointThatIsLateThaws: one that freezes its container after its time is over, or after it was ended, leaves
+// nothing frozen.
 func TestACheckpointThatIsLateThaws(t *testing.T) {
 	n := start(t)
 	n.run(n.shell("c", "exec sleep 1000"))

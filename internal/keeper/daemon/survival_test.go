@@ -122,8 +122,8 @@ func TestContainersOutliveTheirKeeper(t *testing.T) {
 }
 
 // TestAnInputThatIsClosedStaysClosed: after a restart of the keeper several hold the escrow and hand it back, one after
-// another. A write end that comes after the client has closed the input must not open it again: the container would wait
-// for its end for ever.
+// another. A write end that comes after the client has closed the input must not open it again: the container would
+// wait for its end for ever.
 func TestAnInputThatIsClosedStaysClosed(t *testing.T) {
 	n := start(t)
 	cat := n.shell("cat", "exec cat")
