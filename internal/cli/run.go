@@ -128,7 +128,8 @@ func (a *app) runPods(ctx context.Context, pods []*manifest.Pod, o *runOptions) 
 	// The watch and the logs outlive Ctrl-C: they show how the pods end.
 	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatch()
-	follow := &follower{printer: &logview.Printer{Out: a.out, Colored: colored(a.out)}, notes: notes, several: len(pods) > 1}
+	printer := &logview.Printer{Out: a.out, Colored: colored(a.out)}
+	follow := &follower{printer: printer, notes: notes, several: len(pods) > 1}
 	launcher := &launch.Launcher{
 		Runtime: conn.Runtime, Images: conn.Images, Store: a.store(conn), Host: host,
 		Watch: launch.NewWatch(watchCtx, conn.Runtime),
