@@ -52,7 +52,7 @@ and -w give. A user who is given has the groups that /etc/group of the container
 			if err != nil {
 				return err
 			}
-			return a.session(ctx, stdin, tty, nil, func(ctx context.Context) (string, error) {
+			return commandCode(a.session(ctx, stdin, tty, nil, func(ctx context.Context) (string, error) {
 				if user == "" && len(env) == 0 && cwd == "" { // any runtime can do that
 					response, err := conn.Runtime.Exec(ctx, &cri.ExecRequest{
 						ContainerId: c.Id, Cmd: args[1:], Tty: tty, Stdin: stdin, Stdout: true, Stderr: !tty,
@@ -64,7 +64,7 @@ and -w give. A user who is given has the groups that /etc/group of the container
 					User: user, Env: env, Cwd: cwd,
 				})
 				return response.GetUrl(), connection.Plain(err)
-			})
+			}))
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the container is the command's

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
@@ -23,7 +25,9 @@ import (
 const (
 	exitError       = 1
 	exitUsage       = 2
-	exitFile        = 78 // EX_CONFIG of sysexits.h: units are not started again after it
+	exitFile        = 78  // EX_CONFIG of sysexits.h: units are not started again after it
+	exitForbidden   = 126 // a shell's for a command that cannot be run
+	exitMissing     = 127 // and for one that does not exist
 	exitInterrupted = 130
 )
 
@@ -41,8 +45,7 @@ type app struct {
 // Main runs a command line of the version that is given and returns its exit code.
 func Main(version string, args []string) int {
 	// client-go logs what its connections go through; what matters comes back as errors.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	// The second signal ends the command at once.
@@ -59,6 +62,7 @@ func run(ctx context.Context, version string, args []string, in *os.File, out, e
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
 	var exit *streaming.ExitError
+	var command *commandError
 	var usage *usageError
 	var file *fileError
 	switch {
@@ -66,6 +70,9 @@ func run(ctx context.Context, version string, args []string, in *os.File, out, e
 		return 0
 	case errors.As(err, &exit):
 		return exit.Code
+	case errors.As(err, &command):
+		fmt.Fprintf(errOut, "berth: %s\n", connection.Message(err))
+		return command.code
 	case errors.Is(err, syscall.EPIPE): // such as `berth logs | head`
 		return 0
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command"):
@@ -99,6 +106,35 @@ type fileError struct{ err error }
 func (e *fileError) Error() string { return e.err.Error() }
 
 func (e *fileError) Unwrap() error { return e.err }
+
+// commandError is a command in a container that could not be run, with the exit code that a shell has for it.
+type commandError struct {
+	err  error
+	code int
+}
+
+func (e *commandError) Error() string { return e.err.Error() }
+
+func (e *commandError) Unwrap() error { return e.err }
+
+var (
+	commandMissing   = regexp.MustCompile(`exec: "[^"]*": (executable file not found|no such file or directory)`)
+	commandForbidden = regexp.MustCompile(`exec: "[^"]*": (permission denied|exec format error|is a directory)`)
+)
+
+// commandCode gives an error about a command in a container that does not exist, or that cannot be run, the exit code of
+// a shell: 127 and 126. Others stay as they are.
+func commandCode(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case commandMissing.MatchString(err.Error()):
+		return &commandError{err, exitMissing}
+	case commandForbidden.MatchString(err.Error()):
+		return &commandError{err, exitForbidden}
+	}
+	return err
+}
 
 // arguments makes the errors of a validator usage errors.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {

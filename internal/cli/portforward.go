@@ -2,18 +2,18 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	restclient "k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
+	"berth/internal/cli/forward"
 	"berth/internal/cli/lookup"
 )
 
@@ -35,42 +35,44 @@ func (a *app) portForwardCommand() *cobra.Command {
 			if pod.GetState() != cri.PodSandboxState_SANDBOX_READY {
 				return fmt.Errorf("pod %s is stopped", lookup.PodName(pod))
 			}
-			return a.forward(ctx, conn, pod, bind, args[1:])
+			var ports []forward.Port
+			for _, text := range args[1:] {
+				port, err := forward.ParsePort(text)
+				if err != nil {
+					return err
+				}
+				ports = append(ports, port)
+			}
+			return a.forward(ctx, conn, pod, bind, ports)
 		}),
 	}
 	cmd.Flags().StringSliceVar(&bind, "bind", []string{"localhost"}, "addresses of this machine to listen on")
 	return cmd
 }
 
-func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind,
-	ports []string) error {
-	response, err := conn.Runtime.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: pod.GetId()})
-	if err != nil {
-		return err
+func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind []string,
+	ports []forward.Port) error {
+	f := &forward.Forwarder{Pod: shortPodName(pod), Out: a.out, Err: a.err}
+	f.Dial = func(ctx context.Context) (httpstream.Connection, error) {
+		response, err := conn.Runtime.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: pod.GetId()})
+		if err != nil {
+			return nil, connection.Plain(err)
+		}
+		address, err := url.Parse(response.GetUrl())
+		if err != nil {
+			return nil, fmt.Errorf("the runtime's streaming address: %w", err)
+		}
+		// SPDY: the streaming server's WebSockets carry a port each, and only those named beforehand.
+		transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{
+			Host:            address.Scheme + "://" + address.Host,
+			TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
+		})
+		if err != nil {
+			return nil, err
+		}
+		streams, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).
+			Dial(forward.Protocol)
+		return streams, err
 	}
-	address, err := url.Parse(response.GetUrl())
-	if err != nil {
-		return fmt.Errorf("the runtime's streaming address: %w", err)
-	}
-	// SPDY: the streaming server's WebSockets carry a port each, and only those named beforehand.
-	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{
-		Host:            address.Scheme + "://" + address.Host,
-		TLSClientConfig: restclient.TLSClientConfig{Insecure: address.Scheme == "https"},
-	})
-	if err != nil {
-		return err
-	}
-	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
-	forwarder, err := portforward.NewOnAddresses(dialer, bind, ports, ctx.Done(), make(chan struct{}), a.out, a.err)
-	if err != nil {
-		return err
-	}
-	err = forwarder.ForwardPorts()
-	if errors.Is(err, portforward.ErrLostConnectionToPod) && ctx.Err() == nil {
-		return fmt.Errorf("the connection to pod %s was lost: it was stopped, or the daemon was", lookup.PodName(pod))
-	}
-	if ctx.Err() != nil {
-		return nil // Ctrl-C is how it is meant to end
-	}
-	return err
+	return f.Run(ctx, bind, ports)
 }

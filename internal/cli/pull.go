@@ -101,7 +101,7 @@ func (a *app) pullCommand() *cobra.Command {
 				begin := time.Now()
 				id, err := a.pull(cmd.Context(), conn, image, &auth, report)
 				if err != nil {
-					errs = append(errs, fmt.Errorf("pull %s: %w", image, err))
+					errs = append(errs, named("pull "+image, err))
 					if cmd.Context().Err() != nil {
 						return err
 					}
@@ -169,4 +169,12 @@ func ownAuth(found *cri.AuthConfig) *berthv1.Auth {
 		Username: found.Username, Password: found.Password, Auth: found.Auth, ServerAddress: found.ServerAddress,
 		IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
 	}
+}
+
+// named says what has failed before the reason, unless the runtime's own words begin with it.
+func named(what string, err error) error {
+	if strings.HasPrefix(connection.Message(err), what) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }

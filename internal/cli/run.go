@@ -151,7 +151,7 @@ func (a *app) runPods(ctx context.Context, pods []*manifest.Pod, o *runOptions) 
 		if err != nil {
 			err = errors.Join(err, a.end(ctx, conn, launcher, running))
 			follow.wait()
-			return err
+			return commandCode(err)
 		}
 		running = append(running, one)
 		started = append(started, newStartedPod(one, time.Since(begin)))

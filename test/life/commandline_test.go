@@ -1,7 +1,11 @@
 package life
 
 import (
+	"bufio"
 	"bytes"
+	"io"
+	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -213,5 +217,74 @@ func TestTheCommandLinePushesImages(t *testing.T) {
 	}
 	if code, _, complaints := typed(t, n, "rmi", digested); code != 0 {
 		t.Error(complaints)
+	}
+}
+
+// TestTheCommandLineEndsAsAShellDoes: a command that does not exist, and one that cannot be run.
+func TestTheCommandLineEndsAsAShellDoes(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	c := nodetest.RunPod(t, n).Run()
+	for command, want := range map[string]int{"no-such-command": 127, "/no/such/command": 127, "/etc/passwd": 126} {
+		if code, _, complaints := typed(t, n, "exec", c.ID, command); code != want ||
+			strings.Count(complaints, "exec in container") != 1 {
+			t.Errorf("%s: exit code %d, want %d: %q", command, code, want, complaints)
+		}
+	}
+}
+
+// TestAForwardOutlivesARefusedPort: a connection to a port at which nothing listens says so, and the next one to another
+// port goes through. No line of a library's own log is among what the user reads.
+func TestAForwardOutlivesARefusedPort(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	c := p.Run(nodetest.Sh("echo page > /tmp/index.html; echo ready; exec httpd -f -p 8080 -h /tmp"))
+	c.WaitLog("ready")
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), "--address", n.Address,
+		"port-forward", "--bind", "127.0.0.1", p.ID, ":8080", ":9999")
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{} // local address by remote port
+	lines := bufio.NewScanner(out)
+	for len(at) < 2 && lines.Scan() {
+		if f := strings.Fields(lines.Text()); len(f) == 5 {
+			at[f[4]] = f[2]
+		}
+	}
+	for i := range 2 {
+		if _, err := http.Get("http://" + at["9999"] + "/"); err == nil {
+			t.Error("a port at which nothing listens answers")
+		}
+		resp, err := http.Get("http://" + at["8080"] + "/")
+		if err != nil {
+			t.Fatalf("after %d refused connections: %v", i+1, err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) != "page\n" {
+			t.Errorf("the pod's page is %q", body)
+		}
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("Ctrl-C: %v", err)
+	}
+	if text := complaints.String(); strings.Count(text, "nothing listens at port 9999 of ") != strings.Count(text, "\n") ||
+		text == "" {
+		t.Errorf("it complains:\n%s", text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -246,7 +247,11 @@ func mountsHosts(c *corev1.Container) bool {
 // container creates and starts a container, and waits for it where it is an init container.
 func (l *Launcher) container(ctx context.Context, pod *Pod, c *corev1.Container, at *manifest.Placement) error {
 	fail := func(act string, err error) error {
-		return fmt.Errorf("pod %s: %s container %s: %w", pod.FullName(), act, c.Name, connection.Plain(err))
+		err = connection.Plain(err)
+		if strings.HasPrefix(err.Error(), act+" container "+c.Name) { // the runtime's words say so
+			return fmt.Errorf("pod %s: %w", pod.FullName(), err)
+		}
+		return fmt.Errorf("pod %s: %s container %s: %w", pod.FullName(), act, c.Name, err)
 	}
 	var err error
 	if at.LogPath, err = pod.dir.MakeLog(c.Name, 0); err != nil {
