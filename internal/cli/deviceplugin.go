@@ -24,8 +24,9 @@ func (a *app) devicePluginCommand() *cobra.Command {
 		Long: `Offer device nodes and CDI devices of this machine to its kubelet, or to berthd where its device manager is on.
 The file says what to offer. The command waits for a kubelet, and runs until it is ended or a kubelet refuses it;
 berth-device-plugin.service runs it for a machine.`,
-		Example: "  berth device-plugin --default-config >/etc/berth/device-plugin.toml\n  berth device-plugin --check",
-		Args:    arguments(cobra.NoArgs),
+		Example: `  berth device-plugin --default-config >device-plugin.toml      # then edit it: as it is, it offers nothing
+  berth device-plugin --check --config device-plugin.toml`,
+		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.format != table.Table && !check {
 				return &usageError{errors.New("-o is for --check"), cmd.CommandPath()}

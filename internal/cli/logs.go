@@ -35,7 +35,7 @@ func (a *app) logsCommand() *cobra.Command {
 error. A container is named as pod/container or by its ID; a pod stands for the container that kubectl takes, the one of
 its annotation kubectl.kubernetes.io/default-container or its first, for the one that -c names, or with --all-containers
 for all. The lines of several containers bear their names, and come in the order in which they were written.`,
-		Example:           "  berth logs hello\n  berth logs -f --all-containers hello\n  berth logs -l app=web --tail 20",
+		Example:           "  berth logs hello\n  berth logs -f --all-containers hello\n  berth logs -l app=hello --tail 20",
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 	}
 	chosen := selection(cmd, cobra.ArbitraryArgs)
