@@ -16,12 +16,13 @@ func (a *app) bundleCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "bundle",
-		Short: "Pack what a bug report needs into a file",
-		Long: `Pack what a bug report needs into a file: what doctor finds, the daemon's and the keeper's logs,
+		Short: "Write an archive with what a bug report needs",
+		Long: `Write an archive with what a bug report needs: what doctor finds, the daemon's and the keeper's logs,
 the configuration, the states and timelines of pods and containers, goroutines, and facts of the kernel and its cgroups.
 
 Values of environment variables, annotations, labels, commands, credentials and the output of containers are left out.
-Names of pods, images and paths are in it, and logs are as they were written: look at them before you pass it on.`,
+The archive has names of pods and images, and paths. The logs are not changed: read them before you give the archive to
+somebody else.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
@@ -46,7 +47,7 @@ Names of pods, images and paths are in it, and logs are as they were written: lo
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive's `file`, which must not be there")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive's `file`, which must not exist yet")
 	_ = cmd.MarkFlagFilename("output", "gz")
 	return cmd
 }

@@ -20,17 +20,17 @@ func (a *app) checkpointCommand() *cobra.Command {
 		Use:   "checkpoint CONTAINER -o FILE",
 		Short: "Write a running container to an archive",
 		Long: `Write a running container to an archive: its memory, and what it has written to its root file system.
-It stands still meanwhile and goes on then. A manifest that names the archive's path as a container's image makes
-a container that goes on from there.
+The container is frozen while the archive is written, and then continues. To restore it, run a manifest that names
+the archive's path as the image of a container.
 
-The runtime writes the file, on its own machine. It needs criu.`,
+The daemon writes the file, on the machine on which it runs. It needs criu.`,
 		Example: "  berth checkpoint hello/web -o /var/tmp/web.tar",
 		Args: arguments(func(cmd *cobra.Command, args []string) error {
 			switch {
 			case file == "":
-				return errors.New("name the archive with -o")
+				return errors.New("no archive is given: give its file with -o")
 			case timeout < 0 || timeout > 0 && timeout < time.Second:
-				return errors.New("--timeout: seconds, such as 30s")
+				return errors.New("--timeout is at least a second, such as 30s; 0 is ten minutes")
 			}
 			return cobra.ExactArgs(1)(cmd, args)
 		}),
@@ -60,8 +60,8 @@ The runtime writes the file, on its own machine. It needs criu.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive's `file`; one that is there is replaced")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it may take; 0: ten minutes")
+	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive's `file`; an existing file is replaced")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long the checkpoint may take; 0: ten minutes")
 	_ = cmd.MarkFlagFilename("output", "tar")
 	return cmd
 }

@@ -22,14 +22,14 @@ func (a *app) devicePluginCommand() *cobra.Command {
 		Use:   "device-plugin",
 		Short: "Offer devices of this machine to its kubelet",
 		Long: `Offer device nodes and CDI devices of this machine to its kubelet, or to berthd where its device manager is on.
-The file says what to offer. The command waits for a kubelet, and runs until it is ended or a kubelet refuses it;
-berth-device-plugin.service runs it for a machine.`,
+A configuration file lists the devices. The command waits for a kubelet, and runs until somebody ends it or a kubelet
+refuses its registration. The systemd unit berth-device-plugin.service runs this command.`,
 		Example: `  berth device-plugin --default-config >device-plugin.toml      # then edit it: as it is, it offers nothing
   berth device-plugin --check --config device-plugin.toml`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.format != table.Table && !check {
-				return &usageError{errors.New("-o is for --check"), cmd.CommandPath()}
+				return &usageError{errors.New("-o is only for --check"), cmd.CommandPath()}
 			}
 			if print {
 				_, err := a.out.Write(plugin.DefaultFile())
@@ -52,10 +52,10 @@ berth-device-plugin.service runs it for a machine.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&file, "config", plugin.DefaultPath, "file that says what to offer")
+	flags.StringVar(&file, "config", plugin.DefaultPath, "configuration file that lists the devices")
 	flags.StringVar(&dir, "plugin-dir", "", "directory of the kubelet's socket, in place of the file's plugin_dir")
-	flags.BoolVar(&check, "check", false, "check the file, list what it would offer now, and end")
-	flags.BoolVar(&print, "default-config", false, "print a file with every key and what it does, and end")
+	flags.BoolVar(&check, "check", false, "check the file, list the devices that it offers at this moment, and exit")
+	flags.BoolVar(&print, "default-config", false, "print a configuration file that explains each key, and exit")
 	cmd.MarkFlagsMutuallyExclusive("check", "default-config")
 	a.output(cmd)
 	return cmd

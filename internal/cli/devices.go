@@ -37,11 +37,11 @@ type deviceHolder struct {
 func (a *app) devicesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices [RESOURCE...]",
-		Short: "List devices of device plugins, and who holds them",
-		Long: `List the devices that device plugins offer, of the resources that are named or of all, and the containers
-that hold them.
+		Short: "List devices of device plugins, and the containers that use them",
+		Long: `List the devices that device plugins offer, and the containers that use them: those of the given resources, or
+all.
 
-A node has them where its device manager is on: device_plugins.enabled in the configuration of berthd.`,
+berthd knows devices only if its device manager is on: device_plugins.enabled in its configuration.`,
 		ValidArgsFunction: a.complete(0, resourceNames),
 	}
 	return listCommand(a, cmd, a.deviceRows,
@@ -90,7 +90,8 @@ func (a *app) deviceRows(ctx context.Context, conn *connection.Connection, resou
 	for _, name := range resources {
 		list, err := conn.Devices.List(ctx, &berthv1.ListDevicesRequest{Resource: name})
 		if connection.Code(err) == codes.Unimplemented {
-			return nil, fmt.Errorf("the runtime on %s has no device manager: it is not Berth, or an old one", conn.Address)
+			return nil, fmt.Errorf("the runtime on %s has no device manager: it is another runtime, or an old version of Berth",
+				conn.Address)
 		}
 		if err != nil {
 			return nil, connection.Plain(err)

@@ -15,8 +15,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether this machine has what Berth needs",
-		Long: `Check whether this machine has what Berth needs, and say what to do about what it lacks. No daemon need run;
-one that does is asked for its directories and its keeper, and has its configuration checked.
+		Long: `Check whether this machine has what Berth needs, and say how to fix each problem. The check works without a
+running daemon. If a daemon runs, its directories, its keeper and its configuration are checked too.
 The exit code is 1 if pods cannot run.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +57,7 @@ The exit code is 1 if pods cannot run.`,
 		},
 	}
 	cmd.Flags().StringVar(&root, "root", "/var/lib/berth", "the daemon's directory for data")
-	cmd.Flags().StringVar(&state, "state", "/run/berth", "the daemon's directory for what a reboot may lose")
+	cmd.Flags().StringVar(&state, "state", "/run/berth", "the daemon's directory for files that a reboot may remove")
 	cmd.Flags().StringVar(&cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "the daemon's directory of CNI configurations")
 	a.output(cmd)
 	return cmd

@@ -24,12 +24,13 @@ func (a *app) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD|CONTAINER COMMAND [ARG...]",
 		Short: "Run a command in a running container",
-		Long: `Run a command in a running container. The exit code is the command's. A pod stands for the container that
-kubectl takes, the one of its annotation kubectl.kubernetes.io/default-container or its first, or for the one that -c
-names.
+		Long: `Run a command in a running container. The exit code is that of the command.
 
-The command has the user, the variables and the directory of the container's first process, but for those that -u, -e
-and -w give. A user who is given has the groups that /etc/group of the container gives.`,
+In a pod with several containers, -c names the container. Without -c it is the one that kubectl takes: that of the pod's
+annotation kubectl.kubernetes.io/default-container, or the pod's first.
+
+The command runs as the user, in the working directory and with the environment variables of the container's main
+process. -u, -w and -e change these. A user of -u belongs to the groups that the container's /etc/group lists for it.`,
 		Example: `  berth exec -it hello/web sh
   berth exec -u nobody -e DEBUG=1 -w /tmp hello env
   tar c . | berth exec -i hello/web tar x -C /srv`,
@@ -68,9 +69,9 @@ and -w give. A user who is given has the groups that /etc/group of the container
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the container is the command's
-	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input to the command")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
-	cmd.Flags().StringVarP(&container, "container", "c", "", "the container of the pod that is named")
+	cmd.Flags().StringVarP(&container, "container", "c", "", "container of the pod")
 	cmd.Flags().StringVarP(&user, "user", "u", "", "user to run as: name or number[:group]")
 	cmd.Flags().StringArrayVarP(&env, "env", "e", nil, "variable `NAME=value`; may be given several times")
 	cmd.Flags().StringVarP(&cwd, "workdir", "w", "", "directory to run in, an absolute path in the container")
@@ -83,10 +84,11 @@ func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach POD|CONTAINER",
 		Short: "Attach to the main process of a running container",
-		Long: `Attach to the main process of a running container: its output from now on, and its input where it takes one.
-Ctrl-P Ctrl-Q leaves a terminal without ending what runs in it.
+		Long: `Attach to the main process of a running container: show its output from now on, and pass input to it.
+On a terminal, Ctrl-P Ctrl-Q detaches and leaves the process running.
 
-Containers that berth run started say themselves whether they have an input and a terminal; for others -i and -t do.`,
+For containers that berth run started, the command knows whether they have an input and a terminal. For other
+containers, give -i and -t.`,
 		Args:              arguments(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.complete(1, containerNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -124,9 +126,9 @@ Containers that berth run started say themselves whether they have an input and 
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "pass standard input to the container")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "the container has a terminal")
-	cmd.Flags().StringVarP(&name, "container", "c", "", "the container of the pod that is named")
+	cmd.Flags().StringVarP(&name, "container", "c", "", "container of the pod")
 	return cmd
 }
 
@@ -142,7 +144,7 @@ func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
 		fmt.Fprintln(a.err, notice)
 	}
 	if c.State != cri.ContainerState_CONTAINER_RUNNING {
-		return nil, fmt.Errorf("container %s does not run (%s). `berth logs %s` shows what it wrote", c.ShortName(),
+		return nil, fmt.Errorf("container %s is not running (%s). `berth logs %s` shows what it wrote", c.ShortName(),
 			containerState(c.State), c.ShortName())
 	}
 	return c.Container, nil
@@ -163,7 +165,7 @@ func (a *app) session(ctx context.Context, stdin, tty bool, detach func(),
 		s.StdinEnds = !terminal || !tty
 	}
 	if tty && stdin && !terminal && detach == nil {
-		return errors.New("standard input is no terminal: leave -t away (-i alone passes a pipe or a file on)")
+		return errors.New("standard input is not a terminal: omit -t (-i alone passes a pipe or a file to the command)")
 	}
 	if tty && stdin && terminal {
 		raw, err := streaming.OpenTerminal(a.in)

@@ -26,16 +26,16 @@ func (a *app) inspectCommand() *cobra.Command {
 	var kind string
 	cmd := &cobra.Command{
 		Use:   "inspect NAME...",
-		Short: "Show all that is known of pods, containers or images",
-		Long: `Show all that is known of pods, containers or images, as JSON or with -o yaml. A name is looked for among pods,
-then containers, then images; --type looks in one of them only.`,
+		Short: "Show all details of pods, containers or images",
+		Long: `Show all details of pods, containers or images, as JSON, or as YAML with -o yaml. A name is looked up
+among pods, then containers, then images. --type restricts the search to one of these.`,
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, podNames, containerNames, imageNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch kind {
 			case "", "pod", "container", "image":
 			default:
-				return &usageError{fmt.Errorf("--type: %q is none of pod, container and image", kind), cmd.CommandPath()}
+				return &usageError{fmt.Errorf("--type: %q is not one of pod, container and image", kind), cmd.CommandPath()}
 			}
 			ctx := cmd.Context()
 			conn, err := a.dial(ctx)

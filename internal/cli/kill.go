@@ -19,8 +19,9 @@ func (a *app) killCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kill POD|CONTAINER...",
 		Short: "Send a signal to running containers",
-		Long: `Send a signal to the first process of running containers, SIGKILL without -s. A pod stands for all its running
-containers. Nothing waits for what the processes do: berth wait does, and berth stop gives them time to end.`,
+		Long: `Send a signal to the main process of running containers; without -s, SIGKILL. For a pod, all its running
+containers get the signal. The command does not wait for the processes to end. To wait, use berth wait; to give them
+a grace period, use berth stop.`,
 		Example:           "  berth kill -s HUP hello/web\n  berth kill hello",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
@@ -33,7 +34,8 @@ containers. Nothing waits for what the processes do: berth wait does, and berth 
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
 	cmd.Flags().StringVarP(&signal, "signal", "s", "KILL", "the signal: a name with or without SIG, or a number")
-	cmd.Flags().BoolVar(&processes, "all-processes", false, "to every process of the containers, not the first alone")
+	cmd.Flags().BoolVar(&processes, "all-processes", false,
+		"signal every process of the containers, not only the main process")
 	return cmd
 }
 

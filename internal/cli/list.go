@@ -41,9 +41,9 @@ func listCommand[T any](a *app, cmd *cobra.Command,
 	flags.VarP(&listFormat{&a.format, &view.Names}, "output", "o", "json, yaml, name or wide (more columns)")
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(append([]string{"name"}, table.Formats...), cobra.ShellCompDirectiveNoFileComp))
-	flags.BoolVarP(&view.Quiet, "quiet", "q", false, "only IDs, or names where there is no ID")
-	flags.BoolVar(&view.NoHeaders, "no-headers", false, "no line with the titles of the columns")
-	flags.StringVar(&view.SortBy, "sort-by", "", "a column of -o wide to sort by, such as age")
+	flags.BoolVarP(&view.Quiet, "quiet", "q", false, "print only IDs, or names if the objects have no ID")
+	flags.BoolVar(&view.NoHeaders, "no-headers", false, "print no line with the titles of the columns")
+	flags.StringVar(&view.SortBy, "sort-by", "", "sort by this column of -o wide, such as age")
 	return cmd
 }
 

@@ -27,8 +27,8 @@ func (a *app) loadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load",
 		Short: "Load images from an archive",
-		Long: `Load the images of an archive, as docker save and podman save write it, or of an OCI image layout in a tar,
-packed by gzip or zstd or not at all. Without -i the archive is standard input.`,
+		Long: `Load the images of an archive that docker save or podman save wrote, or of an OCI image layout in a tar. The
+archive may be compressed by gzip or zstd. Without -i it is read from standard input.`,
 		Example: `  berth load -i busybox.tar
   docker save busybox | berth load`,
 		Args: arguments(cobra.NoArgs),
@@ -61,7 +61,7 @@ packed by gzip or zstd or not at all. Without -i the archive is standard input.`
 	}
 	cmd.Flags().StringVarP(&file, "input", "i", "", "the archive; - is standard input")
 	_ = cmd.MarkFlagFilename("input")
-	cmd.Flags().BoolVar(&pin, "pin", false, "spare the images when disk space is freed")
+	cmd.Flags().BoolVar(&pin, "pin", false, "pin the images, so that a kubelet does not remove them to free disk space")
 	a.output(cmd)
 	return cmd
 }
@@ -70,7 +70,7 @@ func (a *app) tagCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "tag IMAGE NAME",
 		Short:             "Give an image one more name",
-		Long:              "Give an image one more name. Another image that has the name loses it.",
+		Long:              "Give an image one more name. If another image has the name, that image loses it.",
 		Args:              arguments(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.complete(1, imageNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
@@ -89,8 +89,9 @@ func (a *app) pinCommand(use, short string, pinned bool) *cobra.Command {
 	return &cobra.Command{
 		Use:   use + " IMAGE...",
 		Short: short,
-		Long: short + `. A kubelet that runs out of disk space removes images that no container uses, but no pinned ones.
-Images that image.pinned of the daemon's configuration names are pinned whatever this command says.`,
+		Long: short + `.
+A kubelet that runs out of disk space removes images that no container uses, except pinned images. Images that the
+daemon's configuration lists in image.pinned are always pinned, and berth unpin does not change that.`,
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, imageNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {

@@ -31,10 +31,12 @@ func (a *app) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [POD|CONTAINER...]",
 		Short: "Show what containers wrote",
-		Long: `Show what containers wrote, their standard output on standard output and their standard error on standard
-error. A container is named as pod/container or by its ID; a pod stands for the container that kubectl takes, the one of
-its annotation kubectl.kubernetes.io/default-container or its first, for the one that -c names, or with --all-containers
-for all. The lines of several containers bear their names, and come in the order in which they were written.`,
+		Long: `Show the output of containers. What a container wrote to standard error goes to standard error.
+
+A container is named as pod/container or by its ID. In a pod with several containers, -c names the container, and
+--all-containers takes them all. Otherwise the container is the one that kubectl takes: that of the pod's annotation
+kubectl.kubernetes.io/default-container, or the pod's first. The lines of several containers are shown in the order in
+which they were written, each with the name of its container.`,
 		Example:           "  berth logs hello\n  berth logs -f --all-containers hello\n  berth logs -l app=hello --tail 20",
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 	}
@@ -66,14 +68,14 @@ for all. The lines of several containers bear their names, and come in the order
 		return a.showLogs(ctx, conn, containers, options, &o)
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&o.follow, "follow", "f", false, "go on until the containers have ended")
-	flags.IntVar(&o.tail, "tail", -1, "only so many lines from the end of each log; negative: all")
-	flags.StringVar(&o.since, "since", "", "only what is newer: a time (RFC 3339) or how long ago (10m, 2h)")
-	flags.BoolVar(&o.stamps, "timestamps", false, "when each line was written before it")
-	flags.BoolVarP(&o.previous, "previous", "p", false, "of the container that ran before under this name")
-	flags.StringVarP(&o.container, "container", "c", "", "the container of the pods that are named")
-	flags.BoolVar(&o.all, "all-containers", false, "all containers of the pods that are named")
-	flags.BoolVar(&o.prefix, "prefix", false, "the container's name before each line, of one container too")
+	flags.BoolVarP(&o.follow, "follow", "f", false, "show new lines until the containers have ended")
+	flags.IntVar(&o.tail, "tail", -1, "number of lines to show from the end of each log; negative: all")
+	flags.StringVar(&o.since, "since", "", "only lines newer than a time (RFC 3339) or a duration (10m, 2h)")
+	flags.BoolVar(&o.stamps, "timestamps", false, "show before each line when it was written")
+	flags.BoolVarP(&o.previous, "previous", "p", false, "show the log of the previous container with this name")
+	flags.StringVarP(&o.container, "container", "c", "", "container of each pod")
+	flags.BoolVar(&o.all, "all-containers", false, "all containers of each pod")
+	flags.BoolVar(&o.prefix, "prefix", false, "show the container's name before each line, also of a single container")
 	return cmd
 }
 

@@ -162,7 +162,7 @@ func subcommand(cmd *cobra.Command, args []string) error {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "berth",
-		Short:         "Run and look after pods on this machine",
+		Short:         "Run and manage pods on this machine",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          subcommand,
@@ -188,8 +188,8 @@ func (a *app) root() *cobra.Command {
 		a.unpauseCommand(),
 		a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(), a.rmCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.saveCommand(), a.pushCommand(), a.tagCommand(),
-		a.pinCommand("pin", "Spare images when disk space is freed", true),
-		a.pinCommand("unpin", "Spare images no more when disk space is freed", false), a.rmiCommand())
+		a.pinCommand("pin", "Pin images, so that a kubelet does not remove them", true),
+		a.pinCommand("unpin", "Unpin images, so that a kubelet may remove them again", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
 	group("node", a.eventsCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(),
 		a.migrateCommand(), a.versionCommand())

@@ -13,7 +13,7 @@ import (
 func (a *app) migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring this node here from containerd or CRI-O, or back",
+		Short: "Move this node from containerd or CRI-O to Berth, or back",
 		Args:  arguments(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -22,13 +22,14 @@ func (a *app) migrateCommand() *cobra.Command {
 	containerd := &cobra.Command{
 		Use:   "containerd",
 		Short: "Take over containerd's configuration and images",
-		Long: `Translate containerd's configuration into a file of config.d beside Berth's own, and its old tables of
-registries into certs.d, say of each key that is not translated why, and import the images of its content store
-without the network. containerd and its files stay as they are. What is written is recorded, and --revert puts
-everything back.
+		Long: `Translate containerd's configuration into a file in config.d, beside Berth's own configuration, and its old
+tables of registries into certs.d. The command lists the keys that it does not translate, with the reason for each. It
+imports the images of containerd's content store, without the network.
 
-Where berthd runs, it gets the images at once. Where it does not, archives of them are put where it looks for them
-when it starts (image.preload_dir). containerd may run or not.`,
+containerd and its files are not changed. The command records what it writes, and --revert undoes all of it.
+
+If berthd runs, it imports the images at once. Otherwise archives of the images are written to image.preload_dir, from
+which berthd imports them when it starts. It does not matter whether containerd runs.`,
 		Example: `  berth migrate containerd --dry-run
   berth migrate containerd
   berth migrate containerd --revert`,
@@ -38,10 +39,13 @@ when it starts (image.preload_dir). containerd may run or not.`,
 	crio := &cobra.Command{
 		Use:   "crio",
 		Short: "Take over CRI-O's configuration",
-		Long: `Translate CRI-O's configuration, and the mirrors of registries.conf, into a file of config.d beside Berth's
-own and into certs.d, and say of each key that is not translated why. CRI-O and its files stay as they are. What is
-written is recorded, and --revert puts everything back. CRI-O keeps no layers as they were pulled, so that images are
-pulled again: the command lists them.`,
+		Long: `Translate CRI-O's configuration into a file in config.d, beside Berth's own configuration, and the mirrors of
+registries.conf into certs.d. The command lists the keys that it does not translate, with the reason for each.
+
+CRI-O and its files are not changed. The command records what it writes, and --revert undoes all of it.
+
+Images have to be pulled again, because CRI-O does not keep layers in the form in which they were pulled. The command
+lists these images.`,
 		Example: `  berth migrate crio --dry-run`,
 		Args:    arguments(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, &fromCRIO) },
@@ -61,7 +65,7 @@ pulled again: the command lists them.`,
 		flags.StringVar(&c.m.KubeletConfig, "kubelet-config", "",
 			"a kubelet's configuration that gets Berth's socket; without it the commands for that are printed")
 		flags.BoolVar(&c.m.DryRun, "dry-run", false, "write nothing, and print what would be written")
-		flags.BoolVar(&c.m.Revert, "revert", false, "put back what was written")
+		flags.BoolVar(&c.m.Revert, "revert", false, "undo what an earlier run has written")
 		c.cmd.MarkFlagsMutuallyExclusive("dry-run", "revert")
 	}
 	containerd.Flags().StringVar(&fromContainerd.Root, "root", "",

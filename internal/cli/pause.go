@@ -11,9 +11,8 @@ import (
 
 func (a *app) pauseCommand() *cobra.Command {
 	return a.freezing("pause", "Freeze the processes of running containers",
-		"Freeze the processes of running containers: "+
-			"they keep their memory and use no processor until they are unpaused. A pod "+
-			"stands for all its running containers.",
+		`Freeze the processes of running containers. They keep their memory, and use no CPU time until they are unpaused.
+For a pod, all its running containers are frozen.`,
 		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
 			_, err := client.PauseContainer(ctx, &pouch.PauseContainerRequest{ContainerId: id})
 			return err
@@ -21,8 +20,8 @@ func (a *app) pauseCommand() *cobra.Command {
 }
 
 func (a *app) unpauseCommand() *cobra.Command {
-	return a.freezing("unpause", "Let paused containers go on",
-		"Let paused containers go on. A pod stands for all its containers.",
+	return a.freezing("unpause", "Continue paused containers",
+		"Continue paused containers. For a pod, all its containers continue.",
 		func(ctx context.Context, client pouch.RuntimeServiceClient, id string) error {
 			_, err := client.UnpauseContainer(ctx, &pouch.UnpauseContainerRequest{ContainerId: id})
 			return err

@@ -44,10 +44,10 @@ func (a *app) psCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "ps [POD...]",
 		Short:             "List containers",
-		Long:              "List running containers, of the pods that are named or of all.",
+		Long:              "List the running containers of the given pods, or of all pods.",
 		ValidArgsFunction: a.complete(0, podNames),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "those that do not run, too")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list containers that do not run")
 	chosen := selection(cmd, cobra.ArbitraryArgs)
 	rows := func(ctx context.Context, conn *connection.Connection, pods []string) ([]containerRow, error) {
 		return containerRows(ctx, conn, pods, all, chosen)

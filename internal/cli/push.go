@@ -25,10 +25,12 @@ func (a *app) pushCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push IMAGE [NAME]",
 		Short: "Push an image to a registry",
-		Long: `Push an image to the registry of its name, or of another name. Layers that the registry has are not sent, be
-they in a repository that the image was pulled from. Where it has them all as they were pulled, the image gets the
-digest there that it was pulled with. Others are made again from the node's own files and packed by gzip; then the
-manifest is new, and so is its digest. The image's ID is the same in either case.`,
+		Long: `Push an image to the registry of its name, or under another name. Layers that the registry already has, also in
+a repository that the image was pulled from, are not sent.
+
+If the registry has all layers as they were pulled, the image gets the same digest there. Otherwise the missing layers
+are made from the node's files and compressed by gzip, and the manifest and its digest are new. The image's ID is the
+same in both cases.`,
 		Example: `  berth push registry.example/web:2
   berth push docker.io/library/busybox:1.36 registry.example/mirror/busybox:1.36`,
 		Args:              arguments(cobra.RangeArgs(1, 2)),

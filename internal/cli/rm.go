@@ -22,7 +22,7 @@ func (a *app) rmCommand() *cobra.Command {
 		Use:   "rm POD|CONTAINER...",
 		Short: "Remove pods or containers",
 		Long: "Remove pods with their containers, volumes and logs, or single containers. " +
-			"What runs is removed with --force only.",
+			"A running pod or container is removed only with --force.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 		RunE: a.each(&all, "remove", func(ctx context.Context, conn *connection.Connection, t target) error {
@@ -30,7 +30,7 @@ func (a *app) rmCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "all pods")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop what runs first")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "stop running pods and containers first")
 	return cmd
 }
 
@@ -46,7 +46,7 @@ func (a *app) remove(ctx context.Context, conn *connection.Connection, t target,
 	}
 	if len(running.GetContainers()) > 0 {
 		if !force {
-			return fmt.Errorf("it runs: `berth stop %s` stops it, --force does so first", t)
+			return fmt.Errorf("it is running: stop it with `berth stop %s`, or give --force", t)
 		}
 		if err := stop(ctx, conn, t, -1); err != nil {
 			return err
@@ -75,7 +75,7 @@ func (a *app) rmiCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove images",
-		Long:  "Remove images, by name or ID, or with --unused all that no container is made of.",
+		Long:  "Remove images, by name or ID. With --unused, remove all images that no container uses.",
 		Args: arguments(func(_ *cobra.Command, args []string) error {
 			if unused == (len(args) > 0) {
 				return errors.New("name images, or give --unused")
@@ -101,7 +101,7 @@ func (a *app) rmiCommand() *cobra.Command {
 			return errors.Join(errs...)
 		}),
 	}
-	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container is made of, but pinned ones")
+	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container uses, except pinned images")
 	return cmd
 }
 
@@ -121,7 +121,7 @@ func removeImage(ctx context.Context, conn *connection.Connection, name string) 
 	}
 	for _, c := range containers {
 		if uses(c, status.GetImage()) {
-			return fmt.Errorf("container %s (%s) is made of it: `berth rm` removes that first", c.ShortName(),
+			return fmt.Errorf("container %s (%s) uses it: remove that container first with `berth rm`", c.ShortName(),
 				table.ShortID(c.Id))
 		}
 	}

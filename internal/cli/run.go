@@ -47,24 +47,25 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE",
 		Short: "Run the pods of a Kubernetes manifest",
-		Long: `Run the pods of a Kubernetes manifest: kind Pod, apiVersion v1, YAML or JSON, several documents if need be;
-- is standard input.
+		Long: `Run the pods of a Kubernetes manifest: one or more documents of kind Pod, apiVersion v1, in YAML or JSON.
+If FILE is -, the manifest is read from standard input.
 
-Without -d the output of all containers is shown until they have ended or Ctrl-C is typed; then the pods are stopped and
-removed, and the exit code is that of the first container that failed. With -d the pods are left running: berth logs,
-stop and rm look after them.
+Without -d, the output of all containers is shown until they have ended or somebody types Ctrl-C. Then the pods are
+stopped and removed. The exit code is that of the first container that failed. With -d, the pods are left running: use
+berth logs, berth stop and berth rm.
 
-Each container runs once: nothing restarts it. Fields that are not supported (probes, volumes of other kinds
-than hostPath and emptyDir, ...) are refused by their paths, unless --ignore-unsupported is given.`,
+Each container runs once, and nothing restarts it. A manifest with fields that are not supported (such as probes, and
+volumes of other kinds than hostPath and emptyDir) is refused with the paths of these fields. With --ignore-unsupported,
+these fields are left out.`,
 		Example: "  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
 			"  kubectl get pod web -o yaml | berth run --ignore-unsupported -",
 		Args: arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.format.Structured() && !o.detach {
-				return &usageError{errors.New("-o is for pods that are left running: give -d"), cmd.CommandPath()}
+				return &usageError{errors.New("-o needs -d, since it prints pods that are left running"), cmd.CommandPath()}
 			}
 			if args[0] == "-" && o.auth.passwordStdin {
-				return &usageError{errors.New("standard input cannot hold the manifest and the password"), cmd.CommandPath()}
+				return &usageError{errors.New("standard input cannot be both the manifest and the password"), cmd.CommandPath()}
 			}
 			if err := o.auth.read(a.in); err != nil {
 				return &usageError{err, cmd.CommandPath()}
@@ -79,8 +80,9 @@ than hostPath and emptyDir, ...) are refused by their paths, unless --ignore-uns
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.detach, "detach", "d", false, "leave the pods running")
 	flags.StringVar(&o.Name, "name", "", "name of the pod, in place of metadata.name")
-	flags.BoolVar(&o.replace, "replace", false, "stop and remove pods of the same names first")
-	flags.BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false, "leave out what is not supported, with a warning")
+	flags.BoolVar(&o.replace, "replace", false, "first stop and remove pods that have the same names")
+	flags.BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false,
+		"leave out unsupported fields, with a warning for each")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no progress; with -d only the pods' IDs")
 	o.auth.add(cmd)
 	a.output(cmd)
@@ -213,8 +215,8 @@ func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *mani
 	}
 	for _, old := range existing {
 		if !o.replace {
-			return nil, fmt.Errorf("pod %s exists already (%s): `berth rm -f %s` removes it, --replace does so first, "+
-				"--name gives this one another name",
+			return nil, fmt.Errorf("pod %s exists already (%s): remove it with `berth rm -f %s`, or give --replace, "+
+				"or another name with --name",
 				pod.FullName(), table.ShortID(old.GetId()), shortPodName(old))
 		}
 		if err := launch.StopPod(ctx, launcher.Runtime, old, -1); err != nil {

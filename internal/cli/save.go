@@ -20,10 +20,11 @@ func (a *app) saveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save IMAGE...",
 		Short: "Save images to an archive",
-		Long: `Save images to an archive, without the network: an OCI image layout in a tar, which berth load, docker load,
-podman load and ctr images import take. Configurations and IDs of images stay what they are; manifests are new, since
-their layers are not packed. An image has the name there that it is asked for by; one that is asked for by its ID has
-all its tags. Without -o the archive is written to standard output.`,
+		Long: `Save images to an archive. No network is needed. The archive is an OCI image layout in a tar, which berth load,
+docker load, podman load and ctr images import can read. The ID and the configuration of an image do not change. Its
+manifest is new, because the layers in the archive are not compressed. The archive has an image under the name that is
+given here; an image that is given by its ID is saved with all its tags. Without -o the archive is written to
+standard output.`,
 		Example: `  berth save -o busybox.tar busybox:1.36
   berth save busybox:1.36 nginx:1.27 | zstd > images.tar.zst`,
 		Args:              arguments(cobra.MinimumNArgs(1)),
@@ -33,7 +34,7 @@ all its tags. Without -o the archive is written to standard output.`,
 				return saveFile(ctx, conn.Pulls, args, file)
 			}
 			if f, ok := a.out.(*os.File); ok && streaming.IsTerminal(f) {
-				return errors.New("an archive is not written to a terminal: name a file with -o, or redirect the output")
+				return errors.New("the archive is not written to a terminal: give a file with -o, or redirect standard output")
 			}
 			return save(ctx, conn.Pulls, args, a.out)
 		}),

@@ -39,8 +39,8 @@ func (a *app) statsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [POD...]",
 		Short: "Show what pods and containers use",
-		Long: `Show what pods and their containers use of CPU, memory, disk and network, again and again until Ctrl-C
-where the output is a terminal, else once.`,
+		Long: `Show how much CPU, memory, disk and network pods and their containers use. On a terminal, the table is updated
+until Ctrl-C; otherwise it is shown once.`,
 		ValidArgsFunction: a.complete(0, podNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval < 100*time.Millisecond {
@@ -67,8 +67,8 @@ where the output is a terminal, else once.`,
 			return a.statsLive(ctx, conn, wanted, interval)
 		},
 	}
-	cmd.Flags().BoolVar(&once, "no-stream", false, "show it once")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often the table is drawn anew")
+	cmd.Flags().BoolVar(&once, "no-stream", false, "show the table once")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two updates of the table")
 	a.output(cmd)
 	return cmd
 }

@@ -108,7 +108,7 @@ func (a *app) stopCommand() *cobra.Command {
 		Use:   "stop POD|CONTAINER...",
 		Short: "Stop pods or containers",
 		Long: "Stop pods or containers. " +
-			"Each container is asked to end, and killed after the pod's grace period or --time.",
+			"Each container gets its stop signal, and is killed after --time or the pod's grace period.",
 		Args:              namesOrAll(&all),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),
 		RunE: a.each(&all, "stop", func(ctx context.Context, conn *connection.Connection, t target) error {

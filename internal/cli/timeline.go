@@ -24,14 +24,14 @@ func (a *app) timelineCommand() *cobra.Command {
 		Use:   "timeline POD",
 		Short: "Show where the time of a pod's start went",
 		Long: `Show where the time of a pod's start went: a bar for each step of the pod and of its containers, on one scale.
-Time between the calls of whoever started it is left out.`,
+The time between the calls of the client that started the pod is left out.`,
 		Args:              arguments(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.complete(1, podNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch format {
 			case "", "svg", string(table.JSON), string(table.YAML):
 			default:
-				return &usageError{fmt.Errorf("-o: %q is none of svg, json and yaml", format), cmd.CommandPath()}
+				return &usageError{fmt.Errorf("-o: %q is not one of svg, json and yaml", format), cmd.CommandPath()}
 			}
 			ctx := cmd.Context()
 			conn, err := a.dial(ctx)
@@ -48,7 +48,7 @@ Time between the calls of whoever started it is left out.`,
 				return err
 			}
 			if len(steps) == 0 {
-				return fmt.Errorf("the runtime does not tell when the steps of pod %s were", lookup.PodName(pod))
+				return fmt.Errorf("the runtime does not report the times of the steps of pod %s", lookup.PodName(pod))
 			}
 			line := timeline.New(steps)
 			switch format {

@@ -54,7 +54,7 @@ func (a *app) volumeListCommand() *cobra.Command {
 		Short: "List volumes",
 		Args:  arguments(cobra.NoArgs),
 	}
-	cmd.Flags().BoolVar(&unused, "unused", false, "those that no container uses")
+	cmd.Flags().BoolVar(&unused, "unused", false, "only volumes that no container uses")
 	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]volumeRow, error) {
 		return volumeRows(ctx, conn, unused)
 	}
@@ -97,9 +97,10 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 
 func (a *app) volumeRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:               "rm VOLUME...",
-		Short:             "Remove volumes with what is in them",
-		Long:              "Remove volumes with what is in them. A volume that a container uses, be it an ended one, stays.",
+		Use:   "rm VOLUME...",
+		Short: "Remove volumes with what is in them",
+		Long: "Remove volumes with what is in them. " +
+			"A volume that a container uses is not removed, even if that container has ended.",
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, volumeNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
@@ -132,7 +133,7 @@ func (a *app) volumePruneCommand() *cobra.Command {
 			return a.removeVolumes(ctx, conn, names, true)
 		}),
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only name them")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only print the names of these volumes")
 	return cmd
 }
 

@@ -28,8 +28,8 @@ func (a *app) waitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait POD|CONTAINER...",
 		Short: "Wait until containers have ended, and print their exit codes",
-		Long: `Wait until containers have ended, and print the exit code of each, in the order in which they are named. A pod
-stands for all its containers but its sidecars. The command's own exit code is 0 whatever theirs are.`,
+		Long: `Wait until containers have ended, and print the exit code of each, in the order of the arguments. For a pod,
+wait for all its containers except sidecars. The command's own exit code is 0 whatever the containers' exit codes are.`,
 		Example:           "  berth kill -s TERM hello/web && berth wait hello/web",
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, podNames, containerNames),

@@ -29,14 +29,14 @@ func parse(line []byte) (record, error) {
 	stream, rest, ok2 := bytes.Cut(rest, []byte{' '})
 	tags, text, ok3 := bytes.Cut(rest, []byte{' '})
 	if !ok1 || !ok2 {
-		return r, fmt.Errorf("no line of a CRI log: %.80q", line)
+		return r, fmt.Errorf("not a line of a CRI log: %.80q", line)
 	}
 	if !ok3 { // an empty line may lack the blank after its tag
 		tags = rest
 	}
 	r.stamp, r.stream, r.text = stamp, Stream(stream), text
 	if r.stream != Stdout && r.stream != Stderr {
-		return r, fmt.Errorf("no line of a CRI log: %.80q", line)
+		return r, fmt.Errorf("not a line of a CRI log: %.80q", line)
 	}
 	tag, _, _ := bytes.Cut(tags, []byte{':'}) // further tags may follow, separated by colons
 	switch string(tag) {
@@ -44,7 +44,7 @@ func parse(line []byte) (record, error) {
 		r.partial = true
 	case "F":
 	default:
-		return r, fmt.Errorf("no line of a CRI log: %.80q", line)
+		return r, fmt.Errorf("not a line of a CRI log: %.80q", line)
 	}
 	return r, nil
 }

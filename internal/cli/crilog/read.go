@@ -169,7 +169,7 @@ func (r *Reader) drain(ctx context.Context) error {
 		case err == nil:
 		case errors.Is(err, bufio.ErrBufferFull), errors.Is(err, io.EOF):
 			if len(r.pending)+len(chunk) > maxLine {
-				return fmt.Errorf("%s: a line of more than %d bytes is no line of a CRI log", r.path, maxLine)
+				return fmt.Errorf("%s: a line of more than %d bytes is not a line of a CRI log", r.path, maxLine)
 			}
 			r.pending = append(r.pending, chunk...)
 			if errors.Is(err, io.EOF) {
@@ -290,7 +290,7 @@ func tailOffset(file *os.File, lines int) (int64, error) {
 		}
 		after = append(append([]byte(nil), part...), after...)
 		if len(after) > maxLine {
-			return 0, fmt.Errorf("a line of more than %d bytes is no line of a CRI log", maxLine)
+			return 0, fmt.Errorf("a line of more than %d bytes is not a line of a CRI log", maxLine)
 		}
 		end = begin
 	}

@@ -144,7 +144,8 @@ func (l *Launcher) image(ctx context.Context, c *corev1.Container) (*cri.Image, 
 			return image, err
 		}
 		if c.ImagePullPolicy == corev1.PullNever {
-			return nil, fmt.Errorf("the node does not have it, and imagePullPolicy is Never: `berth pull %s` gets it", c.Image)
+			return nil, fmt.Errorf("the image is not on the node, and imagePullPolicy is Never: pull it with `berth pull %s`",
+				c.Image)
 		}
 	}
 	ref, err := l.Pull(ctx, c.Image)
@@ -153,7 +154,7 @@ func (l *Launcher) image(ctx context.Context, c *corev1.Container) (*cri.Image, 
 	}
 	image, err := status(ref)
 	if err == nil && image == nil {
-		err = errors.New("it was removed as soon as it was pulled")
+		err = errors.New("the image was removed right after it was pulled")
 	}
 	return image, err
 }

@@ -20,7 +20,7 @@ type Selection struct {
 func (s *Selection) Parse() error {
 	selector, err := labels.Parse(s.Labels)
 	if err != nil {
-		return fmt.Errorf("--selector: %q is no label selector (such as app=web,tier!=db): %w", s.Labels, err)
+		return fmt.Errorf("--selector: %q is not a label selector (such as app=web,tier!=db): %w", s.Labels, err)
 	}
 	s.selector = selector
 	return nil

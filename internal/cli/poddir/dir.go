@@ -25,7 +25,7 @@ type Dir struct {
 
 func (d *Dir) make(record Record) error {
 	if d.Path == "" {
-		return fmt.Errorf("no directory can bear the name of pod %s/%s", record.Namespace, record.Name)
+		return fmt.Errorf("the name of pod %s/%s cannot be the name of a directory", record.Namespace, record.Name)
 	}
 	if err := os.Mkdir(d.Path, 0o700); err != nil {
 		return err
@@ -156,7 +156,7 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 		corev1.HostPathBlockDev:  mode&os.ModeDevice != 0 && mode&os.ModeCharDevice == 0,
 	}
 	if !right[kind] {
-		return fmt.Errorf("hostPath %s is no %s (%s)", source.Path, kind, mode)
+		return fmt.Errorf("hostPath %s is not a %s (%s)", source.Path, kind, mode)
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (d *Dir) pinSubPath(container string, index int, volume, sub string) (strin
 		return "", err
 	}
 	if !info.IsDir() {
-		return "", fmt.Errorf("%s is no directory", volume)
+		return "", fmt.Errorf("%s is not a directory", volume)
 	}
 	handle, err := pathrs.OpenInRoot(volume, sub)
 	if errors.Is(err, fs.ErrNotExist) {

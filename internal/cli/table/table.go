@@ -33,7 +33,7 @@ func (f *Format) Set(text string) error {
 		*f = Table
 		return nil
 	}
-	return fmt.Errorf("%q is none of json, yaml, wide and table", text)
+	return fmt.Errorf("%q is not one of json, yaml, wide and table", text)
 }
 
 func (f *Format) String() string { return string(*f) }
