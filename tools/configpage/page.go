@@ -12,22 +12,21 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML; then, over it,
-the files of ` + "`" + config.DropIns + "`" + ` beside it, or of ` + "`--config-dir`" + `, whose names end with ` +
-		"`.toml`" + `, in the order of their
-names. A key of a later file stands in place of that of an earlier one, lists included; a table is added to. Without a
-file the defaults hold, and a flag overrides its key. An unknown key, a wrong type or an impossible value is an error
-that names file, line and key.
+berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML. Then it reads the files in the directory
+` + "`" + config.DropIns + "`" + ` beside that file, or in ` + "`--config-dir`" + `, whose names end with ` + "`.toml`" + `, in the order of their names. A key in
+a later file replaces the same key of an earlier file, also if it is a list; tables are merged. A flag overrides its
+key. If a key is in no file, its default applies. An unknown key, a wrong type and an invalid value are errors, which
+name the file, the line and the key.
 
-    berthd config default    # the default file: every key with what it does
-    berthd config check      # says what is wrong with the files, and what of them cannot work on this node
-    berthd config dump       # what the files and flags come to, and which file, flag or default each key comes from
+    berthd config default    # print the default file, which explains every key
+    berthd config check      # report errors in the files, and settings that cannot work on this node
+    berthd config dump       # print the resulting configuration, and from which file, flag or default each key comes
 
-A running berthd reads the files anew on SIGHUP, which ` + "`systemctl reload berthd`" + ` sends once the check has
-found nothing. It takes the keys that have a yes under "reload" below; the others count from its next start on. Its log
-says which these are. [What a reload means for pods](operations.md#reload).
+berthd reads the files again on SIGHUP. ` + "`systemctl reload berthd`" + ` first runs ` + "`berthd config check`" + `,
+and sends SIGHUP if the check finds no errors. Keys with a yes in the column "reload" apply without a restart. The other
+keys apply after the next restart; berthd's log lists them. [What a reload means for pods](operations.md#reload).
 
-This page is made from the default file.
+This page is made from the default file, ` + "`internal/config/default.toml`" + `.
 
 ## Top level
 

@@ -203,7 +203,7 @@ What PouchContainer adds stands in the same messages from field 100 on; these fi
 Through v1 they are unknown fields, and left alone. A paused container is in state 4, CONTAINER_PAUSE; v1 calls
 it running, with the reason Paused. State 100 of a sandbox, SANDBOX_NOTFOUND, selects none in a filter.
 
-Annotations that only this API heeds:
+Only this API uses these annotations:
 
 | annotation | on | |
 |---|---|---|
@@ -212,7 +212,7 @@ Annotations that only this API heeds:
 | io.alibaba.pouch.resources.memory-swap | a container | memory and swap together, in bytes; -1 is no limit |
 | io.alibaba.pouch.resources.pids-limit | a container | how many processes it may have; -1 is no limit |
 
-Every API heeds the following annotations, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them
+Every API uses the following annotations, where ` + "`allowed_annotations`" + ` of the pod's runtime handler names them
 (none by default). On a pod the container's name follows (` + "`berth.dev/ulimits.web`" + `),
 on a container nothing does; a field of the request holds against an annotation. One that is not allowed,
 or that does not exist, is ignored: the log says so, and so does a verbose status, under ` + "`ignored`" + `.
