@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,16 @@ import (
 
 	"berth/test/node"
 )
+
+// TestMain removes the programs that the first test builds for all of them.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := node.Cleanup(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
 
 // The demo is the promise that the README makes; a change that breaks it fails here.
 func TestTheDemoWorks(t *testing.T) {
@@ -22,11 +33,6 @@ func TestTheDemoWorks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := node.Cleanup(); err != nil {
-			t.Error(err)
-		}
-	})
 	web := filepath.Join(t.TempDir(), "web")
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", web, "./web")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -25,10 +25,10 @@ import (
 	"berth/test/node/nodetest"
 )
 
-// TestTheExamplesOfTheDocumentsWork types each command of berth that README.md, docs/*.md and `berth COMMAND --help`
-// print, in the order in which it is printed, on a private node. The registry on loopback has images of the same names
-// as the public ones, with Debian's busybox in them, so the test needs no network. A command that is printed and
-// neither works nor is listed in triedElsewhere fails the test.
+// TestTheExamplesOfTheDocumentsWork types each command of berth, and of `berthd config`, that README.md, docs/*.md and
+// `berth COMMAND --help` print, in the order in which it is printed, on a private node. The registry on loopback has
+// images of the same names as the public ones, with Debian's busybox in them, so the test needs no network. A command
+// that is printed and neither works nor is listed in triedElsewhere fails the test.
 func TestTheExamplesOfTheDocumentsWork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a container runtime needs root")
@@ -69,7 +69,8 @@ var triedElsewhere = map[string]string{
 	"berth migrate containerd --dry-run": "it needs containerd's configuration; test/migrate types it",
 	"berth migrate crio --dry-run":       "it needs CRI-O's configuration; test/migrate types it",
 	"berth migrate containerd --kubelet-config /var/lib/kubelet/config.yaml": "test/migrate types it",
-	"berth checkpoint hello/web -o /var/tmp/web.tar":                         "it needs criu; test/life types it",
+	"berthd config check":                            "what it finds is the machine's; internal/config/check",
+	"berth checkpoint hello/web -o /var/tmp/web.tar": "it needs criu; test/life types it",
 }
 
 // expectation says how an example is typed and what it shows. An example without one has no input and ends with 0.
@@ -88,7 +89,9 @@ type expectation struct {
 
 // expected are the examples that need more than to end with 0.
 var expected = map[string]expectation{
-	"berth ps": {says: `hello/web +running .* docker.io/library/busybox:1.37`},
+	"berthd config default": {says: `^\[network\]$`},
+	"berthd config dump":    {says: `^\[network\]$`},
+	"berth ps":              {says: `hello/web +running .* docker.io/library/busybox:1.37`},
 	"berth exec hello/web wget -qO- http://127.0.0.1/": {says: `^Hello from pod hello at `},
 	"berth port-forward hello 8080:80": {says: `Hello from pod hello at `, until: true, meanwhile: func(p *typist) {
 		if text, err := get(p.ctx, fmt.Sprintf("http://127.0.0.1:%d/", p.port)); err == nil {
@@ -171,8 +174,10 @@ func newTypist(ctx context.Context, t *testing.T, d *demo, root string) *typist 
 	if err := os.Link(saved, saved+".docker"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Join(d.binaries, "berth"), filepath.Join(p.bin, "berth")); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"berth", "berthd"} {
+		if err := os.Symlink(filepath.Join(d.binaries, name), filepath.Join(p.bin, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return p
 }
@@ -290,11 +295,6 @@ func exampleNode(ctx context.Context, t *testing.T) *demo {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := node.Cleanup(); err != nil {
-			t.Error(err)
-		}
-	})
 	registry, err := registrytest.New()
 	if err != nil {
 		t.Fatal(err)

@@ -24,8 +24,8 @@ type section struct {
 	examples []example
 }
 
-// typesBerth finds lines that run berth: at their beginning, or after a pipe or another command.
-var typesBerth = regexp.MustCompile(`(^|[|&;] )(sudo )?berth [a-z-]`)
+// typesBerth finds lines that run berth or `berthd config`: at their beginning, or after a pipe or another command.
+var typesBerth = regexp.MustCompile(`(^|[|&;] )(sudo )?(berth [a-z-]|berthd config )`)
 
 // pages are the documents whose examples are typed, and all others beside them that print a command of berth.
 func pages(t *testing.T, root string) []section {
