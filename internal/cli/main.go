@@ -122,8 +122,8 @@ var (
 	commandForbidden = regexp.MustCompile(`exec: "[^"]*": (permission denied|exec format error|is a directory)`)
 )
 
-// commandCode gives an error about a command in a container that does not exist, or that cannot be run, the exit code of
-// a shell: 127 and 126. Others stay as they are.
+// commandCode gives an error about a command in a container that does not exist, or that cannot be run, the exit code
+// of a shell: 127 and 126. Others stay as they are.
 func commandCode(err error) error {
 	switch {
 	case err == nil:
