@@ -7,10 +7,10 @@ import (
 	"net/url"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/transport/spdy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"berth/internal/cli/connection"
 	"berth/internal/cli/forward"
@@ -70,7 +70,7 @@ func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri
 		if err != nil {
 			return nil, err
 		}
-		streams, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).
+		streams, _, err := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, address).
 			Dial(forward.Protocol)
 		return streams, err
 	}
