@@ -233,8 +233,8 @@ func TestTheCommandLineEndsAsAShellDoes(t *testing.T) {
 	}
 }
 
-// TestAForwardOutlivesARefusedPort: a connection to a port at which nothing listens says so, and the next one to another
-// port goes through. No line of a library's own log is among what the user reads.
+// TestAForwardOutlivesARefusedPort: a connection to a port at which nothing listens says so, and the next one to
+// another port goes through. No line of a library's own log is among what the user reads.
 func TestAForwardOutlivesARefusedPort(t *testing.T) {
 	nodetest.BerthOnly(t, "the command is Berth's")
 	n := nodetest.Shared(t)

@@ -12,8 +12,10 @@ func page() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML. Then it reads the files in the directory
-` + "`" + config.DropIns + "`" + ` beside that file, or in ` + "`--config-dir`" + `, whose names end with ` + "`.toml`" + `, in the order of their names. A key in
+berthd reads ` + "`" + config.DefaultPath + "`" + `, or the file of ` + "`--config`" + `, in TOML.
+Then it reads the files in the directory
+` + "`" + config.DropIns + "`" + ` beside that file, or in ` + "`--config-dir`" + `, whose
+names end with ` + "`.toml`" + `, in the order of their names. A key in
 a later file replaces the same key of an earlier file, also if it is a list; tables are merged. A flag overrides its
 key. If a key is in no file, its default applies. An unknown key, a wrong type and an invalid value are errors, which
 name the file, the line and the key.

@@ -1,5 +1,5 @@
-// Package forward joins ports of this machine to ports of a pod. Each connection has a stream of its own to the runtime,
-// so that one to a port at which nothing listens ends no other, and a restart of the runtime ends none that comes after
+// Package forward joins ports of this machine to ports of a pod. Each connection has a stream of its own to the
+// runtime, so that one to a port at which nothing listens ends no other, and a restart of the runtime ends none that comes after
 // it.
 package forward
 
@@ -61,8 +61,8 @@ type Forwarder struct {
 	mu sync.Mutex // guards Out and Err
 }
 
-// Run listens at the addresses of this machine, says so, and forwards. "localhost" is the loopback of both families; one
-// of them may be missing.
+// Run listens at the addresses of this machine, says so, and forwards. "localhost" is the loopback of both families;
+// one of them may be missing.
 func (f *Forwarder) Run(ctx context.Context, addresses []string, ports []Port) error {
 	var list []listening
 	defer func() {
