@@ -1,6 +1,6 @@
 // Package forward joins ports of this machine to ports of a pod. Each connection has a stream of its own to the
-// runtime, so that one to a port at which nothing listens ends no other, and a restart of the runtime ends none that comes after
-// it.
+// runtime, so that one to a port at which nothing listens ends no other, and a restart of the runtime ends none that
+// comes after it.
 package forward
 
 import (
