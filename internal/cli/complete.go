@@ -46,7 +46,7 @@ func podNames(ctx context.Context, conn *connection.Connection) []string {
 	}
 	var names []string
 	for _, pod := range pods {
-		names = append(names, shortPodName(pod))
+		names = append(names, lookup.ShortPodName(pod))
 	}
 	return names
 }
@@ -76,12 +76,6 @@ func imageNames(ctx context.Context, conn *connection.Connection) []string {
 }
 
 // shortPodName is a pod's name, with its namespace unless that is "default".
-func shortPodName(pod *cri.PodSandbox) string {
-	if pod.GetMetadata().GetNamespace() == "default" {
-		return pod.GetMetadata().GetName()
-	}
-	return lookup.PodName(pod)
-}
 
 func resourceNames(ctx context.Context, conn *connection.Connection) []string {
 	list, err := conn.Devices.List(ctx, &berthv1.ListDevicesRequest{})

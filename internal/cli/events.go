@@ -112,9 +112,9 @@ func (a *app) printEvent(row *eventRow) error {
 		Pod: &cri.PodSandbox{Metadata: &cri.PodSandboxMetadata{Name: row.Pod, Namespace: row.Namespace}}}
 	name := c.ShortName()
 	if row.Kind == "pod" {
-		name = shortPodName(c.Pod)
+		name = lookup.ShortPodName(c.Pod)
 	} else if row.Container == "" { // it is gone, and with it its name
-		name = shortPodName(c.Pod) + " " + table.ShortID(row.ID)
+		name = lookup.ShortPodName(c.Pod) + " " + table.ShortID(row.ID)
 	}
 	text := ""
 	if row.ExitCode != nil && row.Event == "stopped" {

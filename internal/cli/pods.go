@@ -87,7 +87,7 @@ func podRows(ctx context.Context, conn *connection.Connection, chosen *lookup.Se
 			ID: pod.Id, Name: pod.GetMetadata().GetName(), Namespace: pod.GetMetadata().GetNamespace(),
 			UID: pod.GetMetadata().GetUid(), CreatedAt: time.Unix(0, pod.GetCreatedAt()),
 			Handler: pod.GetRuntimeHandler(), Labels: pod.GetLabels(), Annotations: pod.GetAnnotations(),
-			display: shortPodName(pod),
+			display: lookup.ShortPodName(pod),
 		}
 		status, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id})
 		if isGone(err) {

@@ -52,7 +52,7 @@ func (a *app) portForwardCommand() *cobra.Command {
 
 func (a *app) forward(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox, bind []string,
 	ports []forward.Port) error {
-	f := &forward.Forwarder{Pod: shortPodName(pod), Out: a.out, Err: a.err}
+	f := &forward.Forwarder{Pod: lookup.ShortPodName(pod), Out: a.out, Err: a.err}
 	f.Dial = func(ctx context.Context) (httpstream.Connection, error) {
 		response, err := conn.Runtime.PortForward(ctx, &cri.PortForwardRequest{PodSandboxId: pod.GetId()})
 		if err != nil {

@@ -19,6 +19,7 @@ import (
 	"berth/internal/cli/crilog"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/logview"
+	"berth/internal/cli/lookup"
 	"berth/internal/cli/streaming"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
@@ -217,7 +218,7 @@ func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *mani
 		if !o.replace {
 			return nil, fmt.Errorf("pod %s exists already (%s): remove it with `berth rm -f %s`, or give --replace, "+
 				"or another name with --name",
-				pod.FullName(), table.ShortID(old.GetId()), shortPodName(old))
+				pod.FullName(), table.ShortID(old.GetId()), lookup.ShortPodName(old))
 		}
 		if err := launch.StopPod(ctx, launcher.Runtime, old, -1); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ func (t target) String() string {
 	if t.container != nil {
 		return t.container.ShortName()
 	}
-	return shortPodName(t.pod)
+	return lookup.ShortPodName(t.pod)
 }
 
 // find looks for a pod, then for a container.

@@ -38,6 +38,14 @@ func PodName(s *cri.PodSandbox) string {
 	return s.GetMetadata().GetNamespace() + "/" + s.GetMetadata().GetName()
 }
 
+// ShortPodName is the name of a pod without its namespace where that is the default one.
+func ShortPodName(s *cri.PodSandbox) string {
+	if s.GetMetadata().GetNamespace() == "default" {
+		return s.GetMetadata().GetName()
+	}
+	return PodName(s)
+}
+
 // Pod finds a sandbox.
 func Pod(ctx context.Context, runtime cri.RuntimeServiceClient, name string) (*cri.PodSandbox, error) {
 	pods, err := Pods(ctx, runtime)
