@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -20,54 +19,6 @@ import (
 	"berth/internal/cli/table"
 )
 
-// authFlags say what to authenticate pulls with.
-type authFlags struct {
-	username      string
-	passwordStdin bool
-	file          string
-
-	said *cri.AuthConfig // read once
-}
-
-func (f *authFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&f.username, "username", "u", "", "user at the registry, together with --password-stdin")
-	cmd.Flags().BoolVar(&f.passwordStdin, "password-stdin", false, "read the password from standard input")
-	cmd.Flags().StringVar(&f.file,
-		"auth-file", "", "credentials as docker's config.json (default $REGISTRY_AUTH_FILE, else ~/.docker/config.json)")
-	_ = cmd.MarkFlagFilename("auth-file")
-}
-
-// read takes the password from in where it is said to be there.
-func (f *authFlags) read(in io.Reader) error {
-	if (f.username != "") != f.passwordStdin {
-		return errors.New("--username and --password-stdin go together")
-	}
-	if f.username == "" {
-		return nil
-	}
-	line, err := bufio.NewReader(io.LimitReader(in, 64<<10)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the password: %w", err)
-	}
-	password := strings.TrimRight(line, "\r\n")
-	if password == "" {
-		return errors.New("--password-stdin: standard input holds no password")
-	}
-	f.said = &cri.AuthConfig{Username: f.username, Password: password}
-	return nil
-}
-
-func (f *authFlags) find(ctx context.Context, image string) (*cri.AuthConfig, error) {
-	if f.said != nil {
-		return f.said, nil
-	}
-	file, err := credentials.Open(f.file)
-	if err != nil {
-		return nil, err
-	}
-	return file.Find(ctx, image)
-}
-
 // pulled is the report of a pull.
 type pulled struct {
 	Image string        `json:"image"`
@@ -76,14 +27,14 @@ type pulled struct {
 }
 
 func (a *app) pullCommand() *cobra.Command {
-	var auth authFlags
+	var auth credentials.Flags
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE...",
 		Short: "Pull images from their registries",
 		Args:  arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := auth.read(a.in); err != nil {
+			if err := auth.Read(a.in); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
 			conn, err := a.dial(cmd.Context())
@@ -118,20 +69,20 @@ func (a *app) pullCommand() *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}
-	auth.add(cmd)
+	auth.Add(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the image's ID")
 	a.output(cmd)
 	return cmd
 }
 
 // pull pulls an image and shows how far it is on w: bars where w is a terminal, a line a layer elsewhere.
-func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *authFlags,
+func (a *app) pull(ctx context.Context, conn *connection.Connection, image string, auth *credentials.Flags,
 	w io.Writer) (string, error) {
-	found, err := auth.find(ctx, image)
+	found, err := auth.Find(ctx, image)
 	if err != nil {
 		return "", err
 	}
-	request := &berthv1.PullRequest{Image: image, Auth: ownAuth(found)}
+	request := &berthv1.PullRequest{Image: image, Auth: credentials.Own(found)}
 	show := progress.New(ctx, w, progress.Pull)
 	fmt.Fprintf(w, "pulling %s\n", image)
 	stream, err := conn.Pulls.Pull(ctx, request)
@@ -157,17 +108,6 @@ func (a *app) pull(ctx context.Context, conn *connection.Connection, image strin
 			show.End(true)
 			return done.GetImageRef(), nil
 		}
-	}
-}
-
-// ownAuth are credentials as Berth's own API has them; nil: none.
-func ownAuth(found *cri.AuthConfig) *berthv1.Auth {
-	if found == nil {
-		return nil
-	}
-	return &berthv1.Auth{
-		Username: found.Username, Password: found.Password, Auth: found.Auth, ServerAddress: found.ServerAddress,
-		IdentityToken: found.IdentityToken, RegistryToken: found.RegistryToken,
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
+	"berth/internal/cli/credentials"
 	"berth/internal/cli/progress"
 	"berth/internal/cli/table"
 )
@@ -20,7 +21,7 @@ type pushedRow struct {
 }
 
 func (a *app) pushCommand() *cobra.Command {
-	var auth authFlags
+	var auth credentials.Flags
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "push IMAGE [NAME]",
@@ -36,7 +37,7 @@ same in both cases.`,
 		Args:              arguments(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: a.complete(1, imageNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := auth.read(a.in); err != nil {
+			if err := auth.Read(a.in); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
 			conn, err := a.dial(cmd.Context())
@@ -53,11 +54,11 @@ same in both cases.`,
 			if len(args) > 1 {
 				request.Name, to = args[1], args[1]
 			}
-			found, err := auth.find(cmd.Context(), to)
+			found, err := auth.Find(cmd.Context(), to)
 			if err != nil {
 				return err
 			}
-			request.Auth = ownAuth(found)
+			request.Auth = credentials.Own(found)
 			pushed, err := push(cmd.Context(), conn, request, report)
 			if err != nil {
 				return err
@@ -69,7 +70,7 @@ same in both cases.`,
 			return err
 		},
 	}
-	auth.add(cmd)
+	auth.Add(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the digest of the image at the registry")
 	a.output(cmd)
 	return cmd

@@ -16,6 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
+	"berth/internal/cli/credentials"
 	"berth/internal/cli/crilog"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/logview"
@@ -40,7 +41,7 @@ type runOptions struct {
 	detach  bool
 	replace bool
 	quiet   bool
-	auth    authFlags
+	auth    credentials.Flags
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -65,10 +66,10 @@ these fields are left out.`,
 			if a.format.Structured() && !o.detach {
 				return &usageError{errors.New("-o needs -d, since it prints pods that are left running"), cmd.CommandPath()}
 			}
-			if args[0] == "-" && o.auth.passwordStdin {
+			if args[0] == "-" && o.auth.PasswordStdin {
 				return &usageError{errors.New("standard input cannot be both the manifest and the password"), cmd.CommandPath()}
 			}
-			if err := o.auth.read(a.in); err != nil {
+			if err := o.auth.Read(a.in); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
 			pods, err := a.readManifest(args[0], o.Options)
@@ -85,7 +86,7 @@ these fields are left out.`,
 	flags.BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false,
 		"leave out unsupported fields, with a warning for each")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no progress; with -d only the pods' IDs")
-	o.auth.add(cmd)
+	o.auth.Add(cmd)
 	a.output(cmd)
 	return cmd
 }

@@ -3,14 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/archive"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/streaming"
 )
@@ -31,60 +28,15 @@ standard output.`,
 		ValidArgsFunction: a.complete(0, imageNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			if file != "" && file != "-" {
-				return saveFile(ctx, conn.Pulls, args, file)
+				return archive.SaveFile(ctx, conn.Pulls, args, file)
 			}
 			if f, ok := a.out.(*os.File); ok && streaming.IsTerminal(f) {
 				return errors.New("the archive is not written to a terminal: give a file with -o, or redirect standard output")
 			}
-			return save(ctx, conn.Pulls, args, a.out)
+			return archive.Save(ctx, conn.Pulls, args, a.out)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "the archive; - is standard output")
 	_ = cmd.MarkFlagFilename("output")
 	return cmd
-}
-
-// saveFile writes an archive whole or not at all. What is no regular file, a pipe or a device, is written as it is.
-func saveFile(ctx context.Context, images berthv1.ImagesClient, names []string, path string) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(save(ctx, images, names, f), f.Close())
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(save(ctx, images, names, f), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
-	}
-	return err
-}
-
-// save receives an archive.
-func save(ctx context.Context, images berthv1.ImagesClient, names []string, out io.Writer) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := images.Save(ctx, &berthv1.SaveRequest{Images: names})
-	if err != nil {
-		return connection.Plain(err)
-	}
-	for {
-		message, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return connection.Plain(err)
-		}
-		if _, err := out.Write(message.GetData()); err != nil {
-			return fmt.Errorf("write the archive: %w", err)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-// Package archive sends archives of images to berthd.
+// Package archive sends archives of images to berthd, and receives them.
 package archive
 
 import (

@@ -1,4 +1,4 @@
-// Package credentials finds what to authenticate a pull with in the config.json of the user, with the helpers that it
+// Package credentials finds what to authenticate a pull or a push with: by options of the command, or in the config.json of the user, with the helpers that it
 // names.
 package credentials
 
