@@ -107,22 +107,9 @@ const (
 	maxNames = 1000
 )
 
-// unnamed makes a file without a name in a directory.
-func unnamed(dir string) (*os.File, error) {
-	file, err := os.CreateTemp(dir, "spool-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Remove(file.Name()); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
 // spool copies an archive to a file without a name, on the disk of a directory, and notes where its parts are.
 func (p *unpacker) spool(ctx context.Context, dir string, r io.Reader) (*archiveFile, error) {
-	file, err := unnamed(dir)
+	file, err := disk.Unnamed(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -371,7 +371,7 @@ func (s *Store) Repository(ctx context.Context, ref reference.Named, auth *model
 }
 
 // Spool is a new file without a name on the store's disk.
-func (s *Store) Spool() (*os.File, error) { return unnamed(s.root) }
+func (s *Store) Spool() (*os.File, error) { return disk.Unnamed(s.root) }
 
 // Document is the manifest or the configuration of an image, by its digest.
 func (s *Store) Document(digest string) ([]byte, error) {

@@ -1,5 +1,5 @@
-// Package credentials finds what to authenticate a pull or a push with: by options of the command, or in the config.json of the user, with the helpers that it
-// names.
+// Package credentials finds what to authenticate a pull or a push with: what options of the command say, or the
+// config.json of the user, with the helpers that it names.
 package credentials
 
 import (

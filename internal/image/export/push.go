@@ -22,6 +22,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/disk"
 	"berth/internal/image/registry"
 	"berth/internal/liblog"
 	"berth/internal/model"
@@ -208,12 +209,12 @@ func (p *pushing) send(ctx context.Context, layers []ocispec.Descriptor) error {
 func (p *pushing) sendLayer(ctx context.Context, l *layer) (ocispec.Descriptor, error) {
 	file, err := p.exporter.store.Spool()
 	if err != nil {
-		return ocispec.Descriptor{}, err
+		return ocispec.Descriptor{}, disk.Exhausted(err)
 	}
 	defer file.Close()
 	desc, err := l.pack(ctx, p.exporter, file)
 	if err != nil {
-		return ocispec.Descriptor{}, err
+		return ocispec.Descriptor{}, disk.Exhausted(err)
 	}
 	progress := func(n int64) {
 		p.tell(model.PushProgress{Layer: l.digest.String(), Phase: model.PullLoading, Done: n, Total: desc.Size})
