@@ -40,10 +40,16 @@ type node struct {
 	hosts string // of hosts.toml files
 	reg   *rt.Registry
 	// others are further registries, by their names.
-	others map[string]*rt.Registry
+	others   map[string]*rt.Registry
+	children image.Children
 }
 
 func newNode(t *testing.T) *node {
+	t.Helper()
+	return newNodeWith(t, registry.Retry{Backoff: 10 * time.Millisecond})
+}
+
+func newNodeWith(t *testing.T, retry registry.Retry) *node {
 	t.Helper()
 	reg, err := rt.New()
 	if err != nil {
@@ -64,14 +70,14 @@ func newNode(t *testing.T) *node {
 	n := &node{t: t, reg: reg, root: t.TempDir(), hosts: hosts, others: map[string]*rt.Registry{}}
 	n.Store, err = image.Open(context.Background(), image.Config{
 		Children: children, Root: n.root, Logger: log, Settings: image.Settings{
-			HostsDir: hosts, Retry: registry.Retry{Backoff: 10 * time.Millisecond},
+			HostsDir: hosts, Retry: retry,
 		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Close() })
-	n.Exporter = export.New(n.Store, children, log)
+	n.children, n.Exporter = children, export.New(n.Store, children, log)
 	return n
 }
 

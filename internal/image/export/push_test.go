@@ -3,13 +3,23 @@ package export_test
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"berth/internal/image"
+	"berth/internal/image/export"
+	"berth/internal/image/registry"
 	"berth/internal/model"
 	rt "berth/internal/registrytest"
 )
@@ -176,5 +186,154 @@ func TestAPushThatFails(t *testing.T) {
 	if _, err := n.Push(ctx, model.PushRequest{Image: id, Name: "open.test/e:1"}); !errdefs.IsFailedPrecondition(err) ||
 		!strings.Contains(err.Error(), "berth pull") {
 		t.Errorf("a layer without a record: %v", err)
+	}
+}
+
+// fullDisk is a store whose disk takes nothing more.
+type fullDisk struct{ *image.Store }
+
+func (fullDisk) Spool() (*os.File, error) { return os.OpenFile("/dev/full", os.O_RDWR, 0) }
+
+func TestAPushWithAFullDisk(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 3, 400000)...))
+	other := n.other("other.test")
+	full := export.New(fullDisk{n.Store}, n.children, slog.New(slog.DiscardHandler))
+	_, err := full.Push(context.Background(), model.PushRequest{Image: id, Name: "other.test/a:1"})
+	if !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "layer sha256:") {
+		t.Errorf("the error is %v", err)
+	}
+	if list := other.Requests(); len(list) > 0 {
+		t.Errorf("the registry was asked %v", list)
+	}
+}
+
+// TestAPushWithTokens: the registry's token server is asked for the right to push, and to pull from the repository that
+// has the layers.
+func TestAPushWithTokens(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 50, 40000)...))
+	other := n.other("tokens.test", rt.WithTokenAuth("user", "password", "refresh"), rt.WithTLS("tokens.test"))
+	push := func(name string, auth model.Auth) error {
+		_, err := n.Push(context.Background(), model.PushRequest{Image: id, Name: name, Auth: &auth})
+		return err
+	}
+	if err := push("tokens.test/a:1", model.Auth{Username: "user", Password: "wrong"}); !errdefs.IsUnauthorized(err) {
+		t.Errorf("a wrong password: %v", err)
+	}
+	if err := push("tokens.test/a:1", model.Auth{Username: "user", Password: "password"}); err != nil {
+		t.Error(err)
+	}
+	if err := push("tokens.test/b:1", model.Auth{IdentityToken: "refresh"}); err != nil {
+		t.Error(err)
+	}
+	scopes := ""
+	for _, r := range other.TokenRequests() {
+		scopes += strings.Join(r.Form["scope"], " ") + "\n"
+	}
+	if !strings.Contains(scopes, "repository:a:pull,push") || !strings.Contains(scopes, "repository:b:pull,push") {
+		t.Errorf("tokens were asked for\n%s", scopes)
+	}
+}
+
+// slow is a registry that takes all that is pushed, in its own time.
+type slow struct {
+	put  func(req *http.Request) // before the answer to a PUT of a layer
+	puts atomic.Int32
+	end  chan struct{} // closed with the test
+}
+
+func (s *slow) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	switch {
+	case req.Method == http.MethodPost:
+		w.Header().Set("Location", "/v2/a/blobs/uploads/1")
+		w.WriteHeader(http.StatusAccepted)
+	case req.Method == http.MethodPut:
+		if strings.Contains(req.URL.Path, "/uploads/") {
+			s.puts.Add(1)
+			s.put(req)
+		}
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.WriteHeader(http.StatusCreated)
+	default:
+		http.NotFound(w, req)
+	}
+}
+
+func (n *node) slow(put func(*http.Request)) *slow {
+	n.t.Helper()
+	s := &slow{put: put, end: make(chan struct{})}
+	server := httptest.NewServer(s)
+	n.t.Cleanup(server.Close)
+	n.t.Cleanup(func() { close(s.end) })
+	dir := filepath.Join(n.hosts, "slow.test")
+	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"),
+		[]byte("server = \""+server.URL+"\"\n"), 0o600))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// TestAPushToASlowRegistry: a registry may take its time to check what it has taken, and one that takes nothing more is
+// left.
+func TestAPushToASlowRegistry(t *testing.T) {
+	const stall = 300 * time.Millisecond
+	n := newNodeWith(t, registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: stall})
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 16<<20)...))
+	s := n.slow(func(req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		time.Sleep(3 * stall)
+	})
+	if _, err := n.Push(context.Background(), model.PushRequest{Image: id, Name: "slow.test/a:1"}); err != nil {
+		t.Error(err)
+	}
+	if got := s.puts.Load(); got != 2 {
+		t.Errorf("a layer and a configuration were put in %d requests", got)
+	}
+	var stuck *slow
+	stuck = n.slow(func(*http.Request) { <-stuck.end })
+	_, err := n.Push(context.Background(), model.PushRequest{Image: id, Name: "slow.test/a:1"})
+	if !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "taken nothing") || stuck.puts.Load() != 2 {
+		t.Errorf("after %d attempts: %v", stuck.puts.Load(), err)
+	}
+}
+
+// TestAPushEndsWithItsClient: in the middle of a layer, at once, and the image can be removed.
+func TestAPushEndsWithItsClient(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 16<<20)...))
+	ctx, cancel := context.WithCancel(context.Background())
+	var s *slow
+	s = n.slow(func(*http.Request) {
+		cancel()
+		<-s.end
+	})
+	begin := time.Now()
+	_, err := n.Push(ctx, model.PushRequest{Image: id, Name: "slow.test/a:1"})
+	if !errors.Is(err, context.Canceled) || time.Since(begin) > 20*time.Second {
+		t.Errorf("after %s: %v", time.Since(begin), err)
+	}
+	if err := n.Remove(context.Background(), id); err != nil {
+		t.Fatal(err)
+	}
+	if left := entries(t, filepath.Join(n.root, "layers")); !slices.Equal(left, []string{"0"}) {
+		t.Errorf("a push that has ended keeps %v", left)
+	}
+}
+
+// TestAPushThatIsNotConfigured: a registry whose hosts may only be pulled from.
+func TestAPushThatIsNotConfigured(t *testing.T) {
+	n := newNode(t)
+	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"f": "x"}))
+	dir := filepath.Join(n.hosts, "mirror.test")
+	text := "server = \"" + n.reg.URL() + "\"\ncapabilities = [\"pull\", \"resolve\"]\n"
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(text),
+		0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := n.Push(context.Background(), model.PushRequest{Image: id, Name: "mirror.test/a:1"})
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "capability push") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -233,6 +233,10 @@ func (r *Repository) try(ctx context.Context, caps docker.HostCapabilities,
 	hosts := slices.DeleteFunc(slices.Clone(r.hosts), func(h docker.RegistryHost) bool {
 		return !h.Capabilities.Has(caps)
 	})
+	if len(hosts) == 0 && caps == docker.HostCapabilityPush {
+		return fmt.Errorf("hosts.toml gives no host of %s the capability push: %w", reference.Domain(r.name),
+			errdefs.ErrFailedPrecondition)
+	}
 	if len(hosts) == 0 {
 		return fmt.Errorf("no host is configured for %s: %w", r.name.Name(), errdefs.ErrNotFound)
 	}

@@ -102,7 +102,7 @@ func (u *uploading) Read(p []byte) (int, error) {
 	u.watch.Reset(u.stall)
 	n, err := u.ReadSeeker.Read(p)
 	if errors.Is(err, io.EOF) {
-		u.watch.Stop() // the registry may take its time to check it; the transport bounds that
+		u.watch.Stop() // the registry may take its time to check it; the transport bounds that (commits)
 	}
 	if u.n += int64(n); n > 0 && u.progress != nil {
 		u.progress(u.n)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -52,10 +53,38 @@ type transport struct {
 	base        *http.Transport
 	maxDocument int64
 	stall       time.Duration
+
+	once    sync.Once
+	patient *http.Transport // base, for requests that put something; made when the first one comes
+}
+
+// commits is how many times longer than any other answer the one to a PUT may take: a registry checks a layer, and may
+// copy it to another place, before it answers.
+const commits = 10
+
+// of returns the connections for a request.
+func (t *transport) of(req *http.Request) *http.Transport {
+	if req.Method != http.MethodPut {
+		return t.base
+	}
+	t.once.Do(func() {
+		t.patient = t.base.Clone()
+		t.patient.ResponseHeaderTimeout = commits * t.stall
+	})
+	if t.patient == nil { // closed before
+		return t.base
+	}
+	return t.patient
 }
 
 // CloseIdleConnections drops connections that no request uses.
-func (t *transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
+func (t *transport) CloseIdleConnections() {
+	t.base.CloseIdleConnections()
+	t.once.Do(func() {}) // none is made from now on
+	if t.patient != nil {
+		t.patient.CloseIdleConnections()
+	}
+}
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if r, ok := req.Context().Value(refusalKey{}).(*refusal); ok && r.err != nil {
@@ -67,7 +96,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
 	}
 	ctx, cancel := context.WithCancel(req.Context())
-	resp, err := t.base.RoundTrip(req.WithContext(ctx))
+	resp, err := t.of(req).RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		cancel()
 		var timeout net.Error
