@@ -1,5 +1,7 @@
-// Package annotation knows the annotations by which a client of any API asks for what its interface has no field for:
-// berth.dev/ulimits.web on a pod is for its container web, and berth.dev/ulimits on a container is for that one.
-// Each works where the configuration of the pod's runtime handler allows it by name, since whoever may annotate
-// a pod need not be trusted with limits of the node.
+// Package annotation reads Berth's own annotations of pods and containers. With them a client of any API sets options
+// for which its interface has no field. berth.dev/ulimits.web on a pod applies to its container web; berth.dev/ulimits
+// on a container applies to that container.
+//
+// An annotation has an effect only if the configuration of the pod's runtime handler allows it by name, because users
+// who may annotate a pod are not always trusted with limits of the node.
 package annotation

@@ -1,7 +1,6 @@
-// Package asroot is for tests that need root: to mount, to change owners, to make devices and cgroups.
+// Package asroot marks tests that need root, because they mount, change owners, or make devices and cgroups.
 //
-// `make unit` runs as an ordinary user, and leaves these tests out. `make test` runs as root, and leaves none
-// of them out.
+// `make unit` runs as an ordinary user and skips these tests. `make test` runs as root and skips none of them.
 package asroot
 
 import (

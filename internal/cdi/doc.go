@@ -1,3 +1,3 @@
-// Package cdi finds devices of the Container Device Interface in their specification files, which it reads again
-// whenever it is asked, and adds them to OCI specs. What is wrong is said with the file and the line.
+// Package cdi finds devices of the Container Device Interface in their specification files and adds them to OCI
+// specifications. It reads the files again for each call. Errors name the file and the line.
 package cdi

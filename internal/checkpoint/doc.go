@@ -1,3 +1,4 @@
-// Package checkpoint knows the archive that a container's checkpoint is: a tar in the layout that other runtimes and
-// checkpointctl have too. It writes one from a directory, reads what it says of the container, and unpacks it.
+// Package checkpoint reads and writes the archive of a container's checkpoint: a tar in the layout that other runtimes
+// and checkpointctl use. It writes an archive from a directory, reads what the archive says of the container, and
+// unpacks it.
 package checkpoint

@@ -1,3 +1,3 @@
-// Package cli is the commands of `berth`, a file each. They speak to a runtime over its socket and know nothing that a
-// client of the Container Runtime Interface does not, but for the progress of pulls, which is a service of Berth's own.
+// Package cli has the commands of `berth`, one file for each. The commands are clients of a runtime's socket. They use
+// the Container Runtime Interface, and Berth's own service for what the CRI lacks, such as the progress of pulls.
 package cli

@@ -1,3 +1,4 @@
-// Package compression decompresses what layers and archives are packed by. It looks at the first bytes:
-// media types and names are not always right. What it reads is hostile: it runs in a child (package jail).
+// Package compression decompresses layers and archives. It recognises the format by the first bytes, because media
+// types and names can be wrong. The input may be hostile, so this package runs in a confined child of berthd (package
+// jail).
 package compression

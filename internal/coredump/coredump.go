@@ -1,5 +1,5 @@
-// Package coredump keeps the memory of this program, in which credentials of registries and what containers write pass
-// by, out of core files.
+// Package coredump prevents core files of this program. Its memory may contain credentials of registries and output of
+// containers.
 package coredump
 
 import (

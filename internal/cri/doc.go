@@ -1,6 +1,6 @@
-// Package cri is what the APIs of the socket have in common: the listener, the
-// gRPC server, and the interceptors in it that log a call, measure it, survive a panic and give an error its code.
+// Package cri has the parts that all APIs of the socket share: the listener, the gRPC server, and the interceptors that
+// log and measure a call, recover from a panic, and give each error its gRPC code.
 //
-// Each version of the interface is an API of its own in a folder below. An API translates requests into package model
-// and back and calls the domain; it decides nothing.
+// Each API has a package of its own in a folder below. An API translates requests into package model, calls the domain,
+// and translates the answer. It decides nothing.
 package cri

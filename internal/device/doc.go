@@ -1,3 +1,3 @@
-// Package device knows what a device plugin's resources and devices are, whatever side of the protocol one is on:
-// names, NUMA nodes, which devices go well together, and how a pod says what its containers ask for.
+// Package device has what the device manager and device plugins share: the names of resources and devices, NUMA nodes,
+// preferred combinations of devices, and the way in which a pod requests devices for its containers.
 package device

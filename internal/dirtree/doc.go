@@ -1,5 +1,5 @@
-// Package dirtree reaches the directories beneath one that is open, by descriptors alone. What is in the tree may be
-// anybody's, and may change at any moment: a name is always one component in an open directory, or a path
-// that the kernel resolves without following a link and without leaving the tree. Neither the depth nor the width
-// of a tree costs descriptors, and no path is ever put together in memory.
+// Package dirtree works on directory trees that may be hostile and may change at any moment. It reaches every file
+// below an open directory by descriptors only: a name is always one component in an open directory, or a path that the
+// kernel resolves without following links and without leaving the tree. The number of open descriptors does not grow
+// with the depth or width of a tree, and no full path is built in memory.
 package dirtree

@@ -1,3 +1,3 @@
-// Package disk writes small files so that a crash or a full disk leaves the old content or the new one, and tells a
-// full disk from other errors.
+// Package disk writes small files atomically: after a crash or on a full disk, a file has its old content or its new
+// content. It also tells a full disk from other errors.
 package disk

@@ -1,4 +1,4 @@
-// Package dockerauth finds the credentials for an image's registry in a config.json, as `docker login` and
-// `podman login` write it, and asks the credential helpers that such a file names. No error of it quotes the file or
-// what a helper has printed.
+// Package dockerauth finds the credentials for an image's registry in a config.json, as `docker login` and `podman
+// login` write it, and runs the credential helpers that the file names. Its errors never contain text of the file or
+// output of a helper.
 package dockerauth

@@ -1,4 +1,4 @@
-// Package doctor looks at a machine and says whether Berth can run pods on it, what is lacking and what to do about it.
-// It needs no daemon. It tries things out where that is possible (mounting an overlay, talking to nftables) and leaves
-// nothing behind.
+// Package doctor checks whether Berth can run pods on a machine, and says what is missing and what to do about it. It
+// needs no daemon. Where possible it tries an operation (it mounts an overlay, it talks to nftables), and cleans up
+// afterwards.
 package doctor

@@ -1,3 +1,3 @@
-// Package fileattr reads, compares and copies what a file carries beside its content: owner, mode and extended
-// attributes. It also says which directory of a path these keep somebody from passing.
+// Package fileattr reads, compares and copies the attributes of files: owner, mode and extended attributes. It also
+// finds the directory of a path that a given user may not enter.
 package fileattr

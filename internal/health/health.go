@@ -1,4 +1,4 @@
-// Package health runs checks of the daemon by itself, and tells systemd's watchdog while they pass.
+// Package health runs berthd's checks of itself, and notifies systemd's watchdog as long as they pass.
 package health
 
 import (

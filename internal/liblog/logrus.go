@@ -1,4 +1,4 @@
-// Package liblog makes a program's own log, and gives what libraries log to it.
+// Package liblog makes a program's log, and passes the log lines of libraries to it.
 package liblog
 
 import (

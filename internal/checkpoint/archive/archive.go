@@ -1,4 +1,5 @@
-// Package archive reads archives of checkpoints, of which nothing has been checked. It runs in children (package jail).
+// Package archive reads archives of checkpoints, which may be hostile. It runs in confined children of berthd (package
+// jail).
 package archive
 
 import (

@@ -1,3 +1,3 @@
-// Package connection is the command line's way to a runtime's socket: it dials, and it says in plain words why
-// a runtime does not answer and what to try.
+// Package connection connects the command line to a runtime's socket. If the runtime does not answer, its error says
+// why and what to try.
 package connection

@@ -1,5 +1,5 @@
-// Package credentials finds what to authenticate a pull or a push with: what options of the command say, or the
-// config.json of the user, with the helpers that it names.
+// Package credentials finds the credentials for a pull or a push: those that flags of the command give, or those in the
+// user's config.json and in the credential helpers that it names.
 package credentials
 
 import (

@@ -1,4 +1,4 @@
-// Package findings asks the daemon what `berth doctor` needs to know of it, and prints what doctor finds.
+// Package findings asks berthd for the facts that `berth doctor` needs, and prints the results of the checks.
 package findings
 
 import (

@@ -1,5 +1,5 @@
-// Package logview shows the logs of several containers as one: each line with the name of its container, in colours on
-// a terminal, and in the order in which the lines were written.
+// Package logview prints the logs of several containers as one: the lines are in the order in which they were written,
+// and each line has the name of its container, in colours on a terminal.
 package logview
 
 import (

@@ -1,5 +1,6 @@
-// Package migration brings a node from containerd or CRI-O to Berth, and back: it writes what internal/migrate has
-// translated, gives the images to berthd, has doctor look at the result, and prints what is left to do.
+// Package migration has the steps of `berth migrate`, which changes a node from containerd or CRI-O to Berth, and back:
+// it writes the configuration that internal/migrate has translated, imports the images into berthd, runs the checks of
+// doctor, and prints what is left to do.
 package migration
 
 import (

@@ -1,3 +1,3 @@
-// Package streaming runs exec, attach and port-forward from the client's side: over the URL that a runtime's streaming
-// server gives out, on WebSocket or SPDY, with the terminal in raw mode where one is wanted.
+// Package streaming is the client's side of exec, attach and port-forward. It connects to the URL of a runtime's
+// streaming server by WebSocket or SPDY, and puts the terminal into raw mode if the stream has a terminal.
 package streaming

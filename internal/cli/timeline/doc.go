@@ -1,3 +1,3 @@
-// Package timeline draws where the time of a start went, as a waterfall: a bar for each step, in a terminal or as SVG.
-// Steps are what a runtime's verbose status calls timings.
+// Package timeline draws how long each step of a pod's start took, as bars in a terminal or as SVG. The steps come from
+// the timings in the verbose status of the runtime.
 package timeline

@@ -1,3 +1,3 @@
-// Package berthv1 is the API for what the Container Runtime Interface has no words for: pulls that tell how far they
-// are, commands with a user of their own, signals, the devices of device plugins, and named volumes.
+// Package berthv1 is Berth's own API, for what the Container Runtime Interface lacks: pulls that report their progress,
+// execs as a given user, signals, devices of device plugins, and named volumes.
 package berthv1

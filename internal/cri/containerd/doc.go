@@ -1,8 +1,8 @@
-// Package containerd answers the part of containerd's own API that monitors and node agents use: which containers there
-// are, their labels, specifications and processes, images, and events. So a kubelet's cAdvisor, which knows containerd
-// and CRI-O alone, finds the pods of Berth's containers without a change.
+// Package containerd serves the part of containerd's API that monitoring agents use: the list of containers, their
+// labels, specifications and processes, images, and events. A kubelet's cAdvisor supports only containerd and CRI-O;
+// with this API it finds Berth's containers too.
 //
-// All of it is in the namespace k8s.io, and read only: what would change something is refused (see readOnly), since
-// pods have one owner, the kubelet, which speaks the CRI. A pod's sandbox is a container here too, as in containerd,
-// though it has no process of its own: see sandboxCgroups.
+// Everything is in the namespace k8s.io and read-only. Calls that would change something are refused (see readOnly),
+// because pods are managed by the kubelet, through the CRI. As in containerd, the sandbox of a pod is listed as a
+// container, although it has no process in Berth: see sandboxCgroups.
 package containerd

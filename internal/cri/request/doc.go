@@ -1,3 +1,3 @@
-// Package request checks what clients ask, for every API: it collects all that is wrong with a request under the paths
-// of its fields, so that one error names them all.
+// Package request checks requests for all APIs. It collects all errors of a request, each with the path of its field,
+// so that one answer names them all.
 package request

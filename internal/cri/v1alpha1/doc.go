@@ -1,8 +1,7 @@
-// Package v1alpha1 is the Container Runtime Interface as it was in July 2016: the gRPC services
-// runtime.RuntimeService and runtime.ImageService, in proto2. It translates requests into package model and back,
-// and decides nothing.
+// Package v1alpha1 is the Container Runtime Interface of July 2016: the gRPC services runtime.RuntimeService and
+// runtime.ImageService, in proto2. It translates requests into package model and back, and decides nothing.
 //
-// The interface has names where later ones have metadata, and no request has a UID. A pod that is made here gets
-// the metadata that a kubelet's labels on it say, and else its name, the namespace default and a UID made of the name;
-// a pod that is made elsewhere is called namespace/name/uid/attempt here.
+// This interface has names instead of metadata, and its requests have no UID. A pod that is created here gets the
+// metadata from the labels that a kubelet sets. Without these labels it gets its name, the namespace default, and a UID
+// derived from the name. A pod that was created by another API has the name namespace/name/uid/attempt here.
 package v1alpha1

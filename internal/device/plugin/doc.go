@@ -1,3 +1,4 @@
-// Package plugin is a device plugin for plain devices: device nodes of the host, by pattern, and devices of CDI
-// specifications. A file says what it offers; a kubelet, or another device manager, hands it out.
+// Package plugin is a device plugin for device nodes of the host, selected by patterns, and for devices of CDI
+// specifications. A configuration file lists its resources. A kubelet, or another device manager, allocates the
+// devices.
 package plugin

@@ -1,2 +1,2 @@
-// Package plugintest is a device plugin for tests: it does what it is told, misbehaving included.
+// Package plugintest is a device plugin for tests. A test controls its answers, including wrong ones.
 package plugintest

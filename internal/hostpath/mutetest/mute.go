@@ -1,5 +1,5 @@
-// Package mutetest mounts a file system for tests that stops to answer, as FUSE without its daemon or NFS
-// without its server does.
+// Package mutetest mounts a file system that stops answering, for tests. It behaves like FUSE without its daemon or NFS
+// without its server.
 package mutetest
 
 import (
