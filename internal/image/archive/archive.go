@@ -1,5 +1,5 @@
-// Package archive reads an archive of images, of which nothing has been checked: it says which files are in the tar,
-// and copies their content into one file. It runs in a child (package jail) that has this file and nothing else.
+// Package archive reads archives of images, which may be hostile. It lists the files in the tar, and copies their
+// contents into one file. It runs in a confined child (package jail) that has this file and nothing else.
 package archive
 
 import (

@@ -1,5 +1,5 @@
-// Package preload imports the archives of images that lie in a directory of the node, so that a node without a registry
-// has them. An archive that has not changed since it was imported, and whose images are all there, is not read again.
+// Package preload imports image archives from a directory of the node, for nodes without a registry. An archive is not
+// read again if it has not changed since its import and all its images are still in the store.
 package preload
 
 import (

@@ -1,3 +1,3 @@
-// Package source reads what an image is made of, as a registry or an archive describes it: from an index down to the
-// manifest for this platform, and its configuration. Nothing of them is believed beyond the limits of the node.
+// Package source reads the documents of an image, from a registry or an archive: an index, the manifest for this
+// platform, and the configuration. It enforces the node's limits on them.
 package source

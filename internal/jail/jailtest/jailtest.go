@@ -1,4 +1,4 @@
-// Package jailtest gives tests a jail, with a program for its children that is built for them.
+// Package jailtest gives tests a jail whose children run a program that is built for the test.
 package jailtest
 
 import (

@@ -1,12 +1,11 @@
-// Package ring carries a stream of bytes from one process to another through memory that both have mapped:
-// the writer fills one half of the memory while the reader works on the other, and a socket tells each of them
-// which half is its own.
+// Package ring carries a stream of bytes from one process to another through shared memory. The writer fills one half
+// of the memory while the reader works on the other half, and messages on a socket say which half is whose.
 //
-// A layer passes three such streams, and through pipes it cost a quarter more processor time than within one process:
-// each byte is copied into the kernel and out again, and each 64 KiB wake a process. A ring copies nothing and wakes
-// its reader once in a MiB.
+// Each layer passes through three such streams. With pipes this took a quarter more processor time: each byte is copied
+// into the kernel and out again, and each 64 KiB wake a process. A ring copies nothing, and wakes its reader once for
+// each MiB.
 //
-// One of the two processes is not trusted. The memory is sealed against a change of its size, which would be a SIGBUS
-// to the other side, and numbers that come through the socket are checked. What the reader sees can still change
-// under its eyes if the writer is hostile: a reader that judges bytes copies them first.
+// One of the two processes is not trusted. The size of the memory is sealed, because a change would cause a SIGBUS in
+// the other process, and numbers from the socket are checked. A hostile writer can still change the bytes while they
+// are read, so a reader that checks bytes has to copy them first.
 package ring

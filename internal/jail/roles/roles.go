@@ -1,4 +1,4 @@
-// Package roles is all work that children of a jail do.
+// Package roles lists the tasks that children of a jail can do.
 package roles
 
 import (

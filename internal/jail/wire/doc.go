@@ -1,2 +1,2 @@
-// Package wire is what a jail and the child in it say to each other.
+// Package wire has the messages between a jail and its children.
 package wire

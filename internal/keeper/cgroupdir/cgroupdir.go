@@ -1,5 +1,6 @@
 // Package cgroupdir works on the directories of a container's cgroups: it finds, signals, freezes and kills the
-// processes in them. Paths are maps of directories by controller (cgroup v1), or with the one directory under "" (v2).
+// processes in them. The paths are a map from controller to directory on cgroup v1, and a map with the one key "" on
+// cgroup v2.
 package cgroupdir
 
 import (

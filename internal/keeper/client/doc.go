@@ -1,4 +1,4 @@
-// Package client is berthd's side of the berth-keeper: the client, and the start of a keeper where none runs. The
-// keeper's own side is package daemon and what that imports, which links libcontainer; this package does not, so that
-// berthd stays small. What the two say to each other is in docs/keeper-protocol.md and package protocol.
+// Package client is berthd's side of the connection to berth-keeper. It also starts a keeper if none runs. The keeper
+// itself is package daemon, which links libcontainer. This package does not, so that berthd stays small. The protocol
+// is in docs/keeper-protocol.md and package protocol.
 package client

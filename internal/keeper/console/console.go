@@ -1,5 +1,5 @@
-// Package console receives the master of a terminal from the process that has made it. OCI runtimes, libcontainer and
-// the stage send it by a UNIX socket.
+// Package console receives the master of a terminal from the process that made the terminal. OCI runtimes, libcontainer
+// and the stage send it over a UNIX socket.
 package console
 
 import (

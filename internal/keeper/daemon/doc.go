@@ -1,18 +1,18 @@
-// Package daemon is the keeper itself: the one parent of every container of a node.
+// Package daemon is the keeper: the parent process of all containers of a node.
 //
-// It keeps a table with a record for each container, written to disk (one small file a record) so that another keeper
-// can go on with it. The kernel is asked before the table is believed. What each file is about:
+// The keeper has a table of all containers, with a record of each on disk, so that another keeper can take over. It
+// compares the table with the kernel before it uses it. The files:
 //
-//   - server.go: a keeper's parts, its beginning and its end (package gate knows what is let in meanwhile)
-//   - containers.go, container.go: the table, and a container with its pipes and its end
-//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what they do. engines.go has the
-//     container engines that do it; which of them is chosen in package runtime/selector
-//   - session.go, escrow.go: the clients, by package session, and the descriptors that they hold in case this process
-//     dies
-//   - adopt.go: going on with the containers of a keeper that has died
-//   - upgrade.go: replacing the program in place, with everything open, by package handover
-//   - shutdown.go: an end in order, with an escrow process left behind
-//   - podinit.go: the inits of pods
+//   - server.go: the keeper's parts, its start and its end (package gate holds calls back during an upgrade)
+//   - containers.go, container.go: the table; one container, with its pipes and its end
+//   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what the calls do
+//   - engines.go: the container engines that do it; package runtime/selector chooses one of them
+//   - session.go, escrow.go: clients (package session), and the descriptors that they hold in case the keeper is killed
+//   - adopt.go: taking over the containers of a keeper that was killed
+//   - upgrade.go: executing a new version of the program in the same process, with all descriptors open (package
+//     handover)
+//   - shutdown.go: an orderly end, which leaves an escrow process behind
+//   - podinit.go: the init processes of pods
 //
-// Locks: each part has one, and container.mu guards one container. A part calls nothing else with its lock held.
+// Locks: each part has one lock. container.mu guards one container. A part calls no other part while it holds its lock.
 package daemon

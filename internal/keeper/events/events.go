@@ -1,4 +1,4 @@
-// Package events tells subscribers which containers have changed.
+// Package events notifies subscribers of containers that have changed.
 package events
 
 import (

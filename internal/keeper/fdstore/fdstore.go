@@ -1,4 +1,4 @@
-// Package fdstore keeps descriptors with the service manager, for the next keeper.
+// Package fdstore stores descriptors in the service manager's descriptor store, for the next keeper.
 package fdstore
 
 import (

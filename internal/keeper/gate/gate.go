@@ -1,4 +1,4 @@
-// Package gate lets calls in, until the keeper is about to be replaced or to end.
+// Package gate counts calls that are under way, and refuses new ones when the keeper is about to be upgraded or to end.
 package gate
 
 import (

@@ -1,7 +1,7 @@
-// Package handover brings the state of a keeper, with all its descriptors, from one program to the one that takes its
-// place in the same process.
+// Package handover passes the state of a keeper, with all its descriptors, to a new version of the program that is
+// executed in the same process.
 //
-// The state is JSON in a memfd, whose number the next program finds in its environment. The descriptors keep their
-// numbers: they lose their close-on-exec flag right before the execve, and get it back in the next program. The two
-// programs may be of different versions: fields of the state are added, and never change their meaning or their key.
+// The state is JSON in a memfd. An environment variable has the number of this descriptor. All descriptors keep their
+// numbers: their close-on-exec flag is removed right before the execve, and set again in the new program. The two
+// programs may have different versions, so fields of the state are only added, and their meaning and key never change.
 package handover

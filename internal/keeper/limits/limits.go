@@ -1,4 +1,4 @@
-// Package limits fits the resource limits of processes to what the keeper may give.
+// Package limits reduces the resource limits of processes to those that the keeper is allowed to set.
 package limits
 
 import (

@@ -1,4 +1,4 @@
-// Package oom counts the processes of containers that the kernel has killed for want of memory.
+// Package oom counts processes of containers that the kernel's OOM killer has ended.
 package oom
 
 import (

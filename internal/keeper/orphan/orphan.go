@@ -1,4 +1,4 @@
-// Package orphan reaps the children of the keeper that nothing in the keeper waits for.
+// Package orphan reaps children of the keeper for which no code of the keeper waits.
 package orphan
 
 import (

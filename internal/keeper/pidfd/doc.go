@@ -1,3 +1,3 @@
-// Package pidfd waits for processes through pidfds in Go's poller, so that a waiting process costs no thread, and tells
-// how a process ended even when it was not a child of this one.
+// Package pidfd waits for processes through pidfds in Go's poller, so a waiting process needs no thread. It also finds
+// out how a process ended that was not a child of this process.
 package pidfd

@@ -1,5 +1,6 @@
-// Package podinit is the first process of a pod that shares its PID namespace: it reaps, and ends when it is told to.
+// Package podinit is the init process of a pod whose containers share a PID namespace. It reaps processes, and ends
+// when it gets a signal.
 //
-// It is the keeper's own binary under another name. A constructor in C recognises the name and stays in C, so that Go's
-// runtime is never started and the process costs some pages.
+// It is the keeper's own binary under another name. A constructor in C recognises the name and never starts Go's
+// runtime, so the process needs only some pages of memory.
 package podinit

@@ -1,4 +1,4 @@
-// Package procfs reads what the keeper needs to know of processes from /proc.
+// Package procfs reads facts about processes from /proc.
 package procfs
 
 import (

@@ -1,7 +1,7 @@
-// Package program is the keeper's C as a program of its own: what a container's process is before its own
-// program (package stage), and the init of a pod (package podinit). packaging/build.sh compiles it and the keeper
-// has it inside. So it starts at an address that is another for each process, and as fast as before: to relocate
-// all of the keeper's program would take each exec a millisecond.
+// Package program is the keeper's C code as a small program of its own. A container's process runs it before the
+// container's own program (package stage), and so does a pod's init process (package podinit). packaging/build.sh
+// compiles the program and embeds it in the keeper. It starts at a random address, and quickly: relocating the whole
+// keeper would take a millisecond for each exec.
 //
-// A keeper that is built in another way has the same code in its own program, and uses that.
+// A keeper that is built without this program has the same code in its own binary, and uses that.
 package program

@@ -1,7 +1,7 @@
-// Package protocol is what the two sides of the keeper have in common below the RPCs: where the sockets are, how file
-// descriptors travel between them, and how an error keeps its kind on the way.
+// Package protocol has what both sides of the connection between berthd and the keeper share, apart from the RPCs: the
+// paths of the sockets, the packets with file descriptors, and the codes of errors.
 //
-// Descriptors go over fds.sock, a SOCK_SEQPACKET socket, as packets of JSON with SCM_RIGHTS. A client opens it first,
-// says hello, and is welcomed with the keeper's generation. From then on either side sends packets: the client the
-// files that an RPC refers to by a token, the keeper terminals and what it puts into escrow.
+// Descriptors are sent over fds.sock, a SOCK_SEQPACKET socket, in packets of JSON with SCM_RIGHTS. A client connects
+// and sends hello. The keeper answers with welcome and its generation. Then both sides send packets: the client sends
+// the files that an RPC names by a token, and the keeper sends terminals and the descriptors of the escrow.
 package protocol

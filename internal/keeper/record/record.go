@@ -1,9 +1,8 @@
-// Package record has what the keeper writes down of containers and of further processes in them, and the table of these
-// records on disk.
+// Package record has the keeper's records of containers and of execs, and the table of these records on disk.
 //
-// A record is what another keeper needs to go on: one that takes the place of this one by an upgrade, one that is
-// started after this one has died, an earlier version after a downgrade. So fields are added and never change their
-// meaning, and what an earlier version reads is written for as long as a downgrade to that version is possible.
+// Another keeper needs these records to take over: after an upgrade, after this keeper was killed, or after a
+// downgrade. So fields are added and never change their meaning. A field that an earlier version reads is written as
+// long as a downgrade to that version is supported.
 package record
 
 import (

@@ -1,8 +1,7 @@
-// Package runtime says what a container engine is to the keeper: a piece of code that sets containers up, starts
-// further processes in them, and takes them down again. The packages below it are the engines: stage, libcontainer and
-// oci; package selector chooses between them, and package plan says which fields of a specification which engine heeds.
-// The keeper itself has what all containers need whatever has made them: pipes, logs, ends of processes, the table of
-// records.
+// Package runtime has the interface of a container engine: code that sets up containers, starts execs in them, and
+// removes them. The engines are the packages stage, libcontainer and oci below this one. Package selector chooses
+// between them, and package plan knows which engine supports which field of a specification. The keeper does what all
+// containers need, whatever their engine: pipes, logs, exit codes, records.
 package runtime
 
 import (

@@ -1,5 +1,5 @@
-// Package session has the clients of the keeper that exchange descriptors with it: a queue of packets for each, and the
-// files that they send for their calls.
+// Package session has the clients that exchange descriptors with the keeper: the queue of packets of each client, and
+// the files that clients send for their calls.
 package session
 
 import (

@@ -1,6 +1,6 @@
-// Package sigdefault gives the signals that the keeper was started with ignored their default action back, before Go's
-// runtime takes note of them. What a process ignores its children ignore too, so every container would have it from
-// whoever started the keeper: from make, for one, which ignores a signal of glibc's own in all that it starts.
+// Package sigdefault restores the default action of signals that were ignored when the keeper was started, before Go's
+// runtime reads them. Child processes inherit ignored signals, so every container would ignore them too. For example,
+// make ignores a signal of glibc's in all programs that it starts.
 package sigdefault
 
 // #cgo CFLAGS: -Wall -O2

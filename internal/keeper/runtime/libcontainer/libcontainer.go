@@ -1,5 +1,5 @@
-// Package libcontainer is the engine that makes containers with runc's library, in the keeper's process. It is also
-// what changes, pauses, writes down and removes the containers that the stage has set up.
+// Package libcontainer is the engine that sets up containers with runc's library, in the keeper's process. It also
+// updates, pauses, checkpoints and removes containers that the stage has set up.
 package libcontainer
 
 import (

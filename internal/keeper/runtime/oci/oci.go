@@ -1,4 +1,4 @@
-// Package oci is the engine that makes containers with an OCI runtime's command line, as runc and crun have it.
+// Package oci is the engine that sets up containers with the command line of an OCI runtime, such as runc or crun.
 package oci
 
 import (

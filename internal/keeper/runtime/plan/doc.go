@@ -1,7 +1,6 @@
-// Package plan translates: what a specification asks for into libcontainer's configuration, and that into what the
-// stage does.
+// Package plan translates an OCI specification into libcontainer's configuration, and that into a plan for the stage.
 //
-// What the stage does is a list of fields that it knows (fields.go): each field of libcontainer's configuration and of
-// the specification has a decision. A field that is set and that has none sends the container to libcontainer. What no
-// engine heeds is refused.
+// fields.go lists the fields that the stage supports. It has an entry for each field of libcontainer's configuration
+// and of the specification. If a container sets a field that the stage does not support, libcontainer sets up the
+// container. A field that no engine supports is refused.
 package plan

@@ -1,4 +1,4 @@
-// Package selector chooses which engine makes a container, and records the engine's name and the reason why.
+// Package selector chooses the engine of a container, and records the engine's name and the reason for the choice.
 package selector
 
 import (

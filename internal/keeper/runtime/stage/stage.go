@@ -1,5 +1,5 @@
-// Package stage is the engine whose containers and further processes are set up by the stage, the keeper's own small
-// program in C. It declines what the stage does not do.
+// Package stage is the engine whose containers and execs are set up by the stage, the keeper's own small program in C.
+// It declines containers that the stage does not support.
 package stage
 
 import (
