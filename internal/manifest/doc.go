@@ -1,6 +1,5 @@
 // Package manifest reads Kubernetes Pod manifests and turns them into requests of the Container Runtime Interface, as a
-// kubelet would make them. It touches nothing on the node: directories of volumes, images and addresses are given
-// to it.
+// kubelet does. It changes nothing on the node: the caller gives it directories of volumes, images and addresses.
 //
-// What a manifest asks for is done or refused with the path of its field; nothing is left out in silence.
+// A field of a manifest is either supported, or refused with an error that has the path of the field.
 package manifest

@@ -1,7 +1,7 @@
-// Package metrics is what a daemon tells Prometheus of itself. Each metric is defined once, in definitions.go, from
-// which the page docs/metrics.md is made too.
+// Package metrics has berthd's metrics for Prometheus. definitions.go defines each metric once; the page
+// docs/metrics.md is made from it.
 //
-// A Set counts what happens. Its methods do nothing on a nil *Set, which is what a node without metrics.address has,
-// so nobody who counts has to ask. What can be counted at any time (pods, layers, the keeper's numbers) is read when
-// Prometheus asks, by Sources.
+// A Set counts events. Its methods do nothing on a nil *Set, which a node without metrics.address has, so callers need
+// no check. Sources read values that are available at any time (pods, layers, the keeper's numbers) when Prometheus
+// scrapes.
 package metrics

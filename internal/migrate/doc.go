@@ -1,5 +1,5 @@
-// Package migrate makes a node of containerd or CRI-O one of Berth, and undoes that. It translates the configuration
-// of the other runtime, says of each key that it could not translate why, finds the images that the other runtime
-// has, and keeps a record of the files that it has written, by which Revert puts them back. It changes nothing of the
-// other runtime.
+// Package migrate changes the runtime of a node from containerd or CRI-O to Berth, and back. It translates the
+// configuration of the other runtime, gives a reason for each key that it cannot translate, and finds the images of the
+// other runtime. It records the files that it has written, so that Revert can restore the earlier ones. It changes
+// nothing of the other runtime.
 package migrate

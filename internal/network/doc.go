@@ -1,4 +1,4 @@
-// Package network gives a pod its network: an address, a way out, and ports of the host. Where the node has a CNI
-// configuration its plugins do that; else the built-in bridge. A pod is taken down by what set it up, whatever the
-// configuration has become since.
+// Package network connects pods to the network: it gives them an address, a route, and ports of the host. If the node
+// has a CNI configuration, its CNI plugins do that; otherwise the built-in bridge does. A pod's network is removed by
+// the same provider that made it, even if the configuration has changed since.
 package network

@@ -1,4 +1,4 @@
-// Package ocispec turns a container's configuration into an OCI runtime spec: the process as image and client say it
-// together, the mounts, the devices, the limits, and what confines it. It reads the image's user database and looks at
-// host paths that a mount or a device names; it changes nothing.
+// Package ocispec makes the OCI runtime specification of a container from its configuration and its image: the process,
+// mounts, devices, limits and confinement. It reads the image's user database and examines the host paths of mounts and
+// devices. It changes nothing on the node.
 package ocispec

@@ -1,14 +1,14 @@
-// Package pod is the domain: the life of pods and containers. It keeps a record of each on disk, written before the
-// resource that it speaks of is made; it compares the records with the kernel and the keeper at every start of berthd;
-// and it runs the steps of a start, a stop and a removal, each with its undo.
+// Package pod is the domain: the life of pods and containers. A Manager has a method for each call of the CRI, in a
+// file that is named after the call: CreateContainer is in container_create.go. A call records each resource on disk
+// before it makes the resource, and undoes its steps if one of them fails. When berthd starts, the records are compared
+// with the kernel and the keeper.
 //
-// A Manager has a method for each call of the CRI, in the file that is named after the call: CreateContainer is in
-// container_create.go. What calls have in common is owned by the packages below this one, which do not know it: records
-// (package record), which pods and containers there are (index), the order of operations on one object (operation),
-// steps and their undo (steps), where things are on disk (layout), cgroups, the parts of a pod, the storage of
-// containers and so on. Package teardown ends and removes pods and containers, package watch follows what happens to
-// them without a call, and package recovery is the comparison at the start.
+// The packages below this one own what the calls share, and do not import this package: the records (package record),
+// the list of pods and containers (index), the order of operations on one object (operation), steps and their undo
+// (steps), paths (layout), cgroups, the parts of a pod, the storage of containers, and so on. Package teardown stops
+// and removes pods and containers, package watch reacts to events that no call has caused, and package recovery makes
+// the comparison at berthd's start.
 //
-// The package knows nothing of gRPC and of no API's names. An API translates its requests into package model and calls
-// a Manager; errors name fields of the model (model.FieldError).
+// The package knows neither gRPC nor the names of any API. An API translates its requests into package model and calls
+// a Manager. Errors name fields of the model (model.FieldError).
 package pod

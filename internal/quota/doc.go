@@ -1,6 +1,6 @@
-// Package quota limits directories with the project quotas of ext4 and xfs.
+// Package quota limits the size of directories with project quotas of ext4 and xfs.
 //
-// A directory gets a project ID, which all that is made in it inherits, and the kernel counts the blocks
-// of the ID and refuses those beyond its limit. IDs are given out by a Ledger, from records: an ID is written down
-// before the kernel hears of it, and is free again when no file bears it.
+// A directory gets a project ID, which all new files in it inherit. The kernel counts the blocks of each ID, and
+// refuses writes beyond its limit. A Ledger gives out the IDs: it records an ID before it tells the kernel, and gives
+// the ID to another directory only when no file has it any more.
 package quota

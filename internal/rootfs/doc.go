@@ -1,4 +1,3 @@
-// Package rootfs mounts a container's root file system: an overlay of the image's layers with a writable layer of the
-// container's own, in the container's directory. It unmounts it, removes what is left, measures the writable layer, and
-// says which mounts there are.
+// Package rootfs mounts a container's root file system: an overlay of the image's layers and the container's writable
+// layer. It also unmounts it, removes what is left, measures the writable layer, and lists mounts.
 package rootfs

@@ -1,5 +1,4 @@
-// Package sparse copies the data of files and leaves the holes: a file of an image may be a terabyte long and take
-// no block.
+// Package sparse copies files without filling their holes. A file of an image may be a terabyte long and use no block.
 package sparse
 
 import (

@@ -1,11 +1,11 @@
-// Package state keeps the records of a node: one JSON file for each pod and container. A record is written before the
-// resource that it speaks of is made, replaced as a whole, and read again when berthd starts.
+// Package state keeps the records of a node on disk: JSON files for each pod and container. A record is written before
+// the resource that it describes is made, replaced as a whole, and read again when berthd starts.
 //
-// Records survive the death of any process at any moment. They are not synced to disk one by one, since that would put
-// the disk's latency on the way of every pod start: after a power failure nothing runs any more of what they describe,
-// and a record that was torn is read as it was before its last change, or reported as broken, so that what carries
+// Records survive the death of any process at any moment. They are not synced to disk one by one, because the disk's
+// latency would then be part of every pod start. After a power failure nothing that they describe runs any more. A
+// record that was cut off is read in its version before the last change, or reported as broken, so that everything with
 // its ID can be removed.
 //
-// Each file of a record carries a checksum, so that a byte that has changed on the disk is noticed, and the version
-// of its format, so that an older berthd refuses what it would misunderstand.
+// Each file of a record has a checksum, which detects bytes that the disk has changed. It also has the version of its
+// format, so that an older berthd refuses a format that it would misunderstand.
 package state

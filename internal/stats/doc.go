@@ -1,4 +1,4 @@
-// Package stats reads what pods and containers use: their cgroups (v1 and v2), their network interfaces and their
-// writable layers, in the kubelet's meaning of each figure. Reading starts no process and waits for nobody:
-// a file system or a cgroup that does not answer costs its own container its figures, and no other.
+// Package stats reads the resource usage of pods and containers: their cgroups (v1 and v2), network interfaces and
+// writable layers. Each figure has the meaning that the kubelet expects. Reading starts no process. If a file system or
+// a cgroup does not answer, only the figures of its own container are missing.
 package stats

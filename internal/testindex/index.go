@@ -1,5 +1,5 @@
-// Package testindex knows in which folder each test and fuzzer of the project is, for documents that say which test
-// shows what.
+// Package testindex finds the folder of each test and fuzzer of the project, and has the tests that compare documents
+// with the code.
 package testindex
 
 import (

@@ -1,5 +1,5 @@
-// Package undo gives the undo of a failed call a context of its own, with a deadline: the client may have cancelled
-// the call by then, and what was made for it has to be removed all the same.
+// Package undo makes the context for the undo of a failed call. The client may have cancelled the call's own context,
+// but what the call has made still has to be removed. The new context has a deadline of its own.
 package undo
 
 import (

@@ -1,3 +1,3 @@
-// Package unixsocket opens sockets that are reached by a path: one that a dead process left is replaced,
-// one that somebody answers on is not.
+// Package unixsocket opens listening sockets at a path. A socket that a dead process has left is replaced. If a process
+// still answers on the socket, opening it fails.
 package unixsocket

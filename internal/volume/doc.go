@@ -1,7 +1,7 @@
-// Package volume keeps the node's named volumes: directories that are made when a container first names them,
-// filled with what the container's image has at that place, and kept until somebody removes them.
+// Package volume keeps the node's named volumes. A volume is a directory that is made when a container first names it,
+// is filled with the files that the container's image has at the mount's path, and stays until it is removed by a call.
 //
-// A volume's record stands before its directory, and the directory appears under its name, data, in one step,
-// when all of its content is there and on disk. So what has data is a volume, whatever became of its record,
-// and what has none is the remainder of a daemon that died.
+// The record of a volume is written first. Its directory gets its name, data, by one rename, after all its contents are
+// on disk. So every directory data is a complete volume, even if its record is lost, and a volume without data is left
+// over from a berthd that was killed.
 package volume

@@ -1,6 +1,6 @@
-// Package cni joins pods to the network that a node's CNI configuration names, by running its plugins through libcni.
+// Package cni connects pods to the network that the node's CNI configuration describes, by running CNI plugins through
+// libcni.
 //
-// What a pod is joined with is on disk before the first plugin runs: configuration, arguments and capabilities.
-// So a pod is taken out with the configuration that it was joined with, after the configuration has changed,
-// and after a crash in the middle of joining it.
+// The configuration, arguments and capabilities of a pod's CNI ADD are on disk before the first plugin runs. So CNI DEL
+// uses the same configuration, even after the node's configuration has changed, or after a crash during CNI ADD.
 package cni

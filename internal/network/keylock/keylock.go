@@ -1,4 +1,4 @@
-// Package keylock is a lock for each key of an open set.
+// Package keylock has a set of locks, one for each key in use.
 package keylock
 
 import "sync"

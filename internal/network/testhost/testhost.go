@@ -1,5 +1,5 @@
-// Package testhost gives tests of networks a host of their own: network namespaces that stand for the host,
-// for pods and for what is outside, with servers and clients in them.
+// Package testhost simulates a host for network tests: it makes network namespaces for the host, for pods and for the
+// outside, with servers and clients in them.
 package testhost
 
 import (

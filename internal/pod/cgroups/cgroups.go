@@ -1,5 +1,6 @@
-// Package cgroups owns the cgroups of pods, by the node's cgroup driver: where they go, which of them came with a pod
-// and go with it, and the limits of whole pods. What cannot be removed when its pod ends is on record until it is.
+// Package cgroups owns the cgroups of pods. It knows where they are for the node's cgroup driver, which cgroups have to
+// be removed with a pod, and the limits of whole pods. A cgroup that cannot be removed when its pod ends stays on
+// record until it is removed.
 package cgroups
 
 import (

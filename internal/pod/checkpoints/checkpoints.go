@@ -1,6 +1,6 @@
-// Package checkpoints writes containers down and makes containers from what was written. It owns what lies on disk
-// meanwhile: the parts of an archive that is being put together, and a checkpoint that is unpacked until its container
-// starts. The format of an archive is package checkpoint's.
+// Package checkpoints makes checkpoints of containers, and restores containers from checkpoints. It owns the files that
+// are on disk meanwhile: the parts of an archive that is being written, and a checkpoint that is unpacked until its
+// container starts. Package checkpoint has the format of the archive.
 package checkpoints
 
 import (

@@ -1,4 +1,4 @@
-// Package devices gives containers the devices that their pods ask the node's device manager for.
+// Package devices gives containers the devices that their pods request from the node's device manager.
 package devices
 
 import (

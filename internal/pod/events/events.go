@@ -1,4 +1,4 @@
-// Package events tells subscribers what happens to pods and containers, as evented kubelets want it.
+// Package events sends the events of pods and containers to subscribers, as a kubelet with evented PLEG expects them.
 package events
 
 import (

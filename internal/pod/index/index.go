@@ -1,6 +1,6 @@
-// Package index owns which pods and containers there are, in memory: each with its record, the lock of its operations
-// and what is known of it in memory alone. It finds them by their IDs, gives them their names, which no other may have,
-// and the times of their creation, by which kubelets order attempts.
+// Package index owns the list of all pods and containers, in memory. Each entry has the object's record, the lock for
+// its operations, and its state that is only in memory. The package finds objects by ID, reserves their names, and
+// gives them increasing creation times, by which kubelets order attempts.
 package index
 
 import (

@@ -1,12 +1,12 @@
-// Package layout is where pods and containers are in the file system: below a root that outlives a reboot, with their
-// records and writable layers, and below a state directory that does not, with namespaces, files and shared memory.
+// Package layout has the paths of pods and containers. Their records and writable layers are below a root directory
+// that survives a reboot. Their namespaces, files and shared memory are below a state directory that does not.
 //
-// What leads to files of images, containers and pods is for root alone: a user of the node who could reach a setuid
-// program of a container would run it with the rights that it has there. The one exception is a pod with a user
-// namespace. Where libcontainer or an OCI runtime sets up its containers, the process that does it is the root of that
-// user namespace already when it mounts the container's root file system by its path. So the root file systems of such
-// a pod are mounted in its directory below Dirs.State, which the group of that root may pass; all that is above may be
-// passed by everybody, and holds nothing but such directories.
+// Only root may enter the directories that lead to files of images, containers and pods. Otherwise a local user could
+// run a setuid program of a container. The one exception is a pod with a user namespace: if libcontainer or an OCI
+// runtime sets up its containers, it mounts the container's root file system by path as the root user of that
+// namespace. So the root file systems of such a pod are mounted in its directory below Dirs.State, which the group of
+// that root user may enter. The directories above may be entered by everybody, and contain nothing but such
+// directories.
 package layout
 
 import (

@@ -1,4 +1,4 @@
-// Package logs owns which container writes which log file.
+// Package logs makes sure that no two containers write to the same log file.
 package logs
 
 import (

@@ -1,4 +1,4 @@
-// Package operation orders the operations on one object: a pod or a container.
+// Package operation lets one operation at a time work on a pod or a container.
 package operation
 
 import (

@@ -1,5 +1,5 @@
-// Package parts makes and removes what a pod has beside its containers: its namespaces, its network, its files with the
-// shared memory, and its init. A start makes them one after the other, see Maker.Steps.
+// Package parts makes and removes the parts of a pod that are not containers: its namespaces, its network, its files
+// with the shared memory, and its init process. Maker.Steps returns the steps that make them.
 package parts
 
 import (

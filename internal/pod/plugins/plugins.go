@@ -1,4 +1,4 @@
-// Package plugins tells the node's plugins (NRI) what happens to pods and containers.
+// Package plugins calls the node's NRI plugins for events of pods and containers.
 package plugins
 
 import (

@@ -1,7 +1,7 @@
-// Package record keeps what is known of each pod and container, in memory and on disk.
+// Package record keeps the records of pods and containers, in memory and on disk.
 //
-// A Table holds the objects of one kind, each as an Entry. A record is read as a copy and is changed by Entry.Update
-// alone, which checks that a change of phase is legal, writes the record to disk before memory has it, and publishes
-// the status that clients are told. To add a field to a record, add it to Sandbox or Container: its JSON is the
-// format on disk, so the zero value must be right for a record that an earlier version of Berth has written.
+// A Table has the records of one kind, each in an Entry. Readers get a copy. Entry.Update is the only way to change a
+// record: it checks that the change of phase is legal, writes the record to disk, changes it in memory, and publishes
+// the new status. To add a field to a record, add it to Sandbox or Container. Their JSON is the format on disk, and
+// records of earlier versions do not have the field, so its zero value must mean the earlier behaviour.
 package record

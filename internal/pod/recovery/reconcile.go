@@ -1,5 +1,5 @@
-// Package recovery is the start of berthd: it brings the records of pods and containers in line with what the kernel
-// and the keeper say, adopts what lives, and removes what nobody has.
+// Package recovery runs when berthd starts. It compares the records of pods and containers with the kernel and the
+// keeper, adopts what is alive, and removes what has no owner.
 package recovery
 
 import (

@@ -1,5 +1,5 @@
-// Package stdio owns the pipes and terminals by which clients read and write the processes of containers: those of an
-// exec, and those of an attached client.
+// Package stdio owns the pipes and terminals that connect clients with processes of containers: those of execs and
+// those of attached clients.
 package stdio
 
 import (

@@ -1,3 +1,3 @@
-// Package steps runs the steps of a start or of a creation. Each step has its undo beside it, and Run alone calls
-// them: when a step fails, what it and those before it have made is undone in reverse order.
+// Package steps runs the steps of RunPodSandbox and CreateContainer. Each step has its undo beside it, and only Run
+// calls them: if a step fails, Run undoes this step and all earlier ones, in reverse order.
 package steps

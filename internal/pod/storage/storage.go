@@ -1,5 +1,5 @@
 // Package storage owns the file systems of containers: their root file systems, the images and volumes that are mounted
-// in them, and their disk quotas. What a container holds of these is released by its ID.
+// in them, and their disk quotas. All that a container uses of these is released by the container's ID.
 package storage
 
 import (

@@ -1,5 +1,5 @@
-// Package teardown ends and removes containers and pods: for the calls that do so, for the keeper's events and for the
-// start of berthd. Each part of it is idempotent, so that a removal that ends half way can be done again.
+// Package teardown stops and removes containers and pods: for calls, for events of the keeper, and at berthd's start.
+// Each of its functions is idempotent, so a removal that was interrupted can be repeated.
 package teardown
 
 import (

@@ -1,5 +1,5 @@
-// Package trash owns directories that are to be removed: they are out of sight at once, and what is in them, which may
-// be many files, is removed in the background.
+// Package trash removes directories in the background. A directory is renamed first, so it is out of the way at once;
+// its contents may be many files.
 package trash
 
 import (

@@ -1,4 +1,4 @@
-// Package usage reads what pods and containers use, and the metrics that are made of that.
+// Package usage reads the resource usage of pods and containers, and makes statistics and metrics of it.
 package usage
 
 import (

@@ -1,5 +1,5 @@
-// Package watch follows what happens to pods and containers without a call: ends of containers and of pods' inits, and
-// lost namespaces.
+// Package watch reacts to events that no call has caused: ends of containers and of pods' init processes, and lost
+// namespaces.
 package watch
 
 import (

@@ -1,4 +1,4 @@
-// Package quotatest gives tests file systems of their own.
+// Package quotatest makes file systems with project quotas for tests.
 package quotatest
 
 import (

@@ -1,7 +1,7 @@
-// Package cadvisor knows the metrics of pods and containers under the names, labels and meanings that cAdvisor
-// gave them: a kubelet with PodAndContainerStatsFromCRI exports what a runtime gives it in place of cAdvisor's,
-// and people's dashboards and alerts are written against those names.
+// Package cadvisor has the metrics of pods and containers with cAdvisor's names, labels and meanings. A kubelet with
+// PodAndContainerStatsFromCRI exports the runtime's metrics instead of cAdvisor's, and dashboards and alerts rely on
+// cAdvisor's names.
 //
-// The interface carries whole numbers only, so that what is in seconds here loses its fraction. What cAdvisor knows and
-// the kernel does not say on a cgroup version is left out; nothing is made up.
+// The CRI carries only whole numbers, so values in seconds lose their fraction. Metrics for which the kernel has no
+// value on a cgroup version are left out.
 package cadvisor
