@@ -3,7 +3,7 @@
 // The keeper has a table of all containers, with a record of each on disk, so that another keeper can take over. It
 // compares the table with the kernel before it uses it. The files:
 //
-//   - server.go: the keeper's parts, its start and its end (package gate holds calls back during an upgrade)
+//   - server.go: the keeper's parts, its start and its end (package gate refuses calls then)
 //   - containers.go, container.go: the table; one container, with its pipes and its end
 //   - rpc.go: the calls; run.go, exec.go, remove.go, checkpoint.go, watch.go: what the calls do
 //   - engines.go: the container engines that do it; package runtime/selector chooses one of them
