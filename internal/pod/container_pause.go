@@ -32,7 +32,7 @@ func (m *Manager) PauseContainer(ctx context.Context, id string) error {
 	})
 }
 
-// UnpauseContainer lets the processes of a paused container go on. One that is not paused is left alone.
+// UnpauseContainer lets the processes of a paused container run again. It does nothing if the container is not paused.
 func (m *Manager) UnpauseContainer(ctx context.Context, id string) error {
 	return m.whileRunning(ctx, "unpause", id, func(c *index.Container) error { return m.teardown.Resume(ctx, c) })
 }

@@ -190,7 +190,7 @@ type programError struct{ text string }
 func (e *programError) Error() string { return e.text }
 func (e *programError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// notStarted is what clients are told of a start that the keeper has refused.
+// notStarted is the error that clients get for a start that the keeper has refused.
 func notStarted(err error) error {
 	var start *keeper.StartError
 	if errors.As(err, &start) {

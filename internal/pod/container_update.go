@@ -50,7 +50,7 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 	return nil
 }
 
-// updateResources is the change, whoever wants it. The caller holds the container's lock.
+// updateResources changes the limits, for a call or for an NRI plugin. The caller holds the container's lock.
 func (m *Manager) updateResources(ctx context.Context, c *index.Container, update *model.Resources) error {
 	r := c.Record()
 	pod := c.Sandbox.Record()

@@ -224,7 +224,7 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	return nil
 }
 
-// Thaw lets all processes of a container go on.
+// Thaw lets all processes of a frozen container run again.
 func Thaw(paths map[string]string) {
 	if p, ok := paths[""]; ok {
 		Freeze(p, false)
@@ -291,7 +291,7 @@ func KillSpec(id, cgroupsPath string, systemd bool) error {
 	return KillAll(Recorded(m.GetPaths()))
 }
 
-// DestroySpec removes the cgroup that a specification names, whoever may be in it.
+// DestroySpec kills all processes in the cgroup that a specification names, and removes the cgroup.
 func DestroySpec(id, cgroupsPath string, systemd bool) error {
 	m, err := OfSpec(id, cgroupsPath, systemd)
 	if err != nil || m == nil {

@@ -239,7 +239,7 @@ func (c *Client) Exec(ctx context.Context, req *ExecRequest) (*ExecResult, error
 	return out, nil
 }
 
-// abandonWait bounds how long a call whose caller has given up goes on, so that nothing of it is left to run.
+// abandonWait limits how long a call continues after its caller has given up, so that the call can undo its work.
 const abandonWait = 2 * time.Second
 
 // abandonExec kills an exec that nobody waits for any more. The keeper is not told when a call is cancelled.
@@ -399,7 +399,7 @@ func (c *Client) Pause(ctx context.Context, id string) error {
 	})
 }
 
-// Resume lets a paused container go on. One that is not paused is no error.
+// Resume lets a paused container run again. It does nothing if the container is not paused.
 func (c *Client) Resume(ctx context.Context, id string) error {
 	return c.call(ctx, func(conn *connection) error {
 		_, err := conn.api.Resume(ctx, &api.ContainerRequest{Id: id})

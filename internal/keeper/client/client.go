@@ -143,7 +143,8 @@ func warnOfFewDescriptors(log *slog.Logger) {
 	}
 }
 
-// Close ends the connection. The keeper and all containers go on; what this process held in escrow is closed.
+// Close ends the connection. The keeper and all containers keep running. Descriptors that this process held in escrow
+// are closed.
 func (c *Client) Close() error {
 	c.cancel()
 	c.mu.Lock()

@@ -21,22 +21,22 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// handbackWait is how long after its start a keeper waits for what others hold in escrow for it to be handed back. A
-// container that has ended meanwhile is not reported until then, since its pidfd may still tell how.
+// handbackWait is how long after its start a keeper waits for the holders of the escrow to hand the descriptors back. A
+// container that has ended is not reported before that, because its pidfd may still have its exit code.
 const handbackWait = 10 * time.Second
 
-// adoption goes on with the containers of a keeper that has died: by the table that this one finds, by what the service
-// manager hands back, and by what berthd and an escrow process hand back.
+// adoption takes over the containers of a keeper that was killed. It uses the records on disk, and the descriptors that
+// the service manager, berthd and an escrow process hand back.
 type adoption struct {
 	s    *Server
-	bare bool // the table was not there when this keeper came: what is handed back may be new to it
+	bare bool // there was no table when this keeper started, so containers that are handed back may be new to it
 
 	mu   sync.Mutex
 	lost []string // containers whose records are spoilt, until endHandback
 	over bool     // the time to hand containers back is over
 }
 
-// inherit goes on with the table that a dead keeper of this directory has left.
+// inherit takes over the table that an earlier keeper of this directory has left.
 func (a *adoption) inherit() error {
 	s := a.s
 	records, lost, err := s.table.Load()
@@ -47,12 +47,12 @@ func (a *adoption) inherit() error {
 	for _, r := range records {
 		c := s.newContainer(*r)
 		if r.Prepared {
-			// Decided once, and written down before anything follows from it: this keeper may be killed as well.
+			// The decision is recorded before anything is done about it, because this keeper may be killed, too.
 			if c.record.Prepared = false; !s.runtime.Begun(c) {
 				c.record.State = protocol.StateStarting
 			}
 		}
-		// In both files again, whichever was spoilt or had not been written.
+		// Write both files of the record again: one of them may be damaged or missing.
 		if err := s.table.Save(&c.record); err != nil {
 			c.log.Error("save the container's record", "error", err)
 		}
@@ -105,7 +105,7 @@ func (a *adoption) abort(c *container) {
 	_ = s.table.Forget(c.id)
 }
 
-// watchOrphan waits for a process that is no child of this one, by its pidfd (which it takes over) or its number.
+// watchOrphan waits for a process that is not a child of this process, by its pidfd (which it takes over) or its PID.
 func (a *adoption) watchOrphan(c *container, fd int) {
 	s := a.s
 	var proc *pidfd.FD
@@ -166,10 +166,10 @@ func (a *adoption) adopt(js []byte, token string) error {
 	return fmt.Errorf("record names neither a container nor an exec: %w", errdefs.ErrInvalidArgument)
 }
 
-// adoptRecord finds the container of a record that was in escrow. It is nil where there is none any more. A container
-// that is not in the table has been removed, or its start was cut off, and this or an earlier keeper has ended and
-// forgotten it: a holder of its escrow has not heard of that from a keeper that was killed. The record is made again
-// only where the table was lost, or where the container's program runs.
+// adoptRecord finds the container of a record that was in escrow. It returns nil if the container is gone. A container
+// that is not in the table was removed, or its start was cut off and undone, by this or an earlier keeper. The holder of
+// the escrow may not know that, if the earlier keeper was killed. The record is made again only if the table was lost, or
+// if the container's program runs.
 func (a *adoption) adoptRecord(r *record.Container) *container {
 	s := a.s
 	if c, err := s.containers.get(r.ID); err == nil {
@@ -197,7 +197,8 @@ func (a *adoption) adoptRecord(r *record.Container) *container {
 	return c
 }
 
-// adoptFiles goes on with a container's output, input and end. What it already has stays; the descriptors are its own.
+// adoptFiles takes over the descriptors of a container's output and input and its pidfd. It owns them. It keeps the
+// descriptors that the container already has.
 func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	s := a.s
 	if fd, ok := files[protocol.RolePidfd]; ok {
@@ -268,8 +269,7 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 		return err
 	}
 	p := newExec(c, *r)
-	// Whether the program has begun is not decided yet: a keeper that takes this exec back after this one has to find
-	// out again.
+	// It is not decided yet whether the program has begun. If this keeper is killed, the next one has to find out again.
 	p.record.Orphan, p.record.Prepared = true, r.Prepared && !r.Began
 	p.proc = proc
 	c.mu.Lock()
@@ -288,10 +288,10 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	return nil
 }
 
-// undecided says whether it is still to be found out if the program of an exec has begun: its keeper ended about then.
+// undecided says whether it is not known yet if the program of an exec has begun, because its keeper ended at that time.
 func (p *process) undecided() bool { return p.record.Orphan && p.record.Prepared && !p.record.Exited }
 
-// follow sees an exec off that another keeper, or this one before an upgrade, has started.
+// follow waits for the end of an exec that another keeper, or this one before an upgrade, has started.
 func (p *process) follow(proc *pidfd.FD) {
 	p.c.s.watching.Go(func() {
 		if p.undecided() {
@@ -302,9 +302,9 @@ func (p *process) follow(proc *pidfd.FD) {
 	})
 }
 
-// resolve finds out whether the program of an exec has begun whose keeper ended about then. It has if the process is no
-// stage any more: a stage whose keeper ended before it let the program begin ends by itself. After an upgrade in
-// the middle of this, the new program resolves the exec again.
+// resolve finds out whether the program of an exec has begun, if the exec's keeper ended at that time. The program has
+// begun if the process is not a stage any more. A stage that still waited when its keeper ended, ends by itself. After an
+// upgrade during this call, the new program resolves the exec again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
@@ -344,15 +344,15 @@ func (p *process) arm() {
 	}
 }
 
-// handbackOver says whether the time to hand things back is over.
+// handbackOver says whether the time in which descriptors are handed back is over.
 func (a *adoption) handbackOver() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.over
 }
 
-// endLost ends what there is of a container whose record is spoilt and which nobody has handed back: nobody could be
-// told of it.
+// endLost kills the processes of a container whose record is damaged and which no holder of the escrow has handed back:
+// no client could know of it.
 func (a *adoption) endLost(id string) {
 	s := a.s
 	if _, err := s.containers.get(id); err == nil {
@@ -366,7 +366,7 @@ func (a *adoption) endLost(id string) {
 	}
 }
 
-// endHandback ends the time in which things are handed back: what nobody held in escrow is lost.
+// endHandback ends the time in which descriptors are handed back. Descriptors that nobody held in escrow are lost.
 func (a *adoption) endHandback() {
 	s := a.s
 	if s.gate.Begin() != nil {
@@ -403,7 +403,7 @@ func (a *adoption) endHandback() {
 	}
 }
 
-// escrowProcessLives says whether an escrow process of this directory has yet to hand things back: it ends when it has.
+// escrowProcessLives says whether an escrow process of this directory has not handed everything back: it ends when it has.
 func (a *adoption) escrowProcessLives() bool {
 	s := a.s
 	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, protocol.EscrowFile), os.O_RDWR, 0)

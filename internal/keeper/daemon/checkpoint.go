@@ -99,9 +99,9 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 	})
 }
 
-// thaw ends a checkpoint and lets its container go on; an empty nonce is that of any checkpoint. While the checkpoint
-// is written, that is ended, and its end thaws: it could freeze the container after a thaw of now, which would then
-// stay frozen for ever.
+// thaw ends a checkpoint and lets its container run again. An empty nonce stands for any checkpoint. If the checkpoint is
+// still being written, thaw stops the writer, whose end thaws the container: a thaw at once would not be enough, because
+// the writer could freeze the container after it, for ever.
 func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
 	r, thawed := c.record, c.thawed

@@ -145,7 +145,7 @@ func (c *container) status() protocol.Status {
 	}
 }
 
-// change alters the record, saves it and tells everybody. The container goes on if its record cannot be saved.
+// change alters the record, saves it and notifies all watchers. If the record cannot be saved, the container keeps running.
 func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
 		c.s.events.Publish(c.id)
@@ -258,7 +258,7 @@ func (c *container) drain() {
 			timeout.Reset(0)
 		}
 		if !p.Ended() {
-			// Stopped for an upgrade: the next program goes on, or this one if there will be none.
+			// Stopped for an upgrade: the new program continues, or this one if the upgrade fails.
 			c.mu.Lock()
 			c.draining = false
 			c.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"berth/internal/keeper/session"
 )
 
-// noRoom is the reason why something cannot be put into escrow: this process can open no more descriptors.
+// noRoom is the error of a descriptor that cannot be put into escrow because this process can open no more descriptors.
 type noRoom struct{ err error }
 
 func (e noRoom) Error() string { return "put into escrow: duplicate a descriptor: " + e.err.Error() }

@@ -67,7 +67,7 @@ func (p *podInits) initCopy(mount string) (string, error) {
 		}
 		file = string(b)
 	}
-	// Pods of an earlier keeper go on with the file that they have.
+	// Pods of an earlier keeper keep the file that they have.
 	partial := path + ".new"
 	if err := errors.Join(os.WriteFile(partial, []byte(file), 0o755), label.Relabel(partial, mount, true)); err != nil {
 		return "", errors.Join(err, os.Remove(partial))

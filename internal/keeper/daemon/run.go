@@ -26,7 +26,7 @@ import (
 	"berth/internal/keeper/runtime"
 )
 
-// run starts a container. The start goes on if the caller stops waiting.
+// run starts a container. The start continues if the caller stops waiting.
 func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
 	if err := record.CheckID("container", req.Id); err != nil {
 		return nil, err

@@ -95,8 +95,8 @@ const (
 // lockWait is how long a keeper that is being killed may take to let go of the lock.
 const lockWait = 2 * time.Second
 
-// New makes a keeper of the directory: a fresh one, one that goes on where a dead one stopped, or, after an upgrade in
-// place, one that goes on where the replaced program of this process stopped.
+// New makes a keeper of the directory: a new one, one that takes over from a keeper that was killed, or, after an upgrade
+// in place, one that takes over from the replaced program of this process.
 func New(cfg Config) (*Server, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("keeper's directory %q is not absolute: %w", cfg.Dir, errdefs.ErrInvalidArgument)
@@ -250,7 +250,7 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// disconnect lets the answers out and closes all connections. The sockets go on collecting new ones.
+// disconnect sends all answers and closes all connections. The sockets keep queueing new connections.
 func (s *Server) disconnect() {
 	deadline := time.Now().Add(disconnectWait)
 	for time.Now().Before(deadline) {

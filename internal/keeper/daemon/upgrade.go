@@ -22,12 +22,12 @@ const (
 	disconnectWait = 2 * time.Second  // for the answers to reach their clients
 )
 
-// upgrade replaces the program of this process, and goes on where the replaced program stopped.
+// upgrade executes a new version of the program in this process, and continues with the state of the replaced program.
 type upgrade struct {
 	s *Server
 }
 
-// Upgrade executes the binary in place of this program. It returns only if that failed; everything goes on then.
+// Upgrade executes the binary in place of this program. It returns only if that failed; the keeper then continues as before.
 func (s *Server) Upgrade() error { return (&upgrade{s}).run() }
 
 func (u *upgrade) run() error {
@@ -232,7 +232,7 @@ func (u *upgrade) resume() {
 	}
 }
 
-// restore goes on where the replaced program stopped.
+// restore takes over the state of the replaced program.
 func (u *upgrade) restore(saved *handover.State) (err error) {
 	s := u.s
 	s.identity = identity{saved.Generation, saved.Upgrades, saved.StartedAt}

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Subscriber is told of changes. It holds names only, so that one that is slow gets fewer, newer events.
+// Subscriber gets events of changes. It queues names only, so a slow subscriber gets fewer events, with newer statuses.
 type Subscriber struct {
 	mu    sync.Mutex
 	dirty map[string]bool

@@ -8,11 +8,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ErrUpgrading is the error of calls that are not let in. The client makes them again.
+// ErrUpgrading is the error of calls that the gate refuses. The client makes them again.
 var ErrUpgrading = fmt.Errorf("the keeper is being upgraded: %w", errdefs.ErrUnavailable)
 
-// Gate lets calls in, unless the keeper is about to be replaced or to end. A call that changes something must be let in
-// first: one that is not could be cut in two.
+// Gate lets calls begin, unless the keeper is about to be replaced or to end. A call that changes something must begin
+// with it: otherwise the upgrade could interrupt the call half way.
 type Gate struct {
 	mu       sync.Mutex
 	closed   bool
@@ -23,7 +23,7 @@ type Gate struct {
 // New returns a gate that is open.
 func New() *Gate { return &Gate{stop: make(chan struct{})} }
 
-// Begin lets a call in; the caller calls End when it is over. The error is ErrUpgrading.
+// Begin lets a call begin, or returns ErrUpgrading. The caller calls End when the call is over.
 func (g *Gate) Begin() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -34,20 +34,20 @@ func (g *Gate) Begin() error {
 	return nil
 }
 
-// Again is Begin for something that a call begins which has been let in and has not ended.
+// Again is Begin for work that is started by a call which has begun and has not ended.
 func (g *Gate) Again() { g.inflight.Add(1) }
 
-// End is called when something that was let in is over.
+// End is called when the work of Begin or Again is over.
 func (g *Gate) End() { g.inflight.Done() }
 
-// Stopped is closed when the gate closes: what only waits goes away then and is asked for again.
+// Stopped is closed when the gate closes. Calls that only wait return then, and the client makes them again.
 func (g *Gate) Stopped() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.stop
 }
 
-// Close lets nothing more in. It is false for a gate that is closed.
+// Close refuses all later calls. It returns false if the gate is closed already.
 func (g *Gate) Close() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

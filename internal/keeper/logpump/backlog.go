@@ -26,7 +26,7 @@ const (
 	spillPrefix = "spill-"
 )
 
-// Keep is how much of what a client does not take is kept for it, and where.
+// Keep says how much unread output is kept for a client, and where.
 type Keep struct {
 	// Dir is an absolute directory, whose file system has the unlinked files; empty: that of NewBacklogs.
 	Dir string
@@ -35,11 +35,11 @@ type Keep struct {
 	Backlog, Total int64
 }
 
-// Backlogs counts what is kept for the clients of all logs beyond the little that each has in memory: what waits
-// for the disk, and what is there.
+// Backlogs counts the unread output of the clients of all logs: the bytes that wait for the disk, and those on disk. The
+// little that each client has in memory does not count.
 //
-// A client may have as much as it leaves to others, so that those who never read do not take all from one who reads
-// slowly: one alone gets half of the total, two get a third each.
+// A client may have at most as many bytes as it leaves free for others: one client gets half of the total, two get a
+// third each. So clients that never read leave some of the total for clients that read slowly.
 type Backlogs struct {
 	dir  string
 	room func(dir string) error // an error where the file system of a directory has none to spare
@@ -47,9 +47,9 @@ type Backlogs struct {
 	mu            sync.Mutex
 	total         int64
 	held, waiting int64 // waiting is a part of held
-	// leaving is what the files of clients take that are gone or cut off, until these are closed.
-	// Others may have it at once, so that not all are cut off before the first one's file is closed; they wait
-	// for the close before they write more to the disk.
+	// leaving is the size of the files of clients that are gone or were disconnected, until these files are closed.
+	// Other clients may count on this space at once; otherwise all clients could be disconnected before the first file is
+	// closed. They wait for the close before they write more to the disk.
 	leaving int64
 	left    sync.Cond // of mu: leaving has become less, or a client is gone
 
@@ -86,7 +86,8 @@ func (b *Backlogs) limited() int64 {
 	return b.total
 }
 
-// share says whether who has mine of what is held may have n more: no more than is left then.
+// share says whether a client that has mine of the held bytes may have n more. It may not have more than is left free
+// then.
 func share(total, held, mine, n int64) bool { return mine+n <= total-held-n }
 
 // take counts n bytes that are to wait for the disk of a client that has held bytes, of which some wait already.
@@ -105,8 +106,9 @@ func (b *Backlogs) take(n, held, waiting int64, dir string) error {
 	return nil
 }
 
-// await waits until there is room for n bytes on the disk within the total, which only files that are being closed
-// may still have, and counts them as waiting no more. False: their client is gone, and they are not to be written.
+// await waits until n bytes fit on the disk within the total, of which files that are being closed may still use a part.
+// Then the bytes do not count as waiting any more. It returns false if their client is gone: the bytes are not to be
+// written.
 func (b *Backlogs) await(n int64, gone *atomic.Bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -134,15 +136,15 @@ func (b *Backlogs) closed(n int64) {
 	b.left.Broadcast()
 }
 
-// stored counts n bytes that wait no more.
+// stored says that n bytes are on disk, and do not wait for it any more.
 func (b *Backlogs) stored(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting -= n
 }
 
-// give takes n bytes out of the count, which are kept no more; adopt counts bytes that the program before this one has
-// kept.
+// give removes n bytes from the count, because they are not kept any more. adopt adds bytes that the previous program of
+// this process has kept.
 func (b *Backlogs) give(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -235,7 +235,7 @@ func memory(b []byte) (int, error) {
 	return fd, nil
 }
 
-// Restore makes a log from a saved one. Its clients go on once Start is called.
+// Restore makes a log from a saved one. Its clients continue once Start is called.
 func Restore(s LogState, backlogs *Backlogs, logger *slog.Logger) *Log {
 	l := &Log{path: s.Path, backlogs: backlogs, logger: logger, dropped: s.Dropped, finished: s.Finished}
 	if s.FD >= 0 {

@@ -93,7 +93,7 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 	return &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw, buf: buf}, nil
 }
 
-// Start begins or goes on pumping.
+// Start starts the pump, or continues after Stop.
 func (p *Pump) Start() {
 	p.mu.Lock()
 	p.stopping = false
@@ -125,7 +125,7 @@ func (p *Pump) End() {
 	p.mu.Unlock()
 }
 
-// Stop pauses the pump between two reads and waits for that. Start goes on.
+// Stop pauses the pump between two reads, and waits until it is paused. Start continues.
 func (p *Pump) Stop() {
 	p.mu.Lock()
 	p.stopping = true
@@ -134,7 +134,7 @@ func (p *Pump) Stop() {
 	<-p.done
 }
 
-// Flush writes what a stopped pump has of a line, for somebody else to go on.
+// Flush writes the part of a line that a stopped pump has, so that another pump can continue with the stream.
 func (p *Pump) Flush() {
 	if !p.ended {
 		p.flush()

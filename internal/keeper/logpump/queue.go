@@ -22,13 +22,13 @@ const (
 	chunk = 64 << 10
 )
 
-// queue holds what one reader has yet to take. In the order in which it came that is: front, which is being written
-// to the reader, mem, what is in the spill file, and tail, which waits for that file.
+// queue holds the output that one reader has not read yet. From the oldest bytes to the newest these are: front, which is
+// being written to the reader; mem; the unread part of the spill file; and tail, which waits for that file.
 //
-// Whoever has output for the reader (push) waits for neither reader nor disk: one goroutine writes to the reader,
-// and another, which is there only while there is something in the file or for it, does all that concerns the file.
-// It has more fields than a type should: a byte moves from one of its places to the next under the one mu, so that none
-// is lost or doubled in between.
+// push adds output and waits for neither the reader nor the disk. One goroutine writes to the reader. Another goroutine,
+// which exists only while there are bytes in the file or for the file, does all work on the file.
+// The type has many fields, because a byte moves from one of these places to the next under one lock, mu. So no byte is
+// lost or doubled.
 type queue struct {
 	file    *os.File
 	all     *Backlogs
@@ -109,7 +109,7 @@ func token(c chan struct{}) {
 // held is how much is kept beyond what is in memory anyway. The caller holds q.mu.
 func (q *queue) held() int64 { return q.to - q.freed + q.writing + q.waiting }
 
-// give counts out n bytes that are kept no more. The caller holds q.mu.
+// give removes n bytes from the count of kept bytes. The caller holds q.mu.
 func (q *queue) give(n int64) {
 	if q.dead {
 		q.all.closed(n)
@@ -118,7 +118,7 @@ func (q *queue) give(n int64) {
 	}
 }
 
-// die marks the reader as gone: what it has in memory is forgotten at once, and what is in its file counts for nobody.
+// die marks the reader as gone: its bytes in memory are dropped at once, and those in its file do not count any more.
 // The caller holds q.mu.
 func (q *queue) die() {
 	if q.dead {
@@ -139,8 +139,7 @@ func (q *queue) push(b []byte) error {
 	if q.dead {
 		return errGone
 	}
-	// Nobody is at work on the file of a queue that is stopped, or not started; what is in there comes first all the
-	// same.
+	// No goroutine works on the file of a queue that is stopped or not started. The bytes in the file still come first.
 	if q.spooled == nil && q.from == q.to && len(q.mem)+len(b) <= memoryLimit {
 		q.mem = append(q.mem, b...)
 		token(q.wake)
@@ -166,8 +165,8 @@ func (q *queue) push(b []byte) error {
 	return nil
 }
 
-// spool brings what waits into the file, and from there into memory as the reader takes what is in memory. It ends
-// when there is nothing of either, when the reader is gone, or, once all is in the file, when the queue is to stop.
+// spool writes waiting bytes to the file, and reads them back into memory when the reader has room there. It ends when no
+// bytes are left for either, when the reader is gone, or, if the queue is to stop, when all bytes are in the file.
 func (q *queue) spool(done chan struct{}) {
 	defer close(done)
 	read := false // the last thing was to read: what waits comes first now
@@ -253,7 +252,7 @@ func (q *queue) append(piece []byte) (int, error) {
 	return q.spill.WriteAt(piece, q.to)
 }
 
-// fetch brings the next piece of the file into memory, and gives back what the file has no more use for.
+// fetch reads the next piece of the file into memory, and frees the space of pieces that were read.
 // It is for spool.
 func (q *queue) fetch() {
 	piece := make([]byte, min(spillRead, q.to-q.from))
@@ -290,7 +289,7 @@ func (q *queue) reset() {
 	q.mu.Unlock()
 }
 
-// fail ends a queue whose file does not do its work.
+// fail ends a queue whose file cannot be read or written.
 func (q *queue) fail(err error) {
 	q.lose(err)
 	q.kill()
@@ -371,7 +370,7 @@ func (q *queue) run(done chan struct{}) {
 	}
 }
 
-// end closes what is no longer needed, unless writing only pauses.
+// end closes the descriptors that are no longer needed, unless writing is only paused.
 func (q *queue) end() {
 	drop := func() {}
 	q.mu.Lock()

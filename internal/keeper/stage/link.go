@@ -102,7 +102,7 @@ func receive(fd int) (sender int, r report, err error) {
 	return sender, report{int32(e.Uint32(data[0:])), int32(e.Uint32(data[4:])), int32(e.Uint32(data[8:]))}, nil
 }
 
-// release lets a stage that waits go on. It is unix.EPIPE where none has the other end any more.
+// release lets a waiting stage continue. The error is unix.EPIPE if no process has the other end any more.
 func (l *link) release() error {
 	var werr error
 	err := l.raw.Write(func(fd uintptr) bool {

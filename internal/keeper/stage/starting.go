@@ -159,7 +159,7 @@ func (f *Starting) Close() {
 	}
 }
 
-// forkedWait bounds how long Close waits for a process that has no more to do than to end.
+// forkedWait limits how long Close waits for a process that only has to exit.
 const forkedWait = 200 * time.Millisecond
 
 // killWait bounds how long Kill waits for processes to end.

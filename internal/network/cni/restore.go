@@ -17,8 +17,8 @@ import (
 	"berth/internal/state"
 )
 
-// readRecord reads a record. One that is not as it was written is told as spoilt; the error is of the disk,
-// or a *state.FormatError.
+// readRecord reads a record. If its content is damaged, spoilt says how. err is an error of the disk, or a
+// *state.FormatError.
 func readRecord(path, id string) (r *record, spoilt, err error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

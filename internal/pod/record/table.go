@@ -15,7 +15,7 @@ import (
 	"berth/internal/state"
 )
 
-// Table makes and loads the records R of one kind of object, of which clients are told S. The entries that it returns
+// Table makes and loads the records R of one kind of object. S is the status of such an object for clients. The entries that it returns
 // are the caller's to keep. Its methods may be called concurrently.
 type Table[R, S any] struct {
 	files state.Records
@@ -114,7 +114,7 @@ func (e *Entry[R, S]) Record() R {
 	return e.rec
 }
 
-// Status is what clients are told of the object. It is shared, and not to be written to.
+// Status is the object's status for clients. It is shared, and not to be written to.
 func (e *Entry[R, S]) Status() *S { return e.current.Load() }
 
 // publish needs e.mu, or an entry that nobody else has.

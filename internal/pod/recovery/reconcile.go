@@ -249,8 +249,9 @@ func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 // hungStart how long that may take until it is ended.
 const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
-// startDecided is a container's status once the keeper starts it no more: nil if there is none. It is false where the
-// keeper does not tell, or goes on with the start for longer than that.
+// startDecided waits until the keeper has finished or undone the start of a container, and returns the container's status:
+// nil if the keeper does not know the container. known is false if the keeper does not answer, or the start takes longer
+// than wait.
 func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.Status,
 	wait time.Duration) (_ *keeper.Status, known bool) {
 	for deadline := time.Now().Add(wait); status != nil &&
@@ -269,8 +270,8 @@ func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.
 	return status, true
 }
 
-// awaitStart goes on waiting for a start of which the keeper does not know the end, while berthd serves. One that takes
-// too long is ended.
+// awaitStart waits in the background, while berthd serves, for a start that the keeper has not finished. A start that
+// takes too long is ended.
 func (rc *Recovery) awaitStart(c *index.Container) {
 	rc.later("decide a start that was under way", containerID(c.ID()), func(ctx context.Context) error {
 		status, known := rc.startDecided(ctx, c.ID(), &keeper.Status{State: keeper.StateStarting}, hungStart)

@@ -228,11 +228,11 @@ func (rc *Recovery) keptSpoilt(l *lost) string {
 	return filepath.Join(rc.Dirs.Root, "spoilt", filepath.Base(filepath.Dir(l.dir))+"-"+l.id)
 }
 
-// How long the removal of one object, and of all, may delay a start of berthd. What takes longer goes on while berthd
-// serves.
+// How long the removal of one object, and of all objects, may delay berthd's start. Removals that take longer continue
+// while berthd serves.
 const attemptPatience, startPatience = 3 * time.Second, 10 * time.Second
 
-// attempt runs a removal that a start of berthd finishes; one that fails, or takes too long, goes on in the background.
+// attempt runs a removal during berthd's start. If it fails or takes too long, it is repeated in the background.
 func (rc *Recovery) attempt(ctx context.Context, what string, of slog.Attr, do func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptPatience)
 	defer cancel()
