@@ -167,9 +167,9 @@ func (a *adoption) adopt(js []byte, token string) error {
 }
 
 // adoptRecord finds the container of a record that was in escrow. It returns nil if the container is gone. A container
-// that is not in the table was removed, or its start was cut off and undone, by this or an earlier keeper. The holder of
-// the escrow may not know that, if the earlier keeper was killed. The record is made again only if the table was lost, or
-// if the container's program runs.
+// that is not in the table was removed, or its start was cut off and undone, by this or an earlier keeper. The holder
+// of the escrow may not know that, if the earlier keeper was killed. The record is made again only if the table was
+// lost, or if the container's program runs.
 func (a *adoption) adoptRecord(r *record.Container) *container {
 	s := a.s
 	if c, err := s.containers.get(r.ID); err == nil {
@@ -288,7 +288,8 @@ func (a *adoption) adoptExec(r *record.Exec, files map[protocol.Role]int) error 
 	return nil
 }
 
-// undecided says whether it is not known yet if the program of an exec has begun, because its keeper ended at that time.
+// undecided says whether it is not known yet if the program of an exec has begun, because its keeper ended at that
+// time.
 func (p *process) undecided() bool { return p.record.Orphan && p.record.Prepared && !p.record.Exited }
 
 // follow waits for the end of an exec that another keeper, or this one before an upgrade, has started.
@@ -303,8 +304,8 @@ func (p *process) follow(proc *pidfd.FD) {
 }
 
 // resolve finds out whether the program of an exec has begun, if the exec's keeper ended at that time. The program has
-// begun if the process is not a stage any more. A stage that still waited when its keeper ended, ends by itself. After an
-// upgrade during this call, the new program resolves the exec again.
+// begun if the process is not a stage any more. A stage that still waited when its keeper ended, ends by itself. After
+// an upgrade during this call, the new program resolves the exec again.
 func (p *process) resolve(proc *pidfd.FD) {
 	c := p.c
 	deadline := time.Now().Add(runtime.StageWait)
@@ -403,7 +404,8 @@ func (a *adoption) endHandback() {
 	}
 }
 
-// escrowProcessLives says whether an escrow process of this directory has not handed everything back: it ends when it has.
+// escrowProcessLives says whether an escrow process of this directory has not handed everything back: it ends when it
+// has.
 func (a *adoption) escrowProcessLives() bool {
 	s := a.s
 	f, err := os.OpenFile(filepath.Join(s.cfg.Dir, protocol.EscrowFile), os.O_RDWR, 0)

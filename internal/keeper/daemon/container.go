@@ -145,7 +145,8 @@ func (c *container) status() protocol.Status {
 	}
 }
 
-// change alters the record, saves it and notifies all watchers. If the record cannot be saved, the container keeps running.
+// change alters the record, saves it and notifies all watchers. If the record cannot be saved, the container keeps
+// running.
 func (c *container) change(fn func(r *record.Container)) {
 	if c.alter(fn) {
 		c.s.events.Publish(c.id)

@@ -95,8 +95,8 @@ const (
 // lockWait is how long a keeper that is being killed may take to let go of the lock.
 const lockWait = 2 * time.Second
 
-// New makes a keeper of the directory: a new one, one that takes over from a keeper that was killed, or, after an upgrade
-// in place, one that takes over from the replaced program of this process.
+// New makes a keeper of the directory: a new one, one that takes over from a keeper that was killed, or, after an
+// upgrade in place, one that takes over from the replaced program of this process.
 func New(cfg Config) (*Server, error) {
 	if !filepath.IsAbs(cfg.Dir) {
 		return nil, fmt.Errorf("keeper's directory %q is not absolute: %w", cfg.Dir, errdefs.ErrInvalidArgument)

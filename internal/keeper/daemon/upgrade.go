@@ -27,7 +27,8 @@ type upgrade struct {
 	s *Server
 }
 
-// Upgrade executes the binary in place of this program. It returns only if that failed; the keeper then continues as before.
+// Upgrade executes the binary in place of this program. It returns only if that failed; the keeper then continues as
+// before.
 func (s *Server) Upgrade() error { return (&upgrade{s}).run() }
 
 func (u *upgrade) run() error {

@@ -35,8 +35,8 @@ type Keep struct {
 	Backlog, Total int64
 }
 
-// Backlogs counts the unread output of the clients of all logs: the bytes that wait for the disk, and those on disk. The
-// little that each client has in memory does not count.
+// Backlogs counts the unread output of the clients of all logs: the bytes that wait for the disk, and those on disk.
+// The little that each client has in memory does not count.
 //
 // A client may have at most as many bytes as it leaves free for others: one client gets half of the total, two get a
 // third each. So clients that never read leave some of the total for clients that read slowly.
@@ -106,9 +106,9 @@ func (b *Backlogs) take(n, held, waiting int64, dir string) error {
 	return nil
 }
 
-// await waits until n bytes fit on the disk within the total, of which files that are being closed may still use a part.
-// Then the bytes do not count as waiting any more. It returns false if their client is gone: the bytes are not to be
-// written.
+// await waits until n bytes fit on the disk within the total, of which files that are being closed may still use a
+// part. Then the bytes do not count as waiting any more. It returns false if their client is gone: the bytes are not to
+// be written.
 func (b *Backlogs) await(n int64, gone *atomic.Bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,8 +143,8 @@ func (b *Backlogs) stored(n int64) {
 	b.waiting -= n
 }
 
-// give removes n bytes from the count, because they are not kept any more. adopt adds bytes that the previous program of
-// this process has kept.
+// give removes n bytes from the count, because they are not kept any more. adopt adds bytes that the previous program
+// of this process has kept.
 func (b *Backlogs) give(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

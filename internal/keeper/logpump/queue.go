@@ -22,13 +22,13 @@ const (
 	chunk = 64 << 10
 )
 
-// queue holds the output that one reader has not read yet. From the oldest bytes to the newest these are: front, which is
-// being written to the reader; mem; the unread part of the spill file; and tail, which waits for that file.
+// queue holds the output that one reader has not read yet. From the oldest bytes to the newest these are: front, which
+// is being written to the reader; mem; the unread part of the spill file; and tail, which waits for that file.
 //
-// push adds output and waits for neither the reader nor the disk. One goroutine writes to the reader. Another goroutine,
-// which exists only while there are bytes in the file or for the file, does all work on the file.
-// The type has many fields, because a byte moves from one of these places to the next under one lock, mu. So no byte is
-// lost or doubled.
+// push adds output and waits for neither the reader nor the disk. One goroutine writes to the reader. Another
+// goroutine, which exists only while there are bytes in the file or for the file, does all work on the file. The type
+// has many fields, because a byte moves from one of these places to the next under one lock, mu. So no byte is lost or
+// doubled.
 type queue struct {
 	file    *os.File
 	all     *Backlogs
@@ -165,8 +165,8 @@ func (q *queue) push(b []byte) error {
 	return nil
 }
 
-// spool writes waiting bytes to the file, and reads them back into memory when the reader has room there. It ends when no
-// bytes are left for either, when the reader is gone, or, if the queue is to stop, when all bytes are in the file.
+// spool writes waiting bytes to the file, and reads them back into memory when the reader has room there. It ends when
+// no bytes are left for either, when the reader is gone, or, if the queue is to stop, when all bytes are in the file.
 func (q *queue) spool(done chan struct{}) {
 	defer close(done)
 	read := false // the last thing was to read: what waits comes first now

@@ -71,8 +71,8 @@ func writeFile(path string, v any) error {
 	return nil
 }
 
-// readFile reads a file. found is false if there is no such file. If its content is damaged, spoilt says how; the caller
-// then uses the state of the kernel. err is an error of the disk, or a *state.FormatError.
+// readFile reads a file. found is false if there is no such file. If its content is damaged, spoilt says how; the
+// caller then uses the state of the kernel. err is an error of the disk, or a *state.FormatError.
 func readFile(path string, v any) (found bool, spoilt, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -15,8 +15,8 @@ import (
 	"berth/internal/state"
 )
 
-// Table makes and loads the records R of one kind of object. S is the status of such an object for clients. The entries that it returns
-// are the caller's to keep. Its methods may be called concurrently.
+// Table makes and loads the records R of one kind of object. S is the status of such an object for clients. The entries
+// that it returns are the caller's to keep. Its methods may be called concurrently.
 type Table[R, S any] struct {
 	files state.Records
 	kind  kind[R, S]

@@ -249,9 +249,9 @@ func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 // hungStart how long that may take until it is ended.
 const startWait, hungStart = 3 * time.Second, 20 * time.Second
 
-// startDecided waits until the keeper has finished or undone the start of a container, and returns the container's status:
-// nil if the keeper does not know the container. known is false if the keeper does not answer, or the start takes longer
-// than wait.
+// startDecided waits until the keeper has finished or undone the start of a container, and returns the container's
+// status: nil if the keeper does not know the container. known is false if the keeper does not answer, or the start
+// takes longer than wait.
 func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.Status,
 	wait time.Duration) (_ *keeper.Status, known bool) {
 	for deadline := time.Now().Add(wait); status != nil &&
