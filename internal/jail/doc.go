@@ -1,20 +1,20 @@
-// Package jail starts children of berthd that parse what nobody has checked, images and archives above all,
-// and that can do nothing else. The child's side is package child, the program is cmd/berth-unpack.
+// Package jail starts confined children of berthd, which parse hostile input, mostly images and archives, and can do
+// nothing else. The child's side is package child; the program is cmd/berth-unpack.
 //
-// A child has from its first instruction on:
+// From its first instruction, a child has
 //
-//   - a mount namespace with its program and the directories that it is given, as mounts that obey no setuid bit,
-//     no device and no program; no /proc; a root that is read-only,
-//   - network, IPC, UTS and cgroup namespaces in which nothing is, and a PID namespace of its own,
-//   - a user ID that no other process of the host has, no groups, and no capabilities but those of its role,
-//     which are those of a file's owner: none of them leads out of its directories,
-//   - no way to gain any (no_new_privs, the bounding set),
-//   - a score by which the kernel ends it first when memory is short, and its own end when berthd's comes.
+//   - a mount namespace that contains only its program and the directories that it is given, mounted nosuid, nodev and
+//     noexec (the program can be executed); no /proc; a read-only root,
+//   - empty network, IPC, UTS and cgroup namespaces, and a PID namespace of its own,
+//   - a user ID that no other process of the host has, no groups, and only the capabilities of its role, which act on
+//     files and do not lead out of its directories,
+//   - no way to gain privileges (no_new_privs, the bounding set),
+//   - the highest OOM score, and a parent death signal, so that it ends when berthd ends.
 //
-// Then it takes limits on memory, files and threads upon itself, and a seccomp filter of what its role calls.
-// What it answers is bounded and decoded strictly, and berthd trusts none of it.
+// Then the child sets limits of memory, files and threads for itself, and loads a seccomp filter with the system calls
+// of its role. berthd limits the size of its answer, decodes it strictly, and does not trust it.
 //
-// Children are forked by one thread that is in such namespaces for good. It has them from an empty mount namespace,
-// so that a child costs no copy of the mounts of all pods: a child is ready in some 3 ms, most
-// of which are those of Go's runtime.
+// One thread forks all children. It stays in such namespaces, with an almost empty mount namespace, so that starting a
+// child does not copy the mounts of all pods. A child is ready in some 3 ms, most of which is the start of Go's
+// runtime.
 package jail

@@ -1,5 +1,5 @@
-// Package export writes images of the store to an archive, from the node alone. The store keeps no packed layers:
-// the tar of each layer is made again (package layertar), in a child, and passes only if it has the digest that the
-// image's configuration names. So the configuration and the ID of an image are what they were, and its manifest is new:
-// it names the layers unpacked.
+// Package export writes images of the store to an archive, and pushes them to a registry, without downloading anything.
+// The store keeps no compressed layers: a confined child makes the tar of each layer again (package layertar), and the
+// tar is used only if it has the digest that the image's configuration names. So the configuration and the ID of an
+// image stay the same. The manifest in an archive is new, because it names uncompressed layers.
 package export

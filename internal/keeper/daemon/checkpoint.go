@@ -99,9 +99,9 @@ func (s *Server) dump(ctx context.Context, c *container, req *api.CheckpointRequ
 	})
 }
 
-// thaw ends a checkpoint and lets its container run again. An empty nonce stands for any checkpoint. If the checkpoint is
-// still being written, thaw stops the writer, whose end thaws the container: a thaw at once would not be enough, because
-// the writer could freeze the container after it, for ever.
+// thaw ends a checkpoint and lets its container run again. An empty nonce stands for any checkpoint. If the checkpoint
+// is still being written, thaw stops the writer, whose end thaws the container: a thaw at once would not be enough,
+// because the writer could freeze the container after it, for ever.
 func (s *Server) thaw(c *container, nonce string) error {
 	c.mu.Lock()
 	r, thawed := c.record, c.thawed

@@ -1,53 +1,54 @@
-// Package stage is what a container's process is between the keeper and its own program.
+// Package stage is the program that a container's process runs between its fork by the keeper and its own program.
 //
-// It is the keeper's own binary under another name. A constructor in C recognises the name and stays in C, so that Go's
-// runtime, and all that the keeper links, never starts: that takes longer than all of the rest together.
-// The keeper gives it a plan, a file in memory that the stage maps, and a socket on which the stage reports and waits;
-// a socket that closes without a report says that the program runs. There are three kinds of it:
+// The stage is the keeper's own binary under another name. A constructor in C recognises the name and never starts Go's
+// runtime and the rest of the keeper, which would take longer than all other steps together. The keeper gives the stage
+// a plan, in a memfd that the stage maps, and a socket on which the stage reports and waits. If the socket closes
+// without a report, the container's program runs. There are three kinds of stages:
 //
-//   - The init process of a container (Begin) is set up from nothing: cgroups, namespaces, mounts, devices, the root
-//     (setup.c). The plan has a list of operations for that, made of what libcontainer would have been told. What it
-//     mounts of the host's is cloned there and put together in a copy of an empty mount namespace that the keeper holds
-//     (PrepareSetups), so that the number of the host's mounts does not matter.
-//   - A process of a running container (Join) joins the container's cgroups and namespaces by the pidfd of its init
-//     process, in the order in which a host's resource is given up only when it is needed no more.
-//   - The last stage of what libcontainer has set up (Finish), where the container is one that Begin does not know.
+//   - Begin: the init process of a container. The stage sets up cgroups, namespaces, mounts, devices and the root
+//     (setup.c). The plan has a list of operations for that, which is made from libcontainer's configuration. Mounts of
+//     the host are cloned in the host's mount namespace, and attached in a copy of an empty mount namespace that the
+//     keeper holds (PrepareSetups). So the time does not depend on the number of mounts on the host.
+//   - Join: a process of a running container. The stage joins the container's cgroups and namespaces by the pidfd of
+//     its init process. It gives up each resource of the host as soon as it does not need it any more.
+//   - Finish: the last step of a set-up by libcontainer, for containers that Begin does not support.
 //
-// The first two wait when all is done, so that the keeper can put the process into escrow before its program begins;
-// they end if the keeper does.
+// When the set-up is done, the first two kinds wait until the keeper has put the process into escrow. If the keeper
+// ends, they end too.
 //
-// On cgroup v1 a process writes to a hierarchy's tasks file itself: the move of a thread by itself does not wait
-// for all processors, as that of a process by another one does. On v2 it is born into its cgroup.
+// On cgroup v1 the stage writes its own ID to the tasks file of each hierarchy: a thread that moves itself does not
+// wait for a grace period of all processors, but a process that is moved by another process does. On cgroup v2 the
+// process is created in its cgroup.
 //
-// All kinds then give up what they may not keep: descriptors, user, groups, capabilities, the right to gain more. The
-// seccomp filter comes last but for the capabilities that loading it needs; it is compiled beforehand (package filter).
+// Each kind then drops its privileges: descriptors, user, groups, capabilities, and the right to gain privileges. The
+// seccomp filter is loaded last, apart from the capabilities that loading it needs. It was compiled before (package
+// filter).
 //
 // # Processes that a container can see
 //
-// A process that enters a PID namespace with other processes in it is seen by those, and one of them
-// that has CAP_SYS_PTRACE can do with it as it likes. So a stage enters as the last thing that it does, by a fork:
-// what the container sees is a process with the container's root, mounts, network, user and capabilities
-// from its first moment on, and with its seccomp filter too, where that allows the few calls that are left (afterFork).
-// That holds for execs, and for containers that share their pod's PID namespace. A procfs of a namespace that the stage
-// has not entered yet is opened by a process that has given up all else (proc.c).
+// When a process enters a PID namespace, the other processes in that namespace see it, and one with CAP_SYS_PTRACE
+// controls it. So the stage enters the PID namespace as its last step, by a fork. From its first moment, the process
+// that the container sees has the container's root, mounts, network, user and capabilities. It also has the seccomp
+// filter, if that allows the few remaining system calls (afterFork). This holds for execs, and for containers that
+// share their pod's PID namespace. A procfs of a PID namespace that the stage has not entered yet is opened by a
+// process that has given up everything else (proc.c).
 //
 // # User namespaces
 //
-// A container in its pod's user namespace is set up with the rights of that namespace alone, but for the mounts
-// of the host, which are cloned before. The kernel locks them as it copies them into a mount namespace that the user
-// namespace owns, so that the container's root cannot undo what they were mounted with (pass_into_user_namespace).
+// A container in its pod's user namespace is set up with the rights of that namespace only. The exception are the
+// mounts of the host, which are cloned before. The kernel locks these mounts when it copies them into a mount namespace
+// that the user namespace owns, so the container's root user cannot undo their options (pass_into_user_namespace).
 //
-// # What holds against a hostile image or container
+// # Defences against hostile images and containers
 //
-//   - Every path of a set-up is resolved by openat2(2) with the container's root as the only root, and no magic link
-//     is followed. What is mounted goes onto the descriptor that came of it, so nothing that is exchanged meanwhile
-//     leads it elsewhere.
-//   - Nothing but a procfs is mounted on the container's /proc, and nothing in it but what lxcfs has, whatever links
-//     lead there.
-//   - The program file that the stage runs from is sealed, so /proc/PID/exe is no way to the keeper's binary.
+//   - Each path is resolved by openat2(2) inside the container's root, and magic links are not followed. A mount is
+//     attached to the resulting descriptor, so a later change of the path has no effect.
+//   - Only a procfs is mounted on the container's /proc, and only lxcfs' files are mounted in it, wherever links lead.
+//   - The program file that the stage runs from is sealed, so /proc/PID/exe gives no access to the keeper's binary.
 //   - The stage is not dumpable until it executes the program.
-//   - No descriptor of a directory is open when the working directory is entered, and that one is checked to be inside.
-//   - Nothing that the container's file system names is opened but /etc/passwd, for HOME, and that never blocks,
-//     and devices whose numbers are checked.
-//   - The kernel tells the keeper which process a report comes from: no process of a container can report for a stage.
+//   - No descriptor of a directory is open when the working directory is entered, and the working directory is checked
+//     to be inside the root.
+//   - The stage opens only two kinds of files that the container's file system names: /etc/passwd, for HOME, without
+//     blocking; and devices whose numbers are checked.
+//   - The kernel tells the keeper which process has sent a report, so no process of a container can report for a stage.
 package stage
