@@ -284,7 +284,7 @@ func (v *validation) size(key, text string) {
 
 func (v *validation) stream(s *Stream) {
 	if _, err := netip.ParseAddr(s.Address); err != nil {
-		v.fail("stream.address", "%q is no IP address", s.Address)
+		v.fail("stream.address", "%q is not an IP address", s.Address)
 	}
 	v.between("stream.port", int64(s.Port), 0, 65535)
 	v.positive("stream.idle_timeout", s.IdleTimeout)
@@ -351,7 +351,7 @@ func (v *validation) runtimes(c *Config) {
 		}
 		for _, name := range r.Capabilities {
 			if !capability.MatchString(name) {
-				v.fail(key+".capabilities", "%q is no capability", name)
+				v.fail(key+".capabilities", "%q is not the name of a capability", name)
 			}
 		}
 	}

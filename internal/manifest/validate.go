@@ -92,7 +92,7 @@ func (c *checks) dns(spec *corev1.PodSpec) {
 	}
 	for i, server := range spec.DNSConfig.Nameservers {
 		if _, err := netip.ParseAddr(server); err != nil {
-			c.add(fmt.Sprintf("spec.dnsConfig.nameservers[%d]", i), "%q is no IP address", server)
+			c.add(fmt.Sprintf("spec.dnsConfig.nameservers[%d]", i), "%q is not an IP address", server)
 		}
 	}
 	if n := len(spec.DNSConfig.Searches); n > maxSearches {
@@ -116,7 +116,7 @@ func (c *checks) hostAliases(spec *corev1.PodSpec) {
 	for i, alias := range spec.HostAliases {
 		field := fmt.Sprintf("spec.hostAliases[%d]", i)
 		if _, err := netip.ParseAddr(alias.IP); err != nil {
-			c.add(field+".ip", "%q is no IP address", alias.IP)
+			c.add(field+".ip", "%q is not an IP address", alias.IP)
 		}
 		for j, name := range alias.Hostnames {
 			c.syntax(fmt.Sprintf("%s.hostnames[%d]", field, j), name, validation.IsDNS1123Subdomain(name))
@@ -248,7 +248,7 @@ func (c *checks) ports(field string, ctr *corev1.Container, spec *corev1.PodSpec
 		}
 		if port.HostIP != "" {
 			if _, err := netip.ParseAddr(port.HostIP); err != nil {
-				c.add(field+".hostIP", "%q is no IP address", port.HostIP)
+				c.add(field+".hostIP", "%q is not an IP address", port.HostIP)
 			}
 		}
 		if spec.HostNetwork && port.HostPort != port.ContainerPort {

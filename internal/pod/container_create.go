@@ -422,7 +422,7 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 				errdefs.ErrInvalidArgument))
 		}
 		if r.Phase != record.ContainerRunning {
-			return "", field.Wrong(fmt.Errorf("container %s does not run: %w", record.ShortID(target.ID()),
+			return "", field.Wrong(fmt.Errorf("container %s is not running: %w", record.ShortID(target.ID()),
 				errdefs.ErrFailedPrecondition))
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil

@@ -151,7 +151,8 @@ func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase,
 		return nil
 	}
 	if phase == record.ContainerRunning {
-		err := fmt.Errorf("they are set when a container starts, and it runs: %w", errdefs.ErrFailedPrecondition)
+		err := fmt.Errorf("they can only be set before a container starts, and it is running: %w",
+			errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}
 	process := *spec.Process

@@ -39,7 +39,8 @@ func (m *Manager) StartSandbox(ctx context.Context, id string) error {
 	switch phase := s.Record().Phase; phase {
 	case record.SandboxBroken:
 	case record.SandboxReady:
-		return fmt.Errorf("start pod sandbox %s: it runs: %w", record.ShortID(s.ID()), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("start pod sandbox %s: it is already running: %w", record.ShortID(s.ID()),
+			errdefs.ErrFailedPrecondition)
 	case record.SandboxStopped:
 		return fmt.Errorf("start pod sandbox %s: it was stopped on purpose: %w", record.ShortID(s.ID()),
 			errdefs.ErrFailedPrecondition)

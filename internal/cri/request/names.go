@@ -33,7 +33,7 @@ func (c *Check) Name(p Path, s string) {
 	case s == "." || s == ".." || strings.ContainsFunc(s, func(r rune) bool {
 		return r == '/' || unicode.IsControl(r) || unicode.IsSpace(r)
 	}):
-		c.Fail(p, "%q is no name: spaces, control characters and / are not allowed", s)
+		c.Fail(p, "%q is not a valid name: spaces, control characters and / are not allowed", s)
 	}
 }
 
@@ -141,7 +141,7 @@ func (c *Check) DNS(p Path, d interface {
 }) {
 	for i, s := range d.GetServers() {
 		if _, err := netip.ParseAddr(s); err != nil { // a link-local server has a zone
-			c.Fail(p.Field("servers").At(i), "%q is no IP address", s)
+			c.Fail(p.Field("servers").At(i), "%q is not an IP address", s)
 		}
 	}
 	for i, s := range d.GetSearches() {
@@ -181,7 +181,7 @@ func (c *Check) PortMapping(p Path, m interface {
 // Address checks an IP address without a zone.
 func (c *Check) Address(p Path, s string) {
 	if addr, err := netip.ParseAddr(s); err != nil || addr.Zone() != "" {
-		c.Fail(p, "%q is no IP address", s)
+		c.Fail(p, "%q is not an IP address", s)
 	}
 }
 
@@ -189,7 +189,7 @@ func (c *Check) Address(p Path, s string) {
 func (c *Check) Capabilities(p Path, names []string) {
 	for i, name := range names {
 		if !capabilityName.MatchString(name) {
-			c.Fail(p.At(i), "%q is no capability", name)
+			c.Fail(p.At(i), "%q is not the name of a capability", name)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func toNamespaces(c *check, p path, o *api.NamespaceOption, container bool) mode
 	}
 	noTarget := func(field string, mode api.NamespaceMode) {
 		if mode == api.NamespaceMode_TARGET {
-			c.Fail(p.Field(field), "TARGET is possible for the PID namespace of a container alone")
+			c.Fail(p.Field(field), "TARGET is possible only for the PID namespace of a container")
 		}
 	}
 	noTarget("network", o.Network)
@@ -244,6 +244,6 @@ func toProfile(c *check, p path, profile *api.SecurityProfile, oldPath path,
 			LocalhostRef: strings.TrimPrefix(old, localhost),
 		}, oldPath
 	}
-	c.Fail(oldPath, "%q is none of runtime/default, unconfined and localhost/…", old)
+	c.Fail(oldPath, "%q is not one of runtime/default, unconfined and localhost/…", old)
 	return nil, oldPath
 }

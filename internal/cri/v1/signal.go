@@ -34,7 +34,7 @@ func toSignal(c *check, p path, s api.Signal) syscall.Signal {
 	}
 	sig := unix.SignalNum(s.String())
 	if sig == 0 {
-		c.Fail(p, "%s is no signal of Linux", s)
+		c.Fail(p, "%s is not a signal of Linux", s)
 	}
 	return sig
 }

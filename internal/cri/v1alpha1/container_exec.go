@@ -77,13 +77,13 @@ func input(stream grpc.BidiStreamingServer[api.ExecRequest, api.ExecResponse], f
 		}
 		c := newCheck(m)
 		if m.ContainerId != nil && m.GetContainerId() != first.GetContainerId() {
-			c.Fail("container_id", "%q is not that of the first message", m.GetContainerId())
+			c.Fail("container_id", "%q differs from the first message", m.GetContainerId())
 		}
 		if len(m.Cmd) > 0 && !slices.Equal(m.Cmd, first.Cmd) {
-			c.Fail("cmd", "is not that of the first message")
+			c.Fail("cmd", "differs from the first message")
 		}
 		if m.Tty != nil && m.GetTty() != first.GetTty() {
-			c.Fail("tty", "is not that of the first message")
+			c.Fail("tty", "differs from the first message")
 		}
 		if err := c.Err(); err != nil {
 			return err

@@ -93,7 +93,7 @@ func toPodResources(c *check, p path, r *api.PodSandboxResources) *model.Resourc
 	limit, requested = requirements(c, p.Field("memory"), r.GetMemory(), 1<<62)
 	for field, v := range map[string]float64{"limits": limit, "requests": requested} {
 		if v != math.Trunc(v) {
-			c.Fail(p.Field("memory").Field(field), "%g is no whole number of bytes", v)
+			c.Fail(p.Field("memory").Field(field), "%g is not a whole number of bytes", v)
 		}
 	}
 	out.MemoryLimit, out.MemoryReservation = int64(limit), int64(requested)

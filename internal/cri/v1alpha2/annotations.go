@@ -45,7 +45,7 @@ func readContainerAnnotations(c *request.Check, p request.Path, in map[string]st
 		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || n < -1 {
-			c.Fail(p.Field(annotation(key)), "%q is no number from -1 on", text)
+			c.Fail(p.Field(annotation(key)), "%q is not a number of at least -1", text)
 			return
 		}
 		if out.Resources == nil {

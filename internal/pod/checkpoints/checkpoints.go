@@ -70,7 +70,7 @@ func CheckLocation(location string) error {
 		return fmt.Errorf("location %q is not an absolute path: %w", location, errdefs.ErrInvalidArgument)
 	}
 	if st, err := os.Stat(filepath.Dir(location)); err != nil || !st.IsDir() {
-		return fmt.Errorf("location %s: there is no such directory: %w", location, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("location %s: the directory does not exist: %w", location, errdefs.ErrInvalidArgument)
 	}
 	st, err := os.Lstat(location)
 	switch {
@@ -79,7 +79,7 @@ func CheckLocation(location string) error {
 	case err != nil:
 		return fmt.Errorf("location: %w: %w", err, errdefs.ErrInvalidArgument)
 	case !st.Mode().IsRegular():
-		return fmt.Errorf("location %s is there and no regular file: %w", location, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("location %s exists and is not a regular file: %w", location, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	}
 	defer in.Close()
 	if st, err := in.Stat(); err != nil || !st.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("%s is no regular file", from))
+		return errors.Join(err, fmt.Errorf("%s is not a regular file", from))
 	}
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, mode)
 	if err != nil {

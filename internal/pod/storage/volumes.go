@@ -33,7 +33,7 @@ func CheckVolumes(cfg *model.ContainerConfig) error {
 			return mountField(i).Wrong(err)
 		}
 		if mount.HostPath != "" || mount.Image != nil {
-			return mountField(i).Wrong(fmt.Errorf("volume %s, host path and image exclude one another: %w", mount.Volume,
+			return mountField(i).Wrong(fmt.Errorf("only one of volume %s, host path and image can be set: %w", mount.Volume,
 				errdefs.ErrInvalidArgument))
 		}
 	}
@@ -106,7 +106,7 @@ func content(root, p string) (*os.File, error) {
 	defer at.Close()
 	dir, err := pathrs.Reopen(at, os.O_RDONLY|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) {
-		return nil, fmt.Errorf("%s is no directory in the image: %w", p, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s is not a directory in the image: %w", p, errdefs.ErrInvalidArgument)
 	}
 	return dir, err
 }

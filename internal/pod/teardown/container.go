@@ -53,7 +53,7 @@ func (td *Teardown) LetEnd(ctx context.Context, c *index.Container) error {
 	}
 	err := td.Keeper.Resume(ctx, c.ID())
 	if err != nil && !errors.Is(err, errdefs.ErrNotFound) && !errors.Is(err, errdefs.ErrFailedPrecondition) {
-		return fmt.Errorf("let it go on: %w", err)
+		return fmt.Errorf("resume the paused container: %w", err)
 	}
 	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
 }
