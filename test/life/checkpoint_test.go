@@ -355,7 +355,7 @@ func TestWhatCannotBeWrittenDownIsRefused(t *testing.T) {
 	want(tryCheckpoint(t, n, created, filepath.Join(dir, "x"), 0), codes.FailedPrecondition, "not running")
 	want(tryCheckpoint(t, n, c, "relative.tar", 0), codes.InvalidArgument, "absolute")
 	want(tryCheckpoint(t, n, c, filepath.Join(dir, "no/such/x"), 0), codes.InvalidArgument, "no such directory")
-	want(tryCheckpoint(t, n, c, dir, 0), codes.InvalidArgument, "no regular file")
+	want(tryCheckpoint(t, n, c, dir, 0), codes.InvalidArgument, "not a regular file")
 	want(tryCheckpoint(t, n, c, "", 0), codes.InvalidArgument, "location")
 	want(tryCheckpoint(t, n, c, filepath.Join(dir, "x"), -1), codes.InvalidArgument, "timeout")
 	absent := *c

@@ -70,7 +70,7 @@ func CheckLocation(location string) error {
 		return fmt.Errorf("location %q is not an absolute path: %w", location, errdefs.ErrInvalidArgument)
 	}
 	if st, err := os.Stat(filepath.Dir(location)); err != nil || !st.IsDir() {
-		return fmt.Errorf("location %s: the directory does not exist: %w", location, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("location %s: there is no such directory: %w", location, errdefs.ErrInvalidArgument)
 	}
 	st, err := os.Lstat(location)
 	switch {
