@@ -59,6 +59,6 @@ The exit code is 1 if pods cannot run.`,
 	cmd.Flags().StringVar(&root, "root", "/var/lib/berth", "the daemon's directory for data")
 	cmd.Flags().StringVar(&state, "state", "/run/berth", "the daemon's directory for files that a reboot may remove")
 	cmd.Flags().StringVar(&cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "the daemon's directory of CNI configurations")
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }

@@ -59,7 +59,7 @@ stopped or deleted. These are the events that a kubelet gets. With -o json each 
 		}
 		return connection.Plain(err)
 	})
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -57,7 +57,7 @@ among pods, then containers, then images. --type restricts the search to one of 
 	cmd.Flags().StringVar(&kind, "type", "", "pod, container or image")
 	_ = cmd.RegisterFlagCompletionFunc("type",
 		cobra.FixedCompletions([]string{"pod", "container", "image"}, cobra.ShellCompDirectiveNoFileComp))
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -62,7 +62,7 @@ archive may be compressed by gzip or zstd. Without -i it is read from standard i
 	cmd.Flags().StringVarP(&file, "input", "i", "", "the archive; - is standard input")
 	_ = cmd.MarkFlagFilename("input")
 	cmd.Flags().BoolVar(&pin, "pin", false, "pin the images, so that a kubelet does not remove them to free disk space")
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -205,10 +205,27 @@ func fromEnv(name, otherwise string) string {
 	return otherwise
 }
 
-// output adds -o to a command.
+// output adds -o to a command that prints a table.
 func (a *app) output(cmd *cobra.Command) {
 	cmd.Flags().VarP(&a.format, "output", "o", "json, yaml or wide (more columns)")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(table.Formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// structured adds -o to a command whose output has no columns: wide would change nothing, and is refused.
+func (a *app) structured(cmd *cobra.Command) {
+	cmd.Flags().VarP(&structuredFormat{&a.format}, "output", "o", "json or yaml")
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{string(table.JSON), string(table.YAML)}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// structuredFormat is the value of -o without wide.
+type structuredFormat struct{ *table.Format }
+
+func (f *structuredFormat) Set(text string) error {
+	if format := table.Format(text); !format.Structured() {
+		return fmt.Errorf("%q is not one of json and yaml", text)
+	}
+	return f.Format.Set(text)
 }
 
 // dial connects to the runtime.

@@ -71,7 +71,7 @@ func (a *app) pullCommand() *cobra.Command {
 	}
 	auth.Add(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the image's ID")
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -72,7 +72,7 @@ same in both cases.`,
 	}
 	auth.Add(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the digest of the image at the registry")
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 
@@ -80,7 +80,11 @@ same in both cases.`,
 func push(ctx context.Context, conn *connection.Connection, request *berthv1.PushRequest,
 	w io.Writer) (*pushedRow, error) {
 	show := progress.New(ctx, w, progress.Push)
-	fmt.Fprintf(w, "pushing %s\n", request.GetImage())
+	what := request.GetImage()
+	if as := request.GetName(); as != "" {
+		what += " as " + as
+	}
+	fmt.Fprintf(w, "pushing %s\n", what)
 	stream, err := conn.Pulls.Push(ctx, request)
 	if err != nil {
 		show.End(false)

@@ -87,7 +87,7 @@ these fields are left out.`,
 		"leave out unsupported fields, with a warning for each")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no progress; with -d only the pods' IDs")
 	o.auth.Add(cmd)
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

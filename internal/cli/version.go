@@ -48,7 +48,7 @@ func (a *app) versionCommand() *cobra.Command {
 			return err
 		},
 	}
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -91,7 +91,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 			return a.details(all)
 		}),
 	}
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 

@@ -67,7 +67,7 @@ wait for all its containers except sidecars. The command's own exit code is 0 wh
 			return nil
 		}),
 	}
-	a.output(cmd)
+	a.structured(cmd)
 	return cmd
 }
 
