@@ -63,13 +63,8 @@ func TestTheExamplesOfTheDocumentsWork(t *testing.T) {
 
 // triedElsewhere are the commands that this test does not type, and why.
 var triedElsewhere = map[string]string{
-	"berth doctor":                       "what it finds is the machine's; test/life types it",
-	"berth migrate containerd":           "it takes a containerd over; test/migrate types it",
-	"berth migrate containerd --revert":  "test/migrate types it",
-	"berth migrate containerd --dry-run": "it needs containerd's configuration; test/migrate types it",
-	"berth migrate crio --dry-run":       "it needs CRI-O's configuration; test/migrate types it",
-	"berth migrate containerd --kubelet-config /var/lib/kubelet/config.yaml": "test/migrate types it",
-	"berthd config check":                            "what it finds is the machine's; internal/config/check",
+	"berth doctor":        "what it finds is the machine's; test/life types it",
+	"berthd config check": "what it finds is the machine's; internal/config/check",
 	"berth checkpoint hello/web -o /var/tmp/web.tar": "it needs criu; test/life types it",
 }
 
@@ -89,9 +84,20 @@ type expectation struct {
 
 // expected are the examples that need more than to end with 0.
 var expected = map[string]expectation{
-	"berthd config default": {says: `^\[network\]$`},
-	"berthd config dump":    {says: `^\[network\]$`},
-	"berth ps":              {says: `hello/web +running .* docker.io/library/busybox:1.37`},
+	"berth migrate containerd --dry-run": {
+		says: `^would write .*/config\.d/50-containerd\.toml:$`,
+	},
+	"berth migrate containerd": {says: `^keys of containerd: [1-9]`},
+
+	"berth migrate containerd --kubelet-config /var/lib/kubelet/config.yaml": {says: `^keys of containerd: [1-9]`},
+
+	"berth migrate containerd --revert": {},
+	"berth migrate crio --dry-run":      {says: `^would write .*/config\.d/50-crio\.toml:$`},
+	"berthd config default":             {says: `^\[network\]$`},
+	"berthd config dump":                {says: `^\[network\]$`},
+	"berth ps": {
+		says: `hello/web +running .* docker.io/library/busybox:1.37`,
+	},
 	"berth exec hello/web wget -qO- http://127.0.0.1/": {says: `^Hello from pod hello at `},
 	"berth port-forward hello 8080:80": {says: `Hello from pod hello at `, until: true, meanwhile: func(p *typist) {
 		if text, err := get(p.ctx, fmt.Sprintf("http://127.0.0.1:%d/", p.port)); err == nil {
@@ -155,7 +161,20 @@ func newTypist(ctx context.Context, t *testing.T, d *demo, root string) *typist 
 	}
 	p := &typist{ctx: ctx, d: d, dir: t.TempDir(), bin: t.TempDir(), port: port}
 	p.places = strings.NewReplacer("/etc/berth/", p.dir+"/", "/var/tmp/", p.dir+"/", " 8080:", fmt.Sprintf(" %d:", port),
-		" NAME", " hello", " POD", " hello")
+		" NAME", " hello", " POD", " hello",
+		"/var/lib/kubelet/", p.dir+"/",
+		"migrate containerd", "migrate containerd --to berth --config containerd.toml --root cd",
+		"migrate crio", "migrate crio --to berth --config crio.conf --containers registries")
+	// What `berth migrate` translates: the configurations of a containerd without images, and of CRI-O, and a kubelet's.
+	for name, text := range map[string]string{
+		"containerd.toml": "version = 3\n",
+		"crio.conf":       "[crio.runtime]\npids_limit = 100\n",
+		"config.yaml":     "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n",
+	} {
+		if err := os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.Symlink(filepath.Join(root, "examples"), filepath.Join(p.dir, "examples")); err != nil {
 		t.Fatal(err)
 	}
