@@ -47,13 +47,14 @@ type Provider interface {
 	// the pod's ID only.
 	Teardown(ctx context.Context, pod *Pod) error
 	Status(ctx context.Context) Status
-	// Reconcile removes what is of no live pod and puts in place what live pods have lost, but for what plugins hold.
-	// It must be given every pod that is set up, or being set up, and those that only keep their addresses. A record
-	// of the network that is gone is made again; lost are the pods, by their IDs, whose network is gone with it, and why.
+	// Reconcile removes the networks of pods that are gone, except for the resources of CNI plugins (see Collect), and
+	// repairs the networks of live pods. live must have every pod that is set up or being set up, and those that only
+	// keep their addresses. A lost record of a network is made again. lost has the pods, by ID, whose network is gone
+	// with its record, and the reason.
 	Reconcile(ctx context.Context, live []*Pod) (lost map[string]error, err error)
-	// Collect has plugins give back what they hold for pods that Reconcile was not given. It takes as long as they do,
-	// which may need the cluster's API server, and is called again where it fails. Pods may be set up meanwhile.
-	// One call at a time.
+	// Collect makes plugins release the resources of pods that Reconcile was not given. It may take long, because plugins
+	// may need the cluster's API server, and is called again if it fails. Pods may be set up meanwhile. Only one call
+	// at a time is allowed.
 	Collect(ctx context.Context) error
 	// SetPodCIDR takes the range that the cluster gives to the node: one prefix, or one of each family with a comma
 	// between. The bridge uses it from when no pod has an address of another; a CNI plugin that asks for the ipRanges

@@ -99,8 +99,8 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	return nil
 }
 
-// awaitAttached waits until the client's output or input has ended, of which the other channel is nil, or the
-// container has, with the rest of what it wrote. The error is that ctx has ended first.
+// awaitAttached waits until the client's output or input has ended (one of the two channels is nil), or until the
+// container has ended and the rest of its output was sent. It returns an error if ctx ends first.
 func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEnded <-chan struct{}) error {
 	select {
 	case <-outputEnded:

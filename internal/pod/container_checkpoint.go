@@ -19,9 +19,9 @@ import (
 // checkpointTimeout is that of a checkpoint whose caller gives none.
 const checkpointTimeout = 10 * time.Minute
 
-// CheckpointContainer writes a running container down, with its memory and what it has written to its root file system,
-// as an archive at an absolute path of the node. The container stands still meanwhile and then goes on. Nothing is at
-// the path until the archive is whole. Timeout 0 is ten minutes.
+// CheckpointContainer writes a checkpoint of a running container, with its memory and its changes to the root file
+// system, as an archive at an absolute path of the node. The container is frozen meanwhile, and runs again afterwards.
+// The path does not exist until the archive is complete. Timeout 0 means ten minutes.
 func (m *Manager) CheckpointContainer(ctx context.Context, id, location string, timeout time.Duration) error {
 	c, err := m.index.Container(id)
 	if err != nil {

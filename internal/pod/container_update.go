@@ -114,8 +114,8 @@ func keepRealtime(limits, before *specs.LinuxResources) {
 	limits.CPU = &cpu
 }
 
-// changeSpec writes what is in force to a container's specification: a start takes it from there, and verbose status
-// and checkpoints show it. change gets a copy, whose pointers it does not write through.
+// changeSpec writes the current limits to a container's specification. A start reads them from there, and verbose
+// status and checkpoints show them. change gets a copy of the specification, and must not write through its pointers.
 func changeSpec(c *index.Container, phase record.ContainerPhase, change func(*specs.Spec)) error {
 	spec, err := c.LoadSpec()
 	if err != nil {

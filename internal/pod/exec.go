@@ -18,11 +18,11 @@ import (
 	"berth/internal/undo"
 )
 
-// killPatience is how long a command that was killed may take to die before its caller is told that it timed out.
+// killPatience is how long ExecSync waits for a killed command to end before it reports the timeout.
 const killPatience = 2 * time.Second
 
-// ExecSync runs a command in a container and returns what it wrote. A command that runs longer than timeout (0: no
-// limit) is killed with all that it started, and the error is context.DeadlineExceeded.
+// ExecSync runs a command in a container and returns its output. A command that runs longer than timeout (0: no limit)
+// is killed with all processes that it has started, and the error is context.DeadlineExceeded.
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
 	var out, errOut stdio.Buffer
@@ -116,7 +116,7 @@ func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
 			!errors.Is(killErr, errdefs.ErrNotFound) {
 			m.log.Warn("kill an exec that nobody waits for", "container_id", c.ID(), "error", killErr)
 		}
-		// The keeper's client keeps a descriptor of it until it is told of its end.
+		// The keeper's client holds a pidfd of the exec until it has learned of the exec's end.
 		m.background.Go(func() {
 			wait, cancel := context.WithTimeout(m.ctx, undo.Timeout)
 			defer cancel()

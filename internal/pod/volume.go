@@ -19,7 +19,7 @@ func (m *Manager) Volume(_ context.Context, name string) (*model.Volume, error) 
 	return m.storage.Volumes.Get(name)
 }
 
-// VolumeUsage counts what is in a volume: bytes and inodes. It looks at every file.
+// VolumeUsage counts the bytes and inodes of a volume. It examines every file.
 func (m *Manager) VolumeUsage(ctx context.Context, name string) (bytes, inodes uint64, err error) {
 	v, err := m.storage.Volumes.Get(name)
 	if err != nil {
@@ -28,8 +28,8 @@ func (m *Manager) VolumeUsage(ctx context.Context, name string) (bytes, inodes u
 	return rootfs.Usage(ctx, v.Path)
 }
 
-// RemoveVolume removes a named volume with what is in it. One that a container uses, be it an ended one, stays:
-// errdefs.ErrFailedPrecondition.
+// RemoveVolume removes a named volume with its contents. If a container uses the volume, even one that has ended, the
+// error is errdefs.ErrFailedPrecondition.
 func (m *Manager) RemoveVolume(ctx context.Context, name string) error {
 	err := m.storage.Volumes.Remove(ctx, name)
 	var used *volume.InUseError

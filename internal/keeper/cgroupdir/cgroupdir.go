@@ -129,8 +129,8 @@ func Kill(dir string) error {
 	return fmt.Errorf("processes in %s do not end", dir)
 }
 
-// Freeze freezes or thaws, where the directory is one of a hierarchy that can. Thawing what is not frozen costs
-// nothing.
+// Freeze freezes or thaws the cgroup of a directory, if its hierarchy has a freezer. Thawing a cgroup that is not
+// frozen has no effect.
 func Freeze(dir string, on bool) {
 	v1, v2 := "THAWED", "0"
 	if on {
@@ -282,7 +282,7 @@ func OfSpec(id, cgroupsPath string, systemd bool) (cgroups.Manager, error) {
 	return manager.New(cg)
 }
 
-// KillSpec kills what is in the cgroup that a specification names.
+// KillSpec kills all processes in the cgroup that a specification names.
 func KillSpec(id, cgroupsPath string, systemd bool) error {
 	m, err := OfSpec(id, cgroupsPath, systemd)
 	if err != nil || m == nil {

@@ -22,8 +22,8 @@ import (
 // escrowWait is how long after the answer to Run the container's descriptors may take to arrive in escrow.
 const escrowWait = 5 * time.Second
 
-// Run creates and starts a container. A program that cannot be started is a *StartError. The start goes on if the
-// context ends before it does: Delete ends it.
+// Run creates and starts a container. If its program cannot be started, the error is a *StartError. If the context ends
+// first, the keeper continues with the start; Delete ends it.
 func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 	if err := c.room(protocol.RoomForContainer); err != nil {
 		return nil, fmt.Errorf("container %s: %w", req.ID, err)
@@ -144,9 +144,9 @@ func (c *Client) List(ctx context.Context) ([]Status, error) {
 	return list, err
 }
 
-// Watch calls fn with an event for every container, and then for each change, until the context ends. It goes on after
-// upgrades and deaths of the keeper: there is an event for every container again then, and for each that is gone. Of
-// changes in quick succession only the last may be told.
+// Watch calls fn with an event for every container, and then for each change, until the context ends. It continues
+// after the keeper was upgraded or killed: then there is an event for every container again, and for each that is gone.
+// Of several changes in quick succession only the last may cause an event.
 func (c *Client) Watch(ctx context.Context, fn func(Event)) error {
 	known := map[string]bool{}
 	return c.call(ctx, func(conn *connection) error {

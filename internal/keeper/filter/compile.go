@@ -167,7 +167,8 @@ type (
 	}
 )
 
-// caught waits for a load and takes its program. Calls that only ask the kernel what it knows go on.
+// caught waits for the system call that loads the filter, and takes its program. Calls that only ask which features the
+// kernel supports are let through.
 func caught(listener int) (*Filter, error) {
 	for {
 		var n notification

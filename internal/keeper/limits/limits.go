@@ -15,8 +15,9 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// Limits are what this process may give to others. Without CAP_SYS_RESOURCE the kernel refuses hard limits above one's
-// own and an oom_score_adj below one's own; a container that asks for these gets what is allowed.
+// Limits are the highest limits that this process may set for other processes. Without CAP_SYS_RESOURCE the kernel
+// refuses hard limits above those of this process, and an oom_score_adj below its own. A container that asks for more
+// gets the highest value that is allowed.
 type Limits struct {
 	all bool // CAP_SYS_RESOURCE: anything goes
 	oom int  // own oom_score_adj

@@ -13,18 +13,18 @@ import (
 type Role string
 
 const (
-	Memory Role = "memory" // what has been read, and how much of it is in the log
+	Memory Role = "memory" // the output that was read, and how much of it is in the log
 	Relay  Role = "relay"  // a pipe between the container's and that memory
 )
 
-// buffer is memory into which a pump reads and from which it writes. It is a file without a name (memfd) that others
-// can hold as well: when this process is killed, at whatever moment, the next one finds there what was read
+// buffer is memory into which a pump reads and from which it writes. It is a file without a name (memfd) that other
+// processes hold as well. When this process is killed, at any moment, the next one finds there the output that was read
 // and is not in the log.
 //
-// A process that is killed inside of read(2) leaves bytes in memory, and nothing that says how many came.
-// So the pump takes them in two steps. splice(2) moves pages from the container's pipe to another, the relay,
-// which nobody else writes to: what it has taken is known by what the relay has. Then the pump writes down how much
-// that is and reads it: what has been read is what is missing in the relay.
+// If a process is killed inside of read(2), bytes may be in memory, but nobody knows how many. So the pump reads in two
+// steps. splice(2) moves pages from the container's pipe to a second pipe, the relay. Only the pump writes to the
+// relay, so the number of bytes in it is the number that was moved. The pump writes this number to the header, and
+// reads from the relay. The bytes that are missing in the relay are those that were read.
 //
 // Only the pump's goroutine uses it, but for control.
 type buffer struct {

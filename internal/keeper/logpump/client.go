@@ -109,7 +109,7 @@ func (l *Log) newQueue(id string, c *client, s Stream, f *os.File, keep Keep) *q
 	})
 }
 
-// lose cuts a client off: one that misses a piece is worse off than one that is told why it gets no more.
+// lose disconnects a client with a reason: that is better than output with a gap.
 // The caller holds l.amu.
 func (l *Log) lose(id string, c *client, s Stream, err error) {
 	c.cut()

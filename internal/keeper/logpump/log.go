@@ -118,8 +118,8 @@ func (l *Log) recoverBuffer(b *buffer) {
 	b.put(mark)
 }
 
-// open opens the log file. A symbolic link in the last component is refused: whoever can write to the directory of a
-// log must not lead the keeper elsewhere.
+// open opens the log file. A symbolic link in the last component is refused: a user who can write to the directory of a
+// log must not be able to redirect the keeper to another file.
 func open(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|
 		unix.O_NONBLOCK, 0o640)
@@ -261,7 +261,7 @@ func cut(fd int, n int64) error {
 	return unix.Ftruncate(fd, st.Size-n)
 }
 
-// Finish says that no more output comes: clients are closed once they have taken what there is for them.
+// Finish is called after the last output. Each client is closed when it has read the rest of its output.
 func (l *Log) Finish() {
 	l.amu.Lock()
 	defer l.amu.Unlock()

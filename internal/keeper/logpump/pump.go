@@ -149,7 +149,8 @@ func (p *Pump) Control(fn func(fd int)) error {
 	return p.raw.Control(func(fd uintptr) { fn(int(fd)) })
 }
 
-// Held calls fn with the descriptors in which what has been read outlives this process. They stay open meanwhile.
+// Held calls fn with the descriptors of the memory and the relay, which keep the output when this process is killed.
+// They stay open during the call.
 func (p *Pump) Held(fn func(role Role, fd int)) error {
 	if p.buf == nil { // it had ended when it was saved
 		return os.ErrClosed
@@ -157,7 +158,7 @@ func (p *Pump) Held(fn func(role Role, fd int)) error {
 	return p.buf.control(fn)
 }
 
-// isIdle says whether nothing is to be done when no more comes for a while.
+// isIdle says whether the pump has nothing to do if no output arrives for a while.
 func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= idleBuffer }
 
 // deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump

@@ -17,8 +17,8 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// Container is a container as it is written to disk and put into escrow: what another keeper needs to go on. It
-// has a field for each thing that another keeper cannot find out.
+// Container is the record of a container on disk and in escrow. Another keeper needs it to take over. It has only facts
+// that another keeper cannot find out by itself.
 type Container struct {
 	ID      string `json:"id"`
 	Nonce   string `json:"nonce"` // of the call that ran it
@@ -93,8 +93,8 @@ func (r *Container) Engine() protocol.Engine {
 	return protocol.EngineLibcontainer
 }
 
-// StatusSetup returns what has set the container up, as clients are told it: nothing while the container is being
-// started, and a guess by the rest of the record for a container of an earlier version of the keeper.
+// StatusSetup returns the engine that has set up the container, for its status. It is empty while the container is
+// being started. For a container of an earlier version of the keeper, it is derived from the rest of the record.
 func (r *Container) StatusSetup() protocol.Setup {
 	switch {
 	case r.Setup != protocol.Setup{} || r.State == protocol.StateStarting:
@@ -141,8 +141,8 @@ type Exec struct {
 	TimedOut bool   `json:"timedOut,omitempty"`
 }
 
-// Left is how long an exec may go on, which is not positive where its time is over. It is false for one that has no
-// end.
+// Left returns how much of its time limit an exec has left, which is not positive if the limit has passed. It returns
+// false for an exec without a limit.
 func (r *Exec) Left() (time.Duration, bool) {
 	if r.Ends != 0 {
 		return r.Ends - Monotonic(), true

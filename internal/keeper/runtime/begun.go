@@ -12,12 +12,13 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// StageWait is how long a stage may take to see that its keeper has gone.
+// StageWait is how long a stage may take to notice that its keeper has ended.
 const StageWait = 2 * time.Second
 
-// WaitingBegan says whether what waited to become the program of a prepared container has become it. A process that has
-// ended may have been the program: nobody starts that a second time. One that still waits is stopped first, so that it
-// does not go on meanwhile: the process that lets it go on may live although its keeper is dead.
+// WaitingBegan says whether the waiting process of a prepared container has executed the container's program. A process
+// that has ended may have been the program, so it counts as begun, and the program is not started a second time. A
+// process that still waits is stopped first (SIGSTOP), so that it does not continue during the check: the process that
+// releases it may be alive although its keeper is dead.
 func WaitingBegan(r *record.Container) bool {
 	waits := func() bool {
 		line := procfs.CommandLine(r.PID)

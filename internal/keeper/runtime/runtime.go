@@ -19,8 +19,8 @@ import (
 	"berth/internal/keeper/record"
 )
 
-// Runtime is a container engine. Its methods may take as long as the kernel does; the context bounds those that run a
-// program. They may be called at the same time, for the same container too.
+// Runtime is a container engine. Its methods may wait for the kernel without a limit; the context limits those that run
+// a program. They may be called concurrently, for the same container too.
 //
 // Another engine, as one for sandboxed containers that speaks containerd's shim v2 protocol, implements all of it, and
 // gets an Engine constant and a case in package selector. Start is the shim's Create, Launch.Register, and its Start;
@@ -79,7 +79,7 @@ type Container interface {
 	// Guard is held for reading while a process is half in the container, and for writing by what must not meet one: a
 	// pause, an update, a checkpoint, the removal.
 	Guard() *sync.RWMutex
-	// Loaded is a place where an engine keeps what it has read of the container from the disk. Its user must hold
+	// Loaded is a place where an engine caches the state of the container that it has read from disk. Its user must hold
 	// Guard for writing.
 	Loaded() *any
 	// Thawed returns a channel that is closed when the container is thawed after a checkpoint; nil: it is not frozen
@@ -204,6 +204,7 @@ func (d Dir) Bundle(id string) string { return filepath.Join(d.Bundles(), id) }
 // CRIUConfig is the file with CRIU's settings.
 func (d Dir) CRIUConfig() string { return filepath.Join(string(d), "criu.conf") }
 
-// Spawning is called by engines before they start processes of their own, and end when they have waited for these, or
-// the keeper has them: until then the keeper does not reap what it does not know.
+// Spawning is called by an engine before it starts processes of its own. The engine calls end when it has waited for
+// these processes, or has registered them with the keeper. Until then the keeper reaps no process that it does not
+// know.
 type Spawning func() (end func())

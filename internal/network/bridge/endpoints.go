@@ -15,8 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// endpoints is what is known of the pods on the bridge and of the ranges that their addresses come from. The lock is
-// held for moments, never while the kernel is asked for anything but the addresses of a lost record.
+// endpoints has the pods on the bridge and the ranges of their addresses, in memory. The lock is held only for short
+// times, and never during calls to the kernel, except to read the addresses of a lost record.
 type endpoints struct {
 	cfg Config
 	log *slog.Logger

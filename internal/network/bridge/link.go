@@ -72,7 +72,7 @@ func routes() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// whole makes a list anew when the kernel says that it changed while it was read: what it lacks may be there.
+// whole repeats a list if the kernel says that it changed while it was read, because the list may lack entries.
 func whole[T any](list func() ([]T, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		got, err := list()
@@ -459,8 +459,8 @@ func forward(h *netlink.Handle, bridge string, index int, v4, v6 bool) error {
 	return setSysctl("net/ipv6/conf/all/forwarding", "1")
 }
 
-// keepAdvertisedRoutes tells the interfaces whose default route a router advertised to go on listening to it:
-// a node that forwards stops by default, and would lose its own way out when the route expires.
+// keepAdvertisedRoutes makes interfaces with a default route from a router advertisement accept further advertisements.
+// A node that forwards ignores them by default, and would lose its default route when that expires.
 func keepAdvertisedRoutes(h *netlink.Handle) error {
 	all, err := whole(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Protocol: unix.RTPROT_RA}, netlink.RT_FILTER_PROTOCOL)

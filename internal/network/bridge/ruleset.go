@@ -165,7 +165,7 @@ func (s ruleset) remove(ports []hostPort) error {
 	return transaction(func(c *nftables.Conn) error { return s.each(ports, c.SetDeleteElements) })
 }
 
-// replace makes the table what it must be with these host ports, in one transaction, whatever it was.
+// replace writes the whole table for these host ports in one transaction, and replaces any earlier content.
 func (s ruleset) replace(ports []hostPort) error {
 	return transaction(func(c *nftables.Conn) error {
 		t := s.table()

@@ -156,10 +156,10 @@ func (b *Bridge) lost() (list []*record, err error) {
 	return list, nil
 }
 
-// Reconcile removes what is of no live endpoint, and puts in place again what live ones have lost, records too. live
-// has the endpoints by their IDs; a network namespace that is not there (after a reboot) means that the endpoint only
-// keeps its addresses. It must name every endpoint that is attached, or being attached, when it is called. lost are
-// those whose records are gone and cannot be made anew: they have no network any more.
+// Reconcile removes the resources of endpoints that are gone, and repairs live endpoints and their records. live has
+// the endpoints by their IDs. If the network namespace of one does not exist (after a reboot), the endpoint only keeps
+// its addresses. live must name every endpoint that is attached, or being attached, at the time of the call. lost are
+// the endpoints whose records are gone and cannot be made again: they have no network any more.
 func (b *Bridge) Reconcile(ctx context.Context, live map[string]Endpoint) (lost map[string]error, err error) {
 	lost = b.pods.rebuild(live)
 	return lost, b.reconcile(ctx, live)

@@ -50,7 +50,8 @@ const (
 	gcTimeout = 10 * time.Second
 	// takenOutAtOnce is how many pods that are gone are taken out of their networks at a time.
 	takenOutAtOnce = 8
-	// brokenAge is how long a broken file is left alone: what it lacks, a plugin say, may come without a change of it.
+	// brokenAge is how long a broken file is not read again. It is read again even if it has not changed: a plugin that
+	// it needs may have been installed.
 	brokenAge = 2 * time.Second
 )
 
@@ -139,7 +140,7 @@ func (n *Networks) Selected() Selection {
 		return Selection{}
 	}
 	stale := len(n.selected.Broken) > 0 && time.Since(n.loaded) > brokenAge
-	// A file that came or went has changed the directory's time before anybody is told of it.
+	// A new or removed file changes the directory's time before its event arrives.
 	var at time.Time
 	if dir, err := os.Stat(n.cfg.ConfDir); err == nil {
 		at = dir.ModTime()
@@ -203,8 +204,8 @@ func (n *Networks) Add(ctx context.Context, list *libcni.NetworkConfigList, a At
 	return nil, err
 }
 
-// join waits until plugins do not collect, and keeps the pod from being collected by those that do so next:
-// they are told of all pods that are on record, or about to be.
+// join waits until no garbage collection of plugins (CNI GC) runs, and protects the pod from the next one: plugins then
+// get the list of all pods that are on record, or about to be.
 func (n *Networks) join(ctx context.Context, id string) (joined func(), err error) {
 	for {
 		n.mu.Lock()

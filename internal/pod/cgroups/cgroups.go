@@ -236,9 +236,9 @@ func (g *Driver) removalPatience() time.Duration {
 	return 200 * time.Millisecond
 }
 
-// leftCgroups are the cgroups that came with a pod that is gone. Its JSON is the format of
-// <root>/cgroups/<pod>/left.json, where it is until they are removed: what is removed is what this node has made, not
-// what it finds.
+// leftCgroups are the cgroups that were made for a pod that is gone. Its JSON is the format of
+// <root>/cgroups/<pod>/left.json, which exists until they are removed. berthd removes only cgroups that it has recorded
+// as its own, not every cgroup that it finds.
 type leftCgroups struct {
 	PodID string `json:"podID"`
 	Dir   string `json:"dir"` // the pod's
@@ -292,9 +292,9 @@ func (g *Driver) removeLater(left leftCgroups) {
 	}
 }
 
-// removeAll removes a pod's cgroup and what is above it up to the topmost that came with it, with patience for each.
-// Where another pod of this node lives in one of these, theirs is true, and the rest is that pod's to remove. The
-// caller holds g.use.mu.
+// removeAll removes a pod's cgroup and its parents, up to the topmost that was made for the pod, and waits at most
+// patience for each. If another pod of this node uses one of the parents, theirs is true: that pod removes the rest.
+// The caller holds g.use.mu.
 func (g *Driver) removeAll(left leftCgroups, patience time.Duration) (theirs bool, err error) {
 	host, err := g.tree()
 	if err != nil {
@@ -328,9 +328,9 @@ func (g *Driver) remove(host Tree, dir string, own bool, patience time.Duration)
 	return host.RemoveEmpty(ctx, dir)
 }
 
-// RemoveContainer removes the cgroup of a container that the keeper has removed, where there still is one: a restore
-// that lost its keeper goes on for a moment, and CRIU makes cgroups meanwhile. Nothing else would remove it, since it
-// is a pod's own cgroup only that goes with all that is in it.
+// RemoveContainer removes the cgroup of a container that the keeper has removed, if the cgroup still exists: after the
+// keeper was killed, CRIU continues a restore for a moment and makes cgroups. Nothing else would remove this cgroup,
+// since only a pod's own cgroup is removed with everything in it.
 func (g *Driver) RemoveContainer(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil

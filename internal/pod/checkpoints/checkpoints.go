@@ -121,8 +121,8 @@ func (k *Checkpointer) Archive(ctx context.Context, c *record.ContainerEntry, r 
 	return errors.Join(checkpoint.Write(ctx, f, dir), f.Close())
 }
 
-// copyFiles copies what the container has written to its root file system, and its log. deleted is what it has removed
-// there.
+// copyFiles copies the files that the container has written to its root file system, and its log. deleted are the paths
+// that it has removed there.
 func (k *Checkpointer) copyFiles(ctx context.Context, c *record.ContainerEntry, r *record.Container,
 	dir string) (deleted []string, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, checkpoint.DiffFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -29,15 +29,16 @@ func (s *Sandbox) Lock(ctx context.Context, act string) (release func(), err err
 	return s.op.Exclusive(ctx, act+" pod sandbox "+record.ShortID(s.ID()))
 }
 
-// Share waits until no operation holds the pod alone, and keeps such ones from it. act says what is to be done.
+// Share takes the pod's operation lock, shared with other callers of Share. It waits while an operation has the lock
+// alone. act names the operation, for errors.
 func (s *Sandbox) Share(ctx context.Context, act string) (release func(), err error) {
 	return s.op.Shared(ctx, act+" pod sandbox "+record.ShortID(s.ID()), "it")
 }
 
-// TryShare is share that does not wait. It returns nil where an operation holds the pod alone.
+// TryShare is Share without waiting. It returns nil if an operation has the lock alone.
 func (s *Sandbox) TryShare() (release func()) { return s.op.TryShared() }
 
-// Container is a container: its record, the lock of its operations, and what is known of it in memory alone.
+// Container is a container: its record, its operation lock, and its state that is only in memory.
 type Container struct {
 	*record.ContainerEntry
 	Sandbox *Sandbox // its pod

@@ -9,13 +9,13 @@ import (
 	"berth/internal/model"
 )
 
-// sandboxName is what is unique among sandboxes. No name holds a NUL, as all may hold underscores: a_b of c is not a of
-// b_c.
+// sandboxName returns the name that has to be unique among sandboxes. Its parts are separated by NUL, which no name
+// contains. Underscores would not do: a_b in c and a in b_c would be the same.
 func sandboxName(m model.SandboxMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%d", m.Name, m.Namespace, m.UID, m.Attempt)
 }
 
-// containerName is what is unique among containers.
+// containerName returns the name that has to be unique among containers.
 func containerName(sandboxID string, m model.ContainerMetadata) string {
 	return fmt.Sprintf("%s\x00%s\x00%d", sandboxID, m.Name, m.Attempt)
 }

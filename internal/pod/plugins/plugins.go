@@ -99,7 +99,7 @@ func (r *Relay) Container(c *index.Container) *nri.Container {
 	return &nri.Container{ContainerStatus: c.Status(), Spec: spec}
 }
 
-// Tell tells plugins of what has happened already: what they say to it is logged.
+// Tell sends plugins an event that has happened already. Their errors are only logged.
 func (r *Relay) Tell(ctx context.Context, event nri.Event, s *index.Sandbox, c *index.Container) {
 	held, release, present, err := r.Hold(ctx)
 	if err == nil && present {
@@ -109,7 +109,7 @@ func (r *Relay) Tell(ctx context.Context, event nri.Event, s *index.Sandbox, c *
 	r.logFailure(s, c, err)
 }
 
-// Ask tells plugins of what is to happen. The caller holds them.
+// Ask calls plugins for something that is about to happen. The caller has called Hold.
 func (r *Relay) Ask(ctx context.Context, event nri.Event, s *index.Sandbox, c *index.Container) error {
 	var told *nri.Container
 	if c != nil {
@@ -154,8 +154,8 @@ func (r *Relay) Ended(c *index.Container) {
 	})
 }
 
-// Arrival is the last step of a pod's start: plugins are told of the pod, and none joins until the pod's record says
-// that it is ready.
+// Arrival is the last step of a pod's start: plugins get the event of the new pod, and no plugin can join until the
+// pod's record says that the pod is ready.
 type Arrival struct {
 	relay   *Relay
 	sandbox *index.Sandbox

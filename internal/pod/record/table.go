@@ -77,8 +77,8 @@ func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Br
 	return entries, broken, spared, nil
 }
 
-// Entry is the record of one object, and the status that clients are told. Its methods may be called concurrently; a
-// caller that decides by what it has read holds the object's lock from the reading to the Update.
+// Entry is the record of one object, and its status for clients. Its methods may be called concurrently. A caller that
+// reads the record and then decides about an Update holds the object's lock from the reading to the Update.
 type Entry[R, S any] struct {
 	table *Table[R, S]
 	id    string
@@ -124,15 +124,15 @@ func (e *Entry[R, S]) publish() { e.current.Store(e.table.kind.status(&e.rec)) }
 type Mode int
 
 const (
-	// Save writes the record to disk, and then has it in memory. When the disk refuses, nothing is changed.
+	// Save writes the record to disk, and then changes it in memory. If the write fails, nothing is changed.
 	Save Mode = iota
-	// Happened is Save for what is true already. When the disk refuses, that is logged, and memory has the change: a
-	// full disk must keep nobody from stopping and removing. The next start of berthd learns the truth from the
-	// kernel and the keeper.
+	// Happened is Save for a change that has happened already. If the write fails, the failure is logged, and memory has
+	// the change: a full disk must not prevent that pods are stopped and removed. The next start of berthd learns the
+	// current state from the kernel and the keeper.
 	Happened
 	// Draft changes the record in memory alone, and the status not at all; the next Save writes it. It is for fields
-	// of an object that is being made, and never changes the phase: a crash before that Save removes the object by
-	// what is on disk.
+	// of an object that is being made, and never changes the phase: after a crash before that Save, the object is
+	// removed with the record that is on disk.
 	Draft
 	// Repair is for the start of berthd, for a record whose last change is lost. It may change any phase to any
 	// other, and memory has it whatever the disk says. Both files of the record are written.

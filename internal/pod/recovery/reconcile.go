@@ -420,7 +420,8 @@ func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, s
 var errLives = errors.New("processes of the container live")
 
 // adoptStarted brings the record of a container that was started in line with its status (nil: the keeper has none).
-// over: it has ended, and what it held is to be released. The error is that its processes live, and nobody knows them.
+// over says that the container has ended, and that its resources are to be released. The error is errLives if its
+// processes are alive although the keeper does not know the container.
 func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) (over bool, err error) {
 	if status == nil {

@@ -22,10 +22,10 @@ import (
 	"berth/internal/undo"
 )
 
-// A record whose newest version is spoilt is read from its second file. For every phase that lasts the second file says
-// the same. Otherwise it is older, and what has happened since is not in it: what it says of a phase is then corrected
-// here by what the keeper and the kernel say, and nothing that lives is ended for it. What neither of them knows is
-// told as lost.
+// If the newest file of a record is damaged, the record is read from its second file. In each lasting phase both files
+// have the same content. Otherwise the second file is older and misses the last change. Its phase is then corrected
+// here by the state of the keeper and the kernel, and nothing that is alive is ended because of it. Facts that neither
+// of them knows are reported as lost.
 
 // sparedRecords are objects whose records were read from their second files, and whether these are older.
 type sparedRecords map[string]bool
@@ -197,7 +197,7 @@ func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 	}
 }
 
-// putAway takes the directory of what has ended out of the way.
+// putAway moves the directory of an object that has ended out of the way.
 func (rc *Recovery) putAway(l *lost) error {
 	if l.dir == "" {
 		return nil

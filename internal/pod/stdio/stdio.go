@@ -130,8 +130,8 @@ func (s *Exec) Wait(ctx context.Context) {
 	}
 }
 
-// Drain lets the copies of output end with what is there now, once the process has ended: a daemon that a command has
-// left behind may hold the pipe open for ever.
+// Drain is called when the process has ended: copying ends with the output that is in the pipes now. A daemon that the
+// command has left behind may hold the pipe open for ever.
 func (s *Exec) Drain() {
 	for _, f := range []*os.File{s.out, s.err} {
 		if f != nil {

@@ -84,8 +84,8 @@ func (t *Trash) Empty() {
 	}
 }
 
-// remove removes a directory of the trash. A mount that could not be undone before the directory came here, such as
-// the image of an image volume, is detached first; what is mounted is never removed.
+// remove removes a directory of the trash. A mount that could not be unmounted before, such as the image of an image
+// volume, is detached first, so that no file of a mounted file system is removed.
 func (t *Trash) remove(dir string) error {
 	err := rootfs.Remove(t.ctx, dir)
 	if !errors.Is(err, unix.EBUSY) {

@@ -18,7 +18,7 @@ func (rd *Reader) Figures(ctx context.Context, ids []string) []*model.CgroupFigu
 		if c, err := rd.Index.Container(id); err == nil && c.ID() == id {
 			t.Cgroup = rd.containerTarget(c).Cgroup
 		} else if s, err := rd.Index.Sandbox(id); err == nil && s.ID() == id {
-			// Under the pod's ID the sampler has what it knows of the pod's own cgroup. This one is forgotten at once.
+			// The sampler keeps the figures of the pod's own cgroup under the pod's ID. Those under this ID are dropped at once.
 			t.ID, t.Cgroup = "sandbox "+id, rd.Cgroups.Dir(s.Record().CgroupParent, id)
 		}
 		if t.Cgroup != "" {

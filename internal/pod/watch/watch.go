@@ -29,8 +29,8 @@ type Lister interface {
 	List(context.Context) ([]keeper.Status, error)
 }
 
-// Watcher has what it is to watch, and what it works with. Its methods may be called concurrently where they do not
-// say which lock the caller holds.
+// Watcher follows the keeper's events and the namespaces of pods. Its methods may be called concurrently, unless their
+// comment names a lock that the caller holds.
 type Watcher struct {
 	Keeper     Keeper
 	Index      *index.Index

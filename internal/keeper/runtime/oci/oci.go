@@ -50,8 +50,8 @@ func New(dir runtime.Dir, spawning runtime.Spawning, r *record.Container) *Engin
 const (
 	consoleFile  = "console.sock"
 	runtimeLimit = 2 * time.Minute // of one call of the binary
-	// bundleVersion is the version of the spec that binaries are told. Older ones refuse a newer 1.x, though they only
-	// have to leave out what they do not know.
+	// bundleVersion is the specification version in the bundles for OCI runtimes. Older runtimes refuse a newer 1.x,
+	// although they would only have to ignore unknown fields.
 	bundleVersion = "1.0.2"
 )
 
@@ -84,7 +84,7 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
 	}
-	// A runtime may give what it gets for its streams to the container's user, and the container has it then.
+	// A runtime may change the owner of its standard streams to the container's user, and the container then has them.
 	nothing, err := null.Open()
 	if err != nil {
 		return err
@@ -250,8 +250,8 @@ func (b *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	return nil
 }
 
-// Begun: runtimes do not agree on how that is told, but the program has another command line than what waits to become
-// it.
+// Begun says whether the container's program has begun. OCI runtimes report that in different ways, so Begun looks at
+// the process's command line: it changes when the waiting process executes the program.
 func (b *Engine) Begun(c runtime.Container) bool {
 	rec := c.Record()
 	return runtime.WaitingBegan(&rec)
@@ -316,8 +316,8 @@ func (b *Engine) startExec(ctx context.Context, c runtime.Container, l *runtime.
 	return res, err
 }
 
-// cgroupFlag is how the binary is told to start an exec in a cgroup of its own below the container's: with the v1
-// controller where it knows such a thing, as runc does. It is empty where it cannot.
+// cgroupFlag returns the flag with which the binary starts an exec in a cgroup of its own below the container's. It has
+// the v1 controller if the binary supports that, as runc does. It is empty if the binary has no such flag.
 func (b *Engine) cgroupFlag(sub map[string]string) string {
 	help, ok := execHelp.Load(b.path)
 	if !ok {

@@ -6,19 +6,18 @@ import (
 	"sync"
 )
 
-// The stage does what it knows, and nothing is left out in silence: fields.go decides about each field of the types
-// that say what a container and a process are. A field that is set and that nobody has decided about is one that the
-// stage does not do.
+// The stage ignores no field: fields.go has a decision about each field of the types that describe a container and a
+// process. A field that is set and has no decision counts as one that the stage does not support.
 
 // fate says how the stage treats a field that is set.
 type fate uint8
 
 const (
 	undecided fate = iota
-	// byStage: the stage does what it says, or needs it to do so.
+	// byStage: the stage supports the field, or needs it for another field.
 	byStage
-	// byLibrary: libcontainer's own code heeds it for the stage's containers too: its checks, its cgroup managers, its
-	// state.
+	// byLibrary: libcontainer's own code (its checks, its cgroup managers, its state) supports the field, for containers
+	// of the stage too.
 	byLibrary
 	// byConfig: specconv makes a field of configs.Config of it, about which there is a decision of its own.
 	byConfig
@@ -102,7 +101,8 @@ func newSearch(wanted func(rule) bool) search {
 	})
 }
 
-// find says what it finds first in a struct, of a type that fields has, or a pointer to one; empty: nothing.
+// find returns the first wanted field in a struct of a type that fields has, or in a pointer to one; empty: there is
+// none.
 func (s search) find(v any) string { return s.in(s(), reflect.ValueOf(v)) }
 
 func (s search) in(all map[reflect.Type][]look, v reflect.Value) string {

@@ -9,7 +9,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// MergeResources lays what is set in res over what a container has.
+// MergeResources returns a container's resources with the fields that are set in res replaced.
 func MergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroups.Resources, error) {
 	r := *have
 	if res.CPU != nil {
@@ -55,8 +55,8 @@ func MergeResources(have *cgroups.Resources, res *specs.LinuxResources) (*cgroup
 	return &r, nil
 }
 
-// replaceDevice is a list with what it says of one device replaced. The list itself is the container's, and not written
-// to.
+// replaceDevice returns a copy of a list in which the entry of one device is replaced. The list itself belongs to the
+// container and is not changed.
 func replaceDevice[T any](list []*T, with *T, device func(*T) cgroups.BlockIODevice) []*T {
 	out := make([]*T, 0, len(list)+1)
 	for _, d := range list {

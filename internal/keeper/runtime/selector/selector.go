@@ -52,8 +52,8 @@ func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	return s.libcontainer
 }
 
-// Start chooses by what is asked for: an OCI runtime binary, a restore or libcontainer alone. In all other cases it is
-// the stage if that does all that the container needs, else libcontainer.
+// Start chooses the engine of the request: an OCI runtime binary, a restore, or libcontainer. If the request names
+// none, it chooses the stage if the stage supports everything that the container needs, and otherwise libcontainer.
 func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	register := l.Register
 	l.Register = func(res runtime.Started) error {

@@ -34,9 +34,9 @@ import (
 	"berth/internal/keeper/stage"
 )
 
-// markFile, in the directory of a container's state, is where its stage says that the program is about to begin. A
-// stage that others in its PID namespace see has no descriptor of it: they could take that, which is of a file of the
-// host. There the keeper says so, before it lets the stage go on.
+// markFile, in the directory of a container's state, is written by the stage right before the program begins. A stage
+// that shares its PID namespace with other processes has no descriptor of this file, because they could take the
+// descriptor of a file of the host. For such a stage the keeper writes the file, before it lets the stage continue.
 const markFile = "begun"
 
 // Engine sets containers up by the stage, a small program that the keeper has inside (package keeper/stage). What
@@ -266,7 +266,8 @@ func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
 	return group, os.Mkdir(dir, 0o711)
 }
 
-// saveState writes what libcontainer needs to go on with the container: for updates, pauses, checkpoints and its end.
+// saveState writes the state file that libcontainer needs for updates, pauses, checkpoints and the removal of the
+// container.
 func (e *Engine) saveState(
 	c runtime.Container, config *configs.Config, paths map[string]string, pid int, l *runtime.Launch,
 ) error {
@@ -321,9 +322,8 @@ func (e *Engine) Begun(c runtime.Container) bool {
 	return begun || begins(&rec, mark, c.Log())
 }
 
-// begins is asked of a container whose stage has not said that its program begins: the stage may yet do so, or it sees
-// that its keeper has gone, and ends. Something may keep it from both; it is killed then, and what it had said by its
-// end counts.
+// begins waits for a stage that has not written its mark yet: the stage may still write it, or it notices that its
+// keeper has ended, and exits. If it does neither in time, it is killed, and the mark at its end decides.
 func begins(r *record.Container, mark string, log *slog.Logger) bool {
 	deadline, killed := time.Now().Add(runtime.StageWait), false
 	for ; pidfd.Alive(r.PID, r.Start); time.Sleep(time.Millisecond) {
