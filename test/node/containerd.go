@@ -38,8 +38,11 @@ func StartContainerd(ctx context.Context, o Options) (*Node, error) {
 	if err := n.writeCNI(); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
-	config := filepath.Join(n.Dir, "config.toml")
-	if err := os.WriteFile(config, []byte(n.containerdConfig()), 0o600); err != nil {
+	config, text := filepath.Join(n.Dir, "config.toml"), n.containerdConfig()
+	if o.ContainerdTables != nil {
+		text += o.ContainerdTables(n)
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
 	n.command = func() *exec.Cmd {

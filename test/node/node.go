@@ -53,6 +53,8 @@ type Options struct {
 	Config string
 	// Tables is further lines of config.toml, after the plain keys.
 	Tables string
+	// ContainerdTables is further tables of containerd's configuration. Nil: none.
+	ContainerdTables func(*Node) string
 	// Args are further flags of berthd.
 	Args []string
 	// Handlers are further names of runtime handlers, by the OCI runtime binary that each is.

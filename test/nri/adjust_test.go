@@ -44,9 +44,9 @@ func cgroupFile(controller, v1, v2 string) string {
 	return fmt.Sprintf("cat /sys/fs/cgroup/%s/%s 2>/dev/null || cat /sys/fs/cgroup/%s", controller, v1, v2)
 }
 
-func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
-	nodetest.Root(t)
-	dir := t.TempDir()
+// kinds are the kinds of adjustments, by name. Files that they need are made in dir. link is a network device of the node.
+func kinds(t *testing.T, dir, link string) map[string]adjustment {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("of a plugin"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	hooked := filepath.Join(dir, "hooked")
-	link := movable(t)
 	score := 500
+	all := map[string]adjustment{}
 	for name, a := range map[string]adjustment{
 		"environment": {
 			edit: func(c *cri.ContainerConfig) {
@@ -192,8 +192,15 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 		"class of block IO": {
 			change: func(a *api.ContainerAdjustment) { a.SetLinuxBlockIOClass("gold") }, fails: `wants "gold"`},
 	} {
-		adjustments[strings.ReplaceAll(name, " ", "-")] = a
+		all[strings.ReplaceAll(name, " ", "-")] = a
 	}
+	return all
+}
+
+func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
+	nodetest.Root(t)
+	dir := t.TempDir()
+	adjustments := kinds(t, dir, movable(t, "nri"))
 	if _, err := os.Stat("/sys/fs/resctrl/schemata"); err == nil {
 		delete(adjustments, "RDT")
 	}
@@ -247,8 +254,6 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 	}
 }
 
-var adjustments = map[string]adjustment{}
-
 func (a adjustment) verify(t *testing.T, c *nodetest.Container) {
 	t.Helper()
 	if a.script != "" {
@@ -296,10 +301,10 @@ func info(t *testing.T, c *nodetest.Container) (out containerInfo) {
 	return out
 }
 
-// movable is a network device of the node that a container may have.
-func movable(t *testing.T) string {
+// movable is a network device of the node that a container may have, whose name begins with a prefix of three letters.
+func movable(t *testing.T, prefix string) string {
 	t.Helper()
-	name := fmt.Sprintf("nri%d", os.Getpid()%1000000)
+	name := fmt.Sprintf("%s%d", prefix, os.Getpid()%1000000)
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "p"}
 	if err := netlink.LinkAdd(link); err != nil {
 		t.Fatal(err)
