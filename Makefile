@@ -217,6 +217,10 @@ migrate: test-deps build ## a node goes from Debian's containerd, and from conta
 	@packaging/packages.sh containerd
 	BERTH_MIGRATE=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/migrate
 
+.PHONY: nri
+nri: test-deps build ## the same NRI plugins on Berth and on containerd 2, compared (root; builds it once)
+	BERTH_NRI_PEER=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/nri
+
 # What the suites of other runtimes run.
 PEER_PACKAGES = bats iproute2 jq procps
 

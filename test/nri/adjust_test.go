@@ -44,7 +44,8 @@ func cgroupFile(controller, v1, v2 string) string {
 	return fmt.Sprintf("cat /sys/fs/cgroup/%s/%s 2>/dev/null || cat /sys/fs/cgroup/%s", controller, v1, v2)
 }
 
-// kinds are the kinds of adjustments, by name. Files that they need are made in dir. link is a network device of the node.
+// kinds are the kinds of adjustments, by name. Files that they need are made in dir. link is a network device of the
+// node.
 func kinds(t *testing.T, dir, link string) map[string]adjustment {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("of a plugin"), 0o644); err != nil {
