@@ -222,7 +222,7 @@ func (d *parts) openPlugins(context.Context) error {
 			RejectNamespaceAdjustment:             v.RejectNamespaces, RejectSysctlAdjustment: v.RejectSysctls,
 			RequiredPlugins: v.RequiredPlugins, TolerateMissingAnnotation: v.TolerateMissingPlugin,
 		},
-		Log: d.log,
+		Metrics: d.metrics, Log: d.log,
 	})
 	return nil
 }

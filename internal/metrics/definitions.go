@@ -172,6 +172,23 @@ var (
 		Containerd: "containerd_cri_network_plugin_operations_errors_total_total",
 	})
 
+	NRIPlugins = define(Definition{
+		Name: "berth_nri_plugins", Type: Gauge,
+		Help:       "NRI plugins that are connected, the built-in validator included.",
+		Containerd: "containerd_nri_active_plugins_total",
+	})
+	NRISeconds = define(Definition{
+		Name: "berth_nri_call_duration_seconds", Type: Histogram, Labels: []string{"plugin", "call"},
+		buckets:    quick,
+		Help:       "How long calls of NRI plugins took, failed ones included.",
+		Containerd: "containerd_nri_plugin_latency_seconds, containerd_nri_plugin_invocations_total",
+	})
+	NRIErrors = define(Definition{
+		Name: "berth_nri_call_errors_total", Type: Counter, Labels: []string{"plugin", "call"},
+		Help:       "Calls of NRI plugins that failed: the plugin refused, did not answer in time, or had gone.",
+		Containerd: "containerd_nri_plugin_invocations_total",
+	})
+
 	RecordSeconds = define(Definition{
 		Name: "berth_record_write_duration_seconds", Type: Histogram, Labels: []string{"kind"},
 		buckets: quick,

@@ -26,6 +26,9 @@ func everything(m *Set) {
 	m.Exec(ExecSync, time.Second, errdefs.ErrNotFound)
 	m.Stream(StreamExec)()
 	m.CNI("bridge", "ADD", time.Second, errors.New("odd"))
+	m.NRI("10-plugin", "CreateContainer", time.Millisecond)
+	m.NRIError("10-plugin", "CreateContainer")
+	m.NRIPlugins(1)
 	m.Record(RecordPod, time.Millisecond, errors.New("full"))
 }
 

@@ -19,10 +19,12 @@ type Set struct {
 	pullErrors, pullBytes, layers, exits, execErrors, streams, cniErrors *prometheus.CounterVec
 	recordErrors                                                         *prometheus.CounterVec
 	streamsOpen                                                          *prometheus.GaugeVec
-	pulls                                                                prometheus.Gauge
+	nri                                                                  *prometheus.HistogramVec
+	nriErrors                                                            *prometheus.CounterVec
+	pulls, nriPlugins                                                    prometheus.Gauge
 	oomKills                                                             prometheus.Counter
 
-	registries, plugins values
+	registries, plugins, nriNames values
 }
 
 // New makes a Set. Its registry also has what Go and the kernel say of the process.
@@ -42,16 +44,20 @@ func New(version string) *Set {
 		streams:      Streams.CounterVec(),
 		cniErrors:    CNIErrors.CounterVec(),
 		recordErrors: RecordErrors.CounterVec(),
+		nri:          NRISeconds.HistogramVec(),
+		nriErrors:    NRIErrors.CounterVec(),
 		streamsOpen:  StreamsOpen.GaugeVec(),
 	}
 	pulls, oomKills, build := PullsRunning.GaugeVec(), OOMKills.CounterVec(), BuildInfo.GaugeVec()
+	nriPlugins := NRIPlugins.GaugeVec()
+	m.nriPlugins = nriPlugins.WithLabelValues()
 	m.pulls, m.oomKills = pulls.WithLabelValues(), oomKills.WithLabelValues()
 	build.WithLabelValues(version, runtime.Version()).Set(1)
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		m.pullSeconds, m.steps, m.execs, m.cni, m.records, m.pullErrors, m.pullBytes, m.layers, m.exits,
 		m.execErrors, m.streams,
-		m.cniErrors, m.recordErrors, m.streamsOpen, pulls, oomKills, build,
+		m.cniErrors, m.recordErrors, m.streamsOpen, pulls, oomKills, build, m.nri, m.nriErrors, nriPlugins,
 	)
 	for _, s := range []LayerSource{LayerPulled, LayerStored, LayerShared} {
 		m.layers.WithLabelValues(string(s))
@@ -185,6 +191,27 @@ func (m *Set) CNI(plugin, command string, took time.Duration, err error) {
 	m.cni.WithLabelValues(plugin, command).Observe(took.Seconds())
 	if err != nil {
 		m.cniErrors.WithLabelValues(plugin, command).Inc()
+	}
+}
+
+// NRI counts a call of an NRI plugin.
+func (m *Set) NRI(plugin, call string, took time.Duration) {
+	if m != nil {
+		m.nri.WithLabelValues(m.nriNames.of(plugin), call).Observe(took.Seconds())
+	}
+}
+
+// NRIError counts a call of an NRI plugin that failed. NRI counts it too.
+func (m *Set) NRIError(plugin, call string) {
+	if m != nil {
+		m.nriErrors.WithLabelValues(m.nriNames.of(plugin), call).Inc()
+	}
+}
+
+// NRIPlugins sets how many NRI plugins are connected.
+func (m *Set) NRIPlugins(count int) {
+	if m != nil {
+		m.nriPlugins.Set(float64(count))
 	}
 }
 

@@ -35,18 +35,26 @@ func (l library) say(ctx context.Context, level slog.Level, format string, args 
 	}
 }
 
-// observer learns from the library how many plugins there are, and which of them joins.
+// observer learns from the library how many plugins there are, which of them joins, and how their calls end.
 type observer struct{ *Plugins }
 
-func (o observer) UpdatePluginCount(count int) { o.count.Store(int64(count)) }
+func (o observer) UpdatePluginCount(count int) {
+	o.count.Store(int64(count))
+	o.cfg.Metrics.NRIPlugins(count)
+}
 
 func (o observer) RecordPluginInvocation(plugin, operation string, err error) {
 	if operation == "Synchronize" && err == nil {
 		o.log.Info("an NRI plugin has joined", "plugin", plugin)
 	}
+	if err != nil {
+		o.cfg.Metrics.NRIError(plugin, operation)
+	}
 }
 
-func (observer) RecordPluginLatency(string, string, time.Duration) {}
+func (o observer) RecordPluginLatency(plugin, operation string, took time.Duration) {
+	o.cfg.Metrics.NRI(plugin, operation, took)
+}
 
 // RecordPluginAdjustments says that evictions are not heeded: the library does not hand them on.
 func (o observer) RecordPluginAdjustments(plugin, _ string, _ *adaptation.ContainerAdjustment, _, evictions int) {

@@ -16,6 +16,7 @@ import (
 	validator "github.com/containerd/nri/plugins/default-validator"
 	"golang.org/x/sync/semaphore"
 
+	"berth/internal/metrics"
 	"berth/internal/model"
 	"berth/internal/unixsocket"
 )
@@ -33,6 +34,7 @@ type Config struct {
 	RequestTimeout      time.Duration
 	DisableConnections  bool // only plugins in PluginDir
 	Validator           Validator
+	Metrics             *metrics.Set // nil: nothing is measured
 	Log                 *slog.Logger
 }
 
