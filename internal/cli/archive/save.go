@@ -12,7 +12,8 @@ import (
 	"berth/internal/cli/connection"
 )
 
-// SaveFile writes an archive of images to a file, whole or not at all. What is no regular file, a pipe or a device, is written as it is.
+// SaveFile writes an archive of images to a file, whole or not at all. What is no regular file, a pipe or a device, is
+// written as it is.
 func SaveFile(ctx context.Context, images berthv1.ImagesClient, names []string, path string) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY, 0)
