@@ -384,6 +384,9 @@ const keeperPatience = 2 * time.Second
 // info is what a verbose Status tells of the daemon.
 func (d *parts) info(ctx context.Context) map[string]any {
 	info := map[string]any{"config": d.now.Load().Config, "streaming": d.streams.Address()}
+	if d.plugins != nil {
+		info["nri"] = d.plugins.Report()
+	}
 	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
 	defer cancel()
 	if k, err := d.keeper.Info(ctx); err == nil {

@@ -69,6 +69,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"socket", checkSocket},
 		{"daemon", checkDaemon},
 		{"configuration", checkConfiguration},
+		{"NRI plugins", checkNRI},
 		{"kubelet", checkKubelet},
 		{"container metrics", checkMetrics},
 	} {

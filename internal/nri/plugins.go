@@ -55,11 +55,12 @@ type Plugins struct {
 	// turn lets one event at a time go to the plugins, which have an order. To wait for it honours deadlines, which the
 	// library's own lock does not.
 	turn *semaphore.Weighted
-	mu   sync.Mutex // guards known and addresses
+	mu   sync.Mutex // guards known, addresses and failure
 	// known is how far plugins know of a pod's or container's life, by ID.
 	known map[string]knowledge
 	// addresses are those that pods had when they were stopped, by ID: plugins are told of them at the removal, too.
 	addresses map[string][]string
+	failure   string // why the interface did not start when this was tried last; empty: it started, or was not tried
 
 	background sync.WaitGroup
 	ctx        context.Context
@@ -98,7 +99,9 @@ func (p *Plugins) Serve(node Node) error {
 	}
 	said := ""
 	if p.cfg.wanted() {
-		switch err := p.start(); {
+		err := p.start()
+		p.keepFailure(err)
+		switch {
 		case err == nil:
 			return nil
 		case errdefs.IsAlreadyExists(err):
@@ -145,6 +148,7 @@ func (p *Plugins) look(said string) {
 			continue
 		}
 		err := p.start()
+		p.keepFailure(err)
 		if err == nil {
 			return
 		}
@@ -192,6 +196,36 @@ func (p *Plugins) start() error {
 	p.runtime.Store(runtime)
 	p.log.Info("NRI plugins may connect", "path", p.cfg.Socket)
 	return nil
+}
+
+// keepFailure keeps why the interface has not started, for Report. nil: it has started.
+func (p *Plugins) keepFailure(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failure = ""
+	if err != nil {
+		p.failure = err.Error()
+	}
+}
+
+// Report is the state of the interface, for people.
+type Report struct {
+	Serving bool   `json:"serving"`
+	Socket  string `json:"socket,omitempty"` // empty: plugins cannot connect
+	Plugins int    `json:"plugins"`          // that are connected, the built-in validator included
+	Failure string `json:"failure,omitempty"`
+}
+
+// Report tells whether the interface runs, and why not where it should.
+func (p *Plugins) Report() Report {
+	r := Report{Serving: p.runtime.Load() != nil, Plugins: int(p.count.Load())}
+	if !p.cfg.DisableConnections {
+		r.Socket = p.cfg.Socket
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r.Failure = p.failure
+	return r
 }
 
 // Close ends the plugins that berthd has started, and lets the others go.

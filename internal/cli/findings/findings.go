@@ -39,7 +39,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		}
 		keeper struct{ Version string }
 	)
-	for key, to := range map[string]any{"version": &d.Version, "config": &config, "keeper": &keeper} {
+	for key, to := range map[string]any{"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI} {
 		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
 			return nil // another runtime's
 		}

@@ -1,0 +1,103 @@
+package nri
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// doctorSays is the level and the detail of what berth doctor says of NRI.
+func doctorSays(t *testing.T, n *node.Node) string {
+	t.Helper()
+	// Its exit code is about the machine.
+	out, err := exec.CommandContext(nodetest.Context(t), filepath.Join(n.Programs(), "berth"),
+		"--address", n.Address, "doctor", "-o", "json").Output()
+	var list []struct{ Subject, Level, Detail string }
+	if json.Unmarshal(out, &list) != nil {
+		t.Fatalf("berth doctor: %v: %s", err, out)
+	}
+	for _, f := range list {
+		if f.Subject == "NRI plugins" {
+			return f.Level + ": " + f.Detail
+		}
+	}
+	t.Fatalf("berth doctor says nothing of NRI: %s", out)
+	return ""
+}
+
+func TestMetricsAndDoctorTellOfPlugins(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, fmt.Sprintf("[metrics]\naddress = %q\n", address))
+	if got := doctorSays(t, n); got != "good: 0 connected, others may connect at "+n.NRISocket {
+		t.Errorf("without a plugin: %s", got)
+	}
+	connect(t, n, "10-listener", &plugin{refuse: func(event string) error {
+		if event == "StartContainer" {
+			return fmt.Errorf("no")
+		}
+		return nil
+	}})
+	c := nodetest.RunPod(t, n).Create()
+	if err := c.TryStart(); err == nil {
+		t.Error("a plugin has refused the container, and it was started")
+	}
+	if got := doctorSays(t, n); got != "good: 1 connected, others may connect at "+n.NRISocket {
+		t.Errorf("with a plugin: %s", got)
+	}
+	response, err := http.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"berth_nri_plugins 1",
+		`berth_nri_call_duration_seconds_count{call="CreateContainer",plugin="10-listener"} 1`,
+		`berth_nri_call_duration_seconds_count{call="StartContainer",plugin="10-listener"} 1`,
+		`berth_nri_call_errors_total{call="StartContainer",plugin="10-listener"} 1`,
+	} {
+		if !strings.Contains(string(text), want+"\n") {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", text)
+	}
+}
+
+func TestDoctorNamesAProgramThatIsNoPlugin(t *testing.T) {
+	nodetest.BerthOnly(t, "it is Berth's command")
+	n := nodetest.Start(t, node.Options{Prepare: func(n *node.Node) error {
+		if err := os.MkdirAll(n.NRIPlugins, 0o700); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(n.NRIPlugins, "wrong"), []byte("#!/bin/sh\n"), 0o755)
+	}})
+	nodetest.Eventually(t, 10*time.Second, "berth doctor names the program", func() error {
+		if got := doctorSays(t, n); !strings.HasPrefix(got, "poor: ") || !strings.Contains(got, "wrong") {
+			return fmt.Errorf("it says %s", got)
+		}
+		return nil
+	})
+}
