@@ -61,6 +61,9 @@ func pages(t *testing.T, root string) []section {
 	return sections
 }
 
+// otherParts are the parts of a help text that list no commands.
+var otherParts = []string{"Usage:", "Aliases:", "Flags:", "Global Flags:"}
+
 // helpTexts are the examples that `berth COMMAND --help` prints, of all commands.
 func helpTexts(ctx context.Context, t *testing.T, d *demo, command ...string) []section {
 	t.Helper()
@@ -75,7 +78,7 @@ func helpTexts(ctx context.Context, t *testing.T, d *demo, command ...string) []
 			part = strings.TrimSpace(line)
 		case part == "Examples:":
 			help.examples = append(help.examples, example{help.name, rest})
-		case part != "Usage:" && part != "Flags:" && part != "Global Flags:" && strings.HasSuffix(part, ":"):
+		case strings.HasSuffix(part, ":") && !slices.Contains(otherParts, part):
 			// One of the groups of commands, such as "Images:".
 			name := strings.Fields(rest)[0]
 			if name != "help" && name != "completion" {
