@@ -280,6 +280,21 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 		bin/$$program completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
 		bin/$$program completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; done
 
+# The time of all files in packages: that of the commit, so that the same commit makes the same bytes.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+.PHONY: packages
+packages: build ## deb, rpm and tarball for this machine's architecture, with their checksums, in dist/
+	@set -e; stage=$$(mktemp -d); trap 'rm -rf "$$stage"' EXIT; \
+	$(MAKE) --no-print-directory install DESTDIR="$$stage" PREFIX=/usr sysconfdir=/etc unitdir=/usr/lib/systemd/system; \
+	mkdir -p "$$stage/usr/share/man/man1" "$$stage/usr/share/man/man8"; \
+	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run ./tools/manpages "$$stage/usr/share/man" bin/berthd; \
+	find "$$stage/usr/share/man" -type f -exec gzip -9n {} +; \
+	rm -rf dist; \
+	(cd tools/packages && $(GO) build -o "$$stage.packages" .); \
+	"$$stage.packages" -root "$$stage" -out dist -scripts packaging/scripts -version "$$(packaging/version.sh)" \
+		-arch "$$($(GO) env GOARCH)" -time $(SOURCE_DATE_EPOCH); rm -f "$$stage.packages"
+
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth

@@ -53,6 +53,12 @@ func Main(version string, args []string) int {
 	return run(ctx, version, args, os.Stdin, os.Stdout, os.Stderr)
 }
 
+// Command is the command line's tree of commands, for what describes it, such as manual pages.
+func Command(version string) *cobra.Command {
+	a := &app{version: version, in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	return a.root()
+}
+
 func run(ctx context.Context, version string, args []string, in *os.File, out, errOut io.Writer) int {
 	a := &app{version: version, in: in, out: out, err: errOut}
 	root := a.root()

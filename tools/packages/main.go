@@ -1,0 +1,192 @@
+// Command packages makes a deb, an rpm and a tarball of a tree that `make install` has filled. The same tree, version
+// and time make the same bytes.
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+type options struct {
+	root, out, scripts, version, arch string
+	time                              time.Time
+}
+
+func main() {
+	var o options
+	var seconds int64
+	flag.StringVar(&o.root, "root", "", "directory that make install DESTDIR= has filled")
+	flag.StringVar(&o.out, "out", "dist", "directory for the packages")
+	flag.StringVar(&o.scripts, "scripts", "packaging/scripts", "directory of the maintainer scripts")
+	flag.StringVar(&o.version, "version", "", "semantic version")
+	flag.StringVar(&o.arch, "arch", "", "amd64 or arm64")
+	flag.Int64Var(&seconds, "time", 0, "time of all files, in seconds since 1970 (SOURCE_DATE_EPOCH)")
+	flag.Parse()
+	o.time = time.Unix(seconds, 0).UTC()
+	if err := run(&o); err != nil {
+		fmt.Fprintln(os.Stderr, "packages:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o *options) error {
+	if o.root == "" || o.version == "" || o.arch == "" {
+		return errors.New("-root, -version and -arch are needed")
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	list, err := contents(o)
+	if err != nil {
+		return err
+	}
+	var made []string
+	for _, format := range []string{"deb", "rpm"} {
+		name, err := pack(o, format, list)
+		if err != nil {
+			return fmt.Errorf("%s: %w", format, err)
+		}
+		made = append(made, name)
+	}
+	name, err := tarball(o, list)
+	if err != nil {
+		return fmt.Errorf("tarball: %w", err)
+	}
+	made = append(made, name)
+	return sums(o.out, made)
+}
+
+// contents are the files of the tree, sorted. What is below /etc is the administrator's once it is installed.
+func contents(o *options) (files.Contents, error) {
+	var list files.Contents
+	err := filepath.WalkDir(o.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		at := strings.TrimPrefix(path, o.root)
+		c := &files.Content{Source: path, Destination: at, Type: files.TypeFile, FileInfo: &files.ContentFileInfo{
+			Owner: "root", Group: "root", Mode: info.Mode().Perm(), MTime: o.time,
+		}}
+		if strings.HasPrefix(at, "/etc/") {
+			c.Type = files.TypeConfigNoReplace
+		}
+		list = append(list, c)
+		return nil
+	})
+	slices.SortFunc(list, func(a, b *files.Content) int { return strings.Compare(a.Destination, b.Destination) })
+	return list, err
+}
+
+const description = `Node container runtime for Kubernetes
+Berth pulls images and runs pods for a kubelet, over the Container Runtime
+Interface (v1, v1alpha2 and v1alpha1).`
+
+func pack(o *options, format string, list files.Contents) (string, error) {
+	info := &nfpm.Info{
+		Name: "berth", Arch: o.arch, Platform: "linux", Version: o.version, Section: "admin", Priority: "optional",
+		Maintainer: "The Berth maintainers", Description: description, License: "Apache-2.0", MTime: o.time,
+		Overridables: nfpm.Overridables{
+			Contents: list,
+			Scripts: nfpm.Scripts{
+				PostInstall: filepath.Join(o.scripts, "postinstall"), PreRemove: filepath.Join(o.scripts, "preremove"),
+				PostRemove: filepath.Join(o.scripts, "postremove"),
+			},
+			Recommends: []string{"criu"},
+			Deb:        nfpm.Deb{Compression: "xz"},
+			RPM:        nfpm.RPM{BuildHost: "berth", Compression: "xz"},
+		},
+	}
+	// A pre-release comes before its release in both formats.
+	info = nfpm.WithDefaults(info)
+	if err := nfpm.PrepareForPackager(info, format); err != nil {
+		return "", err
+	}
+	packager, err := nfpm.Get(format)
+	if err != nil {
+		return "", err
+	}
+	info.Target = filepath.Join(o.out, packager.ConventionalFileName(info))
+	f, err := os.Create(info.Target)
+	if err != nil {
+		return "", err
+	}
+	return info.Target, errors.Join(packager.Package(info, f), f.Close())
+}
+
+// tarball has the same files, for systems with neither deb nor rpm: it is unpacked at /.
+func tarball(o *options, list files.Contents) (name string, err error) {
+	name = filepath.Join(o.out, fmt.Sprintf("berth-%s-linux-%s.tar.gz", o.version, o.arch))
+	f, err := os.Create(name)
+	if err != nil {
+		return "", err
+	}
+	gz := gzip.NewWriter(f)
+	w := tar.NewWriter(gz)
+	defer func() { err = errors.Join(err, w.Close(), gz.Close(), f.Close()) }()
+	for _, c := range list {
+		if err := add(w, c); err != nil {
+			return name, err
+		}
+	}
+	return name, nil
+}
+
+func add(w *tar.Writer, c *files.Content) error {
+	in, err := os.Open(c.Source)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return err
+	}
+	err = w.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: strings.TrimPrefix(c.Destination, "/"), Size: info.Size(),
+		Mode: int64(c.FileInfo.Mode), ModTime: c.FileInfo.MTime, Uname: "root", Gname: "root",
+	})
+	if err == nil {
+		_, err = io.Copy(w, in)
+	}
+	return err
+}
+
+// sums writes SHA256SUMS as sha256sum -c reads it.
+func sums(dir string, made []string) error {
+	var out strings.Builder
+	slices.Sort(made)
+	for _, name := range made {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		h := sha256.New()
+		_, err = io.Copy(h, f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		fmt.Fprintf(&out, "%x  %s\n", h.Sum(nil), filepath.Base(name))
+		fmt.Println(name)
+	}
+	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(out.String()), 0o644)
+}
