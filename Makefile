@@ -2,7 +2,7 @@
 
 # What the build needs, and what the tests run, as packages of Debian.
 BUILD_PACKAGES = gcc libc6-dev libseccomp-dev musl-tools pkg-config
-TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 jq nftables procps runc xfsprogs zstd
+TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs iproute2 jq nftables procps runc rpm xfsprogs zstd
 # What analyzes the C.
 LINT_PACKAGES  = cppcheck
 # What makes and runs a virtual machine.

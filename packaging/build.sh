@@ -35,10 +35,10 @@ cmp -s "$made" $program/program.bin || { chmod 0644 "$made" && mv "$made" $progr
 # None has any C. They are static, since berthd starts itself, and berth-unpack, in places that hold nothing else.
 # berthd runs no NRI plugins of WebAssembly: they would run inside it, compiled to memory that its unit forbids to
 # execute.
-CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp,nri_no_wasm -ldflags "$strip -X main.version=$version" \
+CGO_ENABLED=0 $go build -trimpath -buildvcs=false -tags seccomp,nri_no_wasm -ldflags "$strip -X main.version=$version" \
 	-o "$dir/" ./cmd/berthd ./cmd/berth
-CGO_ENABLED=0 $go build -buildvcs=false -tags seccomp -ldflags "$strip" -o "$dir/" ./cmd/berth-unpack
+CGO_ENABLED=0 $go build -trimpath -buildvcs=false -tags seccomp -ldflags "$strip" -o "$dir/" ./cmd/berth-unpack
 
 CGO_CFLAGS=$CFLAGS CGO_LDFLAGS="-O2 -g $LDFLAGS" \
-	$go build -buildvcs=false -buildmode=pie -tags seccomp,netgo,osusergo,pie,embedprogram \
+	$go build -trimpath -buildvcs=false -buildmode=pie -tags seccomp,netgo,osusergo,pie,embedprogram \
 	-ldflags "-linkmode=external $strip -X main.version=$version" -o "$dir/berth-keeper" ./cmd/berth-keeper
