@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +124,50 @@ func TestEveryCommandIsInTheDocs(t *testing.T) {
 		if !strings.Contains(string(page), "`"+cmd.Name()) && !strings.Contains(string(page), "`berth "+cmd.Name()) {
 			t.Errorf("docs/cli.md does not speak of %s", cmd.Name())
 		}
+	}
+}
+
+// TestTheComparisonIsTrue: the table that sets berth beside other tools has each of its commands and no other, and a
+// reason in each row in which they have one and berth has none.
+func TestTheComparisonIsTrue(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "## Beside podman")
+	if !ok {
+		t.Fatal("docs/cli.md has no such table")
+	}
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	missing := map[string]bool{}
+	for _, cmd := range (&app{}).root().Commands() {
+		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
+			missing[cmd.Name()] = true
+		}
+	}
+	missing["completion"] = true // cobra adds it when a command line is run
+	known := maps.Clone(missing)
+	for line := range strings.Lines(rest) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) != 8 || !strings.Contains(line, "`") {
+			continue
+		}
+		own := strings.TrimSpace(cells[2])
+		if own == "" && strings.TrimSpace(cells[6]) == "" {
+			t.Errorf("no reason: %s", line)
+		}
+		for _, name := range regexp.MustCompile("`([^`]*)`").FindAllStringSubmatch(own, -1) {
+			if name[1] == "top" { // another name of stats
+				continue
+			}
+			if !known[name[1]] {
+				t.Errorf("berth has no command %q", name[1])
+			}
+			delete(missing, name[1])
+		}
+	}
+	for name := range missing {
+		t.Errorf("the table does not have %s", name)
 	}
 }
 

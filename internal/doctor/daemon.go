@@ -71,7 +71,7 @@ func (c *Config) proc() string {
 func checkDaemon(_ context.Context, cfg Config) Finding {
 	d := cfg.Daemon
 	if d == nil {
-		return poor("no daemon has told of itself", "systemctl start berthd berth-keeper, or run berthd.")
+		return poor("berthd does not answer", "systemctl start berthd berth-keeper, or run berthd.")
 	}
 	switch {
 	case d.KeeperVersion == "":

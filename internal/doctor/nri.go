@@ -16,7 +16,7 @@ type NRI struct {
 // checkNRI says whether plugins can change containers, and why not where somebody has made a place for plugins.
 func checkNRI(_ context.Context, cfg Config) Finding {
 	if cfg.Daemon == nil {
-		return good("not checked: no daemon has told of itself")
+		return good("not checked: berthd does not answer")
 	}
 	n := cfg.Daemon.NRI
 	switch {
