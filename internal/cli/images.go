@@ -3,10 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
+	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -26,7 +29,13 @@ type imageRow struct {
 }
 
 func (a *app) imagesCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "images", Short: "List images", Args: arguments(cobra.NoArgs)}
+	cmd := &cobra.Command{
+		Use:   "images [NAME...]",
+		Short: "List images",
+		Long: `List images: all, or those of the repositories that are named (busybox, quay.io/team/web), or single ones
+of them (busybox:1.37).`,
+		ValidArgsFunction: a.complete(0, imageNames),
+	}
 	return listCommand(a, cmd, imageRows,
 		table.List[imageRow]{Name: imageRow.name, ID: imageRow.id, Columns: []table.Column[imageRow]{
 			{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
@@ -49,7 +58,15 @@ func yes(b bool) string {
 	return ""
 }
 
-func imageRows(ctx context.Context, conn *connection.Connection, _ []string) ([]imageRow, error) {
+func imageRows(ctx context.Context, conn *connection.Connection, names []string) ([]imageRow, error) {
+	var wanted []reference.Named
+	for _, name := range names {
+		named, err := reference.ParseNormalizedNamed(name)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no name of an image: %w", name, err)
+		}
+		wanted = append(wanted, named)
+	}
 	list, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {
 		return nil, err
@@ -71,9 +88,22 @@ func imageRows(ctx context.Context, conn *connection.Connection, _ []string) ([]
 			names = []string{""}
 		}
 		for _, row.Name = range names {
-			rows = append(rows, row)
+			if len(wanted) == 0 || isNamed(row.Name, wanted) {
+				rows = append(rows, row)
+			}
 		}
 	}
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].Name < rows[j].Name })
 	return rows, nil
+}
+
+// isNamed says whether a name is of one of the repositories, with the tag where that is given.
+func isNamed(name string, wanted []reference.Named) bool {
+	own, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(wanted, func(w reference.Named) bool {
+		return own.Name() == w.Name() && (reference.IsNameOnly(w) || own.String() == w.String())
+	})
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/distribution/reference"
 )
 
 // command runs a command line with nobody on the socket.
@@ -168,6 +170,24 @@ func TestTheComparisonIsTrue(t *testing.T) {
 	}
 	for name := range missing {
 		t.Errorf("the table does not have %s", name)
+	}
+}
+
+func TestImagesAreNamedByRepositoryOrWhole(t *testing.T) {
+	for name, want := range map[string]bool{
+		"busybox": true, "busybox:1.37": true, "docker.io/library/busybox": true, "busybox:1.36": false, "box": false,
+		"quay.io/library/busybox": false,
+	} {
+		named, err := reference.ParseNormalizedNamed(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := isNamed("docker.io/library/busybox:1.37", []reference.Named{named}); got != want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+	if isNamed("", nil) {
+		t.Error("an image without a name has one")
 	}
 }
 
