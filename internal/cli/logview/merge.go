@@ -43,7 +43,7 @@ func (p *Printer) merge(ctx context.Context, logs []Log) error {
 	}
 	var errs []error
 	for _, h := range heads {
-		errs = append(errs, h.next(false))
+		errs = append(errs, h.next(ctx, false))
 	}
 	for {
 		var first *head
@@ -58,7 +58,7 @@ func (p *Printer) merge(ctx context.Context, logs []Log) error {
 		if err := p.Print(first.log.Name, first.line); err != nil {
 			return err
 		}
-		errs = append(errs, first.next(true))
+		errs = append(errs, first.next(ctx, true))
 	}
 }
 
@@ -92,9 +92,12 @@ func (h *head) read(ctx context.Context) {
 }
 
 // next takes the next line. printed says that the one before has been printed.
-func (h *head) next(printed bool) error {
+func (h *head) next(ctx context.Context, printed bool) error {
 	if printed {
-		h.taken <- struct{}{}
+		select {
+		case h.taken <- struct{}{}:
+		case <-ctx.Done(): // the reader may have gone
+		}
 	}
 	line, more := <-h.lines
 	h.line = line
