@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -131,13 +132,42 @@ func undecoded(err error, path string) error {
 	var decode *toml.DecodeError
 	if errors.As(err, &decode) {
 		line, column := decode.Position()
-		what := strings.TrimPrefix(decode.Error(), "toml: ")
+		what := plainType(strings.TrimPrefix(decode.Error(), "toml: "))
 		if key := strings.Join(decode.Key(), "."); key != "" {
 			return fmt.Errorf("%s:%d: %s: %s", path, line, key, what)
 		}
 		return fmt.Errorf("%s:%d:%d: %s", path, line, column, what)
 	}
 	return fmt.Errorf("%s: %w", path, err)
+}
+
+// mismatch is the library's error for a value of another type than its key has.
+var mismatch = regexp.MustCompile(`^cannot decode TOML (\w+) into .* of type (\S+)$`)
+
+// plainType says in TOML's words what mismatch says in Go's.
+func plainType(text string) string {
+	found := mismatch.FindStringSubmatch(text)
+	if found == nil {
+		return text
+	}
+	kinds := map[string]string{
+		"string": "a string in quotes", "bool": "true or false", "int": "a whole number", "int64": "a whole number",
+		"uint64": "a whole number", "uint32": "a whole number", "float64": "a number", "[]string": "a list of strings",
+		"map[string]string": "a table of strings",
+	}
+	want := kinds[found[2]]
+	switch {
+	case want == "" && strings.HasPrefix(found[2], "[]"):
+		want = "a list"
+	case want == "":
+		want = "a table"
+	}
+	given := found[1]
+	article := "a"
+	if strings.ContainsRune("aeiou", rune(given[0])) {
+		article = "an"
+	}
+	return fmt.Sprintf("it is %s %s, and has to be %s", article, given, want)
 }
 
 // Locate puts before each *KeyError of those that err joins the file and line that the key comes from, or its flag. Of
