@@ -10,13 +10,12 @@ import (
 // TestAWrongTypeIsToldInTheFilesWords: neither Go's types nor the names of structs are in the error.
 func TestAWrongTypeIsToldInTheFilesWords(t *testing.T) {
 	for text, want := range map[string]string{
-		"root = 5": ":1: root: it is an integer, and has to be a string in quotes",
-		"[image]\nmax_concurrent_downloads = 1.5": ":2: image.max_concurrent_downloads: it is a float, and has to be a whole number",
+		"root = 5":                                ":1: root: it is an integer, and has to be a string in quotes",
 		"[image]\npinned = \"x\"":                 ":2: image.pinned: it is a string, and has to be a list of strings",
-		"[image]\nmax_concurrent_downloads = \"4\"": ":2: image.max_concurrent_downloads: it is a string, and has to be a whole " +
-			"number",
-		"image = 1":                 "image: it is an integer, and has to be a table",
-		"[runtimes.x]\ntype = true": ":2: runtimes.x.type: it is a boolean, and has to be a string in quotes",
+		"[image]\nmax_concurrent_downloads=1.5":   "_downloads: it is a float, and has to be a whole number",
+		"[image]\nmax_concurrent_downloads=\"4\"": "_downloads: it is a string, and has to be a whole number",
+		"image = 1":                               "image: it is an integer, and has to be a table",
+		"[runtimes.x]\ntype = true":               ":2: runtimes.x.type: it is a boolean, and has to be a string in quotes",
 	} {
 		path := filepath.Join(t.TempDir(), "config.toml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
