@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -30,6 +31,7 @@ func StartContainerd(ctx context.Context, o Options) (*Node, error) {
 		return nil, err
 	}
 	n.Containerd = true
+	n.absent = absent()
 	// containerd 1.6 reads no hosts.toml that names a server alone.
 	if err := registrytest.Mirrors(n.HostsDir, []string{RegistryHost}, n.Registry, n.Registry); err != nil {
 		return nil, errors.Join(err, n.Stop())
@@ -60,6 +62,43 @@ func StartContainerd(ctx context.Context, o Options) (*Node, error) {
 		return nil, errors.Join(err, n.Stop())
 	}
 	return n, nil
+}
+
+// shared are directories that containerd, its shims and its CNI library use whatever directories they are told to use,
+// the inner ones first. Each is empty once the last pod has gone.
+var shared = []string{"/run/netns", "/var/lib/cni/results", "/var/lib/cni", "/run/containerd/runc/k8s.io",
+	"/run/containerd/runc", "/run/containerd/s", "/run/containerd/fifo", "/run/containerd"}
+
+// absent are those of them that are not there.
+func absent() (list []string) {
+	for _, dir := range shared {
+		if _, err := os.Lstat(dir); os.IsNotExist(err) {
+			list = append(list, dir)
+		}
+	}
+	return list
+}
+
+// removeShared removes the directories that were not there before this node, and in which nothing is: another node of
+// containerd may use them by now.
+func (n *Node) removeShared() error {
+	var errs []error
+	for _, dir := range n.absent {
+		entries, err := os.ReadDir(dir)
+		if err != nil || len(entries) > 0 {
+			continue
+		}
+		if dir == "/run/netns" { // a mount of itself, so that namespaces in it are seen elsewhere
+			if err := syscall.Unmount(dir, 0); err != nil && err != syscall.EINVAL {
+				errs = append(errs, fmt.Errorf("unmount %s: %w", dir, err))
+				continue
+			}
+		}
+		if err := syscall.Rmdir(dir); err != nil && err != syscall.ENOENT && err != syscall.ENOTEMPTY {
+			errs = append(errs, fmt.Errorf("remove %s: %w", dir, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (n *Node) containerdConfig() string {

@@ -103,6 +103,7 @@ type Node struct {
 	log         *os.File
 	mounts      []string   // of ours, to unmount at the end
 	mu          sync.Mutex // guards daemon, exited, claimed
+	absent      []string   // directories that a containerd uses, and that were not there before it
 	claimed     bool       // the machine's state is to be released at the end
 	keepCgroups bool
 }
@@ -623,7 +624,7 @@ func (n *Node) Stop() error {
 	if claimed {
 		errs = append(errs, machine.release())
 	}
-	errs = append(errs, n.unmount())
+	errs = append(errs, n.unmount(), n.removeShared())
 	if n.log != nil {
 		errs = append(errs, n.log.Close())
 	}
