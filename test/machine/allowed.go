@@ -22,6 +22,8 @@ var allowed = []struct {
 	{"file", regexp.MustCompile(`^/run/(runc|crun)$`),
 		"an empty directory that the runtime makes whatever directory it is told to use"},
 	{"file", regexp.MustCompile(`^/run/xtables\.lock$`), "the lock of iptables, which stays"},
+	{"file", regexp.MustCompile(`^/run/netns$`), "an empty directory that iproute2 and containerd make when first used"},
+	{"mount", regexp.MustCompile(`^/run/netns: `), "they mount it over itself"},
 }
 
 // why is the reason for which a difference is allowed; empty: it is not. Only what was not there before is.
