@@ -60,8 +60,8 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// TestPackages: the same tree makes the same bytes, files of /etc are the administrator's, and each format has all files
-// and the maintainer scripts.
+// TestPackages: the same tree makes the same bytes, files of /etc are the administrator's, and each format has all
+// files and the maintainer scripts.
 func TestPackages(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "packages")
 	build := exec.Command("go", "build", "-o", program, ".")

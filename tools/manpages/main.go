@@ -1,4 +1,7 @@
-// Command manpages writes the manual pages of berth, a page for each of its commands, and of berthd: manpages DIR BERTHD.
+// Command manpages writes the manual pages of berth, a page for each of its commands, and of berthd:
+//
+//	manpages DIR BERTHD
+//
 // SOURCE_DATE_EPOCH is their date.
 package main
 

@@ -99,8 +99,8 @@ func value(v *cri.UInt64Value) *uint64 {
 	return &n
 }
 
-// Meter remembers one reading for the next. It turns CPU time into CPUs: from the difference to the reading before, else
-// as the runtime says.
+// Meter remembers one reading for the next. It turns CPU time into CPUs: from the difference to the reading before,
+// else as the runtime says.
 type Meter struct {
 	before, now map[string]*cri.CpuUsage
 	limits      map[string]limits
