@@ -11,6 +11,7 @@ import (
 	_ "berth/internal/keeper/podinit" // the pod's init, before Go's runtime starts
 	engine "berth/internal/keeper/runtime/libcontainer"
 	_ "berth/internal/keeper/sigdefault" // signals that whoever started the keeper ignores
+	_ "berth/internal/keeper/timerslack" // how late the sleeps of threads end
 )
 
 func init() {

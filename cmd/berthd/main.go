@@ -12,6 +12,7 @@ import (
 
 	"berth/internal/config"
 	"berth/internal/config/check"
+	_ "berth/internal/timerslack" // before all other packages are initialized
 )
 
 // version is set by the build.

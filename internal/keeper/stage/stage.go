@@ -19,6 +19,7 @@ import (
 
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/program"
+	"berth/internal/keeper/timerslack"
 )
 
 // Program is what stages are executed from, sealed: the small program that the keeper has inside, or else a view
@@ -129,7 +130,10 @@ func (p *Program) spawn(s *spawn) (pid int, err error) {
 		defer unix.Close(fd)
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 	}
-	pid, err = syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+	err = timerslack.AsUsual(func() (err error) {
+		pid, err = syscall.ForkExec(C.STAGE_PATH, []string{C.STAGE_NAME}, attr)
+		return err
+	})
 	switch {
 	case err != nil && s.cgroup != "":
 		// A cgroup that takes no processes, or a kernel that cannot: nothing tells these apart.

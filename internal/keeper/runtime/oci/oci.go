@@ -29,6 +29,7 @@ import (
 	"berth/internal/keeper/null"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
+	"berth/internal/keeper/timerslack"
 )
 
 // Engine makes containers with one OCI runtime binary.
@@ -98,7 +99,9 @@ func (b *Engine) call(ctx context.Context, c runtime.Container, streams runtime.
 		// A container's processes must not keep this call waiting through its standard error.
 		cmd.WaitDelay = time.Second
 	}
-	err = cmd.Run()
+	if err = timerslack.AsUsual(cmd.Start); err == nil {
+		err = cmd.Wait()
+	}
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return nil
 	}
