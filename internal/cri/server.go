@@ -42,11 +42,12 @@ func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 	}
 	unary, stream := calls.metrics.interceptors()
 	return grpc.NewServer(
+		grpc.Creds(unixCredentials{}),
 		grpc.MaxRecvMsgSize(MaxReceive),
 		grpc.MaxSendMsgSize(MaxSend),
 		// Clients that ping on an idle connection are welcome: the default would disconnect them.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(append(unary, calls.unary)...),
+		grpc.ChainUnaryInterceptor(append(unary, withPeer, calls.unary)...),
 		grpc.ChainStreamInterceptor(append(stream, calls.stream)...),
 	), nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/audit"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
 	"berth/internal/model"
@@ -26,9 +27,12 @@ const killPatience = 2 * time.Second
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
 	var out, errOut stdio.Buffer
+	opts := ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}
+	ended := m.auditExec(ctx, audit.ExecSync, id, &opts)
 	counted := m.countExec(metrics.ExecSync)
-	exit, err := m.exec(ctx, id, ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}, timeout)
+	exit, err := m.exec(ctx, id, opts, timeout)
 	counted(exit, err)
+	ended(exit, err)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -42,9 +46,11 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 // Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that
 // it wrote is written. When ctx ends first, the command is killed.
 func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, error) {
+	ended := m.auditExec(ctx, audit.Exec, id, &opts)
 	counted := m.countExec(metrics.ExecStream)
 	exit, err := m.exec(ctx, id, opts, 0)
 	counted(exit, err)
+	ended(exit, err)
 	if err != nil {
 		return 0, err
 	}

@@ -7,13 +7,14 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"berth/internal/audit"
+	"berth/internal/blockio"
 	"berth/internal/image"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
@@ -21,6 +22,7 @@ import (
 	"berth/internal/model"
 	"berth/internal/network"
 	"berth/internal/ocispec"
+	"berth/internal/pod/background"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/checkpoints"
 	"berth/internal/pod/devices"
@@ -114,6 +116,7 @@ type Config struct {
 	Plugins       plugins.Plugins // nil: the node has none
 	Jail          *jail.Jail      // in which archives of checkpoints are read
 	Metrics       *metrics.Set    // nil: nothing is counted
+	Audit         *audit.Log      // nil: nothing is written down
 	Log           *slog.Logger
 }
 
@@ -121,6 +124,7 @@ type Config struct {
 type Settings struct {
 	Handlers      map[string]Handler // by name
 	Default       string             // the handler of requests that name none
+	BlockIO       *blockio.Classes   // nil: no class of block I/O is known
 	CRIU          string             // the program; empty: the one in PATH
 	RestoreImages bool               // containers are created from images that are checkpoints
 	// CheckpointBytes is the most bytes that an archive of a checkpoint is unpacked to.
@@ -238,7 +242,7 @@ type Manager struct {
 	watch       *watch.Watcher
 	relay       *plugins.Relay
 
-	background sync.WaitGroup
+	background background.Group // what no call waits for
 	stop       context.CancelFunc
 	ctx        context.Context // ends with Close
 }
@@ -346,7 +350,7 @@ func (m *Manager) recovery() *recovery.Recovery {
 // Close stops following the keeper and waits for the manager's own work. Pods live on.
 func (m *Manager) Close() error {
 	m.stop()
-	m.background.Wait()
+	m.background.Close()
 	m.storage.Quotas.Close()
 	m.events.Close()
 	m.readings.Sampler.Close()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/audit"
 	"berth/internal/namespace"
 	"berth/internal/pod/record"
 )
@@ -19,12 +20,14 @@ import (
 const dialTimeout = 10 * time.Second
 
 // PortForward joins conn to a TCP port of a pod's loopback address until one side ends it.
-func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error {
+func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) (err error) {
 	s, err := m.index.Sandbox(sandboxID)
 	if err != nil {
 		return err
 	}
 	r := s.Record()
+	ended := m.auditSandbox(ctx, s.ID(), audit.Operation{Kind: audit.PortForward, Port: port})
+	defer func() { ended(-1, err) }()
 	if r.Phase != record.SandboxReady {
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), errSandboxNotReady)
 	}

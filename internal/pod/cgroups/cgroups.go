@@ -20,6 +20,7 @@ import (
 	"berth/internal/cgroup"
 	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/background"
 	"berth/internal/pod/record"
 	"berth/internal/state"
 )
@@ -74,9 +75,9 @@ type Driver struct {
 	root       string // parent of the cgroups of pods that name none
 	systemd    bool   // the driver
 	use        use
-	left       state.Records   // leftCgroups, by pod
-	ctx        context.Context // ends the removals that are tried again
-	background *sync.WaitGroup // of whoever ends ctx, and waits for it
+	left       state.Records     // leftCgroups, by pod
+	ctx        context.Context   // ends the removals that are tried again
+	background *background.Group // of whoever ends ctx, and waits for it
 	log        *slog.Logger
 }
 
@@ -101,7 +102,7 @@ type Config struct {
 	Root       string // parent of the cgroups of pods that name none
 	Systemd    bool   // the driver
 	Records    string // a directory, in which is which cgroups are to be removed
-	Background *sync.WaitGroup
+	Background *background.Group
 	Log        *slog.Logger
 }
 

@@ -9,13 +9,13 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"berth/internal/asroot"
 	"berth/internal/cgroup"
 	"berth/internal/model"
+	"berth/internal/pod/background"
 	"berth/internal/pod/record"
 	"berth/internal/state"
 )
@@ -24,12 +24,12 @@ import (
 func testCgroups(t *testing.T, root string) *Driver {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	var background sync.WaitGroup
+	var work background.Group
 	t.Cleanup(func() {
 		cancel()
-		background.Wait()
+		work.Close()
 	})
-	return New(ctx, Config{Root: root, Records: t.TempDir(), Background: &background, Log: slog.New(slog.DiscardHandler)})
+	return New(ctx, Config{Root: root, Records: t.TempDir(), Background: &work, Log: slog.New(slog.DiscardHandler)})
 }
 
 // A cgroup that came with a pod goes with the last pod that lives below it, and one that was there before stays.

@@ -4,13 +4,13 @@ package plugins
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/model"
 	"berth/internal/nri"
+	"berth/internal/pod/background"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
@@ -27,7 +27,7 @@ type Plugins interface {
 	Tell(context.Context, nri.Event, *nri.Pod, *nri.Container) error
 	UpdatePod(ctx context.Context, pod *nri.Pod, overhead, resources *model.Resources) error
 	// Create writes to the container's specification, and returns the limits that it has changed.
-	Create(context.Context, *nri.Pod, *nri.Container, nri.Injector) (*model.Resources, error)
+	Create(context.Context, *nri.Pod, *nri.Container, nri.Means) (*model.Resources, error)
 	Update(context.Context, *nri.Pod, *nri.Container, *model.Resources) (*model.Resources, error)
 	Stop(context.Context, *nri.Pod, *nri.Container) error
 	Knows(id string) bool
@@ -45,7 +45,7 @@ func (None) UpdatePod(context.Context, *nri.Pod, *model.Resources, *model.Resour
 	return nil
 }
 
-func (None) Create(context.Context, *nri.Pod, *nri.Container, nri.Injector) (*model.Resources, error) {
+func (None) Create(context.Context, *nri.Pod, *nri.Container, nri.Means) (*model.Resources, error) {
 	return nil, nil
 }
 
@@ -62,7 +62,7 @@ type Relay struct {
 	Plugins
 	Dirs       *layout.Dirs
 	Cgroups    *cgroups.Driver
-	Background *sync.WaitGroup // has each goroutine that an event starts
+	Background *background.Group // has each goroutine that an event starts
 	Log        *slog.Logger
 }
 

@@ -3,10 +3,10 @@ package usage
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"berth/internal/model"
+	"berth/internal/pod/background"
 	"berth/internal/pod/cgroups"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
@@ -29,7 +29,7 @@ func TestAPodsUsageHasItsRunningContainers(t *testing.T) {
 	rd := &Reader{
 		Sampler: sampler, Index: index.New(), Dirs: dirs, Log: log,
 		Cgroups: cgroups.New(t.Context(), cgroups.Config{
-			Root: "/none", Records: t.TempDir(), Background: new(sync.WaitGroup), Log: log,
+			Root: "/none", Records: t.TempDir(), Background: new(background.Group), Log: log,
 		}),
 	}
 	pods := record.NewSandboxes(dirs.Pods(), dirs.NetNS, log)

@@ -5,11 +5,11 @@ package watch
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	keeper "berth/internal/keeper/client"
 	"berth/internal/model"
+	"berth/internal/pod/background"
 	"berth/internal/pod/events"
 	"berth/internal/pod/index"
 	"berth/internal/pod/layout"
@@ -37,8 +37,8 @@ type Watcher struct {
 	Dirs       *layout.Dirs
 	Events     *events.Feed
 	Teardown   *teardown.Teardown
-	Ctx        context.Context // ends what follows something
-	Background *sync.WaitGroup // has each goroutine that an event starts
+	Ctx        context.Context   // ends what follows something
+	Background *background.Group // has each goroutine that an event starts
 	Log        *slog.Logger
 }
 

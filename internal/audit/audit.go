@@ -1,0 +1,193 @@
+// Package audit writes down who ran what in which container, and when: commands, joined streams and forwarded ports.
+// Each is a line of JSON when it begins and another when it ends.
+package audit
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/liblog"
+)
+
+// Kinds of operations.
+const (
+	ExecSync    = "exec_sync" // a probe, mostly
+	Exec        = "exec"
+	Attach      = "attach"
+	PortForward = "port_forward"
+)
+
+// maxCommand is how many bytes of a command's arguments are written down.
+const maxCommand = 32 << 10
+
+// Operation is what somebody does to a container or a pod.
+type Operation struct {
+	Kind      string   `json:"operation"`
+	Namespace string   `json:"namespace"`
+	Pod       string   `json:"pod"`
+	PodID     string   `json:"pod_id"`
+	Container string   `json:"container,omitempty"`
+	ID        string   `json:"container_id,omitempty"`
+	Command   []string `json:"command,omitempty"`
+	// Cut says that arguments beyond the first 32 KiB are not written down.
+	Cut   bool   `json:"command_cut,omitempty"`
+	User  string `json:"user,omitempty"` // whom the command runs as; empty: the container's
+	Stdin bool   `json:"stdin,omitempty"`
+	TTY   bool   `json:"tty,omitempty"`
+	Port  int32  `json:"port,omitempty"`
+}
+
+// line is one of the file.
+type line struct {
+	Time  time.Time `json:"time"`
+	Event string    `json:"event"` // daemon, begin or end
+	// OperationID is the same in the line of an operation's begin and in that of its end.
+	OperationID string `json:"operation_id,omitempty"`
+	*Operation
+	Peer     *Peer    `json:"peer,omitempty"` // of the begin
+	ExitCode *int     `json:"exit_code,omitempty"`
+	Error    string   `json:"error,omitempty"`
+	Took     *float64 `json:"took_ms,omitempty"`
+}
+
+// Log is a file of lines. A nil Log, and one without a file, writes nothing.
+type Log struct {
+	log *slog.Logger
+
+	mu      sync.Mutex // guards the rest
+	path    string
+	file    *os.File
+	torn    bool // the last line is not whole
+	failing bool
+}
+
+// Open opens a log. An empty path is none, until Reopen gives it one. Its first line says that a daemon has begun:
+// operations before it that have no end were cut off.
+func Open(path string, log *slog.Logger) (*Log, error) {
+	l := &Log{log: log}
+	change, err := l.Reopen(path)
+	if err != nil {
+		return nil, err
+	}
+	change()
+	l.write(&line{Event: "daemon"})
+	return l, nil
+}
+
+// Reopen opens the file of a path, which may be another than before, or the same after the file was renamed. Until
+// change is called, the old file is written to; a change that is not made is given up by not calling it.
+func (l *Log) Reopen(path string) (change func(), err error) {
+	var file *os.File
+	if path != "" {
+		// O_NONBLOCK: not to wait for the reader of a pipe.
+		file, err = os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		info, err := file.Stat()
+		if err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s is no regular file", path)
+		}
+		if err != nil {
+			file.Close()
+			return nil, err
+		}
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.file != nil {
+			l.file.Close()
+		}
+		l.path, l.file, l.torn, l.failing = path, file, false, false
+	}, nil
+}
+
+// Close ends the log.
+func (l *Log) Close() error {
+	if change, err := l.Reopen(""); err == nil {
+		change()
+	}
+	return nil
+}
+
+// On says whether acts are written down.
+func (l *Log) On() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.file != nil
+}
+
+// Begin writes down that an operation begins, and by whom, as the context says. The caller calls what it returns when
+// the operation ends, with its exit code, -1 where there is none.
+func (l *Log) Begin(ctx context.Context, op Operation) (end func(exitCode int, err error)) {
+	if !l.On() {
+		return func(int, error) {}
+	}
+	op.Command, op.Cut = cut(op.Command)
+	begin, id := time.Now(), rand.Text()[:16]
+	l.write(&line{Event: "begin", OperationID: id, Operation: &op, Peer: PeerOf(ctx)})
+	op.Command, op.Cut = nil, false // the begin has it
+	return func(exitCode int, err error) {
+		took := liblog.Milliseconds(time.Since(begin))
+		last := &line{Event: "end", OperationID: id, Operation: &op, Took: &took}
+		if exitCode >= 0 && err == nil {
+			last.ExitCode = &exitCode
+		}
+		if err != nil {
+			last.Error = err.Error()
+		}
+		l.write(last)
+	}
+}
+
+// cut bounds a command.
+func cut(command []string) ([]string, bool) {
+	left := maxCommand
+	for i, arg := range command {
+		if len(arg) > left {
+			return append(command[:i:i], arg[:left]), true
+		}
+		left -= len(arg)
+	}
+	return command, false
+}
+
+// write appends a line. Nobody is kept from what he does by a full disk: probes would fail, and pods be killed. The log
+// of berthd says that lines are missing.
+func (l *Log) write(one *line) {
+	one.Time = time.Now().UTC()
+	text, err := json.Marshal(one)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return
+	}
+	if err == nil {
+		text = append(text, '\n')
+		if l.torn {
+			text = append([]byte{'\n'}, text...)
+		}
+		var n int
+		n, err = l.file.Write(text)
+		l.torn = n > 0 && n < len(text) && !bytes.Equal(text[:n], []byte{'\n'}) || n == 0 && l.torn
+	}
+	if err != nil && !l.failing {
+		l.log.Error("lines of the audit are lost from now on", "file", l.path, "error", err)
+	} else if err == nil && l.failing {
+		l.log.Info("the audit is written again", "file", l.path)
+	}
+	l.failing = err != nil
+}
