@@ -101,6 +101,51 @@ func (*InfoRequest) Descriptor() ([]byte, []int) {
 	return file_keeper_proto_rawDescGZIP(), []int{1}
 }
 
+type PrepareRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// seccomp is a profile in the OCI runtime specification's JSON format (linux.seccomp).
+	Seccomp       []byte `protobuf:"bytes,1,opt,name=seccomp,proto3" json:"seccomp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareRequest) Reset() {
+	*x = PrepareRequest{}
+	mi := &file_keeper_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareRequest) ProtoMessage() {}
+
+func (x *PrepareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareRequest.ProtoReflect.Descriptor instead.
+func (*PrepareRequest) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PrepareRequest) GetSeccomp() []byte {
+	if x != nil {
+		return x.Seccomp
+	}
+	return nil
+}
+
 type InfoResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -122,7 +167,7 @@ type InfoResponse struct {
 
 func (x *InfoResponse) Reset() {
 	*x = InfoResponse{}
-	mi := &file_keeper_proto_msgTypes[2]
+	mi := &file_keeper_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -134,7 +179,7 @@ func (x *InfoResponse) String() string {
 func (*InfoResponse) ProtoMessage() {}
 
 func (x *InfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[2]
+	mi := &file_keeper_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -147,7 +192,7 @@ func (x *InfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
 func (*InfoResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{2}
+	return file_keeper_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *InfoResponse) GetVersion() string {
@@ -223,7 +268,7 @@ type Counts struct {
 
 func (x *Counts) Reset() {
 	*x = Counts{}
-	mi := &file_keeper_proto_msgTypes[3]
+	mi := &file_keeper_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -235,7 +280,7 @@ func (x *Counts) String() string {
 func (*Counts) ProtoMessage() {}
 
 func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[3]
+	mi := &file_keeper_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -248,7 +293,7 @@ func (x *Counts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counts.ProtoReflect.Descriptor instead.
 func (*Counts) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{3}
+	return file_keeper_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Counts) GetExecs() int32 {
@@ -309,7 +354,7 @@ type ContainerRequest struct {
 
 func (x *ContainerRequest) Reset() {
 	*x = ContainerRequest{}
-	mi := &file_keeper_proto_msgTypes[4]
+	mi := &file_keeper_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -321,7 +366,7 @@ func (x *ContainerRequest) String() string {
 func (*ContainerRequest) ProtoMessage() {}
 
 func (x *ContainerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[4]
+	mi := &file_keeper_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -334,7 +379,7 @@ func (x *ContainerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerRequest.ProtoReflect.Descriptor instead.
 func (*ContainerRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{4}
+	return file_keeper_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ContainerRequest) GetId() string {
@@ -364,14 +409,17 @@ type RunRequest struct {
 	// setup says what sets the container up, and its execs, where runtime_path is empty: "stage" is the keeper's own program, and
 	// libcontainer for what that does not do; "libcontainer" is that alone. Empty: "stage". A keeper that knows this has the
 	// feature "setup".
-	Setup         string `protobuf:"bytes,15,opt,name=setup,proto3" json:"setup,omitempty"`
+	Setup string `protobuf:"bytes,15,opt,name=setup,proto3" json:"setup,omitempty"`
+	// attach is a client that gets all that the program writes, from its first byte on: it is attached before the program
+	// begins. Its container_id is ignored. A keeper that knows this has the feature "attach-first".
+	Attach        *AttachRequest `protobuf:"bytes,16,opt,name=attach,proto3" json:"attach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_keeper_proto_msgTypes[5]
+	mi := &file_keeper_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -383,7 +431,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[5]
+	mi := &file_keeper_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -396,7 +444,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{5}
+	return file_keeper_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RunRequest) GetId() string {
@@ -504,6 +552,13 @@ func (x *RunRequest) GetSetup() string {
 	return ""
 }
 
+func (x *RunRequest) GetAttach() *AttachRequest {
+	if x != nil {
+		return x.Attach
+	}
+	return nil
+}
+
 // StartError tells why a program did not start, with the exit code that shells give that.
 type StartError struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -515,7 +570,7 @@ type StartError struct {
 
 func (x *StartError) Reset() {
 	*x = StartError{}
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +582,7 @@ func (x *StartError) String() string {
 func (*StartError) ProtoMessage() {}
 
 func (x *StartError) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[6]
+	mi := &file_keeper_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +595,7 @@ func (x *StartError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartError.ProtoReflect.Descriptor instead.
 func (*StartError) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{6}
+	return file_keeper_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StartError) GetExitCode() int32 {
@@ -570,7 +625,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +637,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +650,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RunResponse) GetPid() int32 {
@@ -646,7 +701,7 @@ type Setup struct {
 
 func (x *Setup) Reset() {
 	*x = Setup{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +713,7 @@ func (x *Setup) String() string {
 func (*Setup) ProtoMessage() {}
 
 func (x *Setup) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +726,7 @@ func (x *Setup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setup.ProtoReflect.Descriptor instead.
 func (*Setup) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Setup) GetEngine() string {
@@ -714,7 +769,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +781,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +794,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Phase) GetName() string {
@@ -774,7 +829,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -786,7 +841,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -799,7 +854,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -844,7 +899,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +911,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +924,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -972,7 +1027,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -984,7 +1039,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -997,7 +1052,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -1016,7 +1071,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1083,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1096,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -1062,7 +1117,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1129,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1142,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -1128,7 +1183,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1195,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1208,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1229,7 +1284,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1241,7 +1296,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1254,7 +1309,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1281,7 +1336,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1348,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1361,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1333,7 +1388,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1400,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1413,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1391,7 +1446,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1458,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1471,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1485,7 +1540,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1552,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1565,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1537,7 +1592,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1604,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1617,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1594,7 +1649,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +1661,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +1674,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1681,7 +1736,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1748,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1761,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{23}
+	return file_keeper_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1733,7 +1788,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1800,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1813,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{24}
+	return file_keeper_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -1781,7 +1836,9 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"\fkeeper.proto\x12\x0fberth.keeper.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\a\n" +
 	"\x05Empty\"\r\n" +
-	"\vInfoRequest\"\x9e\x02\n" +
+	"\vInfoRequest\"*\n" +
+	"\x0ePrepareRequest\x12\x18\n" +
+	"\aseccomp\x18\x01 \x01(\fR\aseccomp\"\x9e\x02\n" +
 	"\fInfoResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x05R\x03pid\x12\x1e\n" +
@@ -1806,7 +1863,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\vlog_dropped\x18\a \x01(\x04R\n" +
 	"logDropped\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x8a\x03\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xc2\x03\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1825,7 +1882,8 @@ const file_keeper_proto_rawDesc = "" +
 	"\x06reaper\x18\f \x01(\bR\x06reaper\x12\x18\n" +
 	"\arestore\x18\r \x01(\tR\arestore\x12\x12\n" +
 	"\x04criu\x18\x0e \x01(\tR\x04criu\x12\x14\n" +
-	"\x05setup\x18\x0f \x01(\tR\x05setup\"C\n" +
+	"\x05setup\x18\x0f \x01(\tR\x05setup\x126\n" +
+	"\x06attach\x18\x10 \x01(\v2\x1e.berth.keeper.v1.AttachRequestR\x06attach\"C\n" +
 	"\n" +
 	"StartError\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x18\n" +
@@ -1925,7 +1983,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\x05nonce\x18\x02 \x01(\tR\x05nonce\"<\n" +
 	"\fAdoptRequest\x12\x16\n" +
 	"\x06record\x18\x01 \x01(\fR\x06record\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\tR\x05token2\x95\f\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token2\xd9\f\n" +
 	"\x06Keeper\x12C\n" +
 	"\x04Info\x12\x1c.berth.keeper.v1.InfoRequest\x1a\x1d.berth.keeper.v1.InfoResponse\x12@\n" +
 	"\x03Run\x12\x1b.berth.keeper.v1.RunRequest\x1a\x1c.berth.keeper.v1.RunResponse\x12@\n" +
@@ -1950,7 +2008,8 @@ const file_keeper_proto_rawDesc = "" +
 	"Checkpoint\x12\".berth.keeper.v1.CheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12N\n" +
 	"\rEndCheckpoint\x12%.berth.keeper.v1.EndCheckpointRequest\x1a\x16.berth.keeper.v1.Empty\x12>\n" +
 	"\x05Adopt\x12\x1d.berth.keeper.v1.AdoptRequest\x1a\x16.berth.keeper.v1.Empty\x129\n" +
-	"\aAdopted\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.Empty\x129\n" +
+	"\aAdopted\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.Empty\x12B\n" +
+	"\aPrepare\x12\x1f.berth.keeper.v1.PrepareRequest\x1a\x16.berth.keeper.v1.Empty\x129\n" +
 	"\aUpgrade\x12\x16.berth.keeper.v1.Empty\x1a\x16.berth.keeper.v1.EmptyB\x19Z\x17berth/api/keeper;keeperb\x06proto3"
 
 var (
@@ -1965,102 +2024,106 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
-	(*InfoResponse)(nil),          // 2: berth.keeper.v1.InfoResponse
-	(*Counts)(nil),                // 3: berth.keeper.v1.Counts
-	(*ContainerRequest)(nil),      // 4: berth.keeper.v1.ContainerRequest
-	(*RunRequest)(nil),            // 5: berth.keeper.v1.RunRequest
-	(*StartError)(nil),            // 6: berth.keeper.v1.StartError
-	(*RunResponse)(nil),           // 7: berth.keeper.v1.RunResponse
-	(*Setup)(nil),                 // 8: berth.keeper.v1.Setup
-	(*Phase)(nil),                 // 9: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 10: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 11: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 12: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 13: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 14: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 15: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 16: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 17: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 18: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 19: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 20: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 21: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 22: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 23: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 24: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
+	(*PrepareRequest)(nil),        // 2: berth.keeper.v1.PrepareRequest
+	(*InfoResponse)(nil),          // 3: berth.keeper.v1.InfoResponse
+	(*Counts)(nil),                // 4: berth.keeper.v1.Counts
+	(*ContainerRequest)(nil),      // 5: berth.keeper.v1.ContainerRequest
+	(*RunRequest)(nil),            // 6: berth.keeper.v1.RunRequest
+	(*StartError)(nil),            // 7: berth.keeper.v1.StartError
+	(*RunResponse)(nil),           // 8: berth.keeper.v1.RunResponse
+	(*Setup)(nil),                 // 9: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 10: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 11: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 12: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 13: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 14: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 15: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 16: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 17: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 18: berth.keeper.v1.ExecID
+	(*ExecExit)(nil),              // 19: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 20: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 21: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 22: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 23: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 24: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 25: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	25, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	3,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
-	25, // 2: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
-	6,  // 3: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	9,  // 4: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	8,  // 5: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	25, // 6: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	26, // 7: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	25, // 8: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	25, // 9: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	8,  // 10: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
-	11, // 11: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	11, // 12: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	6,  // 13: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 14: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	5,  // 15: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	10, // 16: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	4,  // 17: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
-	4,  // 18: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 19: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	13, // 20: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	13, // 21: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	15, // 22: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	17, // 23: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	17, // 24: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	19, // 25: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	20, // 26: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	4,  // 27: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	4,  // 28: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	21, // 29: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	4,  // 30: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	4,  // 31: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	22, // 32: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	23, // 33: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	24, // 34: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 35: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	0,  // 36: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	2,  // 37: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	7,  // 38: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 39: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 40: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	11, // 41: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	12, // 42: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	14, // 43: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 44: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	16, // 45: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	18, // 46: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 47: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 48: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 49: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 50: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 51: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 57: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 58: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 59: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	37, // [37:60] is the sub-list for method output_type
-	14, // [14:37] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	26, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	4,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
+	20, // 2: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
+	26, // 3: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	7,  // 4: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
+	10, // 5: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	9,  // 6: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	26, // 7: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	27, // 8: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	26, // 9: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	26, // 10: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	9,  // 11: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	12, // 12: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	12, // 13: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	7,  // 14: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 15: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	6,  // 16: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	11, // 17: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	5,  // 18: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 19: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 20: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	14, // 21: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	14, // 22: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	16, // 23: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	18, // 24: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	18, // 25: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
+	20, // 26: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	21, // 27: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	5,  // 28: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 29: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	22, // 30: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	5,  // 31: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 32: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	23, // 33: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	24, // 34: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	25, // 35: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 36: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	2,  // 37: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
+	0,  // 38: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	3,  // 39: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	8,  // 40: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 41: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 42: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	12, // 43: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	13, // 44: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	15, // 45: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 46: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	17, // 47: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	19, // 48: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 49: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 50: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 51: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 59: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 60: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 61: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
+	0,  // 62: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	39, // [39:63] is the sub-list for method output_type
+	15, // [15:39] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -2074,7 +2137,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ type KeeperService interface {
 	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
+	Prepare(context.Context, *PrepareRequest) (*Empty, error)
 	Upgrade(context.Context, *Empty) (*Empty, error)
 }
 
@@ -196,6 +197,13 @@ func RegisterKeeperService(srv *ttrpc.Server, svc KeeperService) {
 				}
 				return svc.Adopted(ctx, &req)
 			},
+			"Prepare": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
+				var req PrepareRequest
+				if err := unmarshal(&req); err != nil {
+					return nil, err
+				}
+				return svc.Prepare(ctx, &req)
+			},
 			"Upgrade": func(ctx context.Context, unmarshal func(interface{}) error) (interface{}, error) {
 				var req Empty
 				if err := unmarshal(&req); err != nil {
@@ -243,6 +251,7 @@ type KeeperClient interface {
 	EndCheckpoint(context.Context, *EndCheckpointRequest) (*Empty, error)
 	Adopt(context.Context, *AdoptRequest) (*Empty, error)
 	Adopted(context.Context, *Empty) (*Empty, error)
+	Prepare(context.Context, *PrepareRequest) (*Empty, error)
 	Upgrade(context.Context, *Empty) (*Empty, error)
 }
 
@@ -448,6 +457,14 @@ func (c *keeperClient) Adopt(ctx context.Context, req *AdoptRequest) (*Empty, er
 func (c *keeperClient) Adopted(ctx context.Context, req *Empty) (*Empty, error) {
 	var resp Empty
 	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Adopted", req, &resp); err != nil {
+		return nil, err
+	}
+	return &resp, nil
+}
+
+func (c *keeperClient) Prepare(ctx context.Context, req *PrepareRequest) (*Empty, error) {
+	var resp Empty
+	if err := c.client.Call(ctx, "berth.keeper.v1.Keeper", "Prepare", req, &resp); err != nil {
 		return nil, err
 	}
 	return &resp, nil

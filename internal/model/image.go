@@ -1,6 +1,8 @@
 package model
 
 import (
+	"time"
+
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -12,6 +14,12 @@ type Auth struct {
 	ServerAddress string // the registry that the credentials are for; empty: the one of the reference
 	IdentityToken string // an OAuth2 refresh token
 	RegistryToken string // a bearer token
+}
+
+// LayerUsage is how much disk space a layer of an image takes. Images that share it have the same key.
+type LayerUsage struct {
+	Key   string
+	Bytes uint64
 }
 
 // ImageVolumeError is the error for an image that cannot be a volume of a container. It adds nothing to the text
@@ -30,6 +38,7 @@ type Image struct {
 	RepoDigests []string // docker.io/library/busybox@sha256:…, sorted
 	Size        uint64   // bytes of its compressed blobs as pulled
 	Pinned      bool
+	Pulled      time.Time // the last time
 	Config      ocispec.ImageConfig
 	Platform    ocispec.Platform
 	Layers      []string // diff IDs, base first

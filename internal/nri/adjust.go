@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/nri/pkg/api"
 	nrigenerate "github.com/containerd/nri/pkg/runtime-tools/generate"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -16,7 +15,7 @@ import (
 // adjust changes a specification as plugins want. It is as it was where that cannot be done. left is the container as
 // the last plugin has left it: of variables and devices the library hands on those that are to be added, and not those
 // that are to be removed.
-func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Container, inject Injector) error {
+func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Container, means Means) error {
 	// The generator writes through pointers, some of which other containers share: to defaults, and to compiled profiles.
 	changed := &specs.Spec{}
 	data, err := json.Marshal(spec)
@@ -33,14 +32,11 @@ func adjust(spec *specs.Spec, wanted *api.ContainerAdjustment, left *api.Contain
 		return !slices.ContainsFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool { return d.Path == old.Path })
 	})
 	generator := nrigenerate.SpecGenerator(&generate.Generator{Config: changed},
-		nrigenerate.WithCDIDeviceInjector(inject),
+		nrigenerate.WithCDIDeviceInjector(means.InjectCDI),
 		nrigenerate.WithRdtResolver(func(class string) (*specs.LinuxIntelRdt, error) {
 			return &specs.LinuxIntelRdt{ClosID: class}, nil
 		}),
-		nrigenerate.WithBlockIOResolver(func(class string) (*specs.LinuxBlockIO, error) {
-			return nil, fmt.Errorf("no classes of block I/O are configured on this node, and a plugin wants %q: %w", class,
-				errdefs.ErrFailedPrecondition)
-		}),
+		nrigenerate.WithBlockIOResolver(means.BlockIO),
 	)
 	if err := generator.Adjust(wanted); err != nil {
 		return fmt.Errorf("what NRI plugins want of the container: %w", err)

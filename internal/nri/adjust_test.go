@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -26,7 +27,11 @@ func leftOf(spec *specs.Spec) *api.Container {
 	return containerOf(&Container{ContainerStatus: &model.ContainerStatus{Config: &model.ContainerConfig{}}, Spec: spec})
 }
 
-func noCDI(*specs.Spec, []string) error { return nil }
+// noMeans is a node without CDI devices and classes.
+var noMeans = Means{
+	InjectCDI: func(*specs.Spec, []string) error { return nil },
+	BlockIO:   func(class string) (*specs.LinuxBlockIO, error) { return nil, fmt.Errorf("no class %s", class) },
+}
 
 func TestWhatPluginsRemoveIsRemoved(t *testing.T) {
 	spec := specification()
@@ -35,7 +40,7 @@ func TestWhatPluginsRemoveIsRemoved(t *testing.T) {
 	left.Linux.Devices = slices.DeleteFunc(left.Linux.Devices, func(d *api.LinuxDevice) bool {
 		return d.Path == "/dev/gone"
 	})
-	if err := adjust(spec, &api.ContainerAdjustment{}, left, noCDI); err != nil {
+	if err := adjust(spec, &api.ContainerAdjustment{}, left, noMeans); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(spec.Process.Env, []string{"KEPT=1", "EMPTY="}) {
@@ -50,7 +55,7 @@ func TestALimitOfAPluginIsTheOneOfItsKind(t *testing.T) {
 	spec := specification()
 	wanted := &api.ContainerAdjustment{}
 	wanted.AddRlimit("RLIMIT_NOFILE", 7, 6)
-	if err := adjust(spec, wanted, leftOf(spec), noCDI); err != nil {
+	if err := adjust(spec, wanted, leftOf(spec), noMeans); err != nil {
 		t.Fatal(err)
 	}
 	want := []specs.POSIXRlimit{{Type: "RLIMIT_CORE", Hard: 2, Soft: 2}, {Type: "RLIMIT_NOFILE", Hard: 7, Soft: 6}}
@@ -66,7 +71,7 @@ func TestWhatCannotBeDoneChangesNothing(t *testing.T) {
 	wanted := &api.ContainerAdjustment{}
 	wanted.AddEnv("NEW", "1")
 	wanted.SetLinuxBlockIOClass("gold")
-	if err := adjust(spec, wanted, leftOf(spec), noCDI); err == nil || !strings.Contains(err.Error(), "gold") {
+	if err := adjust(spec, wanted, leftOf(spec), noMeans); err == nil || !strings.Contains(err.Error(), "gold") {
 		t.Errorf("a class of block I/O: %v", err)
 	}
 	if spec.Process != process || !slices.Equal(process.Env, specification().Process.Env) {

@@ -449,7 +449,7 @@ func (p *Plugins) UpdatePod(ctx context.Context, pod *Pod, overhead, resources *
 // containers are changed as they want. changed are the limits among it; nil: none. An error is that a plugin refuses
 // the container, or wants what cannot be done.
 func (p *Plugins) Create(ctx context.Context, pod *Pod, c *Container,
-	inject Injector) (changed *model.Resources, err error) {
+	means Means) (changed *model.Resources, err error) {
 	var reply *adaptation.CreateContainerResponse
 	request := &adaptation.CreateContainerRequest{Pod: podOf(pod), Container: containerOf(c)}
 	err = p.inTurn(ctx, func(runtime *adaptation.Adaptation) (err error) {
@@ -464,7 +464,7 @@ func (p *Plugins) Create(ctx context.Context, pod *Pod, c *Container,
 	if reply.Adjust == nil {
 		return nil, nil
 	}
-	if err := adjust(c.Spec, reply.Adjust, request.Container, inject); err != nil {
+	if err := adjust(c.Spec, reply.Adjust, request.Container, means); err != nil {
 		return nil, err
 	}
 	if r := reply.Adjust.GetLinux().GetResources(); r != nil {

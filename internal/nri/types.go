@@ -51,5 +51,10 @@ type Node interface {
 	Apply(ctx context.Context, u Update) error
 }
 
-// Injector adds devices to a specification, by their CDI names.
-type Injector func(spec *specs.Spec, names []string) error
+// Means are what the node has for what plugins name.
+type Means struct {
+	// InjectCDI adds devices to a specification, by their CDI names.
+	InjectCDI func(spec *specs.Spec, names []string) error
+	// BlockIO returns the weights and limits of a class of block I/O.
+	BlockIO func(class string) (*specs.LinuxBlockIO, error)
+}

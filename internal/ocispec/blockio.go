@@ -18,8 +18,8 @@ import (
 	"berth/internal/model"
 )
 
-// blockIO checks limits and weights of block I/O and finds their devices.
-func blockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
+// BlockIO checks limits and weights of block I/O and finds their devices.
+func BlockIO(b *model.BlockIO, h *Host) (*specs.LinuxBlockIO, error) {
 	out := &specs.LinuxBlockIO{}
 	if b.Weight != 0 {
 		if err := checkWeight(model.LimitBlockWeight, b.Weight, h); err != nil {

@@ -89,7 +89,7 @@ func Resources(r *model.Resources, pidsLimit int64, h *Host) (*specs.LinuxResour
 		}
 	}
 	if r.BlockIO != nil {
-		io, err := blockIO(r.BlockIO, h)
+		io, err := BlockIO(r.BlockIO, h)
 		if err != nil {
 			return nil, err
 		}

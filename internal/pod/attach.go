@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"berth/internal/audit"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/pod/index"
 	"berth/internal/pod/record"
@@ -19,24 +20,41 @@ import (
 // or ctx ends. Any number of callers may be attached at once. One that takes so little of the output that the keeper
 // has cut it off gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets
 // ErrUnavailable.
-func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (err error) {
+func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) error {
+	return m.attach(ctx, id, opts, record.ContainerRunning, func(c *index.Container, req *keeper.AttachRequest) error {
+		if err := m.cfg.Keeper.Attach(ctx, req); err != nil {
+			return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err)
+		}
+		return nil
+	})
+}
+
+// StartAttached starts a created container and joins the caller's streams to its own, as Attach does. The caller is
+// attached before the program begins, and gets all that it writes. size is that of its terminal, zero if it is not
+// known.
+func (m *Manager) StartAttached(ctx context.Context, id string, size TermSize, opts AttachOptions) error {
+	return m.attach(ctx, id, opts, record.ContainerCreated, func(c *index.Container, req *keeper.AttachRequest) error {
+		return m.startContainer(ctx, c, &firstClient{req, size})
+	})
+}
+
+// attach joins the caller's streams to those of a container, which has to be in a phase, with a function that asks the
+// keeper for it.
+func (m *Manager) attach(ctx context.Context, id string, opts AttachOptions, phase record.ContainerPhase,
+	ask func(*index.Container, *keeper.AttachRequest) error) (err error) {
 	c, err := m.index.Container(id)
 	if err != nil {
 		return err
 	}
 	r := c.Record()
-	if r.Phase != record.ContainerRunning {
+	ended := m.auditContainer(ctx, c.ID(),
+		audit.Operation{Kind: audit.Attach, Stdin: opts.Stdin != nil, TTY: r.Config.TTY})
+	defer func() { ended(-1, err) }()
+	if r.Phase != phase {
 		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase,
 			errdefs.ErrFailedPrecondition)
 	}
 	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err) }
-	var input *keeper.Input
-	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
-		if input, err = m.cfg.Keeper.Input(c.ID()); err != nil {
-			return attachErr(err)
-		}
-		defer input.File.Close()
-	}
 	settings := m.settings.Load()
 	req := &keeper.AttachRequest{
 		ContainerID: c.ID(), AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
@@ -47,10 +65,10 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 	if err := out.Request(req, &opts, r.Config.TTY); err != nil {
 		return attachErr(err)
 	}
-	err = m.cfg.Keeper.Attach(ctx, req)
+	err = ask(c, req)
 	out.CloseTheirs()
 	if err != nil {
-		return attachErr(err)
+		return err
 	}
 	defer func() {
 		detachErr := m.detach(ctx, c, req.AttachID, out.Any())
@@ -62,6 +80,16 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) (er
 			m.log.Debug("detach", "container_id", c.ID(), "error", detachErr)
 		}
 	}()
+	var input *keeper.Input
+	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
+		switch input, err = m.cfg.Keeper.Input(c.ID()); {
+		case err == nil:
+			defer input.File.Close()
+		case phase == record.ContainerCreated && errdefs.IsNotFound(err): // it has ended by now: its output is there
+		default:
+			return attachErr(err)
+		}
+	}
 	out.Start()
 	done := make(chan struct{})
 	defer close(done)

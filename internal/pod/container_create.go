@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"berth/internal/annotation"
+	"berth/internal/blockio"
 	"berth/internal/disk"
 	"berth/internal/image"
 	"berth/internal/model"
@@ -88,6 +89,8 @@ type creation struct {
 	edits  []model.Edits     // what its devices add to it
 	out    *ocispec.Output
 
+	classLimits *model.BlockIO // of the class of block I/O that a plugin has chosen; nil: none
+
 	joinable func()         // lets plugins join; nil: they were not kept from it
 	asked    []steps.Timing // how long plugins took
 }
@@ -110,6 +113,9 @@ func (cr *creation) check() (err error) {
 	if cfg, cr.rec.Ignored, err = annotation.Apply(cfg, pod.Config, cr.handler.AllowedAnnotations); err != nil {
 		return fmt.Errorf("create container: %w", err)
 	}
+	if cfg, err = cr.classify(cfg); err != nil {
+		return fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
+	}
 	for key, why := range cr.rec.Ignored {
 		cr.m.log.Warn("an annotation is ignored", "container", cfg.Metadata.Name, "pod_id", pod.ID, "annotation", key,
 			"reason", why)
@@ -128,6 +134,34 @@ func (cr *creation) check() (err error) {
 	}
 	cr.cfg = withPodPID(cfg, pod.Config)
 	return nil
+}
+
+// classify returns the configuration with the limits of the class of block I/O that an annotation names. Limits of the
+// container's own hold against those of a class.
+func (cr *creation) classify(cfg *model.ContainerConfig) (*model.ContainerConfig, error) {
+	class, key := blockio.Of(cfg.Metadata.Name, cfg.Annotations, cr.pod.Config.Annotations)
+	if class == "" || cfg.Resources != nil && cfg.Resources.BlockIO != nil {
+		return cfg, nil
+	}
+	classes := cr.m.settings.Load().BlockIO
+	if classes == nil {
+		if cr.rec.Ignored == nil {
+			cr.rec.Ignored = map[string]string{}
+		}
+		cr.rec.Ignored[key] = "block_io_classes_file is empty: this node has no classes of block I/O"
+		return cfg, nil
+	}
+	limits, err := classes.Get(class)
+	if err != nil {
+		return cfg, fmt.Errorf("annotation %s: %w", key, err)
+	}
+	out, resources := *cfg, model.Resources{}
+	if cfg.Resources != nil {
+		resources = *cfg.Resources
+	}
+	resources.BlockIO = limits
+	out.Resources = &resources
+	return &out, nil
 }
 
 // steps are the parts of a creation. steps.Run undoes them.

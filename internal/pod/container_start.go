@@ -31,6 +31,17 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	return m.startContainer(ctx, c, nil)
+}
+
+// firstClient is a client that is attached to a container before its program begins.
+type firstClient struct {
+	request *keeper.AttachRequest
+	size    TermSize // of its terminal; zero: not known
+}
+
+// startContainer starts a container, with a client that is attached first; nil: none is.
+func (m *Manager) startContainer(ctx context.Context, c *index.Container, first *firstClient) error {
 	s := c.Sandbox
 	releasePod, err := c.LockPod(ctx, "start")
 	if err != nil {
@@ -98,7 +109,14 @@ func (m *Manager) StartContainer(ctx context.Context, id string) error {
 		m.teardown.StartFailed(ctx, c, err)
 		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
 	}
-	result, err := m.cfg.Keeper.Run(ctx, m.runRequest(&r, spec, settings, handler, restore))
+	request := m.runRequest(&r, spec, settings, handler, restore)
+	if first != nil {
+		request.Attach = first.request
+		if size := first.size; r.Config.TTY && size.Width > 0 && size.Height > 0 {
+			spec.Process.ConsoleSize = &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
+		}
+	}
+	result, err := m.cfg.Keeper.Run(ctx, request)
 	err = m.dirs.Barred(&pod, err)
 	if err != nil {
 		m.teardown.StartFailed(ctx, c, err)

@@ -446,6 +446,9 @@ func (k memoryKeeper) Run(_ context.Context, r *keeper.RunRequest) (*keeper.RunR
 		k.running[r.ID] = &memoryContainer{status: st, attached: map[string]*os.File{}, execs: map[string]*keeper.ExecExit{}}
 		memoryCgroups(k).put(r.Spec.Linux.CgroupsPath)
 		result = &keeper.RunResult{PID: st.PID, StartedAt: st.StartedAt, Phases: []keeper.Phase{{Name: "fork"}}}
+		if r.Attach != nil {
+			return k.join(k.running[r.ID], r.Attach)
+		}
 		return nil
 	})
 	return result, err
@@ -549,16 +552,19 @@ func (k memoryKeeper) WaitExec(_ context.Context, id, exec string) (exit *keeper
 func (k memoryKeeper) KillExec(context.Context, string, string) error { return nil }
 
 func (k memoryKeeper) Attach(_ context.Context, r *keeper.AttachRequest) error {
-	return k.of(r.ContainerID, func(c *memoryContainer) error {
-		fd, err := syscall.Dup(int(r.Stdout.Fd()))
-		if err != nil {
-			return err
-		}
-		k.attached[r.AttachID] = true
-		c.attached[r.AttachID] = os.NewFile(uintptr(fd), "attached")
-		_, err = c.attached[r.AttachID].WriteString("output\n")
+	return k.of(r.ContainerID, func(c *memoryContainer) error { return k.join(c, r) })
+}
+
+// join gives a client a line of output.
+func (k memoryKeeper) join(c *memoryContainer, r *keeper.AttachRequest) error {
+	fd, err := syscall.Dup(int(r.Stdout.Fd()))
+	if err != nil {
 		return err
-	})
+	}
+	k.attached[r.AttachID] = true
+	c.attached[r.AttachID] = os.NewFile(uintptr(fd), "attached")
+	_, err = c.attached[r.AttachID].WriteString("output\n")
+	return err
 }
 func (k memoryKeeper) Detach(_ context.Context, _, attach string) error {
 	return k.call(func() error { // the container may have gone

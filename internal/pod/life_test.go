@@ -402,6 +402,38 @@ func TestAnAttachedClientSeesTheOutputToItsEnd(t *testing.T) {
 	}
 }
 
+func TestAClientThatStartsAContainerIsAttachedFromTheBeginning(t *testing.T) {
+	n := newMemoryNode(t)
+	pod, err := n.RunSandbox(t.Context(), podConfig(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.CreateContainer(t.Context(), pod, serverConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := n.StartAttached(t.Context(), id, TermSize{}, AttachOptions{Stdout: w})
+		w.Close()
+		ended <- err
+	}()
+	line := make([]byte, len("output\n"))
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != "output\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if err := n.StartAttached(t.Context(), id, TermSize{}, AttachOptions{Stdout: w}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one that runs: %v", err)
+	}
+	if err := n.StopContainer(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLimitsOfAPodAndItsContainersChange(t *testing.T) {
 	n := newMemoryNode(t)
 	pod, id := n.run()

@@ -28,7 +28,8 @@ func (cr *creation) askPlugins(ctx context.Context) error {
 	spec := cr.out.Spec
 	path := spec.Linux.CgroupsPath
 	container := &nri.Container{ContainerStatus: cr.container.Status(), Spec: spec}
-	changed, err := relay.Create(held, relay.Pod(cr.sandbox), container, cr.inject)
+	means := nri.Means{InjectCDI: cr.inject, BlockIO: cr.blockIOClass}
+	changed, err := relay.Create(held, relay.Pod(cr.sandbox), container, means)
 	cr.asked = []steps.Timing{{Step: plugins.Step, Of: buildStep, Begin: begin, Took: time.Since(begin)}}
 	if err != nil {
 		return err
@@ -53,8 +54,14 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 		return err
 	}
 	cr.out.Warnings = append(cr.out.Warnings, ocispec.Fit(spec, host)...)
-	if changed == nil {
+	if changed == nil && cr.classLimits == nil {
 		return nil
+	}
+	if changed == nil {
+		changed = &model.Resources{}
+	}
+	if cr.classLimits != nil {
+		changed.BlockIO = cr.classLimits
 	}
 	merged := ocispec.MergeResources(cr.container.Record().Resources, changed)
 	return cr.container.Update(record.Draft, func(r *record.Container) { r.Resources = merged })
@@ -63,6 +70,20 @@ func (cr *creation) adopt(spec *specs.Spec, changed *model.Resources) error {
 // inject adds CDI devices that plugins name.
 func (cr *creation) inject(spec *specs.Spec, names []string) error {
 	return ocispec.InjectCDI(spec, cr.handler.Spec.CDISpecDirs, names)
+}
+
+// blockIOClass are the limits of a class of block I/O that a plugin names.
+func (cr *creation) blockIOClass(class string) (*specs.LinuxBlockIO, error) {
+	limits, err := cr.m.settings.Load().BlockIO.Get(class)
+	if err != nil {
+		return nil, err
+	}
+	host, err := ocispec.Detect()
+	if err != nil {
+		return nil, err
+	}
+	cr.classLimits = limits
+	return ocispec.BlockIO(limits, host)
 }
 
 // forgetByPlugins tells plugins that a container that they were shown is not made after all.

@@ -21,6 +21,8 @@ type executor struct {
 	server *Server
 	wanted Wanted
 	as     model.ExecAs // of an exec
+	start  bool         // an attach starts its container, with a terminal of this size
+	size   pod.TermSize
 }
 
 // lastWords is how long a client that has taken nothing for too long still has to take why its session has ended.
@@ -78,14 +80,17 @@ func (e executor) ExecInContainer(_ context.Context, _, _, container string, cmd
 
 func (e executor) AttachContainer(_ context.Context, _, _, container string, in io.Reader, out, errOut io.WriteCloser,
 	tty bool, resize <-chan remotecommand.TerminalSize) error {
-	err := e.server.cfg.Runtime.Attach(e.ctx, container, pod.AttachOptions{
+	opts := pod.AttachOptions{
 		TTY:    tty,
 		Stdin:  reader(e.wanted.Stdin, in),
 		Stdout: e.writer(e.wanted.Stdout, out),
 		Stderr: e.writer(e.wanted.Stderr, errOut),
 		Resize: e.sizes(tty, resize),
-	})
-	return e.explain(err)
+	}
+	if e.start {
+		return e.explain(e.server.cfg.Runtime.StartAttached(e.ctx, container, e.size, opts))
+	}
+	return e.explain(e.server.cfg.Runtime.Attach(e.ctx, container, opts))
 }
 
 // explain says why a stream has ended when it was the server that ended it.

@@ -67,7 +67,7 @@ var dialers = map[string]func(address string) (httpstream.Dialer, error){
 // forward forwards a port of this machine to a port of a "pod" until the test ends.
 func forward(t *testing.T, s *Server, dialer string, port int) string {
 	t.Helper()
-	address, err := s.GetPortForward(PortForwardRequest{SandboxID: "p1"})
+	address, err := s.GetPortForward(t.Context(), PortForwardRequest{SandboxID: "p1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestAPortWhereNobodyListensIsAnError(t *testing.T) {
 func streamPair(t *testing.T, s *Server, dialer string, port int) (conn httpstream.Connection, data,
 	failure httpstream.Stream) {
 	t.Helper()
-	address, err := s.GetPortForward(PortForwardRequest{SandboxID: "p1"})
+	address, err := s.GetPortForward(t.Context(), PortForwardRequest{SandboxID: "p1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestPortsAreForwardedInWebSocketChannels(t *testing.T) {
 		fmt.Fprintf(c, "heard %s", line)
 	})
 	s := start(t, Config{})
-	address, err := s.GetPortForward(PortForwardRequest{SandboxID: "p1", Ports: []int32{int32(port)}})
+	address, err := s.GetPortForward(t.Context(), PortForwardRequest{SandboxID: "p1", Ports: []int32{int32(port)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,6 +133,12 @@ func (h *host) Attach(ctx context.Context, container string, opts pod.AttachOpti
 	return err
 }
 
+// StartAttached tells the size of the terminal, and does what Attach does.
+func (h *host) StartAttached(ctx context.Context, container string, size pod.TermSize, opts pod.AttachOptions) error {
+	fmt.Fprintf(opts.Stdout, "started with %dx%d\n", size.Width, size.Height)
+	return h.Attach(ctx, container, opts)
+}
+
 func (h *host) PortForward(ctx context.Context, sandbox string, port int32, conn io.ReadWriteCloser) error {
 	target, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

@@ -1,6 +1,9 @@
 package stream
 
-import "berth/internal/model"
+import (
+	"berth/internal/model"
+	"berth/internal/pod"
+)
 
 // Wanted says which streams a client will bring. With TTY, output comes on stdout alone.
 type Wanted struct {
@@ -18,6 +21,9 @@ type ExecRequest struct {
 // AttachRequest asks for an address at which a container's own streams are joined.
 type AttachRequest struct {
 	ContainerID string
+	// Start: the container is created, and started when the client connects.
+	Start bool
+	Size  pod.TermSize // of its terminal, with Start; zero: not known
 	Wanted
 }
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 
+	"berth/internal/audit"
 	"berth/internal/metrics"
 	"berth/internal/pod"
 )
@@ -24,6 +25,8 @@ type Runtime interface {
 	// Exec runs a command and returns its exit code. When ctx ends, the client is gone.
 	Exec(ctx context.Context, containerID string, opts pod.ExecOptions) (exitCode int, err error)
 	Attach(ctx context.Context, containerID string, opts pod.AttachOptions) error
+	// StartAttached starts a created container with the client attached from the first byte of its output on.
+	StartAttached(ctx context.Context, containerID string, size pod.TermSize, opts pod.AttachOptions) error
 	// PortForward joins conn to a port of a pod. A conn with CloseWrite can end one direction; Close ends both.
 	PortForward(ctx context.Context, sandboxID string, port int32, conn io.ReadWriteCloser) error
 }
@@ -156,18 +159,22 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // GetExec returns the address at which one client can run a command.
-func (s *Server) GetExec(r ExecRequest) (string, error) { return s.address("exec", r) }
-
-// GetAttach returns the address at which one client can join a container's streams.
-func (s *Server) GetAttach(r AttachRequest) (string, error) { return s.address("attach", r) }
-
-// GetPortForward returns the address at which one client can reach ports of a pod.
-func (s *Server) GetPortForward(r PortForwardRequest) (string, error) {
-	return s.address("portforward", r)
+func (s *Server) GetExec(ctx context.Context, r ExecRequest) (string, error) {
+	return s.address(ctx, "exec", r)
 }
 
-func (s *Server) address(kind string, request any) (string, error) {
-	token, err := s.tokens.put(request)
+// GetAttach returns the address at which one client can join a container's streams.
+func (s *Server) GetAttach(ctx context.Context, r AttachRequest) (string, error) {
+	return s.address(ctx, "attach", r)
+}
+
+// GetPortForward returns the address at which one client can reach ports of a pod.
+func (s *Server) GetPortForward(ctx context.Context, r PortForwardRequest) (string, error) {
+	return s.address(ctx, "portforward", r)
+}
+
+func (s *Server) address(ctx context.Context, kind string, request any) (string, error) {
+	token, err := s.tokens.put(request, audit.PeerOf(ctx))
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +191,7 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 		}
 		defer s.open.leave()
 		stored, ok := s.tokens.take(req.PathValue("token"))
-		request, right := stored.(R)
+		request, right := stored.request.(R)
 		if !ok || !right {
 			http.Error(w, "this address has been used, or is too old", http.StatusNotFound)
 			return
@@ -194,6 +201,7 @@ func serve[R any](s *Server, handle func(context.Context, http.ResponseWriter, *
 		}
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
+		ctx = audit.WithPeer(ctx, stored.by.At(req.RemoteAddr))
 		handle(ctx, w, req.WithContext(ctx), request)
 	}
 }
@@ -217,6 +225,7 @@ func (s *Server) attach(ctx context.Context, w http.ResponseWriter, req *http.Re
 	defer s.cfg.Metrics.Stream(metrics.StreamAttach)()
 	run, end := s.executor(ctx, r.Wanted)
 	defer end(nil)
+	run.start, run.size = r.Start, r.Size
 	if isChannels(req) {
 		s.serveChannels(w, req, run, func(st streams) error {
 			return run.AttachContainer(ctx, "", "", r.ContainerID, st.stdin, st.stdout, st.stderr, r.TTY, st.resize)

@@ -23,6 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 	clientexec "k8s.io/client-go/util/exec"
+
+	"berth/internal/pod"
 )
 
 // transports are the ways in which client-go talks.
@@ -59,7 +61,7 @@ func deadline(t *testing.T) context.Context {
 
 func execURL(t *testing.T, s *Server, w Wanted, cmd ...string) string {
 	t.Helper()
-	address, err := s.GetExec(ExecRequest{ContainerID: "c1", Cmd: cmd, Wanted: w})
+	address, err := s.GetExec(t.Context(), ExecRequest{ContainerID: "c1", Cmd: cmd, Wanted: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +125,7 @@ func TestExitCodesAndErrorsReachTheClient(t *testing.T) {
 			if _, _, err := run(execURL(t, s, both, "true")); err != nil {
 				t.Errorf("true: %v", err)
 			}
-			address, err := s.GetExec(ExecRequest{ContainerID: "gone", Cmd: []string{"true"}, Wanted: both})
+			address, err := s.GetExec(t.Context(), ExecRequest{ContainerID: "gone", Cmd: []string{"true"}, Wanted: both})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +183,7 @@ func TestAttachJoinsStreams(t *testing.T) {
 	s := start(t, Config{})
 	for _, transport := range []string{"SPDY", "WebSocket v5"} {
 		t.Run(transport, func(t *testing.T) {
-			address, err := s.GetAttach(AttachRequest{ContainerID: "c1", Wanted: Wanted{Stdin: true, Stdout: true}})
+			address, err := s.GetAttach(t.Context(), AttachRequest{ContainerID: "c1", Wanted: Wanted{Stdin: true, Stdout: true}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -192,6 +194,28 @@ func TestAttachJoinsStreams(t *testing.T) {
 				t.Fatal(err)
 			}
 			if out.String() != "heard one\nheard two\n" {
+				t.Errorf("output %q", out.String())
+			}
+		})
+	}
+}
+
+// TestAnAttachCanStartItsContainer: with Start, the runtime is asked to start the container with the client attached.
+func TestAnAttachCanStartItsContainer(t *testing.T) {
+	s := start(t, Config{})
+	for _, transport := range []string{"SPDY", "WebSocket v5"} {
+		t.Run(transport, func(t *testing.T) {
+			address, err := s.GetAttach(t.Context(), AttachRequest{ContainerID: "c1", Start: true,
+				Size: pod.TermSize{Width: 80, Height: 24}, Wanted: Wanted{Stdin: true, Stdout: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := connect(t, transport, address).StreamWithContext(deadline(t),
+				remotecommand.StreamOptions{Stdin: strings.NewReader("one\n"), Stdout: &out}); err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != "started with 80x24\nheard one\n" {
 				t.Errorf("output %q", out.String())
 			}
 		})
@@ -245,7 +269,7 @@ func TestAnAddressIsGoodForOneConnectionAndAShortTime(t *testing.T) {
 		for range maxTokens {
 			execURL(t, s, Wanted{Stdout: true}, "true")
 		}
-		if _, err := s.GetExec(ExecRequest{}); err == nil {
+		if _, err := s.GetExec(t.Context(), ExecRequest{}); err == nil {
 			t.Error("one more was given")
 		}
 	})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"berth/internal/audit"
 )
 
 const (
@@ -27,11 +29,12 @@ type tokens struct {
 
 type entry struct {
 	request any
+	by      *audit.Peer // who has asked for the address; nil: nobody knows
 	expires time.Time
 }
 
-// put keeps a request and returns its token. The error wraps errdefs.ErrResourceExhausted.
-func (t *tokens) put(request any) (string, error) {
+// put keeps a request of a peer and returns its token. The error wraps errdefs.ErrResourceExhausted.
+func (t *tokens) put(request any, by *audit.Peer) (string, error) {
 	raw := make([]byte, tokenBytes)
 	rand.Read(raw) // never fails, see its documentation
 	token := base64.RawURLEncoding.EncodeToString(raw)
@@ -48,18 +51,18 @@ func (t *tokens) put(request any) (string, error) {
 	if len(t.pending) >= maxTokens {
 		return "", fmt.Errorf("%d streams were asked for and not connected to: %w", maxTokens, errdefs.ErrResourceExhausted)
 	}
-	t.pending[token] = entry{request: request, expires: now.Add(t.ttl)}
+	t.pending[token] = entry{request: request, by: by, expires: now.Add(t.ttl)}
 	return token, nil
 }
 
 // take returns the request of a token, which is worth nothing from then on.
-func (t *tokens) take(token string) (any, bool) {
+func (t *tokens) take(token string) (entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e, ok := t.pending[token]
 	delete(t.pending, token)
 	if !ok || time.Now().After(e.expires) {
-		return nil, false
+		return entry{}, false
 	}
-	return e.request, true
+	return e, true
 }

@@ -746,6 +746,294 @@ func (x *PullRequest) GetAuth() *Auth {
 }
 
 // Auth authenticates a pull. Its fields are those of the CRI's AuthConfig.
+type UsageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageRequest) Reset() {
+	*x = UsageRequest{}
+	mi := &file_berth_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageRequest) ProtoMessage() {}
+
+func (x *UsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
+func (*UsageRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{13}
+}
+
+type UsageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Images        []*ImageUsage          `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"` // by ID
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageResponse) Reset() {
+	*x = UsageResponse{}
+	mi := &file_berth_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageResponse) ProtoMessage() {}
+
+func (x *UsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
+func (*UsageResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *UsageResponse) GetImages() []*ImageUsage {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+type ImageUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                              // sha256:…
+	PulledAt      int64                  `protobuf:"varint,2,opt,name=pulled_at,json=pulledAt,proto3" json:"pulled_at,omitempty"` // nanoseconds since 1970, of the last pull or import
+	Layers        []*LayerUsage          `protobuf:"bytes,3,rep,name=layers,proto3" json:"layers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImageUsage) Reset() {
+	*x = ImageUsage{}
+	mi := &file_berth_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImageUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImageUsage) ProtoMessage() {}
+
+func (x *ImageUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImageUsage.ProtoReflect.Descriptor instead.
+func (*ImageUsage) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ImageUsage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ImageUsage) GetPulledAt() int64 {
+	if x != nil {
+		return x.PulledAt
+	}
+	return 0
+}
+
+func (x *ImageUsage) GetLayers() []*LayerUsage {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
+type LayerUsage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // the same for all images that share it
+	Bytes         uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LayerUsage) Reset() {
+	*x = LayerUsage{}
+	mi := &file_berth_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LayerUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LayerUsage) ProtoMessage() {}
+
+func (x *LayerUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LayerUsage.ProtoReflect.Descriptor instead.
+func (*LayerUsage) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *LayerUsage) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *LayerUsage) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type LoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Registry      string                 `protobuf:"bytes,1,opt,name=registry,proto3" json:"registry,omitempty"` // host[:port]
+	Auth          *Auth                  `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginRequest) Reset() {
+	*x = LoginRequest{}
+	mi := &file_berth_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginRequest) ProtoMessage() {}
+
+func (x *LoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
+func (*LoginRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *LoginRequest) GetRegistry() string {
+	if x != nil {
+		return x.Registry
+	}
+	return ""
+}
+
+func (x *LoginRequest) GetAuth() *Auth {
+	if x != nil {
+		return x.Auth
+	}
+	return nil
+}
+
+type LoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Asked         bool                   `protobuf:"varint,1,opt,name=asked,proto3" json:"asked,omitempty"` // false: the registry wants no credentials, and so has told nothing about these
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginResponse) Reset() {
+	*x = LoginResponse{}
+	mi := &file_berth_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginResponse) ProtoMessage() {}
+
+func (x *LoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
+func (*LoginResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *LoginResponse) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
 type Auth struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
@@ -760,7 +1048,7 @@ type Auth struct {
 
 func (x *Auth) Reset() {
 	*x = Auth{}
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -772,7 +1060,7 @@ func (x *Auth) String() string {
 func (*Auth) ProtoMessage() {}
 
 func (x *Auth) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[13]
+	mi := &file_berth_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -785,7 +1073,7 @@ func (x *Auth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Auth.ProtoReflect.Descriptor instead.
 func (*Auth) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{13}
+	return file_berth_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Auth) GetUsername() string {
@@ -843,7 +1131,7 @@ type PullEvent struct {
 
 func (x *PullEvent) Reset() {
 	*x = PullEvent{}
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +1143,7 @@ func (x *PullEvent) String() string {
 func (*PullEvent) ProtoMessage() {}
 
 func (x *PullEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[14]
+	mi := &file_berth_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +1156,7 @@ func (x *PullEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullEvent.ProtoReflect.Descriptor instead.
 func (*PullEvent) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{14}
+	return file_berth_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PullEvent) GetEvent() isPullEvent_Event {
@@ -925,7 +1213,7 @@ type Layer struct {
 
 func (x *Layer) Reset() {
 	*x = Layer{}
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1225,7 @@ func (x *Layer) String() string {
 func (*Layer) ProtoMessage() {}
 
 func (x *Layer) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[15]
+	mi := &file_berth_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1238,7 @@ func (x *Layer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Layer.ProtoReflect.Descriptor instead.
 func (*Layer) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{15}
+	return file_berth_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Layer) GetDigest() string {
@@ -990,7 +1278,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1290,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[16]
+	mi := &file_berth_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1303,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{16}
+	return file_berth_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Done) GetImageRef() string {
@@ -1042,7 +1330,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1342,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[17]
+	mi := &file_berth_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1355,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{17}
+	return file_berth_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1142,7 +1430,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1442,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[18]
+	mi := &file_berth_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,10 +1455,146 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{18}
+	return file_berth_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExecResponse) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+type StartRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContainerId   string                 `protobuf:"bytes,1,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
+	Tty           bool                   `protobuf:"varint,2,opt,name=tty,proto3" json:"tty,omitempty"` // as in the container's configuration
+	Stdin         bool                   `protobuf:"varint,3,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	Stdout        bool                   `protobuf:"varint,4,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr        bool                   `protobuf:"varint,5,opt,name=stderr,proto3" json:"stderr,omitempty"` // not together with tty
+	Width         uint32                 `protobuf:"varint,6,opt,name=width,proto3" json:"width,omitempty"`   // of the terminal, in characters; 0: not known
+	Height        uint32                 `protobuf:"varint,7,opt,name=height,proto3" json:"height,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartRequest) Reset() {
+	*x = StartRequest{}
+	mi := &file_berth_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartRequest) ProtoMessage() {}
+
+func (x *StartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
+func (*StartRequest) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *StartRequest) GetContainerId() string {
+	if x != nil {
+		return x.ContainerId
+	}
+	return ""
+}
+
+func (x *StartRequest) GetTty() bool {
+	if x != nil {
+		return x.Tty
+	}
+	return false
+}
+
+func (x *StartRequest) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *StartRequest) GetStdout() bool {
+	if x != nil {
+		return x.Stdout
+	}
+	return false
+}
+
+func (x *StartRequest) GetStderr() bool {
+	if x != nil {
+		return x.Stderr
+	}
+	return false
+}
+
+func (x *StartRequest) GetWidth() uint32 {
+	if x != nil {
+		return x.Width
+	}
+	return 0
+}
+
+func (x *StartRequest) GetHeight() uint32 {
+	if x != nil {
+		return x.Height
+	}
+	return 0
+}
+
+type StartResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"` // what AttachResponse.url of the CRI is
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartResponse) Reset() {
+	*x = StartResponse{}
+	mi := &file_berth_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartResponse) ProtoMessage() {}
+
+func (x *StartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_berth_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
+func (*StartResponse) Descriptor() ([]byte, []int) {
+	return file_berth_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StartResponse) GetUrl() string {
 	if x != nil {
 		return x.Url
 	}
@@ -1188,7 +1612,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1624,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[19]
+	mi := &file_berth_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1637,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{19}
+	return file_berth_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *KillRequest) GetContainerId() string {
@@ -1245,7 +1669,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1257,7 +1681,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[20]
+	mi := &file_berth_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1270,7 +1694,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{20}
+	return file_berth_proto_rawDescGZIP(), []int{28}
 }
 
 type ListDevicesRequest struct {
@@ -1282,7 +1706,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1718,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[21]
+	mi := &file_berth_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1731,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{21}
+	return file_berth_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListDevicesRequest) GetResource() string {
@@ -1326,7 +1750,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1762,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[22]
+	mi := &file_berth_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1775,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{22}
+	return file_berth_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListDevicesResponse) GetResources() []*Resource {
@@ -1375,7 +1799,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1811,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[23]
+	mi := &file_berth_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1824,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{23}
+	return file_berth_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Resource) GetName() string {
@@ -1450,7 +1874,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1886,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[24]
+	mi := &file_berth_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1899,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{24}
+	return file_berth_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Device) GetId() string {
@@ -1520,7 +1944,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1956,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_berth_proto_msgTypes[25]
+	mi := &file_berth_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1969,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_berth_proto_rawDescGZIP(), []int{25}
+	return file_berth_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Holder) GetPodSandboxId() string {
@@ -1624,7 +2048,24 @@ const file_berth_proto_rawDesc = "" +
 	"\vPinResponse\"G\n" +
 	"\vPullRequest\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\"\n" +
-	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"\xc7\x01\n" +
+	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"\x0e\n" +
+	"\fUsageRequest\"=\n" +
+	"\rUsageResponse\x12,\n" +
+	"\x06images\x18\x01 \x03(\v2\x14.berth.v1.ImageUsageR\x06images\"g\n" +
+	"\n" +
+	"ImageUsage\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
+	"\tpulled_at\x18\x02 \x01(\x03R\bpulledAt\x12,\n" +
+	"\x06layers\x18\x03 \x03(\v2\x14.berth.v1.LayerUsageR\x06layers\"4\n" +
+	"\n" +
+	"LayerUsage\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"N\n" +
+	"\fLoginRequest\x12\x1a\n" +
+	"\bregistry\x18\x01 \x01(\tR\bregistry\x12\"\n" +
+	"\x04auth\x18\x02 \x01(\v2\x0e.berth.v1.AuthR\x04auth\"%\n" +
+	"\rLoginResponse\x12\x14\n" +
+	"\x05asked\x18\x01 \x01(\bR\x05asked\"\xc7\x01\n" +
 	"\x04Auth\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12\x12\n" +
@@ -1654,6 +2095,16 @@ const file_berth_proto_rawDesc = "" +
 	"\x03env\x18\b \x03(\tR\x03env\x12\x10\n" +
 	"\x03cwd\x18\t \x01(\tR\x03cwd\" \n" +
 	"\fExecResponse\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\"\xb7\x01\n" +
+	"\fStartRequest\x12!\n" +
+	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x10\n" +
+	"\x03tty\x18\x02 \x01(\bR\x03tty\x12\x14\n" +
+	"\x05stdin\x18\x03 \x01(\bR\x05stdin\x12\x16\n" +
+	"\x06stdout\x18\x04 \x01(\bR\x06stdout\x12\x16\n" +
+	"\x06stderr\x18\x05 \x01(\bR\x06stderr\x12\x14\n" +
+	"\x05width\x18\x06 \x01(\rR\x05width\x12\x16\n" +
+	"\x06height\x18\a \x01(\rR\x06height\"!\n" +
+	"\rStartResponse\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\"Z\n" +
 	"\vKillRequest\x12!\n" +
 	"\fcontainer_id\x18\x01 \x01(\tR\vcontainerId\x12\x16\n" +
@@ -1688,17 +2139,20 @@ const file_berth_proto_rawDesc = "" +
 	"\x11PHASE_DOWNLOADING\x10\x02\x12\x0e\n" +
 	"\n" +
 	"PHASE_DONE\x10\x03\x12\x10\n" +
-	"\fPHASE_EXISTS\x10\x042\xce\x02\n" +
+	"\fPHASE_EXISTS\x10\x042\xc2\x03\n" +
 	"\x06Images\x124\n" +
 	"\x04Pull\x12\x15.berth.v1.PullRequest\x1a\x13.berth.v1.PullEvent0\x01\x127\n" +
 	"\x04Load\x12\x15.berth.v1.LoadRequest\x1a\x16.berth.v1.LoadResponse(\x01\x127\n" +
 	"\x04Save\x12\x15.berth.v1.SaveRequest\x1a\x16.berth.v1.SaveResponse0\x01\x124\n" +
-	"\x04Push\x12\x15.berth.v1.PushRequest\x1a\x13.berth.v1.PushEvent0\x01\x122\n" +
-	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x122\n" +
-	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2z\n" +
+	"\x04Push\x12\x15.berth.v1.PushRequest\x1a\x13.berth.v1.PushEvent0\x01\x128\n" +
+	"\x05Login\x12\x16.berth.v1.LoginRequest\x1a\x17.berth.v1.LoginResponse\x122\n" +
+	"\x03Tag\x12\x14.berth.v1.TagRequest\x1a\x15.berth.v1.TagResponse\x128\n" +
+	"\x05Usage\x12\x16.berth.v1.UsageRequest\x1a\x17.berth.v1.UsageResponse\x122\n" +
+	"\x03Pin\x12\x14.berth.v1.PinRequest\x1a\x15.berth.v1.PinResponse2\xb4\x01\n" +
 	"\n" +
 	"Containers\x125\n" +
-	"\x04Exec\x12\x15.berth.v1.ExecRequest\x1a\x16.berth.v1.ExecResponse\x125\n" +
+	"\x04Exec\x12\x15.berth.v1.ExecRequest\x1a\x16.berth.v1.ExecResponse\x128\n" +
+	"\x05Start\x12\x16.berth.v1.StartRequest\x1a\x17.berth.v1.StartResponse\x125\n" +
 	"\x04Kill\x12\x15.berth.v1.KillRequest\x1a\x16.berth.v1.KillResponse2N\n" +
 	"\aDevices\x12C\n" +
 	"\x04List\x12\x1c.berth.v1.ListDevicesRequest\x1a\x1d.berth.v1.ListDevicesResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
@@ -1716,7 +2170,7 @@ func file_berth_proto_rawDescGZIP() []byte {
 }
 
 var file_berth_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_berth_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_berth_proto_goTypes = []any{
 	(Phase)(0),                  // 0: berth.v1.Phase
 	(*LoadRequest)(nil),         // 1: berth.v1.LoadRequest
@@ -1732,55 +2186,72 @@ var file_berth_proto_goTypes = []any{
 	(*PinRequest)(nil),          // 11: berth.v1.PinRequest
 	(*PinResponse)(nil),         // 12: berth.v1.PinResponse
 	(*PullRequest)(nil),         // 13: berth.v1.PullRequest
-	(*Auth)(nil),                // 14: berth.v1.Auth
-	(*PullEvent)(nil),           // 15: berth.v1.PullEvent
-	(*Layer)(nil),               // 16: berth.v1.Layer
-	(*Done)(nil),                // 17: berth.v1.Done
-	(*ExecRequest)(nil),         // 18: berth.v1.ExecRequest
-	(*ExecResponse)(nil),        // 19: berth.v1.ExecResponse
-	(*KillRequest)(nil),         // 20: berth.v1.KillRequest
-	(*KillResponse)(nil),        // 21: berth.v1.KillResponse
-	(*ListDevicesRequest)(nil),  // 22: berth.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil), // 23: berth.v1.ListDevicesResponse
-	(*Resource)(nil),            // 24: berth.v1.Resource
-	(*Device)(nil),              // 25: berth.v1.Device
-	(*Holder)(nil),              // 26: berth.v1.Holder
+	(*UsageRequest)(nil),        // 14: berth.v1.UsageRequest
+	(*UsageResponse)(nil),       // 15: berth.v1.UsageResponse
+	(*ImageUsage)(nil),          // 16: berth.v1.ImageUsage
+	(*LayerUsage)(nil),          // 17: berth.v1.LayerUsage
+	(*LoginRequest)(nil),        // 18: berth.v1.LoginRequest
+	(*LoginResponse)(nil),       // 19: berth.v1.LoginResponse
+	(*Auth)(nil),                // 20: berth.v1.Auth
+	(*PullEvent)(nil),           // 21: berth.v1.PullEvent
+	(*Layer)(nil),               // 22: berth.v1.Layer
+	(*Done)(nil),                // 23: berth.v1.Done
+	(*ExecRequest)(nil),         // 24: berth.v1.ExecRequest
+	(*ExecResponse)(nil),        // 25: berth.v1.ExecResponse
+	(*StartRequest)(nil),        // 26: berth.v1.StartRequest
+	(*StartResponse)(nil),       // 27: berth.v1.StartResponse
+	(*KillRequest)(nil),         // 28: berth.v1.KillRequest
+	(*KillResponse)(nil),        // 29: berth.v1.KillResponse
+	(*ListDevicesRequest)(nil),  // 30: berth.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil), // 31: berth.v1.ListDevicesResponse
+	(*Resource)(nil),            // 32: berth.v1.Resource
+	(*Device)(nil),              // 33: berth.v1.Device
+	(*Holder)(nil),              // 34: berth.v1.Holder
 }
 var file_berth_proto_depIdxs = []int32{
 	3,  // 0: berth.v1.LoadResponse.images:type_name -> berth.v1.LoadedImage
-	14, // 1: berth.v1.PushRequest.auth:type_name -> berth.v1.Auth
-	16, // 2: berth.v1.PushEvent.layer:type_name -> berth.v1.Layer
+	20, // 1: berth.v1.PushRequest.auth:type_name -> berth.v1.Auth
+	22, // 2: berth.v1.PushEvent.layer:type_name -> berth.v1.Layer
 	8,  // 3: berth.v1.PushEvent.pushed:type_name -> berth.v1.Pushed
-	14, // 4: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
-	16, // 5: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
-	17, // 6: berth.v1.PullEvent.done:type_name -> berth.v1.Done
-	0,  // 7: berth.v1.Layer.phase:type_name -> berth.v1.Phase
-	24, // 8: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
-	25, // 9: berth.v1.Resource.devices:type_name -> berth.v1.Device
-	26, // 10: berth.v1.Device.holders:type_name -> berth.v1.Holder
-	13, // 11: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
-	1,  // 12: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
-	4,  // 13: berth.v1.Images.Save:input_type -> berth.v1.SaveRequest
-	6,  // 14: berth.v1.Images.Push:input_type -> berth.v1.PushRequest
-	9,  // 15: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
-	11, // 16: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
-	18, // 17: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
-	20, // 18: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
-	22, // 19: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
-	15, // 20: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
-	2,  // 21: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
-	5,  // 22: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
-	7,  // 23: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
-	10, // 24: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
-	12, // 25: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
-	19, // 26: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
-	21, // 27: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
-	23, // 28: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	20, // 4: berth.v1.PullRequest.auth:type_name -> berth.v1.Auth
+	16, // 5: berth.v1.UsageResponse.images:type_name -> berth.v1.ImageUsage
+	17, // 6: berth.v1.ImageUsage.layers:type_name -> berth.v1.LayerUsage
+	20, // 7: berth.v1.LoginRequest.auth:type_name -> berth.v1.Auth
+	22, // 8: berth.v1.PullEvent.layer:type_name -> berth.v1.Layer
+	23, // 9: berth.v1.PullEvent.done:type_name -> berth.v1.Done
+	0,  // 10: berth.v1.Layer.phase:type_name -> berth.v1.Phase
+	32, // 11: berth.v1.ListDevicesResponse.resources:type_name -> berth.v1.Resource
+	33, // 12: berth.v1.Resource.devices:type_name -> berth.v1.Device
+	34, // 13: berth.v1.Device.holders:type_name -> berth.v1.Holder
+	13, // 14: berth.v1.Images.Pull:input_type -> berth.v1.PullRequest
+	1,  // 15: berth.v1.Images.Load:input_type -> berth.v1.LoadRequest
+	4,  // 16: berth.v1.Images.Save:input_type -> berth.v1.SaveRequest
+	6,  // 17: berth.v1.Images.Push:input_type -> berth.v1.PushRequest
+	18, // 18: berth.v1.Images.Login:input_type -> berth.v1.LoginRequest
+	9,  // 19: berth.v1.Images.Tag:input_type -> berth.v1.TagRequest
+	14, // 20: berth.v1.Images.Usage:input_type -> berth.v1.UsageRequest
+	11, // 21: berth.v1.Images.Pin:input_type -> berth.v1.PinRequest
+	24, // 22: berth.v1.Containers.Exec:input_type -> berth.v1.ExecRequest
+	26, // 23: berth.v1.Containers.Start:input_type -> berth.v1.StartRequest
+	28, // 24: berth.v1.Containers.Kill:input_type -> berth.v1.KillRequest
+	30, // 25: berth.v1.Devices.List:input_type -> berth.v1.ListDevicesRequest
+	21, // 26: berth.v1.Images.Pull:output_type -> berth.v1.PullEvent
+	2,  // 27: berth.v1.Images.Load:output_type -> berth.v1.LoadResponse
+	5,  // 28: berth.v1.Images.Save:output_type -> berth.v1.SaveResponse
+	7,  // 29: berth.v1.Images.Push:output_type -> berth.v1.PushEvent
+	19, // 30: berth.v1.Images.Login:output_type -> berth.v1.LoginResponse
+	10, // 31: berth.v1.Images.Tag:output_type -> berth.v1.TagResponse
+	15, // 32: berth.v1.Images.Usage:output_type -> berth.v1.UsageResponse
+	12, // 33: berth.v1.Images.Pin:output_type -> berth.v1.PinResponse
+	25, // 34: berth.v1.Containers.Exec:output_type -> berth.v1.ExecResponse
+	27, // 35: berth.v1.Containers.Start:output_type -> berth.v1.StartResponse
+	29, // 36: berth.v1.Containers.Kill:output_type -> berth.v1.KillResponse
+	31, // 37: berth.v1.Devices.List:output_type -> berth.v1.ListDevicesResponse
+	26, // [26:38] is the sub-list for method output_type
+	14, // [14:26] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_berth_proto_init() }
@@ -1792,7 +2263,7 @@ func file_berth_proto_init() {
 		(*PushEvent_Layer)(nil),
 		(*PushEvent_Pushed)(nil),
 	}
-	file_berth_proto_msgTypes[14].OneofWrappers = []any{
+	file_berth_proto_msgTypes[20].OneofWrappers = []any{
 		(*PullEvent_Layer)(nil),
 		(*PullEvent_Done)(nil),
 	}
@@ -1802,7 +2273,7 @@ func file_berth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berth_proto_rawDesc), len(file_berth_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

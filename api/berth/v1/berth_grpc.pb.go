@@ -21,12 +21,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Images_Pull_FullMethodName = "/berth.v1.Images/Pull"
-	Images_Load_FullMethodName = "/berth.v1.Images/Load"
-	Images_Save_FullMethodName = "/berth.v1.Images/Save"
-	Images_Push_FullMethodName = "/berth.v1.Images/Push"
-	Images_Tag_FullMethodName  = "/berth.v1.Images/Tag"
-	Images_Pin_FullMethodName  = "/berth.v1.Images/Pin"
+	Images_Pull_FullMethodName  = "/berth.v1.Images/Pull"
+	Images_Load_FullMethodName  = "/berth.v1.Images/Load"
+	Images_Save_FullMethodName  = "/berth.v1.Images/Save"
+	Images_Push_FullMethodName  = "/berth.v1.Images/Push"
+	Images_Login_FullMethodName = "/berth.v1.Images/Login"
+	Images_Tag_FullMethodName   = "/berth.v1.Images/Tag"
+	Images_Usage_FullMethodName = "/berth.v1.Images/Usage"
+	Images_Pin_FullMethodName   = "/berth.v1.Images/Pin"
 )
 
 // ImagesClient is the client API for Images service.
@@ -45,8 +47,13 @@ type ImagesClient interface {
 	// Push brings an image to a registry, and tells how far it is. The last event is done; a push that fails ends with an
 	// error instead.
 	Push(ctx context.Context, in *PushRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PushEvent], error)
+	// Login asks a registry whether it takes credentials, as a pull from there would bring them. Nothing is kept of them.
+	// Credentials that the registry does not take are UNAUTHENTICATED.
+	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (*LoginResponse, error)
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error)
+	// Usage tells which layers of images are on the disk, and how much space they take. Images share layers.
+	Usage(ctx context.Context, in *UsageRequest, opts ...grpc.CallOption) (*UsageResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
 	Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinResponse, error)
 }
@@ -129,10 +136,30 @@ func (c *imagesClient) Push(ctx context.Context, in *PushRequest, opts ...grpc.C
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_PushClient = grpc.ServerStreamingClient[PushEvent]
 
+func (c *imagesClient) Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (*LoginResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LoginResponse)
+	err := c.cc.Invoke(ctx, Images_Login_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *imagesClient) Tag(ctx context.Context, in *TagRequest, opts ...grpc.CallOption) (*TagResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TagResponse)
 	err := c.cc.Invoke(ctx, Images_Tag_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *imagesClient) Usage(ctx context.Context, in *UsageRequest, opts ...grpc.CallOption) (*UsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UsageResponse)
+	err := c.cc.Invoke(ctx, Images_Usage_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -165,8 +192,13 @@ type ImagesServer interface {
 	// Push brings an image to a registry, and tells how far it is. The last event is done; a push that fails ends with an
 	// error instead.
 	Push(*PushRequest, grpc.ServerStreamingServer[PushEvent]) error
+	// Login asks a registry whether it takes credentials, as a pull from there would bring them. Nothing is kept of them.
+	// Credentials that the registry does not take are UNAUTHENTICATED.
+	Login(context.Context, *LoginRequest) (*LoginResponse, error)
 	// Tag gives an image one more name. Another image that has the name loses it.
 	Tag(context.Context, *TagRequest) (*TagResponse, error)
+	// Usage tells which layers of images are on the disk, and how much space they take. Images share layers.
+	Usage(context.Context, *UsageRequest) (*UsageResponse, error)
 	// Pin says whether a client that frees disk space should spare an image, as a kubelet's garbage collection does.
 	Pin(context.Context, *PinRequest) (*PinResponse, error)
 	mustEmbedUnimplementedImagesServer()
@@ -191,8 +223,14 @@ func (UnimplementedImagesServer) Save(*SaveRequest, grpc.ServerStreamingServer[S
 func (UnimplementedImagesServer) Push(*PushRequest, grpc.ServerStreamingServer[PushEvent]) error {
 	return status.Error(codes.Unimplemented, "method Push not implemented")
 }
+func (UnimplementedImagesServer) Login(context.Context, *LoginRequest) (*LoginResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Login not implemented")
+}
 func (UnimplementedImagesServer) Tag(context.Context, *TagRequest) (*TagResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Tag not implemented")
+}
+func (UnimplementedImagesServer) Usage(context.Context, *UsageRequest) (*UsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Usage not implemented")
 }
 func (UnimplementedImagesServer) Pin(context.Context, *PinRequest) (*PinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pin not implemented")
@@ -258,6 +296,24 @@ func _Images_Push_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_PushServer = grpc.ServerStreamingServer[PushEvent]
 
+func _Images_Login_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LoginRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Login(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Login_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Login(ctx, req.(*LoginRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Images_Tag_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TagRequest)
 	if err := dec(in); err != nil {
@@ -272,6 +328,24 @@ func _Images_Tag_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ImagesServer).Tag(ctx, req.(*TagRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Images_Usage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Usage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Usage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Usage(ctx, req.(*UsageRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -302,8 +376,16 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ImagesServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
+			MethodName: "Login",
+			Handler:    _Images_Login_Handler,
+		},
+		{
 			MethodName: "Tag",
 			Handler:    _Images_Tag_Handler,
+		},
+		{
+			MethodName: "Usage",
+			Handler:    _Images_Usage_Handler,
 		},
 		{
 			MethodName: "Pin",
@@ -336,8 +418,9 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Containers_Exec_FullMethodName = "/berth.v1.Containers/Exec"
-	Containers_Kill_FullMethodName = "/berth.v1.Containers/Kill"
+	Containers_Exec_FullMethodName  = "/berth.v1.Containers/Exec"
+	Containers_Start_FullMethodName = "/berth.v1.Containers/Start"
+	Containers_Kill_FullMethodName  = "/berth.v1.Containers/Kill"
 )
 
 // ContainersClient is the client API for Containers service.
@@ -346,6 +429,10 @@ const (
 type ContainersClient interface {
 	// Exec does what Exec of the CRI does, with a user, variables and a directory that are not the container's own.
 	Exec(ctx context.Context, in *ExecRequest, opts ...grpc.CallOption) (*ExecResponse, error)
+	// Start gives the address at which one client joins the streams of a created container. The container starts when the
+	// client connects, and the client is attached before the program begins: it gets all that the program writes. What
+	// StartContainer and Attach of the CRI do one after the other may lose the beginning.
+	Start(ctx context.Context, in *StartRequest, opts ...grpc.CallOption) (*StartResponse, error)
 	// Kill sends a signal to the first process of a running container, or to all its processes.
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error)
 }
@@ -368,6 +455,16 @@ func (c *containersClient) Exec(ctx context.Context, in *ExecRequest, opts ...gr
 	return out, nil
 }
 
+func (c *containersClient) Start(ctx context.Context, in *StartRequest, opts ...grpc.CallOption) (*StartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartResponse)
+	err := c.cc.Invoke(ctx, Containers_Start_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *containersClient) Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(KillResponse)
@@ -384,6 +481,10 @@ func (c *containersClient) Kill(ctx context.Context, in *KillRequest, opts ...gr
 type ContainersServer interface {
 	// Exec does what Exec of the CRI does, with a user, variables and a directory that are not the container's own.
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
+	// Start gives the address at which one client joins the streams of a created container. The container starts when the
+	// client connects, and the client is attached before the program begins: it gets all that the program writes. What
+	// StartContainer and Attach of the CRI do one after the other may lose the beginning.
+	Start(context.Context, *StartRequest) (*StartResponse, error)
 	// Kill sends a signal to the first process of a running container, or to all its processes.
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
 	mustEmbedUnimplementedContainersServer()
@@ -398,6 +499,9 @@ type UnimplementedContainersServer struct{}
 
 func (UnimplementedContainersServer) Exec(context.Context, *ExecRequest) (*ExecResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Exec not implemented")
+}
+func (UnimplementedContainersServer) Start(context.Context, *StartRequest) (*StartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Start not implemented")
 }
 func (UnimplementedContainersServer) Kill(context.Context, *KillRequest) (*KillResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Kill not implemented")
@@ -441,6 +545,24 @@ func _Containers_Exec_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Containers_Start_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Start(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Start_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Start(ctx, req.(*StartRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Containers_Kill_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(KillRequest)
 	if err := dec(in); err != nil {
@@ -469,6 +591,10 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Exec",
 			Handler:    _Containers_Exec_Handler,
+		},
+		{
+			MethodName: "Start",
+			Handler:    _Containers_Start_Handler,
 		},
 		{
 			MethodName: "Kill",

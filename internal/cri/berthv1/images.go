@@ -21,6 +21,9 @@ type Images interface {
 	// ImportArchive gives an image once for each name that the archive gives it.
 	ImportArchive(ctx context.Context, r io.Reader) ([]*model.Image, error)
 	Get(ctx context.Context, refOrID string) (*model.Image, error)
+	List(context.Context) ([]*model.Image, error)
+	// LayerUsage are the layers on disk of an image.
+	LayerUsage(imageID string) []model.LayerUsage
 	// Tag returns the name in full.
 	Tag(ctx context.Context, refOrID, name string) (string, error)
 	Pin(ctx context.Context, refOrID string, pinned bool) error
@@ -31,6 +34,8 @@ type Archive interface {
 	// Push calls Progress of the request from one goroutine at a time, and not after it has returned.
 	Push(ctx context.Context, req model.PushRequest) (*model.Pushed, error)
 	Save(ctx context.Context, images []string, w io.Writer) error
+	// Login asks a registry whether it takes credentials. asked is false where it wants none.
+	Login(ctx context.Context, registry string, auth *model.Auth) (asked bool, err error)
 }
 
 type service struct {

@@ -27,6 +27,8 @@ type pull func(context.Context, image.PullRequest) (*model.Image, error)
 
 func (pull) ImportArchive(context.Context, io.Reader) ([]*model.Image, error) { panic("not asked for") }
 func (pull) Get(context.Context, string) (*model.Image, error)                { panic("not asked for") }
+func (pull) List(context.Context) ([]*model.Image, error)                     { panic("not asked for") }
+func (pull) LayerUsage(string) []model.LayerUsage                             { panic("not asked for") }
 func (pull) Tag(context.Context, string, string) (string, error)              { panic("not asked for") }
 func (pull) Pin(context.Context, string, bool) error                          { panic("not asked for") }
 

@@ -27,7 +27,7 @@ func (s *runtimeService) Attach(ctx context.Context, req *api.AttachRequest) (*a
 		return nil, fmt.Errorf("tty: is %t, and has to be %t as in the ContainerConfig of container %s: %w", req.Tty,
 			has, st.ID, errdefs.ErrInvalidArgument)
 	}
-	url, err := s.Streams.GetAttach(stream.AttachRequest{
+	url, err := s.Streams.GetAttach(ctx, stream.AttachRequest{
 		ContainerID: st.ID,
 		Wanted:      stream.Wanted{TTY: req.Tty, Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr},
 	})

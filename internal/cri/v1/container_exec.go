@@ -24,7 +24,7 @@ func (s *runtimeService) Exec(ctx context.Context, req *api.ExecRequest) (*api.E
 	if err != nil {
 		return nil, err
 	}
-	url, err := s.Streams.GetExec(stream.ExecRequest{
+	url, err := s.Streams.GetExec(ctx, stream.ExecRequest{
 		ContainerID: st.ID,
 		Cmd:         slices.Clone(req.Cmd),
 		Wanted:      stream.Wanted{TTY: req.Tty, Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr},

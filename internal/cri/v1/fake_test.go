@@ -245,12 +245,12 @@ func (r recordedImages) ConfigJSON(id string) ([]byte, error) {
 // recordedStreams makes addresses that lead nowhere.
 type recordedStreams struct{ *recorder }
 
-func (r recordedStreams) GetExec(req stream.ExecRequest) (string, error) {
+func (r recordedStreams) GetExec(_ context.Context, req stream.ExecRequest) (string, error) {
 	return "http://exec", r.record("GetExec", req)
 }
-func (r recordedStreams) GetAttach(req stream.AttachRequest) (string, error) {
+func (r recordedStreams) GetAttach(_ context.Context, req stream.AttachRequest) (string, error) {
 	return "http://attach", r.record("GetAttach", req)
 }
-func (r recordedStreams) GetPortForward(req stream.PortForwardRequest) (string, error) {
+func (r recordedStreams) GetPortForward(_ context.Context, req stream.PortForwardRequest) (string, error) {
 	return "http://portforward", r.record("GetPortForward", req)
 }

@@ -30,7 +30,8 @@ func (s *runtimeService) PortForward(ctx context.Context,
 	if st.State != model.SandboxReady {
 		return nil, fmt.Errorf("pod sandbox %s is not ready: %w", st.ID, errdefs.ErrFailedPrecondition)
 	}
-	url, err := s.Streams.GetPortForward(stream.PortForwardRequest{SandboxID: st.ID, Ports: slices.Clone(req.Port)})
+	url, err := s.Streams.GetPortForward(ctx,
+		stream.PortForwardRequest{SandboxID: st.ID, Ports: slices.Clone(req.Port)})
 	if err != nil {
 		return nil, err
 	}

@@ -69,9 +69,9 @@ type Images interface {
 
 // Streams makes the single-use addresses at which clients exec, attach and forward ports.
 type Streams interface {
-	GetExec(stream.ExecRequest) (url string, err error)
-	GetAttach(stream.AttachRequest) (url string, err error)
-	GetPortForward(stream.PortForwardRequest) (url string, err error)
+	GetExec(context.Context, stream.ExecRequest) (url string, err error)
+	GetAttach(context.Context, stream.AttachRequest) (url string, err error)
+	GetPortForward(context.Context, stream.PortForwardRequest) (url string, err error)
 }
 
 // Deps is everything that the API calls. All fields are required but CreateHostPaths, Info and Log.

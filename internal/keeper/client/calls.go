@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -46,6 +47,14 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 			}
 		}
 		var err error
+		if req.Attach != nil {
+			if err := conn.require(protocol.FeatureAttachFirst, "a client of a container that has yet to start"); err != nil {
+				return err
+			}
+			if in.Attach, err = c.attachment(conn, req.Attach); err != nil {
+				return err
+			}
+		}
 		res, err = conn.api.Run(ctx, in)
 		return err
 	})
@@ -63,6 +72,22 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		result.Phases = append(result.Phases, Phase{p.Name, p.Begin.AsTime(), p.Took.AsDuration()})
 	}
 	return result, nil
+}
+
+// Prepare has the keeper compile a seccomp profile before a container has it. A keeper that is too old for this call
+// compiles it with the first container.
+func (c *Client) Prepare(ctx context.Context, profile *specs.LinuxSeccomp) error {
+	b, err := json.Marshal(profile)
+	if err != nil {
+		return fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return c.call(ctx, func(conn *connection) error {
+		if !slices.Contains(conn.keeper.GetFeatures(), protocol.FeaturePrepare) {
+			return nil
+		}
+		_, err := conn.api.Prepare(ctx, &api.PrepareRequest{Seccomp: b})
+		return err
+	})
 }
 
 // room is nil where there are descriptors left for what is about to start, which is to be in escrow here.
@@ -335,17 +360,23 @@ func (c *Client) KillExec(ctx context.Context, containerID, execID string) error
 // Attach has what a container writes from now on copied to the files. The caller closes its own.
 func (c *Client) Attach(ctx context.Context, req *AttachRequest) error {
 	return c.call(ctx, func(conn *connection) error {
-		token, err := sendFiles(conn, map[protocol.Role]*os.File{protocol.RoleStdout: req.Stdout,
-			protocol.RoleStderr: req.Stderr})
+		in, err := c.attachment(conn, req)
 		if err != nil {
 			return err
 		}
-		_, err = conn.api.Attach(ctx, &api.AttachRequest{
-			ContainerId: req.ContainerID, AttachId: req.AttachID, Session: c.session, Token: token, Stdin: req.Stdin,
-			Backlog: req.Backlog, TotalBacklog: req.TotalBacklog, SpillDir: req.SpillDir,
-		})
+		_, err = conn.api.Attach(ctx, in)
 		return err
 	})
+}
+
+// attachment sends the files of a client that is to be attached, and returns the request that names them.
+func (c *Client) attachment(conn *connection, req *AttachRequest) (*api.AttachRequest, error) {
+	token, err := sendFiles(conn, map[protocol.Role]*os.File{protocol.RoleStdout: req.Stdout,
+		protocol.RoleStderr: req.Stderr})
+	return &api.AttachRequest{
+		ContainerId: req.ContainerID, AttachId: req.AttachID, Session: c.session, Token: token, Stdin: req.Stdin,
+		Backlog: req.Backlog, TotalBacklog: req.TotalBacklog, SpillDir: req.SpillDir,
+	}, err
 }
 
 // Detach cuts off an attached client. Where the container's input was for one client only (RunRequest.StdinOnce) and

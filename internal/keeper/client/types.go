@@ -35,6 +35,10 @@ type RunRequest struct {
 	// says what they are. Empty: Spec.Process is started.
 	Restore string
 	CRIU    string // the program for it; empty: the one in PATH
+
+	// Attach is a client that is attached before the program begins, and so gets all of its output. Its ContainerID is
+	// not used. A keeper that is too old for it gets no such request: Run fails with ErrFailedPrecondition.
+	Attach *AttachRequest
 }
 
 // What both sides say of containers, see package protocol.

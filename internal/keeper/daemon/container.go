@@ -74,6 +74,7 @@ type streams struct {
 type attached struct {
 	owners  map[string]string // attach ID to the session that brought input with it
 	clients map[string]string // attach ID to its session
+	first   *firstClient      // is attached when the container's pipes are there; nil: none
 }
 
 var _ runtime.Container = (*container)(nil)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"berth/internal/keeper/filter"
 	"berth/internal/keeper/runtime"
 	"berth/internal/keeper/runtime/libcontainer"
@@ -19,6 +21,8 @@ type Engines interface {
 	// RemoveUnknown kills and removes what there is of a container of which nothing but the ID is known. It is
 	// idempotent.
 	RemoveUnknown(ctx context.Context, c runtime.Container) error
+	// CompileSeccomp compiles a seccomp profile before a container has it.
+	CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp) error
 }
 
 // openEngines opens the configured engines, else the node's own.

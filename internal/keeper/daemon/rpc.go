@@ -39,13 +39,21 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Version: s.cfg.Version, Pid: int32(os.Getpid()),
 		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
-		Features: []string{protocol.FeatureSetup}, Counts: s.counts(),
+		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst}, Counts: s.counts(),
 	}, nil
 }
 
 func (v *service) Run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
 	res, err := v.s.run(ctx, req)
 	return res, protocol.Encode(err)
+}
+
+func (v *service) Prepare(ctx context.Context, req *api.PrepareRequest) (*api.Empty, error) {
+	profile := &specs.LinuxSeccomp{}
+	if err := json.Unmarshal(req.Seccomp, profile); err != nil {
+		return done(fmt.Errorf("seccomp profile: %w: %w", err, errdefs.ErrInvalidArgument))
+	}
+	return done(v.s.runtime.CompileSeccomp(ctx, profile))
 }
 
 func (v *service) Signal(ctx context.Context, req *api.SignalRequest) (*api.Empty, error) {
@@ -126,13 +134,27 @@ func (s *Server) attach(req *api.AttachRequest) error {
 		closeAll(files)
 		return fmt.Errorf("container %s is not running: %w", c.id, errdefs.ErrFailedPrecondition)
 	}
-	if req.SpillDir != "" && !filepath.IsAbs(req.SpillDir) {
+	return c.join(c.out, req, files)
+}
+
+// checkSpillDir refuses a directory that is relative to whatever the keeper's own is.
+func checkSpillDir(req *api.AttachRequest) error {
+	if req.SpillDir == "" || filepath.IsAbs(req.SpillDir) {
+		return nil
+	}
+	return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId,
+		errdefs.ErrInvalidArgument)
+}
+
+// join has what is read of the container's output from now on copied to a client's files, which it takes over. The
+// caller holds c.mu.
+func (c *container) join(out *logpump.Log, req *api.AttachRequest, files map[protocol.Role]int) error {
+	if err := checkSpillDir(req); err != nil {
 		closeAll(files)
-		return fmt.Errorf("directory %q for what client %s does not take is not absolute: %w", req.SpillDir, req.AttachId,
-			errdefs.ErrInvalidArgument)
+		return err
 	}
 	keep := logpump.Keep{Dir: req.SpillDir, Backlog: req.Backlog, Total: req.TotalBacklog}
-	if err := c.out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr),
+	if err := out.Attach(req.AttachId, file(files, protocol.RoleStdout), file(files, protocol.RoleStderr),
 		keep); err != nil {
 		if errors.Is(err, os.ErrExist) && c.clients[req.AttachId] == req.Session {
 			return nil // the same call made again

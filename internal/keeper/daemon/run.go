@@ -28,7 +28,12 @@ import (
 
 // run starts a container. The start continues if the caller stops waiting.
 func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse, error) {
-	if err := record.CheckID("container", req.Id); err != nil {
+	defer s.deliveries.Discard(req.GetAttach().GetToken())
+	err := record.CheckID("container", req.Id)
+	if err == nil && req.Attach != nil {
+		err = checkSpillDir(req.Attach)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := s.gate.Begin(); err != nil {
@@ -99,7 +104,15 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		r.RuntimeRoot = s.dir().State("." + filepath.Base(r.Runtime))
 	}
 	c := s.newContainer(r)
+	if req.Attach != nil {
+		files, err := s.deliveries.Take(req.Attach.Token)
+		if err != nil {
+			return nil, err
+		}
+		c.first = &firstClient{req.Attach, files}
+	}
 	if old := s.containers.add(c); old != nil {
+		c.dropFirst()
 		old.mu.Lock()
 		defer old.mu.Unlock()
 		if req.Nonce != "" && old.record.Nonce == req.Nonce {
@@ -122,6 +135,7 @@ func (c *container) start(l *runtime.Launch) {
 	if err != nil {
 		c.log.Info("container did not start", "container", c.record.Name, "error", err)
 		c.runErr = err
+		c.dropFirst()
 		c.s.containers.remove(c)
 		if ferr := c.s.table.Forget(c.id); ferr != nil {
 			c.log.Error("remove the container's record", "error", ferr)
@@ -191,6 +205,9 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 	if c.record.Terminal {
 		e.out = res.Console
 	}
+	if err := c.joinFirst(log); err != nil {
+		return err
+	}
 	proc, err := pidfd.Open(res.PID, true)
 	if err != nil {
 		return err
@@ -228,6 +245,34 @@ func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) err
 		return err
 	}
 	return c.s.escrow.put(c).wait(c.log, escrowWait)
+}
+
+// firstClient is a client that is to be attached before the program begins, with its files.
+type firstClient struct {
+	request *api.AttachRequest
+	files   map[protocol.Role]int
+}
+
+// joinFirst attaches the client that came with the start, if there is one.
+func (c *container) joinFirst(log *logpump.Log) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.first
+	if first == nil {
+		return nil
+	}
+	c.first = nil
+	return c.join(log, first.request, first.files)
+}
+
+// dropFirst closes the files of a client whose container does not start: it reads the end.
+func (c *container) dropFirst() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.first != nil {
+		closeAll(c.first.files)
+		c.first = nil
+	}
 }
 
 // unregister kills a process that register has taken, and takes it out of the tables. It is false where register has

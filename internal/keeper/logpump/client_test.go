@@ -60,7 +60,7 @@ func numbered(n int) []byte {
 func TestAClientThatDoesNotReadIsCutOffAndTold(t *testing.T) {
 	full := t.TempDir()
 	if os.Geteuid() == 0 {
-		if err := unix.Mount("tmpfs", full, "tmpfs", 0, "size=12m"); err != nil {
+		if err := unix.Mount("tmpfs", full, "tmpfs", 0, "size=3m"); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -88,7 +88,7 @@ func TestAClientThatDoesNotReadIsCutOffAndTold(t *testing.T) {
 				backlogs = NewBacklogs(tc.dir)
 			}
 			l := New(path, backlogs, quiet())
-			want := numbered(16 << 20)
+			want := numbered(4 << 20)
 			stdout, stderr := attach(t, l, "slow", tc.backlog)
 			var good bytes.Buffer
 			read := make(chan error, 1)

@@ -70,5 +70,9 @@ type Status struct {
 	Setup Setup
 }
 
-// FeatureSetup is the feature of a keeper that heeds RunRequest.Setup.
-const FeatureSetup = "setup"
+// Features of a keeper, which an older one does not have.
+const (
+	FeatureSetup       = "setup"        // it heeds RunRequest.Setup
+	FeaturePrepare     = "prepare"      // it has the call Prepare
+	FeatureAttachFirst = "attach-first" // it heeds RunRequest.Attach
+)

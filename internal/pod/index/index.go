@@ -23,14 +23,18 @@ type Index struct {
 	mu         sync.RWMutex // guards what is below, not what the maps point to
 	pods       map[string]*Sandbox
 	containers map[string]*Container
-	names      map[string]string // sandboxName or containerName to ID
+	members    map[string][]*Container // the containers of a pod, by its ID
+	names      map[string]string       // sandboxName or containerName to ID
 	// lastCreated is the latest creation time of any pod or container.
 	lastCreated time.Time
 }
 
 // New is an empty index.
 func New() *Index {
-	return &Index{pods: map[string]*Sandbox{}, containers: map[string]*Container{}, names: map[string]string{}}
+	return &Index{
+		pods: map[string]*Sandbox{}, containers: map[string]*Container{}, members: map[string][]*Container{},
+		names: map[string]string{},
+	}
 }
 
 // Sandbox finds a pod by its ID or a prefix of it that no other has.
@@ -78,13 +82,29 @@ func (x *Index) Containers() []*Container {
 func (x *Index) ContainersOf(sandboxID string) []*Container {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	var list []*Container
-	for _, c := range x.containers {
-		if c.Sandbox.ID() == sandboxID {
-			list = append(list, c)
-		}
+	return slices.Clone(x.members[sandboxID])
+}
+
+// addContainer puts a container into the lists. The caller holds x.mu.
+func (x *Index) addContainer(c *Container) {
+	pod := c.Sandbox.ID()
+	x.dropContainer(c) // one that was known by this ID
+	x.containers[c.ID()] = c
+	x.members[pod] = append(x.members[pod], c)
+}
+
+// dropContainer takes the container with the ID of c out of the lists. The caller holds x.mu.
+func (x *Index) dropContainer(c *Container) {
+	known := x.containers[c.ID()]
+	if known == nil {
+		return
 	}
-	return list
+	delete(x.containers, c.ID())
+	pod := known.Sandbox.ID()
+	others := slices.DeleteFunc(x.members[pod], func(o *Container) bool { return o == known })
+	if x.members[pod] = others; len(others) == 0 {
+		delete(x.members, pod)
+	}
 }
 
 // Gone tells whether a pod was removed.
@@ -139,7 +159,7 @@ func (x *Index) AddContainer(table *record.Containers, r record.Container, s *Sa
 	r.CreatedAt = x.containerCreated(s, r.Config.Metadata.Name)
 	c := NewContainer(table.New(r.ID, r), s)
 	c.op = op
-	x.containers[c.ID()] = c
+	x.addContainer(c)
 	return c, nil
 }
 
@@ -158,7 +178,7 @@ func (x *Index) AdoptContainer(c *Container) {
 	r := c.Record()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.containers[c.ID()] = c
+	x.addContainer(c)
 	x.noteCreated(r.CreatedAt)
 	x.names[containerName(r.SandboxID, r.Config.Metadata)] = c.ID()
 }
@@ -180,7 +200,7 @@ func (x *Index) ForgetContainer(c *Container) {
 	name := containerName(r.SandboxID, r.Config.Metadata)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.containers, c.ID())
+	x.dropContainer(c)
 	if x.names[name] == c.ID() {
 		delete(x.names, name)
 	}

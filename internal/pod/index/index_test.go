@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,5 +209,45 @@ func TestAPodIsNotRemovedWhileAContainerOfItStarts(t *testing.T) {
 	defer release()
 	if s.TryShare() != nil {
 		t.Error("a container starts in a pod that is being removed")
+	}
+}
+
+// TestAPodsContainersAreFoundWithoutTheOthers, as they come, are forgotten, and are made known again by one ID.
+func TestAPodsContainersAreFoundWithoutTheOthers(t *testing.T) {
+	x := New()
+	pods := record.NewSandboxes(t.TempDir(), func(string) string { return "" }, slog.New(slog.DiscardHandler))
+	containers := record.NewContainers(t.TempDir(), slog.New(slog.DiscardHandler))
+	pod := func(id string) *Sandbox {
+		return NewSandbox(pods.New(id, record.Sandbox{ID: id, Config: &model.SandboxConfig{}}))
+	}
+	container := func(id string, s *Sandbox) *Container {
+		return NewContainer(containers.New(id, record.Container{
+			ID: id, SandboxID: s.ID(), Config: &model.ContainerConfig{Metadata: model.ContainerMetadata{Name: id}},
+		}), s)
+	}
+	a, b := pod("a"), pod("b")
+	a1, a2, b1 := container("a1", a), container("a2", a), container("b1", b)
+	for _, c := range []*Container{a1, a2, b1, a1} {
+		x.AdoptContainer(c)
+	}
+	of := func(s *Sandbox) (list []string) {
+		for _, c := range x.ContainersOf(s.ID()) {
+			list = append(list, c.ID())
+		}
+		slices.Sort(list)
+		return list
+	}
+	if got := of(a); !slices.Equal(got, []string{"a1", "a2"}) {
+		t.Errorf("pod a has %v", got)
+	}
+	x.ForgetContainer(a1)
+	x.ForgetContainer(a1)
+	if got, other := of(a), of(b); !slices.Equal(got, []string{"a2"}) || !slices.Equal(other, []string{"b1"}) {
+		t.Errorf("after one is forgotten pod a has %v and pod b %v", got, other)
+	}
+	x.ForgetContainer(a2)
+	x.ForgetContainer(b1)
+	if got := of(a); len(got) != 0 || len(x.members) != 0 {
+		t.Errorf("at the end pod a has %v, and the index %v", got, x.members)
 	}
 }
