@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 
 	"berth/internal/config"
@@ -117,6 +118,36 @@ func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, log *slog.
 			log.Error(
 				"containers of this runtime handler will be refused: the keeper that runs is too old for its setup; reload it",
 				"handler", name, "setup", h.Setup, "keeper_version", info.Version)
+		}
+	}
+}
+
+// compileSeccomp has the keeper compile the default seccomp profiles of most containers. Else the first container would
+// wait for that: 40 ms, twice what a start takes otherwise.
+func compileSeccomp(ctx context.Context, k *keeper.Client, known map[string]pod.Handler, log *slog.Logger) {
+	host, err := ocispec.Detect()
+	if err != nil {
+		return // the first container says it
+	}
+	// Handlers share profiles.
+	done := map[*specs.LinuxSeccomp]bool{}
+	for name, h := range known {
+		if h.RuntimePath != "" || h.Setup == keeper.SetupLibcontainer {
+			continue // libcontainer and OCI runtimes compile for themselves
+		}
+		profiles, err := ocispec.UsualSeccomp(h.Spec, host)
+		if err != nil {
+			return
+		}
+		for _, p := range profiles {
+			if done[p] {
+				continue
+			}
+			done[p] = true
+			if err := k.Prepare(ctx, p); err != nil && ctx.Err() == nil {
+				log.Warn("the default seccomp profile is not compiled before the first container has it",
+					"handler", name, "error", err)
+			}
 		}
 	}
 }

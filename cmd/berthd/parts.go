@@ -7,11 +7,14 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"berth/internal/audit"
+	"berth/internal/blockio"
 	"berth/internal/config"
 	"berth/internal/cri"
 	"berth/internal/cri/berthv1"
@@ -53,6 +56,7 @@ type parts struct {
 	images   *image.Store
 	network  network.Provider
 	keeper   *keeper.Client
+	audit    *audit.Log
 	bounding []string         // the capabilities that the keeper has to give
 	devices  *manager.Manager // nil: the configuration has none
 	plugins  *nri.Plugins     // nil: likewise
@@ -241,12 +245,21 @@ func (d *parts) openPods(ctx context.Context) error {
 		return err
 	}
 	warnOfOldKeeper(info, known, d.log)
+	if d.audit, err = audit.Open(d.cfg.Audit.File, d.log); err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
+	d.onClose(d.audit.Close)
+	classes, err := blockio.Load(d.cfg.BlockIOClasses, d.log)
+	if err != nil {
+		return fmt.Errorf("block_io_classes_file: %w", err)
+	}
 	cfg := pod.Config{
-		Settings:      podSettings(d.cfg, known),
+		Settings:      podSettings(d.cfg, known, classes),
 		Root:          d.cfg.Root,
 		State:         d.cfg.State,
 		CgroupRoot:    cgroupRoot(d.cfg, d.systemd),
 		SystemdCgroup: d.systemd,
+		Audit:         d.audit,
 		Keeper:        d.keeper,
 		Images:        d.images,
 		Network:       d.network,
@@ -264,6 +277,14 @@ func (d *parts) openPods(ctx context.Context) error {
 		return err
 	}
 	d.onClose(d.pods.Close)
+	open, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var compiling sync.WaitGroup
+	compiling.Go(func() { compileSeccomp(open, d.keeper, known, d.log) })
+	d.onClose(func() error {
+		cancel()
+		compiling.Wait()
+		return nil
+	})
 	if d.plugins != nil {
 		// Only now there is something to tell them of.
 		if err := d.plugins.Serve(d.pods); err != nil {
@@ -383,7 +404,10 @@ const keeperPatience = 2 * time.Second
 
 // info is what a verbose Status tells of the daemon.
 func (d *parts) info(ctx context.Context) map[string]any {
-	info := map[string]any{"config": d.now.Load().Config, "streaming": d.streams.Address()}
+	info := map[string]any{
+		"config": d.now.Load().Config, "streaming": d.streams.Address(),
+		"images": map[string]any{"unsynced": d.images.Unsynced()},
+	}
 	if d.plugins != nil {
 		info["nri"] = d.plugins.Report()
 	}

@@ -9,8 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/blockio"
 	"berth/internal/config"
 	"berth/internal/image"
+	"berth/internal/image/ranges"
 	"berth/internal/image/registry"
 	"berth/internal/liblog"
 	"berth/internal/pod"
@@ -87,15 +89,24 @@ func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
 	if err != nil {
 		return err
 	}
+	classes, err := blockio.Load(next.BlockIOClasses, d.log)
+	if err != nil {
+		return fmt.Errorf("block_io_classes_file: %w", err)
+	}
 	adoptImages, err := d.images.Prepare(imageSettings(next.Config))
 	if err != nil {
 		return err
 	}
+	reopen, err := d.audit.Reopen(next.Audit.File)
+	if err != nil {
+		return fmt.Errorf("audit.file: %w", err)
+	}
 	if err := d.changeLog(next.LogLevel, next.LogFormat); err != nil {
 		return fmt.Errorf("log_level: %w", err)
 	}
+	reopen()
 	adoptImages()
-	d.pods.Adopt(podSettings(next.Config, known))
+	d.pods.Adopt(podSettings(next.Config, known, classes))
 	d.now.Store(next)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -114,7 +125,11 @@ func imageSettings(cfg *config.Config) image.Settings {
 		Platform:               cfg.Image.Platform,
 		Retry:                  registry.Retry{Attempts: cfg.Image.Retries, Stall: time.Duration(cfg.Image.Timeout)},
 		Limits:                 imageLimits(&cfg.Image),
-		Credentials:            cfg.Image.Credentials,
+		Ranges: ranges.Settings{
+			Connections: cfg.Image.ConnectionsPerLayer, PerHost: cfg.Image.ConnectionsPerHost,
+			Size: int64(config.Bytes(cfg.Image.RangeSize)), Memory: int64(config.Bytes(cfg.Image.RangeMemory)),
+		},
+		Credentials: cfg.Image.Credentials,
 		Proxies: registry.Proxies{
 			HTTP: cfg.Image.HTTPProxy, HTTPS: cfg.Image.HTTPSProxy, No: cfg.Image.NoProxy,
 		},
@@ -122,8 +137,9 @@ func imageSettings(cfg *config.Config) image.Settings {
 }
 
 // podSettings are those of pods, with the runtime handlers that were made of the configuration.
-func podSettings(cfg *config.Config, known map[string]pod.Handler) pod.Settings {
+func podSettings(cfg *config.Config, known map[string]pod.Handler, classes *blockio.Classes) pod.Settings {
 	return pod.Settings{
+		BlockIO:         classes,
 		Handlers:        known,
 		Default:         cfg.DefaultRuntime,
 		CRIU:            cfg.Checkpoint.CRIU,

@@ -67,6 +67,21 @@ func defaultSeccomp(spec *specs.Spec) *specs.LinuxSeccomp {
 	return profile
 }
 
+// UsualSeccomp are the default profiles of a handler's containers that change no capabilities, and of those that drop
+// all, as nearly all pods have it.
+func UsualSeccomp(h Handler, host *Host) ([]*specs.LinuxSeccomp, error) {
+	var profiles []*specs.LinuxSeccomp
+	for _, drop := range [][]string{nil, {allCapabilities}} {
+		security := &model.ContainerSecurity{Capabilities: model.Capabilities{Drop: drop}}
+		b := &builder{in: Input{Handler: h}, security: security, host: host, spec: &specs.Spec{Process: &specs.Process{}}}
+		if err := b.capabilities(); err != nil {
+			return nil, err
+		}
+		profiles = append(profiles, defaultSeccomp(b.spec))
+	}
+	return profiles, nil
+}
+
 // maxProfile bounds a profile's file; Docker's own default has 20 KB.
 const maxProfile = 4 << 20
 

@@ -168,11 +168,16 @@ type (
 )
 
 // caught waits for the system call that loads the filter, and takes its program. Calls that only ask which features the
-// kernel supports are let through.
+// kernel supports are let through. A call that a signal interrupts, such as those by which Go's runtime preempts, takes
+// its notification with it (ENOENT), and begins anew with another one.
 func caught(listener int) (*Filter, error) {
 	for {
 		var n notification
-		if err := control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)); err != nil {
+		err := control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n))
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
 			return nil, fmt.Errorf("wait for the load of the filter: %w", err)
 		}
 		var flags, address uint64
@@ -186,7 +191,8 @@ func caught(listener int) (*Filter, error) {
 			return read(uint32(flags), uintptr(address))
 		}
 		a := answer{ID: n.ID, Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		if err := control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a)); err != nil {
+		err = control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&a))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("let a call go on: %w", err)
 		}
 	}

@@ -78,6 +78,10 @@ func (f *Store) compile(ctx context.Context, key string, p *specs.LinuxSeccomp) 
 	compiled, err := Compile(ctx, profile)
 	if err != nil {
 		// libcontainer says what is wrong with it, or does what only it can.
+		if !errors.Is(err, ErrListener) {
+			const event = "a seccomp profile cannot be compiled in advance: libcontainer sets up its containers, in more time"
+			f.log.Warn(event, "key", key, "error", err)
+		}
 		f.keep(key, nil)
 		return nil, nil
 	}

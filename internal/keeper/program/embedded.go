@@ -2,10 +2,5 @@
 
 package program
 
-import _ "embed"
-
-//go:embed program.bin
-var file string
-
-// File is the program.
+// File is the program, which packaging/build.sh compiles for each architecture.
 func File() (string, bool) { return file, true }

@@ -3,7 +3,7 @@
  * beside.
  */
 #if !defined(BERTH_BOUNDS_H) || !defined(__OPTIMIZE__) || !defined(__SSP_STRONG__) || !defined(__PIE__) || \
-    (defined(__x86_64__) && !defined(__CET__))
+    (defined(__x86_64__) && !defined(__CET__)) || (defined(__aarch64__) && !defined(__ARM_FEATURE_PAC_DEFAULT))
 #error "compiled without the protections of packaging/build.sh"
 #endif
 

@@ -52,6 +52,11 @@ func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	return s.libcontainer
 }
 
+// CompileSeccomp compiles a profile before a container has it. Only the stage takes compiled profiles.
+func (s *Selector) CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp) error {
+	return s.stage.CompileSeccomp(ctx, profile)
+}
+
 // Start chooses the engine of the request: an OCI runtime binary, a restore, or libcontainer. If the request names
 // none, it chooses the stage if the stage supports everything that the container needs, and otherwise libcontainer.
 func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) error {

@@ -59,6 +59,15 @@ func New(dir runtime.Dir, stages *plan.Stages, filters *filter.Store, lib *libco
 	return &Engine{Engine: lib, dir: dir, stages: stages, filters: filters}
 }
 
+// CompileSeccomp compiles a profile, unless it is compiled, so that no container waits for that.
+func (e *Engine) CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp) error {
+	key, err := filter.Key(profile)
+	if err == nil {
+		_, err = e.filters.Get(ctx, key, profile)
+	}
+	return err
+}
+
 // Start makes a container of a launch that libcontainer's engine has prepared. While the stage sets itself up, this
 // process has the container written down and its descriptors duplicated.
 func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) (err error) {
