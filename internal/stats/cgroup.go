@@ -28,32 +28,85 @@ const bufferSize = 16 << 10
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
 
-// Read reads a cgroup by its path below the hierarchies' roots. It is an error (ErrNotExist) only if the cgroup
-// is in no hierarchy. A controller's lock can make it wait; a Sampler does not.
-func Read(h *cgroup.Hierarchies, path string) (*Cgroup, error) {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	if h.Version == cgroup.V2 {
-		return readUnified(h.Dir("", path), *buf)
-	}
-	return readV1(h, path, *buf)
+// parts are what a reading has beside CPU time and memory. What it need not have takes no time.
+type parts uint8
+
+const (
+	swap parts = 1 << iota
+	// blockIO is how much was read and written. Its pressure, and whether there is block I/O at all, are always read.
+	blockIO
+	processes
+
+	all = swap | blockIO | processes
+)
+
+// reading is a Cgroup and what it points to, in one block of memory.
+type reading struct {
+	Cgroup
+	cpu       model.CPUUsage
+	memory    model.MemoryUsage
+	swap      model.SwapUsage
+	io        model.IOUsage
+	processes uint64
 }
 
-func readUnified(path string, buf []byte) (*Cgroup, error) {
-	d, err := openDirectory(path, buf)
+// Read reads a cgroup by its path below the hierarchies' roots. It is an error (ErrNotExist) only if the cgroup
+// is in no hierarchy. A controller's lock can make it wait; a Sampler does not.
+func Read(h *cgroup.Hierarchies, path string) (*Cgroup, error) { return readParts(h, path, all) }
+
+// readParts is Read of some parts.
+func readParts(h *cgroup.Hierarchies, path string, wanted parts) (*Cgroup, error) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	return read(h, path, wanted, func(controller string) (directory, error) {
+		return openDirectory(h.Dir(controller, path), *buf)
+	})
+}
+
+// readKept reads a cgroup through files that are kept open, and keeps them.
+func readKept(k *kept, wanted parts) (*Cgroup, error) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for range 2 {
+		out, err := read(k.hierarchies, k.path, wanted, func(controller string) (directory, error) {
+			return directory{fd: -1, buf: *buf, kept: k, controller: controller}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !k.gone && k.found() {
+			return out, nil
+		}
+		k.close() // the path may lead to another cgroup now
+	}
+	return nil, fmt.Errorf("cgroup %s: %w", k.path, fs.ErrNotExist)
+}
+
+// read reads the directories that open gives for the controllers.
+func read(h *cgroup.Hierarchies, path string, wanted parts, open func(controller string) (directory, error)) (
+	*Cgroup, error) {
+	if h.Version == cgroup.V1 {
+		return readV1(path, wanted, open)
+	}
+	d, err := open("")
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	defer d.close()
-	out := &Cgroup{At: time.Now()}
+	out := &reading{Cgroup: Cgroup{At: time.Now()}}
+	out.unified(d, wanted)
+	return &out.Cgroup, nil
+}
+
+func (r *reading) unified(d directory, wanted parts) {
 	if text := d.read("cpu.stat"); text != nil {
-		out.CPU = &model.CPUUsage{}
+		r.CPU = &r.cpu
 		pairs(text, func(key []byte, value uint64) {
 			if string(key) == "usage_usec" {
-				out.CPU.UsageNanoSeconds = value * 1000
+				r.cpu.UsageNanoSeconds = value * 1000
 			}
 		})
-		out.CPU.PSI = d.pressure("cpu.pressure")
+		r.cpu.PSI = d.pressure("cpu.pressure")
 	}
 	if usage, ok := d.number("memory.current"); ok {
 		var file, anon, faults, major uint64
@@ -70,108 +123,142 @@ func readUnified(path string, buf []byte) (*Cgroup, error) {
 			}
 		})
 		limit, limited := d.number("memory.max")
-		out.Memory = memory(usage, file, anon, faults, major, limit, limited)
-		out.Memory.PSI = d.pressure("memory.pressure")
-		if used, ok := d.number("memory.swap.current"); ok {
-			out.Swap = &model.SwapUsage{Usage: used}
-			if limit, ok := d.number("memory.swap.max"); ok {
-				out.Swap.Available = remaining(limit, used)
-			}
+		r.memory = memory(usage, file, anon, faults, major, limit, limited)
+		r.Memory = &r.memory
+		r.memory.PSI = d.pressure("memory.pressure")
+		if wanted&swap != 0 {
+			r.unifiedSwap(d)
 		}
 	}
-	if text := d.read("io.stat"); text != nil {
-		out.IO = unifiedIO(text)
-		out.IO.PSI = d.pressure("io.pressure")
+	switch {
+	case wanted&blockIO != 0:
+		if text := d.read("io.stat"); text != nil {
+			r.io, r.IO = *unifiedIO(text), &r.io
+		}
+	case d.has("io.stat"):
+		r.IO = &r.io
 	}
+	if r.IO != nil {
+		r.io.PSI = d.pressure("io.pressure")
+	}
+	if wanted&processes != 0 {
+		r.countProcesses(d)
+	}
+}
+
+func (r *reading) unifiedSwap(d directory) {
+	used, ok := d.number("memory.swap.current")
+	if !ok {
+		return
+	}
+	r.swap.Usage, r.Swap = used, &r.swap
+	if limit, ok := d.number("memory.swap.max"); ok {
+		r.swap.Available = remaining(limit, used)
+	}
+}
+
+func (r *reading) countProcesses(d directory) {
 	if n, ok := d.number("pids.current"); ok {
-		out.Processes = &n
+		r.processes, r.Processes = n, &r.processes
 	}
-	return out, nil
 }
 
 // noLimit: v1 says about 2^63 bytes where there is no limit; what is above no machine has.
 const noLimit = math.MaxInt64 / 2
 
-func readV1(h *cgroup.Hierarchies, path string, buf []byte) (*Cgroup, error) {
-	out := &Cgroup{At: time.Now()}
-	found := false
-	in := func(controller string, read func(directory)) error {
-		d, err := openDirectory(h.Dir(controller, path), buf)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+// controllersV1 are those that a reading is of, each with what reads it.
+var controllersV1 = []struct {
+	name   string
+	wanted parts // 0: it is part of each reading
+	read   func(*reading, directory, parts)
+}{
+	{"cpuacct", 0, func(r *reading, d directory, _ parts) {
+		if ns, ok := d.number("cpuacct.usage"); ok {
+			r.cpu.UsageNanoSeconds, r.CPU = ns, &r.cpu
 		}
-		if err != nil {
-			return fmt.Errorf("cgroup: %w", err)
-		}
-		defer d.close()
-		found = true
-		read(d)
-		return nil
-	}
-	err := errors.Join(
-		in("cpuacct", func(d directory) {
-			if ns, ok := d.number("cpuacct.usage"); ok {
-				out.CPU = &model.CPUUsage{UsageNanoSeconds: ns}
-			}
-		}),
-		in("memory", func(d directory) {
-			usage, ok := d.number("memory.usage_in_bytes")
-			if !ok {
-				return
-			}
-			var file, rss, faults, major, limit, swap uint64
-			var swaps bool
-			pairs(d.read("memory.stat"), func(key []byte, value uint64) {
-				switch string(key) {
-				case "total_inactive_file":
-					file = value
-				case "total_rss":
-					rss = value
-				case "total_pgfault":
-					faults = value
-				case "total_pgmajfault":
-					major = value
-				case "total_swap":
-					swap, swaps = value, true
-				case "hierarchical_memory_limit":
-					limit = value
-				}
-			})
-			out.Memory = memory(usage, file, rss, faults, major, limit, limit > 0 && limit < noLimit)
-			if swaps {
-				out.Swap = &model.SwapUsage{Usage: swap}
-				if limit < noLimit {
-					if both, ok := d.number("memory.memsw.limit_in_bytes"); ok && both < noLimit {
-						out.Swap.Available = remaining(remaining(both, limit), swap)
-					}
-				}
-			}
-		}),
-		in("blkio", func(d directory) {
-			out.IO = &model.IOUsage{}
+	}},
+	{"memory", 0, (*reading).memoryV1},
+	{"blkio", 0, func(r *reading, d directory, wanted parts) {
+		if wanted&blockIO != 0 {
 			// The throttle files count all I/O; the others only what a scheduler that is gone has seen.
-			out.IO.ReadBytes, out.IO.WriteBytes = d.blkio("blkio.throttle.io_service_bytes_recursive")
-			out.IO.ReadOps, out.IO.WriteOps = d.blkio("blkio.throttle.io_serviced_recursive")
-		}),
-		in("pids", func(d directory) {
-			if n, ok := d.number("pids.current"); ok {
-				out.Processes = &n
-			}
-		}),
-	)
-	if err != nil {
+			r.io.ReadBytes, r.io.WriteBytes = d.blkio("blkio.throttle.io_service_bytes_recursive")
+			r.io.ReadOps, r.io.WriteOps = d.blkio("blkio.throttle.io_serviced_recursive")
+		}
+		if d.has("cgroup.procs") {
+			r.IO = &r.io
+		}
+	}},
+	{"pids", processes, func(r *reading, d directory, _ parts) { r.countProcesses(d) }},
+}
+
+func readV1(path string, wanted parts, open func(controller string) (directory, error)) (*Cgroup, error) {
+	out := &reading{Cgroup: Cgroup{At: time.Now()}}
+	var errs []error
+	found := false
+	for _, c := range controllersV1 {
+		if c.wanted&^wanted != 0 {
+			continue
+		}
+		d, err := open(c.name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("cgroup: %w", err))
+		default:
+			found = true
+			c.read(out, d, wanted)
+			d.close()
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	if !found {
 		return nil, fmt.Errorf("cgroup %s: %w", path, fs.ErrNotExist)
 	}
-	return out, nil
+	return &out.Cgroup, nil
+}
+
+func (r *reading) memoryV1(d directory, wanted parts) {
+	usage, ok := d.number("memory.usage_in_bytes")
+	if !ok {
+		return
+	}
+	var file, rss, faults, major, limit uint64
+	swaps, both := false, uint64(math.MaxUint64)
+	pairs(d.read("memory.stat"), func(key []byte, value uint64) {
+		switch string(key) {
+		case "total_inactive_file":
+			file = value
+		case "total_rss":
+			rss = value
+		case "total_pgfault":
+			faults = value
+		case "total_pgmajfault":
+			major = value
+		case "total_swap":
+			r.swap.Usage, swaps = value, true
+		case "hierarchical_memory_limit":
+			limit = value
+		case "hierarchical_memsw_limit":
+			both = value
+		}
+	})
+	r.memory = memory(usage, file, rss, faults, major, limit, limit > 0 && limit < noLimit)
+	r.Memory = &r.memory
+	if !swaps || wanted&swap == 0 {
+		return
+	}
+	r.Swap = &r.swap
+	if limit < noLimit && both < noLimit {
+		r.swap.Available = remaining(remaining(both, limit), r.swap.Usage)
+	}
 }
 
 // memory is in the kubelet's terms: the working set is what cannot be dropped at once, and what is available
 // is what the limit leaves above it (0 without a limit).
-func memory(usage, inactiveFile, rss, faults, major, limit uint64, limited bool) *model.MemoryUsage {
-	m := &model.MemoryUsage{Usage: usage, WorkingSet: remaining(usage, inactiveFile), RSS: rss, PageFaults: faults,
+func memory(usage, inactiveFile, rss, faults, major, limit uint64, limited bool) model.MemoryUsage {
+	m := model.MemoryUsage{Usage: usage, WorkingSet: remaining(usage, inactiveFile), RSS: rss, PageFaults: faults,
 		MajorPageFaults: major}
 	if limited {
 		m.Available = remaining(limit, m.WorkingSet)
@@ -284,20 +371,23 @@ func (d directory) pressure(name string) *model.PSI {
 func OOMKills(h *cgroup.Hierarchies, path string) (uint64, error) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	name := "memory.oom_control" // oom_kill: Linux 4.13
-	if h.Version == cgroup.V2 {
-		name = "memory.events"
-	}
 	d, err := openDirectory(h.Dir("memory", path), *buf)
 	if err != nil {
 		return 0, fmt.Errorf("cgroup: %w", err)
 	}
 	defer d.close()
-	var kills uint64
+	return d.oomKills(h.Version), nil
+}
+
+func (d directory) oomKills(version cgroup.Version) (kills uint64) {
+	name := "memory.oom_control" // oom_kill: Linux 4.13
+	if version == cgroup.V2 {
+		name = "memory.events"
+	}
 	pairs(d.read(name), func(key []byte, value uint64) {
 		if string(key) == "oom_kill" {
 			kills = value
 		}
 	})
-	return kills, nil
+	return kills
 }

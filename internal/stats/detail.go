@@ -72,18 +72,19 @@ func (s *Sampler) Details(ctx context.Context, targets []Target) []Reading {
 	return out
 }
 
-// readDetail adds to a reading what else there is of its cgroup.
-func readDetail(h *cgroup.Hierarchies, t Target, reading *Cgroup) *Detail {
+// readDetails reads all that there is of a cgroup.
+func readDetails(h *cgroup.Hierarchies, t Target) (*Detail, error) {
+	v := newVisit(h, t.Cgroup)
+	defer v.close()
+	reading, err := read(h, t.Cgroup, all, v.directory)
+	if err != nil {
+		return nil, err
+	}
 	out := &Detail{Cgroup: *reading}
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
 	in := func(controller string, read func(directory)) {
-		d, err := openDirectory(h.Dir(controller, t.Cgroup), *buf)
-		if err != nil {
-			return
+		if d, err := v.directory(controller); err == nil {
+			read(d)
 		}
-		defer d.close()
-		read(d)
 	}
 	if h.Version == cgroup.V2 {
 		in("", out.readUnified)
@@ -95,9 +96,7 @@ func readDetail(h *cgroup.Hierarchies, t Target, reading *Cgroup) *Detail {
 		in("memory", out.readMemory)
 		in("blkio", out.readBlkio)
 	}
-	if kills, err := OOMKills(h, t.Cgroup); err == nil {
-		out.OOMKills = &kills
-	}
+	in("memory", func(d directory) { out.OOMKills = new(d.oomKills(h.Version)) })
 	in("pids", func(d directory) {
 		if max, limited := d.number("pids.max"); limited {
 			out.ThreadsMax = &max
@@ -106,7 +105,7 @@ func readDetail(h *cgroup.Hierarchies, t Target, reading *Cgroup) *Detail {
 		}
 	})
 	out.readProcesses(h.Dir("pids", t.Cgroup), t.PID)
-	return out
+	return out, nil
 }
 
 // figure is a file's number, or nil.

@@ -8,10 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directory is an open cgroup directory. Its files are read relative to it, into one buffer.
+// directory is a cgroup directory: an open one, whose files are read relative to it, or one whose files are kept open.
+// They are read into one buffer.
 type directory struct {
-	fd  int
-	buf []byte
+	fd         int
+	buf        []byte
+	kept       *kept // nil: the directory is open
+	controller string
+	visit      *visit // nil: it is opened for one use
 }
 
 func openDirectory(path string, buf []byte) (directory, error) {
@@ -26,29 +30,48 @@ func openDirectory(path string, buf []byte) (directory, error) {
 }
 
 func (d directory) close() {
-	if d.fd >= 0 {
+	if d.fd >= 0 && d.visit == nil {
 		unix.Close(d.fd)
 	}
 }
 
 // read is a file's content, valid until the next read; nil if it is not there. What does not fit the buffer is cut.
 func (d directory) read(name string) []byte {
-	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if d.kept != nil {
+		return d.kept.read(d.controller, name, d.buf)
+	}
+	if d.visit != nil {
+		return d.visit.read(d.fd, name)
+	}
+	return readAt(d.fd, name, d.buf)
+}
+
+// readAt reads a file in an open directory; nil if it is not there. What does not fit the buffer is cut.
+func readAt(dir int, name string, buf []byte) []byte {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(fd)
 	// A cgroup's file is made in one piece: what one read leaves out did not fit.
 	for {
-		n, err := unix.Read(fd, d.buf)
+		n, err := unix.Read(fd, buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil || n < 0 {
 			return nil
 		}
-		return d.buf[:n]
+		return buf[:n]
 	}
+}
+
+// has tells whether a file is there.
+func (d directory) has(name string) bool {
+	if d.kept != nil {
+		return d.kept.has(d.controller, name)
+	}
+	return unix.Faccessat(d.fd, name, unix.F_OK, 0) == nil
 }
 
 // number reads a file that is one number. Words ("max") and files that are not there are no number.

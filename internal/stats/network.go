@@ -1,13 +1,12 @@
 package stats
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"time"
+	"sync"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -17,13 +16,13 @@ import (
 // DefaultInterface is a pod's interface to its network; it comes first in Interfaces.
 const DefaultInterface = "eth0"
 
-// socketTimeout bounds the wait for the kernel's answer, which may stand behind others for the routing lock.
-const socketTimeout = 2 * time.Second
+// ownNamespace is the node's network namespace, which threads come back to.
+var ownNamespace = sync.OnceValues(netns.Get)
 
 // Interfaces reads the counters of the interfaces in the network namespace pinned at path, but for the loopback;
 // an empty path is the node's own namespace.
 func Interfaces(path string) ([]model.InterfaceUsage, error) {
-	ns := netns.None()
+	ns, own := netns.None(), netns.None()
 	if path != "" {
 		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -31,30 +30,21 @@ func Interfaces(path string) ([]model.InterfaceUsage, error) {
 		}
 		ns = netns.NsHandle(fd)
 		defer ns.Close()
+		if own, err = ownNamespace(); err != nil {
+			return nil, fmt.Errorf("the network namespace of berthd: %w", err)
+		}
 	}
-	// The socket is made inside the namespace by a thread that comes back at once, and stays inside it.
-	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	// The socket is made inside the namespace by a thread that comes back at once, and stays inside it. It is not kept
+	// for the next reading: the namespace would stay for as long as the socket. A socket outside of the namespace could
+	// ask by an ID of the namespace, but to find that the kernel visits those of all pods.
+	s, err := nl.GetNetlinkSocketAt(ns, own, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("network namespace %s: %w", path, err)
 	}
-	defer handle.Close()
-	if err := handle.SetSocketTimeout(socketTimeout); err != nil {
-		return nil, fmt.Errorf("network namespace %s: %w", path, err)
-	}
-	links, err := handle.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("network namespace %s: interfaces: %w", path, err)
-	}
+	defer s.Close()
 	var out []model.InterfaceUsage
-	for _, link := range links {
-		attrs := link.Attrs()
-		if attrs.Statistics == nil || attrs.RawFlags&unix.IFF_LOOPBACK != 0 {
-			continue
-		}
-		s := attrs.Statistics
-		out = append(out, model.InterfaceUsage{Name: attrs.Name, RxBytes: s.RxBytes, RxErrors: s.RxErrors,
-			TxBytes: s.TxBytes, TxErrors: s.TxErrors, RxPackets: s.RxPackets, RxDropped: s.RxDropped,
-			TxPackets: s.TxPackets, TxDropped: s.TxDropped})
+	if err := links(s, func(u model.InterfaceUsage) { out = append(out, u) }); err != nil {
+		return nil, fmt.Errorf("network namespace %s: interfaces: %w", path, err)
 	}
 	if i := slices.IndexFunc(out, func(u model.InterfaceUsage) bool { return u.Name == DefaultInterface }); i > 0 {
 		first := out[i]

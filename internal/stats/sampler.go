@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"berth/internal/cgroup"
 	"berth/internal/model"
@@ -43,15 +46,18 @@ type Target struct {
 	PID int
 }
 
-// Sampler reads containers and pods and remembers what rates need. It does nothing while nobody asks. Safe for
-// concurrent use.
+// Sampler reads containers and pods and remembers what rates need. It keeps files of cgroups open that are read again
+// and again, and closes those that nobody has asked for in the last minutes. Otherwise it does nothing while nobody
+// asks. Safe for concurrent use.
 type Sampler struct {
-	config Config
-	ctx    context.Context
-	cancel context.CancelFunc
+	config      Config
+	ctx         context.Context
+	cancel      context.CancelFunc
+	descriptors *descriptors
 
 	mu      sync.Mutex
 	entries map[string]*entry
+	sweeps  bool     // the files that nobody reads are being watched
 	queue   []*entry // layers to measure in the background
 	runners int
 	wait    sync.WaitGroup
@@ -68,6 +74,10 @@ type entry struct {
 	detail  *Detail              // the last; immutable; nil: nobody asked
 	figures *model.CgroupFigures // the same
 
+	kept      *kept     // for whoever has made busy; nil: no file is kept open
+	asked     time.Time // when it was last read
+	forgotten bool      // it is dropped: who reads it yet closes what is kept
+
 	layerDir  string
 	layer     *model.FilesystemUsage // the last; immutable
 	layerNext time.Time              // when it is due again
@@ -78,10 +88,14 @@ type entry struct {
 type depth int
 
 const (
-	usage   depth = iota // what the CRI's statistics have
-	details              // what its metrics have, too
-	figures              // usage, and the files as they are
+	usage    depth = iota // what the CRI's statistics of containers have
+	podUsage              // what those of pods have
+	details               // what its metrics have, too
+	figures               // usage, and the files as they are
 )
+
+// parts are those that usage and podUsage need.
+var neededParts = map[depth]parts{usage: swap, podUsage: processes}
 
 const (
 	// minWindow is the least time that a rate is taken over: a shorter one says more of the clock than of the container.
@@ -118,22 +132,38 @@ func New(c Config) (*Sampler, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	s := &Sampler{config: c, entries: map[string]*entry{}}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return nil, fmt.Errorf("limit of open files: %w", err)
+	}
+	s := &Sampler{config: c, descriptors: newDescriptors(limit.Cur), entries: map[string]*entry{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Close ends what runs in the background. A measurement that hangs in its file system is left behind.
+// Close ends what runs in the background, and closes all files. A measurement that hangs in its file system is left
+// behind.
 func (s *Sampler) Close() {
 	s.cancel()
 	s.wait.Wait()
+	s.mu.Lock()
+	entries := s.entries
+	s.entries = map[string]*entry{}
+	s.mu.Unlock()
+	for _, e := range entries {
+		e.forget()
+	}
 }
 
 // Forget drops what is remembered of a container or pod.
 func (s *Sampler) Forget(id string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	e := s.entries[id]
 	delete(s.entries, id)
+	s.mu.Unlock()
+	if e != nil {
+		e.forget()
+	}
 }
 
 func (s *Sampler) entry(t Target) *entry {
@@ -172,7 +202,7 @@ func (s *Sampler) Container(ctx context.Context, t Target) *model.ContainerUsage
 // Sandboxes reads pods, in the order given; Sandbox and Containers are left nil for the caller.
 // Otherwise as Containers.
 func (s *Sampler) Sandboxes(ctx context.Context, targets []Target) []*model.SandboxUsage {
-	entries := s.read(ctx, targets, usage)
+	entries := s.read(ctx, targets, podUsage)
 	out := make([]*model.SandboxUsage, len(targets))
 	for i, e := range entries {
 		var c model.ContainerUsage
@@ -306,24 +336,7 @@ func (s *Sampler) readOne(e *entry, t Target, how depth) {
 	}
 	defer e.release()
 	if t.Cgroup != "" {
-		reading, err := Read(s.config.Cgroups, t.Cgroup)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.config.Logger.Warn("a cgroup cannot be read", "id", t.ID, "error", err)
-		}
-		e.take(reading)
-		switch {
-		case reading == nil:
-		case how == details:
-			detail := readDetail(s.config.Cgroups, t, reading)
-			e.mu.Lock()
-			e.detail = detail
-			e.mu.Unlock()
-		case how == figures:
-			all := readFigures(s.config.Cgroups, t.Cgroup)
-			e.mu.Lock()
-			e.figures = all
-			e.mu.Unlock()
-		}
+		s.readCgroup(e, t, how)
 	}
 	if t.Network {
 		nets, err := Interfaces(t.NetNS)
@@ -335,6 +348,129 @@ func (s *Sampler) readOne(e *entry, t Target, how depth) {
 		e.mu.Unlock()
 	}
 	s.layer(e)
+}
+
+// readCgroup reads the cgroup of an entry.
+func (s *Sampler) readCgroup(e *entry, t Target, how depth) {
+	var (
+		reading *Cgroup
+		detail  *Detail
+		err     error
+	)
+	switch how {
+	case details:
+		if detail, err = readDetails(s.config.Cgroups, t); err == nil {
+			reading = &detail.Cgroup
+		}
+	case figures:
+		reading, err = Read(s.config.Cgroups, t.Cgroup)
+	default:
+		reading, err = s.readUsage(e, t.Cgroup, neededParts[how])
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.config.Logger.Warn("a cgroup cannot be read", "id", t.ID, "error", err)
+	}
+	e.take(reading)
+	if reading == nil {
+		return
+	}
+	var all *model.CgroupFigures
+	if how == figures {
+		all = readFigures(s.config.Cgroups, t.Cgroup)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if detail != nil {
+		e.detail = detail
+	}
+	if all != nil {
+		e.figures = all
+	}
+}
+
+// readUsage reads parts of the cgroup of an entry. Files stay open where an earlier reading was not long ago, for then
+// there will be another one.
+func (s *Sampler) readUsage(e *entry, path string, wanted parts) (*Cgroup, error) {
+	now := time.Now()
+	again := now.Sub(e.asked) < keepFor
+	e.asked = now
+	if e.kept != nil && e.kept.path != path {
+		e.kept.close()
+		e.kept = nil
+	}
+	if e.kept == nil {
+		if !again || !s.descriptors.room() {
+			return readParts(s.config.Cgroups, path, wanted)
+		}
+		e.kept = &kept{limit: s.descriptors, hierarchies: s.config.Cgroups, path: path}
+		s.watch()
+	}
+	return readKept(e.kept, wanted)
+}
+
+// watch has files closed that nobody reads any more.
+func (s *Sampler) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sweeps || s.ctx.Err() != nil {
+		return
+	}
+	s.sweeps = true
+	s.wait.Go(func() {
+		tick := time.NewTicker(keepFor / 2)
+		defer tick.Stop()
+		for {
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-tick.C:
+				if !s.sweep(time.Now()) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// sweep closes the files that nobody has read for a while. It says false once none is open.
+func (s *Sampler) sweep(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweeps = false
+	for _, e := range s.entries {
+		s.sweeps = e.sweep(now) || s.sweeps
+	}
+	return s.sweeps
+}
+
+// sweep tells whether an entry still keeps files.
+func (e *entry) sweep(now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.busy != nil {
+		return true
+	}
+	if e.kept != nil && now.Sub(e.asked) > keepFor {
+		e.kept.close()
+		e.kept = nil
+	}
+	return e.kept != nil
+}
+
+// forget closes what an entry keeps, as soon as nobody reads it.
+func (e *entry) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forgotten = true
+	e.dropForgotten()
+}
+
+// dropForgotten closes the files of an entry that is forgotten, where nobody reads it. The caller holds e.mu.
+func (e *entry) dropForgotten() {
+	if e.forgotten && e.busy == nil && e.kept != nil {
+		e.kept.close()
+		e.kept = nil
+	}
 }
 
 // claim makes the caller the reader of an entry. Where there is one already, under way or stuck, it says false:
@@ -362,6 +498,7 @@ func (e *entry) release() {
 	defer e.mu.Unlock()
 	close(e.busy)
 	e.busy = nil
+	e.dropForgotten()
 }
 
 // take stores a reading (nil: the cgroup is gone) and works out the rate.
