@@ -186,7 +186,10 @@ func (c *Claim) make(ctx context.Context) error {
 	case c.systemd:
 		return startUnit(ctx, path.Base(c.cgroup))
 	}
-	return c.h.Create(c.cgroup)
+	if err := c.h.Create(c.cgroup); err != nil {
+		return err
+	}
+	return c.h.cloneCPUSets(c.cgroup)
 }
 
 // dir is the directory of the claim on a cgroup: in one hierarchy, in which containers see their own cgroups alone.

@@ -440,3 +440,44 @@ func TestASliceIsClaimed(t *testing.T) {
 		t.Errorf("%s is active after the claim", name)
 	}
 }
+
+// Cgroups below a claimed one have processors and memory nodes at once: nobody has to write them, which the kernel
+// compares with all cpusets of the node. Seen to fail without cloneCPUSets.
+func TestCPUSetsBelowAClaimBeginFilled(t *testing.T) {
+	asroot.Need(t, "cgroups")
+	h, err := Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Version == V2 || !h.Has("cpuset") {
+		t.Skip("needs cpusets of cgroup v1")
+	}
+	name := fmt.Sprintf("/berth-test-cpuset-%d", os.Getpid())
+	c, err := h.Claim(context.Background(), name, false, Owner{PID: os.Getpid(), Root: "/root", Address: "/sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := h.Dir("cpuset", name)
+	pod := filepath.Join(top, "pod")
+	container := filepath.Join(pod, "container")
+	defer func() {
+		if err := errors.Join(unix.Rmdir(container), unix.Rmdir(pod), c.Release(context.Background())); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, dir := range []string{pod, container} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+			want, err := os.ReadFile(filepath.Join(top, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(filepath.Join(dir, file))
+			if err != nil || len(strings.TrimSpace(string(got))) == 0 || string(got) != string(want) {
+				t.Errorf("%s of %s is %q, %v; want %q", file, dir, got, err, want)
+			}
+		}
+	}
+}

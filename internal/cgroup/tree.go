@@ -124,6 +124,20 @@ func inheritCPUSet(dir, root string) error {
 	return nil
 }
 
+// cloneCPUSets lets cgroups that are made below a cgroup from now on begin with their parent's processors and memory
+// nodes, where the kernel would give them none. To write them visits all cpusets of the node, and there are four such
+// writes for the cgroups of a pod and a container. It is for V1, whose cpusets are empty at first.
+func (h *Hierarchies) cloneCPUSets(cgroup string) error {
+	dir := h.Dir("cpuset", cgroup)
+	if h.Version == V2 || dir == "" {
+		return nil
+	}
+	if err := os.WriteFile(path.Join(dir, "cgroup.clone_children"), []byte("1"), 0); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	return nil
+}
+
 // Remove removes a cgroup and all cgroups below it, in all hierarchies. It is idempotent. It kills nothing: while
 // processes are in one, it tries again until ctx ends and then says EBUSY.
 func (h *Hierarchies) Remove(ctx context.Context, cgroup string) error {

@@ -94,8 +94,7 @@ func dress(flags int, o Options) error {
 		}
 	}
 	for key, value := range o.Sysctls {
-		path := filepath.Join("/proc/sys", sysctlPath(key))
-		if err := writeExisting(path, value); err != nil {
+		if err := WriteSysctl(sysctlPath(key), value); err != nil {
 			if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
 				err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 			}
@@ -121,16 +120,6 @@ func sysctlPath(key string) string {
 		return r
 	}, key)
 	return filepath.Clean("/" + swapped)
-}
-
-func writeExisting(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.WriteString(value)
-	return err
 }
 
 // PinProcess pins a namespace that a process lives in.
