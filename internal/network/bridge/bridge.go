@@ -146,7 +146,7 @@ func (b *Bridge) attach(ctx context.Context, r *record, ns *os.File) ([]netip.Ad
 	if err := checkListeners(r.hostPorts); err != nil {
 		return nil, err
 	}
-	if err := writeFile(b.pods.recordPath(r.ID), r); err != nil {
+	if err := b.pods.save(r); err != nil {
 		return nil, fmt.Errorf("record of the pod's network: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -297,7 +297,7 @@ func (b *Bridge) detach(r *record, forget bool) error {
 	if !forget {
 		return nil
 	}
-	if err := removeFile(b.pods.recordPath(r.ID)); err != nil {
+	if err := b.pods.forget(r); err != nil {
 		return err
 	}
 	b.pods.mu.Lock()
@@ -365,9 +365,11 @@ func (b *Bridge) NodeCIDRs() []netip.Prefix {
 
 // Health says why endpoints cannot be attached, as far as is known; nil: they can.
 func (b *Bridge) Health() error {
-	problem := b.segment.why()
-	if problem != nil {
+	if problem := b.segment.why(); problem != nil {
 		return problem
+	}
+	if err := b.segment.foresee(); err != nil {
+		return err
 	}
 	_, err := inetTables()
 	return err
@@ -402,7 +404,7 @@ func (b *Bridge) Close() error {
 	users := len(b.pods.records) + b.pods.entering
 	b.pods.mu.Unlock()
 	if users > 0 || !b.segment.up {
-		return nil
+		return b.pods.dropUnused()
 	}
 	return b.segment.dismantle()
 }

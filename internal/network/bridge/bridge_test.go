@@ -696,6 +696,53 @@ func TestAnInterfaceThatIsNotOursIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestARangeThatAnotherInterfaceHasIsRefused, as that of another runtime's bridge is that was not removed. As soon as
+// it is, the network is ready again, although no pod asks for it. Seen to fail without the look at the node's routes
+// (the pod is attached and cannot be reached), without the one before there is a pod, and without the further try.
+func TestARangeThatAnotherInterfaceHasIsRefused(t *testing.T) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "cni-left"
+	left := &netlink.Bridge{LinkAttrs: attrs}
+	testhost.Check(t, netlink.LinkAdd(left))
+	defer removeLink("cni-left")
+	addr, err := netlink.ParseAddr("10.245.7.1/24")
+	testhost.Check(t, err)
+	testhost.Check(t, netlink.AddrAdd(left, addr))
+	testhost.Check(t, netlink.LinkSetUp(left))
+	for cidr, refused := range map[string]bool{"10.245.7.0/24": true, "10.245.0.0/16": false} {
+		b := open(t, Config{Name: "brleft", StateDir: t.TempDir(), CIDRs: []netip.Prefix{netip.MustParsePrefix(cidr)}})
+		e := Endpoint{ID: "p", NetNS: testhost.Namespace(t)}
+		if err := b.Health(); (err != nil) != refused {
+			t.Errorf("%s: before there is a pod: %v", cidr, err)
+		}
+		_, err := b.Attach(ctx, e)
+		if !refused { // most of the range is the bridge's
+			testhost.Check(t, err)
+			testhost.Check(t, b.Detach(ctx, "p"))
+			testhost.Check(t, b.Close())
+			continue
+		}
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ip link delete cni-left") {
+			t.Errorf("%s: %v", cidr, err)
+		}
+		if _, err := netlink.LinkByName("brleft"); !isNoLink(err) {
+			t.Errorf("the bridge is there: %v", err)
+		}
+		b.check(ctx)
+		if b.Health() == nil {
+			t.Error("the network is ready, and pods would not be reached")
+		}
+		testhost.Check(t, netlink.LinkSetDown(left)) // its routes are gone
+		b.check(ctx)
+		testhost.Check(t, b.Health())
+		_, err = b.Attach(ctx, e)
+		testhost.Check(t, err)
+		testhost.Check(t, b.Detach(ctx, "p"))
+		testhost.Check(t, b.Close())
+		testhost.Check(t, netlink.LinkSetUp(left))
+	}
+}
+
 func TestTwoBridgesChooseDifferentRanges(t *testing.T) {
 	var bridges [4]*Bridge
 	var wg sync.WaitGroup

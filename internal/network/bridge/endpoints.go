@@ -30,6 +30,9 @@ type endpoints struct {
 	former   []netip.Prefix // the range of an earlier process's endpoints
 	idle     time.Time      // since when there is no endpoint
 	closed   bool
+	unused   []string // files of records that are gone, for the next ones; at most maxUnused and a few
+	// lastUnused is in the name of the file that was last put there: no two have one name.
+	lastUnused int
 }
 
 func (es *endpoints) load(dir string) error {

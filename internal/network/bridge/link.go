@@ -18,6 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"berth/internal/namespace"
 )
 
 // Interface is the name of the interface in the pod.
@@ -320,8 +322,8 @@ func configure(ctx context.Context, ns *os.File, addrs []netip.Prefix, gateways 
 		}
 		// Another pod on the bridge must not become this one's router by advertising itself.
 		path := "net/ipv6/conf/" + Interface + "/accept_ra"
-		if err := setSysctl(path, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
+		if err := namespace.WriteSysctl(path, "0"); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("set sysctl %s to 0: %w", path, err)
 		}
 		return nil
 	})

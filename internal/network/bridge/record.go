@@ -44,16 +44,14 @@ const (
 	networkFile  = "network.json"
 	// What the node was told with SetCIDRs, which outlives the bridge; twice, since nothing else tells it again soon.
 	nodeFile, nodeSpare = "node-cidrs.json", "node-cidrs.json.spare"
+	unusedFile          = ".unused" // ends the name of a file whose record is gone
 )
 
 // writeFile puts a file in place whole, with the seal of a record. It does not sync: a record that a power failure
 // takes away names kernel objects that the same failure took away. A file that is new is written where it is,
 // without a rename: one that a crash cut off says that nothing had been made yet.
 func writeFile(path string, v any) error {
-	data, err := json.Marshal(v)
-	if err == nil {
-		data, err = state.Seal(data)
-	}
+	data, err := sealed(v)
 	if err != nil {
 		return err
 	}
@@ -69,6 +67,14 @@ func writeFile(path string, v any) error {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil
+}
+
+func sealed(v any) ([]byte, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return state.Seal(data)
 }
 
 // readFile reads a file. found is false if there is no such file. If its content is damaged, spoilt says how; the
@@ -88,6 +94,71 @@ func readFile(path string, v any) (found bool, spoilt, err error) {
 		return true, err, nil
 	}
 	return true, json.Unmarshal(data, v), nil
+}
+
+// maxUnused is how many files of records that are gone are kept for the next endpoints. The files of more than these
+// are removed.
+const maxUnused = 64
+
+// save writes the record of an endpoint, to a file of a record that is gone where there is one. On ext4 a new file
+// looks for an inode among those that were freed in the minutes before, which is a twentieth of a pod's start where
+// pods come and go.
+func (es *endpoints) save(r *record) error {
+	path := es.recordPath(r.ID)
+	es.mu.Lock()
+	last := len(es.unused) - 1
+	if last < 0 {
+		es.mu.Unlock()
+		return writeFile(path, r)
+	}
+	unused := es.unused[last]
+	es.unused = es.unused[:last]
+	es.mu.Unlock()
+	data, err := sealed(r)
+	if err == nil {
+		_, err = disk.Overwrite(unused, data)
+	}
+	if err == nil {
+		err = os.Rename(unused, path)
+	}
+	if err != nil {
+		return errors.Join(err, removeFile(unused))
+	}
+	return nil
+}
+
+// forget takes the record of an endpoint away, all at once. The file is kept under a name that is no record's, so that
+// the next Open removes it, whatever it holds.
+func (es *endpoints) forget(r *record) error {
+	path := es.recordPath(r.ID)
+	es.mu.Lock()
+	keep := len(es.unused) < maxUnused && !es.closed
+	es.lastUnused++
+	unused := filepath.Join(filepath.Dir(path), fmt.Sprint(es.lastUnused, unusedFile))
+	es.mu.Unlock()
+	if !keep {
+		return removeFile(path)
+	}
+	if err := os.Rename(path, unused); err != nil {
+		return removeFile(path) // which may be gone
+	}
+	es.mu.Lock()
+	es.unused = append(es.unused, unused)
+	es.mu.Unlock()
+	return nil
+}
+
+// dropUnused removes the files that are kept for the next endpoints.
+func (es *endpoints) dropUnused() error {
+	es.mu.Lock()
+	unused := es.unused
+	es.unused = nil
+	es.mu.Unlock()
+	var errs []error
+	for _, path := range unused {
+		errs = append(errs, removeFile(path))
+	}
+	return errors.Join(errs...)
 }
 
 func removeFile(path string) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // segment is the node's part of the pods' network, which all endpoints have in common: the bridge's interface, the
@@ -87,6 +88,9 @@ func (s *segment) buildAll(ctx context.Context) error {
 		gateways = append(gateways, netip.PrefixFrom(p.gateway, p.prefix.Bits()))
 		v4, v6 = v4 || p.gateway.Is4(), v6 || p.gateway.Is6()
 	}
+	if err := s.checkRoutes(h, gateways); err != nil {
+		return err
+	}
 	if s.index, err = makeBridge(ctx, h, s.cfg.Name, s.mtu, gateways); err != nil {
 		return err
 	}
@@ -101,6 +105,56 @@ func (s *segment) buildAll(ctx context.Context) error {
 			"bridge", s.cfg.Name, "chains", strings.Join(others, ", "))
 	}
 	return nil
+}
+
+// checkRoutes looks whether the node sends packets to pods elsewhere: another runtime's bridge may still have the
+// range. Pods would run, and nobody would reach them.
+func (s *segment) checkRoutes(h *netlink.Handle, gateways []netip.Prefix) error {
+	for _, g := range gateways {
+		first := g.Addr().Next()
+		ways, err := h.RouteGetWithOptions(first.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil || len(ways) == 0 || ways[0].Dst == nil || ways[0].Type != unix.RTN_UNICAST {
+			continue // none
+		}
+		to := prefixOf(ways[0].Dst)
+		if to.Bits() < g.Bits() || to.IsSingleIP() {
+			continue // the bridge's own, which is more specific, comes before it; or it is one address's
+		}
+		link, err := h.LinkByIndex(ways[0].LinkIndex)
+		if err != nil || link.Attrs().Name == s.cfg.Name {
+			continue
+		}
+		other := link.Attrs().Name
+		return fmt.Errorf("the node routes %s to interface %s, and pods get their addresses of %s: packets to them would go "+
+			"there; where nothing needs that interface any more, remove it (ip link delete %s), or give pods another range: %w",
+			to, other, g.Masked(), other, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// foresee says, before there is an endpoint, what would keep it from being reached: a node that is not ready gets no
+// pods. It does not wait for the lock.
+func (s *segment) foresee() error {
+	if !s.TryLock() {
+		return nil
+	}
+	defer s.Unlock()
+	if s.up {
+		return nil
+	}
+	s.pods.mu.Lock()
+	wanted := s.pods.wantedCIDRs()
+	s.pods.mu.Unlock()
+	h, err := routes()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	var gateways []netip.Prefix
+	for _, c := range wanted {
+		gateways = append(gateways, netip.PrefixFrom(c.Addr().Next(), c.Bits()))
+	}
+	return s.checkRoutes(h, gateways)
 }
 
 // chooseRange decides where addresses come from, if that is not decided, and writes it down.
@@ -175,6 +229,9 @@ func (s *segment) dismantle() error {
 	s.pods.mu.Unlock()
 	s.setProblem(nil)
 	if err := removeFile(filepath.Join(s.cfg.StateDir, networkFile)); err != nil {
+		return err
+	}
+	if err := s.pods.dropUnused(); err != nil {
 		return err
 	}
 	s.remains = false

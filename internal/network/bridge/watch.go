@@ -104,16 +104,25 @@ func (b *Bridge) expire() {
 	}
 }
 
-// check looks whether all is in place, and repairs what is not.
+// check looks whether all is in place, and repairs what is not. What has kept endpoints out is tried again, even where
+// there are none: while the node's network is not ready, nobody asks for another.
 func (b *Bridge) check(ctx context.Context) {
+	before := b.segment.why()
 	b.segment.Lock()
 	intact, err := b.segment.intact()
 	b.segment.Unlock()
-	if err != nil || !intact {
-		b.log.Warn("the pods' network was changed from outside; repairing it", "bridge", b.cfg.Name)
+	if err != nil || !intact || before != nil {
+		if before == nil {
+			b.log.Warn("the pods' network was changed from outside; repairing it", "bridge", b.cfg.Name)
+		}
 		if err := b.segment.repair(ctx); err != nil {
-			b.log.Error("the pods' network could not be repaired", "bridge", b.cfg.Name, "error", err)
+			if before == nil || before.Error() != err.Error() {
+				b.log.Error("the pods' network could not be repaired", "bridge", b.cfg.Name, "error", err)
+			}
 			return
+		}
+		if before != nil {
+			b.log.Info("the pods' network is ready again", "bridge", b.cfg.Name, "error", before)
 		}
 	}
 	lost, err := b.lost()
