@@ -41,20 +41,21 @@ func (f *File) CheckHelpers() error {
 	return errors.Join(errs...)
 }
 
-// ask has a helper tell the credentials for a registry; nil where it has none.
-func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) {
-	server := host
-	if host == "docker.io" {
-		server = "https://index.docker.io/v1/" // the name that `docker login` stores it by
-	}
-	fail := func(kind error, format string, args ...any) (*model.Auth, error) {
-		return nil, fmt.Errorf("credentials for %s: %s %s: %w", host, program(name), fmt.Sprintf(format, args...), kind)
-	}
+// helperError is a helper that has failed.
+func helperError(host, name string, kind error, format string, args ...any) error {
+	return fmt.Errorf("credentials for %s: %s %s: %w", host, program(name), fmt.Sprintf(format, args...), kind)
+}
+
+// errNone means that a helper has nothing for a registry.
+var errNone = errors.New(none)
+
+// run has a helper do what a verb says. The error is errNone where it has nothing for the registry.
+func (f *File) run(ctx context.Context, name, host, verb, input string) ([]byte, error) {
 	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	out := &limitedBuffer{left: maxHelperOutput}
-	cmd := exec.CommandContext(limited, program(name), "get")
-	cmd.Stdin = strings.NewReader(server)
+	cmd := exec.CommandContext(limited, program(name), verb)
+	cmd.Stdin = strings.NewReader(input)
 	cmd.Stdout = out
 	// A helper may be a script: what it has started ends with it, and holds nothing up.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -66,20 +67,32 @@ func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) 
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case limited.Err() != nil:
-		return fail(errdefs.ErrUnavailable, "has not answered within %s", f.timeout)
+		return nil, helperError(host, name, errdefs.ErrUnavailable, "has not answered within %s", f.timeout)
 	case out.over:
-		return fail(errdefs.ErrFailedPrecondition, "has printed more than %d bytes", maxHelperOutput)
+		return nil, helperError(host, name, errdefs.ErrFailedPrecondition, "has printed more than %d bytes", maxHelperOutput)
 	case errors.As(err, &exit) && strings.TrimSpace(out.String()) == none:
-		return nil, nil
+		return nil, errNone
 	case errors.As(err, &exit):
-		return fail(errdefs.ErrUnavailable, "has ended with %s; what it printed is left out, since a secret may be in it",
-			exit.ProcessState)
+		return nil, helperError(host, name, errdefs.ErrUnavailable,
+			"has ended with %s; what it printed is left out, since a secret may be in it", exit.ProcessState)
 	case err != nil:
-		return fail(errdefs.ErrFailedPrecondition, "could not be run: %v", err)
+		return nil, helperError(host, name, errdefs.ErrFailedPrecondition, "could not be run: %v", err)
+	}
+	return out.Bytes(), nil
+}
+
+// ask has a helper tell the credentials for a registry; nil where it has none.
+func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) {
+	out, err := f.run(ctx, name, host, "get", serverOf(host))
+	if errors.Is(err, errNone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	var answer struct{ Username, Secret string }
-	if json.Unmarshal(out.Bytes(), &answer) != nil { // its error may quote the secret
-		return fail(errdefs.ErrFailedPrecondition, "has printed no JSON of credentials")
+	if json.Unmarshal(out, &answer) != nil { // its error may quote the secret
+		return nil, helperError(host, name, errdefs.ErrFailedPrecondition, "has printed no JSON of credentials")
 	}
 	switch {
 	case answer.Secret == "":
@@ -87,7 +100,8 @@ func (f *File) ask(ctx context.Context, name, host string) (*model.Auth, error) 
 	case answer.Username == identity:
 		return &model.Auth{IdentityToken: answer.Secret}, nil
 	case answer.Username == "":
-		return fail(errdefs.ErrFailedPrecondition, "has printed a secret without a user's name")
+		return nil, helperError(host, name, errdefs.ErrFailedPrecondition,
+			"has printed a secret without a user's name")
 	}
 	return &model.Auth{Username: answer.Username, Password: answer.Secret}, nil
 }

@@ -23,6 +23,7 @@ type Daemon struct {
 	CgroupDriver  string // cgroupfs or systemd; empty: it does not tell
 	PID           int    // 0: it is not known
 	NRI           *NRI   // nil: the interface for NRI plugins is off
+	Unsynced      *Unsynced
 }
 
 // Command is the daemon's program, that which runs also where its file was replaced, with other words and the flags

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,6 +75,38 @@ func checkState(_ context.Context, cfg Config) Finding {
 				"Try: chmod o+x "+dir+", or set state in the daemon's configuration to a directory that all may reach.")
 	}
 	return good("pods with user namespaces reach " + cfg.State)
+}
+
+// Unsynced is what the daemon says of layers of images that are not known to be on disk.
+type Unsynced struct {
+	Layers  int
+	Since   time.Time // when a sync was asked for that is not over; zero: none was
+	Failure string    // of the last sync; empty: it has not failed
+}
+
+// slowSync is how long a disk may take before that is worth a word.
+const slowSync = 5 * time.Minute
+
+// checkSync says what would have to be pulled again after a failure of power.
+func checkSync(_ context.Context, cfg Config) Finding {
+	if cfg.Daemon == nil || cfg.Daemon.Unsynced == nil {
+		return good("not checked: berthd does not answer")
+	}
+	u := *cfg.Daemon.Unsynced
+	detail := fmt.Sprintf("%d layers of images are not known to be on disk", u.Layers)
+	switch {
+	case u.Failure != "":
+		return poor(detail+": "+u.Failure,
+			"Their images must be pulled again after a reboot. berthd tries again every 30 seconds.\n"+
+				"Look for errors of the disk: dmesg --level=err,warn")
+	case u.Layers == 0:
+		return good("all layers of images")
+	case !u.Since.IsZero() && time.Since(u.Since) > slowSync:
+		return poor(fmt.Sprintf("%s; a sync was asked for %s ago", detail, time.Since(u.Since).Round(time.Second)),
+			"The disk is slow or hangs. Images that are not on disk must be pulled again after a failure of power.\n"+
+				"Look at what writes to it: cat /proc/pressure/io")
+	}
+	return good(detail + " yet: a sync is under way")
 }
 
 // What is left of a disk when it gets tight. A kubelet evicts pods below 10 % by default.

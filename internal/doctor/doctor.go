@@ -61,6 +61,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"network", checkNetwork},
 		{"disk", checkDisk},
 		{"disk of the state", checkStateDisk},
+		{"images on disk", checkSync},
 		{"user namespaces", checkState},
 		{"inotify", checkInotify},
 		{"processes", checkProcesses},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/images"
@@ -62,6 +63,7 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 	}
 	var list []*model.Image
 	for _, src := range sources {
+		a.unpacked(src)
 		fetch := func(_ context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error) {
 			part, ok := a.blobs[d.Digest]
 			if !ok || len(not) > 0 {
@@ -76,6 +78,22 @@ func (s *Store) importArchive(ctx context.Context, r io.Reader) ([]*model.Image,
 		list = append(list, img)
 	}
 	return list, nil
+}
+
+// unpacked has an image made of the tars of layers that the archive has under their diff IDs, and not as the manifest
+// names them: some tools keep no layer as it was pulled. The manifest pins the configuration, and that the diff IDs, so
+// nothing is trusted that is not verified.
+func (a *archiveFile) unpacked(src *source.Image) {
+	for i, l := range src.Layers {
+		if _, ok := a.blobs[l.Digest]; ok {
+			continue
+		}
+		if plain, ok := a.blobs[src.DiffIDs[i]]; ok {
+			src.Layers = slices.Clone(src.Layers)
+			src.Layers[i] = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: src.DiffIDs[i],
+				Size: plain.size}
+		}
+	}
 }
 
 // archived is a blob in an archive.

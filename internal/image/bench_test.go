@@ -15,6 +15,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"berth/internal/image/ranges"
 	rt "berth/internal/registrytest"
 )
 
@@ -57,7 +58,11 @@ func packedSize(b *testing.B, img v1.Image) int64 {
 
 func BenchmarkPull(b *testing.B) {
 	reg, img := benchImage(b)
-	benchPull(b, reg, img)
+	for _, connections := range []int{1, ranges.Default.Connections} {
+		b.Run(fmt.Sprintf("connections=%d", connections), func(b *testing.B) {
+			benchPull(b, reg, img, ranges.Settings{Connections: connections})
+		})
+	}
 }
 
 // BenchmarkPullSmallLayers pulls forty layers of one file each: what it takes to begin a layer.
@@ -71,17 +76,20 @@ func BenchmarkPullSmallLayers(b *testing.B) {
 	if err := reg.Push("bench:1", img); err != nil {
 		b.Fatal(err)
 	}
-	benchPull(b, reg, img)
+	benchPull(b, reg, img, ranges.Settings{})
 }
 
-func benchPull(b *testing.B, reg *rt.Registry, img v1.Image) {
+func benchPull(b *testing.B, reg *rt.Registry, img v1.Image, r ranges.Settings) {
 	b.Helper()
 	b.SetBytes(packedSize(b, img))
 	var used time.Duration
 	for b.Loop() {
 		b.StopTimer()
 		s, err := Open(context.Background(),
-			Config{Children: testChildren(b), Root: b.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+			Config{
+				Settings: Settings{Ranges: r}, Children: testChildren(b), Root: b.TempDir(),
+				Logger: slog.New(slog.DiscardHandler),
+			})
 		if err != nil {
 			b.Fatal(err)
 		}

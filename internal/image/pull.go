@@ -161,7 +161,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	if err != nil {
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
-	s.wantSync()
+	s.syncs.Want()
 	return r.model(s.now.Load().PinnedImages), nil
 }
 

@@ -97,7 +97,7 @@ func (r *imageRecord) model(pinned []string) *model.Image {
 	m := &model.Image{
 		ID: r.ID, Manifest: string(r.Manifest), RepoTags: r.Tags, RepoDigests: r.Digests, Size: r.Size,
 		Config: r.Config, Platform: r.Platform, Layers: r.DiffIDs, Checkpoint: r.Checkpoint, Pinned: r.Pinned,
-		SpecAnnotations: r.SpecAnnotations,
+		SpecAnnotations: r.SpecAnnotations, Pulled: r.Pulled,
 	}
 	for _, p := range pinned {
 		hit := func(name string) bool { return matchPattern(p, name) }

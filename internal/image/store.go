@@ -21,6 +21,7 @@ import (
 
 	"berth/internal/disk"
 	"berth/internal/dockerauth"
+	"berth/internal/image/ranges"
 	"berth/internal/image/registry"
 	"berth/internal/image/source"
 	"berth/internal/metrics"
@@ -50,6 +51,7 @@ type Settings struct {
 	Platform     string // os/architecture[/variant]; empty: this machine's
 	Retry        registry.Retry
 	Limits       source.Limits
+	Ranges       ranges.Settings // of large layers, which are read over several connections
 	// Credentials is the path of a config.json with the node's own credentials, for pulls that come without; empty: none.
 	Credentials string
 	Proxies     registry.Proxies
@@ -81,7 +83,7 @@ func (s *Store) settings(o Settings) (*inForce, error) {
 	}
 	now.client = registry.NewClient(registry.Config{
 		HostsDir: o.HostsDir, Retry: o.Retry, MaxDocument: int64(o.Limits.Document), UserAgent: s.cfg.UserAgent,
-		Credentials: own, Proxies: o.Proxies, Logger: s.log,
+		Credentials: own, Proxies: o.Proxies, Pool: s.pool, Logger: s.log,
 	})
 	return now, nil
 }
@@ -92,7 +94,10 @@ func (s *Store) Prepare(o Settings) (adopt func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { s.now.Store(next) }, nil
+	return func() {
+		s.pool.Configure(o.Ranges)
+		s.now.Store(next)
+	}, nil
 }
 
 // Layers are an image's directories for overlayfs.
@@ -114,12 +119,13 @@ type Store struct {
 	dirs  *layerDirs
 	index *index
 	db    *database
+	pool  *ranges.Pool // of all pulls
 
 	lock   *os.File        // of the root, while the store is open
 	ctx    context.Context // of work that outlives a call
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
-	syncs  chan struct{} // a sync of the disk is wanted
+	syncs  *disk.Flusher
 }
 
 // Open opens the store in Config.Root, and makes it where there is none. One process at a time has it open.
@@ -152,8 +158,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		cfg.Logger.Warn("layers of images have a label that containers may not read", "error", err)
 	}
 	s := &Store{
-		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot, syncs: make(chan struct{}, 1), index: newIndex(),
+		cfg: cfg, root: cfg.Root, log: cfg.Logger, boot: boot, index: newIndex(), pool: ranges.NewPool(cfg.Ranges),
 	}
+	s.syncs = disk.NewFlusher(s.sync,
+		func(err error) { s.log.Warn("images are not known to be on disk", "error", err) }, syncRetry)
 	adopt, err := s.Prepare(cfg.Settings)
 	if err != nil {
 		return nil, err
@@ -187,8 +195,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s.mend()
 	s.db.keepRoom()
-	s.work.Go(s.syncer)
-	s.wantSync()
+	s.work.Go(func() { s.syncs.Run(s.ctx) })
+	s.syncs.Want()
 	return s, nil
 }
 
@@ -325,6 +333,20 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 		u.InodesUsed++
 	}
 	return u, nil
+}
+
+// LayerUsage are the layers on disk of an image, each once.
+func (s *Store) LayerUsage(imageID string) (usage []model.LayerUsage) {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+	if r := s.index.images[imageID]; r != nil {
+		for _, key := range slices.Compact(slices.Sorted(slices.Values(r.needs()))) {
+			if l := s.index.layers[key]; l != nil {
+				usage = append(usage, model.LayerUsage{Key: key, Bytes: l.Bytes})
+			}
+		}
+	}
+	return usage
 }
 
 // Numbers are those that metrics tell.

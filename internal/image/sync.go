@@ -3,42 +3,50 @@ package image
 import (
 	"fmt"
 	"os"
+	"time"
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
-// wantSync asks for the disk to be synced soon.
-func (s *Store) wantSync() {
-	select {
-	case s.syncs <- struct{}{}:
-	default:
-	}
+// syncRetry is how long the store waits after a sync of the disk that has failed.
+const syncRetry = 30 * time.Second
+
+// Unsynced is what a failure of power would lose now: layers that are not known to be on disk.
+type Unsynced struct {
+	Layers  int       `json:"layers"`
+	Since   time.Time `json:"since,omitzero"`    // when a sync was asked for that is not over; zero: none was
+	Failure string    `json:"failure,omitempty"` // of the last sync; empty: it has not failed
 }
 
-// syncer brings what was pulled to disk, and then says so in the records. It runs until Close.
-func (s *Store) syncer() {
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-s.syncs:
-			if err := s.sync(); err != nil {
-				s.log.Warn("images are not known to be on disk", "error", err)
-			}
-		}
+// Unsynced says what a failure of power would lose now.
+func (s *Store) Unsynced() Unsynced {
+	u := Unsynced{Layers: len(s.unsynced())}
+	since, failure := s.syncs.State()
+	if failure != nil {
+		u.Failure = failure.Error()
 	}
+	if u.Layers > 0 {
+		u.Since = since
+	}
+	return u
 }
 
-func (s *Store) sync() error {
-	var layers []*layer
+// unsynced are the layers that are complete and not known to be on disk.
+func (s *Store) unsynced() (layers []*layer) {
 	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
 	for _, l := range s.index.layers {
 		if l.Boot != "" && l.recorded {
 			layers = append(layers, l)
 		}
 	}
-	s.index.mu.Unlock()
+	return layers
+}
+
+// sync brings what was pulled to disk, and then says so in the records.
+func (s *Store) sync() error {
+	layers := s.unsynced()
 	if len(layers) == 0 {
 		return nil
 	}
@@ -48,7 +56,7 @@ func (s *Store) sync() error {
 	}
 	defer dir.Close()
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return fmt.Errorf("sync %s: %w", s.root, err)
+		return fmt.Errorf("sync the file system of %s: %w", s.root, err)
 	}
 	for _, l := range layers {
 		s.dirs.noteSynced(l.N)

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +39,16 @@ type Registry struct {
 	requests []Request
 	tokens   []Request        // those for tokens
 	sent     map[string]int64 // digest -> bytes of it that were sent
+	blobbing load             // requests for blobs
+	conns    load             // connections
+}
+
+// load is how many there are at a time.
+type load struct{ now, peak int }
+
+func (l *load) add(n int) {
+	l.now += n
+	l.peak = max(l.peak, l.now)
 }
 
 // Request is one request that the registry got.
@@ -125,7 +136,8 @@ func New(opts ...Option) (*Registry, error) {
 	}
 	quiet := log.New(io.Discard, "", 0)
 	r.handler = ggcr.New(ggcr.Logger(quiet), ggcr.WithBlobHandler(r.blobs))
-	r.server = &http.Server{Handler: http.HandlerFunc(r.serve), ErrorLog: quiet, ReadHeaderTimeout: 10 * time.Second}
+	r.server = &http.Server{Handler: http.HandlerFunc(r.serve), ErrorLog: quiet, ReadHeaderTimeout: 10 * time.Second,
+		ConnState: r.connection}
 	go func() { _ = r.server.Serve(listener) }() // ends with Close
 	return r, nil
 }
@@ -301,6 +313,33 @@ func (r *Registry) ResetRequests() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests, r.tokens, r.sent = nil, nil, map[string]int64{}
+	r.conns.peak, r.blobbing.peak = r.conns.now, r.blobbing.now
+}
+
+// Peaks are how many connections there were at a time, and how many requests for blobs, since the start or the last
+// ResetRequests.
+func (r *Registry) Peaks() (connections, blobs int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.conns.peak, r.blobbing.peak
+}
+
+// Blobs is how many requests for blobs are being answered.
+func (r *Registry) Blobs() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.blobbing.now
+}
+
+func (r *Registry) connection(_ net.Conn, state http.ConnState) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		r.conns.add(1)
+	case http.StateClosed, http.StateHijacked:
+		r.conns.add(-1)
+	}
 }
 
 // Sent is how many bytes of a blob went out.
@@ -328,11 +367,20 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	}
 	r.mu.Lock()
 	var fault fault
+	ended := func() {}
 	if token {
 		r.tokens = append(r.tokens, got)
 	} else {
 		r.requests = append(r.requests, got)
 		fault = r.faults.take(req)
+		if _, is := blobPath(req); is && req.Method == http.MethodGet {
+			if most := r.faults.AtOnce; most > 0 && r.blobbing.now >= most {
+				fault.status, fault.retryAfter = http.StatusTooManyRequests, r.faults.RetryAfter
+			}
+			r.blobbing.add(1)
+			ended = sync.OnceFunc(r.blobEnded)
+			defer ended()
+		}
 	}
 	r.mu.Unlock()
 
@@ -367,19 +415,30 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if digest, is := blobPath(req); is && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
-		r.serveBlob(w, req, digest, fault)
+		r.serveBlob(w, req, digest, fault, ended)
 		return
 	}
 	r.handler.ServeHTTP(w, req)
 }
 
-func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, digest string, fault fault) {
+func (r *Registry) blobEnded() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.blobbing.add(-1)
+}
+
+// serveBlob answers with a blob. ended is called before the last bytes go out: a client that has them may ask again at
+// once.
+func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, digest string, fault fault, ended func()) {
 	data, ok := r.blobs.get(digest)
 	if !ok {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = io.WriteString(w, `{"errors":[{"code":"BLOB_UNKNOWN","message":"Unknown blob"}]}`)
 		return
+	}
+	if fault.delay > 0 {
+		time.Sleep(fault.delay)
 	}
 	w.Header().Set("Docker-Content-Digest", digest)
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -390,7 +449,14 @@ func (r *Registry) serveBlob(w http.ResponseWriter, req *http.Request, digest st
 		data = append([]byte(nil), data...)
 		data[len(data)/2] ^= 0x40
 	}
-	out := &blobWriter{ResponseWriter: w, registry: r, digest: digest, fault: fault, ctx: req.Context()}
+	out := &blobWriter{
+		ResponseWriter: w, registry: r, digest: digest, fault: fault, ctx: req.Context(), ended: ended,
+		due: time.Now(),
+	}
+	if part, ok := parsePart(req.Header.Get("Range"), int64(len(data))); ok && fault.lie != "" {
+		fault.lie.serve(out, data, part)
+		return
+	}
 	http.ServeContent(out, req, "", time.Time{}, bytes.NewReader(data))
 	if out.cut {
 		panic(http.ErrAbortHandler) // closes the connection in the middle of the body
@@ -406,6 +472,8 @@ type blobWriter struct {
 	ctx      context.Context
 	sent     int64
 	cut      bool
+	ended    func()
+	due      time.Time // of the bytes that were sent, at the rate that there is
 }
 
 var errCut = errors.New("cut")
@@ -435,6 +503,9 @@ func (w *blobWriter) Write(p []byte) (int, error) {
 			return done, errCut
 		}
 		w.count(len(chunk)) // before a client that has it all can ask
+		if w.Header().Get("Content-Length") == strconv.FormatInt(w.sent+int64(len(chunk)), 10) {
+			w.ended()
+		}
 		n, err := w.ResponseWriter.Write(chunk)
 		w.count(n - len(chunk))
 		done += n
@@ -446,13 +517,24 @@ func (w *blobWriter) Write(p []byte) (int, error) {
 		if w.fault.bytesPerSecond > 0 {
 			w.flush()
 			select {
-			case <-time.After(time.Second * time.Duration(n) / time.Duration(w.fault.bytesPerSecond)):
+			case <-time.After(w.ahead(n)):
 			case <-w.ctx.Done():
 				return done, w.ctx.Err()
 			}
 		}
 	}
 	return done, nil
+}
+
+// ahead is how long to wait after n bytes. What a write took longer than it should is made up for, up to a tenth of a
+// second: a busy machine would make every connection slower otherwise.
+func (w *blobWriter) ahead(n int) time.Duration {
+	now := time.Now()
+	if late := now.Add(-100 * time.Millisecond); w.due.Before(late) {
+		w.due = late
+	}
+	w.due = w.due.Add(time.Second * time.Duration(n) / time.Duration(w.fault.bytesPerSecond))
+	return w.due.Sub(now)
 }
 
 func (w *blobWriter) flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }

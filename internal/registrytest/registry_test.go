@@ -27,9 +27,10 @@ func registry(t *testing.T, opts ...Option) *Registry {
 	return r
 }
 
-func busybox(t *testing.T, opts ...ImageOption) v1.Image {
+// image has a layer of its own below what the options say.
+func image(t *testing.T, opts ...ImageOption) v1.Image {
 	t.Helper()
-	img, err := Image(append([]ImageOption{WithBusybox()}, opts...)...)
+	img, err := Image(append([]ImageOption{WithFiles(map[string]string{"bin/true": "#!"})}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,7 @@ func TestWhatIsPushedIsPulled(t *testing.T) {
 				opts = append(opts, Docker())
 			}
 			r := registry(t)
-			img := busybox(t, opts...)
+			img := image(t, opts...)
 			if err := r.Push("library/busybox:1.36", img); err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,7 @@ func TestWhatIsPushedIsPulled(t *testing.T) {
 
 func TestAnIndexHoldsItsPlatforms(t *testing.T) {
 	r := registry(t)
-	a, b := busybox(t, Platform("linux/amd64")), busybox(t, Platform("linux/arm64/v8"))
+	a, b := image(t, Platform("linux/amd64")), image(t, Platform("linux/arm64/v8"))
 	idx, err := Index(false, a, b)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func TestCredentialsAreAskedFor(t *testing.T) {
 	for name, opt := range map[string]Option{"basic": WithBasicAuth("u", "p"),
 		"token": WithTokenAuth("u", "p", "refresh")} {
 		r := registry(t, opt)
-		if err := r.Push("x:1", busybox(t)); err != nil {
+		if err := r.Push("x:1", image(t)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := pull(t, r, "x:1"); err == nil {
@@ -112,7 +113,7 @@ func TestCredentialsAreAskedFor(t *testing.T) {
 		}
 	}
 	r := registry(t, WithTokenAuth("u", "p", "refresh"))
-	if err := r.Push("x:1", busybox(t)); err != nil {
+	if err := r.Push("x:1", image(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pull(t, r,
@@ -120,7 +121,7 @@ func TestCredentialsAreAskedFor(t *testing.T) {
 		t.Error("refresh token:", err)
 	}
 	r = registry(t, WithRegistryToken("bearer"))
-	if err := r.Push("x:1", busybox(t)); err != nil {
+	if err := r.Push("x:1", image(t)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pull(t, r,

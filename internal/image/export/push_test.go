@@ -2,6 +2,7 @@ package export_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -275,12 +276,20 @@ func (n *node) slow(put func(*http.Request)) *slow {
 	return s
 }
 
+// noise is what gzip makes no smaller. Of some megabytes not all is in buffers of the kernel when a registry takes
+// nothing.
+func noise(size int) string {
+	data := make([]byte, size)
+	_, _ = rand.Read(data)
+	return string(data)
+}
+
 // TestAPushToASlowRegistry: a registry may take its time to check what it has taken, and one that takes nothing more is
 // left.
 func TestAPushToASlowRegistry(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	n := newNodeWith(t, registry.Retry{Attempts: 2, Backoff: time.Millisecond, Stall: stall})
-	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 16<<20)...))
+	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"r": noise(8 << 20)}))
 	s := n.slow(func(req *http.Request) {
 		_, _ = io.Copy(io.Discard, req.Body)
 		time.Sleep(3 * stall)
@@ -302,7 +311,7 @@ func TestAPushToASlowRegistry(t *testing.T) {
 // TestAPushEndsWithItsClient: in the middle of a layer, at once, and the image can be removed.
 func TestAPushEndsWithItsClient(t *testing.T) {
 	n := newNode(t)
-	id := n.pull("registry.test/a:1", rt.Layer(rt.Random(1, "r", 20, 16<<20)...))
+	id := n.pull("registry.test/a:1", rt.WithFiles(map[string]string{"r": noise(8 << 20)}))
 	ctx, cancel := context.WithCancel(context.Background())
 	var s *slow
 	s = n.slow(func(*http.Request) {

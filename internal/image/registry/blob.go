@@ -2,28 +2,43 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"berth/internal/image/ranges"
 )
 
 // Blob is a blob being read. When a connection breaks or stalls, reading goes on from the same byte, from the next
-// host; the reader does not notice. It does not check the digest. It belongs to one goroutine.
+// host; the reader does not notice. Of a large one, ranges are loaded ahead over further connections. It does not check
+// the digest. It belongs to one goroutine.
 type Blob struct {
 	ctx    context.Context
 	repo   *Repository
 	desc   ocispec.Descriptor
 	hosts  []docker.RegistryHost // the next to ask first
 	cur    io.ReadCloser
+	end    int64 // up to where cur reads
 	offset int64
 	failed int   // attempts without progress
 	since  int64 // offset at the last failure
-	used   map[string]bool
+
+	ahead   *ranges.Ahead // nil: all is read over one connection
+	sources map[string]*source
+	plain   map[string]bool // hosts that are not asked for ranges
+	ranged  map[string]bool // hosts that have sent one
+
+	mu   sync.Mutex
+	used map[string]bool
 }
 
 // progress is how many bytes make an attempt count as useful.
@@ -39,16 +54,28 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, not map[
 		return nil, fmt.Errorf("no host is left for blob %s: %w", desc.Digest, errdefs.ErrNotFound)
 	}
 	desc.URLs = nil // what an image says of other places is not followed
-	return &Blob{ctx: ctx, repo: r, desc: desc, hosts: hosts, used: map[string]bool{}}, nil
+	return &Blob{
+		ctx: ctx, repo: r, desc: desc, hosts: hosts, used: map[string]bool{},
+		ahead:   r.client.cfg.Pool.NewAhead(ctx, desc.Size),
+		sources: map[string]*source{}, plain: map[string]bool{}, ranged: map[string]bool{},
+	}, nil
 }
 
 // Hosts are those that bytes came from.
 func (b *Blob) Hosts() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	var hosts []string
 	for h := range b.used {
 		hosts = append(hosts, h)
 	}
 	return hosts
+}
+
+func (b *Blob) use(host string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used[host] = true
 }
 
 // Read fills p like any reader. Its errors are final.
@@ -57,34 +84,51 @@ func (b *Blob) Read(p []byte) (int, error) {
 		if b.offset >= b.desc.Size {
 			return 0, io.EOF
 		}
+		if b.cur == nil && b.ahead != nil {
+			if n := b.ahead.Read(p, b.offset); n > 0 {
+				b.offset += int64(n)
+				return n, nil
+			}
+		}
+		began := time.Now()
 		if b.cur == nil {
 			if err := b.open(); err != nil {
 				return 0, err
 			}
 		}
-		n, err := b.cur.Read(p[:min(int64(len(p)), b.desc.Size-b.offset)])
-		b.offset += int64(n)
-		if err != nil {
-			host := b.hosts[0]
-			b.drop()
-			if b.offset < b.desc.Size {
-				if err == io.EOF {
-					err = fmt.Errorf("the connection ended after %d of %d bytes", b.offset, b.desc.Size)
-				}
-				if err := b.wait(b.repo.explain(host, err)); err != nil {
-					return n, err
-				}
-				// The host that broke is asked last.
-				b.hosts = append(b.hosts[1:len(b.hosts):len(b.hosts)], host)
-			}
+		n, err := b.read(p)
+		if b.ahead != nil {
+			b.ahead.Took(time.Since(began))
 		}
-		if n > 0 {
-			return n, nil
+		if n > 0 || err != nil {
+			return n, err
 		}
 	}
 }
 
-// open asks the hosts for the rest.
+// read reads from the connection that there is.
+func (b *Blob) read(p []byte) (int, error) {
+	n, err := b.cur.Read(p[:min(int64(len(p)), b.end-b.offset)])
+	b.offset += int64(n)
+	host := b.hosts[0]
+	switch {
+	case b.offset == b.end:
+		b.drop()
+	case err != nil:
+		b.drop()
+		if err == io.EOF {
+			err = fmt.Errorf("the connection ended after %d of %d bytes", b.offset, b.desc.Size)
+		}
+		if err := b.wait(b.repo.explain(host, err)); err != nil {
+			return n, err
+		}
+		// The host that broke is asked last.
+		b.hosts = append(b.hosts[1:len(b.hosts):len(b.hosts)], host)
+	}
+	return n, nil
+}
+
+// open asks the hosts for what comes next.
 func (b *Blob) open() error {
 	for {
 		var worst *failure
@@ -93,7 +137,7 @@ func (b *Blob) open() error {
 			if err == nil {
 				b.hosts = append(slices.Clone(b.hosts[i:]), b.hosts[:i]...)
 				b.cur = rc
-				b.used[h.Host] = true
+				b.use(h.Host)
 				return nil
 			}
 			if b.ctx.Err() != nil {
@@ -101,6 +145,7 @@ func (b *Blob) open() error {
 			}
 			f := b.repo.explain(h, err)
 			b.repo.log.Debug("registry host failed", "host", h.Host, "blob", b.desc.Digest, "offset", b.offset, "error", f)
+			b.repo.complain(h, f)
 			worst = worse(worst, f)
 		}
 		if err := b.wait(worst); err != nil {
@@ -109,24 +154,109 @@ func (b *Blob) open() error {
 	}
 }
 
-// fetch opens the rest of the blob at one host. The first byte is read too: the library asks for nothing before.
+// fetch opens what comes next at one host, with a connection of the pool.
 func (b *Blob) fetch(host docker.RegistryHost) (io.ReadCloser, error) {
-	ctx := withKind(quiet(b.ctx), blob)
-	fetcher, err := b.repo.resolver(host).Fetcher(ctx, b.repo.name.String())
+	pool := b.repo.client.cfg.Pool
+	if err := pool.Acquire(b.ctx, host.Host); err != nil {
+		return nil, err
+	}
+	rc, err := b.fetchRange(host)
+	if rc == nil && err == nil {
+		rc, err = b.fetchRest(host)
+	}
+	if err != nil {
+		pool.Release(host.Host)
+		return nil, err
+	}
+	return &counted{ReadCloser: rc, release: func() { pool.Release(host.Host) }}, nil
+}
+
+// plainAfter is after how many attempts without progress a host that has sent no range yet is asked for the rest of the
+// blob: something on the way may cut connections that ask for ranges.
+const plainAfter = 2
+
+// fetchRange opens the next range. Both results are nil where the rest is to be asked for over one connection.
+func (b *Blob) fetchRange(host docker.RegistryHost) (io.ReadCloser, error) {
+	if b.ahead == nil || b.plain[host.Host] || b.failed >= plainAfter && !b.ranged[host.Host] {
+		return nil, nil
+	}
+	src := b.sources[host.Host]
+	if src == nil {
+		src = newSource(b.repo, host, b.desc, func() { b.use(host.Host) })
+		b.sources[host.Host] = src
+	}
+	end := b.ahead.Claim(b.offset)
+	rc, part, err := src.open(b.ctx, b.offset, end)
+	switch {
+	case err == nil && part.whole: // from the first byte on: this is what would be asked for next
+		b.ahead.Stop()
+		b.end = b.desc.Size
+		return rc, nil
+	case err == nil:
+		b.end, b.ranged[host.Host] = min(part.to, end), true
+		b.ahead.Follow(src)
+		return rc, nil
+	}
+	b.ahead.Unclaim()
+	if b.ctx.Err() == nil && withoutRanges(err) {
+		b.repo.log.Info("registry host does not send ranges, a layer is read over one connection", "host", host.Host,
+			"blob", b.desc.Digest, "offset", b.offset, "error", b.repo.explain(host, err))
+		b.plain[host.Host] = true
+		return nil, nil
+	}
+	return nil, err
+}
+
+// withoutRanges tells whether a host that has refused a range may do better without.
+func withoutRanges(err error) bool {
+	var unusable *rangeError
+	var status *statusError
+	var unexpected remoteerrors.ErrUnexpectedStatus
+	switch {
+	case errors.As(err, &unusable):
+		return true
+	case errors.As(err, &status):
+		return status.code >= 500 && status.code != http.StatusServiceUnavailable
+	case errors.As(err, &unexpected):
+		return unexpected.StatusCode != http.StatusUnauthorized && unexpected.StatusCode != http.StatusForbidden
+	}
+	return false
+}
+
+// fetchRest opens the rest of the blob. What was loaded ahead is dropped.
+func (b *Blob) fetchRest(host docker.RegistryHost) (io.ReadCloser, error) {
+	if b.ahead != nil {
+		b.ahead.Stop()
+	}
+	b.end = b.desc.Size
+	return b.repo.fetchFrom(b.ctx, host, b.desc, b.offset)
+}
+
+// fetch opens a part of a blob at a host, or where that redirects to.
+func (r *Repository) fetch(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor, part *span,
+) (io.ReadCloser, error) {
+	return r.fetchFrom(context.WithValue(ctx, spanKey{}, part), host, desc, 0)
+}
+
+// fetchFrom opens a blob at a host from a byte on. The first byte is read too: the library asks for nothing before.
+func (r *Repository) fetchFrom(ctx context.Context, host docker.RegistryHost, desc ocispec.Descriptor, offset int64,
+) (io.ReadCloser, error) {
+	ctx = withKind(quiet(ctx), blob)
+	fetcher, err := r.resolver(host).Fetcher(ctx, r.name.String())
 	if err != nil {
 		return nil, err
 	}
-	rc, err := fetcher.Fetch(ctx, b.desc)
+	rc, err := fetcher.Fetch(ctx, desc)
 	if err != nil {
 		return nil, err
 	}
-	if b.offset > 0 {
+	if offset > 0 {
 		seeker, ok := rc.(io.Seeker)
 		if !ok {
 			rc.Close()
 			return nil, fmt.Errorf("blob reader of type %T cannot seek", rc)
 		}
-		if _, err := seeker.Seek(b.offset, io.SeekStart); err != nil {
+		if _, err := seeker.Seek(offset, io.SeekStart); err != nil {
 			rc.Close()
 			return nil, err
 		}
@@ -136,7 +266,7 @@ func (b *Blob) fetch(host docker.RegistryHost) (io.ReadCloser, error) {
 	if n == 0 {
 		rc.Close()
 		if err == nil || err == io.EOF {
-			err = fmt.Errorf("an empty answer at byte %d of %d", b.offset, b.desc.Size)
+			err = fmt.Errorf("an empty answer at byte %d of %d", offset, desc.Size)
 		}
 		return nil, err
 	}
@@ -164,13 +294,34 @@ func (b *Blob) drop() {
 	if b.cur != nil {
 		b.cur.Close()
 		b.cur = nil
+		if b.ahead != nil {
+			b.ahead.Unclaim()
+		}
 	}
 }
 
-// Close drops the connection.
+// Close drops the connections, and what was loaded ahead.
 func (b *Blob) Close() error {
 	b.drop()
+	if b.ahead != nil {
+		b.ahead.Close()
+		b.ahead = nil
+		for _, t := range b.repo.transports {
+			t.base.CloseIdleConnections()
+		}
+	}
 	return nil
+}
+
+// counted gives the connection back that a reader has of the pool.
+type counted struct {
+	io.ReadCloser
+	release func()
+}
+
+func (c *counted) Close() error {
+	defer c.release()
+	return c.ReadCloser.Close()
 }
 
 // prefixed gives back what was read to see that something comes.

@@ -19,6 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sirupsen/logrus"
 
+	"berth/internal/image/ranges"
 	"berth/internal/model"
 )
 
@@ -40,7 +41,9 @@ type Config struct {
 	// Credentials are the node's own, for pulls that come without; nil: there are none. They are asked for at each pull.
 	Credentials func(context.Context, reference.Named) (*model.Auth, error)
 	Proxies     Proxies
-	Logger      *slog.Logger
+	// Pool bounds what blobs take of memory and connections. It may be shared by several clients; nil: one of its own.
+	Pool   *ranges.Pool
+	Logger *slog.Logger
 }
 
 // Client reads from registries. It is safe for concurrent use and holds nothing that needs closing.
@@ -62,6 +65,9 @@ func NewClient(cfg Config) *Client {
 	setDefault(&cfg.UserAgent, "berth")
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Pool == nil {
+		cfg.Pool = ranges.NewPool(ranges.Settings{})
 	}
 	return &Client{cfg: cfg, proxies: newProxies(cfg.Proxies)}
 }
@@ -143,6 +149,9 @@ func (r *Repository) instrument(c *http.Client) error {
 		r.transports[c] = t
 	case *http.Transport:
 		t.ReadBufferSize = 64 << 10
+		// The ranges of a layer come over the same connections, one after another. Over HTTP/2, which the library leaves
+		// off, all would come over one. The pool bounds how many there are.
+		t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, r.client.cfg.Pool.Settings().PerHost
 		t.Proxy = r.client.proxies.of
 		// A registry that takes the connection and says nothing is as stalled as one that stops in the middle of a blob.
 		stall := r.client.cfg.Retry.Stall

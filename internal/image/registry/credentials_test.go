@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,7 @@ type world struct {
 
 	mu         sync.Mutex
 	registries map[string]*rt.Registry // by host:port
+	addresses  map[string]string       // host:port -> address, of other servers
 	dialled    []string
 }
 
@@ -51,7 +53,8 @@ func (l *buffer) Write(p []byte) (int, error) {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{T: t, hosts: t.TempDir(), registries: map[string]*rt.Registry{}, logs: &buffer{}}
+	w := &world{T: t, hosts: t.TempDir(), registries: map[string]*rt.Registry{}, addresses: map[string]string{},
+		logs: &buffer{}}
 	w.client = NewClient(Config{
 		HostsDir: w.hosts, Retry: Retry{Attempts: 1, Backoff: time.Millisecond},
 		Logger: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -59,12 +62,15 @@ func newWorld(t *testing.T) *world {
 	w.client.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 		w.mu.Lock()
 		w.dialled = append(w.dialled, address)
-		r := w.registries[address]
+		r, at := w.registries[address], w.addresses[address]
 		w.mu.Unlock()
-		if r == nil {
+		if r != nil {
+			at = r.Addr()
+		}
+		if at == "" {
 			return nil, fmt.Errorf("%s is not in this world", address)
 		}
-		return (&net.Dialer{}).DialContext(ctx, network, r.Addr())
+		return (&net.Dialer{}).DialContext(ctx, network, at)
 	}
 	return w
 }
@@ -85,6 +91,13 @@ func (w *world) registry(address string, opts ...rt.Option) *rt.Registry {
 	w.registries[address] = r
 	w.mu.Unlock()
 	return r
+}
+
+// foreign is a server other than a registry, which answers at host:port.
+func (w *world) foreign(address string, s *httptest.Server) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addresses[address] = s.Listener.Addr().String()
 }
 
 // configure writes the hosts.toml of registry.test. A line with CA trusts the registry at that address.

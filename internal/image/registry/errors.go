@@ -28,6 +28,7 @@ type failure struct {
 	corrupt    bool
 	transient  bool // another attempt may do better
 	retryAfter time.Duration
+	busy       bool // the host is asked too often
 }
 
 func (f *failure) Error() string { return f.text }
@@ -69,6 +70,7 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		unexpected remoteerrors.ErrUnexpectedStatus
 		large      *tooLargeError
 		forbidden  *forbiddenError
+		unusable   *rangeError
 		cert       *tls.CertificateVerificationError
 	)
 	switch {
@@ -80,9 +82,10 @@ func (r *Repository) explain(host docker.RegistryHost, err error) *failure {
 		f.kind = errdefs.ErrPermissionDenied
 	case errors.As(err, &status):
 		f.kind, f.transient, f.retryAfter = errdefs.ErrUnavailable, true, status.retryAfter
+		f.busy = status.code == http.StatusTooManyRequests || status.code == http.StatusServiceUnavailable
 	case errors.Is(err, docker.ErrInvalidAuthorization):
 		f.kind = errdefs.ErrUnauthenticated
-	case errors.Is(err, errRefused):
+	case errors.Is(err, errRefused), errors.As(err, &unusable):
 		f.kind = errdefs.ErrFailedPrecondition
 	case errors.As(err, &unexpected):
 		switch unexpected.StatusCode {
@@ -129,6 +132,7 @@ func (r *Repository) told(host docker.RegistryHost, f *failure) string {
 
 // statusError is an answer that asks for patience: 408, 429 and 5xx.
 type statusError struct {
+	code       int
 	status     string
 	method     string
 	path       string

@@ -88,23 +88,37 @@ func FuzzHosts(f *testing.F) {
 			if a.withheld != "" {
 				continue
 			}
-			says := parsed.Credentials
-			if i < len(repo.hosts)-1 {
-				says = ""
-				for key, entry := range parsed.Host {
-					if u, err := url.Parse(key); err == nil && strings.HasSuffix(key, h.Host+u.Path) {
-						says = entry.Credentials
-					}
-				}
+			server := i == len(repo.hosts)-1
+			says := []string{parsed.Credentials}
+			if !server {
+				says = mirrorCredentials(parsed, h)
 			}
-			if says == "never" || says == "" && i < len(repo.hosts)-1 && !sameHost(h, "registry.test") {
-				t.Errorf("the mirror %s gets credentials, and the file says %q", h.Host, says)
+			some := func(values ...string) bool {
+				return slices.ContainsFunc(says, func(v string) bool { return slices.Contains(values, v) })
 			}
-			if h.Scheme == "http" && says != "plain" && !docker.IsLocalhost(h.Host) {
+			if !some("tls", "plain") && !(some("") && (server || sameHost(h, "registry.test"))) {
+				t.Errorf("the host %s gets credentials, and the file says %q", h.Host, says)
+			}
+			if h.Scheme == "http" && !some("plain") && !docker.IsLocalhost(h.Host) {
 				t.Errorf("%s gets credentials over plain HTTP, and the file says %q", h.Host, says)
 			}
 		}
 	})
+}
+
+// mirrorCredentials are what the entries say of which a host can have been made: several can name one address, such as
+// with and without a scheme.
+func mirrorCredentials(file hostsFile, h docker.RegistryHost) []string {
+	var says []string
+	for key, entry := range file.Host {
+		if !strings.HasPrefix(key, "http") {
+			key = "https://" + key
+		}
+		if u, err := url.Parse(key); err == nil && u.Scheme == h.Scheme && u.Host == h.Host {
+			says = append(says, entry.Credentials)
+		}
+	}
+	return says
 }
 
 // addresses are all that a file names, in the widest reading, and the registry where it names no server.

@@ -20,6 +20,7 @@ type kind int
 const (
 	blob kind = iota
 	document
+	located // a blob, at a place to which a registry has redirected before
 )
 
 type kindKey struct{}
@@ -95,8 +96,15 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.URL.Scheme != "https" {
 		return nil, fmt.Errorf("%s redirects to plain HTTP, at %s: %w", from.Request.URL.Host, req.URL.Host, errRefused)
 	}
+	// Bytes of a blob may come from anywhere that a registry redirects to; all else is small.
+	of := req.Context().Value(kindKey{})
+	isBlob := of == located || of == blob && (strings.Contains(req.URL.Path, "/blobs/") || req.Response != nil)
+	part, _ := req.Context().Value(spanKey{}).(*span)
+	if !isBlob {
+		part = nil // a token, for instance
+	}
 	ctx, cancel := context.WithCancel(req.Context())
-	resp, err := t.of(req).RoundTrip(req.WithContext(ctx))
+	resp, err := t.of(req).RoundTrip(part.ask(req.WithContext(ctx)))
 	if err != nil {
 		cancel()
 		var timeout net.Error
@@ -110,7 +118,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500:
 		cancel()
 		resp.Body.Close()
-		return nil, &statusError{status: resp.Status, method: req.Method, path: req.URL.Path,
+		return nil, &statusError{code: code, status: resp.Status, method: req.Method, path: req.URL.Path,
 			retryAfter: retryAfter(resp.Header, time.Now())}
 	case code == http.StatusForbidden && req.Method == http.MethodHead:
 		// The library would ask once more, by GET, for a text beside the status.
@@ -118,10 +126,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, refuse(req.Context(), &forbiddenError{method: req.Method, path: req.URL.Path, status: resp.Status})
 	}
+	if err := part.check(req, resp); err != nil {
+		cancel()
+		resp.Body.Close()
+		return nil, err
+	}
 	b := &body{ReadCloser: resp.Body, cancel: cancel, stall: t.stall}
 	resp.Body = b
-	// Bytes of a blob may come from anywhere that a registry redirects to; all else is small.
-	isBlob := req.Context().Value(kindKey{}) == blob && (strings.Contains(req.URL.Path, "/blobs/") || req.Response != nil)
 	if !isBlob {
 		tooLarge := &tooLargeError{path: req.URL.Path, limit: t.maxDocument}
 		if resp.ContentLength > t.maxDocument {

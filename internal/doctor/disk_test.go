@@ -1,0 +1,26 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestImagesThatAreNotOnDisk(t *testing.T) {
+	for _, c := range []struct {
+		unsynced *Unsynced
+		level    Level
+		detail   string
+	}{
+		{nil, Good, "not checked"},
+		{&Unsynced{}, Good, "all layers"},
+		{&Unsynced{Layers: 2, Since: time.Now()}, Good, "2 layers of images are not known to be on disk yet"},
+		{&Unsynced{Layers: 2, Since: time.Now().Add(-time.Hour)}, Poor, "a sync was asked for 1h0m0s ago"},
+		{&Unsynced{Layers: 2, Failure: "input/output error"}, Poor, "on disk: input/output error"},
+	} {
+		f := checkSync(t.Context(), Config{Daemon: &Daemon{Unsynced: c.unsynced}})
+		if f.Level != c.level || !strings.Contains(f.Detail, c.detail) {
+			t.Errorf("%+v: %+v", c.unsynced, f)
+		}
+	}
+}
