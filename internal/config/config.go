@@ -44,6 +44,7 @@ type Config struct {
 	PidsLimit       int64    `toml:"pids_limit" reload:"yes"`
 	Ulimits         []string `toml:"ulimits" reload:"yes"`
 	CDISpecDirs     []string `toml:"cdi_spec_dirs" reload:"yes"`
+	BlockIOClasses  string   `toml:"block_io_classes_file" reload:"yes"`
 	CreateHostPaths []string `toml:"create_host_paths" reload:"yes"`
 	RefuseMissing   []string `toml:"refuse_missing_host_paths" reload:"yes"`
 	DefaultSysctls  []string `toml:"default_sysctls" reload:"yes"`
@@ -65,6 +66,7 @@ type Config struct {
 	NRI NRI `toml:"nri"`
 
 	Checkpoint Checkpoint `toml:"checkpoint"`
+	Audit      Audit      `toml:"audit"`
 	Debug      Debug      `toml:"debug"`
 
 	// Runtimes are the runtime handlers by name. Those of the file are added to the default one.
@@ -118,6 +120,10 @@ type Network struct {
 // Image is how images are pulled and kept.
 type Image struct {
 	MaxConcurrentDownloads int      `toml:"max_concurrent_downloads" reload:"yes"`
+	ConnectionsPerLayer    int      `toml:"connections_per_layer" reload:"yes"`
+	ConnectionsPerHost     int      `toml:"connections_per_host" reload:"yes"`
+	RangeSize              string   `toml:"range_size" reload:"yes"`
+	RangeMemory            string   `toml:"range_memory" reload:"yes"`
 	Pinned                 []string `toml:"pinned" reload:"yes"`
 	PreloadDir             string   `toml:"preload_dir"`
 	PreloadPin             bool     `toml:"preload_pin"`
@@ -212,6 +218,11 @@ type Checkpoint struct {
 	RestoreImages bool   `toml:"restore_images" reload:"yes"`
 }
 
+// Audit is about who runs what in containers.
+type Audit struct {
+	File string `toml:"file" reload:"yes"`
+}
+
 // Debug is where berthd tells of itself.
 type Debug struct {
 	Address string `toml:"address"` // or NoDebug
@@ -298,6 +309,10 @@ func Default() *Config {
 		},
 		Image: Image{
 			MaxConcurrentDownloads: 4,
+			ConnectionsPerLayer:    8,
+			ConnectionsPerHost:     16,
+			RangeSize:              "8m",
+			RangeMemory:            "128m",
 			Pinned:                 []string{},
 			PreloadDir:             "/var/lib/berth/preload",
 			DeclaredVolumes:        DeclaredVolumesCopy,

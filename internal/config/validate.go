@@ -74,6 +74,7 @@ func (c *Config) Validate() error {
 		v.errs = append(v.errs, err)
 	}
 	v.directories("cdi_spec_dirs", c.CDISpecDirs)
+	v.optional("block_io_classes_file", c.BlockIOClasses)
 	switch root, state := filepath.Clean(c.Root), filepath.Clean(c.State); {
 	case root == state:
 		v.fail("state", "%q is root too: a reboot may empty it", c.State)
@@ -103,6 +104,7 @@ func (c *Config) Validate() error {
 	v.absolute("device_plugins.dir", c.Devices.Dir)
 	v.positive("device_plugins.timeout", c.Devices.Timeout)
 	v.optional("checkpoint.criu", c.Checkpoint.CRIU)
+	v.optional("audit.file", c.Audit.File)
 	v.debug(c)
 	v.pods(c)
 	v.runtimes(c)
@@ -227,6 +229,9 @@ func prefixes(ranges []string) []netip.Prefix {
 
 func (v *validation) image(i *Image) {
 	v.between("image.max_concurrent_downloads", int64(i.MaxConcurrentDownloads), 1, 64)
+	v.between("image.connections_per_layer", int64(i.ConnectionsPerLayer), 1, 64)
+	v.between("image.connections_per_host", int64(i.ConnectionsPerHost), 1, 1000)
+	v.ranges(i)
 	v.between("image.retries", int64(i.Retries), 1, 100)
 	v.positive("image.timeout", i.Timeout)
 	v.optional("image.preload_dir", i.PreloadDir)
@@ -259,6 +264,28 @@ func (v *validation) image(i *Image) {
 		if strings.TrimSpace(ref) == "" {
 			v.fail("image.pinned", "has an empty reference")
 		}
+	}
+}
+
+// leastRange and mostRange bound image.range_size: each range is a request.
+const leastRange, mostRange = 64 << 10, 1 << 30
+
+// GoodRangeSize tells whether a configuration without range_memory may have this range_size.
+func GoodRangeSize(text string) bool {
+	size := Bytes(text)
+	return size >= leastRange && size <= min(mostRange, Bytes(Default().Image.RangeMemory))
+}
+
+// ranges refuses sizes of which no range could be had.
+func (v *validation) ranges(i *Image) {
+	v.size("image.range_size", i.RangeSize)
+	v.size("image.range_memory", i.RangeMemory)
+	size, memory := Bytes(i.RangeSize), Bytes(i.RangeMemory)
+	if size != 0 && (size < leastRange || size > mostRange) {
+		v.fail("image.range_size", "%s is not between 64k and 1g", i.RangeSize)
+	}
+	if size != 0 && memory != 0 && memory < size {
+		v.fail("image.range_memory", "%s is less than one range, image.range_size, which is %s", i.RangeMemory, i.RangeSize)
 	}
 }
 

@@ -216,9 +216,19 @@ func (t *containerdConfig) otherPlugin(name string, settings map[string]any) {
 		} else if endpoint != "" {
 			t.left(path+".endpoint", "by hand: tracing.endpoint, which wants OTLP over gRPC")
 		}
+	case name == "io.containerd.service.v1.tasks-service":
+		if file := text(settings["blockio_config_file"]); file != "" {
+			t.set(path+".blockio_config_file", "block_io_classes_file", file)
+		}
+		if text(settings["rdt_config_file"]) != "" {
+			t.left(path+".rdt_config_file", "Berth has no classes of RDT")
+		}
 	case name == "io.containerd.transfer.v1.local":
 		if n, _ := settings["max_concurrent_downloads"].(int64); n > 0 {
 			t.set(path+".max_concurrent_downloads", "image.max_concurrent_downloads", n)
+		}
+		if from := path + ".concurrent_layer_fetch_buffer"; !empty(settings["concurrent_layer_fetch_buffer"]) {
+			t.rangeSize(from, settings["concurrent_layer_fetch_buffer"])
 		}
 	case name == "io.containerd.snapshotter.v1.overlayfs", len(settings) == 0:
 	default:
@@ -348,6 +358,8 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		} else {
 			t.set(from, "image.timeout", text(value))
 		}
+	case "concurrent_layer_fetch_buffer":
+		t.rangeSize(from, value)
 	case "bin_dir":
 		t.set(from, "network.cni_bin_dirs", []string{text(value)})
 	case "max_conf_num":
@@ -389,6 +401,17 @@ func (t *containerdConfig) setting(key, from string, value any) bool {
 		return false
 	}
 	return true
+}
+
+// rangeSize translates the size of the parts in which a layer is loaded over several connections. containerd does so
+// only where there is a size, and Berth without one too.
+func (t *containerdConfig) rangeSize(from string, value any) {
+	n, _ := value.(int64)
+	if text := fmt.Sprint(n); config.GoodRangeSize(text) {
+		t.set(from, "image.range_size", text)
+	} else {
+		t.left(from, "image.range_size is between 64k and image.range_memory")
+	}
 }
 
 // handler translates a runtime handler.

@@ -63,6 +63,7 @@ level = "debug"
 address = "127.0.0.1:1338"
 [plugins.'io.containerd.cri.v1.images']
 max_concurrent_downloads = 7
+concurrent_layer_fetch_buffer = 16777216
 discard_unpacked_layers = true
 image_pull_progress_timeout = "2m0s"
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
@@ -91,6 +92,8 @@ runtime_type = "io.containerd.kata.v2"
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ["/opt/cni/bin"]
 conf_dir = "/etc/cni/other.d"
+[plugins.'io.containerd.service.v1.tasks-service']
+blockio_config_file = "/etc/containerd/blockio.yaml"
 [plugins.'io.containerd.nri.v1.nri']
 disable = true
 plugin_path = "/opt/other/plugins"
@@ -125,10 +128,12 @@ SystemdCgroup = true
 	for what, ok := range map[string]bool{
 		"NRI": c.NRI.Enable == "off" && c.NRI.PluginPath == "/opt/other/plugins" && c.NRI.DefaultValidator.Enable &&
 			c.NRI.DefaultValidator.RejectHooks,
+		"block I/O":  c.BlockIOClasses == "/etc/containerd/blockio.yaml",
 		"log level":  c.LogLevel == "debug",
 		"metrics":    c.Metrics.Address == "127.0.0.1:1338",
 		"containerd": c.Containerd == "/run/other/containerd.sock",
 		"downloads":  c.Image.MaxConcurrentDownloads == 7,
+		"ranges":     config.Bytes(c.Image.RangeSize) == 16<<20,
 		"timeout":    c.Image.Timeout.String() == "2m0s",
 		"pinned":     len(c.Image.Pinned) == 1 && c.Image.Pinned[0] == "docker.io/library/ubuntu:latest",
 		"registries": c.HostsDir == "/etc/containerd/certs.d",

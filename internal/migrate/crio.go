@@ -51,6 +51,7 @@ type crioConfig struct {
 	*Plan
 
 	handlers       map[string]bool
+	ownStore       bool // crio.conf says where the images are
 	defaultRuntime string
 	driver         string
 	tls            bool
@@ -106,6 +107,7 @@ var sameCRIO = map[string]string{
 	"device_ownership_from_security_context": "device_ownership_from_security_context",
 	"absent_mount_sources_to_reject":         "refuse_missing_host_paths",
 	"cdi_spec_dirs":                          "cdi_spec_dirs",
+	"blockio_config_file":                    "block_io_classes_file",
 	"default_env":                            "default_env",
 	"default_sysctls":                        "",
 	"additional_devices":                     "default_devices",
@@ -176,8 +178,11 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 	case "root", "runroot":
 		t.note(from, Needless, "Berth has directories of its own: root, state")
 		if key == "root" {
-			t.Store = text(value)
+			t.Store, t.ownStore = text(value), true
 		}
+	case "imagestore":
+		t.MoreStores = append(t.MoreStores, text(value))
+		t.note(from, Needless, "Berth keeps images below its own root, on overlayfs")
 	case "listen":
 		t.Socket = text(value)
 		t.note(from, Needless, "Berth has a socket of its own: address")
@@ -525,44 +530,32 @@ func (t *crioConfig) policy(path string) {
 	t.note(path, Needless, "it accepts all images, and so does Berth")
 }
 
-// storage lists the images of CRI-O's store: Berth cannot import them, since the store has no layers as they were
-// pulled.
+// storage finds where images are.
 func (t *crioConfig) storage(path string) error {
 	data, err := os.ReadFile(path)
 	if err == nil {
 		var conf struct {
 			Storage struct {
-				GraphRoot string `toml:"graphroot"`
+				GraphRoot  string `toml:"graphroot"`
+				ImageStore string `toml:"imagestore"`
+				Options    struct {
+					AdditionalImageStores []string `toml:"additionalimagestores"`
+				} `toml:"options"`
 			} `toml:"storage"`
 		}
 		if err := toml.Unmarshal(data, &conf); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if conf.Storage.GraphRoot != "" {
+		if conf.Storage.GraphRoot != "" && !t.ownStore {
 			t.Store = conf.Storage.GraphRoot
 		}
+		if conf.Storage.ImageStore != "" {
+			t.MoreStores = append(t.MoreStores, conf.Storage.ImageStore)
+		}
+		t.MoreStores = append(t.MoreStores, conf.Storage.Options.AdditionalImageStores...)
 		t.note(path, Needless, "Berth keeps images below its own root, on overlayfs")
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	data, err = os.ReadFile(filepath.Join(t.Store, "overlay-images", "images.json"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var images []struct{ Names []string }
-	if err := json.Unmarshal(data, &images); err != nil {
-		return fmt.Errorf("images of %s: %w", t.Store, err)
-	}
-	for _, img := range images {
-		for _, name := range img.Names {
-			if name != t.Sandbox {
-				t.left("image "+name, "to be pulled again: berth pull %s", name)
-				break
-			}
-		}
 	}
 	return nil
 }

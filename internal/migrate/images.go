@@ -229,13 +229,39 @@ func (s *Store) stat(d ocispec.Descriptor) (fs.FileInfo, error) {
 
 // WriteArchive writes an image as an OCI image layout in a tar, which Berth imports.
 func (s *Store) WriteArchive(ctx context.Context, w io.Writer, img *Image) error {
+	target := func(string) ocispec.Descriptor { return img.Target }
+	return writeLayout(w, img.Names, target, func(out *tar.Writer) error {
+		for _, d := range img.blobs {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := putBlob(out, d.Digest, d.Size, func(w io.Writer) error { return s.copy(w, d) }); err != nil {
+				return fmt.Errorf("blob %s: %w", d.Digest, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Store) copy(w io.Writer, d ocispec.Descriptor) error {
+	file, err := os.Open(s.path(d.Digest))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(w, file)
+	return err
+}
+
+// writeLayout writes the parts of a layout that name its images, and has blobs write the others.
+func writeLayout(w io.Writer, names []string, target func(name string) ocispec.Descriptor,
+	blobs func(*tar.Writer) error) error {
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
-	names := img.Names
 	if len(names) == 0 {
 		names = []string{""}
 	}
 	for _, name := range names {
-		d := img.Target
+		d := target(name)
 		if name != "" {
 			d.Annotations = map[string]string{annotationName: name}
 		}
@@ -246,33 +272,32 @@ func (s *Store) WriteArchive(ctx context.Context, w io.Writer, img *Image) error
 		return err
 	}
 	out := tar.NewWriter(w)
-	put := func(name string, size int64, r io.Reader) error {
-		if err := out.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, Typeflag: tar.TypeReg}); err != nil {
+	for _, f := range []struct{ name, text string }{
+		{ocispec.ImageLayoutFile, `{"imageLayoutVersion":"1.0.0"}`}, {"index.json", string(data)},
+	} {
+		if err := putFile(out, f.name, int64(len(f.text)), func(w io.Writer) error {
+			_, err := io.WriteString(w, f.text)
+			return err
+		}); err != nil {
 			return err
 		}
-		_, err := io.Copy(out, r)
-		return err
 	}
-	layout := `{"imageLayoutVersion":"1.0.0"}`
-	if err := put("oci-layout", int64(len(layout)), strings.NewReader(layout)); err != nil {
+	if err := blobs(out); err != nil {
 		return err
-	}
-	if err := put("index.json", int64(len(data)), strings.NewReader(string(data))); err != nil {
-		return err
-	}
-	for _, d := range img.blobs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		file, err := os.Open(s.path(d.Digest))
-		if err != nil {
-			return err
-		}
-		err = put("blobs/"+d.Digest.Algorithm().String()+"/"+d.Digest.Encoded(), d.Size, file)
-		file.Close()
-		if err != nil {
-			return fmt.Errorf("blob %s: %w", d.Digest, err)
-		}
 	}
 	return out.Close()
+}
+
+func putBlob(out *tar.Writer, d digest.Digest, size int64, write func(io.Writer) error) error {
+	return putFile(out, "blobs/"+d.Algorithm().String()+"/"+d.Encoded(), size, write)
+}
+
+func putFile(out *tar.Writer, name string, size int64, write func(io.Writer) error) error {
+	if err := out.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: size, Typeflag: tar.TypeReg}); err != nil {
+		return err
+	}
+	if err := write(out); err != nil {
+		return err
+	}
+	return out.Flush() // an error where it is shorter than it was to be
 }

@@ -49,6 +49,8 @@ type Plan struct {
 	Sandbox string // the image of sandboxes, which Berth needs not
 	Store   string // the directory of the other runtime's images
 	Socket  string // of the other runtime
+	// MoreStores are further directories with images, of CRI-O.
+	MoreStores []string
 
 	settings map[string]any
 	dir      string // of Berth's configuration

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth/internal/blockio"
 	"berth/internal/config"
 	"berth/internal/dockerauth"
 	"berth/internal/image/registry"
@@ -46,6 +48,9 @@ func Node(c *config.Config) error {
 		f.nriPlugins(c.NRI.PluginPath)
 	}
 	f.add("network.cni_conf_dir", cni.Check(c.Network.CNIConfDir, c.Network.CNINetwork, c.Network.CNIBinDirs)...)
+	_, err := blockio.Load(c.BlockIOClasses, slog.New(slog.DiscardHandler))
+	f.add("block_io_classes_file", err)
+	f.parent("audit.file", c.Audit.File)
 	f.add("image.credentials", dockerauth.Check(c.Image.Credentials))
 	f.add("hosts_dir", registry.CheckHosts(context.Background(), c.HostsDir))
 	return errors.Join(f...)
@@ -73,6 +78,25 @@ func (f *findings) program(key, path string, words ...string) {
 	} else if err == nil {
 		if err = unix.Access(path, unix.X_OK); err != nil {
 			err = fmt.Errorf("%s cannot be executed: %w", path, err)
+		}
+	}
+	f.add(key, err)
+}
+
+// parent looks at the directory of a file that berthd is to make, but for an empty path.
+func (f *findings) parent(key, path string) {
+	if path == "" {
+		return
+	}
+	info, err := os.Stat(filepath.Dir(path))
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is no directory", filepath.Dir(path))
+	}
+	if err == nil {
+		if info, err = os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+			err = fmt.Errorf("%s is no regular file", path)
+		} else if errors.Is(err, fs.ErrNotExist) {
+			err = nil
 		}
 	}
 	f.add(key, err)

@@ -36,6 +36,8 @@ func node(t *testing.T) (dir string, c *config.Config) {
 	c.Runtimes["crun"] = config.Runtime{Type: config.RuntimeOCI, Path: dir + "/bin/crun"}
 	c.Network.CNIConfDir, c.Network.CNIBinDirs, c.HostsDir = dir+"/net.d", []string{dir + "/bin"}, dir+"/certs.d"
 	c.Stream.TLSCert, c.Stream.TLSKey = dir+"/one.crt", dir+"/one.key"
+	write(t, dir+"/blockio.yaml", "Classes:\n  slow:\n  - Weight: 80\n", 0o644)
+	c.BlockIOClasses, c.Audit.File = dir+"/blockio.yaml", dir+"/audit.jsonl"
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -120,6 +122,17 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 			[]string{"stream.tls_cert: ", "none.crt"}},
 		"a key that is not there": {func(dir string, c *config.Config) { c.Stream.TLSKey = dir + "/none.key" },
 			[]string{"stream.tls_key: ", "none.key"}},
+		"an audit in a directory that is not there": {
+			func(dir string, c *config.Config) { c.Audit.File = dir + "/none/audit.jsonl" },
+			[]string{"audit.file: ", "/none", "no such file"}},
+		"an audit that is a directory": {func(dir string, c *config.Config) { c.Audit.File = dir + "/bin" },
+			[]string{"audit.file: ", "/bin is no regular file"}},
+		"classes of block I/O that are not there": {
+			func(dir string, c *config.Config) { c.BlockIOClasses = dir + "/none.yaml" },
+			[]string{"block_io_classes_file: ", "none.yaml", "no such file"}},
+		"classes of block I/O that are none": {
+			func(dir string, c *config.Config) { c.BlockIOClasses = dir + "/net.d/10.conflist" },
+			[]string{"block_io_classes_file: ", "10.conflist", "cniVersion"}},
 		"a broken conflist": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/net.d/05.conflist", []byte("{"), 0o644)
 		}, []string{"network.cni_conf_dir: ", "05.conflist"}},
