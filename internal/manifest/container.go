@@ -16,12 +16,13 @@ type Placement struct {
 	ImageID string     // what the pull returned
 	LogPath string     // relative to the sandbox's log directory
 	Mounts  []*cri.Mount
+	Attempt int // how often the container was started before
 }
 
 // Container is the request for a container of the pod.
 func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfig, error) {
 	config := &cri.ContainerConfig{
-		Metadata:    &cri.ContainerMetadata{Name: c.Name},
+		Metadata:    &cri.ContainerMetadata{Name: c.Name, Attempt: uint32(at.Attempt)},
 		Image:       &cri.ImageSpec{Image: at.ImageID, UserSpecifiedImage: c.Image},
 		Command:     expandAll(c.Command, at.Env),
 		Args:        expandAll(c.Args, at.Env),
@@ -32,7 +33,7 @@ func (p *Pod) Container(c *corev1.Container, at *Placement) (*cri.ContainerConfi
 		StdinOnce:   c.StdinOnce,
 		Tty:         c.TTY,
 		Labels:      p.labels(),
-		Annotations: map[string]string{AnnotationRestartCount: "0"},
+		Annotations: map[string]string{AnnotationRestartCount: strconv.Itoa(at.Attempt)},
 		Linux: &cri.LinuxContainerConfig{
 			Resources:       p.resources(c, at.Host),
 			SecurityContext: p.containerSecurity(c, at.Host),
@@ -73,4 +74,12 @@ func expandAll(list []string, env *Variables) []string {
 		expanded = append(expanded, env.Expand(text))
 	}
 	return expanded
+}
+
+// MessagePath is the path in a container to which it may write why it has ended.
+func MessagePath(c *corev1.Container) string {
+	if c.TerminationMessagePath != "" {
+		return c.TerminationMessagePath
+	}
+	return corev1.TerminationMessagePathDefault
 }

@@ -1,30 +1,20 @@
 package manifest
 
 import (
-	"bufio"
-	"bytes"
-	"crypto/rand"
-	"errors"
+	crand "crypto/rand"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	kyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
-
-// maxSize is the largest manifest that is read, in bytes. An API server takes 3 MiB.
-const maxSize = 3 << 20
 
 // Options say how a manifest is read.
 type Options struct {
 	// IgnoreUnsupported turns fields that are not supported into Pod.Warnings.
 	IgnoreUnsupported bool
-	// Name replaces metadata.name. The manifest holds one pod then.
+	// Name replaces metadata.name. The documents hold one pod then.
 	Name string
 }
 
@@ -33,96 +23,52 @@ type Pod struct {
 	*corev1.Pod
 	// Warnings are fields that are not supported and were asked to be ignored.
 	Warnings []string
+	// Notes are parts of the manifest that need a cluster and are left out.
+	Notes []string
+	// Owner is the document that the pod comes from.
+	Owner Owner
+	// FirstID is the ID of the node that the root user of a pod with a user namespace has.
+	FirstID uint32
+	// User is the name of the containers' user where it has no number; empty: none. Only OfImage sets it.
+	User string
+	// MaxRestarts is how often containers of the pod that fail are started again, all in all; nil means no limit.
+	MaxRestarts *int
+
+	objects *objects // the ConfigMaps and Secrets of the documents
 }
+
+// Owner is the document that a pod comes from, as its annotation AnnotationOwner says: KIND/NAMESPACE/NAME. The name
+// of a pod with generateName is that.
+type Owner struct{ Kind, Namespace, Name string }
+
+func (o Owner) String() string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
+
+// suffixLength is how many letters and digits follow generateName, as an API server has it.
+const suffixLength = 5
 
 // FullName is namespace/name.
 func (p *Pod) FullName() string { return p.Namespace + "/" + p.Name }
 
-// Decode reads all documents of a manifest, YAML or JSON. Each is a Pod of v1. Unknown fields and doubled keys
-// are errors.
-func Decode(r io.Reader, options Options) ([]*Pod, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxSize {
-		return nil, fmt.Errorf("the manifest is larger than %d MiB", maxSize>>20)
-	}
-	var pods []*Pod
-	reader := kyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	for number := 1; ; number++ {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if blank(document) {
-			continue
-		}
-		pod, err := decodeOne(document, options)
-		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", number, err)
-		}
-		pods = append(pods, pod)
-	}
-	if len(pods) == 0 {
-		return nil, errors.New("the manifest holds no pod")
-	}
-	if options.Name != "" && len(pods) > 1 {
-		return nil, fmt.Errorf("--name is for a manifest of one pod; this one holds %d", len(pods))
-	}
-	seen := map[string]bool{}
-	for _, pod := range pods {
-		if seen[pod.FullName()] {
-			return nil, fmt.Errorf("pod %s appears twice", pod.FullName())
-		}
-		seen[pod.FullName()] = true
-	}
-	return pods, nil
-}
-
-// blank says whether a document holds comments and white space only.
-func blank(document []byte) bool {
-	for line := range bytes.Lines(document) {
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
-			return false
-		}
-	}
-	return true
-}
-
-func decodeOne(document []byte, options Options) (*Pod, error) {
-	var kind struct {
-		APIVersion string `json:"apiVersion"`
-		Kind       string `json:"kind"`
-	}
-	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, err
-	}
-	switch {
-	case kind.Kind == "":
-		return nil, errors.New("kind: missing; Berth runs kind Pod, apiVersion v1")
-	case kind.Kind != "Pod":
-		return nil, fmt.Errorf("kind: %s is not supported: Berth runs kind Pod, apiVersion v1 "+
-			"(of a Deployment or a Job, the pod template with apiVersion and kind before it)", kind.Kind)
-	case kind.APIVersion != "v1":
-		return nil, fmt.Errorf("apiVersion: %q is not v1", kind.APIVersion)
-	}
-	pod := &Pod{Pod: &corev1.Pod{}}
-	data, err := yaml.YAMLToJSONStrict(document) // doubled keys are errors
-	if err != nil {
-		return nil, err
-	}
-	unknown, err := json.UnmarshalStrict(data, pod.Pod)
-	if err := errors.Join(append(unknown, err)...); err != nil {
+// decodePod reads a document of kind Pod.
+func decodePod(data []byte, options Options, known *objects) (*Pod, error) {
+	pod := &Pod{Pod: &corev1.Pod{}, objects: known}
+	if err := decodeStrict(data, pod.Pod); err != nil {
 		return nil, err
 	}
 	if options.Name != "" {
 		pod.Name = options.Name
 	}
+	pod.Owner = Owner{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
+	if pod.Name == "" && pod.GenerateName != "" {
+		pod.Owner.Name = pod.GenerateName
+		pod.Name = generate(pod.GenerateName)
+	}
+	return finish(pod, options)
+}
+
+// finish checks a pod and fills in its defaults.
+func finish(pod *Pod, options Options) (*Pod, error) {
+	pod.dropTokens()
 	unsupported := unsupportedFields(pod.Pod)
 	if len(unsupported) > 0 && !options.IgnoreUnsupported {
 		return nil, &UnsupportedError{Pod: pod.Name, Fields: unsupported}
@@ -136,6 +82,7 @@ func decodeOne(document []byte, options Options) (*Pod, error) {
 	if err := setDefaults(pod.Pod); err != nil {
 		return nil, err
 	}
+	pod.Owner.Namespace = pod.Namespace
 	if err := validate(pod.Pod); err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.Name, err)
 	}
@@ -143,12 +90,11 @@ func decodeOne(document []byte, options Options) (*Pod, error) {
 }
 
 // dropVolumes removes the volumes whose source Berth does not support, and their mounts, and returns a warning
-// for each mount. Every pod of a cluster has such a volume: the token of its service account. A volume
-// without any source stays, as an error.
+// for each mount. A volume without any source stays, as an error.
 func dropVolumes(spec *corev1.PodSpec) (warnings []string) {
 	dropped := map[string]bool{}
 	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool {
-		supported := v.HostPath != nil || v.EmptyDir != nil || v.VolumeSource == (corev1.VolumeSource{})
+		supported := supportedSource(v.VolumeSource) || v.VolumeSource == (corev1.VolumeSource{})
 		dropped[v.Name] = dropped[v.Name] || !supported
 		return !supported
 	})
@@ -193,6 +139,11 @@ func setDefaults(pod *corev1.Pod) error {
 	}
 	if pod.Spec.DNSPolicy == "" {
 		pod.Spec.DNSPolicy = corev1.DNSClusterFirst
+	}
+	for i := range pod.Spec.Volumes {
+		if image := pod.Spec.Volumes[i].Image; image != nil && image.PullPolicy == "" {
+			image.PullPolicy = defaultPullPolicy(image.Reference)
+		}
 	}
 	for c := range containers(&pod.Spec) {
 		for i := range c.Ports {
@@ -249,7 +200,7 @@ func containers(spec *corev1.PodSpec) func(yield func(*corev1.Container) bool) {
 // newUID is a random UUID (RFC 9562, version 4).
 func newUID() (uid types.UID, err error) {
 	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
+	if _, err := crand.Read(b[:]); err != nil {
 		return "", err
 	}
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

@@ -21,20 +21,35 @@ func (v *Variables) Value(name string) string { return v.values[name] }
 // Environment evaluates a container's environment. podIPs are the addresses of the running sandbox.
 func (p *Pod) Environment(c *corev1.Container, host *Host, podIPs []string) (*Variables, error) {
 	v := &Variables{values: map[string]string{}}
+	for _, from := range c.EnvFrom {
+		if r := from.ConfigMapRef; r != nil {
+			v.add(p.variables(kindConfigMap, r.Name, from.Prefix))
+		}
+		if r := from.SecretRef; r != nil {
+			v.add(p.variables(kindSecret, r.Name, from.Prefix))
+		}
+	}
 	for _, env := range c.Env {
 		value, ok, err := p.envValue(env, c, host, podIPs, v)
 		if err != nil {
 			return nil, fmt.Errorf("container %s: env %s: %w", c.Name, env.Name, err)
 		}
 		if !ok {
-			continue // of a source that was asked to be ignored
+			continue // optional and missing, or of a source that was asked to be ignored
 		}
-		if _, seen := v.values[env.Name]; !seen {
-			v.Names = append(v.Names, env.Name)
-		}
-		v.values[env.Name] = value
+		v.add([]string{env.Name}, map[string]string{env.Name: value})
 	}
 	return v, nil
+}
+
+// add sets variables. One that is set already keeps its place.
+func (v *Variables) add(names []string, values map[string]string) {
+	for _, name := range names {
+		if _, seen := v.values[name]; !seen {
+			v.Names = append(v.Names, name)
+		}
+		v.values[name] = values[name]
+	}
 }
 
 func (p *Pod) envValue(env corev1.EnvVar, c *corev1.Container, host *Host, podIPs []string,
@@ -48,6 +63,14 @@ func (p *Pod) envValue(env corev1.EnvVar, c *corev1.Container, host *Host, podIP
 	case env.ValueFrom.ResourceFieldRef != nil:
 		value, err := p.resourceValue(env.ValueFrom.ResourceFieldRef, c, host)
 		return value, true, err
+	case env.ValueFrom.ConfigMapKeyRef != nil:
+		ref := env.ValueFrom.ConfigMapKeyRef
+		value, ok := p.keyValue(kindConfigMap, ref.Name, ref.Key)
+		return value, ok, nil
+	case env.ValueFrom.SecretKeyRef != nil:
+		ref := env.ValueFrom.SecretKeyRef
+		value, ok := p.keyValue(kindSecret, ref.Name, ref.Key)
+		return value, ok, nil
 	}
 	return "", false, nil
 }

@@ -92,26 +92,17 @@ func TestDocumentsAreReadOneByOne(t *testing.T) {
 
 func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 	for _, c := range []struct{ spec, field string }{
-		{one + "  livenessProbe: {httpGet: {port: 80}}\n", "spec.containers[0].livenessProbe"},
-		{one + "  startupProbe: {exec: {command: [a]}}\n", "spec.containers[0].startupProbe"},
-		{one + "  envFrom: [{configMapRef: {name: m}}]\n", "spec.containers[0].envFrom"},
-		{one + "  env: [{name: A, valueFrom: {configMapKeyRef: {name: m, key: k}}}]\n",
-			"spec.containers[0].env[0].valueFrom.configMapKeyRef"},
-		{one + "  env: [{name: A, valueFrom: {secretKeyRef: {name: m, key: k}}}]\n",
-			"spec.containers[0].env[0].valueFrom.secretKeyRef"},
-		{one + "  lifecycle: {preStop: {exec: {command: [a]}}}\n", "spec.containers[0].lifecycle.preStop"},
 		{one + "  volumeDevices: [{name: v, devicePath: /dev/x}]\n", "spec.containers[0].volumeDevices"},
 		{one + "  resources: {limits: {attachable-volumes-x: 1}}\n", "container c: resources: attachable-volumes-x"},
 		{one + "  resources: {limits: {ephemeral-storage: 1Gi}}\n", "container c: resources: ephemeral-storage"},
 		{one + "  restartPolicy: Always\n", "spec.containers[0].restartPolicy"},
-		{one + "volumes: [{name: v, configMap: {name: m}}]\n", "spec.volumes[0].configMap"},
+		{one + "volumes: [{name: v, nfs: {server: s, path: /}}]\n", "spec.volumes[0].nfs"},
+		{one + "volumes: [{name: v, projected: {sources: [{clusterTrustBundle: {path: x}}]}}]\n",
+			"spec.volumes[0].projected.sources[0].clusterTrustBundle"},
+		{one + "schedulingGates: [{name: g}]\n", "spec.schedulingGates"},
 		{one + "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]\n",
 			"spec.volumes[0].emptyDir.sizeLimit without medium: Memory"},
-		{one + "restartPolicy: Always\n", "spec.restartPolicy"},
-		{one + "serviceAccountName: s\n", "spec.serviceAccountName"},
-		{one + "hostUsers: false\n", "spec.hostUsers"},
-		{one + "nodeSelector: {a: b}\n", "spec.nodeSelector"},
-		{one + "imagePullSecrets: [{name: s}]\n", "spec.imagePullSecrets"},
+		{one + "overhead: {cpu: 1}\n", "spec.overhead"},
 	} {
 		text := withSpec(c.spec)
 		_, err := Decode(strings.NewReader(text), Options{})
@@ -125,11 +116,9 @@ func TestWhatIsNotSupportedIsRefusedByItsPath(t *testing.T) {
 	}
 }
 
-// Every pod of a cluster mounts the token of its service account from a projected volume, which must not keep
-// it from running here.
 func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
-	text := withSpec(one + "  volumeMounts: [{name: token, mountPath: /token}, {name: kept, mountPath: /kept}]\n" +
-		"volumes: [{name: token, projected: {sources: []}}, {name: kept, emptyDir: {}}]\n")
+	text := withSpec(one + "  volumeMounts: [{name: remote, mountPath: /remote}, {name: kept, mountPath: /kept}]\n" +
+		"volumes: [{name: remote, nfs: {server: s, path: /}}, {name: kept, emptyDir: {}}]\n")
 	pods, err := Decode(strings.NewReader(text), Options{IgnoreUnsupported: true})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +128,7 @@ func TestVolumesThatAreNotSupportedAreIgnoredWithTheirMounts(t *testing.T) {
 		spec.Containers[0].VolumeMounts[0].Name != "kept" {
 		t.Errorf("got %+v", spec)
 	}
-	want := []string{"spec.volumes[0].projected is not supported and ignored", "container c: nothing is mounted on /token"}
+	want := []string{"spec.volumes[0].nfs is not supported and ignored", "container c: nothing is mounted on /remote"}
 	if !slices.Equal(pods[0].Warnings, want) {
 		t.Errorf("warnings are %q, want %q", pods[0].Warnings, want)
 	}
@@ -157,7 +146,7 @@ func TestValuesThatSayWhatHappensAnywayAreTaken(t *testing.T) {
 func TestBadManifestsAreRefused(t *testing.T) {
 	for _, c := range []struct{ text, says string }{
 		{"", "no pod"},
-		{"apiVersion: apps/v1\nkind: Deployment\n", "kind: Deployment is not supported"},
+		{"apiVersion: v1\nkind: Service\n", "kind: Service is not supported"},
 		{"apiVersion: v2\nkind: Pod\n", "apiVersion"},
 		{"a: b\n", "kind: missing"},
 		{withSpec(one) + "  wrong: field\n", `unknown field "spec.wrong"`},
@@ -178,12 +167,28 @@ func TestBadManifestsAreRefused(t *testing.T) {
 		{withSpec(one + "hostPID: true\nshareProcessNamespace: true\n"), "shareProcessNamespace"},
 		{withSpec(one + "dnsPolicy: None\n"), "spec.dnsConfig.nameservers: missing"},
 		{withSpec(one + "volumes: [{name: v, hostPath: {path: /a/../b}}]\n"), "holds .."},
+		{withSpec(one + "volumes: [{name: v, image: {pullPolicy: Always}}]\n"), "spec.volumes[0].image.reference"},
+		{withSpec(one + "volumes: [{name: v, persistentVolumeClaim: {claimName: A_b}}]\n"), "claimName"},
+		{withSpec(one + "  volumeMounts: [{name: v, mountPath: /v, subPath: x}]\n" +
+			"volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]\n"), "volumeMounts[0].subPath: not supported"},
+		{"apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {volumeMode: Block}\n", "spec.volumeMode"},
+		{withSpec(one + "hostUsers: false\nhostNetwork: true\n"), "spec.hostUsers"},
+		{withSpec(one + "restartPolicy: Sometimes\n"), "spec.restartPolicy"},
+		{withSpec(one + "activeDeadlineSeconds: 0\n"), "spec.activeDeadlineSeconds"},
+		{withSpec(one + "  livenessProbe: {periodSeconds: 3}\n"), "spec.containers[0].livenessProbe: has one of"},
+		{withSpec(one + "  livenessProbe: {httpGet: {port: web}}\n"),
+			"livenessProbe.httpGet.port: the container has no port"},
+		{withSpec(one + "  livenessProbe: {tcpSocket: {port: 80}, successThreshold: 2}\n"), "livenessProbe.successThreshold"},
+		{withSpec(one + "  startupProbe: {exec: {command: []}}\n"), "startupProbe.exec.command: missing"},
+		{withSpec(one + "  lifecycle: {preStop: {tcpSocket: {port: 80}}}\n"), "lifecycle.preStop.tcpSocket"},
+		{withSpec(one + "initContainers:\n- {name: i, image: i, livenessProbe: {grpc: {port: 80}}}\n"),
+			"spec.initContainers[0].livenessProbe: is not for an init container"},
 		{withSpec(one + "  securityContext: {seccompProfile: {type: Localhost, localhostProfile: /etc/x}}\n"),
 			"localhostProfile"},
 		{withSpec(one + "  securityContext: {privileged: true, allowPrivilegeEscalation: false}\n"),
 			"allowPrivilegeEscalation"},
 		{withSpec(one + "  lifecycle: {stopSignal: SIGFOO}\n"), "SIGFOO"},
-		{strings.Repeat("# x\n", 1<<20), "larger than"},
+		{strings.Repeat("# x\n", 5<<20), "larger than"},
 	} {
 		if _, err := Decode(strings.NewReader(c.text), Options{}); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("want an error with %q, got %v", c.says, err)
@@ -348,6 +353,29 @@ func TestSandboxHasPortsNamespacesAndNames(t *testing.T) {
 	}
 }
 
+func TestAPodWithAUserNamespaceSaysWhichIDs(t *testing.T) {
+	p := decode(t, one+"hostUsers: false\n")
+	p.FirstID = 131072
+	sandbox, err := p.Sandbox(testHost, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range []*cri.NamespaceOption{sandbox.Linux.SecurityContext.NamespaceOptions,
+		translate(t, p).Linux.SecurityContext.NamespaceOptions} {
+		user := options.UsernsOptions
+		if user.GetMode() != cri.NamespaceMode_POD || len(user.Uids) != 1 || len(user.Gids) != 1 ||
+			user.Uids[0].HostId != 131072 || user.Gids[0].Length != 65536 {
+			t.Errorf("got %v", user)
+		}
+	}
+	if decode(t, one+"hostUsers: true\n").namespaces().UsernsOptions != nil {
+		t.Error("hostUsers: true has a user namespace")
+	}
+	if NamedVolume("default", "c") != "c" || NamedVolume("n", "c") != "n_c" {
+		t.Error("names of volumes")
+	}
+}
+
 func TestLongNamesAreCutForTheKernel(t *testing.T) {
 	p := decode(t, one)
 	p.Name = strings.Repeat("a", 62) + ".b"
@@ -397,6 +425,25 @@ func TestPullPolicyFollowsTheTag(t *testing.T) {
 	}
 }
 
+func TestRestartPoliciesOfPodsHoldForTheirContainers(t *testing.T) {
+	for policy, want := range map[string]string{
+		"":                           "first=Never proxy=Always c=Never",
+		"restartPolicy: Never\n":     "first=Never proxy=Always c=Never",
+		"restartPolicy: OnFailure\n": "first=OnFailure proxy=Always c=OnFailure",
+		"restartPolicy: Always\n":    "first=OnFailure proxy=Always c=Always",
+	} {
+		p := decode(t, one+policy+
+			"initContainers:\n- {name: first, image: i}\n- {name: proxy, image: i, restartPolicy: Always}\n")
+		var got []string
+		for c := range p.Containers() {
+			got = append(got, fmt.Sprintf("%s=%s", c.Name, p.RestartPolicy(c)))
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%q: got %s, want %s", policy, text, want)
+		}
+	}
+}
+
 func TestInitContainersKnowWhatTheyAre(t *testing.T) {
 	p := decode(t, one+"initContainers:\n- {name: first, image: i}\n- {name: proxy, image: i, restartPolicy: Always}\n")
 	var kinds []string
@@ -410,6 +457,10 @@ func TestInitContainersKnowWhatTheyAre(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add(withSpec(one))
+	f.Add(withSpec(one) + "\n" + objectDocuments)
+	for _, kind := range []string{"Deployment", "StatefulSet", "Job"} {
+		f.Add(workloadOf(kind, selectsWeb, "restartPolicy: Always"))
+	}
 	f.Add("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n" +
 		"spec: {containers: [{name: a, image: b, env: [{name: X, value: '$(Y'}]}]}\n")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -30,6 +30,9 @@ const (
 	// AnnotationDirectory says on a sandbox where the files of the pod are that its runtime does not know of.
 	AnnotationDirectory = "berth.pod/directory"
 
+	// AnnotationOwner says on a sandbox which document the pod comes from: KIND/NAMESPACE/NAME.
+	AnnotationOwner = "berth.pod/owner"
+
 	// AnnotationInput says on a container what an attach finds: InputStdin, InputTTY, both or neither.
 	AnnotationInput = "berth.container/input"
 
@@ -73,6 +76,7 @@ func (p *Pod) Sandbox(host *Host, logDir, directory string) (*cri.PodSandboxConf
 		}
 	}
 	config.Annotations[AnnotationDirectory] = directory
+	config.Annotations[AnnotationOwner] = p.Owner.String()
 	config.Annotations[AnnotationGracePeriod] = strconv.FormatInt(*p.Spec.TerminationGracePeriodSeconds, 10)
 	if !p.Spec.HostNetwork {
 		config.Hostname = p.hostname()
@@ -160,6 +164,9 @@ func (p *Pod) namespaces() *cri.NamespaceOption {
 	if p.Spec.HostIPC {
 		options.Ipc = cri.NamespaceMode_NODE
 	}
+	if p.UserNamespaced() {
+		options.UsernsOptions = &cri.UserNamespace{Mode: cri.NamespaceMode_POD, Uids: p.IDMappings(), Gids: p.IDMappings()}
+	}
 	switch {
 	case p.Spec.HostPID:
 		options.Pid = cri.NamespaceMode_NODE
@@ -167,6 +174,20 @@ func (p *Pod) namespaces() *cri.NamespaceOption {
 		options.Pid = cri.NamespaceMode_POD
 	}
 	return options
+}
+
+// UserNamespaced says whether the pod asks for a user namespace of its own: hostUsers is false.
+func (p *Pod) UserNamespaced() bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
+
+// IDRange is how many IDs a pod with a user namespace has, as for a kubelet.
+const IDRange = 65536
+
+// IDMappings maps the pod's IDs to those of the node that begin at FirstID; nil without a user namespace.
+func (p *Pod) IDMappings() []*cri.IDMapping {
+	if !p.UserNamespaced() {
+		return nil
+	}
+	return []*cri.IDMapping{{ContainerId: 0, HostId: p.FirstID, Length: IDRange}}
 }
 
 // Handler is the runtime handler that the pod asks for: runtimeClassName, since there is no cluster to look it up in.
@@ -191,4 +212,33 @@ func (p *Pod) Kind(c *corev1.Container) string {
 		}
 	}
 	return ""
+}
+
+// RestartPolicy says when a container is started again. A pod that says nothing runs once: unlike in a cluster, where
+// that means Always.
+func (p *Pod) RestartPolicy(c *corev1.Container) corev1.RestartPolicy {
+	switch {
+	case p.Kind(c) == KindSidecar:
+		return corev1.RestartPolicyAlways
+	case p.Spec.RestartPolicy == "":
+		return corev1.RestartPolicyNever
+	case p.Kind(c) == KindInit && p.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+		return corev1.RestartPolicyOnFailure
+	}
+	return p.Spec.RestartPolicy
+}
+
+// Supervised says whether the pod asks for anything that is done while it runs: restarts, probes, a preStop hook.
+func (p *Pod) Supervised() bool {
+	if p.Spec.RestartPolicy != "" && p.Spec.RestartPolicy != corev1.RestartPolicyNever ||
+		p.Spec.ActiveDeadlineSeconds != nil {
+		return true
+	}
+	for c := range containers(&p.Spec) {
+		if c.LivenessProbe != nil || c.ReadinessProbe != nil || c.StartupProbe != nil || p.Kind(c) == KindSidecar ||
+			c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+			return true
+		}
+	}
+	return false
 }

@@ -59,6 +59,7 @@ func (p *Pod) containerSecurity(c *corev1.Container, host *Host) *cri.LinuxConta
 	if user := either(own.RunAsUser, pod.RunAsUser); user != nil {
 		context.RunAsUser = &cri.Int64Value{Value: *user}
 	}
+	context.RunAsUsername = p.User
 	if group := either(own.RunAsGroup, pod.RunAsGroup); group != nil {
 		context.RunAsGroup = &cri.Int64Value{Value: *group}
 	}

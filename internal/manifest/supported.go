@@ -12,8 +12,14 @@ import (
 // What is not here is refused: a field that Kubernetes adds one day is refused by itself.
 var supported = pathTree(
 	"kind", "apiVersion",
-	"metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations",
-	"spec.volumes.name", "spec.volumes.hostPath", "spec.volumes.emptyDir",
+	"metadata.name", "metadata.generateName",
+	"metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations",
+	"spec.volumes.name", "spec.volumes.hostPath", "spec.volumes.emptyDir", "spec.volumes.configMap", "spec.volumes.secret",
+	"spec.volumes.image", "spec.volumes.persistentVolumeClaim", "spec.hostUsers",
+	"spec.imagePullSecrets", "spec.restartPolicy", "spec.activeDeadlineSeconds", "spec.volumes.downwardAPI",
+	"spec.volumes.projected.defaultMode",
+	"spec.volumes.projected.sources.configMap",
+	"spec.volumes.projected.sources.secret", "spec.volumes.projected.sources.downwardAPI",
 	"spec.terminationGracePeriodSeconds", "spec.dnsPolicy", "spec.dnsConfig", "spec.nodeName",
 	"spec.hostNetwork", "spec.hostPID", "spec.hostIPC", "spec.shareProcessNamespace",
 	"spec.hostname", "spec.hostAliases", "spec.runtimeClassName", "spec.os",
@@ -29,8 +35,10 @@ var supported = pathTree(
 func container(path string) string {
 	fields := []string{
 		"name", "image", "command", "args", "workingDir", "ports", "env.name", "env.value",
-		"env.valueFrom.fieldRef", "env.valueFrom.resourceFieldRef", "resources.limits", "resources.requests", "volumeMounts",
-		"imagePullPolicy", "stdin", "stdinOnce", "tty", "lifecycle.stopSignal",
+		"env.valueFrom.fieldRef", "env.valueFrom.resourceFieldRef", "env.valueFrom.configMapKeyRef",
+		"env.valueFrom.secretKeyRef", "envFrom", "terminationMessagePath", "terminationMessagePolicy",
+		"resources.limits", "resources.requests", "volumeMounts",
+		"imagePullPolicy", "stdin", "stdinOnce", "tty", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe",
 		"securityContext.capabilities", "securityContext.privileged", "securityContext.seLinuxOptions",
 		"securityContext.runAsUser", "securityContext.runAsGroup", "securityContext.runAsNonRoot",
 		"securityContext.readOnlyRootFilesystem", "securityContext.allowPrivilegeEscalation", "securityContext.procMount",
@@ -44,11 +52,37 @@ func container(path string) string {
 
 // harmless are values of unsupported fields that say what happens anyway.
 var harmless = map[string]string{
-	"spec.restartPolicy":                "Never",
-	"spec.automountServiceAccountToken": "false",
-	"spec.enableServiceLinks":           "false",
-	"spec.setHostnameAsFQDN":            "false",
-	"spec.hostUsers":                    "true",
+	"spec.restartPolicy":     "Never",
+	"spec.setHostnameAsFQDN": "false",
+	"spec.hostUsers":         "true",
+}
+
+// neutral are fields that change nothing on a node that is the only one: what an API server and its controllers note
+// about a pod, what decides to which node a pod goes and which pod has to make room, and what needs Services or cluster
+// DNS. docs/cli.md has the list.
+var neutral = map[string]bool{
+	"status":                              true,
+	"metadata.creationTimestamp":          true,
+	"metadata.deletionTimestamp":          true,
+	"metadata.deletionGracePeriodSeconds": true,
+	"metadata.finalizers":                 true,
+	"metadata.generation":                 true,
+	"metadata.managedFields":              true,
+	"metadata.ownerReferences":            true,
+	"metadata.resourceVersion":            true,
+	"metadata.selfLink":                   true,
+	"spec.affinity":                       true,
+	"spec.enableServiceLinks":             true,
+	"spec.nodeSelector":                   true,
+	"spec.preemptionPolicy":               true,
+	"spec.priority":                       true,
+	"spec.priorityClassName":              true,
+	"spec.schedulerName":                  true,
+	"spec.subdomain":                      true,
+	"spec.tolerations":                    true,
+	"spec.topologySpreadConstraints":      true,
+	"spec.containers.resizePolicy":        true,
+	"spec.initContainers.resizePolicy":    true,
 }
 
 // tree maps a field to what is supported below it; an empty tree is all of it.
@@ -106,6 +140,7 @@ func walk(v reflect.Value, allowed tree, plain, shown string, found *[]string) {
 		below, ok := allowed[name]
 		path, show := join(plain, name), join(shown, name)
 		switch {
+		case neutral[path]:
 		case !ok:
 			if want, is := harmless[path]; !is || fmt.Sprint(reflect.Indirect(value).Interface()) != want {
 				*found = append(*found, show)

@@ -53,12 +53,16 @@ func validate(pod *corev1.Pod) error {
 	if spec.HostPID && spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace {
 		c.add("spec.shareProcessNamespace", "cannot be true together with hostPID")
 	}
+	if spec.HostUsers != nil && !*spec.HostUsers && (spec.HostNetwork || spec.HostPID || spec.HostIPC) {
+		c.add("spec.hostUsers", "cannot be false together with hostNetwork, hostPID or hostIPC")
+	}
 	if spec.OS != nil && spec.OS.Name != corev1.Linux {
 		c.add("spec.os.name", "%q is not linux", spec.OS.Name)
 	}
 	c.dns(spec)
 	c.hostAliases(spec)
 	volumes := c.volumes(spec)
+	c.claimMounts(spec)
 	if len(spec.Containers) == 0 {
 		c.add("spec.containers", "missing")
 	}
@@ -70,6 +74,21 @@ func validate(pod *corev1.Pod) error {
 	}
 	list("spec.initContainers", spec.InitContainers)
 	list("spec.containers", spec.Containers)
+	for i := range spec.InitContainers {
+		ctr := &spec.InitContainers[i]
+		c.supervision(fmt.Sprintf("spec.initContainers[%d]", i), ctr, ctr.RestartPolicy == nil)
+	}
+	for i := range spec.Containers {
+		c.supervision(fmt.Sprintf("spec.containers[%d]", i), &spec.Containers[i], false)
+	}
+	switch spec.RestartPolicy {
+	case "", corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever:
+	default:
+		c.add("spec.restartPolicy", "%q is none of Always, OnFailure and Never", spec.RestartPolicy)
+	}
+	if s := spec.ActiveDeadlineSeconds; s != nil && *s < 1 {
+		c.add("spec.activeDeadlineSeconds", "%d is not positive", *s)
+	}
 	c.profiles("spec.securityContext", podSecurity(spec).SeccompProfile, podSecurity(spec).AppArmorProfile)
 	return errors.Join(c.errs...)
 }
@@ -134,23 +153,115 @@ func (c *checks) volumes(spec *corev1.PodSpec) map[string]bool {
 			c.add(field+".name", "%q appears twice", volume.Name)
 		}
 		names[volume.Name] = true
-		switch {
-		case volume.HostPath != nil && volume.EmptyDir != nil:
-			c.add(field, "has two sources")
-		case volume.HostPath != nil:
-			c.hostPath(field+".hostPath", volume.HostPath)
-		case volume.EmptyDir != nil:
-			if m := volume.EmptyDir.Medium; m != corev1.StorageMediumDefault && m != corev1.StorageMediumMemory {
-				c.add(field+".emptyDir.medium", "%q is not supported: Memory, or nothing", m)
-			}
-			if s := volume.EmptyDir.SizeLimit; s != nil && s.Sign() < 0 {
-				c.add(field+".emptyDir.sizeLimit", "%s is negative", s)
-			}
-		default:
-			c.add(field, "has no source that Berth supports: hostPath or emptyDir")
-		}
+		c.volumeSource(field, &volume)
 	}
 	return names
+}
+
+// volumeSource checks the source of a volume, of which there is one.
+func (c *checks) volumeSource(field string, volume *corev1.Volume) {
+	sources := 0
+	for _, set := range []bool{volume.HostPath != nil, volume.EmptyDir != nil, volume.ConfigMap != nil,
+		volume.Secret != nil, volume.DownwardAPI != nil, volume.Projected != nil,
+		volume.Image != nil, volume.PersistentVolumeClaim != nil} {
+		if set {
+			sources++
+		}
+	}
+	switch {
+	case sources > 1:
+		c.add(field, "has more than one source")
+	case volume.HostPath != nil:
+		c.hostPath(field+".hostPath", volume.HostPath)
+	case volume.EmptyDir != nil:
+		if m := volume.EmptyDir.Medium; m != corev1.StorageMediumDefault && m != corev1.StorageMediumMemory {
+			c.add(field+".emptyDir.medium", "%q is not supported: Memory, or nothing", m)
+		}
+		if s := volume.EmptyDir.SizeLimit; s != nil && s.Sign() < 0 {
+			c.add(field+".emptyDir.sizeLimit", "%s is negative", s)
+		}
+	case volume.ConfigMap != nil:
+		c.fileMode(field+".configMap.defaultMode", volume.ConfigMap.DefaultMode)
+		c.items(field+".configMap", volume.ConfigMap.Items)
+	case volume.Secret != nil:
+		c.fileMode(field+".secret.defaultMode", volume.Secret.DefaultMode)
+		c.items(field+".secret", volume.Secret.Items)
+	case volume.DownwardAPI != nil:
+		c.fileMode(field+".downwardAPI.defaultMode", volume.DownwardAPI.DefaultMode)
+		c.downward(field+".downwardAPI", volume.DownwardAPI.Items)
+	case volume.Projected != nil:
+		c.projected(field+".projected", volume.Projected)
+	case volume.Image != nil:
+		c.image(field+".image.reference", volume.Image.Reference)
+		c.pullPolicy(field+".image.pullPolicy", volume.Image.PullPolicy)
+	case volume.PersistentVolumeClaim != nil:
+		c.claimName(field+".persistentVolumeClaim.claimName", volume.PersistentVolumeClaim.ClaimName)
+	default:
+		c.add(field, "has no source that Berth supports")
+	}
+}
+
+func (c *checks) fileMode(field string, mode *int32) {
+	if mode != nil && (*mode < 0 || *mode > 0o777) {
+		c.add(field, "%d is not in 0-0777 (octal)", *mode)
+	}
+}
+
+// filePath checks the path of a file in a volume. Names that begin with .. are of the directory that has the files.
+func (c *checks) filePath(field, name string, seen map[string]bool) {
+	clean := path.Clean(name)
+	if name == "" || clean == "." || !localPath(name) || strings.HasPrefix(clean, "..") {
+		c.add(field, "%q is not the path of a file inside the volume", name)
+	}
+	if seen[clean] {
+		c.add(field, "%q appears twice", name)
+	}
+	seen[clean] = true
+}
+
+func (c *checks) items(field string, items []corev1.KeyToPath) {
+	seen := map[string]bool{}
+	for i, item := range items {
+		field := fmt.Sprintf("%s.items[%d]", field, i)
+		c.filePath(field+".path", item.Path, seen)
+		c.fileMode(field+".mode", item.Mode)
+	}
+}
+
+func (c *checks) downward(field string, items []corev1.DownwardAPIVolumeFile) {
+	seen := map[string]bool{}
+	for i, item := range items {
+		field := fmt.Sprintf("%s.items[%d]", field, i)
+		c.filePath(field+".path", item.Path, seen)
+		c.fileMode(field+".mode", item.Mode)
+		ref, resource := item.FieldRef, item.ResourceFieldRef
+		switch {
+		case (ref == nil) == (resource == nil):
+			c.add(field, "has one of fieldRef and resourceFieldRef")
+		case ref != nil && !knownFileField(ref.FieldPath):
+			c.add(field+".fieldRef.fieldPath", "%q is not supported in a volume", ref.FieldPath)
+		case resource != nil && !knownResource(resource.Resource):
+			c.add(field+".resourceFieldRef.resource", "%q is not supported", resource.Resource)
+		case resource != nil && resource.ContainerName == "":
+			c.add(field+".resourceFieldRef.containerName", "missing")
+		}
+	}
+}
+
+func (c *checks) projected(field string, source *corev1.ProjectedVolumeSource) {
+	c.fileMode(field+".defaultMode", source.DefaultMode)
+	for i, s := range source.Sources {
+		field := fmt.Sprintf("%s.sources[%d]", field, i)
+		if s.ConfigMap != nil {
+			c.items(field+".configMap", s.ConfigMap.Items)
+		}
+		if s.Secret != nil {
+			c.items(field+".secret", s.Secret.Items)
+		}
+		if s.DownwardAPI != nil {
+			c.downward(field+".downwardAPI", s.DownwardAPI.Items)
+		}
+	}
 }
 
 func (c *checks) hostPath(field string, source *corev1.HostPathVolumeSource) {
@@ -181,14 +292,8 @@ func (c *checks) container(field string, ctr *corev1.Container, spec *corev1.Pod
 		c.add(field+".name", "%q appears twice", ctr.Name)
 	}
 	names[ctr.Name] = true
-	if ctr.Image == "" || strings.TrimSpace(ctr.Image) != ctr.Image {
-		c.add(field+".image", "%q is no image", ctr.Image)
-	}
-	switch ctr.ImagePullPolicy {
-	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
-	default:
-		c.add(field+".imagePullPolicy", "%q is none of Always, IfNotPresent and Never", ctr.ImagePullPolicy)
-	}
+	c.image(field+".image", ctr.Image)
+	c.pullPolicy(field+".imagePullPolicy", ctr.ImagePullPolicy)
 	if ctr.RestartPolicy != nil && *ctr.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		c.add(field+".restartPolicy", "%q: an init container is a sidecar with Always, or has none", *ctr.RestartPolicy)
 	}
@@ -198,6 +303,15 @@ func (c *checks) container(field string, ctr *corev1.Container, spec *corev1.Pod
 	if ctr.Lifecycle != nil && ctr.Lifecycle.StopSignal != nil {
 		if _, ok := cri.Signal_value[string(*ctr.Lifecycle.StopSignal)]; !ok {
 			c.add(field+".lifecycle.stopSignal", "%q is no signal", *ctr.Lifecycle.StopSignal)
+		}
+	}
+	if p := ctr.TerminationMessagePolicy; p != "" && p != corev1.TerminationMessageReadFile &&
+		p != corev1.TerminationMessageFallbackToLogsOnError {
+		c.add(field+".terminationMessagePolicy", "%q is neither File nor FallbackToLogsOnError", p)
+	}
+	for i, from := range ctr.EnvFrom {
+		if (from.ConfigMapRef == nil) == (from.SecretRef == nil) {
+			c.add(fmt.Sprintf("%s.envFrom[%d]", field, i), "has one of configMapRef and secretRef")
 		}
 	}
 	for i, env := range ctr.Env {
@@ -213,6 +327,20 @@ func (c *checks) container(field string, ctr *corev1.Container, spec *corev1.Pod
 	}
 	if e := security.AllowPrivilegeEscalation; e != nil && !*e && isTrue(security.Privileged) {
 		c.add(field+".securityContext.allowPrivilegeEscalation", "cannot be false in a privileged container")
+	}
+}
+
+func (c *checks) image(field, name string) {
+	if name == "" || strings.TrimSpace(name) != name {
+		c.add(field, "%q is no image", name)
+	}
+}
+
+func (c *checks) pullPolicy(field string, policy corev1.PullPolicy) {
+	switch policy {
+	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
+	default:
+		c.add(field, "%q is none of Always, IfNotPresent and Never", policy)
 	}
 }
 
@@ -305,6 +433,22 @@ func (c *checks) mounts(field string, ctr *corev1.Container, volumes map[string]
 				c.add(field+".recursiveReadOnly", "%q is neither Enabled nor Disabled", *r)
 			case !mount.ReadOnly:
 				c.add(field+".recursiveReadOnly", "needs readOnly")
+			}
+		}
+	}
+}
+
+// claimMounts refuses paths inside named volumes, which the daemon mounts as a whole.
+func (c *checks) claimMounts(spec *corev1.PodSpec) {
+	claims := map[string]bool{}
+	for _, v := range spec.Volumes {
+		claims[v.Name] = v.PersistentVolumeClaim != nil
+	}
+	for ctr := range containers(spec) {
+		for i, mount := range ctr.VolumeMounts {
+			if claims[mount.Name] && mount.SubPath+mount.SubPathExpr != "" {
+				c.add(fmt.Sprintf("container %s: volumeMounts[%d].subPath", ctr.Name, i),
+					"not supported for a persistentVolumeClaim")
 			}
 		}
 	}

@@ -1,0 +1,239 @@
+package manifest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// maxSize is the largest manifest that is read, in bytes. An API server takes 3 MiB for one object.
+const maxSize = 16 << 20
+
+// File is a file of documents.
+type File struct {
+	Name string // for errors
+	In   io.Reader
+}
+
+// Documents are the documents of all files of a manifest.
+type Documents struct {
+	Groups []*Group
+	// Notes are documents that need a cluster and are left out.
+	Notes []string
+}
+
+// Decode reads all documents of one file, YAML or JSON. Unknown fields and doubled keys are errors.
+func Decode(r io.Reader, options Options) ([]*Pod, error) {
+	documents, err := DecodeFiles([]File{{In: r}}, options)
+	if err != nil {
+		return nil, err
+	}
+	return documents.Pods(), nil
+}
+
+// DecodeFiles reads the documents of several files. A pod may refer to the ConfigMaps and Secrets of all of them,
+// whatever their order is.
+func DecodeFiles(files []File, options Options) (*Documents, error) {
+	d := &decoder{options: options, objects: newObjects()}
+	for _, file := range files {
+		if err := d.file(file.In); err != nil {
+			if file.Name != "" {
+				err = fmt.Errorf("%s: %w", file.Name, err)
+			}
+			return nil, err
+		}
+	}
+	if err := d.finish(); err != nil {
+		return nil, err
+	}
+	return &Documents{Groups: d.groups, Notes: d.notes}, nil
+}
+
+// Pods are the pods of all documents.
+func (d *Documents) Pods() []*Pod {
+	var pods []*Pod
+	for _, group := range d.Groups {
+		pods = append(pods, group.Pods...)
+	}
+	return pods
+}
+
+// Several says whether more than one pod may run.
+func (d *Documents) Several() bool {
+	return len(d.Pods()) > 1 || len(d.Groups) > 0 && d.Groups[0].Job != nil
+}
+
+// decoder collects documents.
+type decoder struct {
+	options Options
+	objects *objects
+	groups  []*Group
+	notes   []string
+}
+
+func (d *decoder) file(r io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(r, maxSize+1))
+	if err != nil {
+		return err
+	}
+	if len(data) > maxSize {
+		return fmt.Errorf("the manifest is larger than %d MiB", maxSize>>20)
+	}
+	reader := kyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	for number := 1; ; number++ {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if blank(document) {
+			continue
+		}
+		data, err := yaml.YAMLToJSONStrict(document) // doubled keys are errors
+		if err == nil {
+			err = d.document(data)
+		}
+		if err != nil {
+			return fmt.Errorf("document %d: %w", number, err)
+		}
+	}
+}
+
+// document reads one document or item of a List, which is JSON by now.
+func (d *decoder) document(data []byte) error {
+	var kind metav1.TypeMeta
+	if err := json.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
+		return err
+	}
+	read, known := kinds[kind.Kind]
+	switch {
+	case kind.Kind == "":
+		return errors.New("kind: missing")
+	case !known && d.options.IgnoreUnsupported:
+		d.notes = append(d.notes, fmt.Sprintf("kind %s is not supported, and the document is left out", kind.Kind))
+		return nil
+	case !known:
+		return fmt.Errorf("kind: %s is not supported; `berth run --help` lists the kinds that are", kind.Kind)
+	case kind.APIVersion != read.version:
+		return fmt.Errorf("apiVersion: %q is not %s, the version of kind %s that is supported", kind.APIVersion,
+			read.version, kind.Kind)
+	}
+	return read.read(d, data)
+}
+
+// reader reads the documents of one kind.
+type reader struct {
+	version string
+	read    func(*decoder, []byte) error
+}
+
+var kinds map[string]reader
+
+func init() { // a List contains documents of all kinds
+	kinds = map[string]reader{
+		"Pod":            {"v1", (*decoder).pod},
+		"List":           {"v1", (*decoder).list},
+		"ConfigMap":      {"v1", (*decoder).configMap},
+		"Secret":         {"v1", (*decoder).secret},
+		"Namespace":      {"v1", (*decoder).namespace},
+		"ServiceAccount": {"v1", (*decoder).serviceAccount},
+
+		"PersistentVolumeClaim": {"v1", (*decoder).claim},
+
+		"Deployment":  {"apps/v1", (*decoder).deployment},
+		"ReplicaSet":  {"apps/v1", (*decoder).replicaSet},
+		"StatefulSet": {"apps/v1", (*decoder).statefulSet},
+		"DaemonSet":   {"apps/v1", (*decoder).daemonSet},
+		"Job":         {"batch/v1", (*decoder).job},
+	}
+}
+
+// decodeStrict reads a document of JSON. Unknown fields are errors.
+func decodeStrict(data []byte, into any) error {
+	unknown, err := json.UnmarshalStrict(data, into)
+	return errors.Join(append(unknown, err)...)
+}
+
+func (d *decoder) list(data []byte) error {
+	var list struct {
+		metav1.TypeMeta `json:",inline"`
+		metav1.ListMeta `json:"metadata"`
+		Items           []runtime.RawExtension `json:"items"`
+	}
+	if err := decodeStrict(data, &list); err != nil {
+		return err
+	}
+	for i, item := range list.Items {
+		if err := d.document(item.Raw); err != nil {
+			return fmt.Errorf("items[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *decoder) pod(data []byte) error {
+	pod, err := decodePod(data, d.options, d.objects)
+	if err != nil {
+		return err
+	}
+	d.groups = append(d.groups, &Group{Owner: pod.Owner, Pods: []*Pod{pod}})
+	return nil
+}
+
+func (d *decoder) serviceAccount(data []byte) error {
+	var account corev1.ServiceAccount
+	if err := decodeStrict(data, &account); err != nil {
+		return err
+	}
+	d.notes = append(d.notes, fmt.Sprintf("ServiceAccount %s is left out: there is no API server for it", account.Name))
+	return nil
+}
+
+// finish checks what only all documents together show.
+func (d *decoder) finish() error {
+	pods := (&Documents{Groups: d.groups}).Pods()
+	if len(pods) == 0 {
+		return errors.New("the manifest holds no pod")
+	}
+	if d.options.Name != "" && len(d.groups) > 1 {
+		return fmt.Errorf("--name is for a manifest of one pod or workload; this one holds %d", len(d.groups))
+	}
+	seen, namespaces := map[string]bool{}, map[string]bool{}
+	for _, pod := range pods {
+		if seen[pod.FullName()] {
+			return fmt.Errorf("pod %s appears twice", pod.FullName())
+		}
+		seen[pod.FullName()], namespaces[pod.Namespace] = true, true
+		if err := pod.resolve(d.options); err != nil {
+			return fmt.Errorf("pod %s: %w", pod.Name, err)
+		}
+	}
+	for _, name := range d.objects.namespaces {
+		if !namespaces[name] {
+			return fmt.Errorf("namespace %s: no pod of the manifest is in it", name)
+		}
+	}
+	return nil
+}
+
+// blank says whether a document holds comments and white space only.
+func blank(document []byte) bool {
+	for line := range bytes.Lines(document) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}
