@@ -102,6 +102,9 @@ func (a *app) printEvent(row *eventRow) error {
 	if a.format == table.JSON {
 		return table.Line(a.out, row)
 	}
+	if a.format.Template() {
+		return table.Document(a.out, a.format, row)
+	}
 	if a.format == table.YAML {
 		if _, err := fmt.Fprintln(a.out, "---"); err != nil {
 			return err

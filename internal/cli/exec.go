@@ -150,6 +150,9 @@ func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
 	return c.Container, nil
 }
 
+var errNoTerminal = errors.New(
+	"standard input is not a terminal: omit -t (-i alone passes a pipe or a file to the command)")
+
 // session runs an exec or attach with this command's input and output. detach, which an attach has, is called
 // when the keys for it are typed. The terminal of an exec is that of this command; that of a container is there anyway,
 // and takes what comes from a pipe, too.
@@ -165,7 +168,7 @@ func (a *app) session(ctx context.Context, stdin, tty bool, detach func(),
 		s.StdinEnds = !terminal || !tty
 	}
 	if tty && stdin && !terminal && detach == nil {
-		return errors.New("standard input is not a terminal: omit -t (-i alone passes a pipe or a file to the command)")
+		return errNoTerminal
 	}
 	if tty && stdin && terminal {
 		raw, err := streaming.OpenTerminal(a.in)

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -17,9 +20,9 @@ import (
 
 // inspection is all that a runtime says of one thing.
 type inspection struct {
-	Kind   string          `json:"kind"`
-	Status json.RawMessage `json:"status"`
-	Info   map[string]any  `json:"info,omitempty"` // what the runtime adds of its own
+	Kind   string         `json:"kind"`
+	Status map[string]any `json:"status"`
+	Info   map[string]any `json:"info,omitempty"` // what the runtime adds of its own
 }
 
 func (a *app) inspectCommand() *cobra.Command {
@@ -63,6 +66,7 @@ among pods, then containers, then images. --type restricts the search to one of 
 
 func inspect(ctx context.Context, conn *connection.Connection, kind, name string) (*inspection, error) {
 	var none *lookup.NotFoundError
+	var near []string
 	for _, try := range []struct {
 		kind string
 		look func(context.Context, *connection.Connection, string) (*inspection, error)
@@ -71,11 +75,15 @@ func inspect(ctx context.Context, conn *connection.Connection, kind, name string
 			continue
 		}
 		found, err := try.look(ctx, conn, name)
+		if errors.As(err, &none) {
+			near = append(near, none.Near...)
+		}
 		if err == nil || kind != "" || !errors.As(err, &none) {
 			return found, err
 		}
 	}
-	return nil, &lookup.NotFoundError{Kind: "pod, container or image", Name: name,
+	slices.Sort(near)
+	return nil, &lookup.NotFoundError{Kind: "pod, container or image", Name: name, Near: slices.Compact(near),
 		Try: "`berth pods`, `berth ps -a` and `berth images` list what there is."}
 }
 
@@ -111,7 +119,7 @@ func inspectImage(ctx context.Context, conn *connection.Connection, name string)
 		return nil, connection.Plain(err)
 	}
 	if response.GetImage() == nil {
-		return nil, &lookup.NotFoundError{Kind: "image", Name: name, Try: "`berth images` lists what there is."}
+		return nil, noImage(ctx, conn, name)
 	}
 	return newInspection("image", response.GetImage(), response.GetInfo())
 }
@@ -121,7 +129,13 @@ func newInspection(kind string, status proto.Message, info map[string]string) (*
 	if err != nil {
 		return nil, err
 	}
-	one := &inspection{Kind: kind, Status: data, Info: map[string]any{}}
+	one := &inspection{Kind: kind, Info: map[string]any{}}
+	if err := json.Unmarshal(data, &one.Status); err != nil {
+		return nil, err
+	}
+	if err := wordTimes(one.Status); err != nil {
+		return nil, err
+	}
 	for key, text := range info {
 		var value any
 		if json.Unmarshal([]byte(text), &value) != nil {
@@ -130,4 +144,25 @@ func newInspection(kind string, status proto.Message, info map[string]string) (*
 		one.Info[key] = value
 	}
 	return one, nil
+}
+
+// wordTimes writes the times of a status as lists have them, in RFC 3339. The CRI has nanoseconds since 1970, 0 for
+// never, and JSON has these as text.
+func wordTimes(status map[string]any) error {
+	for _, key := range []string{"createdAt", "startedAt", "finishedAt"} {
+		text, ok := status[key].(string)
+		if !ok {
+			continue
+		}
+		nanoseconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%s of the runtime: %w", key, err)
+		}
+		if nanoseconds == 0 {
+			delete(status, key)
+			continue
+		}
+		status[key] = time.Unix(0, nanoseconds).UTC()
+	}
+	return nil
 }

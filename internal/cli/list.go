@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -38,9 +39,11 @@ func listCommand[T any](a *app, cmd *cobra.Command,
 		return show(cmd, args)
 	}
 	flags := cmd.Flags()
-	flags.VarP(&listFormat{&a.format, &view.Names}, "output", "o", "json, yaml, name or wide (more columns)")
+	flags.VarP(&table.ListFlag{Format: &a.format, Names: &view.Names}, "output", "o",
+		"json, yaml, jsonpath=TEMPLATE, go-template=TEMPLATE, name or wide (more columns)")
 	_ = cmd.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions(append([]string{"name"}, table.Formats...), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(slices.Concat([]string{"name"}, table.Formats, table.Templates),
+			cobra.ShellCompDirectiveNoFileComp))
 	flags.BoolVarP(&view.Quiet, "quiet", "q", false, "print only IDs, or names if the objects have no ID")
 	flags.BoolVar(&view.NoHeaders, "no-headers", false, "print no line with the titles of the columns")
 	flags.StringVar(&view.SortBy, "sort-by", "", "sort by this column of -o wide, such as age")
@@ -59,19 +62,4 @@ func selection(cmd *cobra.Command, check cobra.PositionalArgs) *lookup.Selection
 		return s.Parse()
 	})
 	return s
-}
-
-// listFormat is -o of a list, which may be reduced to names as well.
-type listFormat struct {
-	*table.Format
-	names *bool
-}
-
-func (f *listFormat) Set(text string) error {
-	*f.names = text == "name"
-	if *f.names {
-		*f.Format = table.Table
-		return nil
-	}
-	return f.Format.Set(text)
 }

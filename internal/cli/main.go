@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -189,16 +190,17 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(command)
 		}
 	}
-	group("pods", a.runCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(), a.attachCommand(),
-		a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(), a.pauseCommand(),
-		a.unpauseCommand(),
-		a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(), a.rmCommand())
-	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.saveCommand(), a.pushCommand(), a.tagCommand(),
+	group("pods", a.runCommand(), a.downCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(), a.execCommand(),
+		a.attachCommand(), a.cpCommand(), a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(),
+		a.pauseCommand(), a.unpauseCommand(), a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(),
+		a.restartCommand(), a.rmCommand(), a.pruneCommand())
+	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.saveCommand(), a.pushCommand(),
+		a.loginCommand(), a.logoutCommand(), a.tagCommand(),
 		a.pinCommand("pin", "Pin images, so that a kubelet does not remove them", true),
 		a.pinCommand("unpin", "Unpin images, so that a kubelet may remove them again", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.eventsCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(), a.bundleCommand(),
-		a.migrateCommand(), a.versionCommand())
+	group("node", a.eventsCommand(), a.systemCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(),
+		a.bundleCommand(), a.migrateCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")
 	return root
@@ -213,25 +215,19 @@ func fromEnv(name, otherwise string) string {
 
 // output adds -o to a command that prints a table.
 func (a *app) output(cmd *cobra.Command) {
-	cmd.Flags().VarP(&a.format, "output", "o", "json, yaml or wide (more columns)")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(table.Formats, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().VarP(&a.format, "output", "o",
+		"json, yaml, jsonpath=TEMPLATE, go-template=TEMPLATE or wide (more columns)")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		slices.Concat(table.Formats, table.Templates), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // structured adds -o to a command whose output has no columns: wide would change nothing, and is refused.
 func (a *app) structured(cmd *cobra.Command) {
-	cmd.Flags().VarP(&structuredFormat{&a.format}, "output", "o", "json or yaml")
+	cmd.Flags().VarP(&table.StructuredFlag{Format: &a.format}, "output", "o",
+		"json, yaml, jsonpath=TEMPLATE or go-template=TEMPLATE")
 	_ = cmd.RegisterFlagCompletionFunc("output",
-		cobra.FixedCompletions([]string{string(table.JSON), string(table.YAML)}, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// structuredFormat is the value of -o without wide.
-type structuredFormat struct{ *table.Format }
-
-func (f *structuredFormat) Set(text string) error {
-	if format := table.Format(text); !format.Structured() {
-		return fmt.Errorf("%q is not one of json and yaml", text)
-	}
-	return f.Format.Set(text)
+		cobra.FixedCompletions(append([]string{string(table.JSON), string(table.YAML)}, table.Templates...),
+			cobra.ShellCompDirectiveNoFileComp))
 }
 
 // dial connects to the runtime.

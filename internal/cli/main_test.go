@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -50,9 +51,9 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"ps", "-q", "-o", "json"}, exitUsage, "exclude"},
 		{[]string{"pods", "--no-headers", "-o", "name"}, exitUsage, "for tables only"},
 		{[]string{"images", "--sort-by", "colour"}, exitUsage, "image, id, size"},
-		{[]string{"inspect", "x", "-o", "name"}, exitUsage, "json and yaml"},
-		{[]string{"inspect", "x", "-o", "wide"}, exitUsage, "json and yaml"},
-		{[]string{"version", "-o", "wide"}, exitUsage, "json and yaml"},
+		{[]string{"inspect", "x", "-o", "name"}, exitUsage, "json, yaml, jsonpath"},
+		{[]string{"inspect", "x", "-o", "wide"}, exitUsage, "json, yaml, jsonpath"},
+		{[]string{"version", "-o", "wide"}, exitUsage, "json, yaml, jsonpath"},
 		{[]string{"ps", "-l", "a=b=c"}, exitUsage, "label selector"},
 		{[]string{"pods", "-l", "a=b=c"}, exitUsage, "label selector"},
 		{[]string{"rm"}, exitUsage, "--all"},
@@ -61,6 +62,7 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"checkpoint", "x", "-o", "x.tar", "--timeout", "1ms"}, exitUsage, "--timeout"},
 		{[]string{"rm", "--all", "x"}, exitUsage, "exclude"},
 		{[]string{"rmi"}, exitUsage, "--unused"},
+		{[]string{"prune"}, exitUsage, "give -f, or --dry-run"},
 		{[]string{"volume", "rm"}, exitUsage, "--help"},
 		{[]string{"volume", "ls"}, exitError, "systemctl start berthd"},
 		{[]string{"volume", "list"}, exitUsage, "unknown command"},
@@ -68,6 +70,19 @@ func TestErrorsSayWhatToTry(t *testing.T) {
 		{[]string{"run", "/no/such.yaml"}, exitError, "no such file"},
 		{[]string{"run", "-"}, exitError, "no pod"},
 		{[]string{"run", "-o", "json", "x.yaml"}, exitUsage, "-d"},
+		{[]string{"run", "x.yaml", "-o", "json"}, exitUsage, "-d"},
+		{[]string{"run", "x.yaml", "ls"}, exitUsage, "which has its commands in it"},
+		{[]string{"run", "-p", "80:80", "x.yaml"}, exitUsage, "--publish is for an image"},
+		{[]string{"run"}, exitUsage, "FILE or IMAGE"},
+		{[]string{"run", "busybox", "ls", "-d"}, exitError, "systemctl start berthd"},
+		{[]string{"run", "-d", "--rm", "busybox"}, exitUsage, "nothing runs that could remove"},
+		{[]string{"run", "-it", "busybox"}, exitUsage, "not a terminal"},
+		{[]string{"run", "-p", "80", "busybox"}, exitUsage, "8080:80"},
+		{[]string{"run", "--ignore-unsupported", "busybox"}, exitUsage, "is for a manifest"},
+		{[]string{"pull", "x", "--platform", "linux/s390x"}, exitUsage, "qemu-user"},
+		{[]string{"pull", "x", "--platform", "windows/" + runtime.GOARCH}, exitUsage, "this node runs linux/"},
+		{[]string{"pull", "x", "--platform", "a/b/c/d"}, exitUsage, "is no OS/ARCHITECTURE"},
+		{[]string{"pull", "x", "--platform", "linux/" + runtime.GOARCH}, exitError, "systemctl start berthd"},
 		{[]string{"pull", "x", "-u", "me"}, exitUsage, "--password-stdin"},
 		{[]string{"inspect", "x", "--type", "node"}, exitUsage, "pod, container and image"},
 		{[]string{"stats", "--interval", "1ms"}, exitUsage, "100ms"},

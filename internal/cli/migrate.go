@@ -38,17 +38,21 @@ which berthd imports them when it starts. It does not matter whether containerd 
 	}
 	crio := &cobra.Command{
 		Use:   "crio",
-		Short: "Take over CRI-O's configuration",
+		Short: "Take over CRI-O's configuration and images",
 		Long: `Translate CRI-O's configuration into a file in config.d, beside Berth's own configuration, and the mirrors of
-registries.conf into certs.d. The command lists the keys that it does not translate, with the reason for each.
+registries.conf into certs.d. The command lists the keys that it does not translate, with the reason for each. It
+imports the images of CRI-O's store, without the network.
 
 CRI-O and its files are not changed. The command records what it writes, and --revert undoes all of it.
 
-Images have to be pulled again, because CRI-O does not keep layers in the form in which they were pulled. The command
-lists these images.`,
-		Example: `  berth migrate crio --dry-run`,
-		Args:    arguments(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, &fromCRIO) },
+If berthd runs, it imports the images at once. Otherwise archives of the images are written to image.preload_dir, from
+which berthd imports them when it starts. These archives have uncompressed layers. It does not matter whether CRI-O
+runs.`,
+		Example: `  berth migrate crio --dry-run
+  berth migrate crio
+  berth migrate crio --revert`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrate(cmd, &fromCRIO) },
 	}
 	for _, c := range []struct {
 		cmd     *cobra.Command
@@ -66,11 +70,13 @@ lists these images.`,
 			"a kubelet's configuration that gets Berth's socket; without it the commands for that are printed")
 		flags.BoolVar(&c.m.DryRun, "dry-run", false, "write nothing, and print what would be written")
 		flags.BoolVar(&c.m.Revert, "revert", false, "undo what an earlier run has written")
+		flags.BoolVar(&c.m.NoImages, "no-images", false, "import no images")
 		c.cmd.MarkFlagsMutuallyExclusive("dry-run", "revert")
 	}
 	containerd.Flags().StringVar(&fromContainerd.Root, "root", "",
 		"containerd's root (by default as its configuration says)")
-	containerd.Flags().BoolVar(&fromContainerd.NoImages, "no-images", false, "import no images")
+	crio.Flags().StringVar(&fromCRIO.Root, "root", "",
+		"directory of CRI-O's images (by default as its configuration says)")
 	crio.Flags().StringVar(&fromCRIO.Containers, "containers", "/etc/containers",
 		"directory of registries.conf, policy.json and storage.conf")
 	cmd.AddCommand(containerd, crio)

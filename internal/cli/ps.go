@@ -42,9 +42,11 @@ type containerRow struct {
 func (a *app) psCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:               "ps [POD...]",
-		Short:             "List containers",
-		Long:              "List the running containers of the given pods, or of all pods.",
+		Use:   "ps [POD...]",
+		Short: "List containers",
+		Long:  "List the running containers of the given pods, or of all pods.",
+		Example: `  berth ps -a -l app=hello
+  berth ps -o jsonpath='{range [*]}{.pod}/{.name}{"\t"}{.state}{"\n"}{end}'`,
 		ValidArgsFunction: a.complete(0, podNames),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list containers that do not run")

@@ -29,11 +29,15 @@ type pulled struct {
 func (a *app) pullCommand() *cobra.Command {
 	var auth credentials.Flags
 	var quiet bool
+	var platform string
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE...",
 		Short: "Pull images from their registries",
 		Args:  arguments(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkPlatform(platform); err != nil {
+				return &usageError{err, cmd.CommandPath()}
+			}
 			if err := auth.Read(a.in); err != nil {
 				return &usageError{err, cmd.CommandPath()}
 			}
@@ -71,6 +75,8 @@ func (a *app) pullCommand() *cobra.Command {
 	}
 	auth.Add(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress, only the image's ID")
+	cmd.Flags().StringVar(&platform, "platform", "",
+		"fail unless this is the node's platform, `OS/ARCHITECTURE`: no others are pulled")
 	a.structured(cmd)
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +13,7 @@ import (
 	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
 	"berth/internal/cli/lookup"
+	"berth/internal/cli/space"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
 )
@@ -85,9 +87,16 @@ func (a *app) rmiCommand() *cobra.Command {
 		ValidArgsFunction: a.complete(0, imageNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 			if unused {
-				var err error
-				if args, err = unusedImages(ctx, conn); err != nil {
+				containers, err := lookup.Containers(ctx, conn.Runtime, nil)
+				if err != nil {
 					return err
+				}
+				images, err := unusedImages(ctx, conn, containers)
+				if err != nil {
+					return err
+				}
+				for _, image := range images {
+					args = append(args, image.GetId())
 				}
 			}
 			var errs []error
@@ -113,14 +122,14 @@ func removeImage(ctx context.Context, conn *connection.Connection, name string) 
 	}
 	// The interface calls the removal of nothing a success; a person has mistyped.
 	if status.GetImage() == nil {
-		return &lookup.NotFoundError{Kind: "image", Name: name, Try: "`berth images` lists what there is."}
+		return noImage(ctx, conn, name)
 	}
 	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
 	if err != nil {
 		return err
 	}
 	for _, c := range containers {
-		if uses(c, status.GetImage()) {
+		if space.Uses(c, status.GetImage()) {
 			return fmt.Errorf("container %s (%s) uses it: remove that container first with `berth rm`", c.ShortName(),
 				table.ShortID(c.Id))
 		}
@@ -129,38 +138,13 @@ func removeImage(ctx context.Context, conn *connection.Connection, name string) 
 	return connection.Plain(err)
 }
 
-func uses(c *lookup.Container, image *cri.Image) bool {
-	for _, ref := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
-		if ref == image.GetId() {
-			return true
-		}
-		for _, digest := range image.GetRepoDigests() {
-			if ref == digest {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func unusedImages(ctx context.Context, conn *connection.Connection) ([]string, error) {
-	images, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
+// unusedImages are the images that are neither pinned nor used by any of the containers.
+func unusedImages(ctx context.Context, conn *connection.Connection, used []*lookup.Container) ([]*cri.Image, error) {
+	list, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {
 		return nil, connection.Plain(err)
 	}
-	containers, err := lookup.Containers(ctx, conn.Runtime, nil)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, image := range images.GetImages() {
-		used := image.GetPinned()
-		for _, c := range containers {
-			used = used || uses(c, image)
-		}
-		if !used {
-			names = append(names, image.GetId())
-		}
-	}
-	return names, nil
+	return slices.DeleteFunc(list.GetImages(), func(image *cri.Image) bool {
+		return image.GetPinned() || slices.ContainsFunc(used, func(c *lookup.Container) bool { return space.Uses(c, image) })
+	}), nil
 }

@@ -6,199 +6,230 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sort"
-	"strings"
-	"sync"
-	"time"
+	"slices"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cli/connection"
 	"berth/internal/cli/credentials"
-	"berth/internal/cli/crilog"
-	"berth/internal/cli/launch"
+	"berth/internal/cli/imagepod"
 	"berth/internal/cli/logview"
-	"berth/internal/cli/lookup"
+	"berth/internal/cli/play"
 	"berth/internal/cli/streaming"
 	"berth/internal/cli/table"
 	"berth/internal/manifest"
 )
 
-// startedPod is the report of `run -d` about one pod.
-type startedPod struct {
-	ID         string            `json:"id"`
-	Name       string            `json:"name"`
-	Namespace  string            `json:"namespace"`
-	IPs        []string          `json:"ips,omitempty"`
-	Containers map[string]string `json:"containers"` // IDs by name
-	Took       time.Duration     `json:"nanoseconds"`
-}
-
 type runOptions struct {
 	manifest.Options
+	files   []string
 	detach  bool
 	replace bool
 	quiet   bool
 	auth    credentials.Flags
+	pod     imagepod.Options // of an image
 }
 
 func (a *app) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run FILE",
-		Short: "Run the pods of a Kubernetes manifest",
-		Long: `Run the pods of a Kubernetes manifest: one or more documents of kind Pod, apiVersion v1, in YAML or JSON.
-If FILE is -, the manifest is read from standard input.
+		Use:   "run FILE | run IMAGE [COMMAND [ARG...]]",
+		Short: "Run an image, or the pods of a Kubernetes manifest",
+		Long: `Run a container of an image, or the pods of a Kubernetes manifest. The argument is a manifest if it is -,
+ends in .yaml, .yml or .json, or is the name of a file or directory that exists; otherwise it is an image. If an image
+has the name of a file, write its tag or its registry: nginx:latest.
+
+An image runs as the only container of a pod. Without -d its output is shown until it has ended, and then the pod is
+removed; --rm=false keeps it, stopped. The exit code is that of the command, 127 if there is no such program and 126 if
+it cannot be executed. Ctrl-C stops the pod. -i passes standard input to the command, and -t gives it a terminal.
+Flags stand before the image: what follows it is the command.
+
+A manifest is YAML or JSON with documents of kind Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet and Job, and the
+ConfigMaps, Secrets and PersistentVolumeClaims to which they refer, also as items of a List. -f names several files. A
+directory stands for its files *.yaml, *.yml and *.json. If FILE is -, the manifest is read from standard input.
 
 Without -d, the output of all containers is shown until they have ended or somebody types Ctrl-C. Then the pods are
 stopped and removed. The exit code is that of the first container that failed. With -d, the pods are left running: use
-berth logs, berth stop and berth rm.
+berth logs and berth stop, and berth down to remove the pods of the manifest.
 
-Each container runs once, and nothing restarts it. A manifest with fields that are not supported (such as probes, and
-volumes of other kinds than hostPath and emptyDir) is refused with the paths of these fields. With --ignore-unsupported,
+While the command runs, it starts containers again as restartPolicy says, and runs their probes and hooks. Without
+restartPolicy, each container runs once. With -d, nothing starts containers again.
+
+A manifest with fields that are not supported is refused with the paths of these fields. With --ignore-unsupported,
 these fields are left out.`,
-		Example: "  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
-			"  kubectl get pod web -o yaml | berth run --ignore-unsupported -",
-		Args: arguments(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.format.Structured() && !o.detach {
-				return &usageError{errors.New("-o needs -d, since it prints pods that are left running"), cmd.CommandPath()}
-			}
-			if args[0] == "-" && o.auth.PasswordStdin {
-				return &usageError{errors.New("standard input cannot be both the manifest and the password"), cmd.CommandPath()}
-			}
-			if err := o.auth.Read(a.in); err != nil {
-				return &usageError{err, cmd.CommandPath()}
-			}
-			pods, err := a.readManifest(args[0], o.Options)
-			if err != nil {
-				return err
-			}
-			return a.runPods(cmd.Context(), pods, &o)
-		},
+		Example: "  berth run -it docker.io/library/busybox:1.37 sh\n" +
+			"  berth run -d --name page -p 8080:80 -v /srv:/www:ro docker.io/library/busybox:1.37 httpd -f -h /www\n" +
+			"  berth run examples/hello.yaml\n  berth run -d --name hello2 examples/hello.yaml\n" +
+			"  kubectl get pod web -o yaml | berth run -",
+		ValidArgsFunction: a.completeRun,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.run(cmd, args, &o) },
 	}
+	cmd.Flags().SetInterspersed(false) // what follows an image is the command's
+	manifestFlags(cmd, &o.files, &o.Options)
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.detach, "detach", "d", false, "leave the pods running")
-	flags.StringVar(&o.Name, "name", "", "name of the pod, in place of metadata.name")
-	flags.BoolVar(&o.replace, "replace", false, "first stop and remove pods that have the same names")
+	flags.BoolVar(&o.replace, "replace", false,
+		"first stop and remove pods that have the same names, or are of the same workloads")
 	flags.BoolVar(&o.IgnoreUnsupported, "ignore-unsupported", false,
-		"leave out unsupported fields, with a warning for each")
+		"leave out unsupported fields of a manifest, with a warning for each")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "no progress; with -d only the pods' IDs")
-	o.auth.Add(cmd)
+	o.auth.AddLong(cmd)
+	o.pod.Add(flags)
+	_ = cmd.RegisterFlagCompletionFunc("pull",
+		cobra.FixedCompletions(imagepod.PullWords, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("network",
+		cobra.FixedCompletions([]string{"host"}, cobra.ShellCompDirectiveNoFileComp))
 	a.structured(cmd)
 	return cmd
 }
 
-func (a *app) readManifest(name string, options manifest.Options) ([]*manifest.Pod, error) {
-	var in io.Reader = a.in
-	shown := "standard input"
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer file.Close()
-		in, shown = file, name
+// completeRun offers images, and leaves files to the shell. What follows an image is the command's.
+func (a *app) completeRun(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
 	}
-	pods, err := manifest.Decode(in, options)
+	names, _ := a.complete(1, imageNames)(cmd, args, typed)
+	return names, cobra.ShellCompDirectiveDefault
+}
+
+// run runs an image, or the pods of a manifest.
+func (a *app) run(cmd *cobra.Command, args []string, o *runOptions) error {
+	wrong := func(err error) error { return &usageError{err, cmd.CommandPath()} }
+	if len(args) > 0 && len(o.files) == 0 && !play.IsManifest(args[0]) {
+		return a.runImage(cmd, args[0], args[1:], o)
+	}
+	if len(args) > 1 {
+		// Flags may follow the name of a manifest.
+		cmd.Flags().SetInterspersed(true)
+		if err := cmd.Flags().Parse(args[1:]); err != nil {
+			return wrong(err)
+		}
+		args = append(args[:1:1], cmd.Flags().Args()...)
+	}
+	if len(args) > 1 {
+		return wrong(fmt.Errorf("%s is a file, and so a manifest, which has its commands in it\n"+
+			"If the image of that name is meant, write its tag: %[1]s:latest", args[0]))
+	}
+	if len(args)+len(o.files) == 0 {
+		return wrong(errors.New("give a FILE or IMAGE, or files with -f"))
+	}
+	if err := oneManifest(&o.files)(cmd, args); err != nil {
+		return wrong(err)
+	}
+	o.files = append(o.files, args...)
+	if given := o.pod.Given(); len(given) > 0 {
+		return wrong(fmt.Errorf("%s is for an image; %s is a manifest, which has a field for that", given[0], o.files[0]))
+	}
+	if err := a.checkRun(o, slices.Contains(o.files, "-")); err != nil {
+		return wrong(err)
+	}
+	documents, err := play.Read(o.files, a.in, o.Options)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", shown, err)
+		return err
 	}
-	for _, pod := range pods {
-		for _, warning := range pod.Warnings {
-			fmt.Fprintf(a.err, "warning: pod %s: %s\n", pod.Name, warning)
+	return a.runPods(cmd.Context(), documents, o, &play.Player{})
+}
+
+// checkRun refuses flags that exclude each other, and reads the password.
+func (a *app) checkRun(o *runOptions, input bool) error {
+	switch {
+	case a.format.Structured() && !o.detach:
+		return errors.New("-o needs -d, since it prints pods that are left running")
+	case input && o.auth.PasswordStdin:
+		return errors.New("standard input cannot be both the password and what the pod gets")
+	}
+	return o.auth.Read(a.in)
+}
+
+// runImage runs a container of an image.
+func (a *app) runImage(cmd *cobra.Command, image string, command []string, o *runOptions) error {
+	wrong := func(err error) error { return &usageError{err, cmd.CommandPath()} }
+	pod := &o.pod
+	attached := !o.detach && (pod.Stdin || pod.TTY)
+	switch {
+	case o.IgnoreUnsupported:
+		return wrong(errors.New("--ignore-unsupported is for a manifest"))
+	case o.detach && slices.Contains(pod.Given(), "--rm"):
+		return wrong(errors.New("--rm and -d exclude each other: nothing runs that could remove the pod. " +
+			"`berth rm` removes it"))
+	case attached && pod.TTY && pod.Stdin && !streaming.IsTerminal(a.in):
+		return wrong(errNoTerminal)
+	}
+	if err := a.checkRun(o, attached && pod.Stdin); err != nil {
+		return wrong(err)
+	}
+	documents, err := pod.Documents(o.Name, image, command, o.detach)
+	if err != nil {
+		return wrong(err)
+	}
+	player := &play.Player{Plain: !o.detach, Keep: !pod.Remove}
+	if attached {
+		player.Join = &play.Join{TTY: pod.TTY, Stdin: pod.Stdin, Err: a.err, Run: a.joined(pod)}
+		if pod.TTY {
+			player.Join.Width, player.Join.Height = streaming.Size(a.in)
 		}
 	}
-	return pods, nil
+	return a.runPods(cmd.Context(), documents, o, player)
+}
+
+// joined runs sessions of a container that is this command's. The input of one without a terminal has no output.
+func (a *app) joined(pod *imagepod.Options) func(context.Context, bool,
+	func(context.Context) (string, error)) error {
+	return func(ctx context.Context, tty bool, address func(context.Context) (string, error)) error {
+		if tty {
+			return a.session(ctx, pod.Stdin, true, nil, address)
+		}
+		return (&streaming.Session{URL: address, Stdin: a.in, StdinEnds: true}).Run(ctx)
+	}
+}
+
+// oneManifest requires a manifest as the argument, or files of one as flags.
+func oneManifest(files *[]string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args)+len(*files) == 0 || len(args) > 1 {
+			return errors.New("give one FILE, or files with -f")
+		}
+		return nil
+	}
+}
+
+// manifestFlags are the flags of the commands that read manifests.
+func manifestFlags(cmd *cobra.Command, files *[]string, options *manifest.Options) {
+	cmd.Flags().StringArrayVarP(files, "filename", "f", nil,
+		"a file or directory of the manifest; may be given more than once")
+	cmd.Flags().StringVar(&options.Name, "name", "", "name of the pod or workload, in place of metadata.name")
 }
 
 // runPods starts all pods, and without -d follows them to their end.
-func (a *app) runPods(ctx context.Context, pods []*manifest.Pod, o *runOptions) error {
+func (a *app) runPods(ctx context.Context, documents *manifest.Documents, o *runOptions, player *play.Player) error {
 	conn, err := a.dial(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	host, err := launch.ReadHost()
-	if err != nil {
-		return err
-	}
 	notes := a.err
 	if o.quiet || a.format.Structured() {
 		notes = io.Discard
 	}
-	// The watch and the logs outlive Ctrl-C: they show how the pods end.
-	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
-	defer endWatch()
-	printer := &logview.Printer{Out: a.out, Colored: colored(a.out)}
-	follow := &follower{printer: printer, notes: notes, several: len(pods) > 1}
-	launcher := &launch.Launcher{
-		Runtime: conn.Runtime, Images: conn.Images, Store: a.store(conn), Host: host,
-		Watch: launch.NewWatch(watchCtx, conn.Runtime),
-		Pull: func(ctx context.Context, image string) (string, error) {
-			return a.pull(ctx, conn, image, &o.auth, notes)
-		},
+	player.Conn, player.Store, player.Notes, player.Err = conn, a.store(conn), notes, a.err
+	player.Detach, player.Replace = o.detach, o.replace
+	player.Printer = &logview.Printer{Out: a.out, Colored: colored(a.out)}
+	if player.Plain {
+		player.Printer.Err = a.err
+	}
+	player.Pull = func(ctx context.Context, image string, secrets [][]byte) (string, error) {
+		auth, err := o.auth.With(secrets)
+		if err != nil {
+			return "", fmt.Errorf("imagePullSecrets: %w", err)
+		}
+		return a.pull(ctx, conn, image, auth, notes)
+	}
+	started, err := player.Run(ctx, documents)
+	if err != nil {
+		return commandCode(err)
 	}
 	if !o.detach {
-		launcher.Started = func(pod *launch.Pod, c *launch.Container) { follow.start(watchCtx, launcher.Watch, pod, c) }
+		return nil
 	}
-	if err := launcher.Sweep(ctx); err != nil {
-		fmt.Fprintf(a.err, "warning: what an earlier command left behind could not be removed: %v\n", err)
-	}
-	var running []*launch.Pod
-	var started []startedPod
-	for _, pod := range pods {
-		begin := time.Now()
-		one, err := a.startPod(ctx, launcher, pod, o)
-		if err != nil {
-			err = errors.Join(err, a.end(ctx, conn, launcher, running))
-			follow.wait()
-			return commandCode(err)
-		}
-		running = append(running, one)
-		started = append(started, newStartedPod(one, time.Since(begin)))
-		fmt.Fprintf(notes, "pod %s runs%s, started in %v\n", one.FullName(), at(one.IPs),
-			time.Since(begin).Round(time.Millisecond))
-	}
-	if o.detach {
-		return a.reportStarted(started)
-	}
-	code := follow.finish(ctx)
-	if ctx.Err() != nil {
-		fmt.Fprintln(notes, "stopping; once more ends this command at once")
-	}
-	if err := a.end(ctx, conn, launcher, running); err != nil {
-		return err
-	}
-	follow.wait()
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case code != 0:
-		return &streaming.ExitError{Code: int(code)}
-	}
-	return nil
-}
-
-func at(ips []string) string {
-	if len(ips) == 0 {
-		return ""
-	}
-	return " at " + strings.Join(ips, ", ")
-}
-
-func newStartedPod(pod *launch.Pod, took time.Duration) startedPod {
-	s := startedPod{ID: pod.SandboxID, Name: pod.Name, Namespace: pod.Namespace, IPs: pod.IPs,
-		Containers: map[string]string{}, Took: took}
-	for _, c := range pod.Containers {
-		s.Containers[c.Name] = c.ID
-	}
-	return s
-}
-
-func (a *app) reportStarted(started []startedPod) error {
 	if a.format.Structured() {
 		return table.Document(a.out, a.format, started)
 	}
@@ -207,163 +238,6 @@ func (a *app) reportStarted(started []startedPod) error {
 	}
 	return nil
 }
-
-// startPod starts one pod under a name that no other has.
-func (a *app) startPod(ctx context.Context, launcher *launch.Launcher, pod *manifest.Pod,
-	o *runOptions) (*launch.Pod, error) {
-	existing, err := launcher.Existing(ctx, pod)
-	if err != nil {
-		return nil, err
-	}
-	for _, old := range existing {
-		if !o.replace {
-			return nil, fmt.Errorf("pod %s exists already (%s): remove it with `berth rm -f %s`, or give --replace, "+
-				"or another name with --name",
-				pod.FullName(), table.ShortID(old.GetId()), lookup.ShortPodName(old))
-		}
-		if err := launch.StopPod(ctx, launcher.Runtime, old, -1); err != nil {
-			return nil, err
-		}
-		if err := launch.RemovePod(ctx, launcher.Runtime, launcher.Store, old); err != nil {
-			return nil, err
-		}
-	}
-	running, err := launcher.Run(ctx, pod)
-	var failed *launch.InitError
-	if errors.As(err, &failed) && !o.detach {
-		// Its output has been shown; its exit code is the command's.
-		fmt.Fprintf(a.err, "berth: %v\n", err)
-		return nil, &streaming.ExitError{Code: int(failed.Status.GetExitCode())}
-	}
-	return running, err
-}
-
-// end stops and removes pods. A Ctrl-C that is over does not count any more.
-func (a *app) end(ctx context.Context, conn *connection.Connection, launcher *launch.Launcher,
-	pods []*launch.Pod) error {
-	ctx = context.WithoutCancel(ctx)
-	var errs []error
-	for _, pod := range pods {
-		sandbox := &cri.PodSandbox{
-			Id:       pod.SandboxID,
-			Metadata: &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID)},
-		}
-		grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
-		if err := launch.StopPod(ctx, conn.Runtime, sandbox, grace); err != nil {
-			errs = append(errs, fmt.Errorf("stop pod %s: %w", pod.FullName(), err))
-		}
-		if err := launch.RemovePod(ctx, conn.Runtime, launcher.Store, sandbox); err != nil {
-			errs = append(errs, fmt.Errorf("remove pod %s: %w", pod.FullName(), err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// follower shows the logs of containers and notes how they end.
-type follower struct {
-	printer *logview.Printer
-	notes   io.Writer
-	several bool // pods: lines bear the pod's name too
-
-	mu      sync.Mutex // guards ends
-	ends    []containerEnd
-	workers sync.WaitGroup // logs
-	waiters sync.WaitGroup // ordinary containers
-}
-
-type containerEnd struct {
-	name string
-	at   int64
-	code int32
-}
-
-// start follows a container until it has ended and all of its log is shown.
-func (f *follower) start(ctx context.Context, watch *launch.Watch, pod *launch.Pod, c *launch.Container) {
-	name := c.Name
-	if f.several {
-		name = pod.Name + "/" + name
-	}
-	label := f.printer.Name(name)
-	ended := make(chan struct{})
-	if c.Kind == "" {
-		f.waiters.Add(1)
-	}
-	f.workers.Go(func() {
-		defer close(ended)
-		if c.Kind == "" {
-			defer f.waiters.Done()
-		}
-		status, err := watch.Exited(ctx, c.ID)
-		if err != nil {
-			if connection.Code(err) != codes.NotFound && ctx.Err() == nil {
-				fmt.Fprintf(f.notes, "container %s: %v\n", name, err)
-			}
-			return
-		}
-		if c.Kind != "" {
-			return
-		}
-		f.mu.Lock()
-		f.ends = append(f.ends, containerEnd{name, status.GetFinishedAt(), status.GetExitCode()})
-		f.mu.Unlock()
-		if code := status.GetExitCode(); code != 0 {
-			fmt.Fprintf(f.notes, "container %s ended with exit code %d%s\n", name, code, because(status))
-		}
-	})
-	// Opened now: a pod that fails is removed with its logs.
-	log, err := crilog.Open(c.LogPath, crilog.Options{Tail: -1, Follow: true, Ended: ended})
-	if err != nil {
-		fmt.Fprintf(f.notes, "log of %s: %v\n", name, err)
-		return
-	}
-	f.workers.Go(func() {
-		defer log.Close()
-		if err := log.Run(ctx, func(line *crilog.Line) error {
-			return f.printer.Print(label, line)
-		}); err != nil && ctx.Err() == nil {
-			fmt.Fprintf(f.notes, "log of %s: %v\n", name, err)
-		}
-	})
-}
-
-func because(status *cri.ContainerStatus) string {
-	reason, message := status.GetReason(), status.GetMessage()
-	if reason == "Error" {
-		reason = ""
-	}
-	switch {
-	case reason != "" && message != "":
-		return " (" + reason + ": " + message + ")"
-	case reason+message != "":
-		return " (" + reason + message + ")"
-	}
-	return ""
-}
-
-// finish waits until all ordinary containers have ended or ctx has, and returns the exit code of the first that failed.
-func (f *follower) finish(ctx context.Context) int32 {
-	all := make(chan struct{})
-	go func() {
-		f.waiters.Wait()
-		close(all)
-	}()
-	select {
-	case <-all:
-	case <-ctx.Done():
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	sort.Slice(f.ends, func(i, j int) bool { return f.ends[i].at < f.ends[j].at })
-	for _, end := range f.ends {
-		if end.code != 0 {
-			return end.code
-		}
-	}
-	return 0
-}
-
-// wait waits for the logs. Containers that are not removed must have ended.
-func (f *follower) wait() { f.workers.Wait() }
 
 func colored(w io.Writer) bool {
 	file, ok := w.(*os.File)

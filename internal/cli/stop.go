@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,9 +39,11 @@ func find(ctx context.Context, conn *connection.Connection, name string) (target
 		return target{}, err
 	}
 	container, err := lookup.FindContainer(ctx, conn.Runtime, name)
-	if errors.As(err, &none) {
+	if pods := none.Near; errors.As(err, &none) {
+		near := slices.Concat(pods, none.Near)
+		slices.Sort(near)
 		return target{}, &lookup.NotFoundError{Kind: "pod or container", Name: name,
-			Try: "`berth pods` and `berth ps -a` list what there is."}
+			Try: "`berth pods` and `berth ps -a` list what there is.", Near: slices.Compact(near)}
 	}
 	if err != nil {
 		return target{}, err

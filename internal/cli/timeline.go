@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -21,12 +22,14 @@ const plainColumns = 120
 func (a *app) timelineCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
-		Use:   "timeline POD",
+		Use:   "timeline POD [POD]",
 		Short: "Show where the time of a pod's start went",
 		Long: `Show where the time of a pod's start went: a bar for each step of the pod and of its containers, on one scale.
-The time between the calls of the client that started the pod is left out.`,
-		Args:              arguments(cobra.ExactArgs(1)),
-		ValidArgsFunction: a.complete(1, podNames),
+The time between the calls of the client that started the pod is left out.
+
+With two pods, show both times of each step, and how much longer the second pod needed for it.`,
+		Args:              arguments(cobra.RangeArgs(1, 2)),
+		ValidArgsFunction: a.complete(2, podNames),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch format {
 			case "", "svg", string(table.JSON), string(table.YAML):
@@ -39,29 +42,31 @@ The time between the calls of the client that started the pod is left out.`,
 				return err
 			}
 			defer conn.Close()
-			pod, err := lookup.Pod(ctx, conn.Runtime, args[0])
-			if err != nil {
-				return err
+			var lines []*timeline.Timeline
+			var names []string
+			for _, arg := range args {
+				pod, err := lookup.Pod(ctx, conn.Runtime, arg)
+				if err != nil {
+					return err
+				}
+				steps, err := podSteps(ctx, conn, pod)
+				if err != nil {
+					return err
+				}
+				if len(steps) == 0 {
+					return fmt.Errorf("the runtime does not report the times of the steps of pod %s", lookup.PodName(pod))
+				}
+				lines, names = append(lines, timeline.New(steps)), append(names, lookup.PodName(pod))
 			}
-			steps, err := podSteps(ctx, conn, pod)
-			if err != nil {
-				return err
+			if len(lines) == 2 {
+				return a.compare(timeline.Compare(lines[0], lines[1]), names, format)
 			}
-			if len(steps) == 0 {
-				return fmt.Errorf("the runtime does not report the times of the steps of pod %s", lookup.PodName(pod))
-			}
-			line := timeline.New(steps)
+			line := lines[0]
 			switch format {
 			case "svg":
-				return line.SVG(a.out, lookup.PodName(pod))
+				return line.SVG(a.out, names[0])
 			case "":
-				columns := plainColumns
-				if out, ok := a.out.(*os.File); ok {
-					if width, _, err := term.GetSize(int(out.Fd())); err == nil {
-						columns = width
-					}
-				}
-				return line.Write(a.out, columns)
+				return line.Write(a.out, a.columns())
 			}
 			return table.Document(a.out, table.Format(format), line.Steps)
 		},
@@ -70,6 +75,27 @@ The time between the calls of the client that started the pod is left out.`,
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"svg", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// compare prints a comparison of two pods.
+func (a *app) compare(c *timeline.Comparison, names []string, format string) error {
+	switch format {
+	case "svg":
+		return &usageError{errors.New("-o svg: a picture is drawn of one pod, and not of two"), "berth timeline"}
+	case "":
+		return c.Write(a.out, a.columns(), names[0], names[1])
+	}
+	return table.Document(a.out, table.Format(format), c.Differences)
+}
+
+// columns is the width of the output.
+func (a *app) columns() int {
+	if out, ok := a.out.(*os.File); ok {
+		if width, _, err := term.GetSize(int(out.Fd())); err == nil {
+			return width
+		}
+	}
+	return plainColumns
 }
 
 // podSteps are the steps of a pod and of its containers.

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -78,6 +79,18 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 		Pouch:      pouch.NewRuntimeServiceClient(conn),
 		conn:       conn,
 	}, nil
+}
+
+// CreateWithVolumes creates a container that mounts named volumes: through v1alpha2, the API which has them. On the
+// wire its messages are those of v1 with further fields.
+func (c *Connection) CreateWithVolumes(ctx context.Context, request *cri.CreateContainerRequest) (
+	*cri.CreateContainerResponse, error) {
+	response := &cri.CreateContainerResponse{}
+	err := c.conn.Invoke(ctx, "/runtime.v1alpha2.RuntimeService/CreateContainer", request, response)
+	if Code(err) == codes.Unimplemented {
+		err = fmt.Errorf("the runtime has no named volumes, which stand for persistentVolumeClaims: %w", Plain(err))
+	}
+	return response, err
 }
 
 // Close ends the connection.

@@ -50,3 +50,29 @@ func TestABadFileIsNamedButNotQuoted(t *testing.T) {
 		t.Errorf("the default file need not exist: %v", err)
 	}
 }
+
+// A Secret comes from the author of a manifest: no program that it names is run.
+func TestSecretsOfAPodComeBeforeTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	content := `{"auths": {"a.example": {"auth": "ZmlsZQ=="}, "b.example": {"auth": "ZmlsZQ=="}}}`
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := &Flags{file: path}
+	with, err := flags.With([][]byte{[]byte(`{"auths": {"a.example": {"auth": "c2VjcmV0"}}, "credsStore": "none"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for image, want := range map[string]string{"a.example/x": "c2VjcmV0", "b.example/x": "ZmlsZQ==", "c.example/x": ""} {
+		if found, err := with.Find(t.Context(), image); err != nil || found.GetAuth() != want {
+			t.Errorf("%s: got %q, %v", image, found.GetAuth(), err)
+		}
+	}
+	if found, err := flags.Find(t.Context(), "a.example/x"); err != nil || found.GetAuth() != "ZmlsZQ==" {
+		t.Errorf("without the secrets: %q, %v", found.GetAuth(), err)
+	}
+	_, err = flags.With([][]byte{[]byte(`{"auths": hunter2}`)})
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
+}

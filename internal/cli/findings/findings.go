@@ -38,8 +38,11 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 			Network     struct{ CNIConfDir string }
 		}
 		keeper struct{ Version string }
+		images struct{ Unsynced *doctor.Unsynced }
 	)
-	for key, to := range map[string]any{"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI} {
+	for key, to := range map[string]any{
+		"version": &d.Version, "config": &config, "keeper": &keeper, "nri": &d.NRI, "images": &images,
+	} {
 		if text := status.Info[key]; text != "" && json.Unmarshal([]byte(text), to) != nil {
 			return nil // another runtime's
 		}
@@ -48,7 +51,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		return nil
 	}
 	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
-	d.CNIConfDir = config.Network.CNIConfDir
+	d.CNIConfDir, d.Unsynced = config.Network.CNIConfDir, images.Unsynced
 	d.PID = connection.PeerPID(ctx, socket)
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())

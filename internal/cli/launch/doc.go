@@ -1,4 +1,4 @@
-// Package launch runs pods of manifests through a runtime. It pulls their images, makes their sandboxes, runs their
-// init containers in order and starts the other containers. It waits for containers to end, and stops and removes pods.
-// It does this once: unlike a kubelet, it does not watch pods and does not restart containers.
+// Package launch makes pods of manifests through a runtime: it pulls their images, makes their sandboxes and volumes,
+// and starts their containers. It waits for containers to end, and stops and removes pods. What is done for containers
+// while they run is in package supervisor.
 package launch

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +26,16 @@ type Launcher struct {
 	Store   *poddir.Store
 	Host    *manifest.Host
 	Watch   *Watch
-	// Pull pulls an image and returns its reference for a container.
-	Pull func(ctx context.Context, image string) (string, error)
+	// CreateWithVolumes creates a container that mounts named volumes.
+	CreateWithVolumes func(context.Context, *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error)
+	// Pull pulls an image and returns its reference for a container. secrets are the pod's, each as a config.json.
+	Pull func(ctx context.Context, image string, secrets [][]byte) (string, error)
+	// Repeatable: the requests of containers are kept, so that Restart can make them again.
+	Repeatable bool
+	// Hold: the pods are this command's, and Restart leaves them to it.
+	Hold bool
+	// Begin starts a container that is created; nil: StartContainer does.
+	Begin func(context.Context, *Container) error
 	// Started is told of each container as it is started, before anything waits for it.
 	Started func(*Pod, *Container)
 }
@@ -36,7 +45,10 @@ type Container struct {
 	Name    string
 	ID      string
 	Kind    string // manifest.KindInit, manifest.KindSidecar or nothing
+	Attempt int    // how often it was started before
 	LogPath string // absolute
+	// MessagePath is the file to which the container may write why it has ended.
+	MessagePath string
 }
 
 // Pod is a pod that runs.
@@ -44,8 +56,24 @@ type Pod struct {
 	*manifest.Pod
 	SandboxID  string
 	IPs        []string
-	Containers []*Container // in the order in which they were started
+	Containers []*Container // in the order in which they were started; mu guards it
+	mu         sync.Mutex
 	dir        *poddir.Dir
+	images     *images
+	volumes    poddir.Volumes
+	hosts      *cri.Mount // nil where the runtime's own will do
+	release    func()     // of a pod that is held; nil: it is not
+}
+
+// Last is the last attempt of each container that has been started, by name.
+func (p *Pod) Last() map[string]*Container {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := map[string]*Container{}
+	for _, c := range p.Containers {
+		last[c.Name] = c
+	}
+	return last
 }
 
 // InitError is an init container that failed.
@@ -79,45 +107,52 @@ func (l *Launcher) Sweep(ctx context.Context) error {
 	})
 }
 
-// Existing lists the sandboxes that bear a pod's namespace and name.
-func (l *Launcher) Existing(ctx context.Context, pod *manifest.Pod) ([]*cri.PodSandbox, error) {
-	pods, err := lookup.Pods(ctx, l.Runtime)
-	if err != nil {
-		return nil, err
-	}
-	var same []*cri.PodSandbox
-	for _, other := range pods {
-		if lookup.PodName(other) == pod.FullName() {
-			same = append(same, other)
-		}
-	}
-	return same, nil
-}
-
-// Run runs a pod and returns once all its containers are started. A pod that cannot be started is removed again.
-func (l *Launcher) Run(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
+// Prepare makes a pod without its containers. A pod that cannot be made is removed again.
+func (l *Launcher) Prepare(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
 	images, err := l.images(ctx, pod)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
 	}
-	running := &Pod{Pod: pod}
-	if err := l.run(ctx, running, images); err != nil {
-		// The caller's context may be what ended the start.
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		return nil, errors.Join(err, l.discard(undo, running))
+	prepared := &Pod{Pod: pod, images: images}
+	if prepared.volumes, err = l.sandbox(ctx, prepared, images); err == nil {
+		prepared.hosts, err = l.hosts(prepared)
 	}
-	return running, nil
+	if err != nil {
+		return nil, l.Discard(ctx, prepared, fmt.Errorf("pod %s: %w", pod.FullName(), err))
+	}
+	return prepared, nil
 }
 
-// images makes sure that the node has the pod's images, and returns what each container's is called there.
-func (l *Launcher) images(ctx context.Context, pod *manifest.Pod) (map[string]string, error) {
+// Discard removes what there is of a pod that did not start, and returns the reason together with what goes wrong then.
+func (l *Launcher) Discard(ctx context.Context, pod *Pod, reason error) error {
+	// The caller's context may be what ended the start.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return errors.Join(reason, l.discard(ctx, pod))
+}
+
+// images are the IDs of a pod's images on the node.
+type images struct{ byContainer, byVolume map[string]string }
+
+// images makes sure that the node has the pod's images.
+func (l *Launcher) images(ctx context.Context, pod *manifest.Pod) (*images, error) {
 	have, byContainer := map[string]*cri.Image{}, map[string]string{}
+	byVolume := map[string]string{}
+	for _, v := range pod.Spec.Volumes {
+		if v.Image == nil {
+			continue
+		}
+		image, err := l.image(ctx, pod, v.Image.Reference, v.Image.PullPolicy)
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: image %s: %w", v.Name, v.Image.Reference, err)
+		}
+		byVolume[v.Name] = image.GetId()
+	}
 	for c := range pod.Containers() {
 		image := have[c.Image]
 		if image == nil {
 			var err error
-			if image, err = l.image(ctx, c); err != nil {
+			if image, err = l.image(ctx, pod, c.Image, c.ImagePullPolicy); err != nil {
 				return nil, fmt.Errorf("container %s: image %s: %w", c.Name, c.Image, err)
 			}
 			have[c.Image] = image
@@ -127,28 +162,29 @@ func (l *Launcher) images(ctx context.Context, pod *manifest.Pod) (map[string]st
 		}
 		byContainer[c.Name] = image.GetId()
 	}
-	return byContainer, nil
+	return &images{byContainer, byVolume}, nil
 }
 
-func (l *Launcher) image(ctx context.Context, c *corev1.Container) (*cri.Image, error) {
-	if filepath.IsAbs(c.Image) {
-		return &cri.Image{Id: c.Image}, nil // the archive of a checkpoint, on the runtime's machine
+func (l *Launcher) image(ctx context.Context, pod *manifest.Pod, name string, policy corev1.PullPolicy) (
+	*cri.Image, error) {
+	if filepath.IsAbs(name) {
+		return &cri.Image{Id: name}, nil // the archive of a checkpoint, on the runtime's machine
 	}
 	status := func(ref string) (*cri.Image, error) {
 		response, err := l.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: ref}})
 		return response.GetImage(), connection.Plain(err)
 	}
-	if c.ImagePullPolicy != corev1.PullAlways {
-		image, err := status(c.Image)
+	if policy != corev1.PullAlways {
+		image, err := status(name)
 		if err != nil || image != nil {
 			return image, err
 		}
-		if c.ImagePullPolicy == corev1.PullNever {
+		if policy == corev1.PullNever {
 			return nil, fmt.Errorf("the image is not on the node, and imagePullPolicy is Never: pull it with `berth pull %s`",
-				c.Image)
+				name)
 		}
 	}
-	ref, err := l.Pull(ctx, c.Image)
+	ref, err := l.Pull(ctx, name, pod.PullSecrets())
 	if err != nil {
 		return nil, err
 	}
@@ -159,48 +195,65 @@ func (l *Launcher) image(ctx context.Context, c *corev1.Container) (*cri.Image, 
 	return image, err
 }
 
-func (l *Launcher) run(ctx context.Context, pod *Pod, images map[string]string) error {
-	volumes, err := l.sandbox(ctx, pod)
-	if err != nil {
-		return fmt.Errorf("pod %s: %w", pod.FullName(), err)
+// placement is what the node adds to an attempt of a container.
+func (l *Launcher) placement(pod *Pod, c *corev1.Container, attempt int) (*manifest.Placement, error) {
+	at := &manifest.Placement{Host: l.Host, ImageID: pod.images.byContainer[c.Name], Attempt: attempt}
+	var err error
+	if at.Env, err = pod.Environment(c, l.Host, pod.IPs); err != nil {
+		return nil, err
 	}
-	hosts, err := l.hosts(pod)
-	if err != nil {
-		return fmt.Errorf("pod %s: hosts file: %w", pod.FullName(), err)
+	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, c.VolumeMounts, pod.volumes, at.Env.Expand); err != nil {
+		return nil, err
 	}
-	for c := range pod.Pod.Containers() {
-		at := &manifest.Placement{Host: l.Host, ImageID: images[c.Name]}
-		if at.Env, err = pod.Environment(c, l.Host, pod.IPs); err != nil {
-			return fmt.Errorf("pod %s: %w", pod.FullName(), err)
-		}
-		if at.Mounts, err = pod.dir.Mounts(c.Name, c.VolumeMounts, volumes, at.Env.Expand); err != nil {
-			return fmt.Errorf("pod %s: %w", pod.FullName(), err)
-		}
-		if hosts != nil && !mountsHosts(c) {
-			at.Mounts = append(at.Mounts, hosts)
-		}
-		if err := l.container(ctx, pod, c, at); err != nil {
-			return err
+	for _, m := range at.Mounts { // as a kubelet has the volumes of a pod with a user namespace mapped
+		if m.HostPath != "" {
+			m.UidMappings, m.GidMappings = pod.IDMappings(), pod.IDMappings()
 		}
 	}
-	return nil
+	if pod.hosts != nil && !mountsHosts(c) {
+		at.Mounts = append(at.Mounts, pod.hosts)
+	}
+	at.LogPath, err = pod.dir.MakeLog(c.Name, attempt)
+	return at, err
 }
 
 // sandbox makes the pod's directory, its volumes and its sandbox.
-func (l *Launcher) sandbox(ctx context.Context, pod *Pod) (poddir.Volumes, error) {
+func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddir.Volumes, error) {
 	dir, made, err := l.Store.Create(poddir.Record{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
 	if err != nil {
 		return nil, err
 	}
 	defer made()
 	pod.dir = dir
+	if l.Hold {
+		if pod.release, err = dir.Hold(); err != nil {
+			return nil, err
+		}
+	}
 	var group *int64
 	if g, ok := pod.FSGroup(); ok {
 		group = &g
 	}
-	volumes, err := dir.MakeVolumes(pod.Spec.Volumes, group)
+	volumes, err := dir.MakeVolumes(pod.Spec.Volumes, group, func(v *corev1.Volume) (*poddir.Content, error) {
+		files, err := pod.VolumeFiles(v, l.Host)
+		return &poddir.Content{Files: files, InMemory: manifest.InMemory(v.VolumeSource)}, err
+	})
 	if err != nil {
 		return nil, err
+	}
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.Image != nil:
+			volumes[v.Name] = poddir.Volume{Image: images.byVolume[v.Name], ReadOnly: true}
+		case v.PersistentVolumeClaim != nil:
+			volumes[v.Name] = poddir.Volume{Named: manifest.NamedVolume(pod.Namespace, v.PersistentVolumeClaim.ClaimName),
+				ReadOnly: v.PersistentVolumeClaim.ReadOnly}
+		}
+	}
+	if pod.UserNamespaced() {
+		if pod.FirstID, err = l.freeIDs(ctx); err != nil {
+			return nil, err
+		}
 	}
 	config, err := pod.Sandbox(l.Host, dir.Logs(), dir.Path)
 	if err != nil {
@@ -245,8 +298,8 @@ func mountsHosts(c *corev1.Container) bool {
 	return false
 }
 
-// container creates and starts a container, and waits for it where it is an init container.
-func (l *Launcher) container(ctx context.Context, pod *Pod, c *corev1.Container, at *manifest.Placement) error {
+// Start creates and starts an attempt of a container, the first of which is 0.
+func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, attempt int) (*Container, error) {
 	fail := func(act string, err error) error {
 		err = connection.Plain(err)
 		if strings.HasPrefix(err.Error(), act+" container "+c.Name) { // the runtime's words say so
@@ -254,43 +307,82 @@ func (l *Launcher) container(ctx context.Context, pod *Pod, c *corev1.Container,
 		}
 		return fmt.Errorf("pod %s: %s container %s: %w", pod.FullName(), act, c.Name, err)
 	}
-	var err error
-	if at.LogPath, err = pod.dir.MakeLog(c.Name, 0); err != nil {
-		return fail("create", err)
+	at, err := l.placement(pod, c, attempt)
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
 	}
+	message, err := pod.dir.MakeMessage(c.Name, attempt)
+	if err != nil {
+		return nil, fail("create", err)
+	}
+	at.Mounts = append(at.Mounts, &cri.Mount{ContainerPath: manifest.MessagePath(c), HostPath: message})
 	config, err := pod.Container(c, at)
 	if err != nil {
-		return fail("create", err)
+		return nil, fail("create", err)
 	}
 	sandbox, err := pod.Sandbox(l.Host, pod.dir.Logs(), pod.dir.Path)
 	if err != nil {
-		return fail("create", err)
+		return nil, fail("create", err)
 	}
-	created, err := l.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
-		PodSandboxId: pod.SandboxID, Config: config, SandboxConfig: sandbox,
-	})
+	request := &cri.CreateContainerRequest{PodSandboxId: pod.SandboxID, Config: config, SandboxConfig: sandbox}
+	if l.Repeatable {
+		if err := pod.dir.SaveRequest(c.Name, request); err != nil {
+			return nil, fail("create", err)
+		}
+	}
+	created, err := l.create(ctx, request)
 	if err != nil {
-		return fail("create", err)
+		return nil, fail("create", err)
 	}
-	started := &Container{
-		Name: c.Name, ID: created.GetContainerId(), Kind: pod.Kind(c), LogPath: pod.dir.Logs() + "/" + at.LogPath,
+	started := &Container{Name: c.Name, ID: created.GetContainerId(), Kind: pod.Kind(c), Attempt: attempt,
+		LogPath: pod.dir.Logs() + "/" + at.LogPath, MessagePath: message}
+	if err := l.begin(ctx, started); err != nil {
+		return nil, fail("start", err)
 	}
-	if _, err := l.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: started.ID}); err != nil {
-		return fail("start", err)
-	}
+	pod.mu.Lock()
 	pod.Containers = append(pod.Containers, started)
+	pod.mu.Unlock()
 	if l.Started != nil {
 		l.Started(pod, started)
 	}
-	if started.Kind != manifest.KindInit {
-		return nil
+	return started, nil
+}
+
+func (l *Launcher) create(ctx context.Context, request *cri.CreateContainerRequest) (*cri.CreateContainerResponse,
+	error) {
+	if poddir.HasNamed(request.GetConfig().GetMounts()) {
+		return l.CreateWithVolumes(ctx, request)
 	}
-	status, err := l.Watch.Exited(ctx, started.ID)
+	return l.Runtime.CreateContainer(ctx, request)
+}
+
+func (l *Launcher) begin(ctx context.Context, c *Container) error {
+	if l.Begin != nil {
+		return l.Begin(ctx, c)
+	}
+	_, err := l.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ID})
+	return err
+}
+
+// Forget removes all attempts of a container but the last that ended before one, which `berth logs -p` shows: a kubelet
+// keeps one, too.
+func (l *Launcher) Forget(ctx context.Context, pod *Pod, name string, before int) error {
+	list, err := l.Runtime.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+		PodSandboxId: pod.SandboxID, LabelSelector: map[string]string{manifest.LabelContainerName: name}}})
 	if err != nil {
-		return fail("wait for", err)
+		return connection.Plain(err)
 	}
-	if status.GetExitCode() != 0 {
-		return &InitError{Pod: pod.FullName(), Container: started, Status: status}
+	for _, c := range list.GetContainers() {
+		attempt := int(c.GetMetadata().GetAttempt())
+		if attempt >= before-1 {
+			continue
+		}
+		if _, err := l.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.GetId()}); err != nil {
+			return connection.Plain(err)
+		}
+		if err := pod.dir.Forget(name, attempt); err != nil {
+			return err
+		}
 	}
 	return nil
 }

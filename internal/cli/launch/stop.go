@@ -41,6 +41,16 @@ func StopContainer(ctx context.Context, runtime cri.RuntimeServiceClient, id str
 // StopPod stops a pod as a kubelet does: the containers together, then the sidecars, the last one first, each with the
 // grace period; then the sandbox. A negative grace stands for the pod's own.
 func StopPod(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cri.PodSandbox, grace time.Duration) error {
+	return StopPodAfter(ctx, runtime, pod, grace, nil)
+}
+
+// StopPodAfter stops a pod, and before each container calls preStop, which returns what it has left of the grace
+// period.
+func StopPodAfter(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cri.PodSandbox, grace time.Duration,
+	preStop func(ctx context.Context, c *cri.Container, grace time.Duration) time.Duration) error {
+	if preStop == nil {
+		preStop = func(_ context.Context, _ *cri.Container, grace time.Duration) time.Duration { return grace }
+	}
 	if grace < 0 {
 		grace = GracePeriod(pod.GetAnnotations())
 	}
@@ -59,7 +69,7 @@ func StopPod(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cri.Pod
 			continue
 		}
 		group.Go(func() error {
-			if err := StopContainer(ctx, runtime, c.GetId(), grace); err != nil {
+			if err := StopContainer(ctx, runtime, c.GetId(), preStop(ctx, c, grace)); err != nil {
 				return fmt.Errorf("stop container %s: %w", c.GetMetadata().GetName(), err)
 			}
 			return nil
@@ -70,7 +80,7 @@ func StopPod(ctx context.Context, runtime cri.RuntimeServiceClient, pod *cri.Pod
 	}
 	sort.Slice(sidecars, func(i, j int) bool { return sidecars[i].GetCreatedAt() > sidecars[j].GetCreatedAt() })
 	for _, c := range sidecars {
-		if err := StopContainer(ctx, runtime, c.GetId(), grace); err != nil {
+		if err := StopContainer(ctx, runtime, c.GetId(), preStop(ctx, c, grace)); err != nil {
 			return fmt.Errorf("stop sidecar %s: %w", c.GetMetadata().GetName(), err)
 		}
 	}

@@ -73,6 +73,17 @@ func (w *Watch) next() (wake <-chan struct{}, poll time.Duration) {
 
 // Exited waits until a container has ended.
 func (w *Watch) Exited(ctx context.Context, id string) (*cri.ContainerStatus, error) {
+	return w.until(ctx, id, func(state cri.ContainerState) bool { return state == cri.ContainerState_CONTAINER_EXITED })
+}
+
+// Started waits until a container runs, or has ended.
+func (w *Watch) Started(ctx context.Context, id string) (*cri.ContainerStatus, error) {
+	return w.until(ctx, id, func(state cri.ContainerState) bool { return state != cri.ContainerState_CONTAINER_CREATED })
+}
+
+// until waits until a container is in a state that is good.
+func (w *Watch) until(ctx context.Context, id string, good func(cri.ContainerState) bool) (*cri.ContainerStatus,
+	error) {
 	answered := time.Now()
 	for {
 		wake, poll := w.next()
@@ -80,7 +91,7 @@ func (w *Watch) Exited(ctx context.Context, id string) (*cri.ContainerStatus, er
 		switch {
 		case err == nil:
 			answered = time.Now()
-			if response.GetStatus().GetState() == cri.ContainerState_CONTAINER_EXITED {
+			if good(response.GetStatus().GetState()) {
 				return response.GetStatus(), nil
 			}
 		case ctx.Err() != nil:

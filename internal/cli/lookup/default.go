@@ -70,11 +70,12 @@ func inPod(pods []*cri.PodSandbox, all []*Container, name, in string) (*OneOf, e
 			}
 			names = append(names, c.GetMetadata().GetName())
 		}
-		return nil, &NotFoundError{"container", in, fmt.Sprintf("Pod %s has: %s.", PodName(pod), strings.Join(names, ", "))}
+		return nil, &NotFoundError{Kind: "container", Name: in,
+			Try: fmt.Sprintf("Pod %s has: %s.", PodName(pod), strings.Join(names, ", "))}
 	}
 	ordinary := filter(own, func(c *Container) bool { return c.Annotations[manifest.AnnotationKind] == "" })
 	if len(ordinary) == 0 {
-		return nil, &NotFoundError{"container in pod", name, "`berth ps -a` lists what there is."}
+		return nil, &NotFoundError{Kind: "container in pod", Name: name, Try: "`berth ps -a` lists what there is."}
 	}
 	one := &OneOf{Container: ordinary[0]}
 	for _, c := range ordinary {

@@ -16,10 +16,15 @@ import (
 // NotFoundError is a name that nothing bears.
 type NotFoundError struct {
 	Kind, Name, Try string
+	Near            []string // names that may have been meant
 }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("there is no %s %q. %s", e.Kind, e.Name, e.Try)
+	text := fmt.Sprintf("there is no %s %q. ", e.Kind, e.Name)
+	if len(e.Near) > 0 {
+		text += "Did you mean " + strings.Join(e.Near, " or ") + "? "
+	}
+	return text + e.Try
 }
 
 // AmbiguousError is a name that several bear.
@@ -73,7 +78,7 @@ func Pods(ctx context.Context, runtime cri.RuntimeServiceClient) ([]*cri.PodSand
 
 func matchPod(pods []*cri.PodSandbox, name string) (*cri.PodSandbox, error) {
 	if name == "" {
-		return nil, &NotFoundError{"pod", name, "Name one: `berth pods` lists them."}
+		return nil, &NotFoundError{Kind: "pod", Try: "Name one: `berth pods` lists them."}
 	}
 	var named []*cri.PodSandbox
 	for _, pod := range pods {
@@ -91,7 +96,8 @@ func matchPod(pods []*cri.PodSandbox, name string) (*cri.PodSandbox, error) {
 		}
 	}
 	if len(prefixed) == 0 {
-		return nil, &NotFoundError{"pod", name, "`berth pods` lists what there is."}
+		return nil, &NotFoundError{Kind: "pod", Name: name, Try: "`berth pods` lists what there is.",
+			Near: nearPods(name, pods)}
 	}
 	return onePod(name, prefixed)
 }
@@ -197,7 +203,7 @@ func Containers(ctx context.Context, runtime cri.RuntimeServiceClient,
 
 func matchContainer(all []*Container, name string) (*Container, error) {
 	if name == "" {
-		return nil, &NotFoundError{"container", name, "Name one: `berth ps -a` lists them."}
+		return nil, &NotFoundError{Kind: "container", Try: "Name one: `berth ps -a` lists them."}
 	}
 	for _, fits := range []func(*Container) bool{
 		func(c *Container) bool {
@@ -215,7 +221,8 @@ func matchContainer(all []*Container, name string) (*Container, error) {
 		return PodName(c.Pod) == name || c.Pod.GetMetadata().GetName() == name
 	}))
 	if len(inPod) == 0 {
-		return nil, &NotFoundError{"container", name, "`berth ps -a` lists what there is."}
+		return nil, &NotFoundError{Kind: "container", Name: name, Try: "`berth ps -a` lists what there is.",
+			Near: nearContainers(name, all)}
 	}
 	if ordinary := filter(inPod, func(c *Container) bool {
 		return c.Annotations[manifest.AnnotationKind] == ""
@@ -283,8 +290,8 @@ func Previous(ctx context.Context, runtime cri.RuntimeServiceClient, c *Containe
 		}
 	}
 	if previous == nil {
-		return nil, &NotFoundError{"previous container of", c.ShortName(),
-			"It has not been restarted, or its predecessor is removed."}
+		return nil, &NotFoundError{Kind: "previous container of", Name: c.ShortName(),
+			Try: "It has not been restarted, or its predecessor is removed."}
 	}
 	return previous, nil
 }

@@ -37,7 +37,7 @@ type Migration struct {
 	File          string // its configuration
 	Containers    string // CRI-O: the directory of registries.conf, policy.json and storage.conf
 	Dir           string // of Berth's configuration
-	Root          string // containerd's; "": as its configuration says
+	Root          string // of the other runtime's images; "": as its configuration says
 	KubeletConfig string // a kubelet's configuration that gets Berth's socket; "": none
 	DryRun        bool   // write nothing, and print what would be written
 	Revert        bool   // put back what was written
@@ -63,16 +63,9 @@ func (m *Migration) Run(ctx context.Context) (bad bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	store := &migrate.Store{Root: plan.Store, Sandbox: plan.Sandbox}
-	if m.Root != "" {
-		store.Root = m.Root
-	}
-	var images []*migrate.Image
-	if id == Containerd && !m.NoImages {
-		if images, err = m.containerdImages(ctx, store, plan); err != nil {
-			return false, err
-		}
-		plan.Pin(images)
+	store, images, err := m.images(ctx, plan)
+	if err != nil {
+		return false, err
 	}
 	loaded, err := plan.Finish()
 	if err != nil {
@@ -139,6 +132,34 @@ func (m *Migration) revert(record *migrate.Record, id string) error {
 	return nil
 }
 
+// imageStore is the other runtime's.
+type imageStore interface {
+	// WriteArchive writes an image as an archive that berthd imports.
+	WriteArchive(ctx context.Context, w io.Writer, img *migrate.Image) error
+}
+
+// images are those that are to be imported, and what has them.
+func (m *Migration) images(ctx context.Context, plan *migrate.Plan) (imageStore, []*migrate.Image, error) {
+	if m.NoImages {
+		return nil, nil, nil
+	}
+	if m.Root != "" {
+		plan.Store = m.Root
+	}
+	if m.Runtime == CRIO {
+		store := &migrate.LayerStore{Roots: append([]string{plan.Store}, plan.MoreStores...), Sandbox: plan.Sandbox}
+		images, err := store.Images(ctx)
+		return store, images, err
+	}
+	store := &migrate.Store{Root: plan.Store, Sandbox: plan.Sandbox}
+	images, err := m.containerdImages(ctx, store, plan)
+	if err != nil {
+		return nil, nil, err
+	}
+	plan.Pin(images)
+	return store, images, nil
+}
+
 // containerdImages are those of a containerd that runs or that does not.
 func (m *Migration) containerdImages(ctx context.Context, store *migrate.Store,
 	plan *migrate.Plan) ([]*migrate.Image, error) {
@@ -187,7 +208,7 @@ func (m *Migration) printNotes(plan *migrate.Plan, report string, dryRun bool) {
 }
 
 // importImages gives images to berthd, or puts archives of them where it looks for them when it starts.
-func (m *Migration) importImages(ctx context.Context, store *migrate.Store, images []*migrate.Image,
+func (m *Migration) importImages(ctx context.Context, store imageStore, images []*migrate.Image,
 	cfg *config.Config, record *migrate.Record) error {
 	if len(images) == 0 {
 		return nil
@@ -220,7 +241,7 @@ func (m *Migration) importImages(ctx context.Context, store *migrate.Store, imag
 		if conn != nil {
 			has, err = m.give(ctx, conn, store, img)
 		} else {
-			has, err = archiveImage(ctx, store, img, cfg.Image.PreloadDir, record)
+			has, err = archiveImage(ctx, store, img, cfg.Image.PreloadDir, m.Runtime, record)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -244,7 +265,7 @@ func (m *Migration) importImages(ctx context.Context, store *migrate.Store, imag
 }
 
 // give sends an image to berthd, unless it has the image.
-func (m *Migration) give(ctx context.Context, conn *connection.Connection, store *migrate.Store,
+func (m *Migration) give(ctx context.Context, conn *connection.Connection, store imageStore,
 	img *migrate.Image) (has bool, err error) {
 	for _, name := range img.Names {
 		status, err := conn.Images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
@@ -275,9 +296,9 @@ func (m *Migration) give(ctx context.Context, conn *connection.Connection, store
 
 // archiveImage writes an image for the next start of berthd, unless that is done. The name of an archive is that
 // of its image's digest, so that a whole one need not be written again.
-func archiveImage(ctx context.Context, store *migrate.Store, img *migrate.Image, dir string,
+func archiveImage(ctx context.Context, store imageStore, img *migrate.Image, dir, runtime string,
 	record *migrate.Record) (has bool, err error) {
-	path := filepath.Join(dir, "containerd-"+img.Digest.Encoded()+".tar")
+	path := filepath.Join(dir, runtime+"-"+img.Digest.Encoded()+".tar")
 	if _, err := os.Stat(path); err == nil {
 		return true, nil
 	}

@@ -7,14 +7,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/api/pouch"
 	"berth/internal/disk"
+	"berth/internal/manifest"
 )
 
 // Dir is the directory of one pod. One without a path is of a pod that can have none here.
@@ -70,29 +74,49 @@ func (d *Dir) Remove() error {
 	return remove(d.Path)
 }
 
-// Volumes maps the names of a pod's volumes to their directories on the host.
-type Volumes map[string]string
+// Volumes maps the names of a pod's volumes to what they are on the host.
+type Volumes map[string]Volume
 
-// MakeVolumes makes the emptyDirs of a pod and checks its hostPaths. group, where there is one, owns the emptyDirs.
-func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64) (Volumes, error) {
+// Volume is a volume of a pod on the host.
+type Volume struct {
+	Path     string
+	ReadOnly bool // for all containers, whatever their mounts say
+	// Named, in place of Path, is the name of a volume of the daemon.
+	Named string
+	// Image, in place of Path, is the ID of an image.
+	Image string
+}
+
+// MakeVolumes makes the volumes of a pod and checks its hostPaths. group, where there is one, owns all volumes but
+// hostPaths. content returns what a volume of a manifest's own content holds.
+func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64,
+	content func(*corev1.Volume) (*Content, error)) (Volumes, error) {
 	paths := Volumes{}
 	for _, volume := range volumes {
 		var path string
 		var err error
 		switch {
+		case volume.Image != nil, volume.PersistentVolumeClaim != nil:
+			continue // the daemon has them
 		case volume.HostPath != nil:
 			path = volume.HostPath.Path
 			err = checkHostPath(volume.HostPath)
 		case volume.EmptyDir != nil:
 			path = filepath.Join(d.Path, "volumes", volume.Name)
 			err = makeEmptyDir(path, volume.EmptyDir, group)
+		case manifest.HasFiles(volume.VolumeSource):
+			path = filepath.Join(d.Path, "volumes", volume.Name)
+			var holds *Content
+			if holds, err = content(&volume); err == nil {
+				err = makeFiles(path, holds, group)
+			}
 		default:
-			err = errors.New("neither hostPath nor emptyDir")
+			err = errors.New("its source is not supported")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
-		paths[volume.Name] = path
+		paths[volume.Name] = Volume{Path: path, ReadOnly: manifest.HasFiles(volume.VolumeSource)}
 	}
 	return paths, nil
 }
@@ -161,26 +185,36 @@ func checkHostPath(source *corev1.HostPathVolumeSource) error {
 	return nil
 }
 
-// Mounts are the mounts of a container. expand replaces variables in subPathExpr.
-func (d *Dir) Mounts(container string, mounts []corev1.VolumeMount, volumes Volumes,
+// Mounts are the mounts of an attempt of a container. expand replaces variables in subPathExpr.
+func (d *Dir) Mounts(container string, attempt int, mounts []corev1.VolumeMount, volumes Volumes,
 	expand func(string) string) ([]*cri.Mount, error) {
 	var all []*cri.Mount
 	for i, mount := range mounts {
-		source, ok := volumes[mount.Name]
+		volume, ok := volumes[mount.Name]
 		if !ok {
 			return nil, fmt.Errorf("container %s: there is no volume %q", container, mount.Name)
 		}
-		sub := mount.SubPath
+		source, sub := volume.Path, mount.SubPath
 		if mount.SubPathExpr != "" {
 			sub = expand(mount.SubPathExpr)
 		}
-		if sub != "" {
+		if sub != "" && volume.Image == "" {
 			var err error
-			if source, err = d.pinSubPath(container, i, source, sub); err != nil {
+			target := filepath.Join(d.subPaths(container, attempt), strconv.Itoa(i))
+			if source, err = d.pinSubPath(target, source, sub); err != nil {
 				return nil, fmt.Errorf("container %s: volume %s: subPath %s: %w", container, mount.Name, sub, err)
 			}
 		}
-		m := &cri.Mount{ContainerPath: mount.MountPath, HostPath: source, Readonly: mount.ReadOnly}
+		m := &cri.Mount{ContainerPath: mount.MountPath, HostPath: source,
+			Readonly: mount.ReadOnly || volume.ReadOnly}
+		switch {
+		case volume.Image != "":
+			m.Image, m.ImageSubPath = &cri.ImageSpec{Image: volume.Image}, sub
+		case volume.Named != "":
+			if err := name(m, volume.Named); err != nil {
+				return nil, err
+			}
+		}
 		if mount.RecursiveReadOnly != nil && *mount.RecursiveReadOnly == corev1.RecursiveReadOnlyEnabled {
 			m.RecursiveReadOnly = true
 		}
@@ -197,10 +231,43 @@ func (d *Dir) Mounts(container string, mounts []corev1.VolumeMount, volumes Volu
 	return all, nil
 }
 
+// name makes a mount one of a named volume. The field is PouchContainer's, and unknown to the messages of v1.
+func name(m *cri.Mount, volume string) error {
+	bytes, err := proto.Marshal(&pouch.Mount{Name: volume})
+	if err == nil {
+		m.ProtoReflect().SetUnknown(bytes)
+	}
+	return err
+}
+
+// HasNamed says whether a mount is one of a named volume.
+func HasNamed(mounts []*cri.Mount) bool {
+	return slices.ContainsFunc(mounts, func(m *cri.Mount) bool { return len(m.ProtoReflect().GetUnknown()) > 0 })
+}
+
+func (d *Dir) subPaths(container string, attempt int) string {
+	return filepath.Join(d.Path, "subpaths", container, strconv.Itoa(attempt))
+}
+
+// Forget removes what belongs to an attempt of a container, which must not exist any more: the log and its rotated
+// parts, the message, and the sub-paths.
+func (d *Dir) Forget(container string, attempt int) error {
+	logs, err := filepath.Glob(filepath.Join(d.Logs(), container, strconv.Itoa(attempt)+".log*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(logs, filepath.Join(d.Path, "messages", container, strconv.Itoa(attempt))) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return remove(d.subPaths(container, attempt))
+}
+
 // pinSubPath resolves a path inside a volume and binds what is found to a place that no container can change. Another
 // container of the pod may write to the volume: between a check of the path and its mount it could put a symbolic link
 // to the host there.
-func (d *Dir) pinSubPath(container string, index int, volume, sub string) (string, error) {
+func (d *Dir) pinSubPath(target, volume, sub string) (string, error) {
 	info, err := os.Stat(volume)
 	if err != nil {
 		return "", err
@@ -222,22 +289,27 @@ func (d *Dir) pinSubPath(container string, index int, volume, sub string) (strin
 	if err := unix.Fstat(int(handle.Fd()), &stat); err != nil {
 		return "", err
 	}
-	target := filepath.Join(d.Path, "subpaths", container, strconv.Itoa(index))
-	if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = os.MkdirAll(target, 0o755)
-	} else {
-		if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil {
-			err = os.WriteFile(target, nil, 0o644)
-		}
-	}
-	if err != nil {
-		return "", err
-	}
 	source := fmt.Sprintf("/proc/self/fd/%d", handle.Fd())
-	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+	if err := bind(source, target, stat.Mode&unix.S_IFMT == unix.S_IFDIR); err != nil {
 		return "", fmt.Errorf("bind it: %w", err)
 	}
 	return target, nil
+}
+
+// bind mounts a directory or a file at a place that is made for it.
+func bind(from, to string, directory bool) error {
+	err := os.MkdirAll(filepath.Dir(to), 0o755)
+	switch {
+	case err != nil:
+	case directory:
+		err = os.MkdirAll(to, 0o755)
+	default:
+		err = os.WriteFile(to, nil, 0o644)
+	}
+	if err != nil {
+		return err
+	}
+	return unix.Mount(from, to, "", unix.MS_BIND, "")
 }
 
 // WriteHosts writes the pod's hosts file and returns the mount of it. A container may write to it, as on a kubelet.

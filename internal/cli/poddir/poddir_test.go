@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"berth/internal/manifest"
 )
 
 func newStore(t *testing.T) *Store {
@@ -56,11 +58,12 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "mem",
 			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &size}}},
-	}, &group)
+	}, &group, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, path := range volumes {
+	for name, volume := range volumes {
+		path := volume.Path
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
 			t.Fatal(err)
@@ -69,7 +72,7 @@ func TestVolumesAreMadeMountedAndRemoved(t *testing.T) {
 			t.Errorf("%s: group %d, mode %o", name, st.Gid, st.Mode&0o7777)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(volumes["mem"], "big"), make([]byte, 2<<20), 0o600); err == nil {
+	if err := os.WriteFile(filepath.Join(volumes["mem"].Path, "big"), make([]byte, 2<<20), 0o600); err == nil {
 		t.Error("the size limit of a volume in memory does not hold")
 	}
 	if mountsBelow(t, dir.Path) != 1 {
@@ -108,22 +111,23 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	volumes, err := dir.MakeVolumes([]corev1.Volume{
-		{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil)
+		{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	plain := func(text string) string { return text }
-	if err := os.Symlink(outside, filepath.Join(volumes["v"], "evil")); err != nil {
+	if err := os.Symlink(outside, filepath.Join(volumes["v"].Path, "evil")); err != nil {
 		t.Fatal(err)
 	}
 	// the link is followed inside of the volume, to nothing
 	for _, sub := range []string{"evil/x", "evil/secret", "evil"} {
-		if mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/a", SubPath: sub}}, volumes,
+		if mounts, err := dir.Mounts("c", 0, []corev1.VolumeMount{{Name: "v", MountPath: "/a", SubPath: sub}}, volumes,
 			plain); err == nil {
 			t.Errorf("%s was mounted: %v", sub, mounts)
 		}
 	}
-	mounts, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "v", MountPath: "/b", SubPathExpr: "good/$(X)"}}, volumes,
+	good := []corev1.VolumeMount{{Name: "v", MountPath: "/b", SubPathExpr: "good/$(X)"}}
+	mounts, err := dir.Mounts("c", 0, good, volumes,
 		func(text string) string { return map[string]string{"good/$(X)": "good/y"}[text] })
 	if err != nil {
 		t.Fatal(err)
@@ -132,13 +136,13 @@ func TestASubPathCannotLeaveItsVolume(t *testing.T) {
 		t.Errorf("something was made outside: %v", entries)
 	}
 	// Once it is pinned, the path may change as it likes.
-	if err := os.RemoveAll(filepath.Join(volumes["v"], "good")); err != nil {
+	if err := os.RemoveAll(filepath.Join(volumes["v"].Path, "good")); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(mounts[0].HostPath); err != nil || !info.IsDir() {
 		t.Errorf("the pinned path: %v", err)
 	}
-	if _, err := dir.Mounts("c", []corev1.VolumeMount{{Name: "none", MountPath: "/a"}}, volumes, plain); err == nil {
+	if _, err := dir.Mounts("c", 0, []corev1.VolumeMount{{Name: "none", MountPath: "/a"}}, volumes, plain); err == nil {
 		t.Error("a volume that is not there was mounted")
 	}
 	if err := dir.Remove(); err != nil {
@@ -219,5 +223,65 @@ func TestNamesOfOthersCannotLeaveTheStore(t *testing.T) {
 	mine := create(t, s, "p")
 	if err := (&Dir{Path: mine.Path, uid: "another"}).Remove(); err == nil {
 		t.Error("the directory of another pod was removed")
+	}
+}
+
+// A kubelet's layout is what programs rely on that watch a volume: they wait until ..data changes.
+func TestFilesOfAManifestAreWrittenAsAKubeletDoes(t *testing.T) {
+	s := newStore(t)
+	dir := create(t, s, "p")
+	group := int64(1234)
+	volumes, err := dir.MakeVolumes([]corev1.Volume{
+		{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{}}},
+		{Name: "map", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{}}},
+	}, &group, func(v *corev1.Volume) (*Content, error) {
+		return &Content{InMemory: v.Secret != nil, Files: []manifest.VolumeFile{
+			{Path: "a", Data: []byte("one"), Mode: 0o400}, {Path: "d/b", Data: []byte("two"), Mode: 0o644},
+			{Path: "d/c", Mode: 0o604},
+		}}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mountsBelow(t, dir.Path) != 1 {
+		t.Error("a secret is not in memory, or a ConfigMap is")
+	}
+	for name, volume := range volumes {
+		path := volume.Path
+		for file, want := range map[string]struct {
+			mode uint32
+			text string
+		}{"a": {0o440, "one"}, "d/b": {0o644, "two"}, "d/c": {0o644, ""}, "d": {0o2755, ""}, ".": {0o2777, ""}} {
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(path, file), &st); err != nil {
+				t.Fatal(err)
+			}
+			if st.Mode&0o7777 != want.mode || st.Gid != 1234 {
+				t.Errorf("%s: %s has mode %o and group %d", name, file, st.Mode&0o7777, st.Gid)
+			}
+			text, err := os.ReadFile(filepath.Join(path, file))
+			if want.text != "" && (err != nil || string(text) != want.text) {
+				t.Errorf("%s: %s holds %q, %v", name, file, text, err)
+			}
+		}
+		stamp, err := os.Readlink(filepath.Join(path, "..data"))
+		if err != nil || len(stamp) < 2 || stamp[:2] != ".." {
+			t.Errorf("%s: ..data is %q, %v", name, stamp, err)
+		}
+		for entry, want := range map[string]string{"a": "..data/a", "d": "..data/d"} {
+			if link, err := os.Readlink(filepath.Join(path, entry)); err != nil || link != want {
+				t.Errorf("%s: %s is %q, %v", name, entry, link, err)
+			}
+		}
+	}
+	mounts, err := dir.Mounts("c", 0, []corev1.VolumeMount{{Name: "map", MountPath: "/m"}}, volumes, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mounts) != 1 || !mounts[0].Readonly {
+		t.Errorf("a container may write to a ConfigMap: %v", mounts)
+	}
+	if err := dir.Remove(); err != nil || mountsBelow(t, dir.Path) != 0 {
+		t.Errorf("removal: %v", err)
 	}
 }

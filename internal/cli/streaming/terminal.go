@@ -24,6 +24,15 @@ type Terminal struct {
 // IsTerminal says whether a file is a terminal.
 func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
+// Size is the size of the terminal of f in characters; zero if it has none.
+func Size(f *os.File) (width, height uint16) {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0
+	}
+	return size.Col, size.Row
+}
+
 // OpenTerminal puts the terminal of f into raw mode. Restore puts it back.
 func OpenTerminal(f *os.File) (*Terminal, error) {
 	state, err := term.MakeRaw(int(f.Fd()))

@@ -33,7 +33,14 @@ func (f *Format) Set(text string) error {
 		*f = Table
 		return nil
 	}
-	return fmt.Errorf("%q is not one of json, yaml, wide and table", text)
+	if format := Format(text); format.Template() {
+		if _, err := format.parse(); err != nil {
+			return err
+		}
+		*f = format
+		return nil
+	}
+	return fmt.Errorf("%q is not one of json, yaml, wide, table, jsonpath=TEMPLATE and go-template=TEMPLATE", text)
 }
 
 func (f *Format) String() string { return string(*f) }
@@ -42,7 +49,7 @@ func (f *Format) String() string { return string(*f) }
 func (f *Format) Type() string { return "format" }
 
 // Structured says whether the format is for programs.
-func (f Format) Structured() bool { return f == JSON || f == YAML }
+func (f Format) Structured() bool { return f == JSON || f == YAML || f.Template() }
 
 // Column is one column of a table of T.
 type Column[T any] struct {
@@ -86,21 +93,32 @@ func write[T any](w io.Writer, format Format, rows []T, columns []Column[T], hea
 	return tw.Flush()
 }
 
-// cell keeps a value from breaking the table, or from speaking to the terminal: values come from images and pods.
+// cell is a value as tables show it.
 func cell(value string) string {
 	if value == "" {
 		return "-"
 	}
+	return Printable(value)
+}
+
+// Printable keeps a text from breaking a line, and from speaking to the terminal: texts come from images and pods.
+func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x20 || r >= 0x7f && r < 0xa0 {
 			return '?'
 		}
 		return r
-	}, value)
+	}, text)
 }
 
-// Document writes one value as JSON or YAML.
+// Sentence is a text of several lines as one that is printable.
+func Sentence(text string) string { return Printable(strings.Join(strings.Fields(text), " ")) }
+
+// Document writes one value as JSON or YAML, or as a template has it.
 func Document(w io.Writer, format Format, value any) error {
+	if format.Template() {
+		return execute(w, format, value)
+	}
 	if format == YAML {
 		data, err := yaml.Marshal(value)
 		if err != nil {

@@ -115,10 +115,18 @@ func milliseconds(d time.Duration) string {
 // parts of a cell of a terminal, by eighths from the left.
 var eighths = []rune{' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'}
 
+// drawn are the steps that are worth a line: what has nothing to do in this start takes some microseconds.
+func (t *Timeline) drawn() []Step {
+	return slices.DeleteFunc(slices.Clone(t.Steps), func(s Step) bool { return s.Took < trifle })
+}
+
+// trifle is a time that is shown as 0.0 ms.
+const trifle = 50 * time.Microsecond
+
 // Write draws the waterfall for a terminal of so many columns.
 func (t *Timeline) Write(w io.Writer, columns int) error {
 	label, of := 0, 0
-	for _, s := range t.Steps {
+	for _, s := range t.drawn() {
 		label = max(label, utf8.RuneCountInString(s.title()))
 		of = max(of, utf8.RuneCountInString(s.Of))
 	}
@@ -126,7 +134,7 @@ func (t *Timeline) Write(w io.Writer, columns int) error {
 	width := max(columns-label-of-times-4, 20)
 	scale := float64(width) / max(float64(t.total), 1)
 	last := ""
-	for _, s := range t.Steps {
+	for _, s := range t.drawn() {
 		who := s.Of
 		if who == last {
 			who = ""
@@ -165,7 +173,8 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 	const (
 		label, plot, line, top, right = 330.0, 560.0, 22.0, 60.0, 90.0
 	)
-	height := top + line*float64(len(t.Steps)) + 34
+	steps := t.drawn()
+	height := top + line*float64(len(steps)) + 34
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	p(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`,
@@ -181,7 +190,7 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 			milliseconds(t.total*time.Duration(i)/4))
 	}
 	colour := map[string]string{}
-	for i, s := range t.Steps {
+	for i, s := range steps {
 		if colour[s.Of] == "" {
 			colour[s.Of] = colours[len(colour)%len(colours)]
 		}

@@ -1,0 +1,331 @@
+package filecopy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// copier is one copy.
+type copier struct {
+	ctx      context.Context
+	to       *Tree
+	skipped  func(path, why string)
+	top      unix.Stat_t // the first directory that the copy made
+	hasTop   bool
+	leftOver int // how many entries have been skipped
+}
+
+// Copy copies a file, or a directory with all that is in it. A directory that exists takes the source under the
+// source's name, or only its content where source ends with "/.". What is neither a file, a directory nor a symbolic
+// link is skipped, and so are file systems such as /proc: skipped is told, and the result is an error.
+func Copy(ctx context.Context, from *Tree, source string, to *Tree, destination string,
+	skipped func(path, why string)) error {
+	in, err := from.open(source, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: source, Err: err}
+	}
+	defer unix.Close(in)
+	var is unix.Stat_t
+	if err := unix.Fstat(in, &is); err != nil {
+		return &os.PathError{Op: "stat", Path: source, Err: err}
+	}
+	directory := is.Mode&unix.S_IFMT == unix.S_IFDIR
+	if kind := is.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG {
+		return fmt.Errorf("%s is neither a file nor a directory", source)
+	}
+	name, err := from.base(source)
+	if err != nil {
+		return err
+	}
+	parent, name, err := to.destination(destination, name, directory)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(parent)
+	c := &copier{ctx: ctx, to: to, skipped: skipped}
+	if directory {
+		err = c.directory(in, &is, parent, name, source)
+	} else {
+		err = c.file(in, &is, parent, name, source)
+	}
+	if err == nil && c.leftOver > 0 {
+		err = fmt.Errorf("%d entries of %s were skipped", c.leftOver, source)
+	}
+	return err
+}
+
+// base is the name under which a directory takes the source; empty where it takes only its content.
+func (t *Tree) base(source string) (string, error) {
+	if source == "." && !t.inside || strings.HasSuffix(source, "/.") {
+		return "", nil
+	}
+	if t.inside {
+		source = filepath.Clean("/" + source)
+	} else if absolute, err := filepath.Abs(source); err == nil {
+		source = absolute
+	} else {
+		return "", err
+	}
+	if source == "/" {
+		return "", nil
+	}
+	return filepath.Base(source), nil
+}
+
+// destination opens the directory that takes the source, and says under which name; "." is the directory itself.
+func (t *Tree) destination(path, name string, directory bool) (int, string, error) {
+	fd, err := t.open(path, unix.O_DIRECTORY)
+	if err == nil {
+		if name == "" {
+			name = "."
+		}
+		return fd, name, nil
+	}
+	if err == unix.ENOTDIR && directory {
+		return 0, "", fmt.Errorf("%s is not a directory, and the source is one", path)
+	}
+	if err != unix.ENOENT && err != unix.ENOTDIR || strings.HasSuffix(path, "/") {
+		return 0, "", &os.PathError{Op: "open directory", Path: path, Err: err}
+	}
+	name = filepath.Base(path)
+	if name == ".." || name == "." {
+		return 0, "", &os.PathError{Op: "open directory", Path: path, Err: err}
+	}
+	fd, err = t.open(filepath.Dir(path), unix.O_DIRECTORY)
+	if err != nil {
+		return 0, "", &os.PathError{Op: "open directory", Path: filepath.Dir(path), Err: err}
+	}
+	return fd, name, nil
+}
+
+// reopen opens what a descriptor of O_PATH stands for. The file system is not asked for a path again.
+func reopen(fd, flags int) (*os.File, error) {
+	name := "/proc/self/fd/" + strconv.Itoa(fd)
+	opened, err := unix.Open(name, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(opened), name), nil
+}
+
+// fault names the file and, where the kernel's word for it is a riddle, the reason.
+func (c *copier) fault(op, path string, err error) error {
+	switch {
+	case err == unix.EOVERFLOW && c.to.inside:
+		err = errors.New("the container has a user namespace in which this process has no user: " +
+			"give the files to `berth exec -i` with tar")
+	case err == unix.ELOOP:
+		err = errors.New("the destination is a symbolic link")
+	}
+	return &os.PathError{Op: op, Path: path, Err: err}
+}
+
+// give makes the owner of a new file that of the tree.
+func (c *copier) give(fd int) error {
+	if c.to.uid < 0 {
+		return nil
+	}
+	return unix.Fchown(fd, c.to.uid, c.to.gid)
+}
+
+// file copies a regular file, of which in is a descriptor of O_PATH, to a name in the directory parent.
+func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (err error) {
+	source, err := reopen(in, unix.O_RDONLY)
+	if err != nil {
+		return c.fault("open", path, err)
+	}
+	defer source.Close()
+	fd, err := unix.Openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	created := err == nil
+	var out *os.File
+	if created {
+		out = os.NewFile(uintptr(fd), name)
+	} else if err == unix.EEXIST {
+		out, err = existing(parent, name, is)
+	}
+	if err != nil {
+		return c.fault("write the copy of", path, err)
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if _, err := io.Copy(out, reader{c.ctx, source}); err != nil {
+		return fmt.Errorf("write the copy of %s: %w", path, err)
+	}
+	if !created {
+		return nil
+	}
+	if err := c.give(fd); err != nil {
+		return c.fault("change the owner of the copy of", path, err)
+	}
+	if err := unix.Fchmod(fd, is.Mode&0o777); err != nil {
+		return c.fault("change the mode of the copy of", path, err)
+	}
+	return nil
+}
+
+// reader ends with its context.
+type reader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// existing empties a regular file, which keeps its owner and its mode.
+func existing(parent int, name string, source *unix.Stat_t) (*os.File, error) {
+	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var is unix.Stat_t
+	if err := unix.Fstat(fd, &is); err != nil {
+		return nil, err
+	}
+	if is.Dev == source.Dev && is.Ino == source.Ino {
+		return nil, errors.New("the destination is the same file")
+	}
+	switch is.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return reopen(fd, unix.O_WRONLY|unix.O_TRUNC)
+	case unix.S_IFLNK:
+		return nil, unix.ELOOP
+	}
+	return nil, errors.New("the destination exists and is not a regular file")
+}
+
+// directory copies a directory, of which in is a descriptor of O_PATH.
+func (c *copier) directory(in int, is *unix.Stat_t, parent int, name, path string) error {
+	err := unix.Mkdirat(parent, name, 0o700)
+	created := err == nil
+	if err != nil && err != unix.EEXIST {
+		return c.fault("make the copy of", path, err)
+	}
+	out, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return c.fault("make the copy of", path, err)
+	}
+	defer unix.Close(out)
+	if !c.hasTop {
+		if err := unix.Fstat(out, &c.top); err != nil {
+			return c.fault("make the copy of", path, err)
+		}
+		c.hasTop = true
+	}
+	if is.Dev == c.top.Dev && is.Ino == c.top.Ino {
+		return fmt.Errorf("%s is copied into itself", path)
+	}
+	list, err := reopen(in, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return c.fault("open", path, err)
+	}
+	defer list.Close()
+	names, err := list.Readdirnames(-1)
+	if err != nil {
+		return c.fault("list", path, err)
+	}
+	for _, entry := range names {
+		if err := c.entry(in, entry, out, filepath.Join(path, entry)); err != nil {
+			return err
+		}
+	}
+	if !created {
+		return nil
+	}
+	if err := c.give(out); err != nil {
+		return c.fault("change the owner of the copy of", path, err)
+	}
+	if err := unix.Fchmod(out, is.Mode&0o777); err != nil {
+		return c.fault("change the mode of the copy of", path, err)
+	}
+	return nil
+}
+
+// entry copies what the directory in has under a name to the same name in the directory out.
+func (c *copier) entry(in int, name string, out int, path string) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(in, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == unix.ENOENT { // removed meanwhile
+		return nil
+	}
+	if err != nil {
+		return c.fault("open", path, err)
+	}
+	defer unix.Close(fd)
+	var is unix.Stat_t
+	if err := unix.Fstat(fd, &is); err != nil {
+		return c.fault("stat", path, err)
+	}
+	switch is.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return c.file(fd, &is, out, name, path)
+	case unix.S_IFDIR:
+		if kernels(fd) {
+			c.skip(path, "its files are made by the kernel")
+			return nil
+		}
+		return c.directory(fd, &is, out, name, path)
+	case unix.S_IFLNK:
+		return c.link(fd, out, name, path)
+	}
+	c.skip(path, "it is neither a file, a directory nor a symbolic link")
+	return nil
+}
+
+func (c *copier) skip(path, why string) {
+	c.leftOver++
+	c.skipped(path, why)
+}
+
+// kernels says whether the file system of a directory has files without an end, or with effects.
+func kernels(fd int) bool {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return false
+	}
+	switch fs.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC,
+		unix.TRACEFS_MAGIC, unix.BPF_FS_MAGIC, unix.SECURITYFS_MAGIC:
+		return true
+	}
+	return false
+}
+
+// link copies a symbolic link as it is. It takes the place of a link that is there.
+func (c *copier) link(in, out int, name, path string) error {
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(in, "", buffer)
+	if err != nil {
+		return c.fault("read the link", path, err)
+	}
+	target := string(buffer[:n])
+	err = unix.Symlinkat(target, out, name)
+	if err == unix.EEXIST {
+		var is unix.Stat_t
+		if unix.Fstatat(out, name, &is, unix.AT_SYMLINK_NOFOLLOW) == nil && is.Mode&unix.S_IFMT == unix.S_IFLNK &&
+			unix.Unlinkat(out, name, 0) == nil {
+			err = unix.Symlinkat(target, out, name)
+		}
+	}
+	if err == nil && c.to.uid >= 0 {
+		err = unix.Fchownat(out, name, c.to.uid, c.to.gid, unix.AT_SYMLINK_NOFOLLOW)
+	}
+	if err != nil {
+		return c.fault("make the copy of the link", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Package follow shows the output of containers that a command has started, until they have ended, and notes how they
+// ended.
+package follow
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/connection"
+	"berth/internal/cli/crilog"
+	"berth/internal/cli/launch"
+	"berth/internal/cli/logview"
+	"berth/internal/cli/table"
+)
+
+// Follower shows the logs of containers and notes how they end.
+type Follower struct {
+	Printer *logview.Printer
+	Notes   io.Writer // how containers end
+	Several bool      // pods: lines bear the pod's name too
+	// Plain: the output is shown as the container wrote it, and its end is noted only where there is more to say of it
+	// than its exit code.
+	Plain bool
+
+	mu      sync.Mutex // guards names
+	names   map[string]logview.Name
+	workers sync.WaitGroup // logs
+}
+
+// name is how lines show a container, the same for all its attempts.
+func (f *Follower) name(text string) logview.Name {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name, known := f.names[text]
+	if !known {
+		if f.names == nil {
+			f.names = map[string]logview.Name{}
+		}
+		name = f.Printer.Name(text)
+		f.names[text] = name
+	}
+	return name
+}
+
+// Start follows a container until it has ended and all of its log is shown.
+func (f *Follower) Start(ctx context.Context, watch *launch.Watch, pod *launch.Pod, c *launch.Container) {
+	name := c.Name
+	if f.Several {
+		name = pod.Name + "/" + name
+	}
+	var label logview.Name
+	if !f.Plain {
+		label = f.name(name)
+	}
+	ended := make(chan struct{})
+	f.workers.Go(func() {
+		defer close(ended)
+		status, err := watch.Exited(ctx, c.ID)
+		if err != nil {
+			if connection.Code(err) != codes.NotFound && ctx.Err() == nil {
+				fmt.Fprintf(f.Notes, "container %s: %v\n", name, err)
+			}
+			return
+		}
+		if c.Kind != "" {
+			return
+		}
+		why := because(status, c)
+		if code := status.GetExitCode(); code != 0 && (why != "" || !f.Plain) {
+			fmt.Fprintf(f.Notes, "container %s ended with exit code %d%s\n", name, code, why)
+		}
+	})
+	// Opened now: a pod that fails is removed with its logs.
+	log, err := crilog.Open(c.LogPath, crilog.Options{Tail: -1, Follow: true, Ended: ended})
+	if err != nil {
+		fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err)
+		return
+	}
+	f.workers.Go(func() {
+		defer log.Close()
+		if err := log.Run(ctx, func(line *crilog.Line) error {
+			return f.Printer.Print(label, line)
+		}); err != nil && ctx.Err() == nil {
+			fmt.Fprintf(f.Notes, "log of %s: %v\n", name, err)
+		}
+	})
+}
+
+// maxMessage is how much of a container's message is shown, in bytes: the limit of a kubelet.
+const maxMessage = 4096
+
+// because is the reason of an exit: what the runtime says, and what the container wrote for it.
+func because(status *cri.ContainerStatus, c *launch.Container) string {
+	reason, message := status.GetReason(), status.GetMessage()
+	if reason == "Error" {
+		reason = ""
+	}
+	if file, err := os.Open(c.MessagePath); err == nil {
+		own, _ := io.ReadAll(io.LimitReader(file, maxMessage))
+		file.Close()
+		if text := table.Sentence(string(own)); text != "" {
+			message = strings.TrimPrefix(message+": "+text, ": ")
+		}
+	}
+	switch {
+	case reason != "" && message != "":
+		return " (" + reason + ": " + message + ")"
+	case reason+message != "":
+		return " (" + reason + message + ")"
+	}
+	return ""
+}
+
+// Wait waits for the logs. Containers that are not removed must have ended.
+func (f *Follower) Wait() { f.workers.Wait() }

@@ -1,0 +1,131 @@
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"berth/internal/cli/supervisor"
+	"berth/internal/manifest"
+)
+
+// runGroups starts the pods of all documents, those of each document beside those of the others. With Detach it returns
+// once all run, and otherwise when all have ended, with the exit code of the first document whose pods failed.
+func (p *Player) runGroups(ctx context.Context, groups []*manifest.Group) (int32, error) {
+	codes := make([]int32, len(groups))
+	p.reports = make([]StartedPod, 0, len(groups))
+	places := map[*manifest.Pod]int{}
+	for _, group := range groups {
+		for _, pod := range group.Pods {
+			places[pod] = len(p.reports)
+			p.reports = append(p.reports, StartedPod{})
+		}
+	}
+	var waits errgroup.Group
+	all, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	for i, group := range groups {
+		waits.Go(func() (err error) {
+			if group.Job != nil && !p.Detach {
+				codes[i], err = p.runJob(all, group)
+			} else {
+				codes[i], err = p.runGroup(all, group, places)
+			}
+			if err != nil {
+				fail(err) // the first error is the one to tell: others follow from it
+			}
+			return err
+		})
+	}
+	if err := waits.Wait(); err != nil {
+		if ctx.Err() == nil {
+			err = context.Cause(all)
+		}
+		return 0, err
+	}
+	for _, code := range codes {
+		if code != 0 {
+			return code, nil
+		}
+	}
+	return 0, nil
+}
+
+// runGroup starts the pods of a document, and without Detach waits for their end.
+func (p *Player) runGroup(ctx context.Context, group *manifest.Group, places map[*manifest.Pod]int) (int32, error) {
+	if job := group.Job; job != nil && len(group.Pods) < job.Completions {
+		return 0, fmt.Errorf("job %s: spec.parallelism: with -d all pods are started at once, and %d are fewer than the %d "+
+			"completions: run it without -d", group.Owner.Name, len(group.Pods), job.Completions)
+	}
+	var pods []*supervisor.Pod
+	for i, pod := range group.Pods {
+		begin := time.Now()
+		started, err := p.start(ctx, pod)
+		if err != nil {
+			return 0, err
+		}
+		pods = append(pods, started)
+		p.mu.Lock()
+		p.reports[places[pod]] = newStartedPod(started, time.Since(begin))
+		p.mu.Unlock()
+		if group.Ordered && !p.Detach && i+1 < len(group.Pods) {
+			if err := started.WaitReady(ctx); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if p.Detach {
+		return 0, nil
+	}
+	var code int32
+	for _, pod := range pods {
+		select {
+		case <-pod.Done():
+		case <-ctx.Done():
+			return 0, nil
+		}
+		if code == 0 {
+			code = pod.Code()
+		}
+	}
+	return code, nil
+}
+
+// start starts one pod.
+func (p *Player) start(ctx context.Context, pod *manifest.Pod) (*supervisor.Pod, error) {
+	begin := time.Now()
+	running, err := p.supervisor.Run(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.running = append(p.running, running)
+	p.mu.Unlock()
+	if !p.Plain {
+		fmt.Fprintf(p.Notes, "pod %s runs%s, started in %v\n", running.FullName(), at(running.IPs),
+			time.Since(begin).Round(time.Millisecond))
+	}
+	return running, nil
+}
+
+// end stops and removes the pods, or only stops them. A Ctrl-C that is over does not count any more.
+func (p *Player) end(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	var stops sync.WaitGroup
+	errs := make([]error, len(p.running))
+	for i, pod := range p.running {
+		stops.Go(func() {
+			if p.Keep {
+				errs[i] = pod.Halt(ctx)
+			} else {
+				errs[i] = pod.Stop(ctx, p.Store)
+			}
+		})
+	}
+	stops.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,74 @@
+package play
+
+import (
+	"testing"
+	"time"
+
+	"berth/internal/manifest"
+)
+
+// numbers takes all numbers for which a pod is to be made now.
+func numbers(s *jobState) []int {
+	var all []int
+	for n, ok := s.next(); ok; n, ok = s.next() {
+		all = append(all, n)
+	}
+	return all
+}
+
+func TestAJobRunsUntilItsCompletions(t *testing.T) {
+	s := newJobState(&manifest.Job{Completions: 3, Parallelism: 2, BackoffLimit: 2})
+	s.restarts = false
+	if got := numbers(s); len(got) != 2 {
+		t.Fatalf("begins with %v", got)
+	}
+	if wait := s.ended(0, false); wait != 10*time.Second {
+		t.Errorf("waits %v after a failure", wait)
+	}
+	if got := numbers(s); len(got) != 1 || got[0] != 0 {
+		t.Errorf("then makes %v", got) // the number that failed again, before new ones
+	}
+	if wait := s.ended(0, false); wait != 20*time.Second {
+		t.Errorf("waits %v after the second failure", wait)
+	}
+	for _, n := range []int{1, 0, 2} {
+		if ended, _ := s.done(); ended {
+			t.Fatalf("ended before %d", n)
+		}
+		numbers(s)
+		s.ended(n, true)
+	}
+	if ended, good := s.done(); !ended || !good {
+		t.Error("three pods succeeded, and the job is not complete")
+	}
+	s.ended(0, false)
+	if ended, good := s.done(); !ended || good {
+		t.Error("three failures are more than the limit of two")
+	}
+}
+
+func TestAJobWithoutCompletionsEndsWithItsPods(t *testing.T) {
+	s := newJobState(&manifest.Job{Parallelism: 2, BackoffLimit: 6})
+	s.restarts = false
+	if got := numbers(s); len(got) != 2 {
+		t.Fatalf("begins with %v", got)
+	}
+	s.ended(0, false)
+	s.ended(1, true)
+	if got := numbers(s); len(got) != 0 {
+		t.Errorf("a pod succeeded, and others are made: %v", got)
+	}
+	if ended, good := s.done(); !ended || !good {
+		t.Error("no pod runs, one succeeded, and the job is not complete")
+	}
+}
+
+func TestAJobThatRestartsContainersFailsWithItsPod(t *testing.T) {
+	s := newJobState(&manifest.Job{Completions: 1, Parallelism: 1, BackoffLimit: 6})
+	s.restarts = true
+	numbers(s)
+	s.ended(0, false)
+	if ended, good := s.done(); !ended || good {
+		t.Error("its containers were started again as often as they may be, and the job goes on")
+	}
+}

@@ -1,0 +1,82 @@
+package play
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/launch"
+)
+
+// Join joins a command's input, or its terminal, to the container that it runs.
+//
+// With a terminal the container is started by the session that shows it, so that nothing of its output is missed. It
+// is attached to for its output: the log has that too, but late, since the beginning of a line waits for its end there.
+//
+// Without one only the input goes through a session. The output is read from the log, which has all of it, whatever
+// happens to the runtime meanwhile.
+type Join struct {
+	TTY, Stdin    bool
+	Width, Height uint16 // of the terminal; 0: not known
+	// Run runs a session at the address that its function asks for.
+	Run func(ctx context.Context, tty bool, address func(context.Context) (string, error)) error
+	Err io.Writer // says why the input has ended early
+
+	ended chan error // gets the result of a terminal's session; nil: there is none
+}
+
+// start starts a container whose terminal is this command's, and returns once it runs or has ended. lives ends the
+// session.
+func (j *Join) start(ctx, lives context.Context, conn *connection.Connection, watch *launch.Watch,
+	c *launch.Container) error {
+	begun, failed := context.WithCancel(ctx)
+	defer failed()
+	j.ended = make(chan error, 1)
+	go func() {
+		err := j.Run(lives, true, func(ctx context.Context) (string, error) {
+			response, err := conn.Containers.Start(ctx, &berthv1.StartRequest{ContainerId: c.ID, Tty: true, Stdin: j.Stdin,
+				Stdout: true, Width: uint32(j.Width), Height: uint32(j.Height)})
+			return response.GetUrl(), connection.Plain(err)
+		})
+		j.ended <- err
+		if err != nil {
+			failed()
+		}
+	}()
+	_, err := watch.Started(begun, c.ID)
+	if err != nil && ctx.Err() == nil && begun.Err() != nil {
+		return j.wait()
+	}
+	return err
+}
+
+// feed passes this command's input to a container that runs.
+func (j *Join) feed(lives context.Context, conn *connection.Connection, c *launch.Container) {
+	// Nobody waits for the end: this command may have an input that never ends.
+	go func() {
+		err := j.Run(lives, false, func(ctx context.Context) (string, error) {
+			response, err := conn.Runtime.Attach(ctx, &cri.AttachRequest{ContainerId: c.ID, Stdin: true})
+			return response.GetUrl(), connection.Plain(err)
+		})
+		if err == nil || lives.Err() != nil {
+			return
+		}
+		status, _ := conn.Runtime.ContainerStatus(lives, &cri.ContainerStatusRequest{ContainerId: c.ID})
+		if status.GetStatus().GetState() == cri.ContainerState_CONTAINER_RUNNING {
+			fmt.Fprintf(j.Err, "warning: standard input is not passed on any more: %s\n", connection.Message(err))
+		}
+	}()
+}
+
+// wait waits until a terminal's session has shown all output, and returns its error once.
+func (j *Join) wait() error {
+	if j == nil || j.ended == nil {
+		return nil
+	}
+	defer func() { j.ended = nil }()
+	return <-j.ended
+}

@@ -1,0 +1,132 @@
+package poddir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth/internal/manifest"
+)
+
+// Content is what a volume of a manifest's own content holds: a configMap, secret, downwardAPI or projected volume.
+type Content struct {
+	Files    []manifest.VolumeFile
+	InMemory bool // on a tmpfs, as a kubelet keeps secrets
+}
+
+// dataLink is the symbolic link that names the directory with the files of a volume. Programs that watch a volume for
+// changes know it by this name.
+const dataLink = "..data"
+
+// makeFiles makes a volume with the layout that a kubelet makes: the files are in a directory whose name is a time,
+// ..data is a symbolic link to it, and each entry of the volume is one that leads through ..data. group, where there is
+// one, owns the files and may read them.
+func makeFiles(path string, content *Content, group *int64) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	if content.InMemory {
+		if err := mountMemory(path); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(path, 0o777); err != nil { // the mode that a kubelet gives a volume
+		return err
+	}
+	stamp := time.Now().UTC().Format("..2006_01_02_15_04_05.000000000")
+	for _, file := range content.Files {
+		target := filepath.Join(path, stamp, file.Path)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, file.Data, 0o600); err != nil {
+			return err
+		}
+		if err := os.Chmod(target, fs.FileMode(file.Mode)); err != nil { // whatever the umask is
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(path, stamp), 0o755); err != nil { // without files, too
+		return err
+	}
+	if err := os.Symlink(stamp, filepath.Join(path, dataLink)); err != nil {
+		return err
+	}
+	for _, file := range content.Files {
+		first, _, _ := strings.Cut(file.Path, "/")
+		err := os.Symlink(filepath.Join(dataLink, first), filepath.Join(path, first))
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	if group == nil {
+		return nil
+	}
+	return giveToGroup(path, int(*group))
+}
+
+// giveToGroup lets a group read a volume, as a kubelet does for the fsGroup of a pod and a volume that is read-only.
+func giveToGroup(path string, group int) error {
+	modes := map[string]fs.FileMode{}
+	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil {
+			modes[name] = info.Mode()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for name, mode := range modes {
+		if err := os.Lchown(name, -1, group); err != nil {
+			return err
+		}
+		switch {
+		case mode&fs.ModeSymlink != 0:
+			continue
+		case mode.IsDir():
+			err = os.Chmod(name, mode|fs.ModeSetgid|0o550)
+		default:
+			err = os.Chmod(name, mode|0o440)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountMemory mounts a tmpfs that the kernel does not write to swap space, where it knows how (Linux 6.3).
+func mountMemory(path string) error {
+	err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0777,noswap")
+	if errors.Is(err, unix.EINVAL) {
+		err = unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0777")
+	}
+	if err != nil {
+		return fmt.Errorf("mount a tmpfs: %w (volumes in memory need root)", err)
+	}
+	return nil
+}
+
+// MakeMessage makes the file to which a container may write why it has ended, and returns its path.
+func (d *Dir) MakeMessage(container string, attempt int) (string, error) {
+	dir := filepath.Join(d.Path, "messages", container)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, fmt.Sprint(attempt))
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return "", err
+	}
+	return path, os.Chmod(path, 0o666) // the container's user may be any
+}

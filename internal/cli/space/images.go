@@ -1,0 +1,91 @@
+package space
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	berthv1 "berth/api/berth/v1"
+	"berth/internal/cli/connection"
+	"berth/internal/cli/lookup"
+)
+
+// Image is what an image takes. Images share layers, so that the sum of their sizes is more than what all take.
+type Image struct {
+	ID            string    `json:"id"`
+	Names         []string  `json:"names,omitempty"`
+	PulledAt      time.Time `json:"pulledAt"`
+	Bytes         uint64    `json:"bytes"`         // unpacked
+	UnsharedBytes uint64    `json:"unsharedBytes"` // of layers that no other image has
+	Used          bool      `json:"used"`          // by a container
+	Pinned        bool      `json:"pinned"`
+
+	layers []*berthv1.LayerUsage
+}
+
+// Images asks the runtime for the layers of images, by ID. There are none with another runtime than Berth, which does
+// not tell.
+func Images(ctx context.Context, conn *connection.Connection) (map[string]*Image, error) {
+	response, err := conn.Pulls.Usage(ctx, &berthv1.UsageRequest{})
+	if connection.Code(err) == codes.Unimplemented {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, connection.Plain(err)
+	}
+	images, sharers := map[string]*Image{}, map[string]int{}
+	for _, usage := range response.GetImages() {
+		image := &Image{ID: usage.GetId(), layers: usage.GetLayers()}
+		if at := usage.GetPulledAt(); at != 0 {
+			image.PulledAt = time.Unix(0, at)
+		}
+		for _, layer := range image.layers {
+			sharers[layer.GetKey()]++
+			image.Bytes += layer.GetBytes()
+		}
+		images[image.ID] = image
+	}
+	for _, image := range images {
+		for _, layer := range image.layers {
+			if sharers[layer.GetKey()] == 1 {
+				image.UnsharedBytes += layer.GetBytes()
+			}
+		}
+	}
+	return images, nil
+}
+
+// Uses says whether a container was made of an image.
+func Uses(c *lookup.Container, image *cri.Image) bool {
+	for _, ref := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
+		if ref == image.GetId() {
+			return true
+		}
+		for _, digest := range image.GetRepoDigests() {
+			if ref == digest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// layerBytes are the bytes of all layers of images, each layer once.
+func layerBytes(images []*Image, counts func(*Image) bool) uint64 {
+	layers := map[string]uint64{}
+	for _, image := range images {
+		if !counts(image) {
+			continue
+		}
+		for _, layer := range image.layers {
+			layers[layer.GetKey()] = layer.GetBytes()
+		}
+	}
+	var sum uint64
+	for _, bytes := range layers {
+		sum += bytes
+	}
+	return sum
+}

@@ -1,0 +1,312 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sort"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/launch"
+	"berth/internal/cli/logrotation"
+	"berth/internal/cli/poddir"
+	"berth/internal/manifest"
+)
+
+// Supervisor runs pods.
+type Supervisor struct {
+	Launcher *launch.Launcher
+	Notes    io.Writer // restarts, and results of probes
+	// Once starts each container once, and leaves the pod to itself.
+	Once bool
+}
+
+// Pod is a pod that runs.
+type Pod struct {
+	*launch.Pod
+	s        *Supervisor
+	end      context.CancelFunc
+	loops    sync.WaitGroup // of all containers
+	ordinary sync.WaitGroup // of the containers that are neither init containers nor sidecars
+	done     chan struct{}  // closed when all ordinary containers have ended for good
+
+	mu   sync.Mutex // guards the rest
+	ends []containerEnd
+	// restarts is how often containers were started again.
+	restarts int
+	ready    map[string]bool
+	changed  chan struct{} // closed and replaced when ready changes
+}
+
+type containerEnd struct {
+	at   int64
+	code int32
+}
+
+// Run makes a pod and starts its containers. It returns once all are started; what it does for them after that goes on
+// until Stop. A pod that cannot be started is removed again.
+func (s *Supervisor) Run(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
+	prepared, err := s.Launcher.Prepare(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	// Ctrl-C does not end the supervision: Stop does.
+	lives, end := context.WithCancel(context.WithoutCancel(ctx))
+	p := &Pod{Pod: prepared, s: s, end: end, done: make(chan struct{}), ready: map[string]bool{},
+		changed: make(chan struct{})}
+	for i := range pod.Spec.Containers {
+		p.ready[pod.Spec.Containers[i].Name] = false
+	}
+	if err := p.start(ctx, lives); err != nil {
+		end()
+		err = s.Launcher.Discard(ctx, prepared, err)
+		p.loops.Wait()
+		return nil, err
+	}
+	if s.Once {
+		end()
+		p.loops.Wait()
+		return p, nil
+	}
+	go func() {
+		p.ordinary.Wait()
+		close(p.done)
+	}()
+	p.loops.Go(func() {
+		rotation := logrotation.Rotation{Runtime: s.Launcher.Runtime}
+		for sleep(lives, logrotation.Period) {
+			for _, c := range p.Last() {
+				if err := rotation.Rotate(lives, c.ID, c.LogPath); err != nil && lives.Err() == nil {
+					p.note("container %s: rotate its log: %v", c.Name, err)
+				}
+			}
+		}
+	})
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
+		p.loops.Go(func() { p.deadline(lives, time.Duration(*seconds)*time.Second) })
+	}
+	return p, nil
+}
+
+// start starts the containers in order.
+func (p *Pod) start(ctx, lives context.Context) error {
+	for c := range p.Pod.Pod.Containers() {
+		switch p.Kind(c) {
+		case manifest.KindInit:
+			if err := p.initialize(ctx, c); err != nil {
+				return err
+			}
+			continue
+		case manifest.KindSidecar:
+			started, err := p.launch(ctx, lives, c)
+			if err != nil {
+				return err
+			}
+			select {
+			case <-started:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		default:
+			if _, err := p.launch(ctx, lives, c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// launch starts a container for the first time and keeps it from then on. started is closed when its startup probe has
+// succeeded, at once if there is none.
+func (p *Pod) launch(ctx, lives context.Context, c *corev1.Container) (started chan struct{}, err error) {
+	first, err := p.s.Launcher.Start(ctx, p.Pod, c, 0)
+	if err != nil {
+		return nil, err
+	}
+	started = make(chan struct{})
+	r := &restarter{pod: p, container: c, started: sync.OnceFunc(func() { close(started) })}
+	r.postStart(ctx, first)
+	ordinary := p.Kind(c) == ""
+	if ordinary {
+		p.ordinary.Add(1)
+	}
+	p.loops.Go(func() {
+		defer r.started()
+		if ordinary {
+			defer p.ordinary.Done()
+		}
+		r.keep(lives, first)
+	})
+	return started, nil
+}
+
+// initialize runs an init container until it succeeds, or fails for good.
+func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
+	var delays backoff
+	for attempt := 0; ; attempt++ {
+		running, err := p.s.Launcher.Start(ctx, p.Pod, c, attempt)
+		if err != nil {
+			return err
+		}
+		if err := p.s.Launcher.Forget(ctx, p.Pod, c.Name, attempt); err != nil {
+			return err
+		}
+		status, err := p.s.Launcher.Watch.Exited(ctx, running.ID)
+		if err != nil {
+			return fmt.Errorf("pod %s: wait for container %s: %w", p.FullName(), c.Name, err)
+		}
+		if status.GetExitCode() == 0 {
+			return nil
+		}
+		if p.s.Once || p.RestartPolicy(c) == corev1.RestartPolicyNever || !p.mayRestart() {
+			return &launch.InitError{Pod: p.FullName(), Container: running, Status: status}
+		}
+		wait := delays.next(time.Unix(0, status.GetFinishedAt()))
+		p.note("init container %s ended with exit code %d, and is started again in %v (restart %d)", c.Name,
+			status.GetExitCode(), wait, attempt+1)
+		if !sleep(ctx, time.Until(time.Unix(0, status.GetFinishedAt()).Add(wait))) {
+			return ctx.Err()
+		}
+	}
+}
+
+func sleep(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (p *Pod) note(format string, args ...any) {
+	fmt.Fprintf(p.s.Notes, "pod %s: %s\n", p.FullName(), fmt.Sprintf(format, args...))
+}
+
+// Done is closed when all containers except sidecars have ended for good.
+func (p *Pod) Done() <-chan struct{} { return p.done }
+
+// Code is the exit code of the first container that failed for good, 0 if none did.
+func (p *Pod) Code() int32 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	sort.Slice(p.ends, func(i, j int) bool { return p.ends[i].at < p.ends[j].at })
+	for _, end := range p.ends {
+		if end.code != 0 {
+			return end.code
+		}
+	}
+	return 0
+}
+
+// mayRestart counts one more restart, unless there have been as many as there may be.
+func (p *Pod) mayRestart() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.MaxRestarts != nil && p.restarts >= *p.MaxRestarts {
+		return false
+	}
+	p.restarts++
+	return true
+}
+
+// setReady notes whether a container is ready.
+func (p *Pod) setReady(name string, ready bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if was, counts := p.ready[name]; counts && was != ready {
+		p.ready[name] = ready
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}
+
+// WaitReady waits until all containers except sidecars are ready, or have ended for good.
+func (p *Pod) WaitReady(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		all, changed := true, p.changed
+		for _, ready := range p.ready {
+			all = all && ready
+		}
+		p.mu.Unlock()
+		if all {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// deadline kills a pod whose activeDeadlineSeconds are over. Its containers are not started again.
+func (p *Pod) deadline(ctx context.Context, after time.Duration) {
+	if !sleep(ctx, after) {
+		return
+	}
+	p.note("stopped after its activeDeadlineSeconds")
+	p.mu.Lock()
+	p.ends = append(p.ends, containerEnd{time.Now().UnixNano(), 1})
+	p.mu.Unlock()
+	p.end()
+	if err := p.stop(context.WithoutCancel(ctx)); err != nil {
+		p.note("stop: %v", err)
+	}
+}
+
+// Halt ends the supervision, and stops the pod.
+func (p *Pod) Halt(ctx context.Context) error {
+	p.end()
+	err := p.stop(ctx)
+	p.loops.Wait()
+	if err != nil {
+		return fmt.Errorf("stop pod %s: %w", p.FullName(), err)
+	}
+	return nil
+}
+
+// Stop ends the supervision, and stops and removes the pod.
+func (p *Pod) Stop(ctx context.Context, store *poddir.Store) error {
+	if err := p.Halt(ctx); err != nil {
+		return err
+	}
+	if err := launch.RemovePod(ctx, p.s.Launcher.Runtime, store, p.sandbox()); err != nil {
+		return fmt.Errorf("remove pod %s: %w", p.FullName(), err)
+	}
+	return nil
+}
+
+func (p *Pod) sandbox() *cri.PodSandbox {
+	return &cri.PodSandbox{Id: p.SandboxID,
+		Metadata: &cri.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: string(p.UID)}}
+}
+
+func (p *Pod) grace() time.Duration {
+	return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+}
+
+// stop stops the containers, each after its preStop hook, and the sandbox.
+func (p *Pod) stop(ctx context.Context) error {
+	byName := map[string]*corev1.Container{}
+	for c := range p.Pod.Pod.Containers() {
+		byName[c.Name] = c
+	}
+	return launch.StopPodAfter(ctx, p.s.Launcher.Runtime, p.sandbox(), p.grace(),
+		func(ctx context.Context, c *cri.Container, grace time.Duration) time.Duration {
+			r := &restarter{pod: p, container: byName[c.GetMetadata().GetName()]}
+			if r.container == nil {
+				return grace
+			}
+			return r.preStop(ctx, c.GetId(), grace)
+		})
+}

@@ -1,0 +1,28 @@
+package table
+
+import "fmt"
+
+// StructuredFlag is the value of -o without wide.
+type StructuredFlag struct{ *Format }
+
+func (f *StructuredFlag) Set(text string) error {
+	if format := Format(text); !format.Structured() {
+		return fmt.Errorf("%q is not one of json, yaml, jsonpath=TEMPLATE and go-template=TEMPLATE", text)
+	}
+	return f.Format.Set(text)
+}
+
+// ListFlag is -o of a list, which may be reduced to names as well.
+type ListFlag struct {
+	*Format
+	Names *bool
+}
+
+func (f *ListFlag) Set(text string) error {
+	*f.Names = text == "name"
+	if *f.Names {
+		*f.Format = Table
+		return nil
+	}
+	return f.Format.Set(text)
+}
