@@ -5,7 +5,10 @@ set -eu
 cd "$(dirname "$0")/.."
 cc=${CC:-gcc}
 hardened="-O2 -fPIE -fstack-protector-strong -fstack-clash-protection -D_FORTIFY_SOURCE=2"
-[ "$(uname -m)" != x86_64 ] || hardened="$hardened -fcf-protection"
+case $(uname -m) in
+x86_64) hardened="$hardened -fcf-protection" ;;
+aarch64) hardened="$hardened -mbranch-protection=standard" ;;
+esac
 warnings="-Wall -Wextra -Wshadow -Wformat=2 -Wundef -Wvla -Wpointer-arith -Wstrict-prototypes
 -Wmissing-prototypes -Wimplicit-fallthrough=3 -Werror"
 # Every conversion that changes a value is written out.
@@ -24,4 +27,4 @@ for file in $files; do
 done
 # shellcheck disable=SC2086
 cppcheck --quiet --std=c11 --inline-suppr --error-exitcode=1 $files --enable=warning,performance,portability \
-	-D"__$(uname -m)__" -DBERTH_BOUNDS_H -D__OPTIMIZE__ -D__SSP_STRONG__ -D__PIE__ -D__CET__
+	-D"__$(uname -m)__" -DBERTH_BOUNDS_H -D__OPTIMIZE__ -D__SSP_STRONG__ -D__PIE__ -D__CET__ -D__ARM_FEATURE_PAC_DEFAULT

@@ -2,21 +2,40 @@ package packaging_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"berth/test/node"
 )
 
-// staged is a small tree as make install fills it.
+// withC is a small program of Go with C.
+const withC = `package main
+
+// int three(void) { return 3; }
+import "C"
+
+func main() { println(C.three()) }
+`
+
+// staged is a small tree as make install fills it: its berthd is the smallest of Berth's programs.
 func staged(t *testing.T) string {
 	t.Helper()
+	dir, err := node.Binaries(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	root := t.TempDir()
 	for path, mode := range map[string]os.FileMode{
 		"usr/bin/berthd": 0o755, "usr/lib/systemd/system/berthd.service": 0o644, "etc/berth/config.toml": 0o644,
-		"usr/share/man/man8/berthd.8.gz": 0o644,
+		"usr/share/man/man8/berthd.8.gz": 0o644, "usr/share/doc/berth/LICENSE": 0o644,
 	} {
 		at := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
@@ -26,6 +45,12 @@ func staged(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	output(t, "cp", filepath.Join(dir, "berth-unpack"), filepath.Join(root, "usr/bin/berthd"))
+	source := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(source, []byte(withC), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output(t, "go", "build", "-trimpath", "-o", filepath.Join(root, "usr/bin/with-c"), source)
 	return root
 }
 
@@ -34,7 +59,7 @@ func packages(t *testing.T, program, root string) map[string][]byte {
 	t.Helper()
 	out := t.TempDir()
 	cmd := exec.Command(program, "-root", root, "-out", out, "-scripts", "scripts", "-version", "1.2.3-rc.1+4.gabc",
-		"-arch", "amd64", "-time", "1700000000")
+		"-arch", "amd64", "-time", "1700000000", "-c-libraries", "musl-dev=1.2.3-1+deb libc6-dev=2.36-9")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -60,15 +85,127 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
+// TestBillOfMaterials: it has each program with its checksum, each module that the linker has recorded in it, and the
+// libraries of C of those that have C, and is the same inside of the packages and beside them. Seen to fail without the
+// modules, and with the libraries in all programs.
+func TestBillOfMaterials(t *testing.T) {
+	root := staged(t)
+	made := packages(t, packer(t), root)
+	text := made["berth-1.2.3-rc.1+4.gabc-linux-amd64.cdx.json"]
+	inside, err := os.ReadFile(filepath.Join(root, "usr/share/doc/berth/berth.cdx.json"))
+	if err != nil || !bytes.Equal(inside, text) {
+		t.Errorf("the bill in the tree is another one: %v", err)
+	}
+	var bill struct {
+		BOMFormat  string
+		Components []struct {
+			Ref    string `json:"bom-ref"`
+			PURL   string
+			Hashes []struct{ Alg, Content string }
+		}
+		Dependencies []struct {
+			Ref       string
+			DependsOn []string
+		}
+	}
+	if err := json.Unmarshal(text, &bill); err != nil || bill.BOMFormat != "CycloneDX" {
+		t.Fatalf("format %q, %v", bill.BOMFormat, err)
+	}
+	listed := map[string]string{}
+	for _, c := range bill.Components {
+		listed[c.Ref] = ""
+		for _, h := range c.Hashes {
+			listed[c.Ref] = h.Alg + " " + h.Content
+		}
+	}
+	uses := map[string][]string{}
+	for _, d := range bill.Dependencies {
+		uses[d.Ref] = d.DependsOn
+		for _, ref := range append(d.DependsOn, d.Ref) {
+			if _, ok := listed[ref]; !ok && ref != "berth" {
+				t.Errorf("%s is used and not listed", ref)
+			}
+		}
+	}
+	libraries := []string{"pkg:deb/debian/libc6-dev@2.36-9", "pkg:deb/debian/musl-dev@1.2.3-1%2Bdeb"}
+	for name, want := range map[string][]string{"berthd": nil, "with-c": libraries} {
+		path := filepath.Join(root, "usr/bin", name)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := listed["program:"+name], fmt.Sprintf("SHA-256 %x", sha256.Sum256(data)); got != want {
+			t.Errorf("%s has the checksum %q, not %q", name, got, want)
+		}
+		info, err := buildinfo.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, "pkg:golang/std@"+strings.TrimPrefix(info.GoVersion, "go"))
+		for _, module := range info.Deps {
+			want = append(want, "pkg:golang/"+module.Path+"@"+strings.ReplaceAll(module.Version, "+", "%2B"))
+		}
+		slices.Sort(want)
+		if got := uses["program:"+name]; !slices.Equal(got, want) {
+			t.Errorf("%s is made of %q, not of %q", name, got, want)
+		}
+	}
+	if got := uses["berth"]; !slices.Equal(got, []string{"program:berthd", "program:with-c"}) {
+		t.Errorf("berth is made of %q", got)
+	}
+}
+
+// TestLicenses: the packages pass on the license of each module and library that the programs have inside, and the bill
+// of materials names those of modules. Seen to fail without the texts of modules.
+func TestLicenses(t *testing.T) {
+	root := staged(t)
+	made := packages(t, packer(t), root)
+	data, err := os.ReadFile(filepath.Join(root, "usr/share/doc/berth/copyright"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(filepath.Join(root, "usr/bin/berthd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"usr/share/doc/berth/LICENSE", "  libc6-dev 2.36-9\n", "GNU Lesser", "  musl-dev 1.2.3-1+deb\n",
+		"  Go " + strings.TrimPrefix(info.GoVersion, "go") + "\n", "Redistributions in binary form", "Apache License"}
+	for _, module := range info.Deps {
+		want = append(want, "  "+module.Path+" "+module.Version+"\n")
+	}
+	for _, part := range want {
+		if !strings.Contains(string(data), part) {
+			t.Errorf("the licenses lack %q", part)
+		}
+	}
+	var bill struct {
+		Components []struct {
+			PURL     string
+			Licenses []struct{ License struct{ ID string } }
+		}
+	}
+	if err := json.Unmarshal(made["berth-1.2.3-rc.1+4.gabc-linux-amd64.cdx.json"], &bill); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range bill.Components {
+		if strings.HasPrefix(c.PURL, "pkg:golang/") && (len(c.Licenses) == 0 || c.Licenses[0].License.ID == "") {
+			t.Errorf("%s has no license", c.PURL)
+		}
+	}
+}
+
+// packer is the program that make packages runs.
+func packer(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "packages")
+	output(t, "go", "-C", "../tools/packages", "build", "-o", program, ".")
+	return program
+}
+
 // TestPackages: the same tree makes the same bytes, files of /etc are the administrator's, and each format has all
 // files and the maintainer scripts.
 func TestPackages(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "packages")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Dir = "../tools/packages"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	program := packer(t)
 	first, second := packages(t, program, staged(t)), packages(t, program, staged(t))
 	dir := t.TempDir()
 	var deb, rpm, archive string
@@ -89,7 +226,7 @@ func TestPackages(t *testing.T) {
 			archive = at
 		}
 	}
-	if len(first) != 4 {
+	if len(first) != 5 {
 		t.Fatalf("made: %v", first)
 	}
 	check := exec.Command("sha256sum", "-c", "SHA256SUMS")
@@ -98,7 +235,7 @@ func TestPackages(t *testing.T) {
 		t.Errorf("SHA256SUMS: %v\n%s", err, out)
 	}
 	files := []string{"/etc/berth/config.toml", "/usr/bin/berthd", "/usr/lib/systemd/system/berthd.service",
-		"/usr/share/man/man8/berthd.8.gz"}
+		"/usr/share/doc/berth/berth.cdx.json", "/usr/share/doc/berth/copyright", "/usr/share/man/man8/berthd.8.gz"}
 	listed := map[string]string{
 		"deb": output(t, "dpkg-deb", "-c", deb), "tar": output(t, "tar", "-tf", archive),
 		"rpm": output(t, "rpm", "-qpl", rpm),

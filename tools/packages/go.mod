@@ -2,7 +2,12 @@ module berth/tools/packages
 
 go 1.26.8
 
-require github.com/goreleaser/nfpm/v2 v2.43.4
+require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
+	github.com/google/licenseclassifier/v2 v2.0.0
+	github.com/goreleaser/nfpm/v2 v2.43.4
+	golang.org/x/mod v0.42.0
+)
 
 require (
 	dario.cat/mergo v1.0.2 // indirect
@@ -16,6 +21,7 @@ require (
 	github.com/cavaliergopher/cpio v1.0.1 // indirect
 	github.com/cloudflare/circl v1.6.1 // indirect
 	github.com/cyphar/filepath-securejoin v0.4.1 // indirect
+	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/emirpasic/gods v1.18.1 // indirect
 	github.com/go-git/gcfg v1.5.1-0.20230307220236-3a3c6141e376 // indirect
 	github.com/go-git/go-billy/v5 v5.6.2 // indirect

@@ -1,5 +1,5 @@
-// Command packages makes a deb, an rpm and a tarball of a tree that `make install` has filled. The same tree, version
-// and time make the same bytes.
+// Command packages makes a deb, an rpm and a tarball of a tree that `make install` has filled, with a bill of materials
+// of its programs. The same tree, version and time make the same bytes.
 package main
 
 import (
@@ -25,6 +25,7 @@ import (
 
 type options struct {
 	root, out, scripts, version, arch string
+	libraries                         []string
 	time                              time.Time
 }
 
@@ -37,6 +38,11 @@ func main() {
 	flag.StringVar(&o.version, "version", "", "semantic version")
 	flag.StringVar(&o.arch, "arch", "", "amd64 or arm64")
 	flag.Int64Var(&seconds, "time", 0, "time of all files, in seconds since 1970 (SOURCE_DATE_EPOCH)")
+	const libraries = "Debian packages, as PACKAGE=VERSION, that programs with C have inside"
+	flag.Func("c-libraries", libraries, func(s string) error {
+		o.libraries = append(o.libraries, strings.Fields(s)...)
+		return nil
+	})
 	flag.Parse()
 	o.time = time.Unix(seconds, 0).UTC()
 	if err := run(&o); err != nil {
@@ -52,24 +58,41 @@ func run(o *options) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
+	if err := describe(o); err != nil {
+		return fmt.Errorf("bill of materials: %w", err)
+	}
 	list, err := contents(o)
 	if err != nil {
 		return err
 	}
-	var made []string
 	for _, format := range []string{"deb", "rpm"} {
 		name, err := pack(o, format, list)
 		if err != nil {
 			return fmt.Errorf("%s: %w", format, err)
 		}
-		made = append(made, name)
+		fmt.Println(name)
 	}
 	name, err := tarball(o, list)
 	if err != nil {
 		return fmt.Errorf("tarball: %w", err)
 	}
-	made = append(made, name)
-	return sums(o.out, made)
+	fmt.Println(name)
+	return sums(o.out)
+}
+
+// describe writes the bill of materials into the tree, and beside the packages.
+func describe(o *options) error {
+	text, err := materials(o)
+	if err != nil {
+		return err
+	}
+	inside := filepath.Join(o.root, "usr/share/doc/berth/berth.cdx.json")
+	if err := os.MkdirAll(filepath.Dir(inside), 0o755); err != nil {
+		return err
+	}
+	beside := filepath.Join(o.out, fmt.Sprintf("berth-%s-linux-%s.cdx.json", o.version, o.arch))
+	fmt.Println(beside)
+	return errors.Join(os.WriteFile(inside, text, 0o644), os.WriteFile(beside, text, 0o644))
 }
 
 // contents are the files of the tree, sorted. What is below /etc is the administrator's once it is installed.
@@ -171,12 +194,20 @@ func add(w *tar.Writer, c *files.Content) error {
 	return err
 }
 
-// sums writes SHA256SUMS as sha256sum -c reads it.
-func sums(dir string, made []string) error {
+const checksums = "SHA256SUMS"
+
+// sums writes the checksums of all files of the directory, as sha256sum -c reads them.
+func sums(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
 	var out strings.Builder
-	slices.Sort(made)
-	for _, name := range made {
-		f, err := os.Open(name)
+	for _, e := range entries {
+		if e.Name() == checksums {
+			continue
+		}
+		f, err := os.Open(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return err
 		}
@@ -185,8 +216,7 @@ func sums(dir string, made []string) error {
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
-		fmt.Fprintf(&out, "%x  %s\n", h.Sum(nil), filepath.Base(name))
-		fmt.Println(name)
+		fmt.Fprintf(&out, "%x  %s\n", h.Sum(nil), e.Name())
 	}
-	return os.WriteFile(filepath.Join(dir, "SHA256SUMS"), []byte(out.String()), 0o644)
+	return os.WriteFile(filepath.Join(dir, checksums), []byte(out.String()), 0o644)
 }

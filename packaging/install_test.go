@@ -1,0 +1,252 @@
+package packaging_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A system is a root with the essential packages of Debian, into which packages are installed. systemd does not run in
+// it; in place of systemctl is a script that writes down its arguments.
+type system struct {
+	t    *testing.T
+	root string
+}
+
+func newSystem(t *testing.T) *system {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	if testing.Short() {
+		t.Skip("makes a root of Debian's packages")
+	}
+	if _, err := exec.LookPath("mmdebstrap"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	// The tests' own directory is closed to others, and apt gives up its rights.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	acquire := filepath.Join(dir, "acquire.conf")
+	if err := os.WriteFile(acquire, []byte(output(t, "apt-config", "dump", "Acquire")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &system{t: t, root: filepath.Join(dir, "root")}
+	args := []string{"--quiet", "--mode=root", "--variant=essential", "--aptopt=" + acquire, "", s.root}
+	for _, pattern := range []string{"sources.list", "sources.list.d/*.list", "sources.list.d/*.sources"} {
+		found, err := filepath.Glob(filepath.Join("/etc/apt", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, found...)
+	}
+	output(t, "mmdebstrap", args...)
+	s.write("/usr/bin/systemctl", "#!/bin/sh\necho \"$*\" >>/systemctl.log\n")
+	if err := os.Chmod(s.at("/usr/bin/systemctl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *system) at(path string) string { return filepath.Join(s.root, path) }
+
+func (s *system) write(path, text string) {
+	s.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(s.at(path)), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.WriteFile(s.at(path), []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// has compares files with what they should have inside; nothing stands for a file that should not be there.
+func (s *system) has(files map[string]string) {
+	s.t.Helper()
+	for path, want := range files {
+		data, err := os.ReadFile(s.at(path))
+		if want == "" && !os.IsNotExist(err) || want != "" && string(data) != want {
+			s.t.Errorf("%s has %.100q (%v), not %q", path, data, err, want)
+		}
+	}
+}
+
+// asked compares what systemctl was asked for since the last time.
+func (s *system) asked(want ...string) {
+	s.t.Helper()
+	data, err := os.ReadFile(s.at("/systemctl.log"))
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Fatal(err)
+	}
+	if got := strings.FieldsFunc(string(data), func(r rune) bool { return r == '\n' }); !slices.Equal(got, want) {
+		s.t.Errorf("systemctl was asked for %q, not for %q", got, want)
+	}
+	if err := os.RemoveAll(s.at("/systemctl.log")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// booted makes the system say that systemd runs it, or not.
+func (s *system) booted(yes bool) {
+	s.t.Helper()
+	var err error
+	if yes {
+		err = os.MkdirAll(s.at("/run/systemd/system"), 0o755)
+	} else {
+		err = os.RemoveAll(s.at("/run/systemd"))
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// releases are packages of three versions, whose default configurations differ: paths by version and format.
+func releases(t *testing.T) map[string]string {
+	t.Helper()
+	program, tree, paths := packer(t), staged(t), map[string]string{}
+	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0"} {
+		config := filepath.Join(tree, "etc/berth/config.toml")
+		if err := os.WriteFile(config, []byte("# "+version+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := t.TempDir()
+		output(t, program, "-root", tree, "-out", out, "-scripts", "scripts", "-version", version, "-arch", "amd64",
+			"-time", "1700000000", "-c-libraries", "musl-dev=1.2.3")
+		for _, format := range []string{"deb", "rpm"} {
+			found, err := filepath.Glob(filepath.Join(out, "*."+format))
+			if err != nil || len(found) != 1 {
+				t.Fatal(found, err)
+			}
+			paths[fmt.Sprintf("%s.%s", version, format)] = found[0]
+		}
+	}
+	return paths
+}
+
+const (
+	config = "/etc/berth/config.toml"
+	data   = "/var/lib/berth/pods/pod.json"
+	unit   = "/usr/lib/systemd/system/berthd.service"
+)
+
+// The calls of an upgrade: the keeper executes its new program in place, and berthd is restarted if it runs.
+var upgrade = []string{
+	"--quiet is-active berth-keeper", "reload berth-keeper", "try-restart berthd berth-device-plugin",
+}
+
+// TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
+// /run/systemd/system, without an upgrade's calls, without the purge, and without the look at /proc/mounts.
+func TestPackagesInARoot(t *testing.T) {
+	s, paths := newSystem(t), releases(t)
+	t.Run("deb", func(t *testing.T) { debInARoot(s.with(t), paths) })
+	t.Run("purge", func(t *testing.T) { purgeWithPods(s.with(t), paths) })
+	t.Run("rpm", func(t *testing.T) { rpmInARoot(s.with(t), paths) })
+}
+
+// with is the same system in another test.
+func (s *system) with(t *testing.T) *system {
+	t.Helper()
+	other := &system{t: t, root: s.root}
+	other.booted(false)
+	return other
+}
+
+func (s *system) dpkg(args ...string) {
+	s.t.Helper()
+	output(s.t, "dpkg", append([]string{"--root=" + s.root, "--force-architecture", "--force-confold"}, args...)...)
+}
+
+// debInARoot: a package is installed where no systemd runs, upgraded where it does, removed and purged. The
+// administrator's configuration survives all but the purge, and so do the data.
+func debInARoot(s *system, paths map[string]string) {
+	status := func(want string) {
+		s.t.Helper()
+		got := output(s.t, "dpkg-query", "--admindir="+s.at("/var/lib/dpkg"), "-W", "-f",
+			"${db:Status-Status} ${Version}", "berth:amd64")
+		if strings.TrimSpace(got) != want {
+			s.t.Errorf("the package's status is %q, not %q", got, want)
+		}
+	}
+	s.dpkg("-i", paths["1.0.0.deb"])
+	status("installed 1.0.0")
+	s.has(map[string]string{config: "# 1.0.0\n", unit: strings.TrimPrefix(unit, "/")})
+	s.asked()
+	s.dpkg("-i", paths["1.1.0.deb"])
+	s.has(map[string]string{config: "# 1.1.0\n"})
+	s.asked()
+
+	s.booted(true)
+	s.write(config, "# mine\n")
+	s.write(data, "{}")
+	s.dpkg("-i", paths["1.2.0.deb"])
+	status("installed 1.2.0")
+	s.has(map[string]string{config: "# mine\n", config + ".dpkg-dist": "# 1.2.0\n", data: "{}"})
+	s.asked(slices.Concat([]string{"daemon-reload", "daemon-reload"}, upgrade)...)
+
+	s.dpkg("--remove", "berth")
+	status("config-files 1.2.0")
+	s.has(map[string]string{config: "# mine\n", data: "{}", "/usr/bin/berthd": ""})
+	s.asked("disable --now berth-device-plugin berthd berth-keeper", "daemon-reload")
+	s.dpkg("-i", paths["1.2.0.deb"])
+	s.has(map[string]string{config: "# mine\n", data: "{}"})
+	s.dpkg("--purge", "berth")
+	for _, path := range []string{"/etc/berth", "/var/lib/berth", "/usr/bin/berthd", unit} {
+		if _, err := os.Stat(s.at(path)); !os.IsNotExist(err) {
+			s.t.Errorf("%s is left: %v", path, err)
+		}
+	}
+	// dpkg tells the script of an earlier version as long as its configuration is there: nothing runs that is restarted.
+	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{
+		"disable --now berth-device-plugin berthd berth-keeper", "daemon-reload", "daemon-reload"})...)
+}
+
+// purgeWithPods: what is still mounted, of pods whose containers were left running, stays.
+func purgeWithPods(s *system, paths map[string]string) {
+	s.dpkg("-i", paths["1.0.0.deb"])
+	s.write(data, "{}")
+	s.write("/proc/mounts", "overlay /var/lib/berth/pods/1/rootfs overlay rw 0 0\n")
+	s.dpkg("--purge", "berth")
+	s.has(map[string]string{data: "{}", config: ""})
+	for _, path := range []string{"/proc/mounts", data} {
+		if err := os.Remove(s.at(path)); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+// rpmInARoot: as debInARoot, by Debian's rpm. An rpm has no purge.
+func rpmInARoot(s *system, paths map[string]string) {
+	if _, err := exec.LookPath("rpm"); err != nil {
+		s.t.Skip(err)
+	}
+	rpm := func(args ...string) string {
+		s.t.Helper()
+		return output(s.t, "rpm", append([]string{"--root", s.root}, args...)...)
+	}
+	rpm("--nodeps", "--ignorearch", "-i", paths["1.0.0.rpm"])
+	s.has(map[string]string{config: "# 1.0.0\n", unit: strings.TrimPrefix(unit, "/")})
+	if text := rpm("--nodeps", "-V", "berth"); text != "" {
+		s.t.Errorf("the installed files differ from the package's:\n%s", text)
+	}
+	s.asked()
+
+	s.booted(true)
+	s.write(config, "# mine\n")
+	s.write(data, "{}")
+	rpm("--nodeps", "--ignorearch", "-U", paths["1.2.0.rpm"])
+	if got := rpm("-q", "berth"); !strings.Contains(got, "berth-1.2.0") || strings.Contains(got, "1.0.0") {
+		s.t.Errorf("installed are %s", got)
+	}
+	s.has(map[string]string{config: "# mine\n", config + ".rpmnew": "# 1.2.0\n", data: "{}"})
+	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{"daemon-reload"})...)
+
+	rpm("--nodeps", "-e", "berth")
+	s.has(map[string]string{config: "", config + ".rpmsave": "# mine\n", data: "{}", "/usr/bin/berthd": ""})
+	s.asked("disable --now berth-device-plugin berthd berth-keeper", "daemon-reload")
+}
