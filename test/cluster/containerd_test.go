@@ -222,7 +222,21 @@ func (m *member) toBerth(ctx context.Context) error {
 	if err := m.startBerth(ctx); err != nil {
 		return err
 	}
-	return m.useSocket(ctx, containerdSocket, m.socket())
+	if err := m.useSocket(ctx, containerdSocket, m.socket()); err != nil || m.cni {
+		return err
+	}
+	// The bridge of containerd's plugins has the range of Berth's own: the node says so, until it is removed.
+	if err := within(2*time.Minute, "the node names the interface that has the pods' range", func() error {
+		said, err := m.c.kubectl(ctx, "", "get", "node", m.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
+		if err == nil && !strings.Contains(said, "ip link delete cni0") {
+			err = errors.New(said)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	_, err := m.host.Run(ctx, "ip", "link", "delete", "cni0")
+	return err
 }
 
 // useSocket starts the kubelet with another runtime's socket, once that is there.

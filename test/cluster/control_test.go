@@ -79,6 +79,8 @@ func (c *cluster) startControl(ctx context.Context) error {
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+c.front.path("front-client"), "--proxy-client-key-file="+c.front.keyPath("front-client"),
+		// There is no kube-proxy on this host: extensions and webhooks are called at their pods' addresses.
+		"--enable-aggregator-routing",
 		// A node that is gone has its pods replaced within the time of a test.
 		"--default-not-ready-toleration-seconds=30", "--default-unreachable-toleration-seconds=30",
 	); err != nil {

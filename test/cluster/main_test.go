@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"berth/test/conformance/images"
 	"berth/test/node"
 )
 
@@ -49,6 +51,18 @@ func run(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	var built images.Images
+	var cache string
+	if *conformance {
+		if cache, err = os.UserCacheDir(); err == nil {
+			cache = filepath.Join(cache, "berth", "conformance")
+			built, err = prepareConformance(ctx, cache)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
 	began := time.Now()
 	c, err := newCluster(ctx, cni)
 	defer func() {
@@ -68,6 +82,12 @@ func run(m *testing.M) (code int) {
 		fmt.Printf("\n    export KUBECONFIG=%s\n    %s get nodes -o wide\n\nAn interrupt (Ctrl-C) ends the cluster.\n",
 			c.admin, c.kubectlBinary)
 		<-ctx.Done()
+		return 0
+	}
+	if *conformance {
+		if err = c.conform(ctx, built, cache); err != nil {
+			return 1
+		}
 		return 0
 	}
 	shared = c

@@ -172,7 +172,9 @@ func (m *member) files() (map[string]string, error) {
 		"/etc/machine-id":  fmt.Sprintf("%032x\n", m.number),
 		"/etc/berth/config.toml": "containerd_address = \"/run/containerd/containerd.sock\"\n" +
 			"[network]\npod_cidr = [\"" + podsOf(m.number) + "\"]\n" +
-			"non_masquerade = [\"" + podRange + "\", \"" + nodeRange + "\"]\n",
+			"non_masquerade = [\"" + podRange + "\", \"" + nodeRange + "\"]\n" +
+			// The name that Kubernetes' own specs of RuntimeClasses use.
+			"[runtimes.test-handler]\ntype = \"builtin\"\n",
 	}
 	for _, registry := range registries {
 		files["/etc/berth/certs.d/"+registry+"/hosts.toml"] = "server = \"http://" + registryAddr + "\"\n"

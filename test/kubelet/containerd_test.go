@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -13,9 +14,10 @@ import (
 	"berth/test/node"
 )
 
-// TestCAdvisorsSeriesAreThoseOfANodeOfContainerd runs the same pod on a node of Berth and on one of Debian's
-// containerd, with the same kubelet, and compares which series /metrics/cadvisor has of it, with all of their labels.
-func TestCAdvisorsSeriesAreThoseOfANodeOfContainerd(t *testing.T) {
+// TestAKubeletsMetricsAreThoseOfANodeOfContainerd runs the same pod on a node of Berth and on one of Debian's
+// containerd, with the same kubelet, and compares what the kubelet tells of it: which series /metrics/cadvisor and
+// /metrics/resource have, with all of their labels, and which figures /stats/summary has.
+func TestAKubeletsMetricsAreThoseOfANodeOfContainerd(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("containerd"); err != nil {
 		t.Skipf("there is no containerd to compare with: %v", err)
@@ -35,11 +37,23 @@ func TestCAdvisorsSeriesAreThoseOfANodeOfContainerd(t *testing.T) {
 	eventually(t, 60*time.Second, "both have the same series", func() error {
 		found := map[string]map[string]bool{}
 		for name, p := range pods {
-			metrics, err := p.k.get(t.Context(), "/metrics/cadvisor")
-			if err != nil {
-				return err
+			found[name] = map[string]bool{}
+			for page, min := range map[string]int{"/metrics/cadvisor": 100, "/metrics/resource": 6, "/stats/summary": 40} {
+				text, err := p.k.get(t.Context(), page)
+				if err != nil {
+					return err
+				}
+				told, err := toldOf(page, text, p)
+				if err != nil {
+					return err
+				}
+				if len(told) < min {
+					return fmt.Errorf("%s of %s tells only %d things of the pod", page, name, len(told))
+				}
+				for _, one := range told {
+					found[name][page+": "+one] = true
+				}
 			}
-			found[name] = seriesOf(metrics, p)
 		}
 		var differ []string
 		for a, b := range map[string]string{"Berth": "containerd", "containerd": "Berth"} {
@@ -52,10 +66,7 @@ func TestCAdvisorsSeriesAreThoseOfANodeOfContainerd(t *testing.T) {
 		if len(differ) > 0 {
 			return fmt.Errorf("%d series, of which %d differ:\n%s", len(found["Berth"]), len(differ), strings.Join(differ, "\n"))
 		}
-		if len(found["Berth"]) < 100 {
-			return fmt.Errorf("only %d series", len(found["Berth"]))
-		}
-		t.Logf("%d series are the same", len(found["Berth"]))
+		t.Logf("%d series and figures are the same", len(found["Berth"]))
 		return nil
 	})
 }
@@ -72,11 +83,22 @@ var (
 // none: the sandbox's cgroup is empty.
 var ofUse = regexp.MustCompile(`device="/dev/|^container_cpu_usage_seconds_total\{container="",`)
 
-// seriesOf are the series of a pod without what is another one's on every node: IDs and the names of node and pod. The
-// image of a sandbox is containerd's own affair.
-func seriesOf(metrics string, p *pod) map[string]bool {
-	found := map[string]bool{}
-	for line := range strings.Lines(metrics) {
+// toldOf is what a page tells of a pod, without figures, and without what is another one's on every node: IDs and the
+// names of node and pod. The image of a sandbox is containerd's own affair.
+func toldOf(page, text string, p *pod) (told []string, err error) {
+	if page == "/stats/summary" {
+		var summary struct{ Pods []map[string]any }
+		if err := json.Unmarshal([]byte(text), &summary); err != nil {
+			return nil, err
+		}
+		for _, pod := range summary.Pods {
+			if ref, _ := pod["podRef"].(map[string]any); ref["name"] == p.name {
+				told = append(told, figures("", pod)...)
+			}
+		}
+		return told, nil
+	}
+	for line := range strings.Lines(text) {
 		m := sampleOfPage.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil || !strings.Contains(line, `pod="`+p.name+`"`) {
 			continue
@@ -87,7 +109,28 @@ func seriesOf(metrics string, p *pod) map[string]bool {
 		if ofUse.MatchString(one) {
 			continue
 		}
-		found[pauseImage.ReplaceAllString(one, `image="PAUSE"`)] = true
+		told = append(told, pauseImage.ReplaceAllString(one, `image="PAUSE"`))
 	}
-	return found
+	return told, nil
+}
+
+// figures are the paths of all figures in a JSON value. Elements of lists go by their name.
+func figures(path string, value any) (paths []string) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, v := range value {
+			paths = append(paths, figures(path+"."+key, v)...)
+		}
+	case []any:
+		for i, v := range value {
+			name := any(i)
+			if fields, ok := v.(map[string]any); ok && fields["name"] != nil {
+				name = fields["name"]
+			}
+			paths = append(paths, figures(fmt.Sprintf("%s[%v]", path, name), v)...)
+		}
+	default:
+		paths = []string{path}
+	}
+	return paths
 }

@@ -402,9 +402,9 @@ func endNode(n *node.Node) error {
 	var errs []error
 	if n.PID() != 0 {
 		errs = append(errs, n.RemoveAll(ctx), removeQOSCgroups(n))
-	}
-	if left, err := n.Settled(time.Minute); err != nil || left.Count() > 0 {
-		errs = append(errs, err, fmt.Errorf("left behind after the last pod:\n%s", left))
+		if left, err := n.Settled(time.Minute); err != nil || left.Count() > 0 {
+			errs = append(errs, err, fmt.Errorf("left behind after the last pod:\n%s", left))
+		}
 	}
 	errs = append(errs, n.Stop())
 	if n.Systemd {

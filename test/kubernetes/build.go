@@ -47,6 +47,10 @@ var (
 	NodeTests          = Program{name: "e2e_node.test", pkg: "k8s.io/kubernetes/test/e2e_node", test: true}
 	Agnhost            = Program{name: "agnhost", pkg: "k8s.io/kubernetes/test/images/agnhost", static: true}
 	Ginkgo             = Program{name: "ginkgo", pkg: "github.com/onsi/ginkgo/v2/ginkgo"}
+	// SampleAPIServer is an API server that a cluster's own is extended by.
+	SampleAPIServer = Program{name: "sample-apiserver", pkg: "k8s.io/sample-apiserver", static: true}
+	// EtcdImage is Etcd for an image.
+	EtcdImage = Program{name: "etcd-static", pkg: "go.etcd.io/etcd/server/v3", static: true}
 
 	Etcd              = Program{name: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
 	APIServer         = Program{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver"}
@@ -121,7 +125,7 @@ func (p Program) Build(ctx context.Context) (string, error) {
 	defer os.Remove(partial)
 	args := []string{"build"}
 	if p.test {
-		args = []string{"test", "-c"}
+		args = []string{"test", "-c", "-vet=off"}
 	}
 	// A kubelet that does not know its version does not start.
 	ldflags := fmt.Sprintf("-s -w -X %s.gitVersion=%s", versionPackage, version)

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"berth/test/conformance/ginkgo"
 )
 
 // expectedFailure is a spec that cannot pass.
@@ -56,6 +59,16 @@ const (
 	cgroupV2        = "cgroup v2"
 	sctp            = "SCTP"
 )
+
+// expectations are expectedFailures for a run with a runtime on a machine.
+func expectations(runtime string, lacking []string) []ginkgo.Expectation {
+	expected := make([]ginkgo.Expectation, 0, len(expectedFailures))
+	for _, e := range expectedFailures {
+		here := (e.runtime == "" || e.runtime == runtime) && (e.lacks == "" || slices.Contains(lacking, e.lacks))
+		expected = append(expected, ginkgo.Expectation{Spec: e.spec, Failure: e.failure, Why: e.why, Elsewhere: !here})
+	}
+	return expected
+}
 
 const lackingFile = "lacking.json"
 

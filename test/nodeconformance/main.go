@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth/test/conformance/ginkgo"
 	"berth/test/conformance/images"
 	"berth/test/kubernetes"
 	"berth/test/node"
@@ -43,6 +44,7 @@ func main() {
 	}
 	var s settings
 	prepare := flag.Bool("prepare", false, "fill the cache with programs and images, and run nothing")
+	build := flag.Bool("build", false, "build the programs of Kubernetes, and do nothing else")
 	flag.StringVar(&s.Cache, "cache", "",
 		"directory for packages, images and results (default: berth/conformance in the user's cache)")
 	flag.StringVar(&s.Runtime, "runtime", "berth", "what to start: berth, or containerd (Debian's)")
@@ -60,6 +62,10 @@ func main() {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	if *build {
+		_, err := buildPrograms(ctx)
+		exit(err)
+	}
 	exit(conformance(ctx, s, *prepare))
 }
 
@@ -69,6 +75,21 @@ func exit(err error) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// buildPrograms returns the paths of Kubernetes' programs by their names, and builds those that the user's cache does
+// not have.
+func buildPrograms(ctx context.Context) (map[string]string, error) {
+	programs := map[string]string{}
+	for _, p := range []kubernetes.Program{kubernetes.Kubelet, kubernetes.SampleDevicePlugin, kubernetes.Ginkgo,
+		kubernetes.NodeTests, kubernetes.Agnhost} {
+		path, err := p.Build(ctx)
+		if err != nil {
+			return nil, err
+		}
+		programs[filepath.Base(path)] = path
+	}
+	return programs, nil
 }
 
 // conformance builds what is needed, runs the suite and sums up.
@@ -86,14 +107,9 @@ func conformance(ctx context.Context, s settings, prepare bool) error {
 		}
 		s.Cache = filepath.Join(dir, "berth", "conformance")
 	}
-	programs := map[string]string{}
-	for _, p := range []kubernetes.Program{kubernetes.Kubelet, kubernetes.NodeTests, kubernetes.Ginkgo, kubernetes.Agnhost,
-		kubernetes.SampleDevicePlugin} {
-		path, err := p.Build(ctx)
-		if err != nil {
-			return err
-		}
-		programs[filepath.Base(path)] = path
+	programs, err := buildPrograms(ctx)
+	if err != nil {
+		return err
 	}
 	source, err := kubernetes.Directory(ctx)
 	if err != nil {
@@ -140,11 +156,24 @@ func conformance(ctx context.Context, s settings, prepare bool) error {
 	if ctx.Err() != nil {
 		return errors.Join(ctx.Err(), runErr)
 	}
-	r, err := readReport(s)
+	r, err := readSummary(s)
 	if err != nil {
 		return errors.Join(err, runErr)
 	}
-	r.print(os.Stdout)
+	r.Print(os.Stdout, s.Runtime)
 	fmt.Printf("report and logs: %s\n", s.Results)
-	return errors.Join(runErr, r.verdict())
+	return errors.Join(runErr, r.Verdict())
+}
+
+// readSummary reads what the suite has reported.
+func readSummary(s settings) (*ginkgo.Summary, error) {
+	data, err := os.ReadFile(filepath.Join(s.Results, reportFile))
+	if err != nil {
+		return nil, err
+	}
+	lacking, err := readLacking(s.Results)
+	if err != nil {
+		return nil, err
+	}
+	return ginkgo.Summarize(data, expectations(s.Runtime, lacking))
 }

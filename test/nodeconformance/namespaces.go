@@ -68,6 +68,9 @@ func enter(ctx context.Context, s settings, programs map[string]string) (err err
 	if err != nil {
 		return err
 	}
+	if err := countDisk(cgroups, dir); err != nil {
+		return err
+	}
 	args := []string{"-ec", enterScript, "sh"}
 	for _, cgroup := range cgroups {
 		args = append(args, filepath.Join(cgroup, "cgroup.procs"))

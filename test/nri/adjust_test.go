@@ -191,11 +191,39 @@ func kinds(t *testing.T, dir, link string) map[string]adjustment {
 		"RDT": {
 			change: func(a *api.ContainerAdjustment) { a.SetLinuxRDTClass("gold") }, fails: "dt"},
 		"class of block IO": {
-			change: func(a *api.ContainerAdjustment) { a.SetLinuxBlockIOClass("gold") }, fails: `wants "gold"`},
+			change: func(a *api.ContainerAdjustment) { a.SetLinuxBlockIOClass("slow") },
+			script: "(" + cgroupFile("blkio", "blkio.throttle.read_bps_device", "io.max") + ") | " +
+				"grep -q 1048576 && echo limited",
+			want: "limited"},
+		"class of block IO that is not there": {
+			change: func(a *api.ContainerAdjustment) { a.SetLinuxBlockIOClass("gold") }, fails: `class "gold"`},
 	} {
 		all[strings.ReplaceAll(name, " ", "-")] = a
 	}
 	return all
+}
+
+// classes is a file with a class of block I/O, slow.
+func classes(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "blockio.yaml")
+	text := fmt.Sprintf("Classes:\n  slow:\n  - Devices: [%q]\n    ThrottleReadBps: 1Mi\n", disks(t))
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// disks is a pattern of the names of this machine's disks that have a node each.
+func disks(t testing.TB) string {
+	t.Helper()
+	for _, pattern := range []string{"/dev/vd[a-z]", "/dev/sd[a-z]", "/dev/nvme[0-9]n[0-9]", "/dev/xvd[a-z]"} {
+		if found, err := filepath.Glob(pattern); err == nil && len(found) > 0 {
+			return pattern
+		}
+	}
+	t.Fatal("this machine has no disk")
+	return ""
 }
 
 func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
@@ -206,7 +234,7 @@ func TestEachKindOfAdjustmentReachesTheContainer(t *testing.T) {
 		delete(adjustments, "RDT")
 	}
 	n := nodetest.Start(t, node.Options{
-		Config: fmt.Sprintf("cdi_spec_dirs = [%q]\n", dir),
+		Config: fmt.Sprintf("cdi_spec_dirs = [%q]\nblock_io_classes_file = %q\n", dir, classes(t)),
 		Tables: fmt.Sprintf("[nri]\nplugin_request_timeout = %q\n[runtimes.berth]\nannotations = [\"vendor.com/*\"]\n",
 			timeout),
 		Prepare: func(n *node.Node) error { return os.MkdirAll(filepath.Dir(n.NRISocket), 0o700) },

@@ -57,7 +57,7 @@ var unlike = map[string]string{
 var byRunc = []string{"RDT", "network-devices", "priority-of-IO", "scheduler"}
 
 // peers are a node of Berth and one of containerd, whose built-in validators refuse sysctls.
-func peers(t *testing.T) map[string]*node.Node {
+func peers(t testing.TB) map[string]*node.Node {
 	t.Helper()
 	if os.Getenv(EnvPeer) == "" {
 		t.Skipf("set %s=1 to compare Berth with containerd 2, which is built once", EnvPeer)
@@ -76,14 +76,17 @@ func peers(t *testing.T) map[string]*node.Node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = registry.Close() })
+	slow := classes(t)
 	const validator = "enable = true\nreject_sysctl_adjustment = true\n"
 	peer, err := node.StartContainerd(nodetest.Context(t), node.Options{
 		Registry: registry, Binaries: binaries, Prepare: makeNRIDirectory,
 		ContainerdTables: func(n *node.Node) string {
 			const plugin = `plugins."io.containerd.nri.v1.nri"`
-			return fmt.Sprintf("[%s]\ndisable = false\nsocket_path = %q\nplugin_path = %q\nplugin_config_path = %q\n"+
-				"plugin_request_timeout = %q\n[%s.default_validator]\n%s", plugin, n.NRISocket, n.NRIPlugins,
-				filepath.Join(n.Dir, "nri", "conf.d"), timeout, plugin, validator)
+			return "[plugins.'io.containerd.service.v1.tasks-service']\n" +
+				fmt.Sprintf("blockio_config_file = %q\n[%s]\ndisable = false\nsocket_path = %q\n"+
+					"plugin_path = %q\nplugin_config_path = %q\n"+
+					"plugin_request_timeout = %q\n[%s.default_validator]\n%s", slow, plugin, n.NRISocket, n.NRIPlugins,
+					filepath.Join(n.Dir, "nri", "conf.d"), timeout, plugin, validator)
 		},
 	})
 	if err != nil {
@@ -98,7 +101,7 @@ func peers(t *testing.T) map[string]*node.Node {
 		}
 	})
 	own := nodetest.Start(t, node.Options{
-		Registry: registry, Prepare: makeNRIDirectory,
+		Registry: registry, Prepare: makeNRIDirectory, Config: fmt.Sprintf("block_io_classes_file = %q\n", slow),
 		Tables: fmt.Sprintf("[nri]\nplugin_request_timeout = %q\n[nri.default_validator]\n%s"+
 			"[runtimes.berth]\nannotations = [\"vendor.com/*\"]\n", timeout, validator),
 	})

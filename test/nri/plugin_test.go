@@ -38,7 +38,7 @@ type plugin struct {
 }
 
 // connect has a plugin join a node, under a name such as 10-env. It leaves with the test.
-func connect(t *testing.T, n *node.Node, name string, p *plugin) *plugin {
+func connect(t testing.TB, n *node.Node, name string, p *plugin) *plugin {
 	t.Helper()
 	if err := p.join(n.NRISocket, name); err != nil {
 		t.Fatalf("plugin %s: %v", name, err)

@@ -1,4 +1,4 @@
-// Package ginkgo reads the JSON reports of Kubernetes' suites.
+// Package ginkgo reads the JSON reports of Kubernetes' suites, and compares them with what was expected.
 package ginkgo
 
 import (
