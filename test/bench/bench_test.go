@@ -23,6 +23,15 @@ func TestQuantilesAreSamples(t *testing.T) {
 	if f.P50 != 50 || f.P90 != 90 || f.P99 != 99 {
 		t.Errorf("of 1 to 100 ms: %v, %v, %v", f.P50, f.P90, f.P99)
 	}
+	if f.P999 != 0 {
+		t.Errorf("p99.9 of 100 samples is %v", f.P999)
+	}
+	for i := range 2000 {
+		r.value(rowExecBusy, float64(i))
+	}
+	if f := r.Figures[rowExecBusy.Key]; f.P999 != 1997 {
+		t.Errorf("p99.9 of 0 to 1999 is %v", f.P999)
+	}
 	r.add(rowPull, 1500*time.Millisecond)
 	if f := r.Figures[rowPull.Key]; f.P50 != 1.5 || f.P99 != 1.5 {
 		t.Errorf("of 1.5 s alone: %v, %v", f.P50, f.P99)
@@ -80,8 +89,9 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	}
 	r, err := run(ctx, &options{
 		berth: true, base: binaries, rounds: 1, turns: 1, lives: 1, execs: 1, pods: 2, burst: 2, logMiB: 2, lineBytes: 100,
-		pullMiB: 2, pulls: 1,
-		crowd: 3, cni: true, settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
+		pullMiB: 2, pulls: 1, layerMiB: 1, layerRate: 50,
+		crowd: 3, cni: true, firsts: 1, costs: 1,
+		settle: 10 * time.Millisecond, idle: 100 * time.Millisecond, span: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -31,11 +31,15 @@ type options struct {
 	execs      int
 	pods       int
 	burst      int
+	firsts     int
 	logMiB     int
 	lineBytes  int
 	pullMiB    int
 	pulls      int
+	layerMiB   int
+	layerRate  int
 	settle     time.Duration
+	costs      int
 	idle       time.Duration
 	span       time.Duration
 	unconfined bool
@@ -78,10 +82,17 @@ func main() {
 	flag.IntVar(&o.pods, "pods", 100,
 		"pods that are there when memory, idle CPU and lists are measured; 0: leave those rows out")
 	flag.IntVar(&o.burst, "burst", 50, "pods started with 10 in flight; 0: leave the row out")
+	flag.IntVar(&o.firsts, "firsts", 5,
+		"how often a further runtime is started, whose first pod is measured; 0: leave the row out")
 	flag.IntVar(&o.logMiB, "log", 256, "MiB that a container writes to its log; 0: leave the row out")
 	flag.IntVar(&o.lineBytes, "line", 100, "bytes of a line of it")
 	flag.IntVar(&o.pullMiB, "pull", 300, "MiB of gzip, in 9 layers, that are pulled; 0: leave the row out")
 	flag.IntVar(&o.pulls, "pulls", 3, "how often")
+	flag.IntVar(&o.layerMiB, "layer", 64,
+		"MiB of gzip, in one layer, that are pulled from a registry which limits each connection; 0: leave the row out")
+	flag.IntVar(&o.layerRate, "layer-rate", 50, "MB a second that it sends over a connection")
+	flag.IntVar(&o.costs, "costs", 20,
+		"pods, and execs, whose processor time is measured together in a turn; 0: leave the rows out")
 	flag.DurationVar(&o.settle, "settle", 5*time.Second, "how long a runtime is left alone before its memory is read")
 	flag.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	flag.DurationVar(&o.span, "span", 2*time.Second, "how long a turn of probes with 8 in flight takes")
@@ -125,6 +136,9 @@ func run(ctx context.Context, o *options) (r *report, err error) {
 		if value < 1 {
 			return nil, fmt.Errorf("-%s must be at least 1", name)
 		}
+	}
+	if o.layerRate < 1 {
+		return nil, errors.New("-layer-rate must be at least 1")
 	}
 	if o.lineBytes < 2 {
 		return nil, errors.New("-line must be at least 2")
@@ -210,6 +224,13 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 	}); err != nil {
 		return err
 	}
+	if err := turns(o.turns, "processor time", func(p *peer) error { return p.cost(ctx, o, r.of(p)) }); err != nil {
+		return err
+	}
+	private := slices.DeleteFunc(slices.Clone(peers), func(p *peer) bool { return p.fresh == nil })
+	if err := inTurns(private, o.firsts, "first pods", func(p *peer) error { return p.first(ctx, r.of(p)) }); err != nil {
+		return err
+	}
 	if err := turns(o.turns, "probes with 8 in flight", func(p *peer) error {
 		return p.probes(ctx, 8, o.span, r.of(p))
 	}); err != nil {
@@ -236,6 +257,11 @@ func measure(ctx context.Context, o *options, dir string, registry *registrytest
 			return err
 		}
 	}
+	if o.layerMiB > 0 && o.pulls > 0 {
+		if err := pullsOfALayer(ctx, o, registry, turns, r); err != nil {
+			return err
+		}
+	}
 	if o.crowd > 0 {
 		for _, p := range peers {
 			progress("%s: %d pods", p.name, o.crowd)
@@ -259,7 +285,9 @@ func pulls(ctx context.Context, o *options, registry *registrytest.Registry,
 		return err
 	}
 	runtime.GC()
-	if err := turns(o.pulls, "pull", func(p *peer) error { return p.pull(ctx, registry, image, r.of(p)) }); err != nil {
+	if err := turns(o.pulls, "pull", func(p *peer) error {
+		return p.pull(ctx, registry, bigName, image, r.of(p), rowPull)
+	}); err != nil {
 		return err
 	}
 	return oneMissing(ctx, o, registry, image, turns, r)

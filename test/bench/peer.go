@@ -31,8 +31,10 @@ type peer struct {
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 	close   func() error
-	kill    func() error                // ends the daemon with SIGKILL; nil for a peer that is not ours
-	restart func(context.Context) error // starts it again and waits until it is ready
+	cpu     func() (time.Duration, error)        // processor time so far, of all that it runs; nil for a peer not ours
+	kill    func() error                         // ends the daemon with SIGKILL; nil for a peer that is not ours
+	restart func(context.Context) error          // starts it again and waits until it is ready
+	fresh   func(context.Context) (*peer, error) // starts one more of its kind, which has no state yet
 
 	seccomp cri.SecurityProfile_ProfileType
 
@@ -43,17 +45,11 @@ func startPeers(ctx context.Context, o *options, dir string,
 	registry *registrytest.Registry) (peers []*peer, err error) {
 	private := func(name string, start func(context.Context, node.Options) (*node.Node, error)) error {
 		progress("%s: starting a private one", name)
-		n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true,
-			Pods: max(o.pods, o.burst, o.crowd) + 10})
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		p, err := startPrivate(ctx, o, name, registry, start)
+		if err == nil {
+			peers = append(peers, p)
 		}
-		peers = append(peers, &peer{
-			name: name, image: node.Busybox, host: node.RegistryHost, socket: n.Socket, logDir: n.LogDir,
-			cgroup: n.PodCgroup, runtime: n.Runtime, images: n.Images, close: n.Stop,
-			kill: n.Kill, restart: n.Restart,
-		})
-		return nil
+		return err
 	}
 	if o.berth {
 		if err := private("berth", node.Start); err != nil {
@@ -100,20 +96,53 @@ func startPeers(ctx context.Context, o *options, dir string,
 		peers = append(peers, p)
 	}
 	for _, p := range peers {
-		if err := os.MkdirAll(p.logDir, 0o755); err != nil {
+		if err := p.prepare(ctx, o); err != nil {
 			return peers, err
 		}
-		v, err := p.runtime.Version(ctx, &cri.VersionRequest{})
-		if err != nil {
-			return peers, fmt.Errorf("%s: %w", p.name, err)
-		}
-		p.seccomp = cri.SecurityProfile_RuntimeDefault
-		if o.unconfined {
-			p.seccomp = cri.SecurityProfile_Unconfined
-		}
-		p.version = v.RuntimeName + " " + v.RuntimeVersion
 	}
 	return peers, nil
+}
+
+// startPrivate starts a runtime of this benchmark's own.
+func startPrivate(ctx context.Context, o *options, name string, registry *registrytest.Registry,
+	start func(context.Context, node.Options) (*node.Node, error)) (*peer, error) {
+	n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true,
+		Accounted: true, Pods: max(o.pods, o.burst, o.crowd) + 10})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &peer{
+		name: name, image: node.Busybox, host: node.RegistryHost, socket: n.Socket, logDir: n.LogDir,
+		cgroup: n.PodCgroup, runtime: n.Runtime, images: n.Images, close: n.Stop,
+		cpu: n.CPUUsed, kill: n.Kill, restart: n.Restart,
+		fresh: func(ctx context.Context) (*peer, error) {
+			p, err := startPrivate(ctx, o, name, registry, start)
+			if err != nil {
+				return nil, err
+			}
+			if err := p.prepare(ctx, o); err != nil {
+				return nil, errors.Join(err, p.close())
+			}
+			return p, nil
+		},
+	}, nil
+}
+
+// prepare makes a peer's directory, and asks for its version.
+func (p *peer) prepare(ctx context.Context, o *options) error {
+	if err := os.MkdirAll(p.logDir, 0o755); err != nil {
+		return err
+	}
+	v, err := p.runtime.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	p.seccomp = cri.SecurityProfile_RuntimeDefault
+	if o.unconfined {
+		p.seccomp = cri.SecurityProfile_Unconfined
+	}
+	p.version = v.RuntimeName + " " + v.RuntimeVersion
+	return nil
 }
 
 var serial atomic.Int64
@@ -286,16 +315,22 @@ func (p *peer) probes(ctx context.Context, workers int, span time.Duration, r *r
 		pods <- made
 	}
 	if err == nil {
-		var done atomic.Int64
+		var mu sync.Mutex // guards took
+		var took []float64
 		began := time.Now()
 		err = inFlight(workers, func() bool { return time.Since(began) < span }, func() error {
 			target := <-pods
 			defer func() { pods <- target }()
-			done.Add(1)
-			return p.exec(ctx, target.container)
+			began := time.Now()
+			err := p.exec(ctx, target.container)
+			mu.Lock()
+			defer mu.Unlock()
+			took = append(took, rowExecBusy.of(time.Since(began)))
+			return err
 		})
 		if err == nil {
-			r.value(rowExecs, float64(done.Load())/time.Since(began).Seconds())
+			r.value(rowExecs, float64(len(took))/time.Since(began).Seconds())
+			r.value(rowExecBusy, took...)
 		}
 	}
 	for _, made := range all {
