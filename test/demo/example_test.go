@@ -107,25 +107,29 @@ var expected = map[string]expectation{
 	"berth logs hello/web": {says: `url:/`},
 	"berth exec -it hello/web sh": {in: "echo I am $(hostname)\nexit\n",
 		tty: true, says: `I am hello\b`},
-	"berth timeline hello":                                           {says: `in all .* ms`},
-	"berth inspect NAME":                                             {says: `"podIP|"ip"`},
-	"berth pods; berth ps -a":                                        {says: `(?s)hello .*hello/web `},
-	"berth bundle":                                                   {says: `^berth-bundle-.*\.tar\.gz$`},
-	"docker save busybox:1.36 | berth load":                          {says: `^sha256:.* docker.io/library/busybox:1.36`},
-	"docker save busybox | berth load":                               {says: `^sha256:.* docker.io/library/busybox:1.36`},
-	"berth load -i busybox.tar":                                      {says: `^sha256:.* docker.io/library/busybox:1.36`},
-	"berth push registry.example/busybox:1.36":                       {says: `^sha256:`},
-	"berth push registry.example/web:2":                              {says: `^sha256:`},
-	"berth rm --all --force && berth rmi --unused":                   {says: `^hello$`},
-	"berth volume ls":                                                {says: `^data `},
-	"berth volume inspect data":                                      {says: `"data"`},
-	"berth volume rm data":                                           {says: `^data$`},
-	"berth exec -u nobody -e DEBUG=1 -w /tmp hello env":              {says: `^DEBUG=1`},
-	"berth kill -s TERM hello/web && berth wait hello/web":           {says: `^0$`},
-	"berth logs -f --all-containers hello":                           {says: `url:/`, until: true, meanwhile: visit},
-	"berth logs -l app=hello --tail 20":                              {},
-	"berth run examples/hello.yaml":                                  {says: `url:/`, until: true, meanwhile: visit},
-	"kubectl get pod web -o yaml | berth run --ignore-unsupported -": {says: `^pod default/web runs at`, until: true},
+	"berth run -it docker.io/library/busybox:1.37 sh": {in: "echo I am $(hostname)\nexit\n",
+		tty: true, says: `I am busybox-`},
+	"berth login registry.example": {in: "robot\nsecret\n", tty: true,
+		says: `logged in to registry.example as robot`},
+	"berth timeline hello":                                 {says: `in all .* ms`},
+	"berth inspect NAME":                                   {says: `"podIP|"ip"`},
+	"berth pods; berth ps -a":                              {says: `(?s)hello .*hello/web `},
+	"berth bundle":                                         {says: `^berth-bundle-.*\.tar\.gz$`},
+	"docker save busybox:1.36 | berth load":                {says: `^sha256:.* docker.io/library/busybox:1.36`},
+	"docker save busybox | berth load":                     {says: `^sha256:.* docker.io/library/busybox:1.36`},
+	"berth load -i busybox.tar":                            {says: `^sha256:.* docker.io/library/busybox:1.36`},
+	"berth push registry.example/busybox:1.36":             {says: `^sha256:`},
+	"berth push registry.example/web:2":                    {says: `^sha256:`},
+	"berth rm --all --force && berth rmi --unused":         {says: `^hello$`},
+	"berth volume ls":                                      {says: `^data `},
+	"berth volume inspect data":                            {says: `"data"`},
+	"berth volume rm data":                                 {says: `^data$`},
+	"berth exec -u nobody -e DEBUG=1 -w /tmp hello env":    {says: `^DEBUG=1`},
+	"berth kill -s TERM hello/web && berth wait hello/web": {says: `^0$`},
+	"berth logs -f --all-containers hello":                 {says: `url:/`, until: true, meanwhile: visit},
+	"berth logs -l app=hello --tail 20":                    {},
+	"berth run examples/hello.yaml":                        {says: `url:/`, until: true, meanwhile: visit},
+	"kubectl get pod web -o yaml | berth run -":            {says: `^pod default/web runs at`, until: true},
 	"berth device-plugin --check --config device-plugin.toml": {says: `example.com/null`, before: func(p *typist) error {
 		// The default file offers nothing until somebody edits it.
 		return os.WriteFile(filepath.Join(p.dir, "device-plugin.toml"),
@@ -276,7 +280,8 @@ func (p *typist) typeOne(t *testing.T, e example, want expectation) {
 // environment has berth and its stand-ins before other programs, and the private node's address.
 func (p *typist) environment() []string {
 	return append(os.Environ(), "PATH="+p.bin+":"+os.Getenv("PATH"), "BERTH_ADDRESS="+p.d.node.Address,
-		"BERTH_DATA_DIR="+p.d.dataDir, "SHELL=/bin/sh")
+		"BERTH_DATA_DIR="+p.d.dataDir, "SHELL=/bin/sh", // the user's own credentials are not touched
+		"REGISTRY_AUTH_FILE="+filepath.Join(p.dir, "auth.json"))
 }
 
 // quietly runs a command whose output and failure do not matter, since it is run again until its effect is seen.

@@ -25,7 +25,7 @@ func TestStartThatIsCutOffCanBeMadeAgain(t *testing.T) {
 	if !ok {
 		t.Fatal("no keeper answers")
 	}
-	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
+	if err := node.Halt(keeper, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	killed := false

@@ -3,6 +3,7 @@ package life
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -154,11 +157,22 @@ func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)
 	p := nodetest.RunPod(t, n)
-	say := func(words string) *nodetest.Container {
-		return p.Run(nodetest.Sh("for w in " + words + "; do echo $w; sleep 0.4; done"))
+	// Each word is said once the one before has been, by the other container.
+	words := []string{"one", "two", "three", "four", "five", "six"}
+	said := t.TempDir()
+	say := func(from int) *nodetest.Container {
+		var script strings.Builder
+		for i := from; i < len(words); i += 2 {
+			if i > 0 {
+				fmt.Fprintf(&script, "until [ -e /said/%s ]; do sleep 0.02; done; sleep 0.1; ", words[i-1])
+			}
+			fmt.Fprintf(&script, "echo %s; touch /said/%[1]s; ", words[i])
+		}
+		return p.Run(nodetest.Sh(script.String()), func(c *cri.ContainerConfig) {
+			c.Mounts = append(c.Mounts, &cri.Mount{HostPath: said, ContainerPath: "/said"})
+		})
 	}
-	first := say("one three five")
-	second := say("two four six")
+	first, second := say(0), say(1)
 	for _, c := range []*nodetest.Container{first, second} {
 		if code, _, complaints := typed(t, n, "wait", c.ID); code != 0 {
 			t.Fatal(complaints)
@@ -166,14 +180,15 @@ func TestTheCommandLineShowsSeveralLogsInOrder(t *testing.T) {
 	}
 	for _, args := range [][]string{{"logs", "--all-containers", p.ID}, {"logs", "-f", first.ID, second.ID}} {
 		code, out, complaints := typed(t, n, args...)
-		if code != 0 || strings.Count(out, " | ") != 6 || !strings.Contains(out, first.Config.Metadata.Name+" | one\n") {
+		named := regexp.MustCompile(`(?m)` + first.Config.Metadata.Name + ` +\| one$`)
+		if code != 0 || strings.Count(out, " | ") != 6 || !named.MatchString(out) {
 			t.Errorf("%v: exit code %d, %s\n%s", args, code, complaints, out)
 		}
 		if args[1] == "-f" {
 			continue
 		}
 		last := -1
-		for _, word := range []string{"one", "two", "three", "four", "five", "six"} {
+		for _, word := range words {
 			at := strings.Index(out, "| "+word+"\n")
 			if at < last {
 				t.Errorf("%q is out of order:\n%s", word, out)
@@ -286,5 +301,49 @@ func TestAForwardOutlivesARefusedPort(t *testing.T) {
 	if text := complaints.String(); strings.Count(text, "nothing listens at port 9999 of ") != strings.Count(text, "\n") ||
 		text == "" {
 		t.Errorf("it complains:\n%s", text)
+	}
+}
+
+// TestTheCommandLineCopiesFiles: into a container, as its user, and out of it, without a program in the image; and a
+// link in the container does not lead to a file of this machine. The path that is resolved is the container's:
+// internal/cli/filecopy has the tests of what a hostile tree may try.
+func TestTheCommandLineCopiesFiles(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("of this machine"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	c := nodetest.RunPod(t, n).Run(
+		nodetest.Security(func(s *cri.LinuxContainerSecurityContext) { s.RunAsUser = &cri.Int64Value{Value: 4711} }),
+		nodetest.Sh("mkdir -p /tmp/d/e; echo inside >/tmp/d/e/f; ln -s "+secret+" /tmp/link; echo ready; exec sleep 600"))
+	c.WaitLog("ready")
+	if code, _, complaints := typed(t, n, "cp", secret, c.ID+":/tmp/new"); code != 0 {
+		t.Fatalf("exit code %d, %s", code, complaints)
+	}
+	code, out, complaints := typed(t, n, "exec", c.ID, "sh", "-c", "cat /tmp/new; stat -c ' %u %a' /tmp/new")
+	if code != 0 || out != "of this machine 4711 640\n" {
+		t.Errorf("in the container: exit code %d, %q, %s", code, out, complaints)
+	}
+	if code, _, complaints := typed(t, n, "cp", c.ID+":/tmp/d", dir); code != 0 {
+		t.Errorf("a directory: exit code %d, %s", code, complaints)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "d/e/f")); err != nil || string(got) != "inside\n" {
+		t.Errorf("the copy of a directory: %q, %v", got, err)
+	}
+	code, _, complaints = typed(t, n, "cp", c.ID+":/tmp/link", filepath.Join(dir, "stolen"))
+	if _, err := os.Lstat(filepath.Join(dir, "stolen")); code != 1 || err == nil ||
+		!strings.Contains(complaints, "no such file or directory") {
+		t.Errorf("a link to this machine: exit code %d, %q, %v", code, complaints, err)
+	}
+	code, _, complaints = typed(t, n, "cp", secret, dir)
+	if code != 2 || !strings.Contains(complaints, "in a container") {
+		t.Errorf("no container: exit code %d, %q", code, complaints)
+	}
+	c.Stop(0)
+	if code, _, complaints := typed(t, n, "cp", c.ID+":/tmp/d", dir); code != 1 ||
+		!strings.Contains(complaints, "not running") {
+		t.Errorf("one that has ended: exit code %d, %q", code, complaints)
 	}
 }

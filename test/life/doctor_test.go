@@ -54,6 +54,9 @@ func TestDoctorAsksTheDaemonThatRuns(t *testing.T) {
 	if f := found["disk of the state"]; !strings.HasSuffix(f.Detail, n.State) {
 		t.Errorf("%+v", f)
 	}
+	if f := found["images on disk"]; f.Level != "good" || f.Detail == "not checked: berthd does not answer" {
+		t.Errorf("%+v", f)
+	}
 	configure(t, n, "[runtimes.gone]\ntype = \"oci\"\npath = \"/no/such\"\n")
 	if f := examine(t, n)["configuration"]; f.Level != "poor" || !strings.Contains(f.Detail, "50-test.toml:3") ||
 		!strings.Contains(f.Advice, "systemctl reload berthd") {

@@ -307,7 +307,7 @@ func keeperPID(t *testing.T, n *node.Node) int {
 // hold stops a process until the function is called that it returns, or the test ends.
 func hold(t *testing.T, pid int) (resume func()) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if err := node.Halt(pid, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	resume = sync.OnceFunc(func() {

@@ -114,6 +114,14 @@ func TestAPodsStartIsTold(t *testing.T) {
 			t.Errorf("want %q in\n%s", want, text)
 		}
 	}
+	other := nodetest.RunPod(t, n)
+	other.Run()
+	text = timeline(other.ID)
+	for _, want := range []string{"first: ", "second: ", "set up the pod's network", "start", "in all", "│"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in the comparison\n%s", want, text)
+		}
+	}
 	if picture := timeline("-o", "svg"); !strings.HasPrefix(picture, "<svg") || strings.Count(picture, "<rect") < 10 {
 		t.Errorf("the picture is\n%s", picture)
 	}

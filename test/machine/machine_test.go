@@ -196,9 +196,24 @@ func TestOnlyWhatIsNewIsAllowed(t *testing.T) {
 		{difference{"device", "/dev/loop7", "block device 7:7, 660 of 0:6", "block device 7:7, 666 of 0:6"}, false},
 		{difference{"device", "/dev/null", "a", "b"}, false},
 		{difference{"file", "/run/berth-test-host", "", "file"}, false},
+		{difference{"cgroup", "/sys/fs/cgroup/cpu/berth-test-7-5/a", there, ""}, true},
+		{difference{"cgroup", "/sys/fs/cgroup/cpu/berth-test-7-5", "", there}, false},
+		{difference{"cgroup", "/sys/fs/cgroup/cpu/kubepods", there, ""}, false},
 	} {
 		if got := why(c.d) != ""; got != c.allowed {
 			t.Errorf("%s: allowed %t", c.d, got)
+		}
+	}
+}
+
+// TestAGoCommandThatOnlyBuildsIsNoTest: beside one, files that the command leaves in /tmp would be taken for another's.
+func TestAGoCommandThatOnlyBuildsIsNoTest(t *testing.T) {
+	for args, want := range map[string]bool{
+		"go test ./...": true, "go run ./test/bench": true, "go build ./...": false, "go list -m": false, "go": false,
+		"go test -c -o x ./test/life": false,
+	} {
+		if got := tests(node.Process{Exe: "/usr/local/go/bin/go", Args: strings.Fields(args)}); got != want {
+			t.Errorf("%s: %t", args, got)
 		}
 	}
 }

@@ -67,10 +67,11 @@ func populate(id, tmp string) (*population, error) {
 }
 
 // tests: a daemon or a keeper, a binary of go test, a runtime that one of them has started, or what is in a node's
-// cgroup.
+// cgroup. A go command that only builds changes nothing that is compared.
 func tests(p node.Process) bool {
 	name := filepath.Base(strings.TrimSuffix(p.Exe, " (deleted)"))
-	return strings.HasSuffix(name, ".test") || strings.HasPrefix(name, "berth") || name == "go" ||
+	runs := len(p.Args) > 1 && (p.Args[1] == "run" || p.Args[1] == "test" && !slices.Contains(p.Args, "-c"))
+	return strings.HasSuffix(name, ".test") || strings.HasPrefix(name, "berth") || name == "go" && runs ||
 		slices.ContainsFunc(p.Cgroups, nodeName.MatchString) || slices.ContainsFunc(p.Args, nodeName.MatchString)
 }
 

@@ -36,21 +36,27 @@ type old struct {
 	berth    string // the program
 }
 
-func startOld(t *testing.T, binaries string) *old {
+// prepare returns the berth program and a registry.
+func prepare(t *testing.T) (berth string, registry *registrytest.Registry) {
 	t.Helper()
 	nodetest.Root(t)
 	nodetest.BerthOnly(t, "the node that it goes to is Berth's")
+	programs, err := node.Binaries(nodetest.Context(t))
+	if err == nil {
+		registry, err = node.NewRegistry()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(programs, "berth"), registry
+}
+
+func startOld(t *testing.T, binaries string) *old {
+	t.Helper()
 	if _, err := exec.LookPath("containerd"); err != nil && binaries == "" {
 		t.Skipf("there is no containerd to come from: %v", err)
 	}
-	programs, err := node.Binaries(nodetest.Context(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, err := node.NewRegistry()
-	if err != nil {
-		t.Fatal(err)
-	}
+	berth, registry := prepare(t)
 	n, err := node.StartContainerd(nodetest.Context(t), node.Options{Registry: registry, Binaries: binaries})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +71,7 @@ func startOld(t *testing.T, binaries string) *old {
 	})
 	return &old{
 		Node: n, t: t, registry: registry, config: filepath.Join(n.Dir, "config.toml"),
-		berth: filepath.Join(programs, "berth"),
+		berth: berth,
 	}
 }
 
@@ -190,17 +196,8 @@ func thereAndBack(t *testing.T, binaries string) {
 		Registry: o.registry, CNI: true,
 		Tables: fmt.Sprintf("[image]\npreload_dir = %q\n", preload),
 		Prepare: func(n *node.Node) error {
-			etc = filepath.Join(n.Dir, "etc")
-			if err := os.Mkdir(etc, 0o755); err != nil {
-				return err
-			}
-			if err := os.Rename(filepath.Join(n.Dir, "config.toml"), filepath.Join(etc, "config.toml")); err != nil {
-				return err
-			}
-			if err := os.Symlink(filepath.Join(etc, "config.toml"), filepath.Join(n.Dir, "config.toml")); err != nil {
-				return err
-			}
-			if err := os.Symlink(filepath.Join(etc, "config.d"), filepath.Join(n.Dir, "config.d")); err != nil {
+			var err error
+			if etc, err = n.MoveConfig(); err != nil {
 				return err
 			}
 			first = tree(t, etc)

@@ -41,6 +41,8 @@ type Options struct {
 	Volatile bool
 	// CgroupRoot is the parent of its pods' cgroups. Empty: one of the node's own.
 	CgroupRoot string
+	// Accounted has CPUUsed say how much processor time the node takes.
+	Accounted bool
 	// KeepCgroups: Stop ends no process in CgroupRoot and removes no cgroup there, since they may be another node's.
 	KeepCgroups bool
 	// CgroupDriver is auto, cgroupfs or systemd. Empty: what EnvCgroupDriver says.
@@ -106,6 +108,24 @@ type Node struct {
 	absent      []string   // directories that a containerd uses, and that were not there before it
 	claimed     bool       // the machine's state is to be released at the end
 	keepCgroups bool
+	accountDir  string // the directory of the daemon's cgroup; empty: it has none of its own
+}
+
+// MoveConfig moves the configuration into a directory of its own, where `berth migrate` may write beside it as below
+// /etc/berth, and leaves links to it. It is for Options.Prepare.
+func (n *Node) MoveConfig() (etc string, err error) {
+	etc = filepath.Join(n.Dir, "etc")
+	if err := os.Mkdir(etc, 0o755); err != nil {
+		return "", err
+	}
+	config := filepath.Join(n.Dir, "config.toml")
+	if err := os.Rename(config, filepath.Join(etc, "config.toml")); err != nil {
+		return "", err
+	}
+	if err := os.Symlink(filepath.Join(etc, "config.toml"), config); err != nil {
+		return "", err
+	}
+	return etc, os.Symlink(filepath.Join(etc, "config.d"), filepath.Join(n.Dir, "config.d"))
 }
 
 // Start makes a node and waits until it answers and reports its runtime and network ready.
@@ -330,7 +350,10 @@ func prepare(o Options) (n *Node, err error) {
 	if err := n.Registry.HostsDir(n.HostsDir, RegistryHost); err != nil {
 		return nil, errors.Join(err, n.abandon())
 	}
-	return n, n.dial()
+	if err := n.dial(); err != nil || !o.Accounted {
+		return n, err
+	}
+	return n, n.account()
 }
 
 // abandon removes the directories of a node that has not started.
@@ -411,7 +434,7 @@ func (n *Node) Launch() error {
 			return nil
 		}
 	}
-	cmd := n.command()
+	cmd := n.inAccount(n.command())
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	// A signal for the terminal's group (^C) is for the suite, which then stops its nodes in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -613,7 +636,7 @@ func (n *Node) Stop() error {
 	if n.ownRegistry {
 		errs = append(errs, n.Registry.Close())
 	}
-	errs = append(errs, n.sweep())
+	errs = append(errs, n.sweep(), n.endAccount())
 	if _, err := os.Stat(filepath.Join(n.CNIConfDir, "10-"+n.Name+".conflist")); err == nil {
 		errs = append(errs, n.removeMasquerading())
 	}

@@ -143,6 +143,42 @@ func CPUTime(pid int) (time.Duration, error) {
 	return total, nil
 }
 
+// Halt stops a process (SIGSTOP), and returns once each of its threads has stopped: on a busy machine a thread that has
+// not seen the signal yet goes on answering for a while after kill(2) has returned.
+func Halt(pid int, wait time.Duration) error {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("stop %d: %w", pid, err)
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		running, err := runningThreads(pid)
+		if err != nil || len(running) == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("threads %v of process %d still run %v after SIGSTOP", running, pid, wait)
+		}
+	}
+}
+
+// runningThreads are the threads of a process that have not been stopped.
+func runningThreads(pid int) ([]int, error) {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return nil, err
+	}
+	var running []int
+	for _, entry := range threads {
+		id, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if thread, err := readProcess(id); err == nil && !strings.ContainsRune("TtZX", rune(thread.State)) {
+			running = append(running, id)
+		}
+	}
+	return running, nil
+}
+
 // kill sends SIGKILL to a process of ours and waits until it is gone or a zombie of somebody else's.
 func kill(pid int, wait time.Duration) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH {

@@ -41,8 +41,8 @@ var securityModules = map[string]securityModule{
 
 // own are the packages that the guest needs to be what it is; the tests' packages come on top.
 var own = []string{
-	"ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "linux-image-cloud-amd64", "make", "procps", "sudo",
-	"systemd-sysv", "udev", "xfsprogs",
+	"ca-certificates", "dbus", "e2fsprogs", "iproute2", "kmod", "make", "procps", "sudo", "systemd-sysv", "udev",
+	"xfsprogs",
 }
 
 // modules are loaded before the root file system is mounted; what they need is loaded before them. Without quota_v2
@@ -56,11 +56,13 @@ const diskSize = "24G"
 type image struct {
 	kernel, initrd, root string
 	parameters           string // of the kernel
+	architecture         architecture
 }
 
 // makeImage is the image with these packages, made in dir unless it is there.
-func makeImage(ctx context.Context, dir string, packages []string, lsm securityModule) (*image, error) {
-	packages = slices.Concat(own, lsm.packages, packages)
+func makeImage(ctx context.Context, dir string, packages []string, arch architecture,
+	lsm securityModule) (*image, error) {
+	packages = slices.Concat(own, []string{arch.kernel}, lsm.packages, packages)
 	slices.Sort(packages)
 	packages = slices.Compact(packages)
 	key := sha256.Sum256([]byte(strings.Join([]string{
@@ -70,7 +72,7 @@ func makeImage(ctx context.Context, dir string, packages []string, lsm securityM
 	i := &image{
 		kernel: filepath.Join(final, "vmlinuz"), initrd: filepath.Join(final, "initrd.img"),
 		root:       filepath.Join(final, "root.img"),
-		parameters: lsm.kernel,
+		parameters: lsm.kernel, architecture: arch,
 	}
 	if _, err := os.Stat(final); err == nil {
 		return i, nil
@@ -85,18 +87,24 @@ func makeImage(ctx context.Context, dir string, packages []string, lsm securityM
 		return nil, err
 	}
 	tree := filepath.Join(partial, "tree")
-	if err := bootstrap(ctx, tree, partial, packages, lsm); err != nil {
+	if err := bootstrap(ctx, tree, partial, packages, arch, lsm); err != nil {
 		return nil, err
 	}
 	return i, pack(ctx, tree, final)
 }
 
 // bootstrap installs Debian in tree, as this machine's apt is set up.
-func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm securityModule) error {
+func bootstrap(ctx context.Context, tree, dir string, packages []string, arch architecture,
+	lsm securityModule) (err error) {
 	suite, err := release()
 	if err != nil {
 		return err
 	}
+	unregister, err := arch.register(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unregister()) }()
 	var hooks []string
 	for i, script := range []string{customize, lsm.customize} {
 		if script == "" {
@@ -115,6 +123,9 @@ func bootstrap(ctx context.Context, tree, dir string, packages []string, lsm sec
 	args := []string{
 		"--quiet", "--variant=minbase", "--format=directory", "--include=" + strings.Join(packages, ","),
 		"--essential-hook=" + early,
+	}
+	if arch.foreign() { // it looks for an emulator where Debian would have registered one
+		args = append(args, "--architectures="+arch.name, "--skip=check/qemu")
 	}
 	args = append(args, hooks...)
 	for _, protocol := range []string{"http", "https"} {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -113,29 +114,28 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 
 func (m *machine) startEmulator(i *image, s size) error {
 	// The guest writes to a snapshot, a file of the emulator's own that has no name.
-	args := []string{
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-no-reboot",
-		"-nodefaults", "-display", "none",
+	args := append(slices.Clone(i.architecture.machine),
+		"-accel", "tcg,thread=multi", "-no-reboot", "-nodefaults", "-display", "none",
 		"-smp", fmt.Sprint(s.processors), "-m", fmt.Sprint(s.memory),
 		"-object", fmt.Sprintf("memory-backend-memfd,id=memory,size=%dM,share=on", s.memory), "-numa", "node,memdev=memory",
 		"-kernel", i.kernel, "-initrd", i.initrd,
 		"-append",
-		"console=ttyS0 root=/dev/vda rw rootflags=prjquota,noinit_itable net.ifnames=0 quiet systemd.log_color=0 " +
-			"systemd.show_status=1 panic=-1 " + i.parameters,
-		"-drive", "file=" + i.root + ",format=raw,if=virtio,snapshot=on,cache=unsafe",
-		"-chardev", "socket,id=share,path=" + m.socket("share"), "-device", "vhost-user-fs-pci,chardev=share,tag=" + wire.Tag,
-		"-chardev", "socket,id=port,server=on,wait=off,path=" + m.socket("port"), "-device", "virtio-serial-pci",
-		"-device", "virtserialport,chardev=port,name=" + wire.Port,
+		"console="+i.architecture.console+" root=/dev/vda rw rootflags=prjquota,noinit_itable net.ifnames=0 quiet "+
+			"systemd.log_color=0 systemd.show_status=1 panic=-1 "+i.parameters,
+		"-drive", "file="+i.root+",format=raw,if=virtio,snapshot=on,cache=unsafe",
+		"-chardev", "socket,id=share,path="+m.socket("share"), "-device", "vhost-user-fs-pci,chardev=share,tag="+wire.Tag,
+		"-chardev", "socket,id=port,server=on,wait=off,path="+m.socket("port"), "-device", "virtio-serial-pci",
+		"-device", "virtserialport,chardev=port,name="+wire.Port,
 		"-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile=",
 		"-device", "virtio-rng-pci",
-		"-chardev", "file,id=console,path=" + m.console, "-serial", "chardev:console",
-	}
+		"-chardev", "file,id=console,path="+m.console, "-serial", "chardev:console",
+	)
 	log, err := os.Create(filepath.Join(m.dir, "emulator.log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	m.emulator = exec.Command("qemu-system-x86_64", args...)
+	m.emulator = exec.Command(i.architecture.emulator, args...)
 	m.emulator.Stdout, m.emulator.Stderr = log, log
 	m.emulator.Env = append(os.Environ(), "TMPDIR="+m.dir)
 	m.emulator.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}

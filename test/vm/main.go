@@ -38,6 +38,7 @@ type settings struct {
 	run, skip string
 	driver    string
 	lsm       string
+	arch      string
 	limit     time.Duration
 	patience  int
 	verbose   bool
@@ -50,6 +51,7 @@ type session struct {
 	goroot  string // of the Go that builds it
 	gocache string // its cache
 	tests   string // directory for compiled tests, on the host
+	guest   architecture
 	machine *machine
 }
 
@@ -72,6 +74,8 @@ func main() {
 		"cgroup-driver", "auto", "cgroup driver of the nodes that tests start: auto, cgroupfs or systemd")
 	flag.StringVar(&s.lsm, "lsm", "apparmor", "security module of the guest: "+
 		strings.Join(slices.Sorted(maps.Keys(securityModules)), " or "))
+	flag.StringVar(&s.arch, "arch", runtime.GOARCH, "architecture of the guest: amd64 or arm64. In one that is not the "+
+		"host's, no Go is there, so only tests run that build nothing, such as those of the suite smoke")
 	flag.IntVar(&s.size.processors, "cpus", 2, "processors of the guest")
 	flag.IntVar(&s.size.memory, "memory", 4096, "memory of the guest in MiB")
 	flag.DurationVar(&s.bootLimit, "boot-limit", 15*time.Minute, "longest time until the guest answers")
@@ -103,6 +107,9 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 	if !ok {
 		return fmt.Errorf("unknown security module %q", s.lsm)
 	}
+	if s.guest, err = architectureNamed(s.arch); err != nil {
+		return err
+	}
 	if s.root, err = node.ModuleRoot(); err != nil {
 		return err
 	}
@@ -120,7 +127,7 @@ func virtualMachine(ctx context.Context, settings settings) (err error) {
 		return err
 	}
 	start := time.Now()
-	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), strings.Fields(s.packages), lsm)
+	image, err := makeImage(ctx, filepath.Join(s.cache, "images"), strings.Fields(s.packages), s.guest, lsm)
 	if err != nil {
 		return fmt.Errorf("make the root image: %w", err)
 	}
@@ -160,7 +167,7 @@ func (s *session) start(ctx context.Context, image *image) error {
 	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags", "-s -w",
 		"-o", agent.Name(), "./test/vm/guest")
 	build.Dir = s.root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Env = append(append(os.Environ(), "CGO_ENABLED=0"), s.guest.environment()...)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the agent: %w\n%s", err, out)
 	}
@@ -186,9 +193,7 @@ func (s *session) start(ctx context.Context, image *image) error {
 		return errors.Join(err, s.machine.stop())
 	}
 	fmt.Printf("boot: %v\n", elapsed(start))
-	// A copy: the next build must not change them under the tests.
-	if err := command(ctx, "cp", "-r", filepath.Join(s.root, "bin"),
-		filepath.Join(s.machine.dir, "share", "bin")); err != nil {
+	if err := s.guest.build(ctx, s.root, filepath.Join(s.machine.dir, "share", "bin")); err != nil {
 		return errors.Join(err, s.machine.stop())
 	}
 	return nil
@@ -268,6 +273,7 @@ var allSuites = []suite{
 	{"units", func(ctx context.Context, s *session) ([]*result, error) {
 		return s.runPackages(ctx, []string{"./test/vm/units"}, wire.Command{})
 	}},
+	{"packages", runDebs},
 	{"critest", runCritest},
 	{"kubelet", runKubelet},
 	{"tests", func(ctx context.Context, s *session) ([]*result, error) {

@@ -89,6 +89,7 @@ func (s *session) runTests(ctx context.Context, p testPackage, with wire.Command
 	binary := filepath.Join(s.tests, file)
 	compile := exec.CommandContext(ctx, "go", "test", "-c", "-tags", tags, "-ldflags", "-s -w", "-o", binary, p.ImportPath)
 	compile.Dir = s.root
+	compile.Env = append(os.Environ(), s.guest.environment()...)
 	if out, err := compile.CombinedOutput(); err != nil {
 		r.err = fmt.Errorf("go test -c: %w\n%s", err, out)
 		return r

@@ -45,7 +45,21 @@ func installed(t *testing.T) *node.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, "make", "-C", root, "install")
+	return connected(t, func() { must(t, "make", "-C", root, "install") }, func() {
+		must(t, "make", "-C", root, "uninstall")
+		must(t, "systemctl", "daemon-reload")
+		for _, dir := range []string{"/etc/berth", "/var/lib/berth", "/run/berth"} {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// connected is the machine's own node, as it is installed by one of the functions. The other one removes it again.
+func connected(t *testing.T, install, uninstall func()) *node.Node {
+	t.Helper()
+	install()
 	t.Cleanup(func() {
 		must(t, "systemctl", "disable", "--now", "berthd", "berth-keeper")
 		nodetest.Eventually(t, 20*time.Second, "berthd's slice goes with it", func() error {
@@ -54,13 +68,7 @@ func installed(t *testing.T) *node.Node {
 			}
 			return nil
 		})
-		must(t, "make", "-C", root, "uninstall")
-		must(t, "systemctl", "daemon-reload")
-		for _, dir := range []string{"/etc/berth", "/var/lib/berth", "/run/berth"} {
-			if err := os.RemoveAll(dir); err != nil {
-				t.Error(err)
-			}
-		}
+		uninstall()
 	})
 	registry, err := node.NewRegistry()
 	if err != nil {
@@ -217,6 +225,18 @@ func killed(t *testing.T, n *node.Node, services ...string) {
 	}
 }
 
+// counting is a container that counts, and its process.
+func counting(t *testing.T, p *nodetest.Pod) (*nodetest.Container, int) {
+	t.Helper()
+	c := p.Run(nodetest.Sh(count))
+	c.WaitLog("3")
+	pid, err := p.Node.ContainerPID(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, pid
+}
+
 // TestPodsOutliveTheServices: kills of berthd, of the keeper and of both at one moment, by systemd and without it,
 // a reload, a restart and a stop cost a container that runs neither a line nor its execs and clients.
 // What both have lost comes back from systemd's store.
@@ -227,12 +247,7 @@ func TestPodsOutliveTheServices(t *testing.T) {
 		t.Errorf("the cgroup driver is %v, %v", config, err)
 	}
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh(count))
-	c.WaitLog("3")
-	pid, err := n.ContainerPID(c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, pid := counting(t, p)
 	started := c.Status().StartedAt
 
 	kill := func(services ...string) {
@@ -304,12 +319,7 @@ func TestPodsOutliveTheServices(t *testing.T) {
 func TestTheServicesAreStartedHoweverOftenTheyEnd(t *testing.T) {
 	n := installed(t)
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh(count))
-	c.WaitLog("3")
-	pid, err := n.ContainerPID(c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, pid := counting(t, p)
 	started := c.Status().StartedAt
 	for _, service := range []string{"berth-keeper", "berthd"} {
 		before := "0"
@@ -360,12 +370,7 @@ func TestAFullStoreIsSaid(t *testing.T) {
 	}
 	must(t, "systemctl", "daemon-reload")
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh(count))
-	c.WaitLog("3")
-	pid, err := n.ContainerPID(c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, pid := counting(t, p)
 	nodetest.Eventually(t, 20*time.Second, "the journal says that the store is full", func() error {
 		if said := must(t, "journalctl", "--no-pager", "-b", "-u", "berth-keeper"); !strings.Contains(said,
 			"FileDescriptorStoreMax=3") {

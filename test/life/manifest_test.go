@@ -1,0 +1,532 @@
+package life
+
+import (
+	"context"
+	"encoding/base64"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/registrytest"
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// played runs `berth run` with manifests, each in a file of a directory, and with a data directory of its own.
+func played(t *testing.T, n *node.Node, options []string, manifests ...string) (code int, out, complaints string) {
+	t.Helper()
+	return typed(t, n, append([]string{"--data-dir", filepath.Join(t.TempDir(), "data"), "run"},
+		append(options, written(t, manifests...))...)...)
+}
+
+// written writes manifests to files of a directory. IMAGE stands for an image.
+func written(t *testing.T, manifests ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, text := range manifests {
+		text = strings.ReplaceAll(text, "IMAGE", node.Busybox)
+		if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i))+".yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestAManifestsConfigMapsAndSecretsReachItsPod(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	code, out, complaints := played(t, n, []string{"-q"}, `apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {color: blue, size: large}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+stringData: {password: hush}
+`, `apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {generateName: reader-, resourceVersion: "7", labels: {app: reader}}
+  spec:
+    serviceAccountName: default
+    tolerations: [{operator: Exists}]
+    securityContext: {runAsUser: 1000, fsGroup: 2000}
+    containers:
+    - name: c
+      image: IMAGE
+      envFrom: [{configMapRef: {name: settings}, prefix: SET_}]
+      env: [{name: WORD, valueFrom: {secretKeyRef: {name: login, key: password}}}]
+      command:
+      - sh
+      - -c
+      - |
+        echo env $SET_color $WORD
+        echo map $(cat /map/size) $(stat -L -c '%g %a' /map/size)
+        echo secret $(cat /secret/here) $(stat -L -c '%g %a' /secret/here) $(stat -f -c %T /secret)
+        echo link $(readlink /map/size) $(cat /facts/labels)
+        touch /map/new 2>/dev/null || echo read-only
+        echo because of this >/dev/termination-log
+        exit 7
+      volumeMounts:
+      - {name: map, mountPath: /map}
+      - {name: secret, mountPath: /secret}
+      - {name: facts, mountPath: /facts}
+    volumes:
+    - {name: map, configMap: {name: settings}}
+    - {name: secret, secret: {secretName: login, defaultMode: 256, items: [{key: password, path: here}]}}
+    - {name: facts, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
+  status: {phase: Running}
+`)
+	want := "env blue hush\nmap large 2000 644\nsecret hush 2000 440 tmpfs\nlink ..data/size app=\"reader\"\nread-only\n"
+	var lines strings.Builder
+	for line := range strings.Lines(out) {
+		lines.WriteString(strings.TrimPrefix(line, "c | "))
+	}
+	if code != 7 || lines.String() != want {
+		t.Errorf("exit code %d, %q, want %q; %s", code, lines.String(), want, complaints)
+	}
+	code, _, complaints = played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {name: bad}
+spec:
+  containers: [{name: c, image: IMAGE, envFrom: [{secretRef: {name: none}}]}]
+`)
+	if code != 1 || !strings.Contains(complaints, "spec.containers[0].envFrom[0].secretRef.name: there is no Secret") {
+		t.Errorf("without the Secret: exit code %d, %q", code, complaints)
+	}
+}
+
+func TestAManifestsClaimsImagesAndUserNamespaces(t *testing.T) {
+	nodetest.BerthOnly(t, "named volumes are Berth's")
+	n := nodetest.Shared(t)
+	claim := strings.ToLower(t.Name())
+	t.Cleanup(func() {
+		if code, _, complaints := typed(t, n, "volume", "rm", "shop_"+claim); code != 0 {
+			t.Errorf("remove the volume: %s", complaints)
+		}
+	})
+	pod := strings.ReplaceAll(`apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: CLAIM, namespace: shop}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: keeper, namespace: shop}
+spec:
+  hostUsers: false
+  containers:
+  - name: c
+    image: IMAGE
+    command:
+    - sh
+    - -c
+    - |
+      cat /data/kept 2>/dev/null; echo kept >/data/kept
+      [ -x /image/sh ] && touch /image/new 2>/dev/null || echo image
+      echo $(stat -c %u /scratch) $(awk '{print $1, ($2 > 1000000), $3}' /proc/self/uid_map)
+    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: tools, mountPath: /image, subPath: bin}
+    - {name: scratch, mountPath: /scratch}
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: CLAIM}}
+  - {name: tools, image: {reference: IMAGE}}
+  - {name: scratch, emptyDir: {}}
+`, "CLAIM", claim)
+	for _, want := range []string{"", "kept\n"} {
+		code, out, complaints := played(t, n, []string{"-q"}, pod)
+		if want += "image\n0 0 1 65536\n"; code != 0 || strings.ReplaceAll(out, "c | ", "") != want {
+			t.Errorf("exit code %d, %q, want %q; %s", code, out, want, complaints)
+		}
+	}
+}
+
+// playing is a `berth run` that goes on.
+type playing struct {
+	t     *testing.T
+	n     *node.Node
+	data  string
+	cmd   *exec.Cmd
+	ended chan error
+	mu    sync.Mutex // guards text
+	text  strings.Builder
+}
+
+func (p *playing) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+func (p *playing) shown() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// play begins to run manifests.
+func play(t *testing.T, n *node.Node, manifests ...string) *playing {
+	t.Helper()
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &playing{t: t, n: n, data: filepath.Join(t.TempDir(), "data"), ended: make(chan error, 1)}
+	p.cmd = exec.CommandContext(context.WithoutCancel(nodetest.Context(t)), filepath.Join(binaries, "berth"), "--address",
+		n.Address, "--data-dir", p.data, "run", written(t, manifests...))
+	p.cmd.Stdout, p.cmd.Stderr = p, p
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.ended <- p.cmd.Wait() }()
+	t.Cleanup(func() { p.interrupt() })
+	return p
+}
+
+// waitFor waits until the command has shown a text a number of times.
+func (p *playing) waitFor(text string, times int) {
+	p.t.Helper()
+	for end := time.Now().Add(node.Patience(60 * time.Second)); strings.Count(p.shown(), text) < times; {
+		if time.Now().After(end) {
+			p.t.Fatalf("%q is not there %d times:\n%s", text, times, p.shown())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// interrupt types Ctrl-C and waits for the end.
+func (p *playing) interrupt() (code int) {
+	p.t.Helper()
+	if p.cmd.ProcessState != nil {
+		return p.cmd.ProcessState.ExitCode()
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGINT)
+	select {
+	case <-p.ended:
+	case <-time.After(node.Patience(60 * time.Second)):
+		_ = p.cmd.Process.Kill()
+		p.t.Fatalf("the command does not end:\n%s", p.shown())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestAManifestsContainersAreProbedAndStartedAgain(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	p := play(t, n, `apiVersion: v1
+kind: Pod
+metadata: {name: restarted}
+spec:
+  restartPolicy: Always
+  terminationGracePeriodSeconds: 5
+  initContainers:
+  - name: twice
+    image: IMAGE
+    command: [sh, -c, "[ -e /state/first ] || { touch /state/first; exit 3; }"]
+    volumeMounts: [{name: state, mountPath: /state}]
+  containers:
+  - name: crash
+    image: IMAGE
+    command: [sh, -c, "echo attempt; sleep 0.2; exit 5"]
+  - name: stuck
+    image: IMAGE
+    command: [sh, -c, "rm -f /tmp/ill; echo begins; trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+    startupProbe: {exec: {command: [test, -e, /tmp/hooked]}, periodSeconds: 1, failureThreshold: 30}
+    livenessProbe: {exec: {command: [sh, -c, "! test -e /tmp/ill"]}, periodSeconds: 1, failureThreshold: 1}
+    lifecycle:
+      postStart: {exec: {command: [sh, -c, "touch /tmp/hooked"]}}
+      preStop: {exec: {command: [sh, -c, "echo stopped >>/state/stops"]}}
+    volumeMounts: [{name: state, mountPath: /state}]
+  - name: web
+    image: IMAGE
+    command: [sh, -c, "sleep 2; exec httpd -f -p 8080 -h /etc"]
+    ports: [{name: http, containerPort: 8080}]
+    readinessProbe: {httpGet: {path: /passwd, port: http}, periodSeconds: 1, failureThreshold: 1}
+  volumes: [{name: state, emptyDir: {}}]
+`)
+	p.waitFor("init container twice ended with exit code 3, and is started again in 0s (restart 1)", 1)
+	p.waitFor("pod default/restarted runs at", 1)
+	p.waitFor("container web is not ready", 1)
+	p.waitFor("container web is ready", 1)
+	p.waitFor("container crash is started again in 0s (restart 1)", 1)
+	p.waitFor("container crash is started again in 10s (restart 2)", 1)
+	berth := func(args ...string) string {
+		code, out, complaints := typed(t, n, append([]string{"--data-dir", p.data}, args...)...)
+		if code != 0 {
+			t.Fatalf("berth %v: %s\n%s", args, complaints, p.shown())
+		}
+		return out
+	}
+	berth("exec", "restarted/stuck", "touch", "/tmp/ill")
+	p.waitFor("container stuck: its liveness probe fails: exit code 1", 1)
+	p.waitFor("container stuck is started again in 0s (restart 1)", 1)
+	p.waitFor("| begins", 2)
+	if stops := berth("exec", "restarted/stuck", "cat", "/state/stops"); stops != "stopped\n" {
+		t.Errorf("preStop hooks: %q", stops)
+	}
+	p.waitFor("| attempt", 3)
+	if got := berth("logs", "-p", "-c", "crash", "restarted"); got != "attempt\n" {
+		t.Errorf("the previous log is %q", got)
+	}
+	response, err := n.Runtime.ListContainers(nodetest.Context(t), &cri.ListContainersRequest{Filter: &cri.ContainerFilter{
+		LabelSelector: map[string]string{"io.kubernetes.pod.name": "restarted", "io.kubernetes.container.name": "crash"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempts := map[uint32]string{}
+	for _, c := range response.Containers {
+		attempts[c.Metadata.Attempt] = c.Annotations["io.kubernetes.container.restartCount"]
+	}
+	if len(attempts) != 2 || attempts[1] != "1" || attempts[2] != "2" {
+		t.Errorf("the attempts of crash, and their restart counts, are %v", attempts)
+	}
+	begin := time.Now()
+	if code := p.interrupt(); code != 130 {
+		t.Errorf("exit code %d", code)
+	}
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	if code, out, _ := typed(t, n, "pods", "-o", "name", "restarted"); code == 0 && out != "" {
+		t.Errorf("the pod is left: %s", out)
+	}
+}
+
+func TestAFailingPodsStatusIsThatOfItsLastAttempt(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	code, out, complaints := played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {name: onfailure}
+spec:
+  restartPolicy: OnFailure
+  containers:
+  - name: c
+    image: IMAGE
+    command: [sh, -c, "echo run; [ -e /state/first ] || { touch /state/first; exit 3; }"]
+    volumeMounts: [{name: state, mountPath: /state}]
+  volumes: [{name: state, emptyDir: {}}]
+`)
+	if code != 0 || strings.Count(out, "run") != 2 {
+		t.Errorf("exit code %d, %q; %s", code, out, complaints)
+	}
+	code, _, complaints = played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {name: first}
+spec:
+  initContainers: [{name: i, image: IMAGE, command: [sh, -c, "exit 4"]}]
+  containers: [{name: c, image: IMAGE, command: [sleep, "60"]}]
+`)
+	if code != 4 || !strings.Contains(complaints, "init container i of pod default/first ended with exit code 4") {
+		t.Errorf("an init container that fails: exit code %d, %s", code, complaints)
+	}
+	code, _, complaints = played(t, n, nil, `apiVersion: v1
+kind: Pod
+metadata: {name: late}
+spec:
+  activeDeadlineSeconds: 1
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: IMAGE, command: [sleep, "60"]}]
+`)
+	if code != 1 || !strings.Contains(complaints, "stopped after its activeDeadlineSeconds") {
+		t.Errorf("after its deadline: exit code %d, %s", code, complaints)
+	}
+}
+
+func TestAManifestsWorkloadsRunAndAreRemoved(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	claims := []string{"kept-ordered-0", "kept-ordered-1"}
+	t.Cleanup(func() {
+		if code, _, complaints := typed(t, n, append([]string{"volume", "rm"}, claims...)...); code != 0 {
+			t.Errorf("remove volumes: %s", complaints)
+		}
+	})
+	template := `
+  template:
+    metadata: {labels: {app: NAME}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - {name: c, image: IMAGE, command: [sleep, "600"]MOUNTS}
+`
+	head := "apiVersion: apps/v1\nkind: KIND\nmetadata: {name: NAME}\nspec:\n  selector: {matchLabels: {app: NAME}}\n"
+	document := func(kind, name, spec, mounts string) string {
+		return strings.NewReplacer("KIND", kind, "NAME", name, "MOUNTS", mounts).Replace(head + "  " + spec + template)
+	}
+	dir := written(t, document("Deployment", "many", "replicas: 2", ""),
+		document("DaemonSet", "each", "minReadySeconds: 0", ""),
+		document("StatefulSet", "ordered",
+			"replicas: 2\n  volumeClaimTemplates: [{metadata: {name: kept}, spec: {accessModes: [ReadWriteOnce]}}]",
+			", volumeMounts: [{name: kept, mountPath: /kept}]"))
+	berth := func(args ...string) (int, string, string) {
+		return typed(t, n, append([]string{"--data-dir", data}, args...)...)
+	}
+	if code, _, complaints := berth("run", "-d", "-q", dir); code != 0 {
+		t.Fatalf("exit code %d, %s", code, complaints)
+	}
+	names := func() string {
+		var all []string
+		_, out, _ := berth("pods", "-o", "name", "-l", "app in (many, each, ordered)")
+		for name := range strings.Lines(out) {
+			all = append(all, strings.TrimSpace(name))
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	want := `^each-\w{5} many-(\w+)-\w{5} many-\w+-\w{5} ordered-0 ordered-1$`
+	if got := names(); !regexp.MustCompile(want).MatchString(got) {
+		t.Errorf("the pods are %q", got)
+	}
+	if code, _, complaints := berth("run", "-d", dir); code != 1 || !strings.Contains(complaints, "exists already") {
+		t.Errorf("a second run: exit code %d, %s", code, complaints)
+	}
+	code, out, complaints := berth("down", dir)
+	if code != 0 || strings.Count(out, "\n") != 5 || names() != "" {
+		t.Errorf("down: exit code %d, %q, %s; left are %q", code, out, complaints, names())
+	}
+}
+
+func TestAManifestsJobRunsUntilItsCompletions(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	job := func(command string) string {
+		return `apiVersion: batch/v1
+kind: Job
+metadata: {name: count}
+spec:
+  completions: 3
+  parallelism: 2
+  completionMode: Indexed
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: IMAGE, command: [sh, -c, "` + command + `"]}]
+`
+	}
+	code, out, complaints := played(t, n, nil, job("echo number $JOB_COMPLETION_INDEX on $(hostname)"))
+	if code != 0 || !strings.Contains(complaints, "job count is complete: 3 pods succeeded") {
+		t.Errorf("exit code %d, %s", code, complaints)
+	}
+	for _, line := range []string{"number 0 on count-0", "number 1 on count-1", "number 2 on count-2"} {
+		if strings.Count(out, line) != 1 {
+			t.Errorf("%q is not there once: %s", line, out)
+		}
+	}
+	code, _, complaints = played(t, n, nil, job("exit 9"))
+	if code != 9 || !strings.Contains(complaints, "job count failed") {
+		t.Errorf("one that fails: exit code %d, %s", code, complaints)
+	}
+}
+
+func TestAManifestsPullSecretsPull(t *testing.T) {
+	nodetest.BerthOnly(t, "its configuration of registries is its own")
+	n := nodetest.Shared(t)
+	const user, password, host = "puller", "hunter2", "pullsecret.invalid"
+	registry, err := registrytest.New(registrytest.WithBasicAuth(user, password))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	img, err := registrytest.Image(registrytest.WithFiles(map[string]string{"a": "private\n"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := registry.Push("a:1", img); err != nil {
+		t.Fatal(err)
+	}
+	hosts := filepath.Join(n.HostsDir, host)
+	if err := os.Mkdir(hosts, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(hosts)
+	text := "server = \"http://" + registry.Addr() + "\"\nberth_credentials = \"plain\"\n"
+	if err := os.WriteFile(filepath.Join(hosts, "hosts.toml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
+	pod := `apiVersion: v1
+kind: Secret
+metadata: {name: registry}
+type: kubernetes.io/dockerconfigjson
+stringData: {.dockerconfigjson: '{"auths": {"HOST": {"auth": "AUTH"}}}'}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: private}
+spec:
+  imagePullSecrets: [{name: SECRET}]
+  containers:
+  - {name: c, image: IMAGE, command: [cat, /image/a], volumeMounts: [{name: image, mountPath: /image}]}
+  volumes: [{name: image, image: {reference: "HOST/a:1", pullPolicy: Always}}]
+`
+	with := strings.NewReplacer("HOST", host, "AUTH", auth, "SECRET", "registry")
+	if code, out, complaints := played(t, n, []string{"-q"}, with.Replace(pod)); code != 0 || out != "c | private\n" {
+		t.Errorf("exit code %d, %q, %s", code, out, complaints)
+	}
+	without := strings.NewReplacer("HOST", host, "AUTH", auth, "SECRET", "none")
+	code, _, complaints := played(t, n, []string{"-q"}, without.Replace(pod))
+	if code != 1 || !strings.Contains(complaints, "volume image: image "+host+"/a:1") ||
+		!strings.Contains(complaints, `there is no Secret "none"`) {
+		t.Errorf("without the Secret: exit code %d, %s", code, complaints)
+	}
+}
+
+func TestAManifestsFullLogsAreRotated(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	p := play(t, n, `apiVersion: v1
+kind: Pod
+metadata: {name: chatty}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: IMAGE
+    command:
+    - sh
+    - -c
+    - yes | tr '\n' y | head -c 11000000; echo; until [ -e /tmp/go ]; do sleep 0.1; done; echo last line; sleep 600
+`)
+	p.waitFor("pod default/chatty runs at", 1)
+	logs := filepath.Join(p.data, "pods", "default_chatty_*", "logs", "c", "0.log")
+	rotated := func() int {
+		names, err := filepath.Glob(logs + ".*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	for end := time.Now().Add(node.Patience(60 * time.Second)); rotated() == 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the log was not rotated")
+		}
+	}
+	if code, _, complaints := typed(t, n, "exec", "chatty", "touch", "/tmp/go"); code != 0 {
+		t.Fatal(complaints)
+	}
+	p.waitFor("last line", 1) // the command follows the new file
+	names, err := filepath.Glob(logs)
+	if err != nil || len(names) != 1 {
+		t.Fatalf("the log is %v, %v", names, err)
+	}
+	if info, err := os.Stat(names[0]); err != nil || info.Size() > 1<<20 {
+		t.Errorf("the new log: %v, %v", info, err)
+	}
+}

@@ -1,0 +1,86 @@
+package life
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"berth/internal/registrytest"
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+func TestPruneRemovesWhatHasEnded(t *testing.T) {
+	nodetest.BerthOnly(t, "named volumes are Berth's")
+	n := nodetest.Start(t, node.Options{})
+	r, host := broken(t, n)
+	for _, name := range []string{"unused:1", "pinned:1"} {
+		push(t, r, name, image(t, registrytest.Label("name", name)))
+		if err := pull(t, n, host+"/"+name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := filepath.Join(t.TempDir(), "data")
+	must := func(args ...string) string {
+		t.Helper()
+		code, out, complaints := typed(t, n, append([]string{"--data-dir", data}, args...)...)
+		if code != 0 {
+			t.Fatalf("%q: exit code %d, %s", args, code, complaints)
+		}
+		return out
+	}
+	must("pin", host+"/pinned:1")
+	foreign := nodetest.RunPod(t, n) // of a kubelet, and ended
+	foreign.Run().Stop(0)
+	foreign.Stop()
+	must("run", "--rm=false", "--name", "ended", "-v", "of-ended:/data", node.Busybox, "true")
+	must("run", "-d", "--name", "lives", "-v", "of-lives:/data", node.Busybox, "sleep", "1000")
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if code, _, complaints := typed(t, n, "--data-dir", elsewhere, "run", "--rm=false", "--name", "elsewhere",
+		node.Busybox, "true"); code != 0 {
+		t.Fatal(complaints)
+	}
+	watched := commandLine(t, n, "--data-dir", data, "run", "--name", "watched", "-t", node.Busybox, "sh", "-c",
+		"trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done")
+	p := terminal(t, watched)
+	p.await(t, "ready")
+
+	want := "pod ended\nimage " + host + "/unused:1\nvolume of-ended\n"
+	if out := must("prune", "--dry-run", "--images", "--volumes"); out != want {
+		t.Errorf("a dry run says %q, want %q", out, want)
+	}
+	// Somebody says no.
+	asked := commandLine(t, n, "--data-dir", data, "prune", "--volumes")
+	shown := terminal(t, asked)
+	shown.await(t, "Remove these? [y/N] ")
+	shown.write(t, "n\r")
+	if err := asked.Wait(); err == nil {
+		t.Error("a prune that was not confirmed succeeds")
+	}
+	if out := must("prune", "--dry-run"); out != "pod ended\n" {
+		t.Errorf("after a no: %q", out)
+	}
+	asked = commandLine(t, n, "--data-dir", data, "prune")
+	shown = terminal(t, asked)
+	shown.await(t, "pod ended")
+	shown.write(t, "y\r")
+	if err := asked.Wait(); err != nil {
+		t.Error(err)
+	}
+	if out := must("prune", "-f", "--images", "--volumes"); out != strings.TrimPrefix(want, "pod ended\n") {
+		t.Errorf("then %q", out)
+	}
+	if out := must("prune", "-f", "--images", "--volumes"); out != "" {
+		t.Errorf("once more %q", out)
+	}
+	pods, images, volumes := must("pods", "-o", "name"), must("images", "-o", "name"), must("volume", "ls", "-q")
+	if strings.Contains(pods, "ended") || strings.Count(pods, "\n") != 4 || strings.Contains(images, "unused") ||
+		!strings.Contains(images, "pinned") || volumes != "of-lives\n" {
+		t.Errorf("left are pods %q, images %q, volumes %q", pods, images, volumes)
+	}
+	p.write(t, "\x03")
+	_ = watched.Wait()
+	must("rm", "-f", "lives")
+	must("volume", "rm", "of-lives")
+	typed(t, n, "--data-dir", elsewhere, "rm", "elsewhere")
+}

@@ -1,0 +1,366 @@
+package life
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/console"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/test/node"
+	"berth/test/node/nodetest"
+)
+
+// commandLine is a command line of berth with a data directory of its own.
+func commandLine(t *testing.T, n *node.Node, args ...string) *exec.Cmd {
+	t.Helper()
+	binaries, err := node.Binaries(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"),
+		append([]string{"--address", n.Address, "--data-dir", filepath.Join(t.TempDir(), "data")}, args...)...)
+}
+
+// ranImage runs `berth run`, and returns what it wrote to its two outputs.
+func ranImage(t *testing.T, n *node.Node, input io.Reader, args ...string) (code int, out, complaints string) {
+	t.Helper()
+	cmd := commandLine(t, n, append([]string{"run"}, args...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &stdout, &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatalf("berth run %s: %v", strings.Join(args, " "), err)
+	}
+	return cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()
+}
+
+// wantNoPod makes sure that no pod of a name is left.
+func wantNoPod(t *testing.T, n *node.Node, prefix string) {
+	t.Helper()
+	list, err := n.Runtime.ListPodSandbox(nodetest.Context(t), &cri.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range list.Items {
+		if strings.HasPrefix(pod.Metadata.Name, prefix) {
+			t.Errorf("pod %s is left", pod.Metadata.Name)
+		}
+	}
+}
+
+func TestAnImageRunsWithTheExitCodeOfItsCommand(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	nodetest.Pull(t, n, node.Busybox)
+	for _, test := range []struct {
+		args            []string
+		code            int
+		out, complaints string
+	}{
+		{[]string{node.Busybox, "echo", "hello"}, 0, "hello\n", ""},
+		{[]string{node.Busybox, "sh", "-c", "echo out; echo err >&2; exit 3"}, 3, "out\n", "err\n"},
+		{[]string{node.Busybox, "printf", "no end"}, 0, "no end", ""},
+		{[]string{node.Busybox, "echo", "-n", "$(HOME) $$ $HOME"}, 0, "$(HOME) $$ $HOME", ""},
+		{[]string{"-e", "A=$(HOME) $$", "-w", "/tmp", "-u", "daemon", node.Busybox, "sh", "-c",
+			`echo "$A $(pwd) $(id -u)"`}, 0, "$(HOME) $$ /tmp 1\n", ""},
+		{[]string{"-u", "4711:12", node.Busybox, "sh", "-c", "id -u; id -g"}, 0, "4711\n12\n", ""},
+		{[]string{"--entrypoint", "/bin/echo", node.Busybox, "a", "b"}, 0, "a b\n", ""},
+		{[]string{"--entrypoint", "/bin/hostname", "--name", "harbour", node.Busybox}, 0, "harbour\n", ""},
+		{[]string{"--read-only", node.Busybox, "touch", "/x"}, 1, "", "touch: /x: Read-only file system\n"},
+		{[]string{"-v", "/scratch", "--read-only", node.Busybox, "touch", "/scratch/x"}, 0, "", ""},
+		{[]string{"--rm", node.Busybox, "false"}, 1, "", ""},
+	} {
+		code, out, complaints := ranImage(t, n, nil, test.args...)
+		if code != test.code || out != test.out || complaints != test.complaints {
+			t.Errorf("%q: exit code %d, want %d; %q, want %q; %q, want %q", test.args, code, test.code, out, test.out,
+				complaints, test.complaints)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{node.Busybox, "no-such-program"}, 127, "no-such-program"},
+		{[]string{node.Busybox, "/etc"}, 126, "/etc"},
+		{[]string{"--pull", "never", "127.0.0.1:1/none:1"}, 1, "not on the node"},
+	} {
+		if code, out, complaints := ranImage(t, n, nil, test.args...); code != test.code || out != "" ||
+			!strings.Contains(complaints, test.says) {
+			t.Errorf("%q: exit code %d, want %d; %q, %q", test.args, code, test.code, out, complaints)
+		}
+	}
+	wantNoPod(t, n, "busybox-")
+}
+
+// TestInputReachesTheCommandOfAnImage: all of it, then its end, and all of the output comes back.
+func TestInputReachesTheCommandOfAnImage(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	if code, out, complaints := ranImage(t, n, strings.NewReader("hi\n"), "-i", node.Busybox, "cat"); code != 0 ||
+		out != "hi\n" || complaints != "" {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	// Bytes of all kinds, without a newline at the end, in both directions.
+	big := bytes.Repeat([]byte("0123456789\x00\xff\r\n\n "), 200_000)
+	if code, out, complaints := ranImage(t, n, bytes.NewReader(big), "-i", node.Busybox, "cat"); code != 0 ||
+		out != string(big) || complaints != "" {
+		t.Errorf("exit code %d, %d bytes of %d, %q", code, len(out), len(big), complaints)
+	}
+	if code, out, _ := ranImage(t, n, bytes.NewReader(big), "-i", node.Busybox, "wc", "-c"); code != 0 ||
+		strings.TrimSpace(out) != strconv.Itoa(len(big)) {
+		t.Errorf("exit code %d, %q bytes arrived of %d", code, out, len(big))
+	}
+	// A command that does not read its input ends all the same, and one without -i has none.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if code, out, complaints := ranImage(t, n, r, "-i", node.Busybox, "echo", "done"); code != 0 || out != "done\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, out, _ := ranImage(t, n, r, node.Busybox, "cat"); code != 0 || out != "" {
+		t.Errorf("without -i: exit code %d, %q", code, out)
+	}
+	wantNoPod(t, n, "busybox-")
+}
+
+// lines are those that `seq 1 count` writes.
+func lines(count int) string {
+	var b strings.Builder
+	for i := 1; i <= count; i++ {
+		fmt.Fprintln(&b, i)
+	}
+	return b.String()
+}
+
+func TestNoOutputOfAnImageIsLost(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	want := lines(10_000)
+	for _, args := range [][]string{nil, {"-i"}, {"-t"}} {
+		code, out, complaints := ranImage(t, n, nil, append(args, node.Busybox, "seq", "1", "10000")...)
+		if out = strings.ReplaceAll(out, "\r\n", "\n"); code != 0 || out != want {
+			t.Errorf("%v: exit code %d, %d bytes of %d: %s", args, code, len(out), len(want), complaints)
+		}
+	}
+	// Without a terminal nothing is lost when the daemon is killed, either.
+	cmd := commandLine(t, n, "run", node.Busybox, "sh", "-c", "for i in $(seq 1 300); do echo $i; sleep 0.01; done")
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(500 * time.Millisecond)
+	if err := n.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Restart(nodetest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || out.String() != lines(300) {
+		t.Errorf("with a daemon that was killed: %v, %d bytes", err, out.Len())
+	}
+}
+
+// typist is a terminal at which a test types.
+type typist struct {
+	console.Console
+	mu  sync.Mutex
+	out bytes.Buffer
+}
+
+// terminal runs a command at a terminal of 80 by 24 characters.
+func terminal(t *testing.T, cmd *exec.Cmd) *typist {
+	t.Helper()
+	master, path, err := console.NewPty()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := master.Resize(console.WinSize{Width: 80, Height: 24}); err != nil {
+		t.Fatal(err)
+	}
+	side, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer side.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &typist{Console: master}
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			p.mu.Lock()
+			p.out.Write(buffer[:n])
+			p.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return p
+}
+
+// await waits until the terminal shows a text.
+func (p *typist) await(t *testing.T, text string) {
+	t.Helper()
+	nodetest.Eventually(t, 20*time.Second, "the terminal shows "+text, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !strings.Contains(p.out.String(), text) {
+			return fmt.Errorf("it shows %q", p.out.String())
+		}
+		return nil
+	})
+}
+
+func (p *typist) write(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(p, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnImageRunsAtATerminal(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	cmd := commandLine(t, n, "run", "-it", node.Busybox, "sh", "-c",
+		"echo first; tty; stty size; echo TERM=$TERM; exec sh")
+	p := terminal(t, cmd)
+	p.await(t, "first\r\n/dev/pts/0\r\n24 80\r\nTERM=xterm\r\n")
+	p.write(t, "echo $((40 + 2)) is it\r")
+	p.await(t, "42 is it")
+	if err := p.Resize(console.WinSize{Width: 100, Height: 30}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, 10*time.Second, "the size changes", func() error {
+		p.write(t, "stty size\r")
+		time.Sleep(200 * time.Millisecond)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !strings.Contains(p.out.String(), "30 100") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	p.write(t, "sleep 100\r")
+	time.Sleep(300 * time.Millisecond)
+	p.write(t, "\x03") // interrupts the program at the terminal, and not berth
+	p.write(t, "echo still $((1 + 1))\r")
+	p.await(t, "still 2")
+	p.write(t, "exit 5\r")
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 5 {
+		t.Errorf("exit: %v", err)
+	}
+	wantNoPod(t, n, "busybox-")
+
+	cmd = commandLine(t, n, "run", "-it", node.Busybox, "no-such-program")
+	p = terminal(t, cmd)
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 127 {
+		t.Errorf("a program that is missing: %v", err)
+	}
+	p.await(t, "no-such-program")
+	if code, _, complaints := ranImage(t, n, strings.NewReader("x"), "-it", node.Busybox, "sh"); code != 2 ||
+		!strings.Contains(complaints, "not a terminal") {
+		t.Errorf("-it without a terminal: exit code %d, %q", code, complaints)
+	}
+	wantNoPod(t, n, "busybox-")
+}
+
+func TestCtrlCEndsAnImageAndRemovesItsPod(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	for _, args := range [][]string{nil, {"-i"}, {"-t"}} {
+		cmd := commandLine(t, n, append(append([]string{"run", "--name", "interrupted"}, args...), node.Busybox, "sh", "-c",
+			`trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done`)...)
+		p := terminal(t, cmd)
+		p.await(t, "ready")
+		p.write(t, "\x03")
+		began := time.Now()
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+			t.Errorf("%v: %v", args, err)
+		}
+		p.await(t, "bye")
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%v: the end took %v", args, took)
+		}
+		wantNoPod(t, n, "interrupted")
+	}
+}
+
+func TestAnImageCanBeLeftRunning(t *testing.T) {
+	nodetest.BerthOnly(t, "named volumes are Berth's")
+	n := nodetest.Shared(t)
+	host := t.TempDir()
+	if err := os.WriteFile(filepath.Join(host, "index.html"), []byte("from the host\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	volume := strings.ToLower(t.Name())
+	port := freePort(t)
+	code, out, complaints := ranImage(t, n, nil, "-d", "--name", "left", "-l", "app=web", "--memory", "64m", "--cpus",
+		"0.5", "-p", fmt.Sprintf("127.0.0.1:%d:80", port), "-v", host+":/www:ro", "-v", volume+":/data",
+		node.Busybox, "sh", "-c", "touch /www/x 2>/data/complaint; exec httpd -f -h /www")
+	if code != 0 || len(strings.TrimSpace(out)) != 64 {
+		t.Fatalf("exit code %d, %q, %q", code, out, complaints)
+	}
+	defer func() {
+		if code, _, complaints := typed(t, n, "rm", "-f", "left"); code != 0 {
+			t.Error(complaints)
+		}
+		if code, _, complaints := typed(t, n, "volume", "rm", volume); code != 0 {
+			t.Error(complaints)
+		}
+	}()
+	wantPage(t, fmt.Sprintf("127.0.0.1:%d", port), "\r\n\r\nfrom the host\n")
+	for command, want := range map[string]string{
+		"cat /data/complaint": "touch: /www/x: Read-only file system\n",
+		"cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null": "67108864\n",
+	} {
+		if code, out, complaints := typed(t, n, "exec", "left", "sh", "-c", command); out != want {
+			t.Errorf("%s: exit code %d, %q, %q", command, code, out, complaints)
+		}
+	}
+	if _, out, _ := typed(t, n, "pods", "-q", "-l", "app=web"); strings.Count(out, "\n") != 1 {
+		t.Errorf("pods with the label: %q", out)
+	}
+	if code, _, complaints := ranImage(t, n, nil, "--name", "left", node.Busybox, "true"); code != 1 ||
+		!strings.Contains(complaints, "exists already") {
+		t.Errorf("the same name again: exit code %d, %q", code, complaints)
+	}
+}
+
+func TestAnImageKeepsItsPodWithoutRm(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	if code, out, complaints := typed(t, n, "--data-dir", data, "run", "--rm=false", "--name", "kept", node.Busybox, "sh",
+		"-c", "echo kept; exit 4"); code != 4 || out != "kept\n" {
+		t.Errorf("exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, out, complaints := typed(t, n, "--data-dir", data, "logs", "kept"); code != 0 || out != "kept\n" {
+		t.Errorf("logs: exit code %d, %q, %q", code, out, complaints)
+	}
+	if code, _, complaints := typed(t, n, "--data-dir", data, "rm", "kept"); code != 0 {
+		t.Error(complaints)
+	}
+}
