@@ -7,6 +7,9 @@ TEST_PACKAGES  = busybox-static containernetworking-plugins criu crun e2fsprogs 
 LINT_PACKAGES  = cppcheck
 # What makes and runs a virtual machine.
 VM_PACKAGES    = e2fsprogs mmdebstrap qemu-system-x86
+# The same for one of another architecture, and what that has beside its own. It has no Go: tests are built outside.
+VM_OTHER_PACKAGES = e2fsprogs mmdebstrap $(if $(filter arm64,$(OTHER_ARCH)),qemu-system-arm,qemu-system-x86) qemu-user-static
+GUEST_PACKAGES    = busybox-static containernetworking-plugins gcc iproute2 libc6-dev nftables procps runc
 
 # Empty: what Git says of the tree (packaging/version.sh).
 VERSION   ?=
@@ -60,9 +63,14 @@ unit: ## tests that need neither root nor packages, with the race detector where
 		echo "There is no C compiler: the tests run without the race detector."; }; \
 		set -x; GORACE="$${GORACE-atexit_sleep_ms=50}" $(GO) test $$race -short -p $(UNIT_PARALLEL) -timeout 10m $(UNIT_FLAGS) $(UNIT_PACKAGES)
 
+# The architecture that this machine is not of.
+OTHER_ARCH = $(if $(filter arm64,$(shell $(GO) env GOHOSTARCH)),amd64,arm64)
+
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
-	@packaging/packages.sh containerd # that test/migrate comes from
+	@packaging/packages.sh containerd skopeo # that test/migrate comes from, and fills a store of CRI-O with
+	@packaging/packages.sh mmdebstrap qemu-user-static # of the packages, and of programs of another architecture
+	@packaging/cross.sh $(OTHER_ARCH) >/dev/null
 	$(GOBUILD) -o bin/machine ./test/machine
 	BERTH_CRIU=$$(packaging/criu.sh) BERTH_BIN=$(CURDIR)/bin bin/machine \
 		$(GO) test -tags $(TAGS) -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./...
@@ -75,15 +83,12 @@ announce:
 	@echo "test/faults 5), a comparison of the machine with what it was before, and make lint. On two cores at rest"
 	@echo "it takes about a quarter of an hour. Without root: make unit. One test: CONTRIBUTING.md."
 
+# In this order: those that find most come first, and the last two run programs that are built meanwhile.
+CI = test fuzz fuzz-go conformance-short test-libcontainer vm-smoke vm-selinux kubelet-short node-conformance-smoke
+
 .PHONY: ci
-ci: ## what a change has to pass (root): test, fuzz, fuzz-go, conformance, test-libcontainer, vm-smoke, vm-selinux
-	$(MAKE) test
-	$(MAKE) fuzz
-	$(MAKE) fuzz-go
-	$(MAKE) conformance
-	$(MAKE) test-libcontainer
-	$(MAKE) vm-smoke
-	$(MAKE) vm-selinux
+ci: ## what a change has to pass (root): test, fuzzing, critest, two virtual machines, a kubelet, Kubernetes' suite
+	test/ci.sh $(CI)
 
 # Which tests of test/life run on nodes whose programs look for data races.
 RACE_LIFE     ?= Exec|Attach|PortForward|Events|Stats|Restart|Pull|Pause
@@ -119,7 +124,8 @@ test-race-life: test-deps build
 LIBCONTAINER_SKIP ?= ^(TestNoUserOfTheNodeReachesAFileOfAContainer|TestMutatedRequestsNeitherBreakNorLeak|TestMetrics.*|$\
 	TestAHundredMegabytesPassThroughAnExecEachWay|TestThoseWhoDoNotReadShareOneLimitOfTheDisk|TestARegistry.*|$\
 	TestWhoPausesLosesNothingOfWhatHasEnded|TestContainerdAddressIsServed|TestNoRequestEndsTheNode|$\
-	TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold|TestAThousandStreamsWithSlowReadersAmongThem|TestTheCommandLine.*)$$
+	TestWhoDoesNotReadWhatItAttachedToIsCutOffAndTold|TestAThousandStreamsWithSlowReadersAmongThem|TestTheCommandLine.*|$\
+	TestALogin.*|TestPrune.*|TestDiskSpace.*|TestWhatRunHas.*|TestAManifestsContainers.*|TestAnImage(RunsWith|CanBe|Keeps).*)$$
 
 .PHONY: test-libcontainer
 test-libcontainer: test-deps build ## the keeper, pods' lives and critest where no stage sets containers up (root)
@@ -178,7 +184,10 @@ bench-compare: test-deps build ## measure this tree and BASE=revision by turns (
 	@test -n "$(BASE)" || { echo "say what to compare with: make bench-compare BASE=main"; exit 1; }
 	BERTH_BIN=$(CURDIR)/bin test/bench/compare.sh "$(BASE)" "$(TURNS)"
 
-.PHONY: conformance
+# The first instance of the run "twice" is all of critest over SPDY, and so stands for the run "spdy" too.
+.PHONY: conformance conformance-short
+conformance-short: CONFORMANCE_FLAGS = -phases websocket,twice
+conformance-short: conformance ## two of its three runs, which have all specs
 conformance: test-deps build ## critest against Berth (root); CONFORMANCE_FLAGS are passed on
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/conformance $(CONFORMANCE_FLAGS)
 
@@ -198,7 +207,15 @@ node-conformance: test-deps build ## Kubernetes' suite of a node (root; builds i
 node-conformance-smoke: test-deps build ## a few minutes of the same
 	BERTH_BIN=$(CURDIR)/bin $(GO) run -tags $(TAGS) ./test/nodeconformance $(NODE_CONFORMANCE_SMOKE)
 
-.PHONY: kubelet
+.PHONY: kubernetes
+kubernetes: ## build Kubernetes' programs for kubelet and node-conformance, once
+	@mkdir -p bin
+	$(GOBUILD) -o bin/nodeconformance ./test/nodeconformance
+	bin/nodeconformance -build
+
+.PHONY: kubelet kubelet-short
+kubelet-short: KUBELET_FLAGS = -run 'ANodeGoesFromContainerd|AKubeletsMetrics|BerthdIsKilled|TheKubeletIsRestarted'
+kubelet-short: kubelet ## a minute of the same
 kubelet: test-deps build ## a real kubelet, built once, runs pods on Berth (root; KUBELET_FLAGS)
 	@packaging/packages.sh dbus-daemon
 	BERTH_KUBELET=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -parallel 8 -timeout 40m -v \
@@ -221,6 +238,10 @@ migrate: test-deps build ## a node goes from Debian's containerd, and from conta
 nri: test-deps build ## the same NRI plugins on Berth and on containerd 2, compared (root; builds it once)
 	BERTH_NRI_PEER=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -count 1 -v ./test/nri
 
+.PHONY: bench-nri
+bench-nri: test-deps build ## what an NRI plugin costs the start of a pod, on Berth and on containerd 2 (root; builds it once)
+	BERTH_NRI_PEER=1 BERTH_BIN=$(CURDIR)/bin $(GO) test -tags $(TAGS) -run '^$$' -bench . -benchtime 40x ./test/nri
+
 # What the suites of other runtimes run.
 PEER_PACKAGES = bats iproute2 jq procps
 
@@ -238,7 +259,13 @@ cluster: test-deps build ## a Kubernetes cluster of three nodes on Berth (root; 
 	$(GO) test -c -tags $(TAGS) -o bin/cluster.test ./test/cluster
 	BERTH_CLUSTER=1 BERTH_BIN=$(CURDIR)/bin bin/machine bin/cluster.test -test.v -test.timeout 60m $(CLUSTER_FLAGS)
 
-.PHONY: vm vm-smoke vm-selinux
+.PHONY: cluster-conformance
+cluster-conformance: test-deps build ## the Conformance specs of Kubernetes' test/e2e against such a cluster (root; hours); CLUSTER_CONFORMANCE_FLAGS
+	$(GOBUILD) -o bin/machine ./test/machine
+	$(GO) test -c -tags $(TAGS) -o bin/cluster.test ./test/cluster
+	BERTH_CLUSTER=1 BERTH_BIN=$(CURDIR)/bin bin/machine bin/cluster.test -conformance $(CLUSTER_CONFORMANCE_FLAGS)
+
+.PHONY: vm vm-smoke vm-selinux vm-other
 vm: build ## critest and all tests in a virtual machine with cgroup v2 and AppArmor (root; hours; VM_FLAGS)
 	@packaging/packages.sh $(VM_PACKAGES)
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" $(VM_FLAGS)
@@ -250,17 +277,30 @@ vm-selinux: build ## the same with SELinux in place of AppArmor, and SELinux's s
 	$(GO) run ./test/vm -packages "$(BUILD_PACKAGES) $(TEST_PACKAGES)" -lsm selinux -suites selinux,critest \
 		-critest-flags "-phases spdy -focus SELinux" -limit 10m $(VM_FLAGS)
 
+vm-other: build ## vm-smoke on a machine of the other architecture: arm64, or amd64 where this one is arm64 (an hour the first time)
+	@packaging/packages.sh $(VM_OTHER_PACKAGES)
+	@packaging/cross.sh $(OTHER_ARCH) >/dev/null
+	$(GO) run ./test/vm -arch $(OTHER_ARCH) -packages "$(GUEST_PACKAGES)" -suites smoke -patience 8 -limit 20m $(VM_FLAGS)
+
 .PHONY: generate
 generate: ## Go code of the .proto files
 	@packaging/packages.sh protobuf-compiler libprotobuf-dev
 	$(GO) generate ./api/...
 
+.PHONY: reproduce
+reproduce: build-deps ## the tree makes the same programs in another directory, with nothing in Go's cache
+	BERTH_REPRODUCE=1 $(GO) test -tags $(TAGS) -count 1 -timeout $(TEST_TIMEOUT) \
+		-run '^TestTheSameBytesFromAnotherDirectory$$' ./packaging
+
+# The programs to install. Those in bin/ run while they are installed, and may be of another architecture.
+BIN ?= bin
+
 .PHONY: install
 install: ## install what `make build` built, below PREFIX and DESTDIR
 	@for program in berthd berth-keeper berth-unpack berth; do \
-		test -x bin/$$program || { echo "bin/$$program is missing: make build comes first"; exit 1; }; done
+		test -x $(BIN)/$$program || { echo "$(BIN)/$$program is missing: make build comes first"; exit 1; }; done
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
-	install -m 0755 bin/berthd bin/berth-keeper bin/berth-unpack bin/berth $(DESTDIR)$(bindir)/
+	install -m 0755 $(BIN)/berthd $(BIN)/berth-keeper $(BIN)/berth-unpack $(BIN)/berth $(DESTDIR)$(bindir)/
 	for unit in berthd berth-keeper berth-device-plugin; do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
@@ -280,20 +320,17 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 		bin/$$program completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
 		bin/$$program completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; done
 
-# The time of all files in packages: that of the commit, so that the same commit makes the same bytes.
-SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+# For example arm64 on amd64. Another architecture than the machine's takes Debian's cross compiler.
+ARCH ?= $(shell $(GO) env GOHOSTARCH)
 
 .PHONY: packages
-packages: build ## deb, rpm and tarball for this machine's architecture, with their checksums, in dist/
-	@set -e; stage=$$(mktemp -d); trap 'rm -rf "$$stage"' EXIT; \
-	$(MAKE) --no-print-directory install DESTDIR="$$stage" PREFIX=/usr sysconfdir=/etc unitdir=/usr/lib/systemd/system; \
-	mkdir -p "$$stage/usr/share/man/man1" "$$stage/usr/share/man/man8"; \
-	SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(GO) run ./tools/manpages "$$stage/usr/share/man" bin/berthd; \
-	find "$$stage/usr/share/man" -type f -exec gzip -9n {} +; \
-	rm -rf dist; \
-	(cd tools/packages && $(GO) build -o "$$stage.packages" .); \
-	"$$stage.packages" -root "$$stage" -out dist -scripts packaging/scripts -version "$$(packaging/version.sh)" \
-		-arch "$$($(GO) env GOARCH)" -time $(SOURCE_DATE_EPOCH); rm -f "$$stage.packages"
+packages: build ## deb, rpm and tarball with their checksums, in dist/ (ARCH=arm64 or amd64)
+	rm -rf dist
+	GO='$(GO)' VERSION='$(VERSION)' packaging/dist.sh $(ARCH)
+
+.PHONY: release
+release: build ## the source and the packages of both architectures of the tag at this commit, in dist/
+	GO='$(GO)' VERSION='$(VERSION)' packaging/release.sh amd64 arm64
 
 .PHONY: uninstall
 uninstall: ## remove what `make install` installed, but for the configuration
@@ -308,7 +345,7 @@ uninstall: ## remove what `make install` installed, but for the configuration
 
 .PHONY: clean
 clean: ## remove bin/
-	rm -rf bin internal/keeper/program/program.bin
+	rm -rf bin internal/keeper/program/program_*.bin
 
 .PHONY: build-deps test-deps
 build-deps:
