@@ -21,9 +21,10 @@ import (
 // has cut it off gets ErrResourceExhausted; one whose output was copied by a keeper that was killed gets
 // ErrUnavailable.
 func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) error {
-	return m.attach(ctx, id, opts, record.ContainerRunning, func(c *index.Container, req *keeper.AttachRequest) error {
-		if err := m.cfg.Keeper.Attach(ctx, req); err != nil {
-			return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err)
+	a := &attachment{m: m, opts: opts, phase: record.ContainerRunning}
+	return a.run(ctx, id, func() error {
+		if err := m.cfg.Keeper.Attach(ctx, a.request); err != nil {
+			return a.errorf(err)
 		}
 		return nil
 	})
@@ -33,98 +34,131 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) err
 // attached before the program begins, and gets all that it writes. size is that of its terminal, zero if it is not
 // known.
 func (m *Manager) StartAttached(ctx context.Context, id string, size TermSize, opts AttachOptions) error {
-	return m.attach(ctx, id, opts, record.ContainerCreated, func(c *index.Container, req *keeper.AttachRequest) error {
-		return m.startContainer(ctx, c, &firstClient{req, size})
-	})
+	a := &attachment{m: m, opts: opts, phase: record.ContainerCreated}
+	return a.run(ctx, id, func() error { return m.startContainer(ctx, a.container, &firstClient{a.request, size}) })
 }
 
-// attach joins the caller's streams to those of a container, which has to be in a phase, with a function that asks the
-// keeper for it.
-func (m *Manager) attach(ctx context.Context, id string, opts AttachOptions, phase record.ContainerPhase,
-	ask func(*index.Container, *keeper.AttachRequest) error) (err error) {
-	c, err := m.index.Container(id)
-	if err != nil {
+// attachment is one client that is attached to a container.
+type attachment struct {
+	m     *Manager
+	opts  AttachOptions
+	phase record.ContainerPhase // in which the container has to be
+
+	container *index.Container
+	rec       record.Container
+	request   *keeper.AttachRequest
+	out       stdio.Outputs
+	input     *keeper.Input // nil: nothing is sent to the container
+	inputDone chan struct{} // closed when the client's input has ended
+	done      chan struct{} // closed when the client goes
+}
+
+func (a *attachment) errorf(err error) error {
+	return fmt.Errorf("attach to container %s: %w", record.ShortID(a.container.ID()), err)
+}
+
+// run attaches the client with a function that asks the keeper for it, and waits until it goes.
+func (a *attachment) run(ctx context.Context, id string, ask func() error) (err error) {
+	if a.container, err = a.m.index.Container(id); err != nil {
 		return err
 	}
-	r := c.Record()
-	ended := m.auditContainer(ctx, c.ID(),
-		audit.Operation{Kind: audit.Attach, Stdin: opts.Stdin != nil, TTY: r.Config.TTY})
+	a.rec = a.container.Record()
+	ended := a.m.auditor().container(ctx, a.container.ID(),
+		audit.Operation{Kind: audit.Attach, Stdin: a.opts.Stdin != nil, TTY: a.rec.Config.TTY})
 	defer func() { ended(-1, err) }()
-	if r.Phase != phase {
-		return fmt.Errorf("attach to container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase,
-			errdefs.ErrFailedPrecondition)
+	if a.rec.Phase != a.phase {
+		return a.errorf(fmt.Errorf("it is %s: %w", a.rec.Phase, errdefs.ErrFailedPrecondition))
 	}
-	attachErr := func(err error) error { return fmt.Errorf("attach to container %s: %w", record.ShortID(c.ID()), err) }
-	settings := m.settings.Load()
-	req := &keeper.AttachRequest{
-		ContainerID: c.ID(), AttachID: record.NewID()[:32], Stdin: opts.Stdin != nil && r.Config.Stdin,
-		Backlog: settings.AttachBacklog, TotalBacklog: settings.AttachTotal, SpillDir: m.dirs.Attach(),
+	settings := a.m.settings.Load()
+	a.request = &keeper.AttachRequest{
+		ContainerID: a.container.ID(), AttachID: record.NewID()[:32], Stdin: a.opts.Stdin != nil && a.rec.Config.Stdin,
+		Backlog: settings.AttachBacklog, TotalBacklog: settings.AttachTotal, SpillDir: a.m.dirs.Attach(),
 	}
-	var out stdio.Outputs
-	defer out.Close()
-	if err := out.Request(req, &opts, r.Config.TTY); err != nil {
-		return attachErr(err)
+	defer a.out.Close()
+	if err := a.out.Request(a.request, &a.opts, a.rec.Config.TTY); err != nil {
+		return a.errorf(err)
 	}
-	err = ask(c, req)
-	out.CloseTheirs()
+	err = ask()
+	a.out.CloseTheirs()
 	if err != nil {
 		return err
 	}
 	defer func() {
-		detachErr := m.detach(ctx, c, req.AttachID, out.Any())
+		detachErr := a.detach(ctx)
 		switch {
 		case detachErr == nil:
 		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
-			err = attachErr(detachErr)
+			err = a.errorf(detachErr)
 		default:
-			m.log.Debug("detach", "container_id", c.ID(), "error", detachErr)
+			a.m.log.Debug("detach", "container_id", a.container.ID(), "error", detachErr)
 		}
 	}()
-	var input *keeper.Input
-	if r.Config.TTY || (opts.Stdin != nil && r.Config.Stdin) {
-		switch input, err = m.cfg.Keeper.Input(c.ID()); {
-		case err == nil:
-			defer input.File.Close()
-		case phase == record.ContainerCreated && errdefs.IsNotFound(err): // it has ended by now: its output is there
+	if err := a.openInput(); err != nil {
+		return a.errorf(err)
+	}
+	if a.input != nil {
+		defer a.input.File.Close()
+	}
+	a.done = make(chan struct{})
+	defer close(a.done)
+	a.copy(ctx)
+	return a.wait(ctx)
+}
+
+// openInput opens the container's input, which is also its terminal, where the client has input or the container a
+// terminal.
+func (a *attachment) openInput() (err error) {
+	if !a.rec.Config.TTY && (a.opts.Stdin == nil || !a.rec.Config.Stdin) {
+		return nil
+	}
+	a.input, err = a.m.cfg.Keeper.Input(a.container.ID())
+	if a.phase == record.ContainerCreated && errdefs.IsNotFound(err) { // it has ended by now: its output is there
+		return nil
+	}
+	return err
+}
+
+// copy begins to copy the client's streams.
+func (a *attachment) copy(ctx context.Context) {
+	a.out.Start()
+	if a.input != nil && a.input.Terminal {
+		go stdio.Resize(a.input.File, a.opts.Resize, a.done)
+	}
+	a.inputDone = make(chan struct{})
+	if a.opts.Stdin == nil || a.input == nil {
+		return
+	}
+	go func() {
+		defer close(a.inputDone)
+		_, _ = io.Copy(a.input.File, a.opts.Stdin)
+		if !a.input.Terminal {
+			a.input.File.Close() // the container sees the end of its input once nobody can write to it
+		}
+		select {
+		case <-a.done:
 		default:
-			return attachErr(err)
+			a.closeStdinOnce(ctx)
 		}
-	}
-	out.Start()
-	done := make(chan struct{})
-	defer close(done)
-	if input != nil && input.Terminal {
-		go stdio.Resize(input.File, opts.Resize, done)
-	}
-	inputDone := make(chan struct{})
-	if opts.Stdin != nil && input != nil {
-		go func() {
-			defer close(inputDone)
-			_, _ = io.Copy(input.File, opts.Stdin)
-			if !input.Terminal {
-				input.File.Close() // the container sees the end of its input once nobody can write to it
-			}
-			select {
-			case <-done:
-			default:
-				m.closeStdinOnce(ctx, c, &r)
-			}
-		}()
-	}
-	// A client that takes output is attached until the last of it; one that only sends input, until that ends.
+	}()
+}
+
+// wait waits until the client goes. One that takes output is attached until the last of it; one that only sends input,
+// until that ends.
+func (a *attachment) wait(ctx context.Context) error {
 	var stdinEnded, outputEnded <-chan struct{}
-	if out.Any() {
-		outputEnded = out.Ended()
+	if a.out.Any() {
+		outputEnded = a.out.Ended()
 	} else {
-		stdinEnded = inputDone
+		stdinEnded = a.inputDone
 	}
-	if err := awaitAttached(ctx, c, outputEnded, stdinEnded); err != nil {
-		if r.Config.StdinOnce && opts.Stdin != nil {
-			m.closeStdinOnce(context.WithoutCancel(ctx), c, &r)
-		}
-		return attachErr(err)
+	err := awaitAttached(ctx, a.container, outputEnded, stdinEnded)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if a.rec.Config.StdinOnce && a.opts.Stdin != nil {
+		a.closeStdinOnce(context.WithoutCancel(ctx))
+	}
+	return a.errorf(err)
 }
 
 // awaitAttached waits until the client's output or input has ended (one of the two channels is nil), or until the
@@ -150,14 +184,14 @@ func awaitAttached(ctx context.Context, c *index.Container, outputEnded, stdinEn
 // detach ends an attachment. The error is errdefs.ErrResourceExhausted where the client was cut off, and
 // errdefs.ErrUnavailable where it had output and the keeper that copied that has ended; others are of no concern to a
 // client.
-func (m *Manager) detach(ctx context.Context, c *index.Container, attachID string, output bool) error {
+func (a *attachment) detach(ctx context.Context) error {
 	ctx, cancel := undo.Context(ctx)
 	defer cancel()
-	err := m.cfg.Keeper.Detach(ctx, c.ID(), attachID)
+	err := a.m.cfg.Keeper.Detach(ctx, a.container.ID(), a.request.AttachID)
 	switch replaced := errdefs.IsNotFound(err) || errdefs.IsUnavailable(err); {
 	case !replaced:
 		return err
-	case !output:
+	case !a.out.Any():
 		return fmt.Errorf("the keeper has ended: %v", err)
 	}
 	// The output ended with that keeper, and not with the container.
@@ -166,11 +200,12 @@ func (m *Manager) detach(ctx context.Context, c *index.Container, attachID strin
 }
 
 // closeStdinOnce ends the input of a container that wanted it from its first client alone.
-func (m *Manager) closeStdinOnce(ctx context.Context, c *index.Container, r *record.Container) {
-	if !r.Config.StdinOnce || r.Config.TTY {
+func (a *attachment) closeStdinOnce(ctx context.Context) {
+	if !a.rec.Config.StdinOnce || a.rec.Config.TTY {
 		return
 	}
-	if err := m.cfg.Keeper.CloseStdin(ctx, c.ID()); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
-		m.log.Debug("close the input of a container", "container_id", c.ID(), "error", err)
+	id := a.container.ID()
+	if err := a.m.cfg.Keeper.CloseStdin(ctx, id); err != nil && !errors.Is(err, errdefs.ErrNotFound) {
+		a.m.log.Debug("close the input of a container", "container_id", id, "error", err)
 	}
 }

@@ -5,11 +5,20 @@ import (
 
 	"berth/internal/audit"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/pod/index"
 )
 
-// auditExec writes down that a command begins in a container. The caller calls what it returns at the end.
-func (m *Manager) auditExec(ctx context.Context, kind, id string, opts *ExecOptions) func(*keeper.ExecExit, error) {
-	end := m.auditContainer(ctx, id, audit.Operation{
+// auditor writes down what clients do to containers.
+type auditor struct {
+	log   *audit.Log
+	index *index.Index
+}
+
+func (m *Manager) auditor() auditor { return auditor{m.cfg.Audit, m.index} }
+
+// exec writes down that a command begins in a container. The caller calls what it returns at the end.
+func (a auditor) exec(ctx context.Context, kind, id string, opts *ExecOptions) func(*keeper.ExecExit, error) {
+	end := a.container(ctx, id, audit.Operation{
 		Kind: kind, Command: opts.Cmd, User: opts.As.User, Stdin: opts.Stdin != nil, TTY: opts.TTY,
 	})
 	return func(exit *keeper.ExecExit, err error) {
@@ -24,27 +33,27 @@ func (m *Manager) auditExec(ctx context.Context, kind, id string, opts *ExecOpti
 	}
 }
 
-// auditContainer writes down that something is done to a container, but for one that is not there.
-func (m *Manager) auditContainer(ctx context.Context, id string, op audit.Operation) func(exitCode int, err error) {
+// container writes down that something is done to a container, but for one that is not there.
+func (a auditor) container(ctx context.Context, id string, op audit.Operation) func(exitCode int, err error) {
 	nothing := func(int, error) {}
-	if !m.cfg.Audit.On() {
+	if !a.log.On() {
 		return nothing
 	}
-	c, err := m.index.Container(id)
+	c, err := a.index.Container(id)
 	if err != nil {
 		return nothing
 	}
 	r := c.Record()
 	op.ID, op.Container = c.ID(), r.Config.Metadata.Name
-	return m.auditSandbox(ctx, r.SandboxID, op)
+	return a.sandbox(ctx, r.SandboxID, op)
 }
 
-// auditSandbox writes down that something is done to a pod or to one of its containers.
-func (m *Manager) auditSandbox(ctx context.Context, id string, op audit.Operation) func(exitCode int, err error) {
+// sandbox writes down that something is done to a pod or to one of its containers.
+func (a auditor) sandbox(ctx context.Context, id string, op audit.Operation) func(exitCode int, err error) {
 	op.PodID = id
-	if s, err := m.index.Sandbox(id); err == nil {
+	if s, err := a.index.Sandbox(id); err == nil {
 		r := s.Record()
 		op.Namespace, op.Pod = r.Config.Metadata.Namespace, r.Config.Metadata.Name
 	}
-	return m.cfg.Audit.Begin(ctx, op)
+	return a.log.Begin(ctx, op)
 }

@@ -206,7 +206,7 @@ func (cr *creation) findImage(ctx context.Context) (err error) {
 	if cr.img, cr.restoring, err = cr.m.checkpoints.Find(ctx, cr.cfg, cr.id); err != nil || cr.restoring == nil {
 		return err
 	}
-	return cr.m.restorable(cr.restoring, &cr.pod, cr.handler)
+	return cr.restorable()
 }
 
 // releaseImages ends the references to images that the container has.
@@ -348,7 +348,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 	m, pod := cr.m, &cr.pod
 	ns := m.dirs.NamespacePaths(pod)
 	var err error
-	if ns.PID, err = m.pidNamespace(pod, cfg); err != nil {
+	if ns.PID, err = cr.pidNamespace(cfg); err != nil {
 		return nil, err
 	}
 	shm := "/dev/shm"
@@ -439,19 +439,19 @@ func withPodPID(cfg *model.ContainerConfig, pod *model.SandboxConfig) *model.Con
 }
 
 // pidNamespace is the PID namespace that a container joins, or ocispec.Fresh.
-func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) (string, error) {
+func (cr *creation) pidNamespace(cfg *model.ContainerConfig) (string, error) {
 	const field = model.FieldContainerPIDTarget
 	options := cfg.Security.Namespaces
 	switch options.PID {
 	case model.NamespaceNode, model.NamespaceContainer:
 		return "", nil // the mode says it all
 	case model.NamespaceTarget:
-		target, err := m.index.Container(options.TargetID)
+		target, err := cr.m.index.Container(options.TargetID)
 		if err != nil {
 			return "", field.Wrong(err)
 		}
 		r := target.Record()
-		if r.SandboxID != pod.ID {
+		if r.SandboxID != cr.pod.ID {
 			return "", field.Wrong(fmt.Errorf("container %s is in another pod: %w", record.ShortID(target.ID()),
 				errdefs.ErrInvalidArgument))
 		}
@@ -461,22 +461,22 @@ func (m *Manager) pidNamespace(pod *record.Sandbox, cfg *model.ContainerConfig) 
 		}
 		return fmt.Sprintf("/proc/%d/ns/pid", r.PID), nil
 	}
-	if set := m.dirs.Namespaces(pod.ID); set.Pinned(namespace.PID) {
+	if set := cr.m.dirs.Namespaces(cr.pod.ID); set.Pinned(namespace.PID) {
 		return set.Path(namespace.PID), nil
 	}
 	// The pod was run with a PID namespace for each container.
 	return ocispec.Fresh, nil
 }
 
-// restorable tells whether a pod can have a container from a checkpoint.
-func (m *Manager) restorable(re *checkpoints.Restoring, pod *record.Sandbox, handler Handler) error {
-	switch {
-	case handler.RuntimePath != "":
+// restorable tells whether the pod can have a container from a checkpoint.
+func (cr *creation) restorable() error {
+	switch h := cr.handler; {
+	case h.RuntimePath != "":
 		return fmt.Errorf("restore %s: the runtime handler %s is %s, and only the built-in runtime restores: %w",
-			re.Source, handler.Name, handler.RuntimePath, errdefs.ErrFailedPrecondition)
-	case pod.Config.UserNamespace() != nil:
+			cr.restoring.Source, h.Name, h.RuntimePath, errdefs.ErrFailedPrecondition)
+	case cr.pod.Config.UserNamespace() != nil:
 		return fmt.Errorf("restore %s: the pod has a user namespace, and CRIU does not join one: %w",
-			re.Source, errdefs.ErrFailedPrecondition)
+			cr.restoring.Source, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

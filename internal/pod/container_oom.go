@@ -12,27 +12,25 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/model"
-	"berth/internal/ocispec"
-	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 )
 
-// updateOOMScore changes how readily the kernel kills the processes of a container when memory is short: of those that
-// run and of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to
-// start. 0 changes nothing.
-func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec.Host) error {
+// oomScore changes how readily the kernel kills the processes of a container when memory is short: of those that run and
+// of execs to come, which an OCI runtime's binary gives the score of the start; or of a container that is to start.
+func (u *update) oomScore() error {
+	wanted := u.limits.OOMScoreAdj
 	if wanted == 0 {
 		return nil
 	}
-	score := max(int(wanted), host.MinOOMScoreAdj)
+	score := max(int(wanted), u.host.MinOOMScoreAdj)
 	if score != int(wanted) {
-		m.log.Warn("oom_score_adj is below what this node's runtime may give", "container_id", c.ID(),
+		u.m.log.Warn("oom_score_adj is below what this node's runtime may give", "container_id", u.container.ID(),
 			"wanted", wanted, "given", score)
 	}
-	r := c.Record()
+	r := u.container.Record()
 	if r.Phase == record.ContainerRunning {
 		for range 2 { // a process that was forked meanwhile has the old one
-			pids, err := host.Cgroups.Processes(r.Cgroup)
+			pids, err := u.host.Cgroups.Processes(r.Cgroup)
 			if err != nil {
 				return err
 			}
@@ -43,14 +41,14 @@ func (m *Manager) updateOOMScore(c *index.Container, wanted int64, host *ocispec
 			}
 		}
 	}
-	err := changeSpec(c, r.Phase, func(spec *specs.Spec) { spec.Process = withOOMScore(spec.Process, score) })
+	err := u.changeSpec(func(spec *specs.Spec) { spec.Process = withOOMScore(spec.Process, score) })
 	if err != nil {
 		return err
 	}
 	if r.Process == nil {
 		return nil
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.Process = withOOMScore(r.Process, score) })
+	return u.container.Update(record.Save, func(r *record.Container) { r.Process = withOOMScore(r.Process, score) })
 }
 
 func withOOMScore(p *specs.Process, score int) *specs.Process {

@@ -42,7 +42,6 @@ type firstClient struct {
 
 // startContainer starts a container, with a client that is attached first; nil: none is.
 func (m *Manager) startContainer(ctx context.Context, c *index.Container, first *firstClient) error {
-	s := c.Sandbox
 	releasePod, err := c.LockPod(ctx, "start")
 	if err != nil {
 		return err
@@ -54,31 +53,83 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 	}
 	defer release()
 
-	r, pod := c.Record(), s.Record()
-	name := r.Config.Metadata.Name
-	if r.Phase != record.ContainerCreated {
-		return fmt.Errorf("start container %s (%s): it is %s: %w", name, record.ShortID(c.ID()), r.Phase,
-			errdefs.ErrFailedPrecondition)
-	}
-	if pod.Phase != record.SandboxReady {
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), errSandboxNotReady)
-	}
-	settings := m.settings.Load()
-	handler, err := settings.handler(pod.RuntimeName())
-	if err != nil {
+	st := &start{m: m, container: c, rec: c.Record(), pod: c.Sandbox.Record(), settings: m.settings.Load(), first: first}
+	if err := st.check(); err != nil {
 		return err
 	}
-	spec, err := c.LoadSpec()
-	if err != nil {
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
-	}
-	// an earlier version of Berth, which made the specification, may have mounted it elsewhere
-	spec.Root.Path = m.dirs.Rootfs(&pod, c.ID())
-	if err := m.logs.Claim(c.ID(), r.LogPath); err != nil {
+	if err := st.announce(ctx); err != nil {
 		return err
 	}
-	held, let, present, err := m.relay.Hold(ctx)
-	defer func() { let() }()
+	if st.rec.Restored != nil {
+		defer m.checkpoints.Drop(c.ID())
+	}
+	if err := st.prepare(ctx); err != nil {
+		return st.failed(ctx, err)
+	}
+	result, err := m.cfg.Keeper.Run(ctx, st.request())
+	if err = m.dirs.Barred(&st.pod, err); err != nil {
+		return st.failed(ctx, err)
+	}
+	tracePhases(ctx, result.Phases)
+	if err := st.record(result); err != nil {
+		// A container that no record calls running must not run.
+		m.teardown.StartFailed(ctx, c, err)
+		return err
+	}
+	m.events.Tell(c.Sandbox, c.ID(), model.EventStarted)
+	m.relay.Tell(ctx, nri.ContainerStarted, c.Sandbox, c)
+	c.DropSpec()
+	return nil
+}
+
+// start is one start of a container. Its methods are steps of it, in the order in which startContainer calls them. The
+// caller holds the locks of the pod and the container.
+type start struct {
+	m         *Manager
+	container *index.Container
+	rec       record.Container // as it was before
+	pod       record.Sandbox
+	settings  *Settings
+	first     *firstClient // nil: no client is attached before the program begins
+
+	handler Handler
+	spec    *specs.Spec
+	begin   time.Time
+	asked   []steps.Timing // how long NRI plugins took
+}
+
+// errorf is an error of a start, which names the container.
+func (st *start) errorf(err error) error {
+	return fmt.Errorf("start container %s (%s): %w", st.rec.Config.Metadata.Name, record.ShortID(st.rec.ID), err)
+}
+
+// check finds what the start needs, and changes nothing.
+func (st *start) check() (err error) {
+	if st.rec.Phase != record.ContainerCreated {
+		return st.errorf(fmt.Errorf("it is %s: %w", st.rec.Phase, errdefs.ErrFailedPrecondition))
+	}
+	if st.pod.Phase != record.SandboxReady {
+		return st.errorf(errSandboxNotReady)
+	}
+	if st.handler, err = st.settings.handler(st.pod.RuntimeName()); err != nil {
+		return err
+	}
+	if st.spec, err = st.container.LoadSpec(); err != nil {
+		return st.errorf(err)
+	}
+	// An earlier version of Berth, which made the specification, may have mounted it elsewhere.
+	st.spec.Root.Path = st.m.dirs.Rootfs(&st.pod, st.rec.ID)
+	return nil
+}
+
+// announce takes the log, records that the container starts, and asks the NRI plugins. No plugin can join in between.
+func (st *start) announce(ctx context.Context) error {
+	m, c := st.m, st.container
+	if err := m.logs.Claim(c.ID(), st.rec.LogPath); err != nil {
+		return err
+	}
+	held, release, present, err := m.relay.Hold(ctx)
+	defer release()
 	if err == nil {
 		err = c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerStarting })
 	}
@@ -86,75 +137,62 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 		m.logs.Release(c.ID())
 		return err
 	}
-	begin := time.Now()
-	var asked []steps.Timing
+	st.begin = time.Now()
 	if present {
-		err = m.relay.Ask(held, nri.StartContainer, s, c)
-		asked = []steps.Timing{{Step: plugins.Step, Of: startStep, Begin: begin, Took: time.Since(begin)}}
+		err = m.relay.Ask(held, nri.StartContainer, c.Sandbox, c)
+		st.asked = []steps.Timing{{Step: plugins.Step, Of: startStep, Begin: st.begin, Took: time.Since(st.begin)}}
 	}
-	let()
+	release() // before plugins are told of a failure
 	if err != nil {
-		m.teardown.StartFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
+		return st.failed(ctx, err)
 	}
-	restore := ""
-	if r.Restored != nil {
-		restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
-		if err := checkpoints.ContinueLog(&r); err != nil {
-			m.log.Warn("the log of a restored container does not begin with the old one's", "container_id", c.ID(), "error", err)
-		}
-		defer m.checkpoints.Drop(c.ID())
-	}
-	if err := m.devices.Prepare(ctx, c); err != nil {
-		m.teardown.StartFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), err)
-	}
-	request := m.runRequest(&r, spec, settings, handler, restore)
-	if first != nil {
-		request.Attach = first.request
-		if size := first.size; r.Config.TTY && size.Width > 0 && size.Height > 0 {
-			spec.Process.ConsoleSize = &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
-		}
-	}
-	result, err := m.cfg.Keeper.Run(ctx, request)
-	err = m.dirs.Barred(&pod, err)
-	if err != nil {
-		m.teardown.StartFailed(ctx, c, err)
-		return fmt.Errorf("start container %s (%s): %w", name, record.ShortID(c.ID()), notStarted(err))
-	}
-	tracePhases(ctx, result.Phases)
-	err = m.recordStart(c, result, begin, asked)
-	if err != nil {
-		// A container that no record calls running must not run.
-		m.teardown.StartFailed(ctx, c, err)
-		return err
-	}
-	m.events.Tell(s, c.ID(), model.EventStarted)
-	m.relay.Tell(ctx, nri.ContainerStarted, s, c)
-	c.DropSpec()
 	return nil
 }
 
-// runRequest is what the keeper is asked to run. restore has CRIU's images of a container that is restored; else it
-// is empty.
-func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, settings *Settings, handler Handler,
-	restore string) *keeper.RunRequest {
+// failed ends a container that is recorded as starting, and returns the error for the client.
+func (st *start) failed(ctx context.Context, err error) error {
+	st.m.teardown.StartFailed(ctx, st.container, err)
+	return st.errorf(notStarted(err))
+}
+
+// prepare makes ready what the container's program finds: its devices, and the log of a container that is restored.
+func (st *start) prepare(ctx context.Context) error {
+	if st.rec.Restored != nil {
+		if err := checkpoints.ContinueLog(&st.rec); err != nil {
+			st.m.log.Warn("the log of a restored container does not begin with the old one's",
+				"container_id", st.rec.ID, "error", err)
+		}
+	}
+	return st.m.devices.Prepare(ctx, st.container)
+}
+
+// request is what the keeper is asked to run.
+func (st *start) request() *keeper.RunRequest {
+	r := &st.rec
 	request := &keeper.RunRequest{
 		ID:            r.ID,
 		PodID:         r.SandboxID,
 		Name:          r.Config.Metadata.Name,
-		Spec:          spec,
-		RuntimePath:   handler.RuntimePath,
-		RuntimeRoot:   handler.RuntimeRoot,
-		SystemdCgroup: m.cfg.SystemdCgroup,
+		Spec:          st.spec,
+		RuntimePath:   st.handler.RuntimePath,
+		RuntimeRoot:   st.handler.RuntimeRoot,
+		SystemdCgroup: st.m.cfg.SystemdCgroup,
 		LogPath:       r.LogPath,
 		Stdin:         r.Config.Stdin,
 		StdinOnce:     r.Config.StdinOnce,
-		Restore:       restore,
-		CRIU:          settings.CRIU,
+		CRIU:          st.settings.CRIU,
 	}
-	if handler.RuntimePath == "" {
-		request.Setup = handler.Setup
+	if r.Restored != nil {
+		request.Restore = filepath.Join(r.Restored.Dir, checkpoint.ImagesDir)
+	}
+	if st.handler.RuntimePath == "" {
+		request.Setup = st.handler.Setup
+	}
+	if st.first != nil {
+		request.Attach = st.first.request
+		if size := st.first.size; r.Config.TTY && size.Width > 0 && size.Height > 0 {
+			st.spec.Process.ConsoleSize = &specs.Box{Width: uint(size.Width), Height: uint(size.Height)}
+		}
 	}
 	return request
 }
@@ -162,16 +200,14 @@ func (m *Manager) runRequest(r *record.Container, spec *specs.Spec, settings *Se
 // startStep is what the parts of a start are parts of, in timings.
 const startStep = "start"
 
-// recordStart records that the container runs, as the keeper says, and how long the parts of its start took since
-// begin.
-func (m *Manager) recordStart(c *index.Container, result *keeper.RunResult, begin time.Time,
-	asked []steps.Timing) error {
-	timings := append([]steps.Timing{{Step: startStep, Begin: begin, Took: time.Since(begin)}}, asked...)
+// record records that the container runs, as the keeper says, and how long the parts of its start took.
+func (st *start) record(result *keeper.RunResult) error {
+	timings := append([]steps.Timing{{Step: startStep, Begin: st.begin, Took: time.Since(st.begin)}}, st.asked...)
 	for _, p := range result.Phases {
 		timings = append(timings, steps.Timing{Step: p.Name, Of: startStep, Begin: p.Begin, Took: p.Took})
 	}
-	m.measureSteps("StartContainer", timings)
-	return c.Update(record.Save, func(r *record.Container) {
+	st.m.measureSteps("StartContainer", timings)
+	return st.container.Update(record.Save, func(r *record.Container) {
 		r.Phase = record.ContainerRunning
 		r.PID = result.PID
 		r.StartedAt = result.StartedAt

@@ -3,14 +3,11 @@ package pod
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"berth/internal/disk"
 	"berth/internal/model"
 	"berth/internal/nri"
 	"berth/internal/ocispec"
@@ -51,42 +48,59 @@ func (m *Manager) UpdateContainerResources(ctx context.Context, id string, updat
 }
 
 // updateResources changes the limits, for a call or for an NRI plugin. The caller holds the container's lock.
-func (m *Manager) updateResources(ctx context.Context, c *index.Container, update *model.Resources) error {
-	r := c.Record()
-	pod := c.Sandbox.Record()
-	handler, err := m.settings.Load().handler(pod.RuntimeName())
-	if err != nil {
-		return err
-	}
+func (m *Manager) updateResources(ctx context.Context, c *index.Container, limits *model.Resources) error {
 	host, err := ocispec.Detect()
 	if err != nil {
 		return err
 	}
-	if r.Phase != record.ContainerRunning && r.Phase != record.ContainerCreated {
-		return fmt.Errorf("update container %s: it is %s: %w", record.ShortID(c.ID()), r.Phase, errdefs.ErrFailedPrecondition)
+	u := &update{m: m, container: c, rec: c.Record(), host: host, limits: limits}
+	pod := c.Sandbox.Record()
+	if u.handler, err = m.settings.Load().handler(pod.RuntimeName()); err != nil {
+		return err
 	}
-	merged := ocispec.MergeResources(r.Resources, update)
-	resources, err := ocispec.Resources(merged, handler.Spec.PidsLimit, host)
+	if err := u.run(ctx); err != nil {
+		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	}
+	return nil
+}
+
+// update is one change of a container's limits. The caller holds the container's lock.
+type update struct {
+	m         *Manager
+	container *index.Container
+	rec       record.Container // as it was before
+	handler   Handler
+	host      *ocispec.Host
+	limits    *model.Resources // what changes; values that are zero stay as they were
+	merged    *model.Resources // all that then hold
+}
+
+func (u *update) run(ctx context.Context) error {
+	if u.rec.Phase != record.ContainerRunning && u.rec.Phase != record.ContainerCreated {
+		return fmt.Errorf("it is %s: %w", u.rec.Phase, errdefs.ErrFailedPrecondition)
+	}
+	u.merged = ocispec.MergeResources(u.rec.Resources, u.limits)
+	resources, err := ocispec.Resources(u.merged, u.handler.Spec.PidsLimit, u.host)
 	if err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), model.FieldUpdate.Within(err))
+		return model.FieldUpdate.Within(err)
 	}
-	if err := m.updateUlimits(c, r.Phase, update.Ulimits, merged.Ulimits, handler, host); err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	if err := u.ulimits(); err != nil {
+		return err
 	}
-	if err := m.updateOOMScore(c, update.OOMScoreAdj, host); err != nil {
-		return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	if err := u.oomScore(); err != nil {
+		return err
 	}
-	if len(update.DiskQuota) > 0 {
-		if err := m.storage.UpdateQuotas(ctx, c.ContainerEntry, update.DiskQuota); err != nil {
-			return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	if len(u.limits.DiskQuota) > 0 {
+		if err := u.m.storage.UpdateQuotas(ctx, u.container.ContainerEntry, u.limits.DiskQuota); err != nil {
+			return err
 		}
 	}
-	if r.Phase == record.ContainerRunning {
-		if err := m.cfg.Keeper.Update(ctx, c.ID(), resources); err != nil {
-			return fmt.Errorf("update container %s: %w", record.ShortID(c.ID()), err)
+	if u.rec.Phase == record.ContainerRunning {
+		if err := u.m.cfg.Keeper.Update(ctx, u.container.ID(), resources); err != nil {
+			return err
 		}
 	}
-	err = changeSpec(c, r.Phase, func(spec *specs.Spec) {
+	err = u.changeSpec(func(spec *specs.Spec) {
 		linux := *spec.Linux
 		limits := *resources
 		// An update says nothing of these.
@@ -98,7 +112,7 @@ func (m *Manager) updateResources(ctx context.Context, c *index.Container, updat
 	if err != nil {
 		return err
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.Resources = merged })
+	return u.container.Update(record.Save, func(r *record.Container) { r.Resources = u.merged })
 }
 
 // keepRealtime keeps what plugins have given a container, and no update knows of.
@@ -116,74 +130,47 @@ func keepRealtime(limits, before *specs.LinuxResources) {
 
 // changeSpec writes the current limits to a container's specification. A start reads them from there, and verbose
 // status and checkpoints show them. change gets a copy of the specification, and must not write through its pointers.
-func changeSpec(c *index.Container, phase record.ContainerPhase, change func(*specs.Spec)) error {
-	spec, err := c.LoadSpec()
+func (u *update) changeSpec(change func(*specs.Spec)) error {
+	spec, err := u.container.LoadSpec()
 	if err != nil {
 		return err
 	}
 	next := *spec
 	change(&next)
-	if err := c.SaveSpec(&next); err != nil {
+	if err := u.container.SaveSpec(&next); err != nil {
 		return err
 	}
-	if phase == record.ContainerRunning {
-		c.DropSpec()
+	if u.rec.Phase == record.ContainerRunning {
+		u.container.DropSpec()
 	}
 	return nil
 }
 
-// updateUlimits changes the limits of a created container's processes. Those of a running container are each process's
-// own.
-func (m *Manager) updateUlimits(c *index.Container, phase record.ContainerPhase, update, merged []model.Ulimit,
-	handler Handler, host *ocispec.Host) error {
-	if len(update) == 0 {
+// ulimits changes the limits of a created container's processes. Those of a running container are each process's own.
+func (u *update) ulimits() error {
+	if len(u.limits.Ulimits) == 0 {
 		return nil
 	}
-	limits, _, err := ocispec.Ulimits(merged, handler.Spec.Rlimits, host)
+	limits, _, err := ocispec.Ulimits(u.merged.Ulimits, u.handler.Spec.Rlimits, u.host)
 	if err != nil {
 		return model.FieldUpdate.Within(err)
 	}
-	spec, err := c.LoadSpec()
+	spec, err := u.container.LoadSpec()
 	if err != nil {
 		return err
 	}
 	if slices.Equal(limits, spec.Process.Rlimits) {
 		return nil
 	}
-	if phase == record.ContainerRunning {
+	if u.rec.Phase == record.ContainerRunning {
 		err := fmt.Errorf("they can only be set before a container starts, and it is running: %w",
 			errdefs.ErrFailedPrecondition)
 		return model.FieldUpdate.Within(model.LimitUlimits.Wrong(err))
 	}
 	process := *spec.Process
 	process.Rlimits = limits
-	if err := changeSpec(c, phase, func(spec *specs.Spec) { spec.Process = &process }); err != nil {
+	if err := u.changeSpec(func(spec *specs.Spec) { spec.Process = &process }); err != nil {
 		return err
 	}
-	return c.Update(record.Save, func(r *record.Container) { r.Process = &process })
-}
-
-// ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved
-// away.
-func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
-	c, err := m.index.Container(id)
-	if err != nil {
-		return err
-	}
-	r := c.Record()
-	if r.Phase != record.ContainerRunning {
-		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.ID()), errNotRunning,
-			errdefs.ErrFailedPrecondition)
-	}
-	if r.LogPath == "" {
-		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()),
-			errdefs.ErrFailedPrecondition)
-	}
-	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
-		return disk.Exhausted(err)
-	}
-	if err := m.cfg.Keeper.ReopenLog(ctx, c.ID()); err != nil {
-		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.ID()), err)
-	}
-	return nil
+	return u.container.Update(record.Save, func(r *record.Container) { r.Process = &process })
 }

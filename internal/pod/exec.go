@@ -12,8 +12,8 @@ import (
 	"berth/internal/audit"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/metrics"
-	"berth/internal/model"
 	"berth/internal/ocispec"
+	"berth/internal/pod/index"
 	"berth/internal/pod/record"
 	"berth/internal/pod/stdio"
 	"berth/internal/undo"
@@ -27,12 +27,9 @@ const killPatience = 2 * time.Second
 func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 	timeout time.Duration) (stdout, stderr []byte, exitCode int, err error) {
 	var out, errOut stdio.Buffer
-	opts := ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}
-	ended := m.auditExec(ctx, audit.ExecSync, id, &opts)
-	counted := m.countExec(metrics.ExecSync)
-	exit, err := m.exec(ctx, id, opts, timeout)
-	counted(exit, err)
-	ended(exit, err)
+	e := &execution{m: m, kind: audit.ExecSync, timeout: timeout,
+		opts: ExecOptions{Cmd: cmd, Stdout: &out, Stderr: &errOut}}
+	exit, err := e.run(ctx, id, metrics.ExecSync)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -46,109 +43,127 @@ func (m *Manager) ExecSync(ctx context.Context, id string, cmd []string,
 // Exec runs a command in a container with the caller's streams and returns its exit code when it has ended and all that
 // it wrote is written. When ctx ends first, the command is killed.
 func (m *Manager) Exec(ctx context.Context, id string, opts ExecOptions) (int, error) {
-	ended := m.auditExec(ctx, audit.Exec, id, &opts)
-	counted := m.countExec(metrics.ExecStream)
-	exit, err := m.exec(ctx, id, opts, 0)
-	counted(exit, err)
-	ended(exit, err)
+	e := &execution{m: m, kind: audit.Exec, opts: opts}
+	exit, err := e.run(ctx, id, metrics.ExecStream)
 	if err != nil {
 		return 0, err
 	}
 	return exit.ExitCode, nil
 }
 
-// countExec counts an exec that begins now. The caller calls what it returns at the end.
-func (m *Manager) countExec(kind string) func(*keeper.ExecExit, error) {
-	begin := time.Now()
-	return func(exit *keeper.ExecExit, err error) {
-		if err == nil && exit.TimedOut {
-			err = context.DeadlineExceeded
-		}
-		m.cfg.Metrics.Exec(kind, time.Since(begin), err)
-	}
+// execution is one command that is run in a container.
+type execution struct {
+	m       *Manager
+	kind    string // in the audit
+	opts    ExecOptions
+	timeout time.Duration // 0: none
+
+	container *index.Container
+	request   *keeper.ExecRequest
 }
 
-func (m *Manager) exec(ctx context.Context, id string, opts ExecOptions,
-	timeout time.Duration) (*keeper.ExecExit, error) {
-	c, err := m.index.Container(id)
-	if err != nil {
+func (e *execution) errorf(err error) error {
+	return fmt.Errorf("exec in container %s: %w", record.ShortID(e.container.ID()), err)
+}
+
+// run runs the command, writes down that it has run, and counts it as a kind of metrics.
+func (e *execution) run(ctx context.Context, id, kind string) (*keeper.ExecExit, error) {
+	ended := e.m.auditor().exec(ctx, e.kind, id, &e.opts)
+	begin := time.Now()
+	exit, err := e.execute(ctx, id)
+	failure := err
+	if err == nil && exit.TimedOut {
+		failure = context.DeadlineExceeded
+	}
+	e.m.cfg.Metrics.Exec(kind, time.Since(begin), failure)
+	ended(exit, err)
+	return exit, err
+}
+
+func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecExit, err error) {
+	if e.container, err = e.m.index.Container(id); err != nil {
 		return nil, err
 	}
-	if len(opts.Cmd) == 0 {
-		return nil, fmt.Errorf("exec in container %s: cmd is empty: %w", record.ShortID(c.ID()), errdefs.ErrInvalidArgument)
+	if err := e.prepare(); err != nil {
+		return nil, e.errorf(err)
 	}
-	r := c.Record()
-	if r.Phase != record.ContainerRunning {
-		return nil, fmt.Errorf("exec in container %s: it is %s: %w", record.ShortID(c.ID()),
-			r.Phase, errdefs.ErrFailedPrecondition)
-	}
-	if r.Paused {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), errPaused)
-	}
-	process := ocispec.Exec(&specs.Spec{Process: r.Process}, opts.Cmd, opts.TTY)
-	if err := m.execAs(process, &r, &opts.As); err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), err)
-	}
-	req := &keeper.ExecRequest{ContainerID: c.ID(), ExecID: record.NewID()[:32], Process: process, Timeout: timeout}
-	client := &stdio.Client{TTY: opts.TTY, Stdin: opts.Stdin, Stdout: opts.Stdout, Stderr: opts.Stderr,
-		Resize: opts.Resize}
+	client := &stdio.Client{TTY: e.opts.TTY, Stdin: e.opts.Stdin, Stdout: e.opts.Stdout, Stderr: e.opts.Stderr,
+		Resize: e.opts.Resize}
 	var io stdio.Exec
 	defer io.Close()
-	if err := io.Open(client, req); err != nil {
+	if err := io.Open(client, e.request); err != nil {
 		return nil, err
 	}
-	result, err := m.cfg.Keeper.Exec(ctx, req)
+	result, err := e.m.cfg.Keeper.Exec(ctx, e.request)
 	io.CloseTheirs()
 	if err != nil {
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), notStarted(err))
+		return nil, e.errorf(notStarted(err))
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	io.Start(client, result.Console, done)
-
-	wait, stopWaiting := ctx, context.CancelFunc(func() {})
-	if timeout > 0 {
-		wait, stopWaiting = context.WithTimeout(ctx, timeout+killPatience)
-	}
-	defer stopWaiting()
-	exit, err := m.cfg.Keeper.WaitExec(wait, c.ID(), req.ExecID)
-	if err != nil && ctx.Err() == nil && wait.Err() != nil {
-		// It was killed and has not died: the container is paused, or a file system does not answer. It dies when that ends.
-		exit, err = &keeper.ExecExit{TimedOut: true}, nil
-	}
-	if err != nil {
-		kill, cancel := undo.Context(ctx)
-		defer cancel()
-		if killErr := m.cfg.Keeper.KillExec(kill, c.ID(), req.ExecID); killErr != nil &&
-			!errors.Is(killErr, errdefs.ErrNotFound) {
-			m.log.Warn("kill an exec that nobody waits for", "container_id", c.ID(), "error", killErr)
-		}
-		// The keeper's client holds a pidfd of the exec until it has learned of the exec's end.
-		m.background.Go(func() {
-			wait, cancel := context.WithTimeout(m.ctx, undo.Timeout)
-			defer cancel()
-			_, _ = m.cfg.Keeper.WaitExec(wait, c.ID(), req.ExecID)
-		})
-		close(done)
-		io.Drain()
-		return nil, fmt.Errorf("exec in container %s: %w", record.ShortID(c.ID()), err)
-	}
+	exit, err = e.wait(ctx)
 	close(done)
 	io.Drain()
+	if err != nil {
+		return nil, e.errorf(err)
+	}
 	// A reader that takes nothing more must not hold a command that has ended for longer than its own call lives.
 	io.Wait(ctx)
 	return exit, nil
 }
 
-// execAs gives an exec the user, variables and directory that its client asks for.
-func (m *Manager) execAs(process *specs.Process, r *record.Container, as *model.ExecAs) error {
-	if as.User == "" && len(as.Env) == 0 && as.Cwd == "" {
-		return nil
+// prepare makes the request to the keeper, if the container can have a command.
+func (e *execution) prepare() error {
+	if len(e.opts.Cmd) == 0 {
+		return fmt.Errorf("cmd is empty: %w", errdefs.ErrInvalidArgument)
 	}
-	sandbox, err := m.index.Sandbox(r.SandboxID)
-	if err != nil {
-		return err
+	r := e.container.Record()
+	if r.Phase != record.ContainerRunning {
+		return fmt.Errorf("it is %s: %w", r.Phase, errdefs.ErrFailedPrecondition)
 	}
-	pod := sandbox.Record()
-	namespace := ocispec.UserNamespace(r.Config.Security.Namespaces.User, pod.Config.Security.Namespaces.User)
-	return ocispec.ApplyExecAs(process, as, m.dirs.Rootfs(&pod, r.ID), namespace)
+	if r.Paused {
+		return errPaused
+	}
+	process := ocispec.Exec(&specs.Spec{Process: r.Process}, e.opts.Cmd, e.opts.TTY)
+	if as := &e.opts.As; as.User != "" || len(as.Env) > 0 || as.Cwd != "" {
+		pod := e.container.Sandbox.Record()
+		namespace := ocispec.UserNamespace(r.Config.Security.Namespaces.User, pod.Config.Security.Namespaces.User)
+		if err := ocispec.ApplyExecAs(process, as, e.m.dirs.Rootfs(&pod, r.ID), namespace); err != nil {
+			return err
+		}
+	}
+	e.request = &keeper.ExecRequest{
+		ContainerID: r.ID, ExecID: record.NewID()[:32], Process: process, Timeout: e.timeout,
+	}
+	return nil
+}
+
+// wait waits for the command's end, and kills it where the caller does not wait so long.
+func (e *execution) wait(ctx context.Context) (*keeper.ExecExit, error) {
+	m, id, exec := e.m, e.request.ContainerID, e.request.ExecID
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	if e.timeout > 0 {
+		limited, cancel = context.WithTimeout(ctx, e.timeout+killPatience)
+	}
+	defer cancel()
+	exit, err := m.cfg.Keeper.WaitExec(limited, id, exec)
+	if err == nil {
+		return exit, nil
+	}
+	if ctx.Err() == nil && limited.Err() != nil {
+		// It was killed and has not died: the container is paused, or a file system does not answer. It dies when that ends.
+		return &keeper.ExecExit{TimedOut: true}, nil
+	}
+	kill, cancelKill := undo.Context(ctx)
+	defer cancelKill()
+	if killErr := m.cfg.Keeper.KillExec(kill, id, exec); killErr != nil && !errors.Is(killErr, errdefs.ErrNotFound) {
+		m.log.Warn("kill an exec that nobody waits for", "container_id", id, "error", killErr)
+	}
+	// The keeper's client holds a pidfd of the exec until it has learned of the exec's end.
+	m.background.Go(func() {
+		wait, cancel := context.WithTimeout(m.ctx, undo.Timeout)
+		defer cancel()
+		_, _ = m.cfg.Keeper.WaitExec(wait, id, exec)
+	})
+	return nil, err
 }

@@ -138,7 +138,7 @@ type Settings struct {
 // and its later containers are made by what that name means then.
 func (m *Manager) Adopt(s Settings) {
 	m.settings.Store(&s)
-	m.warnOfQuotas(&s)
+	s.warnOfQuotas(m.containers.Dir(), m.log)
 	lost := map[string]int{}
 	for _, pod := range m.index.Sandboxes() {
 		r := pod.Record()
@@ -152,14 +152,15 @@ func (m *Manager) Adopt(s Settings) {
 	}
 }
 
-// warnOfQuotas says at once, and not only when containers are refused, that disk quotas cannot be kept.
-func (m *Manager) warnOfQuotas(s *Settings) {
+// warnOfQuotas says at once, and not only when containers are refused, that disk quotas cannot be kept in the directory of
+// containers.
+func (s *Settings) warnOfQuotas(containers string, log *slog.Logger) {
 	for name, h := range s.Handlers {
 		if h.DiskQuota == 0 {
 			continue
 		}
-		if err := quota.Check(m.containers.Dir()); err != nil {
-			m.log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept",
+		if err := quota.Check(containers); err != nil {
+			log.Error("containers of this runtime handler will be refused: their disk quota cannot be kept",
 				"handler", name, "error", err)
 		}
 	}
@@ -218,8 +219,9 @@ func (h Host) orNode(ctx context.Context, cfg *Config, discard func(dir string) 
 	return h, nil
 }
 
-// Manager runs the node's pods: its methods are the calls of the CRI, each in the file that is named after it. They
-// may be called concurrently. What the calls work with is owned by the types below.
+// Manager runs the node's pods: its methods are the calls of the CRI and of the other APIs, each in the file that is named
+// after it. They may be called concurrently. A call of several steps is a type of its own with a method for each: creation,
+// start, execution, attachment, update. What the calls work with is owned by the types of the fields.
 type Manager struct {
 	cfg      Config // but for its Settings: those are in settings
 	log      *slog.Logger
@@ -254,7 +256,7 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.warnOfQuotas(&cfg.Settings)
+	cfg.Settings.warnOfQuotas(m.containers.Dir(), m.log)
 	r := m.recovery()
 	if err := r.Reconcile(ctx); err != nil {
 		m.Close()

@@ -26,7 +26,7 @@ func (m *Manager) PortForward(ctx context.Context, sandboxID string, port int32,
 		return err
 	}
 	r := s.Record()
-	ended := m.auditSandbox(ctx, s.ID(), audit.Operation{Kind: audit.PortForward, Port: port})
+	ended := m.auditor().sandbox(ctx, s.ID(), audit.Operation{Kind: audit.PortForward, Port: port})
 	defer func() { ended(-1, err) }()
 	if r.Phase != record.SandboxReady {
 		return fmt.Errorf("forward port %d of pod sandbox %s: %w", port, record.ShortID(s.ID()), errSandboxNotReady)

@@ -45,7 +45,7 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 		"namespaces":     namespaces,
 		"ips":            r.IPs,
 		"interface":      r.Interface,
-		"network":        m.networkInfo(&r),
+		"network":        networkInfo(&r),
 		"mounts":         m.dirs.Mounts(&r),
 		"directory":      m.pods.Path(s.ID()),
 		"stateDirectory": m.dirs.StatePod(s.ID()),
@@ -55,7 +55,8 @@ func (m *Manager) SandboxInfo(_ context.Context, id string) (map[string]string, 
 	return info, nil
 }
 
-func (m *Manager) networkInfo(r *record.Sandbox) map[string]any {
+// networkInfo is what verbose status tells of a pod's network.
+func networkInfo(r *record.Sandbox) map[string]any {
 	return map[string]any{
 		"ofTheNode": r.NodeNetwork(),
 		"interface": r.Interface,

@@ -1,0 +1,38 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+
+	"berth/internal/disk"
+	"berth/internal/pod/record"
+)
+
+// ReopenContainerLog makes a running container's log go to a new file at the same path, once the old one was moved
+// away.
+func (m *Manager) ReopenContainerLog(ctx context.Context, id string) error {
+	c, err := m.index.Container(id)
+	if err != nil {
+		return err
+	}
+	r := c.Record()
+	if r.Phase != record.ContainerRunning {
+		return fmt.Errorf("reopen the log of container %s: %w: %w", record.ShortID(c.ID()), errNotRunning,
+			errdefs.ErrFailedPrecondition)
+	}
+	if r.LogPath == "" {
+		return fmt.Errorf("reopen the log of container %s: it has no log: %w", record.ShortID(c.ID()),
+			errdefs.ErrFailedPrecondition)
+	}
+	if err := os.MkdirAll(filepath.Dir(r.LogPath), 0o755); err != nil {
+		return disk.Exhausted(err)
+	}
+	if err := m.cfg.Keeper.ReopenLog(ctx, c.ID()); err != nil {
+		return fmt.Errorf("reopen the log of container %s: %w", record.ShortID(c.ID()), err)
+	}
+	return nil
+}
