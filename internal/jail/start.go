@@ -188,70 +188,71 @@ func (j *Jail) start(ctx context.Context, spec *Spec) (*Child, error) {
 		return nil, err
 	}
 	c := &Child{jail: j, role: spec.Role, memory: spec.Memory, most: max(spec.MaxAnswer, smallAnswer), ctx: ctx}
-	var theirs files
-	defer theirs.close()
 	var own files
-	request, err := theirs.pipe(&own, true)
-	if err != nil {
-		j.alive.Done()
-		return nil, err
-	}
-	err = func() error {
-		answer, err := theirs.pipe(&own, false)
-		if err != nil {
-			return err
-		}
-		stderr, err := theirs.pipe(&own, false)
-		if err != nil {
-			return err
-		}
-		calls, err := theirs.socket()
-		if err != nil {
-			return err
-		}
-		trees, err := newTrees(spec.Dirs)
-		if err != nil {
-			calls.Close()
-			return err
-		}
-		defer closeTrees(trees)
-		all := slices.Clone(theirs.list)
-		for _, pair := range slices.Concat(spec.In, spec.Out) {
-			all = append(all, pair.Memory, pair.Socket)
-		}
-		arguments := wire.Arguments{
-			Role: spec.Role.Name, Memory: spec.Memory, FileSize: spec.FileSize, In: uint64(len(spec.In)),
-			Out:   uint64(len(spec.Out)),
-			Files: uint64(len(spec.Files)), Dirs: uint64(len(spec.Dirs)),
-		}
-		c.process, err = s.spawn(trees, arguments.List(), append(all, spec.Files...), spec.Role.Capabilities, j.uid())
-		if err != nil {
-			calls.Close()
-			return err
-		}
-		if err := first(c.process.Pid); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
-			calls.Close()
-			_ = c.process.Kill()
-			_, _ = c.process.Wait()
-			return err
-		}
-		c.stop = context.AfterFunc(ctx, c.Kill)
-		c.work.Go(func() { _, _ = request.Write(task); request.Close() })
-		c.work.Go(func() { c.readAnswer(answer) })
-		c.work.Go(func() { c.readStderr(stderr) })
-		c.work.Go(func() { c.serve(calls, spec.Calls) })
-		if spec.FileSize > 0 {
-			c.ended = make(chan struct{})
-			c.work.Go(func() { c.count(spec.FileSize) })
-		}
-		return nil
-	}()
-	if err != nil {
+	if err := c.begin(s, spec, task, &own); err != nil {
 		own.close()
 		j.alive.Done()
 		return nil, err
 	}
 	return c, nil
+}
+
+// begin starts the child's process and what serves it. Berthd's ends of the child's pipes are added to own.
+func (c *Child) begin(s *spawner, spec *Spec, task []byte, own *files) error {
+	var theirs files
+	defer theirs.close()
+	request, err := theirs.pipe(own, true)
+	if err != nil {
+		return err
+	}
+	answer, err := theirs.pipe(own, false)
+	if err != nil {
+		return err
+	}
+	stderr, err := theirs.pipe(own, false)
+	if err != nil {
+		return err
+	}
+	calls, err := theirs.socket()
+	if err != nil {
+		return err
+	}
+	trees, err := newTrees(spec.Dirs)
+	if err != nil {
+		calls.Close()
+		return err
+	}
+	defer closeTrees(trees)
+	all := slices.Clone(theirs.list)
+	for _, pair := range slices.Concat(spec.In, spec.Out) {
+		all = append(all, pair.Memory, pair.Socket)
+	}
+	arguments := wire.Arguments{
+		Role: spec.Role.Name, Memory: spec.Memory, FileSize: spec.FileSize, In: uint64(len(spec.In)),
+		Out:   uint64(len(spec.Out)),
+		Files: uint64(len(spec.Files)), Dirs: uint64(len(spec.Dirs)),
+	}
+	c.process, err = s.spawn(trees, arguments.List(), append(all, spec.Files...), spec.Role.Capabilities, c.jail.uid())
+	if err != nil {
+		calls.Close()
+		return err
+	}
+	if err := first(c.process.Pid); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		calls.Close()
+		_ = c.process.Kill()
+		_, _ = c.process.Wait()
+		return err
+	}
+	c.stop = context.AfterFunc(c.ctx, c.Kill)
+	c.work.Go(func() { _, _ = request.Write(task); request.Close() })
+	c.work.Go(func() { c.readAnswer(answer) })
+	c.work.Go(func() { c.readStderr(stderr) })
+	c.work.Go(func() { c.serve(calls, spec.Calls) })
+	if spec.FileSize > 0 {
+		c.ended = make(chan struct{})
+		c.work.Go(func() { c.count(spec.FileSize) })
+	}
+	return nil
 }
 
 // files are closed together.

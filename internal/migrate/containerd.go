@@ -485,17 +485,22 @@ func (t *containerdConfig) handler(path []string, name string, settings map[stri
 			}
 		}
 	}
+	t.shimOptions(from+".options.", options)
+}
+
+// shimOptions says what becomes of the other options of containerd's shim for runc.
+func (t *containerdConfig) shimOptions(from string, options map[string]any) {
 	for _, key := range keys(options) {
 		switch key {
 		case "BinaryName", "Root", "SystemdCgroup":
 		case "TypeUrl", "ConfigPath", "ShimCgroup", "IoUid", "IoGid", "NoNewKeyring", "CriuPath", "CriuImagePath",
 			"CriuWorkPath", "NoPivotRoot":
 			if !empty(options[key]) {
-				t.left(from+".options."+key, "an option of containerd's shim, and Berth has none")
+				t.left(from+key, "an option of containerd's shim, and Berth has none")
 			}
 		default:
 			if !empty(options[key]) {
-				t.left(from+".options."+key, "Berth does not know this option")
+				t.left(from+key, "Berth does not know this option")
 			}
 		}
 	}
