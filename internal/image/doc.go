@@ -9,10 +9,14 @@
 //
 // On disk, under Config.Root:
 //
-//	images.db        records of images and layers, manifests, configurations (bbolt)
-//	layers/<n>/fs    a layer's directory
-//	layers/<n>/layer.json  written when fs is complete: without it, and without a record, the directory is a leftover
-//	layers/<n>/variant     a variant of this layer that is being made; it moves to a number of its own
+//	images.db                records of images and layers, manifests, configurations (bbolt)
+//	records/<id>/image.json  the record of an image again, for a new images.db if the old one is damaged
+//	keep-layers              the boot in which no unknown layer is removed, because images.db was lost
+//	layers/<n>/fs            a layer's directory
+//	layers/<n>/layer.json    written when fs is complete: without it, and without a record, the directory is a leftover
+//	layers/<n>/synced        there once fs and layer.json have been synced to the disk
+//	layers/<n>/tar-record    what the directory does not have of the layer's tar (package layertar)
+//	layers/<n>/variant       a variant of this layer that is being made; it moves to a number of its own
 //
 // The records are correct after a kill at any moment and after a power failure: until the file system has been synced,
 // a record names the boot in which it was written, and is not used after a reboot. So no pull waits for the disk.

@@ -83,7 +83,7 @@ type Images interface {
 // Handler is a runtime handler as the node's configuration has it.
 type Handler struct {
 	Name string
-	// RuntimePath is an OCI runtime binary; empty: the keeper's own libcontainer.
+	// RuntimePath is an OCI runtime binary; empty: the keeper's own engines, of which Setup chooses one.
 	RuntimePath string
 	RuntimeRoot string
 	// Setup is what sets its containers up, where RuntimePath is empty, and the init of its pods.

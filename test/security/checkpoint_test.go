@@ -411,8 +411,9 @@ func imagesOf(t *testing.T, n *node.Node) (all []string) {
 // it before; a process of the container exchanged a directory for a link meanwhile. CVE-2019-1002101, CVE-2019-10152,
 // CVE-2019-18466, CVE-2026-41568 and CVE-2026-42306 are other holes of such copies.
 //
-// Berth has no copy. What reads the files of a running container by itself is a checkpoint, and the count of what they
-// take. Seen to fail with the container not frozen, and paths in place of descriptors, in rootfs.WriteDiff.
+// berthd reads the files of a running container for a checkpoint, and to count the space that they take. `berth cp`
+// copies files by itself: TestNoCopyLeavesTheRoot in internal/cli/filecopy. Seen to fail with the container not frozen,
+// and paths in place of descriptors, in rootfs.WriteDiff.
 func TestCVE_2018_15664_FilesAreCopiedWhileTheContainerExchangesThem(t *testing.T) {
 	needCRIU(t)
 	n := nodetest.Shared(t)

@@ -238,7 +238,7 @@ func (es *endpoints) rules() ruleset {
 	return s
 }
 
-// openedPorts are the host ports that belong in the table. tables and mu are held.
+// openedPorts are the host ports that belong in the nftables table. The caller holds the locks of portTable and of es.
 func (es *endpoints) openedPorts() []hostPort {
 	var all []hostPort
 	for _, r := range es.records {
