@@ -27,9 +27,8 @@ func (r Records) Path(id string) string { return filepath.Join(r.Dir, id) }
 // Save replaces the record of an object. Readers and a crash see the old one or the new one, never a part.
 func (r Records) Save(id string, v any) error { return r.SaveFile(id, r.File, v) }
 
-// SaveTwice is Save, and makes both files of the record this version. It is for what must not be lost with one of them:
-// where one is spoilt later, the other says the same. A second file that cannot be written is none then,
-// which is no error.
+// SaveTwice is Save, but writes this version to both files of the record, so that one of them may be damaged later
+// without any loss. If the second file cannot be written, the record has only one file, and that is no error.
 func (r Records) SaveTwice(id string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -81,9 +80,9 @@ func read(path string, v any) (isCopy bool, err error) {
 // all that were freed in the minutes before, and one that is renamed over another has its blocks written out.
 const spare = ".spare"
 
-// slack is how many bytes a file has, where there is room, beyond what its version takes: spaces. The last versions
-// of a record are longer than those before by a word or two, a time and an exit code. With slack they find room
-// in the files that are there, on a disk that is full.
+// slack is how many spaces a file has after its version of the record, if the disk has room for them. The last versions of
+// a record are longer than the earlier ones by a word or two, a time and an exit code. With slack, they fit into the
+// existing files on a full disk.
 const slack = 512
 
 func (r Records) write(id, name string, data []byte) error {
@@ -113,7 +112,7 @@ func (r Records) write(id, name string, data []byte) error {
 	return nil
 }
 
-// fill makes a sealed record all that a file holds, with slack if there is room for it. See disk.Overwrite for whole.
+// fill overwrites a file with a sealed record, and with slack if there is room for it. See disk.Overwrite for whole.
 func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
 	for _, spaces := range []int{slack, 0} {
 		var sealed []byte
@@ -127,8 +126,8 @@ func fill(path string, data []byte, isCopy bool) (whole bool, err error) {
 	return whole, err
 }
 
-// replaceInPlace writes a record over its newest version, in which there is room. The second file stays what a reader
-// finds if this is cut off, and says of itself that it is older from now on.
+// replaceInPlace writes a record over the file of its newest version, which has room. If the write is cut off, a reader
+// finds the second file, which is first marked as older than the newest version.
 func replaceInPlace(path, second string, data []byte) error {
 	if _, err := os.Lstat(path); err != nil {
 		return err
@@ -147,7 +146,7 @@ func replaceInPlace(path, second string, data []byte) error {
 	return err
 }
 
-// exchange puts next in the place of path, and path in that of next if it is there and the file system can do that.
+// exchange renames next to path, and path to next if path exists and the file system supports RENAME_EXCHANGE.
 func exchange(next, path string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	if err == unix.ENOENT || err == unix.EINVAL || err == unix.ENOSYS {
@@ -159,7 +158,7 @@ func exchange(next, path string) error {
 	return nil
 }
 
-// Broken is an object whose record is not there, or of which no version can be read.
+// Broken is an object whose record is missing, or has no version that can be read.
 type Broken struct {
 	ID  string
 	Err error
@@ -169,7 +168,7 @@ type Broken struct {
 type Spared struct {
 	ID  string
 	Err error // why the first could not be read
-	// Older: it is a version from before the last change, and what that was is not known.
+	// Older says that the second file has the version before the last change. What that change was is not known.
 	Older bool
 }
 

@@ -9,12 +9,14 @@ import (
 	"strconv"
 )
 
-// format is the version of the format of the records that are written, and the newest that is read. It is a decimal
-// number, and a variable for tests alone, which build a berthd of the future with -ldflags -X. It grows when an older
-// berthd would take a record for something that it is not; a field that older ones may pass over needs no new version.
+// format is the version of the format of the records that are written, and the newest that is read. All kinds of records
+// share it. It is a decimal number, and a variable only for tests, which build a berthd of the future with -ldflags -X.
+//
+// It has to grow when an older berthd would misunderstand a record: that berthd then does not start. A new field that
+// an older berthd may ignore needs no new version. An older berthd drops such a field when it writes the record.
 var format = "1"
 
-// known is format as a number.
+// known returns format as a number.
 func known() int {
 	n, err := strconv.Atoi(format)
 	if err != nil {
@@ -36,14 +38,14 @@ func (e *FormatError) Error() string {
 		e.Path, e.Has, e.Knows)
 }
 
-// errSpoilt is a record that is not as it was written.
+// errSpoilt is the error of a record whose bytes have changed since it was written.
 var errSpoilt = errors.New("the checksum does not fit: the file is not as it was written")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// The seal of a record is its last members: the version of its format, whether the file is a copy of the newest
-// version, and the CRC-32C of all that stands before the checksum. A record stays a JSON object, which a berthd
-// from before there were seals reads as ever.
+// The seal of a record is the last members of its JSON object: the version of its format, whether the file is a copy of
+// the newest version, and the CRC-32C of everything before the checksum. A berthd of a version that had no seals can
+// still read such an object.
 var sealForm = regexp.MustCompile(`"_format":([0-9]{1,9})(,"_copy":true)?,"_sum":"([0-9a-f]{8})"}\s*$`)
 
 // sealLength is the most bytes that a seal takes, white space at its end included.
@@ -74,14 +76,14 @@ func seal(data []byte, isCopy bool, spaces int) ([]byte, error) {
 // Seal puts a seal on a JSON object that is kept elsewhere than in Records.
 func Seal(data []byte) ([]byte, error) { return seal(data, false, 0) }
 
-// Unseal checks the seal of a JSON object, which stays in it. An object without one is of a berthd
-// from before there were seals. The path is for errors.
+// Unseal checks the seal of a JSON object, and leaves the seal in it. An object without a seal was written by a berthd
+// of a version that had none. The path is for errors.
 func Unseal(path string, data []byte) error {
 	_, err := unseal(path, data)
 	return err
 }
 
-// bare is a JSON object without the seal that unseal has found on it.
+// bare returns a JSON object without its seal, which unseal has found.
 func bare(data []byte) []byte {
 	start := max(0, len(data)-sealLength)
 	at := sealForm.FindIndex(data[start:])
@@ -89,7 +91,7 @@ func bare(data []byte) []byte {
 	return append(bytes.TrimRight(body, " "), '}')
 }
 
-// unseal checks the seal of a record. One without is of a berthd from before there were seals.
+// unseal checks the seal of a record. A record without a seal was written by a berthd of a version that had none.
 func unseal(path string, data []byte) (isCopy bool, err error) {
 	start := max(0, len(data)-sealLength)
 	at := sealForm.FindSubmatchIndex(data[start:])
