@@ -24,7 +24,7 @@ func (m *Manager) Attach(ctx context.Context, id string, opts AttachOptions) err
 	a := &attachment{m: m, opts: opts, phase: record.ContainerRunning}
 	return a.run(ctx, id, func() error {
 		if err := m.cfg.Keeper.Attach(ctx, a.request); err != nil {
-			return a.errorf(err)
+			return a.wrap(err)
 		}
 		return nil
 	})
@@ -53,7 +53,7 @@ type attachment struct {
 	done      chan struct{} // closed when the client goes
 }
 
-func (a *attachment) errorf(err error) error {
+func (a *attachment) wrap(err error) error {
 	return fmt.Errorf("attach to container %s: %w", record.ShortID(a.container.ID()), err)
 }
 
@@ -67,7 +67,7 @@ func (a *attachment) run(ctx context.Context, id string, ask func() error) (err 
 		audit.Operation{Kind: audit.Attach, Stdin: a.opts.Stdin != nil, TTY: a.rec.Config.TTY})
 	defer func() { ended(-1, err) }()
 	if a.rec.Phase != a.phase {
-		return a.errorf(fmt.Errorf("it is %s: %w", a.rec.Phase, errdefs.ErrFailedPrecondition))
+		return a.wrap(fmt.Errorf("it is %s: %w", a.rec.Phase, errdefs.ErrFailedPrecondition))
 	}
 	settings := a.m.settings.Load()
 	a.request = &keeper.AttachRequest{
@@ -76,7 +76,7 @@ func (a *attachment) run(ctx context.Context, id string, ask func() error) (err 
 	}
 	defer a.out.Close()
 	if err := a.out.Request(a.request, &a.opts, a.rec.Config.TTY); err != nil {
-		return a.errorf(err)
+		return a.wrap(err)
 	}
 	err = ask()
 	a.out.CloseTheirs()
@@ -88,13 +88,13 @@ func (a *attachment) run(ctx context.Context, id string, ask func() error) (err 
 		switch {
 		case detachErr == nil:
 		case err == nil && (errdefs.IsResourceExhausted(detachErr) || errdefs.IsUnavailable(detachErr)):
-			err = a.errorf(detachErr)
+			err = a.wrap(detachErr)
 		default:
 			a.m.log.Debug("detach", "container_id", a.container.ID(), "error", detachErr)
 		}
 	}()
 	if err := a.openInput(); err != nil {
-		return a.errorf(err)
+		return a.wrap(err)
 	}
 	if a.input != nil {
 		defer a.input.File.Close()
@@ -158,7 +158,7 @@ func (a *attachment) wait(ctx context.Context) error {
 	if a.rec.Config.StdinOnce && a.opts.Stdin != nil {
 		a.closeStdinOnce(context.WithoutCancel(ctx))
 	}
-	return a.errorf(err)
+	return a.wrap(err)
 }
 
 // awaitAttached waits until the client's output or input has ended (one of the two channels is nil), or until the

@@ -91,8 +91,8 @@ type creation struct {
 
 	classLimits *model.BlockIO // of the class of block I/O that a plugin has chosen; nil: none
 
-	joinable func()         // lets plugins join; nil: they were not kept from it
-	asked    []steps.Timing // how long plugins took
+	joinable      func()         // lets plugins join; nil: they were not kept from it
+	pluginTimings []steps.Timing // how long plugins took
 }
 
 // check refuses what needs no resource to be refused.
@@ -380,7 +380,7 @@ func (cr *creation) specInput(cfg *model.ContainerConfig) (*ocispec.Input, error
 
 // finish records that the container is created.
 func (cr *creation) finish(timings []steps.Timing) error {
-	timings = append(timings, cr.asked...)
+	timings = append(timings, cr.pluginTimings...)
 	cr.m.measureSteps("CreateContainer", timings)
 	c, process := cr.container, *cr.out.Spec.Process
 	return c.Update(record.Save, func(r *record.Container) {

@@ -40,7 +40,7 @@ type firstClient struct {
 	size    TermSize // of its terminal; zero: not known
 }
 
-// startContainer starts a container, with a client that is attached first; nil: none is.
+// startContainer starts a container. first is a client that is attached before the program begins; nil: there is none.
 func (m *Manager) startContainer(ctx context.Context, c *index.Container, first *firstClient) error {
 	releasePod, err := c.LockPod(ctx, "start")
 	if err != nil {
@@ -72,7 +72,7 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 	}
 	tracePhases(ctx, result.Phases)
 	if err := st.record(result); err != nil {
-		// A container that no record calls running must not run.
+		// A container must not run if its record does not say so.
 		m.teardown.StartFailed(ctx, c, err)
 		return err
 	}
@@ -87,42 +87,43 @@ func (m *Manager) startContainer(ctx context.Context, c *index.Container, first 
 type start struct {
 	m         *Manager
 	container *index.Container
-	rec       record.Container // as it was before
+	rec       record.Container // as it was before the start
 	pod       record.Sandbox
 	settings  *Settings
 	first     *firstClient // nil: no client is attached before the program begins
 
-	handler Handler
-	spec    *specs.Spec
-	begin   time.Time
-	asked   []steps.Timing // how long NRI plugins took
+	handler       Handler
+	spec          *specs.Spec
+	begin         time.Time
+	pluginTimings []steps.Timing // how long NRI plugins took
 }
 
-// errorf is an error of a start, which names the container.
-func (st *start) errorf(err error) error {
+// wrap adds the name of the container to an error of its start.
+func (st *start) wrap(err error) error {
 	return fmt.Errorf("start container %s (%s): %w", st.rec.Config.Metadata.Name, record.ShortID(st.rec.ID), err)
 }
 
 // check finds what the start needs, and changes nothing.
 func (st *start) check() (err error) {
 	if st.rec.Phase != record.ContainerCreated {
-		return st.errorf(fmt.Errorf("it is %s: %w", st.rec.Phase, errdefs.ErrFailedPrecondition))
+		return st.wrap(fmt.Errorf("it is %s: %w", st.rec.Phase, errdefs.ErrFailedPrecondition))
 	}
 	if st.pod.Phase != record.SandboxReady {
-		return st.errorf(errSandboxNotReady)
+		return st.wrap(errSandboxNotReady)
 	}
 	if st.handler, err = st.settings.handler(st.pod.RuntimeName()); err != nil {
 		return err
 	}
 	if st.spec, err = st.container.LoadSpec(); err != nil {
-		return st.errorf(err)
+		return st.wrap(err)
 	}
 	// An earlier version of Berth, which made the specification, may have mounted it elsewhere.
 	st.spec.Root.Path = st.m.dirs.Rootfs(&st.pod, st.rec.ID)
 	return nil
 }
 
-// announce takes the log, records that the container starts, and asks the NRI plugins. No plugin can join in between.
+// announce claims the log file, records that the container is starting, and calls the NRI plugins. No plugin can join
+// between the record and the call.
 func (st *start) announce(ctx context.Context) error {
 	m, c := st.m, st.container
 	if err := m.logs.Claim(c.ID(), st.rec.LogPath); err != nil {
@@ -140,7 +141,7 @@ func (st *start) announce(ctx context.Context) error {
 	st.begin = time.Now()
 	if present {
 		err = m.relay.Ask(held, nri.StartContainer, c.Sandbox, c)
-		st.asked = []steps.Timing{{Step: plugins.Step, Of: startStep, Begin: st.begin, Took: time.Since(st.begin)}}
+		st.pluginTimings = []steps.Timing{{Step: plugins.Step, Of: startStep, Begin: st.begin, Took: time.Since(st.begin)}}
 	}
 	release() // before plugins are told of a failure
 	if err != nil {
@@ -149,13 +150,14 @@ func (st *start) announce(ctx context.Context) error {
 	return nil
 }
 
-// failed ends a container that is recorded as starting, and returns the error for the client.
+// failed undoes the start of a container that is recorded as starting: the container is exited afterwards. It returns the
+// error for the client.
 func (st *start) failed(ctx context.Context, err error) error {
 	st.m.teardown.StartFailed(ctx, st.container, err)
-	return st.errorf(notStarted(err))
+	return st.wrap(notStarted(err))
 }
 
-// prepare makes ready what the container's program finds: its devices, and the log of a container that is restored.
+// prepare makes the container's devices ready, and the log of a container that is restored from a checkpoint.
 func (st *start) prepare(ctx context.Context) error {
 	if st.rec.Restored != nil {
 		if err := checkpoints.ContinueLog(&st.rec); err != nil {
@@ -166,7 +168,7 @@ func (st *start) prepare(ctx context.Context) error {
 	return st.m.devices.Prepare(ctx, st.container)
 }
 
-// request is what the keeper is asked to run.
+// request returns the request of the call Run to the keeper.
 func (st *start) request() *keeper.RunRequest {
 	r := &st.rec
 	request := &keeper.RunRequest{
@@ -197,12 +199,12 @@ func (st *start) request() *keeper.RunRequest {
 	return request
 }
 
-// startStep is what the parts of a start are parts of, in timings.
+// startStep is the name of the whole StartContainer in timings. The keeper's phases and the NRI plugins are parts of it.
 const startStep = "start"
 
-// record records that the container runs, as the keeper says, and how long the parts of its start took.
+// record saves the result of the keeper: the container runs. It also saves how long the parts of the start took.
 func (st *start) record(result *keeper.RunResult) error {
-	timings := append([]steps.Timing{{Step: startStep, Begin: st.begin, Took: time.Since(st.begin)}}, st.asked...)
+	timings := append([]steps.Timing{{Step: startStep, Begin: st.begin, Took: time.Since(st.begin)}}, st.pluginTimings...)
 	for _, p := range result.Phases {
 		timings = append(timings, steps.Timing{Step: p.Name, Of: startStep, Begin: p.Begin, Took: p.Took})
 	}
@@ -225,7 +227,7 @@ func (st *start) record(result *keeper.RunResult) error {
 // does nothing.
 var tracer = otel.Tracer("berth/internal/pod")
 
-// tracePhases makes spans of what the keeper says it did.
+// tracePhases makes a span of each phase of the start in the keeper.
 func tracePhases(ctx context.Context, phases []keeper.Phase) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return
@@ -236,15 +238,15 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 	}
 }
 
-// programError is why a program could not be started. The keeper's error is errdefs.ErrNotFound where the program is
-// not in the image, which a client would take for the container being gone. This one is errdefs.ErrFailedPrecondition
-// and nothing else.
+// programError says why a program could not be started. It is errdefs.ErrFailedPrecondition and nothing else. The keeper's
+// error is errdefs.ErrNotFound if the program is not in the image, and a client would understand that the container does
+// not exist.
 type programError struct{ text string }
 
 func (e *programError) Error() string { return e.text }
 func (e *programError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// notStarted is the error that clients get for a start that the keeper has refused.
+// notStarted returns the error for clients of a start that failed in the keeper.
 func notStarted(err error) error {
 	var start *keeper.StartError
 	if errors.As(err, &start) {

@@ -62,7 +62,7 @@ type execution struct {
 	request   *keeper.ExecRequest
 }
 
-func (e *execution) errorf(err error) error {
+func (e *execution) wrap(err error) error {
 	return fmt.Errorf("exec in container %s: %w", record.ShortID(e.container.ID()), err)
 }
 
@@ -85,7 +85,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 		return nil, err
 	}
 	if err := e.prepare(); err != nil {
-		return nil, e.errorf(err)
+		return nil, e.wrap(err)
 	}
 	client := &stdio.Client{TTY: e.opts.TTY, Stdin: e.opts.Stdin, Stdout: e.opts.Stdout, Stderr: e.opts.Stderr,
 		Resize: e.opts.Resize}
@@ -97,7 +97,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	result, err := e.m.cfg.Keeper.Exec(ctx, e.request)
 	io.CloseTheirs()
 	if err != nil {
-		return nil, e.errorf(notStarted(err))
+		return nil, e.wrap(notStarted(err))
 	}
 	done := make(chan struct{}) // closed once the command has ended
 	io.Start(client, result.Console, done)
@@ -105,7 +105,7 @@ func (e *execution) execute(ctx context.Context, id string) (exit *keeper.ExecEx
 	close(done)
 	io.Drain()
 	if err != nil {
-		return nil, e.errorf(err)
+		return nil, e.wrap(err)
 	}
 	// A reader that takes nothing more must not hold a command that has ended for longer than its own call lives.
 	io.Wait(ctx)

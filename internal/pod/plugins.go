@@ -30,7 +30,7 @@ func (cr *creation) askPlugins(ctx context.Context) error {
 	container := &nri.Container{ContainerStatus: cr.container.Status(), Spec: spec}
 	means := nri.Means{InjectCDI: cr.inject, BlockIO: cr.blockIOClass}
 	changed, err := relay.Create(held, relay.Pod(cr.sandbox), container, means)
-	cr.asked = []steps.Timing{{Step: plugins.Step, Of: buildStep, Begin: begin, Took: time.Since(begin)}}
+	cr.pluginTimings = []steps.Timing{{Step: plugins.Step, Of: buildStep, Begin: begin, Took: time.Since(begin)}}
 	if err != nil {
 		return err
 	}
