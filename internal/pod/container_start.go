@@ -150,8 +150,8 @@ func (st *start) announce(ctx context.Context) error {
 	return nil
 }
 
-// failed undoes the start of a container that is recorded as starting: the container is exited afterwards. It returns the
-// error for the client.
+// failed undoes the start of a container that is recorded as starting: the container is exited afterwards. It returns
+// the error for the client.
 func (st *start) failed(ctx context.Context, err error) error {
 	st.m.teardown.StartFailed(ctx, st.container, err)
 	return st.wrap(notStarted(err))
@@ -199,7 +199,8 @@ func (st *start) request() *keeper.RunRequest {
 	return request
 }
 
-// startStep is the name of the whole StartContainer in timings. The keeper's phases and the NRI plugins are parts of it.
+// startStep is the name of the whole StartContainer in timings. The keeper's phases and the NRI plugins are parts of
+// it.
 const startStep = "start"
 
 // record saves the result of the keeper: the container runs. It also saves how long the parts of the start took.
@@ -238,9 +239,9 @@ func tracePhases(ctx context.Context, phases []keeper.Phase) {
 	}
 }
 
-// programError says why a program could not be started. It is errdefs.ErrFailedPrecondition and nothing else. The keeper's
-// error is errdefs.ErrNotFound if the program is not in the image, and a client would understand that the container does
-// not exist.
+// programError says why a program could not be started. It is errdefs.ErrFailedPrecondition and nothing else. The
+// keeper's error is errdefs.ErrNotFound if the program is not in the image, and a client would understand that the
+// container does not exist.
 type programError struct{ text string }
 
 func (e *programError) Error() string { return e.text }

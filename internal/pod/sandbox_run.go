@@ -83,7 +83,8 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 		return ready(append(timings, arrival.Timings...))
 	})
 	if err != nil {
-		// What the undo has left goes the way of a removal, which is done again at the next start of berthd if it fails now.
+		// If the undo has left something, the pod is removed as by RemovePodSandbox. If that fails too, the next start of
+		// berthd repeats it.
 		clean, cancel := undo.Context(ctx)
 		defer cancel()
 		if undone {
@@ -99,7 +100,8 @@ func (m *Manager) RunSandbox(ctx context.Context, cfg *model.SandboxConfig, hand
 	return s.ID(), nil
 }
 
-// ready records that a pod's parts are made, by a call.
+// ready returns the end of a pod's start, for steps.Run: the record says that the pod is ready. call is the name of the
+// CRI's call, for metrics.
 func (m *Manager) ready(s *index.Sandbox, call string) func([]steps.Timing) error {
 	return func(timings []steps.Timing) error {
 		m.measureSteps(call, timings)

@@ -1,6 +1,6 @@
-// Package state keeps the records of a node on disk: JSON files for each pod, container, image, volume, quota and so on.
-// A record is written before the resource that it describes is made, replaced as a whole, and read again when berthd
-// starts.
+// Package state keeps the records of a node on disk: JSON files for each pod, container, image, volume, quota and so
+// on. A record is written before the resource that it describes is made, replaced as a whole, and read again when
+// berthd starts.
 //
 // Records survive the death of any process at any moment. They are not synced to disk one by one, because the disk's
 // latency would then be part of every pod start. After a power failure nothing that they describe runs any more. If

@@ -80,8 +80,8 @@ func read(path string, v any) (isCopy bool, err error) {
 // all that were freed in the minutes before, and one that is renamed over another has its blocks written out.
 const spare = ".spare"
 
-// slack is how many spaces a file has after its version of the record, if the disk has room for them. The last versions of
-// a record are longer than the earlier ones by a word or two, a time and an exit code. With slack, they fit into the
+// slack is how many spaces a file has after its version of the record, if the disk has room for them. The last versions
+// of a record are longer than the earlier ones by a word or two, a time and an exit code. With slack, they fit into the
 // existing files on a full disk.
 const slack = 512
 

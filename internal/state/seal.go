@@ -9,8 +9,9 @@ import (
 	"strconv"
 )
 
-// format is the version of the format of the records that are written, and the newest that is read. All kinds of records
-// share it. It is a decimal number, and a variable only for tests, which build a berthd of the future with -ldflags -X.
+// format is the version of the format of the records that are written, and the newest that is read. All kinds of
+// records share it. It is a decimal number, and a variable only for tests, which build a berthd of the future with
+// -ldflags -X.
 //
 // It has to grow when an older berthd would misunderstand a record: that berthd then does not start. A new field that
 // an older berthd may ignore needs no new version. An older berthd drops such a field when it writes the record.

@@ -11,16 +11,18 @@ import (
 // all is the weight of an operation that shuts out all others.
 const all = 1 << 30
 
-// Lock orders the operations on one object. Waiting for it honours the caller's deadline, so that one stuck operation
-// does not pile up calls that nobody waits for any more. Those who wait are served in the order in which they came.
+// Lock orders the operations on one object. A caller that waits for it gives up at its own deadline, so a stuck
+// operation does not pile up calls that nobody waits for any more. Callers get the lock in the order in which they
+// came.
 //
 // A container's operations share the lock of its pod, and take it before the container's own.
 type Lock struct{ sem *semaphore.Weighted }
 
-// New is a lock that nobody holds.
+// New returns a lock that nobody holds.
 func New() Lock { return Lock{semaphore.NewWeighted(all)} }
 
-// Taken is a lock that the caller holds alone, for an object that is being made, and what releases it.
+// Taken returns a lock that the caller holds alone, for an object that is being made, and the function that releases
+// it.
 func Taken() (l Lock, release func()) {
 	l = New()
 	l.sem.TryAcquire(all)

@@ -22,7 +22,8 @@ import (
 // Plugins is what the domain asks of the node's plugins that watch pods and containers, and change containers
 // (package nri).
 type Plugins interface {
-	// Hold keeps plugins from joining until release. present: there are plugins to tell. What is held is in the context.
+	// Hold keeps plugins from joining until release is called. present says that there are plugins. Calls to plugins in
+	// between take the context held.
 	Hold(context.Context) (held context.Context, release func(), present bool, err error)
 	Tell(context.Context, nri.Event, *nri.Pod, *nri.Container) error
 	UpdatePod(ctx context.Context, pod *nri.Pod, overhead, resources *model.Resources) error
@@ -56,8 +57,8 @@ func (None) Stop(context.Context, *nri.Pod, *nri.Container) error { return nil }
 func (None) Knows(string) bool                                    { return false }
 func (None) Forget(string)                                        {}
 
-// Relay tells plugins what happens. Where none is there it reads and makes nothing. Its methods may be called
-// concurrently.
+// Relay calls the node's plugins for events. If there are none, it reads no record and builds no message. Its methods
+// may be called concurrently.
 type Relay struct {
 	Plugins
 	Dirs       *layout.Dirs
@@ -142,7 +143,7 @@ func (r *Relay) StopContainer(ctx context.Context, c *index.Container) {
 	r.logFailure(c.Sandbox, c, err)
 }
 
-// Ended is StopContainer for a container whose end nobody is to wait with.
+// Ended calls StopContainer in the background, for a container that has ended by itself.
 func (r *Relay) Ended(c *index.Container) {
 	if !r.Knows(c.ID()) {
 		return
@@ -164,10 +165,12 @@ type Arrival struct {
 	Timings []steps.Timing
 }
 
+// Arrival returns the step for the start of a pod. Nothing is held until the step runs.
 func (r *Relay) Arrival(s *index.Sandbox) *Arrival {
 	return &Arrival{relay: r, sandbox: s, release: func() {}}
 }
 
+// Step returns the step, which has no name: its time is in Timings.
 func (a *Arrival) Step() steps.Step {
 	return steps.Step{Do: a.announce, Undo: a.takeBack}
 }
@@ -184,6 +187,7 @@ func (a *Arrival) announce(ctx context.Context) error {
 	return err
 }
 
+// takeBack is the undo of announce: plugins are told that the pod has stopped and is removed.
 func (a *Arrival) takeBack(ctx context.Context) error {
 	a.release()
 	if a.relay.Knows(a.sandbox.ID()) {
@@ -196,5 +200,5 @@ func (a *Arrival) takeBack(ctx context.Context) error {
 // Release lets plugins join again. It may be called again.
 func (a *Arrival) Release() { a.release() }
 
-// Step is the name of what a start waits for plugins, in timings.
+// Step is the name of the time that a start waits for plugins, in timings.
 const Step = "ask plugins"

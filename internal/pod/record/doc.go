@@ -5,7 +5,7 @@
 // the new status.
 //
 // To add a field to a record, add it to Sandbox or Container. Their JSON is the format on disk, and records of earlier
-// versions do not have the field, so its zero value must mean the earlier behaviour. An earlier berthd ignores the field,
-// and drops it when it writes the record. If that would do harm, the version of the format has to grow: see package
-// state. CONTRIBUTING.md has all steps.
+// versions do not have the field, so its zero value must mean the earlier behaviour. An earlier berthd ignores the
+// field, and drops it when it writes the record. If that would do harm, the version of the format has to grow: see
+// package state. CONTRIBUTING.md has all steps.
 package record

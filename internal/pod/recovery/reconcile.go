@@ -100,7 +100,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 		mounted[p] = true
 	}
 	rc.adoptSpared(sparedPods, sparedContainers, statuses)
-	rc.mendSeconds()
+	rc.mendSpares()
 	// Removals that wait for something must not keep berthd from serving the pods that run.
 	removals, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -120,7 +120,7 @@ func (rc *Recovery) Reconcile(ctx context.Context) error {
 		nobodys = append(nobodys, lost{id: b.ID, why: b.Err, dir: rc.Pods.Path(b.ID), status: statuses[b.ID], pod: true})
 		delete(statuses, b.ID)
 	}
-	// What the keeper runs and no record knows was started by nobody that can be told of it.
+	// Containers of the keeper that have no record have no client that could be told of them.
 	for id, status := range statuses {
 		if !rc.Index.Has(id) {
 			nobodys = append(nobodys, lost{id: id, why: errNoRecord, status: status})
@@ -168,7 +168,7 @@ func (rc *Recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	for id, why := range lost {
 		rc.Log.Error("the network of a pod is lost", "pod_id", id, "error", why)
 		if s, _ := rc.Index.ByID(id); s.Record().Phase == record.SandboxReady {
-			rc.clean("record that a pod is broken", podID(id), rc.Watch.BreakSandbox(s, "network"))
+			rc.logFailure("record that a pod is broken", podID(id), rc.Watch.BreakSandbox(s, "network"))
 		}
 	}
 	// CNI plugins may wait for the cluster's API server, and that for its pod on this node: berthd serves meanwhile.
@@ -184,8 +184,8 @@ func (rc *Recovery) reconcileNetwork(ctx context.Context, live []*network.Pod) {
 	})
 }
 
-// clean logs that something could not be done, and of which object.
-func (rc *Recovery) clean(what string, of slog.Attr, err error) {
+// logFailure logs an error, if there is one: what could not be done, and with which object.
+func (rc *Recovery) logFailure(what string, of slog.Attr, err error) {
 	if err != nil {
 		rc.Log.Error(what, of, "error", err)
 	}
@@ -205,10 +205,10 @@ func (rc *Recovery) loadSandboxes() ([]state.Broken, sparedRecords, error) {
 	for id, entry := range loaded {
 		s := index.NewSandbox(entry)
 		r := s.Record()
-		rc.clean("reserve the SELinux label of a pod", podID(id), r.Label.Reserve())
+		rc.logFailure("reserve the SELinux label of a pod", podID(id), r.Label.Reserve())
 		rc.Cgroups.Adopt(&r)
 		err := s.Update(record.Draft, func(to *record.Sandbox) { to.OwnedCgroup = r.OwnedCgroup })
-		rc.clean("note the cgroup that a pod owns", podID(id), err)
+		rc.logFailure("note the cgroup that a pod owns", podID(id), err)
 		rc.Index.AdoptSandbox(s)
 	}
 	record.LogSpared(rc.Log, "pod_id", spared)
@@ -232,11 +232,11 @@ func (rc *Recovery) loadContainers() ([]state.Broken, sparedRecords, error) {
 		}
 		for _, volume := range r.VolumeImages {
 			_, err := rc.Images.AddReference(volume, id)
-			rc.clean("add a reference to the image of a volume", containerID(id), err)
+			rc.logFailure("add a reference to the image of a volume", containerID(id), err)
 		}
 		for _, mount := range r.Config.Mounts {
 			if mount.Volume != "" && r.Phase != record.ContainerCreating {
-				rc.clean("note that a container uses a volume", containerID(id), rc.Storage.Volumes.AddUser(mount.Volume, id))
+				rc.logFailure("note that a container uses a volume", containerID(id), rc.Storage.Volumes.AddUser(mount.Volume, id))
 			}
 		}
 		rc.Index.AdoptContainer(index.NewContainer(entry, s))
@@ -263,7 +263,7 @@ func (rc *Recovery) startDecided(ctx context.Context, id string, status *keeper.
 		if status, err = rc.Keeper.Status(ctx, id); errors.Is(err, errdefs.ErrNotFound) {
 			return nil, true
 		} else if err != nil {
-			rc.clean("ask for a start that was cut off", containerID(id), err)
+			rc.logFailure("ask for a start that was cut off", containerID(id), err)
 			return nil, false
 		}
 	}
@@ -305,13 +305,14 @@ func (rc *Recovery) awaitStart(c *index.Container) {
 	})
 }
 
-// reconcileContainer brings a container's record in line with what is. The context removals ends early: see attempt.
+// reconcileContainer brings a container's record in line with the keeper and the kernel. The context removals ends
+// early: see attempt.
 func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
 	r, of := c.Record(), containerID(c.ID())
 	if r.CheckpointTemp != "" {
-		rc.clean("thaw a container after a checkpoint that was cut off", of, rc.Keeper.EndCheckpoint(removals, c.ID()))
-		rc.clean("remove what is left of a checkpoint", of, rc.Checkpoints.Clean(c.ContainerEntry))
+		rc.logFailure("thaw a container after a checkpoint that was cut off", of, rc.Keeper.EndCheckpoint(removals, c.ID()))
+		rc.logFailure("remove what is left of a checkpoint", of, rc.Checkpoints.Clean(c.ContainerEntry))
 	}
 	if r.Restored != nil && r.Phase != record.ContainerCreated && r.Phase != record.ContainerStarting {
 		rc.Checkpoints.Drop(c.ID())
@@ -323,7 +324,7 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 	case record.ContainerCreated:
 		// Its root file system went with the node, if that was down since.
 		if err := rc.Storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted); err != nil {
-			rc.clean("mount the root file system of a created container", of, err)
+			rc.logFailure("mount the root file system of a created container", of, err)
 		}
 	case record.ContainerStarting, record.ContainerRunning:
 		if decided, known := rc.startDecided(removals, c.ID(), status, startWait); known {
@@ -337,7 +338,7 @@ func (rc *Recovery) reconcileContainer(ctx, removals context.Context, c *index.C
 	}
 }
 
-// finishLost tells a container as ended whose end nobody knows.
+// finishLost records that a container has ended, whose exit code is lost.
 func (rc *Recovery) finishLost(c *index.Container) {
 	reason, message := model.ReasonKeeperLost, "the container is not running, and no keeper knows how it ended"
 	if rc.Dirs.LostNamespace(new(c.Sandbox.Record())) != "" {
@@ -350,12 +351,12 @@ func (rc *Recovery) finishLost(c *index.Container) {
 	})
 }
 
-// unlistedPatience is how long what the keeper does not know may take to end once it is killed.
+// unlistedPatience limits how long endUnlisted waits for killed processes to end.
 const unlistedPatience = 2 * time.Second
 
-// endUnlisted ends the processes of a container that the keeper does not know: its state there is lost, and nobody will
-// be told of its end or read its output. A container is not told as ended while they live. lived: there were some;
-// ended: there are none any more.
+// endUnlisted kills the processes of a container that the keeper does not know. The keeper has lost its state, so
+// nobody would learn of the container's end or read its output. A container is not reported as ended while a process of
+// it is alive. lived says that there were processes, and ended that there are none any more.
 func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived, ended bool) {
 	r := c.Record()
 	if r.Cgroup == "" {
@@ -366,7 +367,7 @@ func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		pids, err := rc.Cgroups.Processes(r.Cgroup)
 		if err != nil {
-			rc.clean("look for processes of a container", containerID(c.ID()), err)
+			rc.logFailure("look for processes of a container", containerID(c.ID()), err)
 			return lived, false
 		}
 		if len(pids) == 0 {
@@ -375,7 +376,7 @@ func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 		if !lived {
 			rc.Log.Error("end what runs of a container that the keeper does not know: nobody could be told of it",
 				"container_id", c.ID(), "pids", pids)
-			rc.clean("end a container that the keeper does not know", containerID(c.ID()), rc.Keeper.Delete(ctx, c.ID()))
+			rc.logFailure("end a container that the keeper does not know", containerID(c.ID()), rc.Keeper.Delete(ctx, c.ID()))
 		}
 		lived = true
 		for _, pid := range pids {
@@ -389,7 +390,7 @@ func (rc *Recovery) endUnlisted(ctx context.Context, c *index.Container) (lived,
 	}
 }
 
-// adoptDecided is adoptStarted at the start of berthd, which does not wait for what takes long.
+// adoptDecided calls adoptStarted during the start of berthd. What takes long is done in the background.
 func (rc *Recovery) adoptDecided(removals context.Context, c *index.Container, status *keeper.Status,
 	mounted map[string]bool) {
 	over, err := rc.adoptStarted(removals, c, status, mounted)
@@ -437,7 +438,7 @@ func (rc *Recovery) adoptStarted(ctx context.Context, c *index.Container, status
 		r.StartedAt = status.StartedAt
 		r.Setup = status.Setup
 	})
-	rc.clean("record that a container runs", containerID(c.ID()), err)
+	rc.logFailure("record that a container runs", containerID(c.ID()), err)
 	rc.reconcilePause(ctx, c)
 	rc.Logs.Adopt(c.ID(), c.Record().LogPath)
 	return false, nil
@@ -455,9 +456,9 @@ func (rc *Recovery) adoptUnlisted(ctx context.Context, c *index.Container,
 		// run.
 		of := containerID(c.ID())
 		err := c.Update(record.Save, func(r *record.Container) { r.Phase = record.ContainerCreated })
-		rc.clean("record that a start was cut off", of, err)
+		rc.logFailure("record that a start was cut off", of, err)
 		err = rc.Storage.RemountRoot(ctx, c.ContainerEntry, new(c.Sandbox.Record()), mounted)
-		rc.clean("mount the root file system of a created container", of, err)
+		rc.logFailure("mount the root file system of a created container", of, err)
 		return false, nil
 	}
 	rc.finishLost(c)
@@ -482,19 +483,19 @@ func (rc *Recovery) reconcileSandbox(ctx context.Context, s *index.Sandbox, stat
 			lost = watch.LostInit
 		}
 		if lost != "" {
-			rc.clean("record that a pod is broken", podID(s.ID()), rc.Watch.BreakSandbox(s, lost))
+			rc.logFailure("record that a pod is broken", podID(s.ID()), rc.Watch.BreakSandbox(s, lost))
 			return
 		}
-		rc.clean("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()),
+		rc.logFailure("correct the directory of a pod that an earlier version of Berth has made", podID(s.ID()),
 			rc.Dirs.MakeStatePod(&r))
-		rc.clean("make the files of a pod that an earlier version of Berth has made", podID(s.ID()),
+		rc.logFailure("make the files of a pod that an earlier version of Berth has made", podID(s.ID()),
 			rc.Parts.AdoptFiles(s.SandboxEntry))
 	case record.SandboxStopped:
 		// A stop writes its record last, so there is nothing to do.
 	}
 }
 
-// removeStrayState removes what stands in the state directory for pods that have no record.
+// removeStrayState removes directories of the state directory that are of pods without a record.
 func (rc *Recovery) removeStrayState(points []string) {
 	entries, err := os.ReadDir(rc.Dirs.StatePods())
 	if err != nil {
@@ -509,19 +510,20 @@ func (rc *Recovery) removeStrayState(points []string) {
 			if err == nil {
 				err = rootfs.Remove(rc.Ctx, rc.Dirs.StatePod(id))
 			}
-			rc.clean("remove the state of a pod without a record", podID(id), err)
+			rc.logFailure("remove the state of a pod without a record", podID(id), err)
 		}
 	}
 }
 
-// reconcilePause makes a running container's record say of its pause what the kernel says.
+// reconcilePause corrects a running container's record if the record says that the container is paused and the kernel
+// does not.
 func (rc *Recovery) reconcilePause(ctx context.Context, c *index.Container) {
 	if !c.Record().Paused {
-		return // what is frozen has a record that was written before
+		return // a pause is recorded before the container is frozen
 	}
 	st, err := rc.Keeper.Status(ctx, c.ID())
 	if err == nil && !st.Paused {
 		err = c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 	}
-	rc.clean("find out whether a container is paused", containerID(c.ID()), err)
+	rc.logFailure("find out whether a container is paused", containerID(c.ID()), err)
 }

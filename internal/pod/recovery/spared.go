@@ -38,14 +38,15 @@ func noteSpared(list []state.Spared) sparedRecords {
 	return out
 }
 
-// adoptSpared makes records that were read from their second files fit what lives, and writes them again.
+// adoptSpared corrects records that were read from their second files by what the keeper and the kernel say, and writes
+// them again.
 func (rc *Recovery) adoptSpared(pods, containers sparedRecords, statuses map[string]*keeper.Status) {
 	for id, older := range pods {
 		s, _ := rc.Index.ByID(id)
 		if s == nil {
-			continue // it is told as broken
+			continue // its record is reported as broken
 		}
-		rc.clean("write the record of a pod again", podID(id), s.Update(record.Repair, func(r *record.Sandbox) {
+		rc.logFailure("write the record of a pod again", podID(id), s.Update(record.Repair, func(r *record.Sandbox) {
 			if older {
 				rc.adoptOlderSandbox(r, statuses[id])
 			}
@@ -56,24 +57,25 @@ func (rc *Recovery) adoptSpared(pods, containers sparedRecords, statuses map[str
 		if c == nil {
 			continue
 		}
-		rc.clean("write the record of a container again", containerID(id), c.Update(record.Repair, func(r *record.Container) {
+		err := c.Update(record.Repair, func(r *record.Container) {
 			if older {
 				rc.adoptOlderContainer(c, r, statuses[id])
 			}
-		}))
+		})
+		rc.logFailure("write the record of a container again", containerID(id), err)
 	}
 }
 
-// mendSeconds writes second files again that are spoilt or not there, so that the first is not the only one until the
-// next change.
-func (rc *Recovery) mendSeconds() {
+// mendSpares writes second files of records again if they are damaged or missing. Otherwise such a record would have
+// only one file until its next change.
+func (rc *Recovery) mendSpares() {
 	for _, s := range rc.Index.Sandboxes() {
 		id := s.ID()
 		mended, err := s.Mend()
 		if mended {
 			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "pod_id", id)
 		}
-		rc.clean("write the record of a pod again", podID(id), err)
+		rc.logFailure("write the record of a pod again", podID(id), err)
 	}
 	for _, c := range rc.Index.Containers() {
 		id := c.ID()
@@ -81,13 +83,14 @@ func (rc *Recovery) mendSeconds() {
 		if mended {
 			rc.Log.Warn("the second file of a record is spoilt or not there, and is written again", "container_id", id)
 		}
-		rc.clean("write the record of a container again", containerID(id), err)
+		rc.logFailure("write the record of a container again", containerID(id), err)
 	}
 }
 
-// adoptOlderSandbox: the record of a pod is written once while it is being made. An older version from then was
-// followed by a ready pod's, whose parts tell the rest: reconcileSandbox finds out whether they are there. A removal,
-// once it has begun, is finished.
+// adoptOlderSandbox corrects the older version of a pod's record. The record is written once while the pod is being
+// made, and the version after that says that the pod is ready. So an older version of the phase creating becomes ready,
+// and its other fields come from the parts of the pod: reconcileSandbox checks that these exist. A removal that has
+// begun is finished. A new field of the record that a later write sets has to be restored here too.
 func (rc *Recovery) adoptOlderSandbox(r *record.Sandbox, status *keeper.Status) {
 	if watch.InitLives(status) {
 		r.ReaperPID, r.ReaperSetup = status.PID, status.Setup
@@ -141,10 +144,10 @@ func (rc *Recovery) adoptOlderContainer(c *index.Container, r *record.Container,
 	}
 }
 
-// lost is something that runs, or stands on disk, of which no version of a record can be read. It cannot be told to any
-// client, and a client that does not find its pod starts another in its place: two that write one volume would do more
-// harm than an end. So it is ended at once, with an error in the log, and its directory is kept for people who want
-// the files in it.
+// lost is a container or a pod that runs, or has a directory, and of whose record no version can be read. No client can
+// be told of it. A client that does not find its pod starts another one, and two pods that write to one volume would do
+// more harm than the end of one. So the lost one is ended at once, with an error in the log, and its directory is kept
+// for people who want the files in it.
 type lost struct {
 	id     string
 	why    error
@@ -162,7 +165,7 @@ func (l *lost) key() slog.Attr {
 	return containerID(l.id)
 }
 
-// endLost ends what no record tells of. What does not end soon is ended in the background.
+// endLost ends containers and pods without a readable record. Those that do not end soon are ended in the background.
 func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 	var g errgroup.Group
 	errs := make([]error, len(all))
@@ -193,7 +196,7 @@ func (rc *Recovery) endLost(ctx context.Context, all []lost) {
 			})
 			continue
 		}
-		rc.clean("remove what has no record", l.key(), rc.putAway(&l))
+		rc.logFailure("remove what has no record", l.key(), rc.putAway(&l))
 	}
 }
 
@@ -220,7 +223,8 @@ func (rc *Recovery) putAway(l *lost) error {
 	return nil
 }
 
-// keptSpoilt is where the directory of something that was ended is kept; empty: it is not, since nothing ran.
+// keptSpoilt is where the directory of a lost container or pod is kept; empty: it is removed, because nothing of it
+// ran.
 func (rc *Recovery) keptSpoilt(l *lost) string {
 	if l.dir == "" || l.status == nil || l.status.State == keeper.StateExited {
 		return ""
@@ -242,16 +246,15 @@ func (rc *Recovery) attempt(ctx context.Context, what string, of slog.Attr, do f
 	}
 }
 
-// later has something done again and again, until it succeeds or Ctx ends, once the keeper's events are
-// followed.
+// later repeats do in the background until it succeeds or Ctx ends. That begins once the keeper's events are followed.
 func (rc *Recovery) later(what string, of slog.Attr, do func(context.Context) error) {
 	rc.Unfinished = append(rc.Unfinished, func() { rc.repeat(what, of, do) })
 }
 
-// How long after a failure something is done again.
+// retryFirst and retryLast are the shortest and the longest time between two tries of repeat.
 const retryFirst, retryLast = time.Second, time.Minute
 
-// repeat does something again and again, until it succeeds or Ctx ends.
+// repeat calls do until it succeeds or Ctx ends.
 func (rc *Recovery) repeat(what string, of slog.Attr, do func(context.Context) error) {
 	for wait := retryFirst; rc.Ctx.Err() == nil; wait = min(2*wait, retryLast) {
 		ctx, cancel := context.WithTimeout(rc.Ctx, undo.Timeout)
@@ -269,7 +272,7 @@ func (rc *Recovery) repeat(what string, of slog.Attr, do func(context.Context) e
 	}
 }
 
-// finishContainer removes a container whose record says that its removal has begun, or that its making has not ended.
+// finishContainer removes a container whose record says that its removal has begun, or that its creation has not ended.
 func (rc *Recovery) finishContainer(ctx context.Context, c *index.Container) error {
 	releasePod, err := c.LockPod(ctx, "remove")
 	if err != nil {
@@ -287,7 +290,7 @@ func (rc *Recovery) finishContainer(ctx context.Context, c *index.Container) err
 	return rc.Teardown.DropContainer(ctx, c)
 }
 
-// releaseEnded gives back what a container that has ended held.
+// releaseEnded releases the resources of a container that has ended.
 func (rc *Recovery) releaseEnded(ctx context.Context, c *index.Container) {
 	rc.attempt(ctx, "release a container that has ended", containerID(c.ID()), func(ctx context.Context) error {
 		release, err := c.Lock(ctx, "release")
@@ -315,7 +318,7 @@ func (rc *Recovery) finishSandbox(ctx context.Context, s *index.Sandbox) error {
 	return rc.Teardown.RemoveSandbox(ctx, s)
 }
 
-// runsSomething tells whether a container of a pod runs, whose end only the keeper's events tell.
+// runsSomething tells whether a container of a pod is running. Only the keeper's events tell of its end.
 func (rc *Recovery) runsSomething(s *index.Sandbox) bool {
 	for _, c := range rc.Index.ContainersOf(s.ID()) {
 		if c.Record().Phase == record.ContainerRunning {

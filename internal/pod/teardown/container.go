@@ -58,7 +58,7 @@ func (td *Teardown) LetEnd(ctx context.Context, c *index.Container) error {
 	return c.Update(record.Happened, func(r *record.Container) { r.Paused = false })
 }
 
-// Resume needs the container's lock.
+// Resume thaws a paused container, and records that. The caller holds the container's lock.
 func (td *Teardown) Resume(ctx context.Context, c *index.Container) error {
 	if err := td.Keeper.Resume(ctx, c.ID()); err != nil {
 		return err
@@ -66,7 +66,8 @@ func (td *Teardown) Resume(ctx context.Context, c *index.Container) error {
 	return c.Update(record.Save, func(r *record.Container) { r.Paused = false })
 }
 
-// RemoveContainer needs the pod's lock, shared or exclusive.
+// RemoveContainer kills a container, if it is running, and removes it. The caller holds the pod's lock, shared or
+// exclusive.
 func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) error {
 	if err := td.Kill(ctx, c); err != nil {
 		return err
@@ -91,8 +92,9 @@ func (td *Teardown) RemoveContainer(ctx context.Context, c *index.Container) err
 	return nil
 }
 
-// DropContainer removes a container whose record says so. What fails leaves it known, so that the next call or the next
-// start of berthd finishes it. The caller holds the container's lock.
+// DropContainer removes a container whose record says that it is being removed. If something fails, the container stays
+// in the index, so that the next call or the next start of berthd finishes the removal. The caller holds the
+// container's lock.
 func (td *Teardown) DropContainer(ctx context.Context, c *index.Container) error {
 	if err := td.ReleaseContainer(ctx, c); err != nil {
 		return err
@@ -104,7 +106,7 @@ func (td *Teardown) DropContainer(ctx context.Context, c *index.Container) error
 	return nil
 }
 
-// ReleaseContainer gives back what a container holds beside its record. It is idempotent. The caller holds the
+// ReleaseContainer releases everything that a container holds except its record. It is idempotent. The caller holds the
 // container's lock.
 func (td *Teardown) ReleaseContainer(ctx context.Context, c *index.Container) error {
 	if err := td.Keeper.Delete(ctx, c.ID()); err != nil {

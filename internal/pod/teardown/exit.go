@@ -48,7 +48,7 @@ func reasonOf(st keeper.Status) (reason, message string) {
 	return model.ReasonError, ""
 }
 
-// Finish makes a container exited.
+// Finish records that a container has exited, with the fields that change sets, and wakes those that wait for its end.
 func (td *Teardown) Finish(c *index.Container, change func(*record.Container)) {
 	set := func(r *record.Container) {
 		r.Phase = record.ContainerExited
@@ -72,7 +72,9 @@ func (td *Teardown) Finish(c *index.Container, change func(*record.Container)) {
 	td.Plugins.Ended(c)
 }
 
-// StartFailed ends a container whose start went wrong.
+// StartFailed undoes a failed start: the keeper removes what it has of the container, and the record says that the
+// container has exited, with the exit code that a shell would give. The rest goes with RemoveContainer. The caller
+// holds the container's lock.
 func (td *Teardown) StartFailed(ctx context.Context, c *index.Container, cause error) {
 	clean, cancel := undo.Context(ctx)
 	defer cancel()

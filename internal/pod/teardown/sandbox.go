@@ -14,6 +14,8 @@ import (
 	"berth/internal/rootfs"
 )
 
+// StopSandbox kills the containers of a pod and releases everything that the pod holds except its records. It is
+// idempotent. The caller holds the pod's lock.
 func (td *Teardown) StopSandbox(ctx context.Context, s *index.Sandbox) error {
 	phase := s.Record().Phase
 	if phase == record.SandboxStopped {
@@ -36,8 +38,8 @@ func (td *Teardown) StopSandbox(ctx context.Context, s *index.Sandbox) error {
 	return nil
 }
 
-// releaseSandbox gives back all that a pod holds beside its records. It is idempotent, and what can go goes, whatever
-// else fails.
+// releaseSandbox releases everything that a pod holds except its records. It is idempotent. If one part cannot be
+// released, the others still are.
 func (td *Teardown) releaseSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.KillContainers(ctx, s); err != nil {
 		return err // their network stays while they live
@@ -69,11 +71,13 @@ func (td *Teardown) KillContainers(ctx context.Context, s *index.Sandbox) error 
 	return g.Wait()
 }
 
+// RemoveSandbox stops a pod, and removes its containers and its record. It is idempotent. The caller holds the pod's
+// lock.
 func (td *Teardown) RemoveSandbox(ctx context.Context, s *index.Sandbox) error {
 	if err := td.StopSandbox(ctx, s); err != nil {
 		return err
 	}
-	// Removing a pod is an intent too: a removal that ends half way is finished by the next one, or by the next start.
+	// The removal is recorded before it begins: the next call, or the next start of berthd, finishes one that was cut off.
 	if err := s.Update(record.Happened, func(r *record.Sandbox) { r.Phase = record.SandboxRemoving }); err != nil {
 		return err
 	}

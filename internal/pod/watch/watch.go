@@ -45,8 +45,8 @@ type Watcher struct {
 // LostInit is the part that a pod has lost when its init has ended.
 const LostInit = "init"
 
-// lookEvery is how often pods that are ready are looked at. The kernel tells nobody that a mount has gone but
-// those who watch all mounts of the node, which each start changes. A look is a statfs for each namespace: some
+// lookEvery is how often the namespaces of ready pods are checked. The kernel tells only those that a mount has gone
+// who watch all mounts of the node, and each start changes these. A check is a statfs for each namespace: some
 // microseconds for a pod.
 const lookEvery = 5 * time.Second
 
@@ -104,8 +104,8 @@ func (w *Watcher) LookAtNamespaces() {
 	}
 }
 
-// CheckNamespaces looks at one pod. A run, a stop or a removal has namespaces come and go while the record says ready:
-// a pod that is held by one is looked at another time.
+// CheckNamespaces checks one pod. During a run, a stop or a removal, namespaces come and go while the record says
+// ready. So a pod whose lock is held is checked another time.
 func (w *Watcher) CheckNamespaces(s *index.Sandbox) {
 	if w.Dirs.LostNamespace(new(s.Record())) == "" {
 		return
@@ -150,18 +150,18 @@ func (w *Watcher) keeperEvent(e keeper.Event) {
 	case c != nil:
 		w.Background.Go(func() { w.containerExited(c, e.Status) })
 	case s != nil:
-		w.Background.Go(func() { w.reaperExited(s, e.Status) })
+		w.Background.Go(func() { w.initExited(s, e.Status) })
 	}
 }
 
-// reaperExited marks a pod whose init is gone: the kernel has ended all in its PID namespace.
-func (w *Watcher) reaperExited(s *index.Sandbox, st keeper.Status) {
+// initExited marks a pod whose init has ended: the kernel has killed all processes of the pod's PID namespace.
+func (w *Watcher) initExited(s *index.Sandbox, st keeper.Status) {
 	release, err := s.Lock(w.Ctx, "record the end of")
 	if err != nil {
 		return
 	}
 	defer release()
-	// It may have been of an earlier life of the pod.
+	// The init may be that of the pod before StartSandbox.
 	if r := s.Record(); r.Phase != record.SandboxReady || r.ReaperPID != st.PID {
 		return
 	}
