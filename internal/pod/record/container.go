@@ -16,8 +16,8 @@ import (
 	"berth/internal/state"
 )
 
-// Container is a container as it stands on disk. Its JSON is the format of <root>/containers/<id>/container.json,
-// with a field for each thing that a restart has to know.
+// Container is the record of a container: everything that the next berthd has to know. Its JSON is the format of
+// <root>/containers/<id>/container.json. CONTRIBUTING.md says how to add a field.
 type Container struct {
 	ID        string                 `json:"id"`
 	SandboxID string                 `json:"sandboxID"`
@@ -25,12 +25,12 @@ type Container struct {
 	Phase     ContainerPhase         `json:"phase"`
 	ImageID   string                 `json:"imageID"`
 	ImageRef  string                 `json:"imageRef"`
-	// ImageTag is a tag that the image had when the container was created by its ID.
+	// ImageTag is a tag of the image, if the client named the image by its ID when it created the container.
 	ImageTag string `json:"imageTag,omitempty"`
 	// VolumeImages are the IDs of the images that are volumes of the container.
 	VolumeImages []string `json:"volumeImages,omitempty"`
-	// Volumes are the container paths that the image declares as volumes. For ImageVolumes among them the container
-	// has a volume of its own, in a directory that is named by its place here.
+	// Volumes are the container paths that the image declares as volumes. The container has a volume of its own for each
+	// path in ImageVolumes, in a directory that is named by the path's index there.
 	Volumes      []string `json:"volumes,omitempty"`
 	ImageVolumes []string `json:"imageVolumes,omitempty"`
 	// QuotaID is the project ID of the root file system, where the client has asked for one.
@@ -52,37 +52,37 @@ type Container struct {
 	Reason     string            `json:"reason,omitempty"`
 	Message    string            `json:"message,omitempty"`
 	PID        int               `json:"pid,omitempty"`
-	Setup      keeper.Setup      `json:"setup,omitzero"`    // what has set it up; zero: it has not been started
+	Setup      keeper.Setup      `json:"setup,omitzero"`    // the engine that has set it up; zero: it has not been started
 	Ignored    map[string]string `json:"ignored,omitempty"` // annotations that were not heeded, and why
-	Paused     bool              `json:"paused,omitempty"`  // its client wants it frozen; written before it is
+	Paused     bool              `json:"paused,omitempty"`  // written before the container is frozen
 	Timings    []steps.Timing    `json:"timings,omitempty"`
 
 	// Restored is set for a container that was created from a checkpoint.
 	Restored *Restored `json:"restored,omitempty"`
-	// CheckpointTemp is a file outside of the container's directory in which an archive of it is being written.
+	// CheckpointTemp is a file outside of the container's directory to which an archive of a checkpoint is being written.
 	CheckpointTemp string `json:"checkpointTemp,omitempty"`
 }
 
-// Restored says what a container was made from.
+// Restored says which checkpoint a container was created from.
 type Restored struct {
 	// Dir has the checkpoint in the layout of an archive, until the container starts.
 	Dir string `json:"dir,omitempty"`
 	// Source is the archive, or the image that is a checkpoint; CheckpointImage is that image's ID.
 	Source          string `json:"source"`
 	CheckpointImage string `json:"checkpointImage,omitempty"`
-	// Container is the ID of the container that was written down, Image the image that it had.
+	// Container is the ID of the container of which the checkpoint was made, and Image the image of that container.
 	Container string    `json:"container"`
 	Image     string    `json:"image"`
 	At        time.Time `json:"at,omitzero"`
 }
 
-// Containers and ContainerEntry are the table of containers and a container in it.
+// Containers is the table of all containers, and ContainerEntry is one container in it.
 type (
 	Containers     = Table[Container, model.ContainerStatus]
 	ContainerEntry = Entry[Container, model.ContainerStatus]
 )
 
-// NewContainers is the empty table of the containers whose records are below dir.
+// NewContainers returns the empty table of the containers whose records are below dir.
 func NewContainers(dir string, log *slog.Logger) *Containers {
 	return &Containers{
 		files: state.Records{Dir: dir, File: "container.json"},
@@ -146,7 +146,7 @@ func containerStatus(of *Container) *model.ContainerStatus {
 	}
 }
 
-// environment is what a process was given.
+// environment returns the environment variables of a process.
 func environment(p *specs.Process) []model.EnvVar {
 	if p == nil {
 		return nil

@@ -7,18 +7,18 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// SandboxPhase is where a sandbox is in its life.
+// SandboxPhase is the state of a pod sandbox in its record. The CRI knows only ready and not ready.
 type SandboxPhase string
 
 const (
 	SandboxCreating SandboxPhase = "creating" // its parts are being made; no client knows its ID
 	SandboxReady    SandboxPhase = "ready"
-	SandboxBroken   SandboxPhase = "broken"  // a part of it is gone by accident; what is left is still held
+	SandboxBroken   SandboxPhase = "broken"  // a part, such as a namespace or its init, is lost
 	SandboxStopped  SandboxPhase = "stopped" // it holds nothing but its record and its containers' records
 	SandboxRemoving SandboxPhase = "removing"
 )
 
-// ContainerPhase is where a container is in its life.
+// ContainerPhase is the state of a container in its record.
 type ContainerPhase string
 
 const (
@@ -48,10 +48,10 @@ var (
 	}
 )
 
-// lasts tells whether a sandbox may stay in a phase. The record of one that does is written to both of its files.
+// lasts tells whether a sandbox may stay in a phase. When such a phase begins, both files of the record are written.
 func (p SandboxPhase) lasts() bool { return p != SandboxCreating && p != SandboxRemoving }
 
-// lasts tells the same of a container's phase.
+// lasts tells whether a container may stay in a phase.
 func (p ContainerPhase) lasts() bool {
 	return p != ContainerCreating && p != ContainerStarting && p != ContainerRemoving
 }

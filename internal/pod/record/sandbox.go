@@ -14,18 +14,21 @@ import (
 	"berth/internal/state"
 )
 
-// Sandbox is a pod as it stands on disk. Its JSON is the format of <root>/pods/<id>/pod.json.
+// Sandbox is the record of a pod. Its JSON is the format of <root>/pods/<id>/pod.json. CONTRIBUTING.md says how to add
+// a field.
 type Sandbox struct {
 	ID      string               `json:"id"`
 	Config  *model.SandboxConfig `json:"config"` // immutable: statuses share it
 	Handler string               `json:"handler,omitempty"`
-	// DefaultHandler was the node's when the pod was made. Records of earlier versions have none.
+	// DefaultHandler is the node's default handler at the time when the pod was made. Records of earlier versions have
+	// none.
 	DefaultHandler string       `json:"defaultHandler,omitempty"`
 	Phase          SandboxPhase `json:"phase"`
 	CreatedAt      time.Time    `json:"createdAt"`
 
 	CgroupParent string `json:"cgroupParent"`
-	// OwnedCgroup is the topmost cgroup on the way to CgroupParent that was not there before; it goes with the pod.
+	// OwnedCgroup is the topmost cgroup on the path to CgroupParent that did not exist before the pod. It is removed with
+	// the pod.
 	OwnedCgroup string `json:"ownedCgroup,omitempty"`
 
 	// SharedTmpfs says that the pod's files and its shared memory are on one tmpfs. It is false for a pod that an
@@ -35,8 +38,9 @@ type Sandbox struct {
 	IPs       []string        `json:"ips,omitempty"`
 	Interface string          `json:"interface,omitempty"`
 	Network   json.RawMessage `json:"network,omitempty"` // a CNI result
-	ReaperPID int             `json:"reaperPID,omitempty"`
-	// ReaperSetup is what has set the pod's init up, where it has one.
+	// ReaperPID is the PID of the pod's init, and ReaperSetup the engine that has set the init up. Both are zero for a pod
+	// without an init.
+	ReaperPID   int            `json:"reaperPID,omitempty"`
 	ReaperSetup keeper.Setup   `json:"reaperSetup,omitzero"`
 	Label       ocispec.Label  `json:"label,omitzero"`
 	Timings     []steps.Timing `json:"timings,omitempty"`
@@ -47,14 +51,14 @@ func (r *Sandbox) NodeNetwork() bool {
 	return r.Config.NodeNetwork()
 }
 
-// Sandboxes and SandboxEntry are the table of pods and a pod in it.
+// Sandboxes is the table of all pods, and SandboxEntry is one pod in it.
 type (
 	Sandboxes    = Table[Sandbox, model.SandboxStatus]
 	SandboxEntry = Entry[Sandbox, model.SandboxStatus]
 )
 
-// NewSandboxes is the empty table of the pods whose records are below dir. netns is where a pod's network namespace
-// is pinned.
+// NewSandboxes returns the empty table of the pods whose records are below dir. netns returns the path at which a pod's
+// network namespace is pinned.
 func NewSandboxes(dir string, netns func(id string) string, log *slog.Logger) *Sandboxes {
 	return &Sandboxes{
 		files: state.Records{Dir: dir, File: "pod.json"},
@@ -77,7 +81,7 @@ func NewSandboxes(dir string, netns func(id string) string, log *slog.Logger) *S
 	}
 }
 
-// RuntimeName is the runtime handler that the pod was made by. Empty: the node's default one, as it is now.
+// RuntimeName is the runtime handler that the pod was made with. Empty: the node's current default handler.
 func (r *Sandbox) RuntimeName() string { return cmp.Or(r.Handler, r.DefaultHandler) }
 
 func sandboxStatus(r *Sandbox, netns func(id string) string) *model.SandboxStatus {

@@ -22,18 +22,18 @@ type Table[R, S any] struct {
 	kind  kind[R, S]
 	log   *slog.Logger
 
-	// Metrics counts writes of records; nil: nobody does. It is set before the first write.
+	// Metrics counts writes of records; nil: they are not counted. It is set before the first write.
 	Metrics *metrics.Set
 }
 
-// kind is what a Table has to know of its records.
+// kind has the functions by which a Table knows pods from containers.
 type kind[R, S any] struct {
 	noun, key string                      // how log lines name an object, and the key of its ID
 	check     func(id string, r *R) error // refuses a record that is not the object's, or is not whole
 	change    func(from, to *R) error     // refuses an illegal change of phase
 	phase     func(*R) string             // the phase, to see that it has changed
 	lasts     func(*R) bool               // whether the object may stay in its phase
-	status    func(*R) *S                 // what clients are told; it shares nothing with the record that changes
+	status    func(*R) *S                 // the status for clients; it shares nothing with the record that changes
 }
 
 // Dir is the directory in which each object has one, named by its ID.
@@ -49,9 +49,9 @@ func (t *Table[R, S]) New(id string, r R) *Entry[R, S] {
 	return e
 }
 
-// Load reads all records, by ID. Those that cannot be read, or are not of the object whose directory they are in, are
-// broken; those that were read from their second file are spared, see state.Records. A record that a newer version of
-// Berth has written is an error, and nothing may be changed then.
+// Load reads all records, by ID. broken are the records that cannot be read, or are in the directory of another object.
+// spared are those that were read from their second file: see state.Records. If a newer version of Berth has written a
+// record in another format, Load returns an error, and the caller must change nothing.
 func (t *Table[R, S]) Load() (entries map[string]*Entry[R, S], broken []state.Broken,
 	spared []state.Spared, err error) {
 	loaded := map[string]*R{}
@@ -86,7 +86,7 @@ type Entry[R, S any] struct {
 	mu  sync.Mutex // guards rec
 	rec R
 
-	// current is replaced, never changed, so that no reader of it waits for a disk.
+	// current is replaced and never changed, so that no reader waits for a write to the disk.
 	current atomic.Pointer[S]
 }
 
@@ -107,43 +107,43 @@ func (e *Entry[R, S]) LoadFile(name string, v any) error {
 // Dir is the object's directory.
 func (e *Entry[R, S]) Dir() string { return e.table.Path(e.id) }
 
-// Record is a copy of the record. What it points to is shared, and not to be written to.
+// Record returns a copy of the record. What the copy points to is shared, and must not be written to.
 func (e *Entry[R, S]) Record() R {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rec
 }
 
-// Status is the object's status for clients. It is shared, and not to be written to.
+// Status returns the object's status for clients. It is shared, and must not be written to.
 func (e *Entry[R, S]) Status() *S { return e.current.Load() }
 
-// publish needs e.mu, or an entry that nobody else has.
+// publish makes the status of the current record. The caller holds e.mu, or nobody else has the entry yet.
 func (e *Entry[R, S]) publish() { e.current.Store(e.table.kind.status(&e.rec)) }
 
-// Mode says how an Update is kept.
+// Mode says whether an Update is written to disk, and what happens if that fails.
 type Mode int
 
 const (
 	// Save writes the record to disk, and then changes it in memory. If the write fails, nothing is changed.
 	Save Mode = iota
-	// Happened is Save for a change that has happened already. If the write fails, the failure is logged, and memory has
-	// the change: a full disk must not prevent that pods are stopped and removed. The next start of berthd learns the
-	// current state from the kernel and the keeper.
+	// Happened is for a change that has already happened, such as the end of a container. If the write fails, the record
+	// in memory is changed all the same, and the failure is logged: pods have to be stopped and removed also on a full
+	// disk. The next start of berthd learns the current state from the kernel and the keeper.
 	Happened
-	// Draft changes the record in memory alone, and the status not at all; the next Save writes it. It is for fields
-	// of an object that is being made, and never changes the phase: after a crash before that Save, the object is
-	// removed with the record that is on disk.
+	// Draft changes only the record in memory, and not the status. The next Save writes the change. Draft is for an object
+	// that is being made, and must not change the phase: after a crash before that Save, the object is removed with the
+	// record that is on disk.
 	Draft
-	// Repair is for the start of berthd, for a record whose last change is lost. It may change any phase to any
-	// other, and memory has it whatever the disk says. Both files of the record are written.
+	// Repair is for a record whose last change is lost, at the start of berthd. It may change any phase to any other. The
+	// record in memory is changed even if the write fails. Both files of the record are written.
 	Repair
 )
 
 // Update changes the record by a function, which is called once, with the entry locked, and must not block. It
 // changes a copy: what the record points to is replaced, and never written to.
 //
-// A phase that cannot follow the current one is errdefs.ErrFailedPrecondition, and a full disk
-// errdefs.ErrResourceExhausted; the record is as it was then.
+// If the new phase cannot follow the current one, the error is errdefs.ErrFailedPrecondition. If the disk is full, it
+// is errdefs.ErrResourceExhausted. The record is then unchanged, unless the mode says otherwise.
 func (e *Entry[R, S]) Update(mode Mode, change func(*R)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -186,7 +186,7 @@ func (e *Entry[R, S]) check(mode Mode, next *R) error {
 	return k.change(&e.rec, next)
 }
 
-// write saves a record, to both of its files where it begins a phase that lasts.
+// write saves a record. A record that begins a lasting phase is written to both of its files.
 func (e *Entry[R, S]) write(mode Mode, next *R) error {
 	k, files := &e.table.kind, e.table.files
 	save := files.Save
@@ -199,9 +199,9 @@ func (e *Entry[R, S]) write(mode Mode, next *R) error {
 	return disk.Exhausted(err)
 }
 
-// Mend writes the second file of a record again if it is spoilt or not there, so that the first is not the only one
-// until the next change. It tells whether that was necessary. A record whose phase does not last has one file that
-// counts, and is left alone.
+// Mend writes the second file of a record again if it is damaged or missing. Otherwise the record would have only one
+// file until its next change. mended says whether that was necessary. A record in a phase that does not last needs only
+// one file, and is left alone.
 func (e *Entry[R, S]) Mend() (mended bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -211,7 +211,8 @@ func (e *Entry[R, S]) Mend() (mended bool, err error) {
 	return true, e.table.files.SaveTwice(e.id, &e.rec)
 }
 
-// LogSpared logs which records were read from their second files, and what is lost by that. key is that of their IDs.
+// LogSpared logs which records were read from their second files, and whether their last change is lost. key is the log
+// key of their IDs.
 func LogSpared(log *slog.Logger, key string, list []state.Spared) {
 	for _, s := range list {
 		log.Warn("the newest version of a record is spoilt, and its second file was read", key,
