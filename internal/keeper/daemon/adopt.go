@@ -36,7 +36,7 @@ type adoption struct {
 	over bool     // the time to hand containers back is over
 }
 
-// inherit takes over the table that an earlier keeper of this directory has left.
+// inherit takes over the records that an earlier keeper has left in this directory.
 func (a *adoption) inherit() error {
 	s := a.s
 	records, lost, err := s.table.Load()
@@ -176,7 +176,7 @@ func (a *adoption) adoptRecord(r *record.Container) *container {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.record.PID != r.PID || c.record.Start != r.Start {
-			return nil // this is about another process, which had the name before
+			return nil // the record is that of another process, of an earlier container with this ID
 		}
 		return c
 	}
@@ -190,7 +190,7 @@ func (a *adoption) adoptRecord(r *record.Container) *container {
 	if r.State == protocol.StateExited {
 		close(c.exited)
 	}
-	if s.containers.add(c) != nil { // in this moment somebody else has made it
+	if s.containers.add(c) != nil { // another call has just added it
 		return a.adoptRecord(r)
 	}
 	c.change(func(*record.Container) {})
@@ -352,8 +352,8 @@ func (a *adoption) handbackOver() bool {
 	return a.over
 }
 
-// endLost kills the processes of a container whose record is damaged and which no holder of the escrow has handed back:
-// no client could know of it.
+// endLost kills the processes of a container whose record is damaged and which no holder of the escrow has handed back.
+// No client could learn of such a container.
 func (a *adoption) endLost(id string) {
 	s := a.s
 	if _, err := s.containers.get(id); err == nil {

@@ -19,7 +19,7 @@ import (
 	"berth/internal/keeper/runtime"
 )
 
-// container is a container of the table, with what is open for it.
+// container is a container of the table, with the descriptors that the keeper has open for it.
 type container struct {
 	s   *Server
 	id  string
@@ -27,7 +27,7 @@ type container struct {
 
 	milestones
 
-	mu       sync.Mutex // guards all that follows, but for what says otherwise
+	mu       sync.Mutex // guards the fields below, unless their comment says otherwise
 	record   record.Container
 	prepared *record.Container // what record will be once the program begins; nil: it has begun, or is not set up
 	proc     *pidfd.FD         // nil: not running, or unknown after another keeper's death
@@ -36,14 +36,14 @@ type container struct {
 	execs   map[string]*process
 	forgot  time.Time // when execs that have ended were last dropped
 	removed bool
-	// ending: somebody sees to the end of the init process.
+	// ending is set once the end of the init process is being recorded, so that this happens only once.
 	ending bool
 	filter string // key of the seccomp filter that it is being started with
 	// thawed is closed when the checkpoint ends for which the container is frozen; nil: there is none.
 	thawed chan struct{}
 	// endDump ends the writing of that checkpoint, whose end thaws the container; nil: it is written.
 	endDump context.CancelFunc
-	// saving is held from a change of the record until it is on disk, so that the last one is what is there.
+	// saving is held from a change of the record until the record is on disk, so that the file has the last change.
 	saving sync.Mutex
 
 	guard  sync.RWMutex // see runtime.Container
@@ -64,9 +64,10 @@ type streams struct {
 	out   *logpump.Log
 	pumps map[logpump.Stream]*logpump.Pump
 	stdin int // the write end of the container's input; -1: none
-	// stdinClosed: a client has had the input closed. A write end that somebody hands back later must not open it again.
+	// stdinClosed is set once a client has asked to close the input. A write end that is handed back later must not open
+	// it again.
 	stdinClosed bool
-	// draining: somebody sees to the output of a container that has ended.
+	// draining is set while drain waits for the rest of the output of a container that has ended.
 	draining bool
 }
 
@@ -120,7 +121,7 @@ func (s *Server) newContainer(r record.Container) *container {
 	}
 }
 
-// owns says whether the process is this container's init process, or an exec, and has a waiter.
+// owns says whether a process is the init process or an exec of this container, for which a goroutine waits.
 func (c *container) owns(pid int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +155,7 @@ func (c *container) change(fn func(r *record.Container)) {
 	}
 }
 
-// alter is change without telling. It is false for a container that is off the table.
+// alter changes and saves the record without notifying watchers. It returns false if the container was removed.
 func (c *container) alter(fn func(r *record.Container)) bool {
 	c.saving.Lock()
 	defer c.saving.Unlock()
@@ -172,7 +173,7 @@ func (c *container) alter(fn func(r *record.Container)) bool {
 	return true
 }
 
-// watch waits for the init process and sees the container off.
+// watch waits for the end of the init process, and then ends the container.
 func (c *container) watch(proc *pidfd.FD) {
 	c.mu.Lock()
 	paths := c.record.Cgroups
@@ -185,7 +186,7 @@ func (c *container) watch(proc *pidfd.FD) {
 	c.ended(exit)
 }
 
-// ended records the end of the init process and ends what is left of the container.
+// ended records the end of the init process, and kills the container's other processes.
 func (c *container) ended(exit pidfd.Exit) {
 	at := time.Now()
 	c.mu.Lock()
@@ -215,13 +216,13 @@ func (c *container) ended(exit pidfd.Exit) {
 	close(c.exited)
 	_ = c.s.thaw(c, "")
 	if orphan && !c.s.adoption.handbackOver() {
-		return // its output may yet be handed back; endHandback drains it else
+		return // its output may yet be handed back; otherwise endHandback drains it
 	}
 	c.drain()
 }
 
-// exitSaved says whether the end of the init process is on disk. Until it is, only the escrow can tell it to the next
-// keeper, by the pidfd.
+// exitSaved says whether the end of the init process is recorded on disk. Until then, the next keeper can learn the
+// exit code only from the pidfd in escrow.
 func (c *container) exitSaved() bool {
 	select {
 	case <-c.exited:
@@ -231,11 +232,11 @@ func (c *container) exitSaved() bool {
 	}
 }
 
-// drainWait is how long somebody else may hold the container's output open after its end.
+// drainWait is how long another process may hold the container's output open after the container's end.
 const drainWait = 5 * time.Second
 
-// drain waits until all that the container wrote is in the log, and gives the escrow up. The end of the container
-// has been saved.
+// drain waits until the container's whole output is in the log, and then releases the escrow. It is called after the
+// end of the container has been saved.
 func (c *container) drain() {
 	c.mu.Lock()
 	if c.draining || c.record.LogDone {

@@ -14,5 +14,6 @@
 //   - shutdown.go: an orderly end, which leaves an escrow process behind
 //   - podinit.go: the init processes of pods
 //
-// Locks: each part has one lock. container.mu guards one container. A part calls no other part while it holds its lock.
+// Locks: container.mu guards one container, and each other part has one lock of its own. escrow.putting is taken before
+// container.mu.
 package daemon

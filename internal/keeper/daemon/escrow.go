@@ -35,7 +35,8 @@ func addDuplicate(p *protocol.Packet, r protocol.Role, fd int) error {
 	return nil
 }
 
-// heldRoles are the names in escrow of what a stream's pump holds; a terminal's are those of standard output.
+// heldRoles are the roles in escrow of the descriptors that a stream's pump holds. A terminal has those of standard
+// output.
 var heldRoles = map[logpump.Stream]map[logpump.Role]protocol.Role{
 	logpump.Stdout: {logpump.Memory: protocol.RoleStdoutMemory, logpump.Relay: protocol.RoleStdoutRelay},
 	logpump.Stderr: {logpump.Memory: protocol.RoleStderrMemory, logpump.Relay: protocol.RoleStderrRelay},
@@ -109,13 +110,13 @@ func execKey(container, exec string) string { return container + "/" + exec }
 // when the kernel has the packet for that holder.
 type pending []<-chan error
 
-// escrowWait bounds how long a holder that takes things slowly can delay a start. A holder that takes nothing is cut
-// off before (see protocol.Conn.Send), and counts as gone.
+// escrowWait limits how long a slow holder can delay a start. A holder that takes nothing is disconnected before that
+// (see protocol.Conn.Send), and counts as gone.
 const escrowWait = 3 * protocol.SendTimeout
 
-// wait returns when the kernel has it all: from then on it outlives this process. Where all holders have gone, as
-// with a berthd that is killed, there is nobody to wait for, and the next holder that connects is given everything.
-// The error says that there are holders and that none has taken it.
+// wait returns when the kernel has the packets for all holders: from then on the descriptors outlive this process. If
+// all holders have gone, as when berthd is killed, wait does not wait, and the next holder that connects gets
+// everything. The error says that there are holders, and that none of them has taken the packet.
 func (sent pending) wait(log *slog.Logger, wait time.Duration) error {
 	if len(sent) == 0 {
 		return nil
@@ -165,7 +166,8 @@ var closed = func() <-chan time.Time {
 	return c
 }()
 
-// escrow gives what must outlive this process to others: to the sessions that ask for it, and to the service manager.
+// escrow gives descriptors that must outlive this process to others: to the sessions that ask for them, and to the
+// service manager.
 type escrow struct {
 	sessions *session.Table
 	store    *fdstore.Store // nil: there is no service manager
@@ -178,7 +180,7 @@ func (e *escrow) holders() []*session.Session {
 	return slices.DeleteFunc(e.sessions.All(), func(ses *session.Session) bool { return !ses.Escrow })
 }
 
-// put puts a container, or what is left of it, into escrow everywhere.
+// put puts the descriptors of a container into escrow with all holders.
 func (e *escrow) put(c *container) (sent pending) {
 	e.putting.RLock()
 	defer e.putting.RUnlock()
@@ -208,7 +210,7 @@ func (sent pending) push(ses *session.Session, packet func() (*protocol.Packet, 
 	return sent
 }
 
-// failed is the outcome of what could not even be tried.
+// failed returns the channel of a packet that could not be made.
 func failed(err error) <-chan error {
 	c := make(chan error, 1)
 	c <- err
@@ -224,8 +226,8 @@ func (e *escrow) putExec(p *process) (sent pending) {
 	return sent
 }
 
-// putAll gives the whole table to a session that has just come, one thing after another: all at once would take as
-// many descriptors again as this process has.
+// putAll gives the descriptors of the whole table to a session that has just connected, one container or exec after
+// another: all at once would double the number of this process's descriptors.
 func (e *escrow) putAll(ses *session.Session, table *containers) {
 	give := func(log *slog.Logger, packet func() (*protocol.Packet, error)) {
 		e.putting.RLock()

@@ -52,8 +52,8 @@ func (s *Server) delete(ctx context.Context, id string) error {
 	return s.clean(ctx, c)
 }
 
-// sleeper says which process of the container waits for something beyond a kill: a file system that does not answer,
-// mostly.
+// sleeper returns a clause about a process of the container that cannot be killed, because it waits in the kernel,
+// mostly for a file system that does not answer. It returns nothing if there is no such process.
 func (c *container) sleeper() string {
 	c.mu.Lock()
 	paths := c.record.Cgroups
@@ -76,8 +76,9 @@ func (c *container) sleeper() string {
 	return ""
 }
 
-// killOnce kills what there is of the container now. Ended means that its start has failed or its init process died.
-// Where the kernel ends all others with the init process, they are looked for only if all is set.
+// killOnce kills the processes that the container has now. ended means that its start has failed or that its init
+// process has died. If the kernel kills all other processes with the init process, killOnce looks for them only if all
+// is set.
 func (c *container) killOnce(all bool) (ended bool, err error) {
 	select {
 	case <-c.exited:
@@ -108,7 +109,7 @@ func (c *container) killOnce(all bool) (ended bool, err error) {
 	return false, cgroupdir.KillAll(paths)
 }
 
-// clean removes what is left of a container whose processes are dead.
+// clean removes the cgroups, files, record and escrow of a container whose processes are dead.
 func (s *Server) clean(ctx context.Context, c *container) error {
 	end := s.orphans.Begin()
 	defer end()
@@ -170,7 +171,7 @@ func (s *Server) clean(ctx context.Context, c *container) error {
 	return nil
 }
 
-// deleteUnknown removes what a crash may have left of a container that is not on the table.
+// deleteUnknown removes everything that a crash may have left of a container that is not in the table.
 func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	c := s.newContainer(record.Container{ID: id, State: protocol.StateExited})
 	if err := s.runtime.RemoveUnknown(ctx, c); err != nil {
@@ -182,8 +183,8 @@ func (s *Server) deleteUnknown(ctx context.Context, id string) error {
 	return s.table.Forget(id)
 }
 
-// signalContainer sends a signal to the init process or, if all, to every one. It waits for a start that is on its
-// way: berthd may have been killed meanwhile, and another asks.
+// signalContainer sends a signal to the init process or, if all is set, to every process. It waits for a start that is
+// under way: the berthd that began the start may have been killed, and the next berthd sends the signal.
 func (s *Server) signalContainer(ctx context.Context, id string, sig unix.Signal, all bool) error {
 	c, err := s.containers.get(id)
 	if err != nil {

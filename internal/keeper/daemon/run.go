@@ -60,7 +60,8 @@ func (s *Server) run(ctx context.Context, req *api.RunRequest) (*api.RunResponse
 		Setup: wireSetup(st.Setup)}, nil
 }
 
-// reserve makes the record and begins the start, or finds that this very call has done so already.
+// reserve checks the request, puts the container into the table and begins its start in a goroutine. A call that is
+// repeated with the same nonce gets the container that the first call has put there.
 func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	var spec specs.Spec
 	if err := json.Unmarshal(req.Spec, &spec); err != nil {
@@ -128,7 +129,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 	return c, nil
 }
 
-// start is the start itself: intent first, then pipes, process, pumps.
+// start runs launch, records the result, and wakes the callers that wait for it.
 func (c *container) start(l *runtime.Launch) {
 	end := c.s.orphans.Begin()
 	err := c.launch(l)
@@ -146,12 +147,14 @@ func (c *container) start(l *runtime.Launch) {
 	c.s.events.Publish(c.id)
 }
 
+// launch starts the container: it writes the record, makes the pipes, and has the engine make the process, which calls
+// register back. If a step fails, launch undoes all steps, except the record, which start removes.
 func (c *container) launch(l *runtime.Launch) (err error) {
 	s, spec := c.s, l.Spec
 	if err := protocol.Room(protocol.RoomForContainer); err != nil {
 		return err
 	}
-	// The intent: another keeper finds the record and removes whatever there is of the container.
+	// The record comes first: if this keeper is killed, the next one finds it and removes everything of the container.
 	r := c.record
 	if err := s.table.Save(&r); err != nil {
 		return err
@@ -198,9 +201,9 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 	return nil
 }
 
-// register takes a process that is all set up but for its program into the keeper's tables, and returns when it is in
-// escrow. So nothing that the program writes is lost with this keeper, nor how it ends. The terminal and the ends are
-// the container's from now on.
+// register takes a process that is set up, and whose program has not begun, into the keeper's tables. It returns when
+// the process is in escrow. So neither the program's output nor its exit code is lost if this keeper is killed. The
+// container owns the terminal and the pipes from now on.
 func (c *container) register(res runtime.Started, e *ends, log *logpump.Log) error {
 	if c.record.Terminal {
 		e.out = res.Console
@@ -253,7 +256,7 @@ type firstClient struct {
 	files   map[protocol.Role]int
 }
 
-// joinFirst attaches the client that came with the start, if there is one.
+// joinFirst attaches the client that came with the request to start the container, if there is one.
 func (c *container) joinFirst(log *logpump.Log) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -265,7 +268,7 @@ func (c *container) joinFirst(log *logpump.Log) error {
 	return c.join(log, first.request, first.files)
 }
 
-// dropFirst closes the files of a client whose container does not start: it reads the end.
+// dropFirst closes the files of a client whose container does not start. The client reads end-of-file.
 func (c *container) dropFirst() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,8 +278,8 @@ func (c *container) dropFirst() {
 	}
 }
 
-// unregister kills a process that register has taken, and takes it out of the tables. It is false where register has
-// taken none.
+// unregister kills the process that register has taken, and removes it from the tables. It returns false if register
+// has taken no process.
 func (c *container) unregister() bool {
 	c.mu.Lock()
 	if c.prepared == nil {
@@ -349,7 +352,7 @@ func (e *ends) close() {
 }
 
 var (
-	// The ways in which runtimes say that a program cannot be executed.
+	// execError matches the errors of runtimes that say that a program cannot be executed.
 	execError = regexp.MustCompile(
 		`exec: "|^exec /|exec failed|executable (file )?.*not found|exec format error|open executable`)
 	notFound  = regexp.MustCompile(`executable (file )?.*not found|no such file or directory|not a directory`)
@@ -358,7 +361,8 @@ var (
 		`^(unable to start container process: |error during container init: |runc create failed: |exec failed: )+`)
 )
 
-// startError is an error that the container's configuration causes, nil for others. Exit codes are those of shells.
+// startError returns the answer for an error that the container's configuration has caused, with the exit code that a
+// shell would give. It returns nil for all other errors.
 func startError(err error) *api.StartError {
 	if disk.Full(err) {
 		return nil

@@ -34,9 +34,10 @@ type Runtime interface {
 	// of the container is left but what Register has taken. The error is a *Declined where the engine cannot make such
 	// a container; nothing has been made then.
 	Start(ctx context.Context, c Container, l *Launch) error
-	// Begun says whether the program of a container has begun, whose keeper was killed between Launch.Register and the
-	// record that all is over. A program must not be started a second time, so an engine that cannot tell says that it
-	// has. A container of which Begun is false is given to Abort, and its program must not begin meanwhile.
+	// Begun says whether the program of a container has begun. It is called if the keeper was killed after
+	// Launch.Register and before the record said that the start is complete. A program must not be started a second time,
+	// so an engine that cannot tell returns true. If Begun returns false, Abort is called for the container, and the
+	// program must not begin before that.
 	Begun(c Container) bool
 	// Exec starts a further process in a running container, and calls Launch.Register. The end of the context ends a
 	// start that is under way. The error is a *Declined where the engine cannot start such a process; nothing has been
@@ -44,7 +45,7 @@ type Runtime interface {
 	Exec(ctx context.Context, c Container, l *Launch) error
 	// Update changes the limits of a running container. Limits that are not set stay as they are.
 	Update(ctx context.Context, c Container, r *specs.LinuxResources) error
-	// Pause and Resume freeze and thaw a running container. They do nothing to one that is paused, or not.
+	// Pause and Resume freeze and thaw a running container. They have no effect if the container is in that state already.
 	Pause(ctx context.Context, c Container) error
 	Resume(ctx context.Context, c Container) error
 	// Destroy removes what the engine has of a container whose processes are dead. It is idempotent.
@@ -53,7 +54,7 @@ type Runtime interface {
 	Abort(ctx context.Context, c Container) error
 }
 
-// Checkpointer is an engine whose containers can be written down by CRIU.
+// Checkpointer is an engine whose containers CRIU can checkpoint.
 type Checkpointer interface {
 	// Checkpoint freezes a container and has CRIU write its processes to a directory. The container stays frozen.
 	Checkpoint(ctx context.Context, c Container, d *Dump) error
@@ -76,8 +77,8 @@ type Container interface {
 	Record() record.Container
 	// Process returns the init process; nil: it is not running, or nobody knows since a keeper's death.
 	Process() *pidfd.FD
-	// Guard is held for reading while a process is half in the container, and for writing by what must not meet one: a
-	// pause, an update, a checkpoint, the removal.
+	// Guard is held for reading while a process is entering the container. It is held for writing during operations that
+	// must not run at that time: a pause, an update, a checkpoint, the removal.
 	Guard() *sync.RWMutex
 	// Loaded is a place where an engine caches the state of the container that it has read from disk. Its user must hold
 	// Guard for writing.
@@ -85,18 +86,19 @@ type Container interface {
 	// Thawed returns a channel that is closed when the container is thawed after a checkpoint; nil: it is not frozen
 	// for one.
 	Thawed() <-chan struct{}
-	// UseFilter says that the container needs the compiled seccomp profile of this key, so that its files stay.
+	// UseFilter records that the container needs the compiled seccomp profile with this key, so that the profile's files
+	// are kept.
 	UseFilter(key string)
 }
 
-// Declined is the error of an engine that does not make such a container, or start such a process. Another engine may.
+// Declined is the error of an engine that does not support a container or a process. Another engine may support it.
 type Declined struct {
 	Reason string // a clause without a full stop
 }
 
 func (d *Declined) Error() string { return d.Reason }
 
-// Launch is a container, or a further process of a container, that is to be started.
+// Launch is the request to start a container, or an exec (a further process) in a container.
 type Launch struct {
 	// Spec is the container's. It is nil for a further process.
 	Spec *specs.Spec
@@ -105,13 +107,13 @@ type Launch struct {
 	Config *configs.Config
 	// Reason says why this engine was chosen.
 	Reason string
-	// Restore is where the images are of which CRIU makes the container; empty: its program is started. CRIU is the
-	// program for it.
+	// Restore is the directory with CRIU's images, if the container is restored from a checkpoint; empty: its program is
+	// started. CRIU is the path of CRIU's program.
 	Restore string
 	CRIU    string
 	Phases  *Phases // of a container's start
 
-	// Process is the further process; nil for a container. ExecID is its name.
+	// Process is the process of an exec; nil for a container. ExecID is the exec's ID.
 	Process *specs.Process
 	ExecID  string
 	// Sub are the names of the process's own cgroups below the container's, by controller; SubDir is the directory of
@@ -121,13 +123,13 @@ type Launch struct {
 
 	// IO are the process's own ends of its pipes. The caller closes them.
 	IO Stdio
-	// Register is called with a process that is set up, before its program begins (where the engine can do that: see
+	// Register is called with a process that is set up, before its program begins (if the engine can do that: see
 	// Started.Waits). When Register returns, the process is in the keeper's tables and duplicates of its descriptors
 	// are in escrow: nothing is lost with the keeper from then on. The terminal is Register's. After an error of
 	// Register the program must not begin, and Start or Exec returns that error.
 	Register func(Started) error
-	// Unregister kills the process that Register has taken, and waits for it. It is false where Register has taken
-	// none.
+	// Unregister kills the process that Register has taken, and waits for it. It returns false if Register has taken no
+	// process.
 	Unregister func() bool
 }
 
@@ -143,7 +145,7 @@ func (l *Launch) Terminal() bool {
 type Started struct {
 	PID     int // on the host
 	Console int // the master of its terminal; -1: none
-	// Waits is false for a further process whose program runs already.
+	// Waits is false for an exec whose program is running already.
 	Waits bool
 
 	// Of a container:
@@ -154,7 +156,7 @@ type Started struct {
 	Setup protocol.Setup
 }
 
-// Stdio are a process's own ends, nil where there is none. With a terminal they are all nil.
+// Stdio are a process's own ends of its pipes; nil: there is none. With a terminal, all are nil.
 type Stdio struct {
 	In, Out, Err *os.File
 }
@@ -171,8 +173,8 @@ func (s *Stdio) Close() {
 	}
 }
 
-// Own gives the ends to the root of a user namespace, who must be able to open them by /proc. uid and gid are that
-// root's on the host.
+// Own changes the owner of the ends to the root user of a user namespace, who must be able to open them by /proc. uid
+// and gid are the IDs of that user on the host.
 func (s *Stdio) Own(uid, gid int) error {
 	for _, f := range s.Files() {
 		if f != nil {
@@ -184,7 +186,7 @@ func (s *Stdio) Own(uid, gid int) error {
 	return nil
 }
 
-// Dir is the keeper's directory, as far as engines know their way in it.
+// Dir is the keeper's directory, with the paths in it that engines use.
 type Dir string
 
 // States is the directory with libcontainer's state of each container, by ID. The stage's containers have such a state

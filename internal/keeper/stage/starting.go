@@ -15,22 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Starting is a container's process before it runs its program: the init process (Begin), or one that joins a running
-// container (Join). It sets itself up and waits; it ends if the keeper that holds the Starting does.
+// Starting is the keeper's side of a process before it runs its program: the init process of a container (Begin), or an
+// exec in a running container (Join). The process sets itself up and waits. It ends if this keeper ends.
 //
 // Start, Ready and Run are called in this order, by one goroutine. Interrupt may be called at any time, by another.
 type Starting struct {
 	link  *link
 	proc  *Process
-	setup *Setup // nil: it joins
+	setup *Setup // nil: an exec
 	wait  bool   // see Setup.Wait
 
 	spawned int // the process that was started
 	// the container's process, a child of the one that was started or that itself; 0: not known yet
 	pid      int
-	reaped   bool           // the one that was started, where the container's process is another, or left to others
-	disowned bool           // somebody else reaps the container's process
-	early    map[int]report // what processes have reported that were not listened to yet
+	reaped   bool           // spawned, if pid is its child, has been reaped or left to the keeper
+	disowned bool           // the caller reaps the container's process
+	early    map[int]report // reports of processes that hear has not waited for yet
 
 	mu          sync.Mutex
 	interrupted bool
@@ -45,8 +45,8 @@ func (p *Program) Begin(s *Setup, proc *Process, stdio Stdio, console *os.File) 
 	}, s.forksLate() || s.forksEarly())
 }
 
-// Join starts a process that joins a running container. With a terminal, whose master goes to console, the streams
-// are that.
+// Join starts a process that joins a running container. If it has a terminal, all its streams are the terminal, and the
+// master is sent to console.
 func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) (*Starting, error) {
 	f := &Starting{proc: proc}
 	return f, p.start(f, t.encode, t.forks(), &spawn{
@@ -54,8 +54,8 @@ func (p *Program) Join(t *Target, proc *Process, stdio Stdio, console *os.File) 
 	}, t.forks())
 }
 
-// start starts what more describes. forks says that the container's process is a child of what is started, and late
-// that it is forked when all else is done.
+// start starts the process whose plan more completes. forks says that the container's process is a child of the process
+// that is started, and late that this child is forked as the last step of the set-up.
 func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *spawn, forks bool) error {
 	plan, err := f.proc.file(more, late)
 	if err != nil {
@@ -79,11 +79,11 @@ func (p *Program) start(f *Starting, more func(*encoder) error, late bool, s *sp
 	return nil
 }
 
-// Spawned is the process that Setup.Wait is about.
+// Spawned returns the process that was started, which the caller moves into its cgroup if Setup.Wait is set.
 func (f *Starting) Spawned() int { return f.spawned }
 
-// Start returns the number of the container's process. Where that enters a PID namespace with other processes,
-// it is all set up by then, and the container can see it.
+// Start returns the PID of the container's process. If the process enters a PID namespace with other processes, it is
+// completely set up by then, and those processes can see it.
 func (f *Starting) Start() (pid int, err error) {
 	if f.wait {
 		if err := f.release(); err != nil {
@@ -97,7 +97,7 @@ func (f *Starting) Start() (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// The process is this one's child, whatever number is said.
+	// The process has to be a child of this process, whatever PID is reported.
 	if r.Step != C.STEP_PID || !isChild(int(r.Value)) {
 		return 0, fmt.Errorf("the stage reports %d (%d) in place of its child's number", r.Step, r.Value)
 	}
@@ -111,7 +111,7 @@ var ErrSilent = errors.New("the container's process was killed while it was set 
 // ErrInterrupted is the error after Interrupt.
 var ErrInterrupted = errors.New("the start was interrupted")
 
-// Ready returns when an init process is all set up.
+// Ready returns when an init process is completely set up.
 func (f *Starting) Ready() error {
 	r, err := f.hear(f.pid)
 	if err == nil && r.Step != C.STEP_READY {
@@ -120,7 +120,7 @@ func (f *Starting) Ready() error {
 	return err
 }
 
-// Run lets the process become the program, and returns when it has, or with the error that keeps it from that.
+// Run lets the process execute its program, and returns when it has done so, or with the error that prevented it.
 func (f *Starting) Run() error {
 	if err := f.release(); err != nil {
 		return err
@@ -135,8 +135,7 @@ func (f *Starting) Run() error {
 	}
 }
 
-// Interrupt makes calls that wait return ErrInterrupted, now and later. The caller of those calls kills the process
-// then.
+// Interrupt makes Start, Ready and Run return ErrInterrupted, now and later. Their caller then kills the process.
 func (f *Starting) Interrupt() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,11 +143,12 @@ func (f *Starting) Interrupt() {
 	f.link.interrupt()
 }
 
-// Disown leaves it to somebody else to reap the container's process.
+// Disown says that the caller reaps the container's process from now on.
 func (f *Starting) Disown() { f.disowned = true }
 
-// Close closes the keeper's end. A process that does not run its program yet ends. The one that was started ends when
-// it has forked, and is reaped; if a pause has frozen it just then, it is left to the keeper, which reaps orphans.
+// Close closes the keeper's end of the socket. A process that does not run its program yet ends. A process that has
+// forked the container's process ends too, and Close reaps it. If a pause has frozen it at that moment, it is left to
+// the keeper, which reaps orphans.
 func (f *Starting) Close() {
 	f.link.Close()
 	if f.pid != 0 && f.pid != f.spawned && !f.reaped {
@@ -165,8 +165,9 @@ const forkedWait = 200 * time.Millisecond
 // killWait bounds how long Kill waits for processes to end.
 const killWait = 2 * time.Second
 
-// Kill ends what has been started, and returns when it has ended; what does not end in time, because it is frozen
-// or waits for a file system that does not answer, is left to the keeper, which reaps orphans.
+// Kill kills the processes that have been started, and returns when they have ended. A process that does not end in
+// time, because it is frozen or waits for a file system that does not answer, is left to the keeper, which reaps
+// orphans.
 func (f *Starting) Kill() {
 	deadline := time.Now().Add(killWait)
 	if f.pid != f.spawned && !f.reaped {
@@ -200,7 +201,7 @@ func awaitEnd(pid int, deadline time.Time) bool {
 	}
 }
 
-// findChild takes the report of a process that was killed when it had forked already.
+// findChild looks for a child that spawned has forked and reported before it was killed.
 func (f *Starting) findChild() {
 	for {
 		sender, r, err := f.link.receiveNow()
@@ -228,15 +229,15 @@ func (f *Starting) release() error {
 	return err
 }
 
-// lookAgain is how often hear looks whether the process that it waits for still lives. The end of the socket tells
-// that at once, but for a container that has taken a copy of the stage's descriptor.
+// lookAgain is how often hear checks that the process that it waits for still lives. The end of the socket says so at
+// once, unless a container has taken a copy of the stage's descriptor.
 const lookAgain = time.Second
 
-// maxEarly bounds what is kept of processes that are not listened to yet. There is one, the child that its parent
-// has yet to report.
+// maxEarly limits the number of reports in Starting.early. One is expected: that of the child, before its parent has
+// reported the child's PID.
 const maxEarly = 8
 
-// keep keeps the first report of a process that is not listened to yet.
+// keep keeps the first report of a process that hear has not waited for yet.
 func (f *Starting) keep(sender int, r report) {
 	if _, ok := f.early[sender]; ok || len(f.early) >= maxEarly {
 		return
@@ -247,7 +248,7 @@ func (f *Starting) keep(sender int, r report) {
 	f.early[sender] = r
 }
 
-// hear waits for a report of one process. An error is what has failed.
+// hear waits for a report of one process. The error says which step of the set-up has failed.
 func (f *Starting) hear(speaker int) (report, error) {
 	for last := false; ; {
 		f.mu.Lock()
@@ -290,7 +291,7 @@ func (f *Starting) hear(speaker int) (report, error) {
 	}
 }
 
-// hasEnded says whether a child of this process has ended. It is true for a process that is none.
+// hasEnded says whether a child of this process has ended. It is true for a process that is not a child.
 func hasEnded(pid int) bool {
 	ended, err := lookAt(pid)
 	return err != nil || ended
@@ -304,13 +305,13 @@ func isChild(pid int) bool {
 	return err == nil
 }
 
-// lookAt looks whether a child has ended, without reaping it.
+// lookAt checks whether a child has ended, without reaping it.
 func lookAt(pid int) (ended bool, err error) {
 	for {
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		if err != unix.EINTR {
-			// Without one that has ended the number of the signal stays 0.
+			// If no child has ended, the signal number in info stays 0.
 			return (*[2]int32)(unsafe.Pointer(&info))[0] != 0, err
 		}
 	}
@@ -334,19 +335,19 @@ func NewMark(path string) (*os.File, error) {
 	if err := os.WriteFile(path, []byte(C.STAGE_WAITS), 0o600); err != nil {
 		return nil, err
 	}
-	// The byte is there, so that to write over it takes no room.
+	// The file has one byte already, so overwriting it needs no free space.
 	return os.OpenFile(path, os.O_WRONLY, 0)
 }
 
-// Begin lets a mark say that the program is about to begin. A keeper calls it in place of a stage
-// that has no descriptor of the mark, right before it lets that go on.
+// Begin writes to a mark that the program is about to begin. The keeper calls it for a stage that has no descriptor of
+// the mark, right before it lets the stage continue.
 func Begin(mark *os.File) error {
 	_, err := mark.WriteAt([]byte(C.STAGE_BEGUN), 0)
 	return err
 }
 
-// Begun says whether the program has begun, or is about to, whose init process has this mark. A mark that says neither
-// is an error.
+// Begun says whether the program of the init process with this mark has begun, or is about to begin. A mark with other
+// content is an error.
 func Begun(path string) (bool, error) {
 	b, err := os.ReadFile(path)
 	if err == nil && string(b) != C.STAGE_BEGUN && string(b) != C.STAGE_WAITS {
@@ -355,7 +356,7 @@ func Begun(path string) (bool, error) {
 	return err == nil && string(b) == C.STAGE_BEGUN, err
 }
 
-// Is says whether a process is a stage still, and not the program yet.
+// Is says whether a process is still a stage, and does not run its program yet.
 func Is(pid int) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && string(line) == C.STAGE_NAME+"\x00"

@@ -20,8 +20,8 @@ import (
 	"berth/internal/keeper/runtime/stage"
 )
 
-// Selector is the engine that the keeper knows: it hands each call on to the engine of the container. Another engine
-// gets a case in Start and in of.
+// Selector is the runtime.Runtime that the keeper uses: it passes each call to the engine of the container. To add an
+// engine, add a case to Start and to of.
 type Selector struct {
 	dir          runtime.Dir
 	spawning     runtime.Spawning
@@ -39,7 +39,7 @@ func New(dir runtime.Dir, spawning runtime.Spawning, st *stage.Engine, lib *libc
 	return &Selector{dir: dir, spawning: spawning, stage: st, libcontainer: lib}
 }
 
-// of returns the engine of a container that has been set up, by its record.
+// of returns the engine that has set a container up, according to the container's record.
 func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	r := c.Record()
 	switch r.Engine() {
@@ -52,7 +52,7 @@ func (s *Selector) of(c runtime.Container) runtime.Runtime {
 	return s.libcontainer
 }
 
-// CompileSeccomp compiles a profile before a container has it. Only the stage takes compiled profiles.
+// CompileSeccomp compiles a profile before the first container with it starts. Only the stage uses compiled profiles.
 func (s *Selector) CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp) error {
 	return s.stage.CompileSeccomp(ctx, profile)
 }
@@ -90,7 +90,8 @@ func (s *Selector) Start(ctx context.Context, c runtime.Container, l *runtime.La
 	return s.libcontainer.Start(ctx, c, l)
 }
 
-// Exec chooses the stage where the container has what the stage needs, and libcontainer for what the stage declines.
+// Exec chooses the stage if the container's record has what the stage needs to join it, and libcontainer for execs that
+// the stage declines.
 func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Launch) error {
 	r := c.Record()
 	if r.Runtime != "" {
@@ -110,13 +111,13 @@ func (s *Selector) Exec(ctx context.Context, c runtime.Container, l *runtime.Lau
 	return s.once(c, l, func() error { return s.libcontainer.Exec(ctx, c, l) })
 }
 
-// errUncertain is the error of an exec that a keeper which was killed may have begun.
+// errUncertain is the error of an exec whose command an earlier keeper, which was killed, may have begun.
 var errUncertain = fmt.Errorf("a keeper ended as the command was started: whether it has run is not known: %w",
 	errdefs.ErrAborted)
 
-// once runs an exec of an engine that cannot hold a process until it is in escrow. A keeper that is killed meanwhile
-// leaves a file, by which the next one refuses the exec when the client asks for it again: its command would run twice.
-// The file goes with the container at the latest.
+// once runs an exec with an engine that cannot hold the process until it is in escrow. It makes a file, which stays if
+// the keeper is killed during the exec. The next keeper then refuses the exec when the client repeats the call, because
+// the command could run twice. The file is removed with the container at the latest.
 func (s *Selector) once(c runtime.Container, l *runtime.Launch, exec func() error) error {
 	mark := filepath.Join(s.dir.Bundle(c.ID()), "exec-"+l.ExecID)
 	f, err := os.OpenFile(mark, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -180,8 +181,8 @@ func (s *Selector) Checkpoint(ctx context.Context, c runtime.Container, d *runti
 	return engine.Checkpoint(ctx, c, d)
 }
 
-// RemoveUnknown kills and removes what there is of a container without a record: it is taken for one of the built-in
-// engines.
+// RemoveUnknown kills and removes everything of a container without a record. It assumes that a built-in engine has set
+// the container up.
 func (s *Selector) RemoveUnknown(ctx context.Context, c runtime.Container) error {
 	return s.libcontainer.RemoveState(ctx, c, s.libcontainer.Destroy)
 }

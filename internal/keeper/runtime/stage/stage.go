@@ -39,9 +39,9 @@ import (
 // descriptor of a file of the host. For such a stage the keeper writes the file, before it lets the stage continue.
 const markFile = "begun"
 
-// Engine sets containers up by the stage, a small program that the keeper has inside (package keeper/stage). What
-// happens to a container after its start, but for execs and the removal, is libcontainer's to do, by the state that
-// saveState writes.
+// Engine sets containers up by the stage, a small program that is embedded in the keeper (package keeper/stage). After
+// the start, the stage runs execs and Engine removes the container. Everything else (updates, pauses, checkpoints) is
+// done by libcontainer, from the state file that saveState writes.
 type Engine struct {
 	*libcontainer.Engine
 	dir     runtime.Dir
@@ -59,7 +59,7 @@ func New(dir runtime.Dir, stages *plan.Stages, filters *filter.Store, lib *libco
 	return &Engine{Engine: lib, dir: dir, stages: stages, filters: filters}
 }
 
-// CompileSeccomp compiles a profile, unless it is compiled, so that no container waits for that.
+// CompileSeccomp compiles a profile that is not compiled yet, so that no container waits for that.
 func (e *Engine) CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp) error {
 	key, err := filter.Key(profile)
 	if err == nil {
@@ -68,8 +68,8 @@ func (e *Engine) CompileSeccomp(ctx context.Context, profile *specs.LinuxSeccomp
 	return err
 }
 
-// Start makes a container of a launch that libcontainer's engine has prepared. While the stage sets itself up, this
-// process has the container written down and its descriptors duplicated.
+// Start starts a container of a launch that libcontainer's engine has prepared. While the stage sets the container up,
+// the keeper records the container and puts its descriptors into escrow.
 func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Launch) (err error) {
 	p, err := plan.NewProcess(l.Spec.Process)
 	if err != nil {
@@ -137,7 +137,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 	return nil
 }
 
-// start is a container's start from the moment on that its stage exists.
+// start is the part of a container's start after its stage has been started.
 type start struct {
 	e       *Engine
 	c       runtime.Container
@@ -150,7 +150,7 @@ type start struct {
 	process *stage.Starting
 }
 
-// run sees the stage through. The caller kills the stage where this fails.
+// run goes with the stage through the set-up until the program begins. If run fails, the caller kills the stage.
 func (s *start) run() error {
 	l, f := s.l, s.process
 	if l.Config.Cgroups.Systemd {
@@ -172,7 +172,7 @@ func (s *start) run() error {
 		PID: pid, Console: -1, Cgroups: cgroupdir.Recorded(paths), Join: s.join,
 		Setup: protocol.Setup{Engine: protocol.EngineStage, ExecEngine: protocol.EngineStage, ExecReason: l.Reason},
 	}
-	if !s.proc.Terminal { // a terminal is there when all is ready
+	if !s.proc.Terminal { // a terminal exists only when the set-up is done: see below
 		if err := s.register(res); err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (s *start) run() error {
 		return err
 	}
 	l.Phases.End("init")
-	// Not before: its own part needs devices, and time, that the container may not have.
+	// The limits are set after the set-up, which may need devices and processor time that the container does not have.
 	if err := s.group.Set(l.Config.Cgroups.Resources); err != nil {
 		return fmt.Errorf("set the container's limits: %w", err)
 	}
@@ -206,7 +206,7 @@ func (s *start) run() error {
 	return nil
 }
 
-// register has the keeper take the process into its tables; from then on the keeper waits for its end.
+// register passes the process to the keeper's tables. From then on the keeper reaps it.
 func (s *start) register(res runtime.Started) error {
 	if err := s.l.Register(res); err != nil {
 		return err
@@ -216,8 +216,8 @@ func (s *start) register(res runtime.Started) error {
 	return nil
 }
 
-// process returns a process that the stage makes, with its limits and its seccomp filter. It is a *runtime.Declined
-// where libcontainer must.
+// process returns the init process for the stage, with its limits and its seccomp filter. The error is a
+// *runtime.Declined if only libcontainer can make this process.
 func (e *Engine) process(
 	ctx context.Context, c runtime.Container, spec *specs.Spec, join *record.Join,
 ) (*stage.Process, []stage.Limit, error) {
@@ -245,8 +245,8 @@ func (e *Engine) process(
 	return proc, limits, nil
 }
 
-// prepare checks a configuration, and that its cgroup is nobody's, as libcontainer does, and makes the directory of the
-// state.
+// prepare checks a configuration, and that its cgroup has no processes and is not frozen, as libcontainer does. It
+// makes the directory of the state file.
 func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
 	if err := validate.Validate(config); err != nil {
 		return nil, err
@@ -314,7 +314,9 @@ func (e *Engine) saveState(
 	return disk.WriteOrOverwrite(filepath.Join(e.dir.States(), c.ID(), "state.json"), record.JSON(&st))
 }
 
-// Begun: a stage says so itself, but for one that others see: that counts as begun unless it is found waiting.
+// Begun says whether the program of a container has begun. A stage writes that to its mark. For a stage that shares its
+// PID namespace, the keeper writes the mark before it lets the stage continue, so such a mark says only that the program
+// may have begun: it counts as begun unless the stage is found waiting.
 func (e *Engine) Begun(c runtime.Container) bool {
 	rec := c.Record()
 	mark := filepath.Join(e.dir.State(c.ID()), markFile)
@@ -324,15 +326,15 @@ func (e *Engine) Begun(c runtime.Container) bool {
 	case err != nil:
 		return runtime.WaitingBegan(&rec)
 	case !begun && seen:
-		return false // the keeper was killed before it let the stage go on, which ends by itself
+		return false // the keeper was killed before it let the stage continue, and the stage ends by itself
 	case begun && seen:
 		return runtime.WaitingBegan(&rec) // it may have been killed between the two
 	}
 	return begun || begins(&rec, mark, c.Log())
 }
 
-// begins waits for a stage that has not written its mark yet: the stage may still write it, or it notices that its
-// keeper has ended, and exits. If it does neither in time, it is killed, and the mark at its end decides.
+// begins waits for a stage that has not written its mark yet. The stage may still write the mark, or it notices that
+// its keeper has ended, and exits. If it does neither in time, begins kills it, and then the mark decides.
 func begins(r *record.Container, mark string, log *slog.Logger) bool {
 	deadline, killed := time.Now().Add(runtime.StageWait), false
 	for ; pidfd.Alive(r.PID, r.Start); time.Sleep(time.Millisecond) {
@@ -343,7 +345,7 @@ func begins(r *record.Container, mark string, log *slog.Logger) bool {
 			continue
 		}
 		if killed {
-			break // abort goes on with it
+			break // Abort kills it again
 		}
 		if err := unix.Kill(r.PID, unix.SIGKILL); err != nil && err != unix.ESRCH {
 			log.Error("kill a stage that does not end", "pid", r.PID, "error", err)
@@ -354,7 +356,7 @@ func begins(r *record.Container, mark string, log *slog.Logger) bool {
 	return begun || err != nil
 }
 
-// Destroy removes cgroups and state. With systemd's cgroups libcontainer does it.
+// Destroy removes the cgroups and the state file. libcontainer removes cgroups of systemd.
 func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
 	if rec.Join == nil || rec.Systemd {
@@ -369,7 +371,7 @@ func (e *Engine) Destroy(ctx context.Context, c runtime.Container) error {
 	return os.RemoveAll(e.dir.State(c.ID()))
 }
 
-// Abort kills and removes what there is of a container.
+// Abort kills and removes everything of a container.
 func (e *Engine) Abort(ctx context.Context, c runtime.Container) error {
 	rec := c.Record()
 	return errors.Join(cgroupdir.KillSpec(c.ID(), rec.CgroupsPath, rec.Systemd), e.RemoveState(ctx, c, e.Destroy))
