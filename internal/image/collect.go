@@ -75,7 +75,7 @@ func (s *Store) collectLayers(age time.Duration) error {
 	}
 	s.index.mu.Unlock()
 
-	err := s.trash(unused)
+	err := s.removeLayers(unused)
 	entries, readErr := os.ReadDir(s.dirs.root)
 	err = errors.Join(err, readErr)
 	for _, e := range entries {
@@ -109,7 +109,7 @@ func (s *Store) collectLayers(age time.Duration) error {
 	return err
 }
 
-// purge removes records that the tables do not have: of lost images and layers.
+// purge removes the records of images and layers from the database that the index does not have.
 func (s *Store) purge() error {
 	s.db.commit.Lock()
 	defer s.db.commit.Unlock()
@@ -156,8 +156,8 @@ func (s *Store) purge() error {
 	})
 }
 
-// trash removes layers that left the table.
-func (s *Store) trash(unused []*layer) error {
+// removeLayers removes layers that are no longer in the index: their records, then their directories.
+func (s *Store) removeLayers(unused []*layer) error {
 	var err error
 	if slices.ContainsFunc(unused, func(l *layer) bool { return l.recorded }) {
 		s.db.commit.Lock()
@@ -182,7 +182,7 @@ func (s *Store) removeDirs(layers []*layer) error {
 	return errors.Join(errs...)
 }
 
-// removeDir removes a layer's directory, which is marked busy.
+// removeDir removes a layer's directory. The caller has marked it as busy in the index.
 func (s *Store) removeDir(n string) error {
 	err := s.dirs.remove(n)
 	s.index.mu.Lock()

@@ -84,7 +84,8 @@ func (x *index) forgetNames(r *imageRecord) {
 	}
 }
 
-// drop takes a record out of the tables. Layers that nothing needs any more are returned: see trash. index.mu is held.
+// drop takes a record out of the tables. It returns the layers that nothing needs any more, for Store.removeLayers.
+// index.mu is held.
 func (x *index) drop(r *imageRecord) []*layer {
 	x.forgetNames(r)
 	delete(x.images, r.ID)

@@ -17,15 +17,15 @@ import (
 	"berth/internal/metrics"
 )
 
-// job loads one layer for all pulls that need it. It goes on while one of them waits.
+// job downloads and unpacks one layer for all pulls that need it. It continues as long as one of them waits.
 type job struct {
 	diffID   digest.Digest
 	desc     ocispec.Descriptor
-	now      *inForce // of the pull that came first
-	fetch    fetcher  // likewise
-	registry string   // likewise; empty: an archive
+	now      *inForce // the settings of the pull that came first
+	fetch    fetcher  // of the same pull
+	registry string   // of the same pull; empty: an archive
 	done     chan struct{}
-	loaded   atomic.Int64 // bytes of the packed layer
+	loaded   atomic.Int64 // bytes of the compressed layer that have been read
 	waiters  int          // guarded by index.mu
 	finished bool         // guarded by index.mu: layer and err are final, and the layer has the waiters' references
 	cancel   context.CancelFunc
@@ -33,8 +33,8 @@ type job struct {
 	err      error
 }
 
-// layer gets a layer and takes a reference to it, for the caller to give up. Where it comes from is counted if there
-// is a registry.
+// layer gets a layer and takes a reference to it, which the caller has to release. If registry is not empty, the
+// metrics count where the layer came from.
 func (s *Store) layer(
 	ctx context.Context, now *inForce, desc ocispec.Descriptor, diffID digest.Digest, registry string, fetch fetcher,
 	b *bar,
@@ -87,14 +87,14 @@ func (s *Store) layer(
 			}
 			return j.layer, nil
 		}
-		// Another pull's credentials or registry failed: this one has its own.
+		// The job failed with the credentials or the registry of another pull. This pull tries its own.
 		if mine || ctx.Err() != nil {
 			return nil, j.err
 		}
 	}
 }
 
-// leave gives up waiting for a job. The last to leave ends it.
+// leave stops waiting for a job. The last pull that leaves ends the job.
 func (s *Store) leave(j *job, cause error) error {
 	s.index.mu.Lock()
 	j.waiters--
@@ -104,14 +104,14 @@ func (s *Store) leave(j *job, cause error) error {
 	case j.finished && j.layer != nil:
 		unused = s.index.unref(j.layer)
 	case !j.finished && last && s.index.jobs[j.diffID] == j:
-		delete(s.index.jobs, j.diffID) // who comes now starts anew
+		delete(s.index.jobs, j.diffID) // the next pull starts a new job
 	}
 	s.index.mu.Unlock()
 	if last {
 		j.cancel()
-		<-j.done // what it made is gone when the pull has failed
+		<-j.done // a failed pull returns only when the job's files are removed
 	}
-	if err := s.trash(unused); err != nil {
+	if err := s.removeLayers(unused); err != nil {
 		s.log.Warn("leftover of a pull is still there", "error", err)
 	}
 	return cause
@@ -121,7 +121,7 @@ func (s *Store) leave(j *job, cause error) error {
 func (s *Store) run(ctx context.Context, j *job) {
 	defer j.cancel()
 	n := s.index.newDir()
-	rec, err := s.load1(ctx, j, n)
+	rec, err := s.loadLayer(ctx, j, n)
 	if j.registry != "" {
 		s.cfg.Metrics.LayerBytes(j.registry, j.loaded.Load())
 	}
@@ -136,11 +136,11 @@ func (s *Store) run(ctx context.Context, j *job) {
 			s.log.Warn("leftover of a pull is still there", "layer", n, "error", e)
 		}
 	}
-	close(j.done) // whoever gave up waits for this, so that nothing is there when a failed pull returns
+	close(j.done) // leave waits for this, so that a failed pull returns when the files are removed
 }
 
-// finish hands a job's layer to its waiters, and tells whether nobody needs the directory n: nobody waits any more,
-// or another job was faster after this one was given up.
+// finish hands a job's layer to its waiters. unneeded says that the directory n has to be removed: no pull waits any
+// more, or another job for the same layer was faster.
 func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bool) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -166,8 +166,9 @@ func (s *Store) finish(j *job, rec *layerFile, n string, err error) (unneeded bo
 	return false
 }
 
-// load1 loads a layer into its directory. Hosts that send something else than they should are not asked again.
-func (s *Store) load1(ctx context.Context, j *job, n string) (*layerFile, error) {
+// loadLayer downloads a layer and unpacks it into its directory. A host that sends other bytes than the digest says is
+// not asked again.
+func (s *Store) loadLayer(ctx context.Context, j *job, n string) (*layerFile, error) {
 	dir := s.dirs.home(n)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err

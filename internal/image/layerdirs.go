@@ -12,8 +12,8 @@ import (
 	"berth/internal/dirtree"
 )
 
-// layerDirs is the directory with a directory for each layer. Who makes or removes one of these has marked it as busy
-// in the index.
+// layerDirs is the directory that has a directory for each layer. A caller that makes or removes the directory of a
+// layer has first marked it as busy in the index.
 type layerDirs struct {
 	root string // absolute
 	boot string // of the machine
@@ -26,7 +26,8 @@ func (d *layerDirs) home(n string) string { return filepath.Join(d.root, n) }
 // fs is the directory of a layer that containers see.
 func (d *layerDirs) fs(n string) string { return filepath.Join(d.root, n, layerFS) }
 
-// stack is the directories of layers, which come base first, top first. index.mu is held.
+// stack returns the directories of layers for overlayfs, top first. The layers come base first. The caller holds
+// index.mu.
 func (d *layerDirs) stack(layers []*layer) []string {
 	var dirs []string
 	for _, l := range slices.Backward(layers) {
@@ -48,7 +49,8 @@ func (d *layerDirs) stack(layers []*layer) []string {
 	return dirs
 }
 
-// recorded reads what is recorded beside layers. Those that may not be on disk as they were written are left out.
+// recorded reads the layer.json files. Layers that were not synced before the last boot are left out, because the disk
+// may not have all their files.
 func (d *layerDirs) recorded() (found map[string]layerRecord, unread []error, err error) {
 	entries, err := os.ReadDir(d.root)
 	if err != nil {
@@ -82,7 +84,8 @@ func (d *layerDirs) recorded() (found map[string]layerRecord, unread []error, er
 	return found, unread, nil
 }
 
-// syncedFile, beside a layer's directory, says that both are on disk. Without it a layer counts until the next boot.
+// syncedFile is made beside fs and layer.json when both have been synced to the disk. A layer without it is not used
+// after the next boot.
 const syncedFile = "synced"
 
 func (d *layerDirs) noteSynced(n string) {
@@ -109,8 +112,8 @@ func (d *layerDirs) remove(n string) error {
 	return err
 }
 
-// removeTree removes a layer's directory, or one that is named in it. A layer is anybody's tree, as deep as its paths
-// are long.
+// removeTree removes a layer's directory, or the directory name in it. The tree comes from an image, and may be as deep
+// as paths can be long.
 func (d *layerDirs) removeTree(n, name string) error {
 	at := filepath.Join(d.home(n), name)
 	parent, err := os.Open(filepath.Dir(at))

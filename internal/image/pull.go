@@ -33,8 +33,8 @@ func (s *Store) PullImage(ctx context.Context, spec model.ImageSpec, auth *model
 	return s.Pull(ctx, PullRequest{Ref: spec.Image, Auth: auth, SpecAnnotations: spec.SpecAnnotations})
 }
 
-// Pull gets an image. What is here already is not loaded again; what other pulls are loading is waited for. When it
-// fails, nothing is left of it.
+// Pull pulls an image. Layers that the store has are not downloaded again, and for layers that another pull is
+// downloading it waits. A pull that fails leaves nothing.
 //
 // Errors: errdefs.ErrNotFound (no such image, or none for this platform), ErrUnavailable (the registry is down, slow or
 // cut off, after retries), ErrUnauthenticated, ErrPermissionDenied, ErrInvalidArgument (a reference or an image that
@@ -110,13 +110,13 @@ type blob interface {
 // fetcher opens blobs, from hosts other than those in not.
 type fetcher func(ctx context.Context, d ocispec.Descriptor, not map[string]bool) (blob, error)
 
-// obtain gets the layers of an image and records it.
+// obtain gets the layers of an image, from a registry or an archive, and records the image.
 func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fetch fetcher,
 	report func(Progress)) (*model.Image, error) {
 	bars := newProgress(src.Layers, report)
 	defer bars.close()
 	layers := make([]*layer, len(src.Layers))
-	var origins []*layer // of those among the layers that are variants
+	var origins []*layer // the layers from which variants among layers were made
 	sum := total{limits: &now.Limits}
 	release := func() error {
 		s.index.mu.Lock()
@@ -127,7 +127,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 			}
 		}
 		s.index.mu.Unlock()
-		return s.trash(unused)
+		return s.removeLayers(unused)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(now.MaxConcurrentDownloads)
@@ -165,7 +165,7 @@ func (s *Store) obtain(ctx context.Context, now *inForce, src *source.Image, fet
 	return r.model(s.now.Load().PinnedImages), nil
 }
 
-// record enters an image, or its new names, into tables and database. Its layers are referenced by the caller.
+// record puts an image, or its new names, into the index and the database. The caller holds references to its layers.
 func (s *Store) record(src *source.Image, layers, origins []*layer) (*imageRecord, error) {
 	s.db.commit.Lock()
 	defer s.db.commit.Unlock()
@@ -238,9 +238,9 @@ func newRecord(src *source.Image, layers, origins []*layer) *imageRecord {
 	return r
 }
 
-// describeRecord makes a record say what this pull says of its image.
+// describeRecord adds the names, annotations and so on of this pull to the record of its image.
 func describeRecord(src *source.Image, r *imageRecord) {
-	if r.Removed { // it comes back, with what this pull says alone
+	if r.Removed { // the image comes back, with only the names and annotations of this pull
 		r.Removed, r.Tags, r.Digests, r.SpecAnnotations, r.Pinned = false, nil, nil, nil, false
 	}
 	if len(src.Annotations) > 0 {
@@ -255,5 +255,5 @@ func describeRecord(src *source.Image, r *imageRecord) {
 	}
 }
 
-// isCorrupt tells whether an error is content that is not what its digest says.
+// isCorrupt tells whether an error says that content does not have its digest.
 func isCorrupt(err error) bool { return errors.Is(err, registry.ErrCorrupt) }

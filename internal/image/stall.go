@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// defaultPatience is how long a child may take for nothing: many times what a disk that hangs for a while takes.
+	// defaultPatience is how long a child may make no progress: many times longer than a disk usually hangs.
 	defaultPatience = 5 * time.Minute
-	// patiencePerMiB is what a child gets back for each MiB that it works off. Small files on a slow disk take
-	// the longest.
+	// patiencePerMiB is the time that a child gets back for each MiB that it processes. Small files on a slow disk take
+	// longest.
 	patiencePerMiB = 30 * time.Second
 )
 
-// stall ends children that everybody waits for and that do not get on: one that its layer has taken over could hang
-// on purpose, or stop itself, and would keep a pull, and those that wait for it, for ever. Time counts against a child
-// only while nobody else, a registry or another child, keeps it from going on; bytes give it time back, so that crumbs
-// do not.
+// stall kills children that make no progress. A child that a hostile layer has taken over could hang on purpose, and
+// would block its pull, and the pulls that wait for it, for ever. Time counts against a child only while it waits
+// neither for the registry nor for another child. A child gets time back in proportion to the bytes that it processes,
+// so a few bytes now and then are not enough.
 type stall struct {
 	patience time.Duration
 	children []*stalling
@@ -35,12 +35,12 @@ type stall struct {
 // stalling is one child that is watched.
 type stalling struct {
 	child interface{ Kill() }
-	what  string      // what it is to do
-	owes  func() bool // whether all wait for it
-	moved func() int64
+	what  string       // its task, for errors
+	owes  func() bool  // whether it is this child that the others wait for
+	moved func() int64 // the bytes that it has processed
 	left  time.Duration
 	seen  int64
-	ended atomic.Bool // by stall
+	ended atomic.Bool // stall has killed it
 }
 
 func newStall(patience time.Duration, children ...*stalling) *stall {
@@ -83,7 +83,7 @@ func (s *stall) stop() {
 	s.work.Wait()
 }
 
-// because makes the error of a child that was ended by the watch say so.
+// because replaces the error of a child that stall has killed by one that says so.
 func (c *stalling) because(err error) error {
 	if err != nil && c.ended.Load() {
 		return fmt.Errorf("the child that was to %s did not get on, and was ended: %w", c.what, errdefs.ErrResourceExhausted)
@@ -91,7 +91,7 @@ func (c *stalling) because(err error) error {
 	return err
 }
 
-// fed is a stream that a child is fed with, and whether all wait for the stream at the moment.
+// fed is the input stream of a child. It knows whether a read from the stream is under way.
 type fed struct {
 	io.Reader
 	reading atomic.Bool
@@ -106,10 +106,11 @@ func (f *fed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// errChildLost is a child that went away before it had read all: how it ended says why.
+// errChildLost is the error of a child that ended before it had read its whole input. The child's exit says why.
 var errChildLost = errors.New("the child has gone away")
 
-// feed sends a whole stream to a child. Where the stream breaks, the child does not take the part for all.
+// feed sends a whole stream to a child. If the stream breaks, the child is cut off, so that it does not take the part
+// for the whole.
 func feed(w *ring.Writer, r *fed) error {
 	var broken error
 	_, err := w.ReadFrom(onError{r, &broken})
@@ -128,7 +129,7 @@ func feed(w *ring.Writer, r *fed) error {
 	return err
 }
 
-// onError remembers what went wrong in a stream.
+// onError remembers the error of a stream.
 type onError struct {
 	io.Reader
 	err *error

@@ -57,8 +57,8 @@ type Settings struct {
 	Proxies     registry.Proxies
 }
 
-// inForce are settings with what is made of them. They are not changed: a pull or an import goes by those that were in
-// force when it began.
+// inForce is one version of the settings, with the objects that are made from them. It is never changed: a pull or an
+// import uses the version that was in force when it began.
 type inForce struct {
 	Settings
 	client    *registry.Client
@@ -88,7 +88,7 @@ func (s *Store) settings(o Settings) (*inForce, error) {
 	return now, nil
 }
 
-// Prepare checks other settings. adopt puts them into force, for pulls, imports and lists that begin from then on.
+// Prepare checks new settings. adopt puts them into force, for pulls, imports and lists that begin from then on.
 func (s *Store) Prepare(o Settings) (adopt func(), err error) {
 	next, err := s.settings(o)
 	if err != nil {
@@ -153,7 +153,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err := os.Chmod(filepath.Join(cfg.Root, "layers", emptyLayer, layerFS), 0o755); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
-	// Without the label no container runs where the policy is enforced, but images can be had.
+	// Without the label, no container can run if the policy is enforced, but images can be pulled.
 	if err := labelLayers(filepath.Join(cfg.Root, "layers")); err != nil {
 		cfg.Logger.Warn("layers of images have a label that containers may not read", "error", err)
 	}
@@ -169,7 +169,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	adopt()
 	s.dirs = &layerDirs{root: filepath.Join(cfg.Root, "layers"), boot: boot, log: cfg.Logger}
 	s.db = &database{root: cfg.Root, boot: boot, log: cfg.Logger, layers: s.dirs, files: imageFiles(cfg.Root)}
-	// What is read before bbolt has its own lock must not change meanwhile.
+	// This lock protects the files that are read before bbolt takes its own lock.
 	if s.lock, err = os.Open(cfg.Root); err != nil {
 		return nil, fmt.Errorf("image store: %w", err)
 	}
@@ -262,7 +262,7 @@ func (s *Store) List(context.Context) ([]*model.Image, error) {
 	return list, nil
 }
 
-// first sorts images without tags last.
+// first returns the first tag, or a string that sorts images without tags last.
 func first(tags []string) string {
 	if len(tags) == 0 {
 		return "\xff"
@@ -335,7 +335,7 @@ func (s *Store) Usage(context.Context) (model.FilesystemUsage, error) {
 	return u, nil
 }
 
-// LayerUsage are the layers on disk of an image, each once.
+// LayerUsage returns the layers of an image, each once, with their sizes on disk.
 func (s *Store) LayerUsage(imageID string) (usage []model.LayerUsage) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -349,7 +349,7 @@ func (s *Store) LayerUsage(imageID string) (usage []model.LayerUsage) {
 	return usage
 }
 
-// Numbers are those that metrics tell.
+// Numbers returns the figures of the store for metrics.
 func (s *Store) Numbers(ctx context.Context) metrics.ImageNumbers {
 	var n metrics.ImageNumbers
 	images := map[string]int{} // by layer
@@ -392,7 +392,7 @@ func (s *Store) Repository(ctx context.Context, ref reference.Named, auth *model
 	return s.now.Load().client.Repository(ctx, ref, auth)
 }
 
-// Spool is a new file without a name on the store's disk.
+// Spool returns a new file without a name in the store's file system.
 func (s *Store) Spool() (*os.File, error) { return disk.Unnamed(s.root) }
 
 // Document is the manifest or the configuration of an image, by its digest.
@@ -428,7 +428,7 @@ func (s *Store) document(imageID string, which func(*imageRecord) string) ([]byt
 	return data, nil
 }
 
-// LayerInfo tells of one layer of an image.
+// LayerInfo describes one layer of an image.
 type LayerInfo struct {
 	DiffID string `json:"diffID"`
 	Digest string `json:"digest,omitempty"` // of the blob it was pulled as
@@ -441,7 +441,7 @@ type LayerInfo struct {
 	Origin string `json:"-"`
 }
 
-// Layers tells of an image's layers, base first.
+// Layers describes an image's layers, base first.
 func (s *Store) Layers(imageID string) ([]LayerInfo, error) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()

@@ -27,37 +27,37 @@ import (
 	"berth/internal/jail/wire"
 )
 
-// unpacking is two children that unpack a layer. Both parse what may be hostile, so neither is believed: the first
-// gets the packed bytes and nothing else, the second the plain ones and the layer's directory, and what passes
-// between them is hashed here. A child that its layer has taken over can spoil that layer, which no other image has;
-// it cannot pass its own bytes off as those of another digest.
+// unpacking is the two children that unpack a layer. Both parse bytes that may be hostile, so berthd trusts neither.
+// The first gets only the compressed bytes, the second the decompressed bytes and the layer's directory, and berthd
+// hashes the bytes between them. A child that a hostile layer has taken over can spoil that layer, but cannot pass
+// other bytes off as those of another digest.
 type unpacking struct {
 	decompress, unpack Child
 	packed             *ring.Writer // to the first
 	plain              *ring.Reader // from the first
 	tar                *ring.Writer // to the second
 	patience           time.Duration
-	at                 atomic.Int32 // whom it is waited for
-	passed             atomic.Int64 // plain bytes
+	at                 atomic.Int32 // which child the others wait for: atDecompress, atUnpack or atEnd
+	passed             atomic.Int64 // decompressed bytes that the second child has got
 }
 
 const (
-	atDecompress = iota // or for the packed bytes
+	atDecompress = iota // the first child, or the compressed bytes that it waits for
 	atUnpack
-	atEnd // all bytes have passed, and both children are to end
+	atEnd // both children: all bytes have passed, and they have to end
 )
 
-// unpacker has children parse the bytes of layers and archives. It has no state of its own, and any number of them
-// may be parsed at a time.
+// unpacker starts children that parse layers and archives. It has no state, and its methods may be called concurrently.
 type unpacker struct {
 	children Children
 	limits   *source.Limits
 	log      *slog.Logger
-	patience time.Duration // how long a child may not get on
+	patience time.Duration // how long a child may make no progress
 }
 
-// start starts the children, which takes some milliseconds: the request to the registry may be under way meanwhile.
-// record is the path of the record of the tar that is made; empty: none is.
+// start starts the children. This takes some milliseconds, in which the request to the registry can be under way.
+// record is the path of the layer's tar record (package layertar), which the second child writes; empty: none is
+// written.
 func (p *unpacker) start(ctx context.Context, fs, record string) (*unpacking, error) {
 	limits := p.limits.Layer
 	root, err := os.Open(fs)
@@ -116,7 +116,7 @@ func (u *unpacking) close() {
 	u.tar.Close()
 }
 
-// abandon ends children that were started in vain.
+// abandon kills children that are not needed, because the layer could not be requested.
 func (u *unpacking) abandon() {
 	u.decompress.Kill()
 	u.unpack.Kill()
@@ -125,9 +125,9 @@ func (u *unpacking) abandon() {
 	u.close()
 }
 
-// run passes a layer through the children. The error is the first child's or the second's; packed has then been read
-// to its end all the same, for its digest, unless the error is one that no other content would mend: stop ends the
-// download.
+// run passes a layer through the children. The error is that of one of them. Even then, packed has been read to its
+// end, because its digest says whether the layer is corrupt. Only if the error does not depend on the content (see
+// final), run calls stop, which ends the download.
 func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Result, err error) {
 	defer u.close()
 	stream := &fed{Reader: packed}
@@ -177,14 +177,14 @@ func (u *unpacking) run(packed, plain *verified, stop func()) (result *unpack.Re
 	return result, err
 }
 
-// final tells whether an error stays what it is, whatever the bytes of the layer should turn out to be.
+// final tells whether an error does not depend on the bytes of the layer, such as a full disk.
 func final(err error) bool {
 	return errors.Is(err, errdefs.ErrResourceExhausted) || errors.Is(err, errdefs.ErrFailedPrecondition) || isErrno(err)
 }
 
 var errUnpackLost = errors.New("the child that unpacks has gone away")
 
-// pass passes what the first child has decompressed on to the second.
+// pass copies the output of the first child to the second child, and hashes it.
 func (u *unpacking) pass(plain *verified) error {
 	for {
 		u.at.Store(atDecompress)
@@ -272,7 +272,7 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 	case packed.err != nil:
 		return nil, packed.err
 	}
-	// What cannot be unpacked may be corrupt or badly made: the digest tells.
+	// A layer that cannot be unpacked may be corrupt or badly made. Its digest says which.
 	if got := packed.sum(); got != j.desc.Digest.Encoded() || packed.n != j.desc.Size {
 		return nil, &corruptError{fmt.Sprintf("blob of %d bytes has digest %s:%s", packed.n, j.desc.Digest.Algorithm(), got)}
 	}
@@ -296,7 +296,7 @@ func (p *unpacker) unpack(ctx context.Context, u *unpacking, src blob, j *job, s
 	}}, nil
 }
 
-// believable makes sure that a child says of a layer what can be so: images are added up.
+// believable refuses sizes from a child that the limits make impossible: the sizes of layers are added up for an image.
 func believable(r *unpack.Result, limits unpack.Limits) error {
 	if max(r.Bytes, r.Length) > limits.Bytes || max(r.Inodes, r.Entries) > limits.Entries {
 		return fmt.Errorf("the child that unpacked it says that it takes %d bytes and %d files, more than the limits: %w",
@@ -318,12 +318,12 @@ func (e *corruptError) Unwrap() []error {
 	return []error{registry.ErrCorrupt, errdefs.ErrFailedPrecondition}
 }
 
-// verified hashes what passes.
+// verified is a stream that hashes and counts the bytes that are read from it or added to it.
 type verified struct {
 	r     io.Reader
-	hash  hash.Hash // nil: nobody asks for the digest
+	hash  hash.Hash // nil: the digest is not needed
 	n     int64
-	err   error // of r, but for its end
+	err   error // of r, except io.EOF
 	count func(int64) int64
 }
 
