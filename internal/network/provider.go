@@ -28,7 +28,7 @@ const (
 	ReasonBridge           = "BridgeNotReady"
 )
 
-// errNoCNI is the state of a node whose CNI plugin's own pods have not written their configuration yet.
+// errNoCNI is the error on a node on which the pods of its network provider have not written a CNI configuration yet.
 var errNoCNI = fmt.Errorf("there is no CNI configuration, which network.require_cni asks for: %w",
 	errdefs.ErrUnavailable)
 
@@ -40,11 +40,11 @@ type provider struct {
 
 	mu      sync.Mutex
 	current cni.Selection // what new pods get: a CNI network, or the bridge where Network is nil
-	decided bool          // there has been a valid choice
+	decided bool          // current has been chosen
 	cidrs   []netip.Prefix
 }
 
-// New opens what is on disk. It changes nothing on the node: the first pod does, and Reconcile.
+// New reads the records on disk. It changes nothing on the node: Reconcile and the first Setup do.
 func New(cfg Config) (Provider, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -82,8 +82,9 @@ func New(cfg Config) (Provider, error) {
 	return p, nil
 }
 
-// choose says what new pods get. A directory with nothing but broken files changes nothing: what was chosen before is
-// kept; where nothing was, there is no network.
+// choose returns the network for new pods: a CNI network, or the bridge (Network is nil). If the directory has only
+// broken files, the previous choice is kept. If there is no previous choice, the error says that there is no network.
+// broken says which files were skipped, and why.
 func (p *provider) choose() (network cni.Selection, broken string, err error) {
 	found := p.cni.Selected()
 	p.mu.Lock()
@@ -134,7 +135,7 @@ func (p *provider) Setup(ctx context.Context, pod *Pod) (*Result, error) {
 	return result, nil
 }
 
-// before are the addresses that a pod is to get again.
+// before returns the addresses that the pod had, and has to get again.
 func (p *Pod) before() []netip.Addr {
 	if p.Before == nil {
 		return nil
@@ -153,7 +154,7 @@ func (p *provider) setupCNI(ctx context.Context, network cni.Selection, pod *Pod
 	return &Result{IPs: got.IPs, Interface: cni.Interface, CNI: got.Raw}, nil
 }
 
-// attachment is a pod as CNI sees it.
+// attachment translates a pod for package cni.
 func (p *provider) attachment(pod *Pod) cni.Attachment {
 	p.mu.Lock()
 	cidrs := p.cidrs
@@ -165,7 +166,7 @@ func (p *provider) attachment(pod *Pod) cni.Attachment {
 	}
 }
 
-// endpoint is a pod as the bridge sees it.
+// endpoint translates a pod for package bridge.
 func endpoint(pod *Pod) bridge.Endpoint {
 	return bridge.Endpoint{
 		ID: pod.ID, Pod: pod.Namespace + "/" + pod.Name, NetNS: pod.NetNS, Ports: pod.Ports, Addresses: pod.before(),
@@ -253,8 +254,9 @@ func (p *provider) Reconcile(ctx context.Context, live []*Pod) (lost map[string]
 
 func (p *provider) Collect(ctx context.Context) error { return p.cni.Collect(ctx) }
 
-// byCNI tells whether plugins have joined a pod that is not on the bridge's record. Where no record is left,
-// what they answered or the bridge's interface tells, or else what a new pod would get.
+// byCNI tells whether CNI plugins have set up the network of a pod of which the bridge has no record. If package cni
+// has no record either, a cached result of the plugins or an interface of the bridge decides, and otherwise the choice
+// for new pods.
 func (p *provider) byCNI(pod *Pod) bool {
 	switch {
 	case p.cni.Has(pod.ID), p.cni.Cached(pod.ID), pod.Before != nil && pod.Before.CNI != nil:
@@ -296,7 +298,7 @@ func (p *provider) Purge(context.Context) error { return p.bridge.Purge() }
 
 func (p *provider) Close() error { return errors.Join(p.bridge.Close(), p.cni.Close()) }
 
-// checkID refuses what could not be a file's name.
+// checkID refuses a pod ID that cannot be a file name.
 func checkID(id string) error {
 	ok := id != "" && id[0] != '.' && len(id) <= 200
 	for _, c := range id {

@@ -19,17 +19,19 @@ import (
 	"berth/internal/network/keylock"
 )
 
-// Config says what a bridge is.
+// Config is the configuration of a Bridge.
 type Config struct {
 	Name  string         // of the interface, at most 15 characters
 	CIDRs []netip.Prefix // at most one of each family; none: chosen from private ranges that the node does not use
 	MTU   int            // 0: that of the interface of the node's default route
-	// NonMasquerade are ranges that packets of pods go to with the pod's own address: those of other nodes' pods.
+	// NonMasquerade are the destination ranges for which packets of pods keep the pod's source address, such as the ranges
+	// of other nodes' pods.
 	NonMasquerade []netip.Prefix
 	StateDir      string // for records; made if it is not there
-	// Linger is how long bridge and table stay after the last endpoint went. 0: 2 s; less: they go at once.
+	// Linger is how long the bridge and the nftables table stay after the last endpoint was removed. 0: 2 s; negative:
+	// they are removed at once.
 	Linger time.Duration
-	// Background has Detach return before the kernel has removed an endpoint's interface, which takes it a grace
+	// Background makes Detach return before the kernel has removed an endpoint's interface, which takes an RCU grace
 	// period. The record, and with it the address, stays until then.
 	Background bool
 	Logger     *slog.Logger
@@ -48,7 +50,7 @@ type Bridge struct {
 	log    *slog.Logger
 	stop   context.CancelFunc
 	done   sync.WaitGroup
-	ending chan struct{} // wakes the watch after the last endpoint went
+	ending chan struct{} // wakes the watch after the last endpoint was removed
 	ids    keylock.Lock  // one operation at a time for an endpoint
 
 	segment *segment   // taken first
@@ -56,7 +58,7 @@ type Bridge struct {
 	pods    *endpoints
 }
 
-// Open reads what is on disk. It changes nothing in the kernel: the first endpoint and Reconcile do.
+// Open reads the records on disk. It changes nothing in the kernel: the first Attach and Reconcile do.
 func Open(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -176,7 +178,7 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 	b.segment.Unlock()
 	err := v.create(ns)
 	if errors.Is(err, os.ErrExist) {
-		// Of an earlier time: the same pod's, since its ID is in the name.
+		// The interface is left from an earlier attempt of the same pod, because the pod's ID is in the name.
 		if err := removeLink(v.name); err != nil {
 			return nil, err
 		}
@@ -219,10 +221,11 @@ func (b *Bridge) connect(ctx context.Context, r *record, ns *os.File) ([]netip.A
 	return addrs, errors.Join(awaitCarrier(ctx, h, v.name), awaitCarrier(ctx, h, b.cfg.Name))
 }
 
-// Detach removes all that is of an endpoint. It is idempotent, and does not need the network namespace.
+// Detach removes an endpoint: its interface, its rules and its record. It is idempotent, and does not need the network
+// namespace.
 //
-// Host ports are free when it returns. An endpoint without any may leave the kernel in the background; what cannot be
-// removed there is tried again, and by the next Reconcile.
+// The endpoint's host ports are free when Detach returns. The interface of an endpoint without host ports may be
+// removed in the background. If that fails, it is tried again, at the latest by the next Reconcile.
 func (b *Bridge) Detach(_ context.Context, id string) error {
 	defer b.ids.Lock(id)()
 	b.pods.mu.Lock()
@@ -247,13 +250,13 @@ func (b *Bridge) Detach(_ context.Context, id string) error {
 	return nil
 }
 
-// retire detaches an endpoint that nobody waits for.
+// retire detaches an endpoint in the background.
 func (b *Bridge) retire(r *record) {
 	err := b.detach(r, true)
 	b.pods.mu.Lock()
 	done := r.leaving
 	if err != nil {
-		r.leaving = nil // whoever wants the endpoint tries again
+		r.leaving = nil // the next Attach or Detach of the endpoint tries again
 		b.pods.stuck[r.ID] = true
 	}
 	b.pods.mu.Unlock()
@@ -276,9 +279,9 @@ func (b *Bridge) retry(ctx context.Context) {
 	}
 }
 
-// detach takes an endpoint out of the kernel; with forget also off the record, last.
+// detach removes an endpoint's interface and host ports from the kernel and, if forget is set, then its record.
 func (b *Bridge) detach(r *record, forget bool) error {
-	// Both wait for a grace period of the kernel, 10 ms and more: for the same one when side by side.
+	// Both removals wait for an RCU grace period of 10 ms or more. Side by side, they wait for the same one.
 	ports := make(chan error, 1)
 	go func() {
 		if len(r.hostPorts) == 0 {
@@ -356,14 +359,14 @@ func (b *Bridge) SetCIDRs(ctx context.Context, cidrs []netip.Prefix) error {
 	return nil
 }
 
-// NodeCIDRs are the ranges that SetCIDRs was last given.
+// NodeCIDRs returns the ranges of the last SetCIDRs.
 func (b *Bridge) NodeCIDRs() []netip.Prefix {
 	b.pods.mu.Lock()
 	defer b.pods.mu.Unlock()
 	return b.pods.node
 }
 
-// Health says why endpoints cannot be attached, as far as is known; nil: they can.
+// Health returns an error if endpoints cannot be attached, as far as the bridge knows.
 func (b *Bridge) Health() error {
 	if problem := b.segment.why(); problem != nil {
 		return problem
@@ -375,7 +378,8 @@ func (b *Bridge) Health() error {
 	return err
 }
 
-// Purge removes bridge, table and range at once. ErrFailedPrecondition: there are endpoints.
+// Purge removes the bridge, the nftables table and the record of the range at once. ErrFailedPrecondition: there are
+// endpoints.
 func (b *Bridge) Purge() error {
 	if _, err := b.pods.awaitLeaving(context.Background(), math.MaxInt); err != nil {
 		return err
@@ -391,7 +395,7 @@ func (b *Bridge) Purge() error {
 	return b.segment.dismantle()
 }
 
-// Close ends the watch. Endpoints keep their network; a bridge that has none does not linger.
+// Close ends the watch. Endpoints keep their network. A bridge without endpoints is removed.
 func (b *Bridge) Close() error {
 	b.pods.mu.Lock()
 	b.pods.closed = true

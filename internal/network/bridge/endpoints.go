@@ -25,10 +25,10 @@ type endpoints struct {
 	records  map[string]*record
 	stuck    map[string]bool // endpoints that could not be detached in the background
 	entering int             // endpoints that are being attached and may have no record yet
-	pools    []*pool         // IPv4 first as configured; empty: not chosen
-	node     []netip.Prefix
-	former   []netip.Prefix // the range of an earlier process's endpoints
-	idle     time.Time      // since when there is no endpoint
+	pools    []*pool         // of addresses, in the order of the configured ranges; empty: not chosen yet
+	node     []netip.Prefix  // the ranges of the last SetCIDRs
+	former   []netip.Prefix  // the ranges of the endpoints of an earlier process
+	idle     time.Time       // since when there is no endpoint
 	closed   bool
 	unused   []string // files of records that are gone, for the next ones; at most maxUnused and a few
 	// lastUnused is in the name of the file that was last put there: no two have one name.
@@ -68,7 +68,7 @@ func (es *endpoints) load(dir string) error {
 	return es.setPools(es.former)
 }
 
-// loadNode reads what SetCIDRs was last given, from the second file where the first is spoilt or gone.
+// loadNode reads the ranges of the last SetCIDRs, from the second file if the first is damaged or missing.
 func (es *endpoints) loadNode() error {
 	for _, name := range []string{nodeFile, nodeSpare} {
 		var n network
@@ -103,7 +103,8 @@ func (es *endpoints) saveNode(cidrs []netip.Prefix) error {
 		writeFile(filepath.Join(es.cfg.StateDir, nodeSpare), n))
 }
 
-// wantedCIDRs are those of the configuration, else those that the node was told. None: to be chosen.
+// wantedCIDRs returns the configured ranges or, if there are none, those of the last SetCIDRs. Empty: the bridge
+// chooses.
 func (es *endpoints) wantedCIDRs() []netip.Prefix {
 	if len(es.cfg.CIDRs) > 0 {
 		return es.cfg.CIDRs
@@ -111,7 +112,7 @@ func (es *endpoints) wantedCIDRs() []netip.Prefix {
 	return es.node
 }
 
-// setPools decides where addresses come from. Those of the records are taken.
+// setPools makes the pools of addresses for ranges, and takes the addresses of the records out of them.
 func (es *endpoints) setPools(cidrs []netip.Prefix) error {
 	var pools []*pool
 	for _, c := range cidrs {
@@ -129,8 +130,8 @@ func (es *endpoints) setPools(cidrs []netip.Prefix) error {
 	return nil
 }
 
-// claim takes a record's addresses, and returns those that are not to be had. mu is held, or nobody else has the
-// bridge yet.
+// claim takes the addresses of a record out of the pools, and returns those that no pool has or that are taken. The
+// caller holds mu, or nobody else has the bridge yet.
 func (es *endpoints) claim(r *record) (others []netip.Addr) {
 	for _, addr := range r.Addresses {
 		if !slices.ContainsFunc(es.pools, func(p *pool) bool {
@@ -249,7 +250,8 @@ func (es *endpoints) openedPorts() []hostPort {
 	return all
 }
 
-// afterRemoval is the record of an endpoint, once it is not on its way out. The caller has locked its ID.
+// afterRemoval waits for a removal of the endpoint that is under way, and returns the endpoint's record, nil if there
+// is none. The caller has locked the endpoint's ID.
 func (es *endpoints) afterRemoval(ctx context.Context, id string) (*record, error) {
 	for {
 		es.mu.Lock()
@@ -270,7 +272,7 @@ func (es *endpoints) afterRemoval(ctx context.Context, id string) (*record, erro
 	}
 }
 
-// awaitLeaving waits for so many of the endpoints that are on their way out, at most; waited is false if there is none.
+// awaitLeaving waits for at most count of the endpoints that are being removed. waited is false if there are none.
 func (es *endpoints) awaitLeaving(ctx context.Context, count int) (waited bool, err error) {
 	es.mu.Lock()
 	var leaving []chan struct{}
@@ -291,6 +293,7 @@ func (es *endpoints) awaitLeaving(ctx context.Context, count int) (waited bool, 
 	return waited, nil
 }
 
+// decide records the ranges that addresses come from, and makes the pools.
 func (es *endpoints) decide(cidrs []netip.Prefix) error {
 	if err := writeFile(filepath.Join(es.cfg.StateDir, networkFile), network{CIDRs: cidrs}); err != nil {
 		return fmt.Errorf("record of the pods' range: %w", err)

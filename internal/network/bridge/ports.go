@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// portTable is the nftables table, in which the endpoints' host ports are. Its lock makes transactions with the table
-// one after another, so that each sees the records that it is made from. It guards record.open, and is taken before
-// that of endpoints.
+// portTable is the nftables table with the endpoints' host ports. Its lock serializes transactions with the table, so
+// that the records from which a transaction is made do not change during the transaction. It guards record.open, and is
+// taken before that of endpoints.
 type portTable struct {
 	sync.Mutex
 	name string // of the bridge
 	pods *endpoints
 }
 
-// open puts an endpoint's host ports into the table. Where the table is not what the records say, it is replaced.
+// open adds an endpoint's host ports to the table. If the table differs from the records, it is replaced.
 func (t *portTable) open(r *record) error {
 	t.Lock()
 	defer t.Unlock()
@@ -48,7 +48,7 @@ func (t *portTable) close(r *record) error {
 	return nil
 }
 
-// wanted is the table as it must be. The caller holds the lock.
+// wanted returns the table and the host ports according to the records. The caller holds the lock.
 func (t *portTable) wanted() (ruleset, []hostPort) {
 	t.pods.mu.Lock()
 	defer t.pods.mu.Unlock()
