@@ -51,7 +51,8 @@ func find(ctx context.Context, conn *connection.Connection, name string) (target
 	return target{pod: container.Pod, container: container}, nil
 }
 
-// targets finds all that is named before anything is done to any, or all pods.
+// targets finds all that is named, or all pods, before anything is done to any. The error joins one for each name that
+// stands for nothing, or for several; the others are found all the same.
 func (a *app) targets(ctx context.Context, conn *connection.Connection, names []string, all bool) ([]target, error) {
 	var list []target
 	if all {
@@ -61,25 +62,25 @@ func (a *app) targets(ctx context.Context, conn *connection.Connection, names []
 		}
 		return list, err
 	}
+	var errs []error
 	for _, name := range names {
 		t, err := find(ctx, conn, name)
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		list = append(list, t)
 	}
-	return list, nil
+	return list, errors.Join(errs...)
 }
 
-// each does one thing to all that is named, or to all pods, and prints the names of those to which it could.
+// each does one thing to all that is named, or to all pods, and prints the names of those to which it could. It goes on
+// after a name that stands for nothing, and after a failure.
 func (a *app) each(all *bool, verb string,
 	do func(context.Context, *connection.Connection, target) error) func(*cobra.Command, []string) error {
 	return a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
 		list, err := a.targets(ctx, conn, args, *all)
-		if err != nil {
-			return err
-		}
-		var errs []error
+		errs := []error{err}
 		for _, t := range list {
 			if err := do(ctx, conn, t); err != nil {
 				errs = append(errs, fmt.Errorf("%s %s: %w", verb, t, err))

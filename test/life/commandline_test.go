@@ -47,6 +47,26 @@ func TestTheCommandLinePullsOnAfterAFailure(t *testing.T) {
 	}
 }
 
+// TestTheCommandLineGoesOnAfterANameThatIsNotThere: what else is named is stopped and removed, and each name that is
+// not there is told.
+func TestTheCommandLineGoesOnAfterANameThatIsNotThere(t *testing.T) {
+	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
+	n := nodetest.Shared(t)
+	p := nodetest.RunPod(t, n)
+	for _, command := range [][]string{{"stop", "-t", "0"}, {"rm", "-f"}} {
+		code, out, complaints := typed(t, n, append(command, "no-first", p.ID, "no-second")...)
+		if code != 1 || !strings.Contains(out, p.Config.Metadata.Name) ||
+			!strings.Contains(complaints, `"no-first"`) || !strings.Contains(complaints, `"no-second"`) {
+			t.Errorf("%v: exit code %d, %q, %q", command, code, out, complaints)
+		}
+	}
+	list, err := n.Runtime.ListPodSandbox(nodetest.Context(t),
+		&cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{Id: p.ID}})
+	if err != nil || len(list.Items) != 0 {
+		t.Errorf("the pod is there after it was removed: %v, %v", list, err)
+	}
+}
+
 func TestTheCommandLineListsNamesAndIDs(t *testing.T) {
 	nodetest.BerthOnly(t, "the command speaks to Berth's own service")
 	n := nodetest.Shared(t)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -51,7 +52,7 @@ func direct(err error) (*status.Status, bool) {
 }
 
 func wording(st *status.Status) string {
-	text := st.Message()
+	text := withoutClass(st)
 	switch st.Code() {
 	case codes.Unavailable:
 		// gRPC's own words say that the connection broke. The runtime's are about something else that cannot be reached, such
@@ -68,6 +69,23 @@ func wording(st *status.Status) string {
 			"\n(Credentials: berth pull --username NAME --password-stdin, or a docker config.json with --auth-file.)"
 	case codes.DeadlineExceeded:
 		return "no answer in time: " + text
+	}
+	return text
+}
+
+// classes are how the runtime's errors name their codes at the end of a text.
+var classes = map[codes.Code]error{
+	codes.FailedPrecondition: errdefs.ErrFailedPrecondition, codes.InvalidArgument: errdefs.ErrInvalidArgument,
+	codes.Unavailable: errdefs.ErrUnavailable, codes.ResourceExhausted: errdefs.ErrResourceExhausted,
+}
+
+// withoutClass is what the runtime says without the class of the error at its end, which is for programs: the code of
+// gRPC says the same. An end that is another code's, such as the kernel's "invalid argument" of an internal error,
+// stays.
+func withoutClass(st *status.Status) string {
+	text := st.Message()
+	if class := classes[st.Code()]; class != nil {
+		text = strings.TrimSuffix(text, ": "+class.Error())
 	}
 	return text
 }

@@ -1,0 +1,28 @@
+package connection
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// TestErrorsAreForPeople: the class that the runtime's errors end with is left out, and nothing else. Seen to fail
+// without withoutClass, and with one that does not look at the code.
+func TestErrorsAreForPeople(t *testing.T) {
+	for _, c := range []struct {
+		code       codes.Code
+		text, want string
+	}{
+		{codes.FailedPrecondition, "container c is paused: failed precondition", "container c is paused"},
+		{codes.InvalidArgument, `user "x" is unknown: invalid argument`, `user "x" is unknown`},
+		{codes.InvalidArgument, "write f: invalid argument: invalid argument", "write f: invalid argument"},
+		{codes.Internal, "mount /a: invalid argument", "mount /a: invalid argument"},
+		{codes.NotFound, `image "x": not found`, `image "x": not found`},
+		{codes.FailedPrecondition, "failed precondition", "failed precondition"},
+	} {
+		if got := Message(status.Error(c.code, c.text)); got != c.want {
+			t.Errorf("%v %q: %q, want %q", c.code, c.text, got, c.want)
+		}
+	}
+}
