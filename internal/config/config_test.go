@@ -13,11 +13,13 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/pflag"
+
+	"berth/internal/tomlfile"
 )
 
 func TestDefaultFileHoldsTheDefaults(t *testing.T) {
 	got := &Config{}
-	if err := got.decode(DefaultFile()); err != nil {
+	if err := tomlfile.Decode(DefaultFile(), got); err != nil {
 		t.Fatal(err)
 	}
 	if want := Default(); !reflect.DeepEqual(got, want) {

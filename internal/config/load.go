@@ -1,18 +1,17 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
+
+	"berth/internal/tomlfile"
 )
 
 // Sources are what a configuration is read from.
@@ -101,8 +100,8 @@ func (l *Loaded) read(path string) error {
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := l.decode(data); err != nil {
-		return undecoded(err, path)
+	if err := tomlfile.Decode(data, l.Config); err != nil {
+		return tomlfile.Located(err, path, unknownKey)
 	}
 	l.Files = append(l.Files, path)
 	for key, o := range keyLines(data) {
@@ -110,64 +109,6 @@ func (l *Loaded) read(path string) error {
 		l.origins[key] = o
 	}
 	return nil
-}
-
-// decode reads TOML over what c holds.
-func (c *Config) decode(data []byte) error {
-	return toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(c)
-}
-
-// undecoded puts file and line before each thing for which a file could not be decoded.
-func undecoded(err error, path string) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) {
-		var errs []error
-		for i := range unknown.Errors {
-			e := &unknown.Errors[i]
-			line, _ := e.Position()
-			errs = append(errs, fmt.Errorf("%s:%d: %s", path, line, unknownKey(strings.Join(e.Key(), "."))))
-		}
-		return errors.Join(errs...)
-	}
-	var decode *toml.DecodeError
-	if errors.As(err, &decode) {
-		line, column := decode.Position()
-		what := plainType(strings.TrimPrefix(decode.Error(), "toml: "))
-		if key := strings.Join(decode.Key(), "."); key != "" {
-			return fmt.Errorf("%s:%d: %s: %s", path, line, key, what)
-		}
-		return fmt.Errorf("%s:%d:%d: %s", path, line, column, what)
-	}
-	return fmt.Errorf("%s: %w", path, err)
-}
-
-// mismatch is the library's error for a value of another type than its key has.
-var mismatch = regexp.MustCompile(`^cannot decode TOML (\w+) into .* of type (\S+)$`)
-
-// plainType says in TOML's words what mismatch says in Go's.
-func plainType(text string) string {
-	found := mismatch.FindStringSubmatch(text)
-	if found == nil {
-		return text
-	}
-	kinds := map[string]string{
-		"string": "a string in quotes", "bool": "true or false", "int": "a whole number", "int64": "a whole number",
-		"uint64": "a whole number", "uint32": "a whole number", "float64": "a number", "[]string": "a list of strings",
-		"map[string]string": "a table of strings",
-	}
-	want := kinds[found[2]]
-	switch {
-	case want == "" && strings.HasPrefix(found[2], "[]"):
-		want = "a list"
-	case want == "":
-		want = "a table"
-	}
-	given := found[1]
-	article := "a"
-	if strings.ContainsRune("aeiou", rune(given[0])) {
-		article = "an"
-	}
-	return fmt.Sprintf("it is %s %s, and has to be %s", article, given, want)
 }
 
 // Locate puts before each *KeyError of those that err joins the file and line that the key comes from, or its flag. Of

@@ -152,6 +152,9 @@ func TestWhatCannotWorkIsNamed(t *testing.T) {
 		"a hosts.toml with an unknown key": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/certs.d/_default/hosts.toml", []byte("servers = \"x\""), 0o644)
 		}, []string{"hosts_dir: ", "_default/hosts.toml", "servers"}},
+		"a hosts.toml with a value of another type": {func(dir string, _ *config.Config) {
+			_ = os.WriteFile(dir+"/certs.d/_default/hosts.toml", []byte("server = 5"), 0o644)
+		}, []string{"hosts_dir: ", "_default/hosts.toml:1: server: it is an integer, and has to be a string in quotes"}},
 		"a certificate of a registry that is not there": {func(dir string, _ *config.Config) {
 			_ = os.WriteFile(dir+"/certs.d/localhost_5000_/hosts.toml", []byte("ca = \"/none.pem\""), 0o644)
 		}, []string{"hosts_dir: ", "localhost_5000_", "none.pem"}},

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/pelletier/go-toml/v2"
 	"tags.cncf.io/container-device-interface/pkg/parser"
 
 	"berth/internal/cdi"
 	"berth/internal/device"
+	"berth/internal/tomlfile"
 )
 
 // DefaultPath is the file that says what to offer.
@@ -52,8 +52,8 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("what to offer: %w", err)
 	}
-	if err := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields().Decode(c); err != nil {
-		return nil, located(path, err)
+	if err := tomlfile.Decode(data, c); err != nil {
+		return nil, tomlfile.Located(err, path, nil)
 	}
 	for i := range c.Resources {
 		r := &c.Resources[i]
@@ -68,24 +68,6 @@ func Load(path string) (*Config, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
-}
-
-func located(path string, err error) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) {
-		var errs []error
-		for i := range unknown.Errors {
-			line, _ := unknown.Errors[i].Position()
-			errs = append(errs, fmt.Errorf("%s:%d: %s: unknown key", path, line, strings.Join(unknown.Errors[i].Key(), ".")))
-		}
-		return errors.Join(errs...)
-	}
-	var decode *toml.DecodeError
-	if errors.As(err, &decode) {
-		line, _ := decode.Position()
-		return fmt.Errorf("%s:%d: %s", path, line, strings.TrimPrefix(decode.Error(), "toml: "))
-	}
-	return fmt.Errorf("%s: %w", path, err)
 }
 
 func (c *Config) validate() error {

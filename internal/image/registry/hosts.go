@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/config"
 	"github.com/containerd/errdefs"
-	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/tomlfile"
 )
 
 // hostsFile is the shape of hosts.toml: containerd's, and Berth's own berth_credentials, which containerd passes over.
@@ -100,21 +100,24 @@ func readHosts(dir, registry string) (*hostRules, error) {
 	}
 	rules.file = file
 	if err := rules.parse(data); err != nil {
-		return fail(fmt.Errorf("%s: %w", file, err))
+		return fail(err)
 	}
 	return rules, nil
 }
 
+// parse checks what the file says, and keeps it. An error names the file.
 func (r *hostRules) parse(data []byte) error {
 	var parsed hostsFile
-	decoder := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
-	if err := decoder.Decode(&parsed); err != nil {
-		var strict *toml.StrictMissingError
-		if errors.As(err, &strict) && len(strict.Errors) > 0 {
-			err = fmt.Errorf("unknown key %s", strings.Join(strict.Errors[0].Key(), "."))
-		}
-		return err
+	if err := tomlfile.Decode(data, &parsed); err != nil {
+		return tomlfile.Located(err, r.file, nil)
 	}
+	if err := r.take(&parsed); err != nil {
+		return fmt.Errorf("%s: %w", r.file, err)
+	}
+	return nil
+}
+
+func (r *hostRules) take(parsed *hostsFile) error {
 	for key, entry := range parsed.Host {
 		host, plain, err := hostURL(key)
 		if err == nil {
