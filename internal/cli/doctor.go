@@ -36,7 +36,7 @@ The exit code is 1 if pods cannot run.`,
 				}
 			}
 			found := doctor.Examine(cmd.Context(), doctor.Config{
-				Socket: socket, Root: root, State: state, CNIConfDir: cniConfDir,
+				Socket: socket, Root: root, State: state, CNI: doctor.CNI{CNIConfDir: cniConfDir},
 				ContainerdVersion: connection.ContainerdVersion, Daemon: running,
 			})
 			failed := false

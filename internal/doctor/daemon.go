@@ -19,11 +19,11 @@ type Daemon struct {
 	Version       string
 	KeeperVersion string // empty: the keeper does not answer
 	Root, State   string
-	CNIConfDir    string
-	CgroupDriver  string // cgroupfs or systemd; empty: it does not tell
-	PID           int    // 0: it is not known
-	NRI           *NRI   // nil: the interface for NRI plugins is off
-	Unsynced      *Unsynced
+	CNI
+	CgroupDriver string // cgroupfs or systemd; empty: it does not tell
+	PID          int    // 0: it is not known
+	NRI          *NRI   // nil: the interface for NRI plugins is off
+	Unsynced     *Unsynced
 }
 
 // Command is the daemon's program, that which runs also where its file was replaced, with other words and the flags
@@ -58,6 +58,7 @@ func (d *Daemon) in(cfg Config) Config {
 			*one.to = one.from
 		}
 	}
+	cfg.CNIBinDirs, cfg.CNINetwork, cfg.RequireCNI = d.CNIBinDirs, d.CNINetwork, d.RequireCNI
 	return cfg
 }
 

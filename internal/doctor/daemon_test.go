@@ -27,7 +27,7 @@ func TestTheDaemonIsComparedWithItsKeeper(t *testing.T) {
 }
 
 func TestTheDaemonsDirectoriesAreLookedAt(t *testing.T) {
-	cfg := (&Daemon{Root: "/data", State: "/state"}).in(Config{Root: "/r", State: "/s", CNIConfDir: "/c"})
+	cfg := (&Daemon{Root: "/data", State: "/state"}).in(Config{Root: "/r", State: "/s", CNI: CNI{CNIConfDir: "/c"}})
 	if cfg.Root != "/data" || cfg.State != "/state" || cfg.CNIConfDir != "/c" {
 		t.Errorf("%+v", cfg)
 	}

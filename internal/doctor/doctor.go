@@ -27,14 +27,22 @@ type Finding struct {
 
 // Config says what is looked at.
 type Config struct {
-	Socket     string // path
-	Root       string // the daemon's directory for data; it need not exist
-	State      string // the daemon's directory for what a reboot may lose; it need not exist
-	CNIConfDir string
+	Socket string // path
+	Root   string // the daemon's directory for data; it need not exist
+	State  string // the daemon's directory for what a reboot may lose; it need not exist
+	CNI
 	// ContainerdVersion asks on a socket which version of containerd's API is answered there. Nil: nobody can be asked.
 	ContainerdVersion func(ctx context.Context, socket string) (string, error)
 	Daemon            *Daemon // that runs, in the place of the directories above; nil: none could be asked
 	Proc              string  // where processes are; empty: /proc
+}
+
+// CNI is where CNI's configurations and plugins are, as the daemon's configuration has it.
+type CNI struct {
+	CNIConfDir string
+	CNIBinDirs []string // empty: the default ones
+	CNINetwork string   // the one that pods are connected to; empty: the first
+	RequireCNI bool     // the built-in bridge does not take CNI's place
 }
 
 func good(detail string) Finding         { return Finding{Level: Good, Detail: detail} }

@@ -67,7 +67,7 @@ func TestDisksAreJudged(t *testing.T) {
 
 func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	if file, _, err := cniPlugins(filepath.Join(dir, "none")); file != "" || err != nil {
+	if file, _, err := cniPlugins(filepath.Join(dir, "none"), ""); file != "" || err != nil {
 		t.Errorf("no directory: %q, %v", file, err)
 	}
 	for name, content := range map[string]string{
@@ -78,20 +78,53 @@ func TestCNIIsJudgedByItsFirstConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	file, plugins, err := cniPlugins(dir)
+	file, plugins, err := cniPlugins(dir, "")
 	if err != nil || filepath.Base(file) != "10-a.conflist" ||
 		!slices.Equal(plugins, []string{"bridge", "host-local", "portmap"}) {
 		t.Fatalf("%s %v %v", file, plugins, err)
 	}
-	if f := judgeCNI(file, plugins, func(p string) bool { return p != "portmap" }); f.Level != Bad ||
+	if f := judgeCNI(file, plugins, cniBinDirs, func(p string) bool { return p != "portmap" }); f.Level != Bad ||
 		!strings.Contains(f.Detail, "portmap") {
 		t.Errorf("%+v", f)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "05-c.conf"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if f := checkNetwork(context.Background(), Config{CNIConfDir: dir}); f.Level != Bad || f.Advice == "" {
+	if f := checkNetwork(context.Background(), Config{CNI: CNI{CNIConfDir: dir}}); f.Level != Bad || f.Advice == "" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestCNIIsJudgedAsTheDaemonIsConfigured: by its directories of plugins, its network and whether it has a bridge of its
+// own. Seen to fail where the default directories are looked into, and where the first file is taken.
+func TestCNIIsJudgedAsTheDaemonIsConfigured(t *testing.T) {
+	conf, bin, empty := t.TempDir(), t.TempDir(), t.TempDir()
+	for path, content := range map[string]string{
+		conf + "/10-a.conflist": `{"name": "a", "plugins": [{"type": "not-installed"}]}`,
+		conf + "/20-b.conflist": `{"name": "b", "plugins": [{"type": "of-this-node"}]}`,
+		bin + "/of-this-node":   "",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		cni    CNI
+		level  Level
+		detail string
+	}{
+		"the first":        {CNI{CNIConfDir: conf, CNIBinDirs: []string{bin}}, Bad, "no plugin not-installed"},
+		"a network":        {CNI{CNIConfDir: conf, CNIBinDirs: []string{bin}, CNINetwork: "b"}, Good, "20-b.conflist"},
+		"by default":       {CNI{CNIConfDir: conf, CNINetwork: "b"}, Bad, "no plugin of-this-node"},
+		"another network":  {CNI{CNIConfDir: conf, CNINetwork: "c"}, Bad, `cni_network is "c"`},
+		"none is there":    {CNI{CNIConfDir: empty, RequireCNI: true}, Poor, "require_cni"},
+		"none, by network": {CNI{CNIConfDir: empty, CNINetwork: "c"}, Bad, `cni_network is "c"`},
+	} {
+		cfg := (&Daemon{CNI: c.cni}).in(Config{CNI: CNI{CNIConfDir: "/other"}})
+		if f := checkNetwork(t.Context(), cfg); f.Level != c.level || !strings.Contains(f.Detail, c.detail) ||
+			(f.Advice == "") != (c.level == Good) {
+			t.Errorf("%s: %+v", name, f)
+		}
 	}
 }
 
@@ -108,7 +141,7 @@ func TestPluginsThatOtherPluginsRunAreLookedFor(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "a.conf"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, plugins, err := cniPlugins(dir); err != nil || !slices.Equal(plugins, want) {
+		if _, plugins, err := cniPlugins(dir, ""); err != nil || !slices.Equal(plugins, want) {
 			t.Errorf("%s: %v, not %v: %v", content, plugins, want, err)
 		}
 	}
@@ -137,7 +170,7 @@ func TestSocketsAreTried(t *testing.T) {
 func TestAnExaminationLeavesNothingBehind(t *testing.T) {
 	root := t.TempDir()
 	findings := Examine(context.Background(),
-		Config{Socket: filepath.Join(root, "s"), Root: root, CNIConfDir: filepath.Join(root, "cni")})
+		Config{Socket: filepath.Join(root, "s"), Root: root, CNI: CNI{CNIConfDir: filepath.Join(root, "cni")}})
 	for _, f := range findings {
 		if f.Subject == "" || f.Detail == "" {
 			t.Errorf("%+v says nothing", f)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
 	"strings"
 	"syscall"
 	"time"
@@ -19,24 +18,37 @@ import (
 	"github.com/google/nftables"
 )
 
-// cniBinDirs are where plugins are looked for by default.
+// cniBinDirs are where plugins are looked for by default, and where no daemon says otherwise.
 var cniBinDirs = []string{"/opt/cni/bin", "/usr/lib/cni"}
 
 // checkNetwork looks at what would connect pods: CNI where it is configured, else the built-in bridge.
 func checkNetwork(_ context.Context, cfg Config) Finding {
-	file, plugins, err := cniPlugins(cfg.CNIConfDir)
+	dirs := cfg.CNIBinDirs
+	if len(dirs) == 0 {
+		dirs = cniBinDirs
+	}
+	file, plugins, err := cniPlugins(cfg.CNIConfDir, cfg.CNINetwork)
 	if err != nil {
 		return bad(err.Error(), "Mend or remove the file. Without any in "+cfg.CNIConfDir+" Berth uses its own bridge.")
 	}
 	if file != "" {
-		return judgeCNI(file, plugins, func(plugin string) bool {
-			for _, dir := range cniBinDirs {
+		return judgeCNI(file, plugins, dirs, func(plugin string) bool {
+			for _, dir := range dirs {
 				if info, err := os.Stat(filepath.Join(dir, plugin)); err == nil && info.Mode()&0o111 != 0 {
 					return true
 				}
 			}
 			return false
 		})
+	}
+	if cfg.CNINetwork != "" {
+		return bad(fmt.Sprintf("network.cni_network is %q, and no file in %s has a network of this name",
+			cfg.CNINetwork, cfg.CNIConfDir), "See which names there are: grep -H '\"name\"' "+cfg.CNIConfDir+"/*")
+	}
+	if cfg.RequireCNI {
+		return poor("there is no CNI configuration in "+cfg.CNIConfDir+
+			", and network.require_cni keeps the built-in bridge away: only pods of the node's network run",
+			"Install the cluster's network provider. See whether its pods run: berth pods -n kube-system")
 	}
 	if !isRoot() {
 		return good("the built-in bridge (nftables was not tried)")
@@ -52,7 +64,7 @@ func checkNetwork(_ context.Context, cfg Config) Finding {
 	return good("the built-in bridge; nftables answers")
 }
 
-func judgeCNI(file string, plugins []string, installed func(string) bool) Finding {
+func judgeCNI(file string, plugins, dirs []string, installed func(string) bool) Finding {
 	var missing []string
 	for _, plugin := range plugins {
 		if !installed(plugin) {
@@ -61,47 +73,49 @@ func judgeCNI(file string, plugins []string, installed func(string) bool) Findin
 	}
 	if len(missing) > 0 {
 		return bad(fmt.Sprintf("CNI by %s, but there is no plugin %s", file, strings.Join(missing, ", ")),
-			"Install them into "+strings.Join(cniBinDirs, " or ")+" (Debian: apt-get install containernetworking-plugins).")
+			"Install them into "+strings.Join(dirs, " or ")+" (Debian: apt-get install containernetworking-plugins).")
 	}
 	return good(fmt.Sprintf("CNI by %s: %s", file, strings.Join(plugins, ", ")))
 }
 
-// cniPlugins reads the first configuration of the directory, by name, as CNI does. file is empty where there is none.
-func cniPlugins(dir string) (file string, plugins []string, err error) {
-	entries, err := os.ReadDir(dir)
+// cniPlugins reads the first configuration of the directory, by name, as CNI does; of those of a network where one is
+// named. file is empty where there is none.
+func cniPlugins(dir, network string) (file string, plugins []string, err error) {
+	entries, err := os.ReadDir(dir) // sorted by name
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, nil
 	}
 	if err != nil {
 		return "", nil, err
 	}
-	var names []string
 	for _, entry := range entries {
 		switch filepath.Ext(entry.Name()) {
 		case ".conf", ".conflist", ".json":
-			names = append(names, entry.Name())
+		default:
+			continue
 		}
+		file = filepath.Join(dir, entry.Name())
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return "", nil, err
+		}
+		var list struct {
+			Name string `json:"name"`
+			cniPlugin
+			Plugins []cniPlugin `json:"plugins"`
+		}
+		if err := json.Unmarshal(data, &list); err != nil {
+			return "", nil, fmt.Errorf("%s: %w", file, err)
+		}
+		if network != "" && list.Name != network {
+			continue
+		}
+		for _, plugin := range append([]cniPlugin{list.cniPlugin}, list.Plugins...) {
+			plugins = append(plugins, plugin.programs()...)
+		}
+		return file, plugins, nil
 	}
-	if len(names) == 0 {
-		return "", nil, nil
-	}
-	sort.Strings(names)
-	file = filepath.Join(dir, names[0])
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", nil, err
-	}
-	var list struct {
-		cniPlugin
-		Plugins []cniPlugin `json:"plugins"`
-	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return "", nil, fmt.Errorf("%s: %w", file, err)
-	}
-	for _, plugin := range append([]cniPlugin{list.cniPlugin}, list.Plugins...) {
-		plugins = append(plugins, plugin.programs()...)
-	}
-	return file, plugins, nil
+	return "", nil, nil
 }
 
 // cniPlugin is one plugin's configuration.

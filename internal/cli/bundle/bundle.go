@@ -42,7 +42,7 @@ func Write(ctx context.Context, version, socket string, out io.Writer) (missing 
 	archive := tar.NewWriter(packed)
 	daemon := findings.AskDaemon(ctx, socket)
 	cfg := doctor.Config{
-		Socket: socket, Root: "/var/lib/berth", State: "/run/berth", CNIConfDir: "/etc/cni/net.d",
+		Socket: socket, Root: "/var/lib/berth", State: "/run/berth", CNI: doctor.CNI{CNIConfDir: "/etc/cni/net.d"},
 		ContainerdVersion: connection.ContainerdVersion, Daemon: daemon,
 	}
 	state := cfg.State

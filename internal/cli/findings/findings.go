@@ -35,7 +35,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		d      doctor.Daemon
 		config struct {
 			Root, State string
-			Network     struct{ CNIConfDir string }
+			Network     doctor.CNI
 		}
 		keeper struct{ Version string }
 		images struct{ Unsynced *doctor.Unsynced }
@@ -51,7 +51,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		return nil
 	}
 	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
-	d.CNIConfDir, d.Unsynced = config.Network.CNIConfDir, images.Unsynced
+	d.CNI, d.Unsynced = config.Network, images.Unsynced
 	d.PID = connection.PeerPID(ctx, socket)
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())

@@ -333,7 +333,10 @@ func (m *Migration) examine(ctx context.Context, cfg *config.Config) (bad bool) 
 		}
 	}
 	found := doctor.Examine(ctx, doctor.Config{
-		Socket: cfg.Address, Root: cfg.Root, State: cfg.State, CNIConfDir: cfg.Network.CNIConfDir,
+		Socket: cfg.Address, Root: cfg.Root, State: cfg.State, CNI: doctor.CNI{
+			CNIConfDir: cfg.Network.CNIConfDir, CNIBinDirs: cfg.Network.CNIBinDirs, CNINetwork: cfg.Network.CNINetwork,
+			RequireCNI: cfg.Network.RequireCNI,
+		},
 		ContainerdVersion: connection.ContainerdVersion,
 	})
 	var worth []doctor.Finding
