@@ -78,6 +78,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		{"socket", checkSocket},
 		{"daemon", checkDaemon},
 		{"configuration", checkConfiguration},
+		{"CRIU", checkCRIU},
 		{"NRI plugins", checkNRI},
 		{"kubelet", checkKubelet},
 		{"container metrics", checkMetrics},
@@ -121,10 +122,12 @@ func checkUser(context.Context, Config) Finding {
 	}
 	switch {
 	case vital != "":
-		return bad("root without"+vital, "Run berthd outside of a container, or give its container these capabilities.")
+		return bad("root without"+vital, "Run berthd outside of a container, or give its container these capabilities.\n"+
+			"See what has taken them away: grep CapBnd /proc/1/status /proc/self/status")
 	case lacking != "":
 		return poor("root without"+lacking,
-			"oom_score_adj below the daemon's own and higher hard limits cannot be set; pods run without.")
+			"oom_score_adj below the daemon's own and higher hard limits cannot be set; pods run without.\n"+
+				"See what has taken it away: grep CapBnd /proc/1/status /proc/self/status. A systemd unit has it by default.")
 	}
 	return good("root with all capabilities that are needed")
 }

@@ -49,7 +49,8 @@ func judgeKernel(release string) Finding {
 	case err != nil:
 		return poor(err.Error(), "")
 	case v.before(oldestKernel):
-		return bad(release, "Berth needs Linux "+oldestKernel.String()+" or newer.")
+		return bad(release, "Berth needs Linux "+oldestKernel.String()+" or newer. Install a newer one and reboot: "+
+			"apt-get install linux-image-amd64 (Debian), dnf upgrade kernel (Fedora)")
 	case v.before(exitOfOrphan):
 		return poor(release, fmt.Sprintf("From Linux %s on, exit codes survive a kill of berth-keeper; "+
 			"here such containers report 255 (KeeperLost).", exitOfOrphan))

@@ -36,6 +36,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 		config struct {
 			Root, State string
 			Network     doctor.CNI
+			Checkpoint  struct{ CRIU string }
 		}
 		keeper struct{ Version string }
 		images struct{ Unsynced *doctor.Unsynced }
@@ -52,6 +53,7 @@ func AskDaemon(ctx context.Context, socket string) *doctor.Daemon {
 	}
 	d.KeeperVersion, d.Root, d.State = keeper.Version, config.Root, config.State
 	d.CNI, d.Unsynced = config.Network, images.Unsynced
+	d.CRIU = config.Checkpoint.CRIU
 	d.PID = connection.PeerPID(ctx, socket)
 	if made, err := conn.Runtime.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{}); err == nil {
 		d.CgroupDriver = strings.ToLower(made.GetLinux().GetCgroupDriver().String())
