@@ -56,7 +56,7 @@ until Ctrl-C; otherwise it is shown once.`,
 			if once || a.format.Structured() || !isFile || !streaming.IsTerminal(file) {
 				return a.statsOnce(ctx, conn, wanted, by)
 			}
-			return a.statsLive(ctx, conn, wanted, by, interval)
+			return a.statsLive(ctx, conn, file, wanted, by, interval)
 		},
 	}
 	cmd.Flags().StringVar(&by, "sort-by", "", "order pods by what they use, most first: "+strings.Join(sortable, ", "))
@@ -88,8 +88,10 @@ func (a *app) statsOnce(ctx context.Context, conn *connection.Connection, wanted
 	return printUsage(a.out, a.format, sorted(rows, by))
 }
 
-func (a *app) statsLive(ctx context.Context, conn *connection.Connection, wanted map[string]bool, by string,
-	interval time.Duration) error {
+// statsLive updates a table on a terminal. What has no room there is left out: else the lines that matter most, which
+// are the first, would have left the screen.
+func (a *app) statsLive(ctx context.Context, conn *connection.Connection, terminal *os.File, wanted map[string]bool,
+	by string, interval time.Duration) error {
 	meter := &usage.Meter{}
 	for wait := sampling; ; wait = interval {
 		rows, err := usage.Read(ctx, conn, wanted, meter)
@@ -100,11 +102,12 @@ func (a *app) statsLive(ctx context.Context, conn *connection.Connection, wanted
 			return err
 		}
 		var screen bytes.Buffer
-		screen.WriteString("\x1b[H\x1b[2J") // home, clear
 		if err := printUsage(&screen, a.format, sorted(rows, by)); err != nil {
 			return err
 		}
-		if _, err := a.out.Write(screen.Bytes()); err != nil {
+		columns, lines := streaming.Size(terminal)
+		const clear = "\x1b[H\x1b[2J" // home, clear
+		if _, err := io.WriteString(terminal, clear+table.Fit(screen.String(), int(columns), int(lines))); err != nil {
 			return err
 		}
 		if sleep(ctx, wait) != nil {
