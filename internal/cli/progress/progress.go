@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// New returns bars where w is a terminal, and a line when a layer begins and when it is done elsewhere, such as in the
-// log of a build.
+// New returns bars where w is a terminal. Elsewhere, such as in the log of a build, there is a line when a layer begins,
+// every ten seconds while it is under way, and when it is done.
 func New(ctx context.Context, w io.Writer, words Words) Display {
 	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
 		return newBars(ctx, file, words)
@@ -51,7 +51,7 @@ func New(ctx context.Context, w io.Writer, words Words) Display {
 	return &lines{w: w, words: words, layers: map[string]*line{}, now: time.Now}
 }
 
-// lines prints a line when a layer begins and when it is done.
+// lines prints a line when a layer begins and when it is done, and every so often in between.
 type lines struct {
 	words  Words
 	w      io.Writer
@@ -63,7 +63,12 @@ type line struct {
 	phase  berthv1.Phase
 	begun  time.Time
 	offset int64 // where the download began: bytes of an earlier attempt may be here
+	told   time.Time
 }
+
+// often is how often a log has a line about a layer that takes long: builds that say nothing for minutes are ended by
+// those who run them.
+const often = 10 * time.Second
 
 func (l *lines) Layer(p *berthv1.Layer) {
 	seen := l.layers[p.GetDigest()]
@@ -71,7 +76,11 @@ func (l *lines) Layer(p *berthv1.Layer) {
 		seen = &line{}
 		l.layers[p.GetDigest()] = seen
 	}
-	if seen.phase == p.GetPhase() || p.GetPhase() == berthv1.Phase_PHASE_WAITING {
+	if seen.phase == p.GetPhase() {
+		l.between(seen, p)
+		return
+	}
+	if p.GetPhase() == berthv1.Phase_PHASE_WAITING {
 		return
 	}
 	seen.phase = p.GetPhase()
@@ -79,6 +88,7 @@ func (l *lines) Layer(p *berthv1.Layer) {
 	switch p.GetPhase() {
 	case berthv1.Phase_PHASE_DOWNLOADING:
 		seen.begun, seen.offset = l.now(), p.GetOffset()
+		seen.told = seen.begun
 	case berthv1.Phase_PHASE_DONE:
 		if took := l.now().Sub(seen.begun); !seen.begun.IsZero() && took > 0 {
 			rate := float64(p.GetTotal()-seen.offset) / took.Seconds()
@@ -86,6 +96,20 @@ func (l *lines) Layer(p *berthv1.Layer) {
 		}
 	}
 	fmt.Fprintln(l.w)
+}
+
+// between says how far a layer is whose download takes long, at which rate, and how long the rest takes at that rate.
+func (l *lines) between(seen *line, p *berthv1.Layer) {
+	now := l.now()
+	got := p.GetOffset() - seen.offset
+	if seen.phase != berthv1.Phase_PHASE_DOWNLOADING || now.Sub(seen.told) < often || got <= 0 {
+		return
+	}
+	seen.told = now
+	rate := float64(got) / now.Sub(seen.begun).Seconds()
+	left := time.Duration(float64(p.GetTotal()-p.GetOffset()) / rate * float64(time.Second))
+	fmt.Fprintf(l.w, "  layer %s  %s  %s, %s so far, %s/s, %s left\n", table.ShortID(p.GetDigest()), size(p.GetTotal()),
+		l.words[p.GetPhase()], size(p.GetOffset()), size(int64(rate)), max(left, 0).Round(time.Second))
 }
 
 func (l *lines) End(bool) {}

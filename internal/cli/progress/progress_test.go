@@ -22,7 +22,7 @@ func layer(phase berthv1.Phase, offset, total int64) *berthv1.Layer {
 }
 
 // TestALogHasALineForEachStep: a build's log gets one line when a layer begins, one when it is done with its mean rate,
-// and none in between.
+// and none in between unless that takes long.
 func TestALogHasALineForEachStep(t *testing.T) {
 	var out bytes.Buffer
 	show := New(t.Context(), &out, Pull).(*lines)
@@ -39,6 +39,25 @@ func TestALogHasALineForEachStep(t *testing.T) {
 	// 20 MiB were there from an earlier attempt: 80 MiB in two seconds.
 	want := "  layer 0123456789ab  100MiB  downloading\n" +
 		"  layer 0123456789ab  100MiB  done in 2s, 40.0MiB/s\n"
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
+// TestALogTellsOfALayerThatTakesLong, with the rate and the time that is left. Seen to fail without the lines between.
+func TestALogTellsOfALayerThatTakesLong(t *testing.T) {
+	var out bytes.Buffer
+	show := New(t.Context(), &out, Pull).(*lines)
+	now := time.Now()
+	show.now = func() time.Time { return now }
+	show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, 200<<20, 1000<<20))
+	for i := range 250 { // ten times a second
+		now = now.Add(100 * time.Millisecond)
+		show.Layer(layer(berthv1.Phase_PHASE_DOWNLOADING, (201+int64(i))<<20, 1000<<20))
+	}
+	want := "  layer 0123456789ab  1000MiB  downloading\n" +
+		"  layer 0123456789ab  1000MiB  downloading, 300MiB so far, 10.0MiB/s, 1m10s left\n" +
+		"  layer 0123456789ab  1000MiB  downloading, 400MiB so far, 10.0MiB/s, 1m0s left\n"
 	if out.String() != want {
 		t.Errorf("got\n%swant\n%s", out.String(), want)
 	}
