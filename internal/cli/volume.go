@@ -35,13 +35,14 @@ type volumeDetail struct {
 func (a *app) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume",
-		Short: "List, show and remove named volumes",
-		Long: `List, show and remove named volumes. A volume is made when a container first names it, and kept
+		Short: "Create, list, show and remove named volumes",
+		Long: `Create, list, show and remove named volumes. A volume is also made when a container first names it, and kept
 until it is removed, whatever becomes of the container.`,
 		Args: subcommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(a.volumeListCommand(), a.volumeInspectCommand(), a.volumeRemoveCommand(), a.volumePruneCommand())
+	cmd.AddCommand(a.volumeCreateCommand(), a.volumeListCommand(),
+		a.volumeInspectCommand(), a.volumeRemoveCommand(), a.volumePruneCommand())
 	return cmd
 }
 
@@ -66,6 +67,31 @@ func (a *app) volumeListCommand() *cobra.Command {
 			{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
 			{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
 		}})
+}
+
+func (a *app) volumeCreateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "create VOLUME...",
+		Short: "Create empty volumes",
+		Long: "Create empty volumes. " +
+			"The first container that uses one fills it with what the container's image has at the same path.",
+		Args: arguments(cobra.MinimumNArgs(1)),
+		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
+			var errs []error
+			for _, name := range args {
+				_, err := conn.Volumes.CreateVolume(ctx, &berthv1.CreateVolumeRequest{Name: name})
+				if connection.Code(err) == codes.AlreadyExists {
+					err = fmt.Errorf("volume %q exists already: `berth volume inspect %s` shows it", name, name)
+				}
+				if err != nil {
+					errs = append(errs, connection.Plain(err))
+					continue
+				}
+				fmt.Fprintln(a.out, name)
+			}
+			return errors.Join(errs...)
+		}),
+	}
 }
 
 func (a *app) volumeInspectCommand() *cobra.Command {

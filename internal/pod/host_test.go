@@ -327,6 +327,9 @@ func (v memoryVolumes) prepare(dir string, f volume.Fill) error {
 }
 func (v memoryVolumes) AddUser(_, user string) error { return v.make("volume of " + user) }
 func (v memoryVolumes) Release(user string)          { v.forget("volume of " + user) }
+func (v memoryVolumes) Create(_ context.Context, name string) error {
+	return os.Mkdir(v.Path(name), 0o700)
+}
 func (v memoryVolumes) Remove(_ context.Context, name string) error {
 	for _, thing := range v.left() {
 		if user, ok := strings.CutPrefix(thing, "volume of "); ok {

@@ -19,6 +19,14 @@ func (m *Manager) Volume(_ context.Context, name string) (*model.Volume, error) 
 	return m.storage.Volumes.Get(name)
 }
 
+// CreateVolume makes an empty named volume. One of this name that is there already is errdefs.ErrAlreadyExists.
+func (m *Manager) CreateVolume(ctx context.Context, name string) (*model.Volume, error) {
+	if err := m.storage.Volumes.Create(ctx, name); err != nil {
+		return nil, err
+	}
+	return m.storage.Volumes.Get(name)
+}
+
 // VolumeUsage counts the bytes and inodes of a volume. It examines every file.
 func (m *Manager) VolumeUsage(ctx context.Context, name string) (bytes, inodes uint64, err error) {
 	v, err := m.storage.Volumes.Get(name)

@@ -176,20 +176,51 @@ func (s *Store) Use(ctx context.Context, name, user string, f Fill) (string, err
 		return "", err
 	}
 	defer v.op.Release(1)
-	err = s.ensure(ctx, v, f)
+	if err := s.make(ctx, v, f); err != nil {
+		return "", err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
-		if _, statErr := os.Lstat(s.data(name)); errors.Is(statErr, os.ErrNotExist) {
-			if discardErr := s.discard(name); discardErr != nil {
-				s.cfg.Log.Error("remove a volume that could not be made", "volume", name, "error", discardErr)
-			}
-		}
-		return "", fmt.Errorf("volume %s: %w", name, err)
-	}
 	v.users[user] = struct{}{}
-	v.made = true
 	return s.data(name), nil
+}
+
+// Create makes an empty volume, which the first container that uses it fills. One that is there already is
+// errdefs.ErrAlreadyExists.
+func (s *Store) Create(ctx context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	v, err := s.acquire(ctx, name, true)
+	if err != nil {
+		return err
+	}
+	defer v.op.Release(1)
+	s.mu.Lock()
+	there := v.made
+	s.mu.Unlock()
+	if there {
+		return fmt.Errorf("volume %q: %w", name, errdefs.ErrAlreadyExists)
+	}
+	return s.make(ctx, v, Fill{})
+}
+
+// make has the directory of a volume made or filled; one that cannot be made is forgotten. The caller holds v.op.
+func (s *Store) make(ctx context.Context, v *volume, f Fill) error {
+	name := v.rec.Name
+	err := s.ensure(ctx, v, f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		v.made = true
+		return nil
+	}
+	if _, statErr := os.Lstat(s.data(name)); errors.Is(statErr, os.ErrNotExist) {
+		if discardErr := s.discard(name); discardErr != nil {
+			s.cfg.Log.Error("remove a volume that could not be made", "volume", name, "error", discardErr)
+		}
+	}
+	return fmt.Errorf("volume %s: %w", name, err)
 }
 
 // acquire holds the operation lock of a volume that is still one of the store's.

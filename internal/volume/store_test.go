@@ -59,6 +59,34 @@ func use(t *testing.T, s *Store, name, user string, f Fill) string {
 	return dir
 }
 
+// TestAVolumeIsCreatedOnceAndFilledLater. Seen to fail without the look at whether it is there.
+func TestAVolumeIsCreatedOnceAndFilledLater(t *testing.T) {
+	asroot.Need(t, "chown")
+	dir, image := t.TempDir(), t.TempDir()
+	write(t, image+"/file", "of the image")
+	s := open(t, dir)
+	if err := s.Create(t.Context(), "a/b"); !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+	if err := s.Create(t.Context(), "data"); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*Store{s, open(t, dir)} { // and after a restart
+		if err := s.Create(t.Context(), "data"); !errdefs.IsAlreadyExists(err) {
+			t.Error(err)
+		}
+		if v, err := s.Get("data"); err != nil || len(v.Containers) != 0 {
+			t.Errorf("%+v, %v", v, err)
+		}
+	}
+	if got := read(t, use(t, s, "data", "c", from(image))+"/file"); got != "of the image" {
+		t.Errorf("the first user finds %q", got)
+	}
+	if err := s.Create(t.Context(), "data"); !errdefs.IsAlreadyExists(err) {
+		t.Error(err)
+	}
+}
+
 func TestNamesAreChecked(t *testing.T) {
 	asroot.Need(t, "chown")
 	s := open(t, t.TempDir())

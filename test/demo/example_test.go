@@ -16,13 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"berth/api/pouch"
 	"berth/internal/registrytest"
 	"berth/test/node"
-	"berth/test/node/nodetest"
 )
 
 // TestTheExamplesOfTheDocumentsWork types each command of berth, and of `berthd config`, that README.md, docs/*.md and
@@ -121,6 +116,7 @@ var expected = map[string]expectation{
 	"berth push registry.example/busybox:1.36":             {says: `^sha256:`},
 	"berth push registry.example/web:2":                    {says: `^sha256:`},
 	"berth rm --all --force && berth rmi --unused":         {says: `^hello$`},
+	"berth volume create data":                             {says: `^data$`},
 	"berth volume ls":                                      {says: `^data `},
 	"berth volume inspect data":                            {says: `"data"`},
 	"berth volume rm data":                                 {says: `^data$`},
@@ -347,29 +343,7 @@ func exampleNode(ctx context.Context, t *testing.T) *demo {
 		t.Fatal(err)
 	}
 	d := &demo{binaries: binaries, node: n, dataDir: filepath.Join(n.Dir, "cli"), began: time.Now()}
-	makeVolume(t, n, "data")
 	return d
-}
-
-// makeVolume makes a named volume, as a container of PouchContainer's v1alpha2 does that names one.
-func makeVolume(t *testing.T, n *node.Node, name string) {
-	t.Helper()
-	const image = "docker.io/library/busybox:1.37"
-	nodetest.Pull(t, n, image)
-	pod := nodetest.RunPod(t, n)
-	bytes, err := proto.Marshal(&pouch.Mount{Name: name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mount := &cri.Mount{ContainerPath: "/data"}
-	mount.ProtoReflect().SetUnknown(bytes)
-	config := pod.ContainerConfig(nodetest.Mounts(mount))
-	config.Image.Image = image
-	if _, err := nodetest.DialV1alpha2(n).CreateContainer(nodetest.Context(t), &cri.CreateContainerRequest{
-		PodSandboxId: pod.ID, SandboxConfig: pod.Config, Config: config}); err != nil {
-		t.Fatal(err)
-	}
-	pod.Remove()
 }
 
 // must runs a command of berth with an input, or none, and returns its standard output. A command that fails ends

@@ -312,6 +312,16 @@ func TestTheCommandLineLooksAfterVolumes(t *testing.T) {
 		}
 		return string(out)
 	}
+	if got := berth(false, "create", "used"); got != "used\n" {
+		t.Errorf("create: %q", got)
+	}
+	if says := berth(true, "create", "used", "/x", "right"); !strings.Contains(says, `"used" exists already`) ||
+		!strings.Contains(says, `volume name "/x"`) || !strings.HasPrefix(says, "right\n") {
+		t.Errorf("create of one that is there, of one that cannot be, and of another: %s", says)
+	}
+	if got := berth(false, "ls", "--unused", "-q"); got != "right\nused\n" {
+		t.Errorf("ls --unused of those that were created: %q", got)
+	}
 	used := runNamed(t, p, named(t, "used", "/v"))
 	runNamed(t, p, named(t, "left", "/v"), named(t, "right", "/w")).Remove()
 	used.Sh("head -c 100000 /dev/zero >/v/file")

@@ -283,6 +283,94 @@ func (x *VolumeStatusResponse) GetInodesUsed() uint64 {
 	return 0
 }
 
+type CreateVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeRequest) Reset() {
+	*x = CreateVolumeRequest{}
+	mi := &file_volumes_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeRequest) ProtoMessage() {}
+
+func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_volumes_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
+func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_volumes_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CreateVolumeRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type CreateVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *Volume                `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeResponse) Reset() {
+	*x = CreateVolumeResponse{}
+	mi := &file_volumes_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeResponse) ProtoMessage() {}
+
+func (x *CreateVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_volumes_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeResponse.ProtoReflect.Descriptor instead.
+func (*CreateVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_volumes_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CreateVolumeResponse) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
 type RemoveVolumeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -292,7 +380,7 @@ type RemoveVolumeRequest struct {
 
 func (x *RemoveVolumeRequest) Reset() {
 	*x = RemoveVolumeRequest{}
-	mi := &file_volumes_proto_msgTypes[5]
+	mi := &file_volumes_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +392,7 @@ func (x *RemoveVolumeRequest) String() string {
 func (*RemoveVolumeRequest) ProtoMessage() {}
 
 func (x *RemoveVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_volumes_proto_msgTypes[5]
+	mi := &file_volumes_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +405,7 @@ func (x *RemoveVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_volumes_proto_rawDescGZIP(), []int{5}
+	return file_volumes_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *RemoveVolumeRequest) GetName() string {
@@ -335,7 +423,7 @@ type RemoveVolumeResponse struct {
 
 func (x *RemoveVolumeResponse) Reset() {
 	*x = RemoveVolumeResponse{}
-	mi := &file_volumes_proto_msgTypes[6]
+	mi := &file_volumes_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -347,7 +435,7 @@ func (x *RemoveVolumeResponse) String() string {
 func (*RemoveVolumeResponse) ProtoMessage() {}
 
 func (x *RemoveVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_volumes_proto_msgTypes[6]
+	mi := &file_volumes_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -360,7 +448,7 @@ func (x *RemoveVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveVolumeResponse.ProtoReflect.Descriptor instead.
 func (*RemoveVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_volumes_proto_rawDescGZIP(), []int{6}
+	return file_volumes_proto_rawDescGZIP(), []int{8}
 }
 
 var File_volumes_proto protoreflect.FileDescriptor
@@ -386,12 +474,17 @@ const file_volumes_proto_rawDesc = "" +
 	"used_bytes\x18\x02 \x01(\x04R\tusedBytes\x12\x1f\n" +
 	"\vinodes_used\x18\x03 \x01(\x04R\n" +
 	"inodesUsed\")\n" +
+	"\x13CreateVolumeRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"@\n" +
+	"\x14CreateVolumeResponse\x12(\n" +
+	"\x06volume\x18\x01 \x01(\v2\x10.berth.v1.VolumeR\x06volume\")\n" +
 	"\x13RemoveVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x16\n" +
-	"\x14RemoveVolumeResponse2\xf3\x01\n" +
+	"\x14RemoveVolumeResponse2\xc2\x02\n" +
 	"\aVolumes\x12J\n" +
 	"\vListVolumes\x12\x1c.berth.v1.ListVolumesRequest\x1a\x1d.berth.v1.ListVolumesResponse\x12M\n" +
 	"\fVolumeStatus\x12\x1d.berth.v1.VolumeStatusRequest\x1a\x1e.berth.v1.VolumeStatusResponse\x12M\n" +
+	"\fCreateVolume\x12\x1d.berth.v1.CreateVolumeRequest\x1a\x1e.berth.v1.CreateVolumeResponse\x12M\n" +
 	"\fRemoveVolume\x12\x1d.berth.v1.RemoveVolumeRequest\x1a\x1e.berth.v1.RemoveVolumeResponseB\x1cZ\x1aberth/api/berth/v1;berthv1b\x06proto3"
 
 var (
@@ -406,30 +499,35 @@ func file_volumes_proto_rawDescGZIP() []byte {
 	return file_volumes_proto_rawDescData
 }
 
-var file_volumes_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_volumes_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_volumes_proto_goTypes = []any{
 	(*Volume)(nil),               // 0: berth.v1.Volume
 	(*ListVolumesRequest)(nil),   // 1: berth.v1.ListVolumesRequest
 	(*ListVolumesResponse)(nil),  // 2: berth.v1.ListVolumesResponse
 	(*VolumeStatusRequest)(nil),  // 3: berth.v1.VolumeStatusRequest
 	(*VolumeStatusResponse)(nil), // 4: berth.v1.VolumeStatusResponse
-	(*RemoveVolumeRequest)(nil),  // 5: berth.v1.RemoveVolumeRequest
-	(*RemoveVolumeResponse)(nil), // 6: berth.v1.RemoveVolumeResponse
+	(*CreateVolumeRequest)(nil),  // 5: berth.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil), // 6: berth.v1.CreateVolumeResponse
+	(*RemoveVolumeRequest)(nil),  // 7: berth.v1.RemoveVolumeRequest
+	(*RemoveVolumeResponse)(nil), // 8: berth.v1.RemoveVolumeResponse
 }
 var file_volumes_proto_depIdxs = []int32{
 	0, // 0: berth.v1.ListVolumesResponse.volumes:type_name -> berth.v1.Volume
 	0, // 1: berth.v1.VolumeStatusResponse.volume:type_name -> berth.v1.Volume
-	1, // 2: berth.v1.Volumes.ListVolumes:input_type -> berth.v1.ListVolumesRequest
-	3, // 3: berth.v1.Volumes.VolumeStatus:input_type -> berth.v1.VolumeStatusRequest
-	5, // 4: berth.v1.Volumes.RemoveVolume:input_type -> berth.v1.RemoveVolumeRequest
-	2, // 5: berth.v1.Volumes.ListVolumes:output_type -> berth.v1.ListVolumesResponse
-	4, // 6: berth.v1.Volumes.VolumeStatus:output_type -> berth.v1.VolumeStatusResponse
-	6, // 7: berth.v1.Volumes.RemoveVolume:output_type -> berth.v1.RemoveVolumeResponse
-	5, // [5:8] is the sub-list for method output_type
-	2, // [2:5] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	0, // 2: berth.v1.CreateVolumeResponse.volume:type_name -> berth.v1.Volume
+	1, // 3: berth.v1.Volumes.ListVolumes:input_type -> berth.v1.ListVolumesRequest
+	3, // 4: berth.v1.Volumes.VolumeStatus:input_type -> berth.v1.VolumeStatusRequest
+	5, // 5: berth.v1.Volumes.CreateVolume:input_type -> berth.v1.CreateVolumeRequest
+	7, // 6: berth.v1.Volumes.RemoveVolume:input_type -> berth.v1.RemoveVolumeRequest
+	2, // 7: berth.v1.Volumes.ListVolumes:output_type -> berth.v1.ListVolumesResponse
+	4, // 8: berth.v1.Volumes.VolumeStatus:output_type -> berth.v1.VolumeStatusResponse
+	6, // 9: berth.v1.Volumes.CreateVolume:output_type -> berth.v1.CreateVolumeResponse
+	8, // 10: berth.v1.Volumes.RemoveVolume:output_type -> berth.v1.RemoveVolumeResponse
+	7, // [7:11] is the sub-list for method output_type
+	3, // [3:7] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_volumes_proto_init() }
@@ -443,7 +541,7 @@ func file_volumes_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_volumes_proto_rawDesc), len(file_volumes_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Volumes_ListVolumes_FullMethodName  = "/berth.v1.Volumes/ListVolumes"
 	Volumes_VolumeStatus_FullMethodName = "/berth.v1.Volumes/VolumeStatus"
+	Volumes_CreateVolume_FullMethodName = "/berth.v1.Volumes/CreateVolume"
 	Volumes_RemoveVolume_FullMethodName = "/berth.v1.Volumes/RemoveVolume"
 )
 
@@ -33,6 +34,9 @@ type VolumesClient interface {
 	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
 	// VolumeStatus fails with NOT_FOUND where there is no such volume.
 	VolumeStatus(ctx context.Context, in *VolumeStatusRequest, opts ...grpc.CallOption) (*VolumeStatusResponse, error)
+	// CreateVolume makes an empty volume, which the first container that uses it fills with what its image has there. It
+	// fails with ALREADY_EXISTS where there is a volume of this name.
+	CreateVolume(ctx context.Context, in *CreateVolumeRequest, opts ...grpc.CallOption) (*CreateVolumeResponse, error)
 	// RemoveVolume removes a volume with what is in it. One that a container uses, be it an ended one, stays:
 	// FAILED_PRECONDITION names the container.
 	RemoveVolume(ctx context.Context, in *RemoveVolumeRequest, opts ...grpc.CallOption) (*RemoveVolumeResponse, error)
@@ -66,6 +70,16 @@ func (c *volumesClient) VolumeStatus(ctx context.Context, in *VolumeStatusReques
 	return out, nil
 }
 
+func (c *volumesClient) CreateVolume(ctx context.Context, in *CreateVolumeRequest, opts ...grpc.CallOption) (*CreateVolumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateVolumeResponse)
+	err := c.cc.Invoke(ctx, Volumes_CreateVolume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *volumesClient) RemoveVolume(ctx context.Context, in *RemoveVolumeRequest, opts ...grpc.CallOption) (*RemoveVolumeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RemoveVolumeResponse)
@@ -83,6 +97,9 @@ type VolumesServer interface {
 	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
 	// VolumeStatus fails with NOT_FOUND where there is no such volume.
 	VolumeStatus(context.Context, *VolumeStatusRequest) (*VolumeStatusResponse, error)
+	// CreateVolume makes an empty volume, which the first container that uses it fills with what its image has there. It
+	// fails with ALREADY_EXISTS where there is a volume of this name.
+	CreateVolume(context.Context, *CreateVolumeRequest) (*CreateVolumeResponse, error)
 	// RemoveVolume removes a volume with what is in it. One that a container uses, be it an ended one, stays:
 	// FAILED_PRECONDITION names the container.
 	RemoveVolume(context.Context, *RemoveVolumeRequest) (*RemoveVolumeResponse, error)
@@ -101,6 +118,9 @@ func (UnimplementedVolumesServer) ListVolumes(context.Context, *ListVolumesReque
 }
 func (UnimplementedVolumesServer) VolumeStatus(context.Context, *VolumeStatusRequest) (*VolumeStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method VolumeStatus not implemented")
+}
+func (UnimplementedVolumesServer) CreateVolume(context.Context, *CreateVolumeRequest) (*CreateVolumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateVolume not implemented")
 }
 func (UnimplementedVolumesServer) RemoveVolume(context.Context, *RemoveVolumeRequest) (*RemoveVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveVolume not implemented")
@@ -162,6 +182,24 @@ func _Volumes_VolumeStatus_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Volumes_CreateVolume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateVolumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(VolumesServer).CreateVolume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Volumes_CreateVolume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(VolumesServer).CreateVolume(ctx, req.(*CreateVolumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Volumes_RemoveVolume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RemoveVolumeRequest)
 	if err := dec(in); err != nil {
@@ -194,6 +232,10 @@ var Volumes_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "VolumeStatus",
 			Handler:    _Volumes_VolumeStatus_Handler,
+		},
+		{
+			MethodName: "CreateVolume",
+			Handler:    _Volumes_CreateVolume_Handler,
 		},
 		{
 			MethodName: "RemoveVolume",

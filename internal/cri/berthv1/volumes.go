@@ -12,6 +12,7 @@ type Volumes interface {
 	ListVolumes(context.Context) ([]*model.Volume, error)
 	Volume(ctx context.Context, name string) (*model.Volume, error)
 	VolumeUsage(ctx context.Context, name string) (bytes, inodes uint64, err error)
+	CreateVolume(ctx context.Context, name string) (*model.Volume, error)
 	RemoveVolume(ctx context.Context, name string) error
 }
 
@@ -45,6 +46,15 @@ func (s *volumeService) VolumeStatus(ctx context.Context,
 		}
 	}
 	return out, nil
+}
+
+func (s *volumeService) CreateVolume(ctx context.Context,
+	req *api.CreateVolumeRequest) (*api.CreateVolumeResponse, error) {
+	v, err := s.volumes.CreateVolume(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &api.CreateVolumeResponse{Volume: toVolume(v)}, nil
 }
 
 func (s *volumeService) RemoveVolume(ctx context.Context,

@@ -61,6 +61,8 @@ type Volumes interface {
 	Use(ctx context.Context, name, user string, f volume.Fill) (string, error)
 	AddUser(name, user string) error
 	Release(user string)
+	// Create makes an empty volume, or is errdefs.ErrAlreadyExists.
+	Create(ctx context.Context, name string) error
 	Remove(ctx context.Context, name string) error
 	Get(name string) (*model.Volume, error)
 	List() []*model.Volume
