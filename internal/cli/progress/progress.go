@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// New returns bars where w is a terminal. Elsewhere, such as in the log of a build, there is a line when a layer begins,
-// every ten seconds while it is under way, and when it is done.
+// New returns bars where w is a terminal. Elsewhere, such as in the log of a build, there is a line when a layer
+// begins, every ten seconds while it is under way, and when it is done.
 func New(ctx context.Context, w io.Writer, words Words) Display {
 	if file, ok := w.(*os.File); ok && streaming.IsTerminal(file) {
 		return newBars(ctx, file, words)

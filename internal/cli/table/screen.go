@@ -6,7 +6,8 @@ import (
 )
 
 // Fit is a table with a line of titles as it fits a terminal of so many columns and rows, the last of which the cursor
-// needs: long lines are cut, and a note says how many lines have no room. A size of zero is not known, and cuts nothing.
+// needs: long lines are cut, and a note says how many lines have no room. A size of zero is not known, and cuts
+// nothing.
 func Fit(text string, columns, rows int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rest := len(lines) - (rows - 1); rows > 2 && rest > 0 {
