@@ -21,7 +21,8 @@ on the node of the container.
 
 A directory that exists takes the source under the source's name. A source that ends with /. is only the content of
 the directory. Symbolic links of a container, and "..", never lead out of the container. Links in a directory are copied
-as links. Files that are new in a container belong to the user of its main process; a setuid bit is not copied.
+as links, and holes of sparse files as holes. Files that are new in a container belong to the user of its main process;
+a setuid bit is not copied.
 Devices, sockets and file systems such as /proc are skipped, and the exit code is then 1.`,
 		Example: `  berth cp hello/web:/etc/passwd passwd.hello
   berth cp passwd.hello hello:/srv/`,

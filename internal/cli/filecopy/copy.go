@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/sparse"
 )
 
 // copier is one copy.
@@ -25,10 +27,11 @@ type copier struct {
 
 // Copy copies a file, or a directory with all that is in it. A directory that exists takes the source under the
 // source's name, or only its content where source ends with "/.". What is neither a file, a directory nor a symbolic
-// link is skipped, and so are file systems such as /proc: skipped is told, and the result is an error.
+// link is skipped, and so are file systems such as /proc and what is below a path that is too long to be used: skipped
+// is told, and the result is an error.
 func Copy(ctx context.Context, from *Tree, source string, to *Tree, destination string,
 	skipped func(path, why string)) error {
-	in, err := from.open(source, 0)
+	in, err := from.open(ctx, source, 0)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: source, Err: err}
 	}
@@ -41,11 +44,14 @@ func Copy(ctx context.Context, from *Tree, source string, to *Tree, destination 
 	if kind := is.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFREG {
 		return fmt.Errorf("%s is neither a file nor a directory", source)
 	}
+	if from.inside && kernels(in) {
+		return fmt.Errorf("%s: %w: show it with `berth exec`", source, errKernels)
+	}
 	name, err := from.base(source)
 	if err != nil {
 		return err
 	}
-	parent, name, err := to.destination(destination, name, directory)
+	parent, name, err := to.destination(ctx, destination, name, directory)
 	if err != nil {
 		return err
 	}
@@ -81,8 +87,8 @@ func (t *Tree) base(source string) (string, error) {
 }
 
 // destination opens the directory that takes the source, and says under which name; "." is the directory itself.
-func (t *Tree) destination(path, name string, directory bool) (int, string, error) {
-	fd, err := t.open(path, unix.O_DIRECTORY)
+func (t *Tree) destination(ctx context.Context, path, name string, directory bool) (int, string, error) {
+	fd, err := t.directory(ctx, path)
 	if err == nil {
 		if name == "" {
 			name = "."
@@ -99,7 +105,7 @@ func (t *Tree) destination(path, name string, directory bool) (int, string, erro
 	if name == ".." || name == "." {
 		return 0, "", &os.PathError{Op: "open directory", Path: path, Err: err}
 	}
-	fd, err = t.open(filepath.Dir(path), unix.O_DIRECTORY)
+	fd, err = t.directory(ctx, filepath.Dir(path))
 	if err != nil {
 		return 0, "", &os.PathError{Op: "open directory", Path: filepath.Dir(path), Err: err}
 	}
@@ -149,13 +155,13 @@ func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (e
 	if created {
 		out = os.NewFile(uintptr(fd), name)
 	} else if err == unix.EEXIST {
-		out, err = existing(parent, name, is)
+		out, err = existing(parent, name, is, c.to.inside)
 	}
 	if err != nil {
 		return c.fault("write the copy of", path, err)
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	if _, err := io.Copy(out, reader{c.ctx, source}); err != nil {
+	if err := c.content(out, source, is.Size > 0 && !kernels(in)); err != nil {
 		return fmt.Errorf("write the copy of %s: %w", path, err)
 	}
 	if !created {
@@ -168,6 +174,23 @@ func (c *copier) file(in int, is *unix.Stat_t, parent int, name, path string) (e
 		return c.fault("change the mode of the copy of", path, err)
 	}
 	return nil
+}
+
+// maxUnsized is how much is copied of a file that does not say how long it is.
+const maxUnsized = 64 << 20
+
+// content copies as much as a file has now, and fills no hole: a container can write on and on, and make a file of any
+// length. What FUSE and the kernel make up may have a length only when it is read.
+func (c *copier) content(to, from *os.File, sized bool) error {
+	if sized {
+		_, err := sparse.Copy(c.ctx, to, from)
+		return err
+	}
+	n, err := io.Copy(to, io.LimitReader(reader{c.ctx, from}, maxUnsized+1))
+	if err == nil && n > maxUnsized {
+		err = fmt.Errorf("it has no length, and more than %d MiB come from it", maxUnsized>>20)
+	}
+	return err
 }
 
 // reader ends with its context.
@@ -184,7 +207,7 @@ func (r reader) Read(p []byte) (int, error) {
 }
 
 // existing empties a regular file, which keeps its owner and its mode.
-func existing(parent int, name string, source *unix.Stat_t) (*os.File, error) {
+func existing(parent int, name string, source *unix.Stat_t, inside bool) (*os.File, error) {
 	fd, err := unix.Openat(parent, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -199,6 +222,9 @@ func existing(parent int, name string, source *unix.Stat_t) (*os.File, error) {
 	}
 	switch is.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
+		if inside && kernels(fd) {
+			return nil, errKernels
+		}
 		return reopen(fd, unix.O_WRONLY|unix.O_TRUNC)
 	case unix.S_IFLNK:
 		return nil, unix.ELOOP
@@ -218,6 +244,9 @@ func (c *copier) directory(in int, is *unix.Stat_t, parent int, name, path strin
 		return c.fault("make the copy of", path, err)
 	}
 	defer unix.Close(out)
+	if c.to.inside && kernels(out) {
+		return c.fault("write the copy of", path, errKernels)
+	}
 	if !c.hasTop {
 		if err := unix.Fstat(out, &c.top); err != nil {
 			return c.fault("make the copy of", path, err)
@@ -270,20 +299,23 @@ func (c *copier) entry(in int, name string, out int, path string) error {
 	if err := unix.Fstat(fd, &is); err != nil {
 		return c.fault("stat", path, err)
 	}
-	switch is.Mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return c.file(fd, &is, out, name, path)
-	case unix.S_IFDIR:
-		if kernels(fd) {
-			c.skip(path, "its files are made by the kernel")
-			return nil
-		}
-		return c.directory(fd, &is, out, name, path)
-	case unix.S_IFLNK:
+	kind := is.Mode & unix.S_IFMT
+	switch {
+	case kind == unix.S_IFLNK:
 		return c.link(fd, out, name, path)
+	case kind != unix.S_IFREG && kind != unix.S_IFDIR:
+		c.skip(path, "it is neither a file, a directory nor a symbolic link")
+		return nil
+	case kernels(fd):
+		c.skip(path, errKernels.Error())
+		return nil
+	case kind == unix.S_IFREG:
+		return c.file(fd, &is, out, name, path)
+	case len(path) > unix.PathMax: // each level has descriptors and a path in memory
+		c.skip(path, "its path is longer than any that could be opened")
+		return nil
 	}
-	c.skip(path, "it is neither a file, a directory nor a symbolic link")
-	return nil
+	return c.directory(fd, &is, out, name, path)
 }
 
 func (c *copier) skip(path, why string) {
@@ -291,7 +323,10 @@ func (c *copier) skip(path, why string) {
 	c.skipped(path, why)
 }
 
-// kernels says whether the file system of a directory has files without an end, or with effects.
+// errKernels is for files that have no end or an effect, and that root may read and write where a container may not.
+var errKernels = errors.New("its files are made by the kernel")
+
+// kernels says whether a file or directory is in a file system that the kernel makes up.
 func kernels(fd int) bool {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(fd, &fs) != nil {

@@ -1,12 +1,16 @@
 package filecopy
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/asroot"
 )
 
 // rooted is a tree as that of a container, in a directory, and another directory outside of it that nobody may reach.
@@ -207,5 +211,125 @@ func TestAProcessOfAnotherCgroupIsNoContainers(t *testing.T) {
 			tree.Close()
 			t.Errorf("cgroup %q: the root of this process is opened", cgroup)
 		}
+	}
+}
+
+// TestAHoleFillsNoDisk: a container makes a file of any length with one call. Seen to fail, by writing zeros until the
+// time was over, with io.Copy in place of sparse.Copy.
+func TestAHoleFillsNoDisk(t *testing.T) {
+	tree, root, _ := rooted(t)
+	const size = 1 << 40
+	source := filepath.Join(root, "file")
+	put(t, source, "begin")
+	if err := os.Truncate(source, size); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	to := filepath.Join(t.TempDir(), "copy")
+	if err := Copy(ctx, tree, "/file", Here(), to, none(t)); err != nil {
+		t.Error(err)
+	}
+	var is unix.Stat_t
+	if err := unix.Stat(to, &is); err != nil || is.Size != size || is.Blocks > 1024 {
+		t.Errorf("the copy has %d bytes in %d blocks, %v", is.Size, is.Blocks, err)
+	}
+}
+
+// TestATreeThatIsTooDeepIsSkipped: each level has its path in memory, and a container makes levels without an end. Seen
+// to fail without the bound in entry.
+func TestATreeThatIsTooDeepIsSkipped(t *testing.T) {
+	tree, root, _ := rooted(t)
+	name := strings.Repeat("d", 250)
+	put(t, filepath.Join(root, "deep/file"), "x")
+	at, err := unix.Open(filepath.Join(root, "deep"), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if err := unix.Mkdirat(at, name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		below, err := unix.Openat(at, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		unix.Close(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = below
+	}
+	unix.Close(at)
+	to := t.TempDir()
+	var skipped []string
+	err = Copy(t.Context(), tree, "/deep", Here(), to, func(path, _ string) { skipped = append(skipped, path) })
+	if err == nil || len(skipped) != 1 || len(skipped[0]) < unix.PathMax || len(skipped[0]) > 2*unix.PathMax {
+		t.Errorf("%v, %d are skipped", err, len(skipped))
+	}
+	if got := read(t, filepath.Join(to, "deep/file")); got != "x" {
+		t.Errorf("beside it there is %q", got)
+	}
+}
+
+// TestFilesOfTheKernelAreLeftAlone: a container has its link lead to a file that never ends, or that does something
+// when it is written, and that root may write where the container may not. Seen to fail without the looks at the file
+// systems (kernels). What is of this machine is copied.
+func TestFilesOfTheKernelAreLeftAlone(t *testing.T) {
+	asroot.Need(t, "mounts")
+	tree, root, _ := rooted(t)
+	proc := filepath.Join(root, "proc")
+	if err := os.Mkdir(proc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("proc", proc, "proc", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(proc, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	link(t, "/proc/version", filepath.Join(root, "log"))
+	link(t, "/proc/self", filepath.Join(root, "here"))
+	mine := filepath.Join(t.TempDir(), "comm")
+	put(t, mine, "changed")
+	before := read(t, "/proc/self/comm")
+	for what, try := range map[string]func() error{
+		"a file that is read": func() error {
+			return Copy(t.Context(), tree, "/log", Here(), filepath.Join(t.TempDir(), "log"), none(t))
+		},
+		"a file that is written":      func() error { return Copy(t.Context(), Here(), mine, tree, "/here/comm", none(t)) },
+		"a file in a directory":       func() error { return Copy(t.Context(), Here(), mine, tree, "/here", none(t)) },
+		"a directory that is read":    func() error { return Copy(t.Context(), tree, "/proc/fs", Here(), t.TempDir(), none(t)) },
+		"a directory that is written": func() error { return Copy(t.Context(), Here(), filepath.Dir(mine)+"/.", tree, "/here", none(t)) },
+	} {
+		if err := try(); err == nil || !strings.Contains(err.Error(), "made by the kernel") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if got := read(t, "/proc/self/comm"); got != before {
+		t.Errorf("the name of this process is %q", got)
+	}
+	into := filepath.Join(root, "version")
+	err := Copy(t.Context(), Here(), "/proc/version", tree, "/version", none(t))
+	if want := read(t, "/proc/version"); err != nil || read(t, into) != want {
+		t.Errorf("of this machine: %q, %v", read(t, into), err)
+	}
+}
+
+// TestAFileWithoutALengthEnds: one of FUSE may give bytes for ever. Seen to fail, by its time-out, without maxUnsized.
+func TestAFileWithoutALengthEnds(t *testing.T) {
+	endless, err := os.Open("/dev/zero")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endless.Close()
+	to, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := (&copier{ctx: ctx}).content(to, endless, false); err == nil || ctx.Err() != nil {
+		t.Error(err)
 	}
 }

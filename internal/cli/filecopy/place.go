@@ -1,6 +1,7 @@
 package filecopy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -83,16 +84,28 @@ func (t *Tree) Close() {
 }
 
 // open resolves a path that somebody gave, below the root. The descriptor can neither read nor write.
-func (t *Tree) open(path string, flags uint64) (int, error) {
+func (t *Tree) open(ctx context.Context, path string, flags uint64) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags}
 	if t.inside {
 		how.Resolve = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 	}
 	for {
 		fd, err := unix.Openat2(t.root, path, &how)
-		if err == unix.EAGAIN || err == unix.EINTR { // a rename in the container raced with ".."
-			continue
+		if err != unix.EAGAIN && err != unix.EINTR { // EAGAIN: a rename in the container raced with ".."
+			return fd, err
 		}
-		return fd, err
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 	}
+}
+
+// directory opens a directory into which something is to be copied.
+func (t *Tree) directory(ctx context.Context, path string) (int, error) {
+	fd, err := t.open(ctx, path, unix.O_DIRECTORY)
+	if err == nil && t.inside && kernels(fd) {
+		unix.Close(fd)
+		return 0, errKernels
+	}
+	return fd, err
 }
