@@ -158,9 +158,8 @@ func (a *app) garbage(ctx context.Context, conn *connection.Connection, o prunin
 
 // holdPod keeps others from running a pod of this data directory. Its directory is the pod's own.
 func holdPod(store *poddir.Store, pod *cri.PodSandbox) (release func(), err error) {
-	meta := pod.GetMetadata()
-	dir := store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid())
-	if dir.Path == "" || pod.GetAnnotations()[manifest.AnnotationDirectory] != dir.Path {
+	dir, own := store.Owns(pod)
+	if !own {
 		return nil, fs.ErrNotExist
 	}
 	return dir.Hold()

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/manifest"
 	"berth/internal/registrytest"
 	"berth/test/node"
 	"berth/test/node/nodetest"
@@ -83,4 +86,46 @@ func TestPruneRemovesWhatHasEnded(t *testing.T) {
 	must("rm", "-f", "lives")
 	must("volume", "rm", "of-lives")
 	typed(t, n, "--data-dir", elsewhere, "rm", "elsewhere")
+}
+
+// TestNoPodOfAKubeletIsRemovedForItsAnnotations: whoever may make pods in a cluster chooses their annotations, and so
+// can have a kubelet's pod say that `berth run` has made it of a document. Seen to fail without Store.Owns.
+func TestNoPodOfAKubeletIsRemovedForItsAnnotations(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	data := filepath.Join(t.TempDir(), "data")
+	berth := func(args ...string) (int, string, string) {
+		return typed(t, n, append([]string{"--data-dir", data}, args...)...)
+	}
+	forged := nodetest.RunPod(t, n, func(c *cri.PodSandboxConfig) {
+		c.Annotations = map[string]string{manifest.AnnotationOwner: "Deployment/default/forged",
+			manifest.AnnotationDirectory: filepath.Join(data, "pods",
+				c.Metadata.Namespace+"_"+c.Metadata.Name+"_"+c.Metadata.Uid)}
+	})
+	forged.Run()
+	file := written(t, `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: forged}
+spec:
+  selector: {matchLabels: {app: forged}}
+  template:
+    metadata: {labels: {app: forged}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: c, image: IMAGE, command: [sleep, "600"]}]
+`)
+	for _, args := range [][]string{{"down", file}, {"run", "-d", "--replace", file}} {
+		code, _, complaints := berth(args...)
+		if code != 1 || !strings.Contains(complaints, "not one that `berth run` has made") {
+			t.Errorf("%q: exit code %d, %s", args, code, complaints)
+		}
+	}
+	forged.Stop()
+	if code, out, complaints := berth("prune", "-f"); code != 0 || out != "" {
+		t.Errorf("prune: exit code %d, %q, %s", code, out, complaints)
+	}
+	if _, err := n.Runtime.PodSandboxStatus(nodetest.Context(t),
+		&cri.PodSandboxStatusRequest{PodSandboxId: forged.ID}); err != nil {
+		t.Error(err)
+	}
 }

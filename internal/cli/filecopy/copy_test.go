@@ -296,10 +296,14 @@ func TestFilesOfTheKernelAreLeftAlone(t *testing.T) {
 		"a file that is read": func() error {
 			return Copy(t.Context(), tree, "/log", Here(), filepath.Join(t.TempDir(), "log"), none(t))
 		},
-		"a file that is written":      func() error { return Copy(t.Context(), Here(), mine, tree, "/here/comm", none(t)) },
-		"a file in a directory":       func() error { return Copy(t.Context(), Here(), mine, tree, "/here", none(t)) },
-		"a directory that is read":    func() error { return Copy(t.Context(), tree, "/proc/fs", Here(), t.TempDir(), none(t)) },
-		"a directory that is written": func() error { return Copy(t.Context(), Here(), filepath.Dir(mine)+"/.", tree, "/here", none(t)) },
+		"a file that is written": func() error { return Copy(t.Context(), Here(), mine, tree, "/here/comm", none(t)) },
+		"a file in a directory":  func() error { return Copy(t.Context(), Here(), mine, tree, "/here", none(t)) },
+		"a directory that is read": func() error {
+			return Copy(t.Context(), tree, "/proc/fs", Here(), t.TempDir(), none(t))
+		},
+		"a directory that is written": func() error {
+			return Copy(t.Context(), Here(), filepath.Dir(mine)+"/.", tree, "/here", none(t))
+		},
 	} {
 		if err := try(); err == nil || !strings.Contains(err.Error(), "made by the kernel") {
 			t.Errorf("%s: %v", what, err)

@@ -28,11 +28,17 @@ func Down(ctx context.Context, conn *connection.Connection, store *poddir.Store,
 	if err != nil {
 		return err
 	}
+	var others []error
 	var pods []*cri.PodSandbox
 	for _, pod := range all {
-		if owners[pod.GetAnnotations()[manifest.AnnotationOwner]] {
-			pods = append(pods, pod)
+		if !owners[pod.GetAnnotations()[manifest.AnnotationOwner]] {
+			continue
 		}
+		if _, own := store.Owns(pod); !own {
+			others = append(others, &poddir.NotOwnedError{Pod: lookup.ShortPodName(pod), Root: store.Root})
+			continue
+		}
+		pods = append(pods, pod)
 	}
 	errs := make([]error, len(pods))
 	var stops sync.WaitGroup
@@ -53,5 +59,5 @@ func Down(ctx context.Context, conn *connection.Connection, store *poddir.Store,
 			fmt.Fprintln(out, lookup.ShortPodName(pod))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, others...)...)
 }

@@ -184,6 +184,9 @@ func (p *Player) makeRoom(ctx context.Context, groups []*manifest.Group) error {
 				"or another name with --name",
 				lookup.PodName(old), table.ShortID(old.GetId()), lookup.ShortPodName(old))
 		}
+		if _, own := p.Store.Owns(old); !own {
+			return &poddir.NotOwnedError{Pod: lookup.ShortPodName(old), Root: p.Store.Root}
+		}
 		if err := launch.StopPod(ctx, p.Conn.Runtime, old, -1); err != nil {
 			return err
 		}

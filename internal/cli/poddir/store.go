@@ -11,6 +11,9 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/manifest"
 )
 
 // DefaultRoot is the default directory of the directories of pods.
@@ -90,6 +93,28 @@ func (s *Store) dir(record Record) *Dir {
 		return &Dir{} // of another client, which names pods as it likes
 	}
 	return &Dir{Path: filepath.Join(s.pods(), record.directory()), uid: record.UID}
+}
+
+// Owns says whether this command line has made a pod, and returns its directory. Its annotations alone do not tell: a
+// kubelet passes on those that whoever made the pod has chosen. The directories are root's, and so nobody else can make
+// one with the record of a pod.
+func (s *Store) Owns(pod *cri.PodSandbox) (*Dir, bool) {
+	meta, annotations := pod.GetMetadata(), pod.GetAnnotations()
+	dir := s.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid())
+	if dir.Path == "" || annotations[manifest.AnnotationOwner] == "" ||
+		annotations[manifest.AnnotationDirectory] != dir.Path {
+		return nil, false
+	}
+	record, err := readRecord(dir.Path)
+	return dir, err == nil && record.UID == meta.GetUid()
+}
+
+// NotOwnedError is a pod that is not removed, since this command line has not made it.
+type NotOwnedError struct{ Pod, Root string }
+
+func (e *NotOwnedError) Error() string {
+	return fmt.Sprintf("pod %s is not one that `berth run` has made with --data-dir %s: if it is to go, `berth rm -f %s` "+
+		"removes it", e.Pod, e.Root, e.Pod)
 }
 
 // Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command
