@@ -160,7 +160,7 @@ func (a *app) session(ctx context.Context, stdin, tty bool, detach func(),
 	address func(context.Context) (string, error)) error {
 	s := &streaming.Session{URL: address, Stdout: a.out, TTY: tty}
 	if !tty {
-		s.Stderr = a.err
+		s.Stderr = a.rawErr
 	}
 	terminal := streaming.IsTerminal(a.in)
 	if stdin {

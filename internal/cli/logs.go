@@ -164,7 +164,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 // showLogs shows the logs of containers.
 func (a *app) showLogs(ctx context.Context, conn *connection.Connection, containers []*lookup.Container,
 	options crilog.Options, o *logsOptions) error {
-	printer := &logview.Printer{Out: a.out, Err: a.err, Colored: colored(a.out), Stamps: o.stamps}
+	printer := &logview.Printer{Out: a.out, Err: a.rawErr, Colored: colored(a.out), Stamps: o.stamps}
 	var watch *launch.Watch
 	if options.Follow {
 		watchCtx, cancel := context.WithCancel(ctx)

@@ -36,7 +36,8 @@ const (
 type app struct {
 	in      *os.File
 	out     io.Writer
-	err     io.Writer
+	err     io.Writer // text for people, see table.Text
+	rawErr  io.Writer // the same file, for output of containers and for bars of progress
 	version string
 	address string
 	dataDir string
@@ -56,12 +57,13 @@ func Main(version string, args []string) int {
 
 // Command is the command line's tree of commands, for what describes it, such as manual pages.
 func Command(version string) *cobra.Command {
-	a := &app{version: version, in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	a := &app{version: version, in: os.Stdin, out: os.Stdout, err: table.Text(os.Stderr), rawErr: os.Stderr}
 	return a.root()
 }
 
 func run(ctx context.Context, version string, args []string, in *os.File, out, errOut io.Writer) int {
-	a := &app{version: version, in: in, out: out, err: errOut}
+	a := &app{version: version, in: in, out: out, err: table.Text(errOut), rawErr: errOut}
+	errOut = a.err
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)

@@ -46,7 +46,7 @@ func (a *app) pullCommand() *cobra.Command {
 				return err
 			}
 			defer conn.Close()
-			report := a.err
+			report := a.rawErr
 			if quiet || a.format.Structured() {
 				report = io.Discard
 			}

@@ -45,7 +45,7 @@ same in both cases.`,
 				return err
 			}
 			defer conn.Close()
-			report := a.err
+			report := a.rawErr
 			if quiet || a.format.Structured() {
 				report = io.Discard
 			}

@@ -206,22 +206,22 @@ func (a *app) runPods(ctx context.Context, documents *manifest.Documents, o *run
 		return err
 	}
 	defer conn.Close()
-	notes := a.err
+	notes, progress := a.err, a.rawErr
 	if o.quiet || a.format.Structured() {
-		notes = io.Discard
+		notes, progress = io.Discard, io.Discard
 	}
 	player.Conn, player.Store, player.Notes, player.Err = conn, a.store(conn), notes, a.err
 	player.Detach, player.Replace = o.detach, o.replace
 	player.Printer = &logview.Printer{Out: a.out, Colored: colored(a.out)}
 	if player.Plain {
-		player.Printer.Err = a.err
+		player.Printer.Err = a.rawErr
 	}
 	player.Pull = func(ctx context.Context, image string, secrets [][]byte) (string, error) {
 		auth, err := o.auth.With(secrets)
 		if err != nil {
 			return "", fmt.Errorf("imagePullSecrets: %w", err)
 		}
-		return a.pull(ctx, conn, image, auth, notes)
+		return a.pull(ctx, conn, image, auth, progress)
 	}
 	started, err := player.Run(ctx, documents)
 	if err != nil {

@@ -1,7 +1,7 @@
 package table
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -103,12 +103,14 @@ func cell(value string) string {
 
 // Printable keeps a text from breaking a line, and from speaking to the terminal: texts come from images and pods.
 func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
+	return strings.Map(printable, text)
+}
+
+func printable(r rune) rune {
+	if r < 0x20 || steering(r) {
+		return '?'
+	}
+	return r
 }
 
 // Sentence is a text of several lines as one that is printable.
@@ -120,22 +122,21 @@ func Document(w io.Writer, format Format, value any) error {
 		return execute(w, format, value)
 	}
 	if format == YAML {
-		data, err := yaml.Marshal(value)
+		var text bytes.Buffer // yaml.Marshal would refuse DEL and control characters of Unicode
+		if err := encode(&text, value, ""); err != nil {
+			return err
+		}
+		data, err := yaml.JSONToYAML(text.Bytes())
 		if err != nil {
 			return err
 		}
 		_, err = w.Write(data)
 		return err
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	return encode(w, value, "  ")
 }
 
 // Line writes one value as JSON on a line of its own, for commands that go on printing.
 func Line(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
+	return encode(w, value, "")
 }

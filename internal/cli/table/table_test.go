@@ -41,11 +41,11 @@ var columns = []Column[row]{
 }
 
 func TestOneListServesAllFormats(t *testing.T) {
-	rows := []row{{"long-name", 1}, {"b\x1b[31m\n", 3}}
+	rows := []row{{"long-name", 1}, {"b\x1b[31m\n\u009b2J\x7f", 3}}
 	for format, want := range map[Format]string{
-		Table: "NAME        SIZE\nlong-name   i\nb?[31m?     iii\n",
-		Wide:  "NAME        MORE   SIZE\nlong-name   -      i\nb?[31m?     -      iii\n",
-		YAML:  "- name: long-name\n  size: 1\n- name: \"b\\e[31m\\n\"\n  size: 3\n",
+		Table: "NAME          SIZE\nlong-name     i\nb?[31m??2J?   iii\n",
+		Wide:  "NAME          MORE   SIZE\nlong-name     -      i\nb?[31m??2J?   -      iii\n",
+		YAML:  "- name: long-name\n  size: 1\n- name: \"b\\e[31m\\n\\x9B2J\\x7F\"\n  size: 3\n",
 	} {
 		var b strings.Builder
 		if err := Print(&b, format, rows, columns); err != nil || b.String() != want {
@@ -65,5 +65,22 @@ func TestUnknownFormatsAreRefused(t *testing.T) {
 	}
 	if err := f.Set("json"); err != nil || f != JSON || !f.Structured() {
 		t.Error(err)
+	}
+}
+
+// TestJSONHasNoCharacterThatSteersATerminal, and is the same value. Seen to fail with encoding/json alone.
+func TestJSONHasNoCharacterThatSteersATerminal(t *testing.T) {
+	var b strings.Builder
+	if err := Line(&b, "\x1b]0;\u009b2J\x7fü"); err != nil || b.String() != `"\u001b]0;\u009b2J\u007fü"`+"\n" {
+		t.Errorf("%q, %v", b.String(), err)
+	}
+}
+
+// TestTextForPeopleKeepsItsLines and columns.
+func TestTextForPeopleKeepsItsLines(t *testing.T) {
+	var b strings.Builder
+	n, err := Text(&b).Write([]byte("a\tb\n\x1b[2J\u009d\r\x7f\xffü\n"))
+	if err != nil || n != 16 || b.String() != "a\tb\n?[2J???\uFFFDü\n" {
+		t.Errorf("%d, %q, %v", n, b.String(), err)
 	}
 }

@@ -85,7 +85,7 @@ func execute(w io.Writer, format Format, value any) error {
 	if b := out.Bytes(); len(b) > 0 && b[len(b)-1] != '\n' {
 		out.WriteByte('\n')
 	}
-	_, err = w.Write(out.Bytes())
+	_, err = w.Write(onTerminal(w, out.Bytes()))
 	return err
 }
 
