@@ -26,8 +26,12 @@ const (
 	PortForward = "port_forward"
 )
 
-// maxCommand is how many bytes of a command's arguments are written down.
-const maxCommand = 32 << 10
+const (
+	// maxCommand is how many bytes of a command's arguments are written down, with the zero that ends each.
+	maxCommand = 32 << 10
+	// maxText is how many bytes are of a user's name, and of an error.
+	maxText = 4 << 10
+)
 
 // Operation is what somebody does to a container or a pod.
 type Operation struct {
@@ -38,7 +42,7 @@ type Operation struct {
 	Container string   `json:"container,omitempty"`
 	ID        string   `json:"container_id,omitempty"`
 	Command   []string `json:"command,omitempty"`
-	// Cut says that arguments beyond the first 32 KiB are not written down.
+	// Cut says that arguments beyond the first 32 KiB, or the rest of the user's name, are not written down.
 	Cut   bool   `json:"command_cut,omitempty"`
 	User  string `json:"user,omitempty"` // whom the command runs as; empty: the container's
 	Stdin bool   `json:"stdin,omitempty"`
@@ -137,6 +141,9 @@ func (l *Log) Begin(ctx context.Context, op Operation) (end func(exitCode int, e
 		return func(int, error) {}
 	}
 	op.Command, op.Cut = cut(op.Command)
+	if len(op.User) > maxText {
+		op.User, op.Cut = op.User[:maxText], true
+	}
 	begin, id := time.Now(), rand.Text()[:16]
 	l.write(&line{Event: "begin", OperationID: id, Operation: &op, Peer: PeerOf(ctx)})
 	op.Command, op.Cut = nil, false // the begin has it
@@ -147,7 +154,8 @@ func (l *Log) Begin(ctx context.Context, op Operation) (end func(exitCode int, e
 			last.ExitCode = &exitCode
 		}
 		if err != nil {
-			last.Error = err.Error()
+			text := err.Error()
+			last.Error = text[:min(len(text), maxText)]
 		}
 		l.write(last)
 	}
@@ -157,10 +165,10 @@ func (l *Log) Begin(ctx context.Context, op Operation) (end func(exitCode int, e
 func cut(command []string) ([]string, bool) {
 	left := maxCommand
 	for i, arg := range command {
-		if len(arg) > left {
-			return append(command[:i:i], arg[:left]), true
+		if len(arg)+1 > left {
+			return append(command[:i:i], arg[:min(len(arg), left)]), true
 		}
-		left -= len(arg)
+		left -= len(arg) + 1
 	}
 	return command, false
 }

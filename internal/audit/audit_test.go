@@ -130,7 +130,7 @@ func TestALongCommandIsCut(t *testing.T) {
 	command := []string{"sh", strings.Repeat("x", maxCommand), "last"}
 	l.Begin(t.Context(), Operation{Kind: Exec, Command: command})
 	one := lines(t, path)[1]
-	if got := one["command"].([]any); len(got) != 2 || len(got[1].(string)) != maxCommand-2 || one["command_cut"] != true {
+	if got := one["command"].([]any); len(got) != 2 || len(got[1].(string)) != maxCommand-3 || one["command_cut"] != true {
 		t.Errorf("the command has %d arguments, cut %v", len(got), one["command_cut"])
 	}
 	if len(command) != 3 || len(command[1]) != maxCommand {
@@ -184,5 +184,23 @@ func TestAFullDiskLosesLinesAndNoMore(t *testing.T) {
 	if log := said.String(); strings.Count(log, "are lost") != 1 || strings.Count(log, "written again") != 1 ||
 		!strings.Contains(log, path) {
 		t.Errorf("berthd logs\n%s", log)
+	}
+}
+
+// TestNoClientMakesALineOfAnyLength: many arguments without a character, and a user with a long name, are cut as long
+// arguments are. Seen to fail where only the bytes of arguments are counted.
+func TestNoClientMakesALineOfAnyLength(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit")
+	l := open(t, path)
+	l.Begin(t.Context(), Operation{Kind: Exec, Command: make([]string, 1<<20)})(0, nil)
+	l.Begin(t.Context(), Operation{Kind: Exec, User: strings.Repeat("x", 1<<20), Command: []string{"sh"}})(0, nil)
+	l.Begin(t.Context(), Operation{Kind: Exec})(0, errors.New(strings.Repeat("x", 1<<20)))
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > 8*maxCommand {
+		t.Errorf("the file has %d bytes, %v", info.Size(), err)
+	}
+	all := lines(t, path)
+	if all[1]["command_cut"] != true || all[3]["command_cut"] != true {
+		t.Errorf("nothing says that it was cut: %v, %v", all[1]["command_cut"], all[3]["command_cut"])
 	}
 }
