@@ -2,6 +2,7 @@ package poddir
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -283,5 +284,52 @@ func TestFilesOfAManifestAreWrittenAsAKubeletDoes(t *testing.T) {
 	}
 	if err := dir.Remove(); err != nil || mountsBelow(t, dir.Path) != 0 {
 		t.Errorf("removal: %v", err)
+	}
+}
+
+// TestNoContainerKeepsADirectory: what it has left in a volume is removed, also more levels than this process may have
+// open files, and a file that is marked immutable. Seen to fail with os.RemoveAll.
+func TestNoContainerKeepsADirectory(t *testing.T) {
+	s := newStore(t)
+	d := create(t, s, "deep")
+	volume := filepath.Join(d.Path, "volumes", "v")
+	if err := os.MkdirAll(volume, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Open(volume, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		err := unix.Mkdirat(at, "d", 0o755)
+		below, openErr := unix.Openat(at, "d", unix.O_PATH|unix.O_CLOEXEC, 0)
+		unix.Close(at)
+		if err != nil || openErr != nil {
+			t.Fatal(err, openErr)
+		}
+		at = below
+	}
+	unix.Close(at)
+	if err := os.WriteFile(filepath.Join(volume, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("chattr", "+i", filepath.Join(volume, "file")).CombinedOutput(); err != nil {
+		t.Logf("without an immutable file: %v, %s", err, out)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	few := limit
+	few.Cur = 500
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if err := d.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(d.Path); !os.IsNotExist(err) {
+		t.Errorf("it is there: %v", err)
 	}
 }

@@ -1,18 +1,21 @@
 package poddir
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/dirtree"
 	"berth/internal/manifest"
 )
 
@@ -192,21 +195,24 @@ func remove(path string) error {
 	return fmt.Errorf("%s: something is mounted there again and again; it is left", path)
 }
 
+// removeAll removes what containers may have left in a pod's directory, and the directory.
 func removeAll(path string) error {
-	entries, err := os.ReadDir(path)
+	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		if entry.Name() == recordFile {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
-			return err
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range append(slices.DeleteFunc(names, func(n string) bool { return n == recordFile }), recordFile) {
+		if err := dirtree.Remove(context.Background(), int(dir.Fd()), name); err != nil {
+			return fmt.Errorf("remove %s: %w", filepath.Join(path, name), err)
 		}
 	}
-	return os.RemoveAll(path)
+	return os.Remove(path)
 }
