@@ -88,6 +88,8 @@ func (d *decoder) file(r io.Reader) error {
 	if len(data) > maxSize {
 		return fmt.Errorf("the manifest is larger than %d MiB", maxSize>>20)
 	}
+	// The reader drops a last line without an end whose length is a multiple of its buffer's.
+	data = append(data, '\n')
 	reader := kyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	for number := 1; ; number++ {
 		document, err := reader.Read()
@@ -100,9 +102,11 @@ func (d *decoder) file(r io.Reader) error {
 		if blank(document) {
 			continue
 		}
-		data, err := yaml.YAMLToJSONStrict(document) // doubled keys are errors
+		if err = checkAliases(document); err == nil {
+			document, err = yaml.YAMLToJSONStrict(document) // doubled keys are errors
+		}
 		if err == nil {
-			err = d.document(data)
+			err = d.document(document)
 		}
 		if err != nil {
 			return fmt.Errorf("document %d: %w", number, err)

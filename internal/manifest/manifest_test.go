@@ -522,3 +522,42 @@ containers:
 		t.Errorf("without: %v, %v", config, err)
 	}
 }
+
+// TestALastLineWithoutAnEndIsRead, whatever its length is. Seen to fail, with a pod that was left out, without the end
+// of line that file adds.
+func TestALastLineWithoutAnEndIsRead(t *testing.T) {
+	text := func(name string) string {
+		return `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "` + name + `"}, "spec": {"containers": ` +
+			`[{"name": "c", "image": "i"}]}}`
+	}
+	for _, length := range []int{4095, 4096, 4097, 2 * 4096} {
+		last := text("b")
+		last += strings.Repeat(" ", length-len(last))
+		pods, err := Decode(strings.NewReader(text("a")+"\n---\n"+last), Options{})
+		if err != nil || len(pods) != 2 {
+			t.Errorf("a line of %d bytes: %d pods, %v", length, len(pods), err)
+		}
+	}
+}
+
+// TestAliasesOfLongTextsAreRefused: the document is a megabyte, and as JSON it would be a hundred gigabytes. Seen to
+// fail, by running out of memory, without checkAliases.
+func TestAliasesOfLongTextsAreRefused(t *testing.T) {
+	bomb := "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 100_000) + "]\n"
+	if _, err := Decode(strings.NewReader(bomb), Options{}); err == nil || !strings.Contains(err.Error(), "aliases") {
+		t.Error(err)
+	}
+	for _, text := range []string{"a: &a [*a]\n", "a: &a {b: *a}\n"} {
+		if _, err := Decode(strings.NewReader(text), Options{}); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+	good := `apiVersion: v1
+kind: Pod
+metadata: {name: &name p, labels: {app: *name}}
+spec: {containers: [{name: *name, image: i}]}
+`
+	if pods, err := Decode(strings.NewReader(good), Options{}); err != nil || pods[0].Labels["app"] != "p" {
+		t.Error(err)
+	}
+}
