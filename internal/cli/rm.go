@@ -128,11 +128,13 @@ func removeImage(ctx context.Context, conn *connection.Connection, name string) 
 	if err != nil {
 		return err
 	}
-	for _, c := range containers {
-		if space.Uses(c, status.GetImage()) {
-			return fmt.Errorf("container %s (%s) uses it: remove that container first with `berth rm`", c.ShortName(),
-				table.ShortID(c.Id))
-		}
+	uses, err := space.ReadUses(ctx, conn.Runtime, containers)
+	if err != nil {
+		return err
+	}
+	if c := uses.Of(status.GetImage()); c != nil {
+		return fmt.Errorf("container %s (%s) uses it: remove that container first with `berth rm`", c.ShortName(),
+			table.ShortID(c.Id))
 	}
 	_, err = conn.Images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: spec})
 	return connection.Plain(err)
@@ -144,7 +146,11 @@ func unusedImages(ctx context.Context, conn *connection.Connection, used []*look
 	if err != nil {
 		return nil, connection.Plain(err)
 	}
+	uses, err := space.ReadUses(ctx, conn.Runtime, used)
+	if err != nil {
+		return nil, err
+	}
 	return slices.DeleteFunc(list.GetImages(), func(image *cri.Image) bool {
-		return image.GetPinned() || slices.ContainsFunc(used, func(c *lookup.Container) bool { return space.Uses(c, image) })
+		return image.GetPinned() || uses.Of(image) != nil
 	}), nil
 }

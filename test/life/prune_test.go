@@ -129,3 +129,37 @@ spec:
 		t.Error(err)
 	}
 }
+
+// TestAnImageThatIsAVolumeIsInUse: without it the container could not be started again. Seen to fail where only the
+// image counts of which a container is made.
+func TestAnImageThatIsAVolumeIsInUse(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	n := nodetest.Shared(t)
+	r, host := broken(t, n)
+	push(t, r, "data:1", image(t, registrytest.WithFiles(map[string]string{"file": "x"})))
+	data := filepath.Join(t.TempDir(), "data")
+	berth := func(args ...string) (int, string, string) {
+		return typed(t, n, append([]string{"--data-dir", data}, args...)...)
+	}
+	file := written(t, `apiVersion: v1
+kind: Pod
+metadata: {name: has-image}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: c, image: IMAGE, command: [sleep, "600"], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, image: {reference: "`+host+`/data:1"}}]
+`)
+	if code, _, complaints := berth("run", "-d", file); code != 0 {
+		t.Fatal(complaints)
+	}
+	defer berth("down", file)
+	if code, out, complaints := berth("prune", "--dry-run", "--images"); code != 0 || strings.Contains(out, host) {
+		t.Errorf("prune: exit code %d, %q, %s", code, out, complaints)
+	}
+	if code, _, complaints := berth("rmi", host+"/data:1"); code != 1 || !strings.Contains(complaints, "has-image") {
+		t.Errorf("rmi: exit code %d, %s", code, complaints)
+	}
+	if code, _, complaints := berth("restart", "-t", "1", "has-image"); code != 0 {
+		t.Errorf("restart: %s", complaints)
+	}
+}

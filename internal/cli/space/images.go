@@ -5,11 +5,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
-	"berth/internal/cli/lookup"
 )
 
 // Image is what an image takes. Images share layers, so that the sum of their sizes is more than what all take.
@@ -55,21 +53,6 @@ func Images(ctx context.Context, conn *connection.Connection) (map[string]*Image
 		}
 	}
 	return images, nil
-}
-
-// Uses says whether a container was made of an image.
-func Uses(c *lookup.Container, image *cri.Image) bool {
-	for _, ref := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage()} {
-		if ref == image.GetId() {
-			return true
-		}
-		for _, digest := range image.GetRepoDigests() {
-			if ref == digest {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // layerBytes are the bytes of all layers of images, each layer once.

@@ -78,13 +78,17 @@ func (r *Report) readImages(ctx context.Context, conn *connection.Connection, co
 	if err != nil {
 		return err
 	}
+	uses, err := ReadUses(ctx, conn.Runtime, containers)
+	if err != nil {
+		return err
+	}
 	for _, image := range list.GetImages() {
 		one := usage[image.GetId()]
 		if one == nil { // another runtime, or pulled meanwhile
 			one = &Image{ID: image.GetId(), Bytes: image.GetSize()}
 		}
 		one.Names, one.Pinned = image.GetRepoTags(), image.GetPinned()
-		one.Used = slices.ContainsFunc(containers, func(c *lookup.Container) bool { return Uses(c, image) })
+		one.Used = uses.Of(image) != nil
 		r.ImageList = append(r.ImageList, one)
 		if one.Used {
 			r.Images.Active++
