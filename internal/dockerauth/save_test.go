@@ -2,10 +2,15 @@ package dockerauth
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+
+	"berth/internal/asroot"
 )
 
 func TestCredentialsAreKeptBesideWhatIsThere(t *testing.T) {
@@ -119,5 +124,73 @@ esac`)
 	}
 	if data, _ := os.ReadFile(path); strings.Contains(string(data), "auths") {
 		t.Errorf("after a helper has failed: %s", data)
+	}
+}
+
+// TestLoginsAtOnceKeepEachOther: those of a script that logs in to several registries beside each other. Seen to fail
+// without the lock of change.
+func TestLoginsAtOnceKeepEachOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.json")
+	const most = 30
+	var logins sync.WaitGroup
+	for i := range most {
+		logins.Go(func() {
+			if err := Save(t.Context(), path, fmt.Sprintf("r%d.example", i), "me", "secret"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	logins.Wait()
+	f, err := Read(path)
+	if err != nil || len(f.auths) != most {
+		t.Fatalf("%d credentials are kept of %d, %v", len(f.auths), most, err)
+	}
+}
+
+// TestNobodyIsToldACredential who may write to the directory: neither a file that is there beside the new one, nor one
+// to which a link there leads, is written. Seen to fail with a temporary file of a known name.
+func TestNobodyIsToldACredential(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "config.json"), filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("mine"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, path+".tmp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Save(t.Context(), path, "r.example", "me", "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "mine" {
+		t.Errorf("the other file is %q, %v", got, err)
+	}
+	if info, err := os.Lstat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+		t.Errorf("beside it there is %v, %v", list, err)
+	}
+}
+
+// TestSudoTakesNoFileAway from the user who has called it, and gives none to others. Seen to fail without the change of
+// the owner, and with one for every owner.
+func TestSudoTakesNoFileAway(t *testing.T) {
+	asroot.Need(t, "chown")
+	for caller, want := range map[string]uint32{"4711": 4711, "4712": 0, "": 0} {
+		t.Setenv("SUDO_UID", caller)
+		path := write(t, `{}`, 0o600)
+		if err := os.Chown(path, 4711, 815); err != nil {
+			t.Fatal(err)
+		}
+		if err := Save(t.Context(), path, "r.example", "me", "secret"); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := info.Sys().(*syscall.Stat_t); s.Uid != want || info.Mode() != 0o600 {
+			t.Errorf("sudo of %q: the file is of %d, %v", caller, s.Uid, info.Mode())
+		}
 	}
 }
