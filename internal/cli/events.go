@@ -127,6 +127,6 @@ func (a *app) printEvent(row *eventRow) error {
 		}
 	}
 	_, err := fmt.Fprintf(a.out, "%s  %-9s  %-7s  %s%s\n", row.Time.Format("2006-01-02T15:04:05.000Z07:00"), row.Kind,
-		row.Event, name, text)
+		row.Event, table.Printable(name), table.Printable(text))
 	return err
 }
