@@ -171,6 +171,12 @@ func (c *Claim) tryTake(ctx context.Context, owner Owner) error {
 			return err
 		}
 	}
+	if !c.systemd && c.cgroup != "/" { // only once it is this one's
+		if err := c.h.cloneCPUSets(c.cgroup); err != nil {
+			lock.Close()
+			return err
+		}
+	}
 	c.lock = lock
 	// Without the attribute the next one is refused all the same, and does not learn by whom.
 	if data, err := json.Marshal(owner); err == nil {
@@ -186,10 +192,7 @@ func (c *Claim) make(ctx context.Context) error {
 	case c.systemd:
 		return startUnit(ctx, path.Base(c.cgroup))
 	}
-	if err := c.h.Create(c.cgroup); err != nil {
-		return err
-	}
-	return c.h.cloneCPUSets(c.cgroup)
+	return c.h.Create(c.cgroup)
 }
 
 // dir is the directory of the claim on a cgroup: in one hierarchy, in which containers see their own cgroups alone.

@@ -481,3 +481,37 @@ func TestCPUSetsBelowAClaimBeginFilled(t *testing.T) {
 		}
 	}
 }
+
+// TestACgroupThatAnotherHasClaimedStaysAsItIs. Seen to fail where the cpusets are set before the claim is made.
+func TestACgroupThatAnotherHasClaimedStaysAsItIs(t *testing.T) {
+	asroot.Need(t, "cgroups")
+	h, err := Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Version == V2 || !h.Has("cpuset") {
+		t.Skip("needs cpusets of cgroup v1")
+	}
+	name := fmt.Sprintf("/berth-test-claimed-%d", os.Getpid())
+	c, err := h.Claim(context.Background(), name, false, Owner{PID: os.Getpid(), Root: "/root", Address: "/sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Release(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	file := filepath.Join(h.Dir("cpuset", name), "cgroup.clone_children")
+	if err := os.WriteFile(file, []byte("0"), 0); err != nil { // as if its owner wanted it so
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if _, err := h.Claim(ctx, name, false, Owner{PID: 1, Root: "/other", Address: "/other"}); err == nil {
+		t.Fatal("a second claim is made")
+	}
+	if got, err := os.ReadFile(file); err != nil || strings.TrimSpace(string(got)) != "0" {
+		t.Errorf("clone_children is %q, %v", got, err)
+	}
+}
