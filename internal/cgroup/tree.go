@@ -196,6 +196,10 @@ func (h *Hierarchies) RemoveEmpty(ctx context.Context, cgroup string) error {
 // alone is EBUSY where there is a cgroup in a cgroup.
 func (h *Hierarchies) alone(cgroup string) error {
 	for _, dir := range h.Dirs(cgroup) {
+		var st unix.Stat_t
+		if err := unix.Lstat(dir, &st); err == unix.ENOENT || err == nil && st.Nlink == 2 {
+			continue // the kernel counts the directories in a cgroup, which has dozens of files too
+		}
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove cgroup: %w", err)

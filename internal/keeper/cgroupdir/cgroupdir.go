@@ -15,7 +15,6 @@ import (
 
 	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules
-	"github.com/opencontainers/cgroups/manager"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -97,7 +96,7 @@ func KillAll(paths map[string]string) error {
 
 // Kill ends every process in the directory of a cgroup and below it.
 func Kill(dir string) error {
-	if pids, err := cgroups.GetAllPids(dir); err == nil {
+	if pids, err := processes(dir); err == nil {
 		if len(pids) == 0 {
 			return nil
 		}
@@ -110,7 +109,7 @@ func Kill(dir string) error {
 		return nil
 	}
 	for round := range killRounds {
-		pids, err := cgroups.GetAllPids(dir)
+		pids, err := processes(dir)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || err == nil && len(pids) == 0 {
 			return nil
 		}
@@ -196,7 +195,7 @@ func Remove(dir string) {
 		if err := unix.Rmdir(dir); err != unix.EBUSY {
 			return
 		}
-		if pids, err := cgroups.GetAllPids(dir); err != nil || len(pids) > 0 {
+		if pids, err := processes(dir); err != nil || len(pids) > 0 {
 			return
 		}
 		time.Sleep(time.Duration(i) * time.Millisecond) // the kernel is still busy with the last one
@@ -212,7 +211,7 @@ func SignalAll(paths map[string]string, sig unix.Signal) error {
 	if sig == unix.SIGKILL {
 		return Kill(dir)
 	}
-	pids, err := cgroups.GetAllPids(dir)
+	pids, err := processes(dir)
 	if err != nil {
 		return err
 	}
@@ -240,7 +239,7 @@ func Family(pid int, paths map[string]string) []int {
 	if dir == "" {
 		return nil
 	}
-	pids, err := cgroups.GetAllPids(dir)
+	pids, err := processes(dir)
 	if err != nil {
 		return nil
 	}
@@ -279,7 +278,7 @@ func OfSpec(id, cgroupsPath string, systemd bool) (cgroups.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	return manager.New(cg)
+	return NewManager(cg)
 }
 
 // KillSpec kills all processes in the cgroup that a specification names.

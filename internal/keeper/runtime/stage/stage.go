@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/cgroups"
-	"github.com/opencontainers/cgroups/manager"
 	runc "github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"github.com/opencontainers/runc/libcontainer/configs/validate"
@@ -99,7 +98,7 @@ func (e *Engine) Start(ctx context.Context, c runtime.Container, l *runtime.Laun
 		}
 	}()
 	if !l.Config.Cgroups.Systemd {
-		if err := group.Apply(-1); err != nil {
+		if err := cgroupdir.Make(group, l.Config.Cgroups.Resources); err != nil {
 			return fmt.Errorf("make the container's cgroups: %w", err)
 		}
 	}
@@ -251,7 +250,7 @@ func prepare(dir string, config *configs.Config) (cgroups.Manager, error) {
 	if err := validate.Validate(config); err != nil {
 		return nil, err
 	}
-	group, err := manager.New(config.Cgroups)
+	group, err := cgroupdir.NewManager(config.Cgroups)
 	if err != nil {
 		return nil, err
 	}
