@@ -16,6 +16,9 @@ const (
 	MaxReceive = 16 << 20
 	// MaxSend is the largest response. Clients have limits of their own, 16 MiB in a kubelet and crictl.
 	MaxSend = 32 << 20
+	// workers is how many goroutines handle calls, one after another each. They keep the stacks that calls grow, which
+	// each new goroutine grows again by copies. Calls for which none of them is free get a goroutine of their own.
+	workers = 8
 )
 
 // ServerConfig is the configuration of a server.
@@ -45,6 +48,7 @@ func NewServer(cfg ServerConfig) (*grpc.Server, error) {
 		grpc.Creds(unixCredentials{}),
 		grpc.MaxRecvMsgSize(MaxReceive),
 		grpc.MaxSendMsgSize(MaxSend),
+		grpc.NumStreamWorkers(workers),
 		// Clients that ping on an idle connection are welcome: the default would disconnect them.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(append(unary, withPeer, calls.unary)...),
