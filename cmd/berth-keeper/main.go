@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"berth/internal/coredump"
+	"berth/internal/heap"
 	keeper "berth/internal/keeper/client"
 	"berth/internal/keeper/daemon"
 	"berth/internal/keeper/handover"
@@ -87,6 +89,11 @@ func run() error {
 			_ = s.Upgrade() // logs why it failed
 		}
 	}()
+	resting, awake := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { heap.ReturnAtRest(resting) })
+	defer background.Wait()
+	defer awake()
 	return s.Serve(ctx)
 }
 

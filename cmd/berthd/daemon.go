@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -25,6 +26,7 @@ import (
 	criv1alpha1 "berth/internal/cri/v1alpha1"
 	"berth/internal/cri/v1alpha2"
 	"berth/internal/device/manager"
+	"berth/internal/heap"
 	"berth/internal/jail"
 	"berth/internal/liblog"
 	"berth/internal/metrics"
@@ -74,6 +76,11 @@ func run(ctx context.Context, sources config.Sources, loaded *config.Loaded, sig
 		<-second
 	}()
 	close(d.opened)
+	resting, awake := context.WithCancel(ctx)
+	var background sync.WaitGroup
+	background.Go(func() { heap.ReturnAtRest(resting) })
+	defer background.Wait()
+	defer awake()
 	d.reloadOn(signals.reload)
 	d.preload(ctx)
 	_, _ = daemon.SdNotify(false, daemon.SdNotifyReady) // the kubelet starts now, and looks for the second socket once

@@ -1,6 +1,7 @@
 package ocispec
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -210,8 +211,9 @@ func readDatabase(root, name string) (string, error) {
 		return "", fmt.Errorf("%s of the image: %w", name, err)
 	}
 	defer file.Close()
-	var content strings.Builder
-	if _, err := io.Copy(&content, io.LimitReader(file, maxDatabase)); err != nil {
+	var content bytes.Buffer // as large as the file: io.Copy would take 32 KiB for some hundred bytes
+	content.Grow(int(info.Size()) + bytes.MinRead)
+	if _, err := content.ReadFrom(io.LimitReader(file, maxDatabase)); err != nil {
 		return "", fmt.Errorf("%s of the image: %w", name, err)
 	}
 	return content.String(), nil

@@ -1,0 +1,54 @@
+// Package heap gives memory back that a burst of work has left behind. Go's runtime collects garbage when the heap has
+// doubled, or after two minutes, and returns free memory to the kernel slowly. berthd and the keeper work for some
+// milliseconds and then wait, so what a burst of starts allocates would stay theirs for minutes.
+package heap
+
+import (
+	"context"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+const (
+	// pause is how often it is looked whether the program is at rest.
+	pause = 10 * time.Second
+	// rest is how many bytes a program at rest allocates at most in a pause. Calls that come all the time, such as exec
+	// probes of a node's pods, allocate more: memory that is returned would be needed again at once.
+	rest = 1 << 20
+	// worth is how many bytes it has to have allocated since the last time: a collection takes some milliseconds.
+	worth = 4 << 20
+)
+
+// ReturnAtRest returns memory whenever the program has come to rest, until ctx ends.
+func ReturnAtRest(ctx context.Context) {
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	var w watch
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		metrics.Read(sample)
+		if w.due(sample[0].Value.Uint64()) {
+			debug.FreeOSMemory()
+		}
+	}
+}
+
+// watch has how many bytes had been allocated, since the program began, at two moments.
+type watch struct{ before, returned uint64 }
+
+// due is told how many bytes have been allocated so far, once in a pause.
+func (w *watch) due(allocated uint64) bool {
+	recent := allocated - w.before
+	w.before = allocated
+	if recent > rest || allocated-w.returned < worth {
+		return false
+	}
+	w.returned = allocated
+	return true
+}
