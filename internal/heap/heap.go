@@ -5,6 +5,7 @@ package heap
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -34,6 +35,7 @@ func ReturnAtRest(ctx context.Context) {
 		}
 		metrics.Read(sample)
 		if w.due(sample[0].Value.Uint64()) {
+			runtime.GC() // what a sync.Pool holds is garbage for the second collection only
 			debug.FreeOSMemory()
 		}
 	}

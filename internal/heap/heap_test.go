@@ -2,8 +2,8 @@ package heap
 
 import "testing"
 
-// TestMemoryIsReturnedOnceAfterABurst: not while the program works, not again while it rests, and not for little. It was
-// seen to fail without each of the three conditions.
+// TestMemoryIsReturnedOnceAfterABurst: not while the program works, not again while it rests, and not for little. It
+// was seen to fail without either condition, and without the note of what has been returned.
 func TestMemoryIsReturnedOnceAfterABurst(t *testing.T) {
 	const mib = 1 << 20
 	var w watch
