@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A start on cgroup v1 makes a dozen directories, some of them with their parents. libcontainer looks for each hierarchy
-// and for the processors of all parents at each start, which takes more time than the directories themselves.
+// A start on cgroup v1 makes a dozen directories, some of them with their parents. libcontainer looks for each
+// hierarchy, and for the processors of all parents, at each start, which takes as much time as the directories.
 
 // roots are the directories of the v1 hierarchies by controller, as libcontainer finds them; nil on cgroup v2. They are
 // looked for once: nobody mounts a hierarchy of v1 while containers run.
