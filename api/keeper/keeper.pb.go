@@ -259,11 +259,18 @@ type Counts struct {
 	Queue   int32                  `protobuf:"varint,3,opt,name=queue,proto3" json:"queue,omitempty"`     // packets that wait for them
 	Backlog int64                  `protobuf:"varint,4,opt,name=backlog,proto3" json:"backlog,omitempty"` // bytes that are kept for attached clients
 	// Since this program was started, or has taken the place of another.
-	LogBytes      uint64 `protobuf:"varint,5,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
-	LogLinesCut   uint64 `protobuf:"varint,6,opt,name=log_lines_cut,json=logLinesCut,proto3" json:"log_lines_cut,omitempty"`
-	LogDropped    uint64 `protobuf:"varint,7,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"` // bytes
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LogBytes    uint64 `protobuf:"varint,5,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	LogLinesCut uint64 `protobuf:"varint,6,opt,name=log_lines_cut,json=logLinesCut,proto3" json:"log_lines_cut,omitempty"`
+	LogDropped  uint64 `protobuf:"varint,7,opt,name=log_dropped,json=logDropped,proto3" json:"log_dropped,omitempty"` // bytes
+	// Of the limits of logs: files that were rotated, bytes of the oldest files that were removed for that, lines and bytes that
+	// were left out, and how long output has waited.
+	LogRotations    uint64               `protobuf:"varint,8,opt,name=log_rotations,json=logRotations,proto3" json:"log_rotations,omitempty"`
+	LogRemovedBytes uint64               `protobuf:"varint,9,opt,name=log_removed_bytes,json=logRemovedBytes,proto3" json:"log_removed_bytes,omitempty"`
+	LogLimitedLines uint64               `protobuf:"varint,10,opt,name=log_limited_lines,json=logLimitedLines,proto3" json:"log_limited_lines,omitempty"`
+	LogLimitedBytes uint64               `protobuf:"varint,11,opt,name=log_limited_bytes,json=logLimitedBytes,proto3" json:"log_limited_bytes,omitempty"`
+	LogHeld         *durationpb.Duration `protobuf:"bytes,12,opt,name=log_held,json=logHeld,proto3" json:"log_held,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Counts) Reset() {
@@ -345,6 +352,41 @@ func (x *Counts) GetLogDropped() uint64 {
 	return 0
 }
 
+func (x *Counts) GetLogRotations() uint64 {
+	if x != nil {
+		return x.LogRotations
+	}
+	return 0
+}
+
+func (x *Counts) GetLogRemovedBytes() uint64 {
+	if x != nil {
+		return x.LogRemovedBytes
+	}
+	return 0
+}
+
+func (x *Counts) GetLogLimitedLines() uint64 {
+	if x != nil {
+		return x.LogLimitedLines
+	}
+	return 0
+}
+
+func (x *Counts) GetLogLimitedBytes() uint64 {
+	if x != nil {
+		return x.LogLimitedBytes
+	}
+	return 0
+}
+
+func (x *Counts) GetLogHeld() *durationpb.Duration {
+	if x != nil {
+		return x.LogHeld
+	}
+	return nil
+}
+
 type ContainerRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -412,7 +454,9 @@ type RunRequest struct {
 	Setup string `protobuf:"bytes,15,opt,name=setup,proto3" json:"setup,omitempty"`
 	// attach is a client that gets all that the program writes, from its first byte on: it is attached before the program
 	// begins. Its container_id is ignored. A keeper that knows this has the feature "attach-first".
-	Attach        *AttachRequest `protobuf:"bytes,16,opt,name=attach,proto3" json:"attach,omitempty"`
+	Attach *AttachRequest `protobuf:"bytes,16,opt,name=attach,proto3" json:"attach,omitempty"`
+	// log_limits are those of the log at log_path; missing: there are none. A keeper that knows them has the feature "log-limits".
+	LogLimits     *LogLimits `protobuf:"bytes,17,opt,name=log_limits,json=logLimits,proto3" json:"log_limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +603,90 @@ func (x *RunRequest) GetAttach() *AttachRequest {
 	return nil
 }
 
+func (x *RunRequest) GetLogLimits() *LogLimits {
+	if x != nil {
+		return x.LogLimits
+	}
+	return nil
+}
+
+// LogLimits are the limits of a container's log.
+type LogLimits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MaxSize       int64                  `protobuf:"varint,1,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"`    // bytes of a file, at least 128 KiB; 0: the keeper does not rotate it
+	MaxFiles      int32                  `protobuf:"varint,2,opt,name=max_files,json=maxFiles,proto3" json:"max_files,omitempty"` // at least 2, the one that is written included
+	Rate          int64                  `protobuf:"varint,3,opt,name=rate,proto3" json:"rate,omitempty"`                         // bytes a second; 0: no limit
+	Burst         int64                  `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`                       // bytes that may come at once
+	Over          string                 `protobuf:"bytes,5,opt,name=over,proto3" json:"over,omitempty"`                          // "wait": the container is held back; "drop": lines are left out
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogLimits) Reset() {
+	*x = LogLimits{}
+	mi := &file_keeper_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogLimits) ProtoMessage() {}
+
+func (x *LogLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_keeper_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogLimits.ProtoReflect.Descriptor instead.
+func (*LogLimits) Descriptor() ([]byte, []int) {
+	return file_keeper_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LogLimits) GetMaxSize() int64 {
+	if x != nil {
+		return x.MaxSize
+	}
+	return 0
+}
+
+func (x *LogLimits) GetMaxFiles() int32 {
+	if x != nil {
+		return x.MaxFiles
+	}
+	return 0
+}
+
+func (x *LogLimits) GetRate() int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *LogLimits) GetBurst() int64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *LogLimits) GetOver() string {
+	if x != nil {
+		return x.Over
+	}
+	return ""
+}
+
 // StartError tells why a program did not start, with the exit code that shells give that.
 type StartError struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -570,7 +698,7 @@ type StartError struct {
 
 func (x *StartError) Reset() {
 	*x = StartError{}
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +710,7 @@ func (x *StartError) String() string {
 func (*StartError) ProtoMessage() {}
 
 func (x *StartError) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[7]
+	mi := &file_keeper_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +723,7 @@ func (x *StartError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartError.ProtoReflect.Descriptor instead.
 func (*StartError) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{7}
+	return file_keeper_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StartError) GetExitCode() int32 {
@@ -625,7 +753,7 @@ type RunResponse struct {
 
 func (x *RunResponse) Reset() {
 	*x = RunResponse{}
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +765,7 @@ func (x *RunResponse) String() string {
 func (*RunResponse) ProtoMessage() {}
 
 func (x *RunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[8]
+	mi := &file_keeper_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +778,7 @@ func (x *RunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunResponse.ProtoReflect.Descriptor instead.
 func (*RunResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{8}
+	return file_keeper_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RunResponse) GetPid() int32 {
@@ -701,7 +829,7 @@ type Setup struct {
 
 func (x *Setup) Reset() {
 	*x = Setup{}
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +841,7 @@ func (x *Setup) String() string {
 func (*Setup) ProtoMessage() {}
 
 func (x *Setup) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[9]
+	mi := &file_keeper_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +854,7 @@ func (x *Setup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Setup.ProtoReflect.Descriptor instead.
 func (*Setup) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{9}
+	return file_keeper_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Setup) GetEngine() string {
@@ -769,7 +897,7 @@ type Phase struct {
 
 func (x *Phase) Reset() {
 	*x = Phase{}
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +909,7 @@ func (x *Phase) String() string {
 func (*Phase) ProtoMessage() {}
 
 func (x *Phase) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[10]
+	mi := &file_keeper_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +922,7 @@ func (x *Phase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Phase.ProtoReflect.Descriptor instead.
 func (*Phase) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{10}
+	return file_keeper_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Phase) GetName() string {
@@ -829,7 +957,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +969,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[11]
+	mi := &file_keeper_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +982,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{11}
+	return file_keeper_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SignalRequest) GetId() string {
@@ -899,7 +1027,7 @@ type ContainerStatus struct {
 
 func (x *ContainerStatus) Reset() {
 	*x = ContainerStatus{}
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +1039,7 @@ func (x *ContainerStatus) String() string {
 func (*ContainerStatus) ProtoMessage() {}
 
 func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[12]
+	mi := &file_keeper_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +1052,7 @@ func (x *ContainerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStatus.ProtoReflect.Descriptor instead.
 func (*ContainerStatus) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{12}
+	return file_keeper_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ContainerStatus) GetId() string {
@@ -1027,7 +1155,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1167,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[13]
+	mi := &file_keeper_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1180,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{13}
+	return file_keeper_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListResponse) GetStatuses() []*ContainerStatus {
@@ -1071,7 +1199,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1211,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[14]
+	mi := &file_keeper_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1224,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{14}
+	return file_keeper_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchRequest) GetWatchId() string {
@@ -1117,7 +1245,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1257,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[15]
+	mi := &file_keeper_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1270,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{15}
+	return file_keeper_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Event) GetStatus() *ContainerStatus {
@@ -1183,7 +1311,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1323,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[16]
+	mi := &file_keeper_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1336,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{16}
+	return file_keeper_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecRequest) GetContainerId() string {
@@ -1284,7 +1412,7 @@ type ExecResponse struct {
 
 func (x *ExecResponse) Reset() {
 	*x = ExecResponse{}
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1424,7 @@ func (x *ExecResponse) String() string {
 func (*ExecResponse) ProtoMessage() {}
 
 func (x *ExecResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[17]
+	mi := &file_keeper_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1437,7 @@ func (x *ExecResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecResponse.ProtoReflect.Descriptor instead.
 func (*ExecResponse) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{17}
+	return file_keeper_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecResponse) GetPid() int32 {
@@ -1336,7 +1464,7 @@ type ExecID struct {
 
 func (x *ExecID) Reset() {
 	*x = ExecID{}
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1476,7 @@ func (x *ExecID) String() string {
 func (*ExecID) ProtoMessage() {}
 
 func (x *ExecID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[18]
+	mi := &file_keeper_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1489,7 @@ func (x *ExecID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecID.ProtoReflect.Descriptor instead.
 func (*ExecID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{18}
+	return file_keeper_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExecID) GetContainerId() string {
@@ -1388,7 +1516,7 @@ type ExecExit struct {
 
 func (x *ExecExit) Reset() {
 	*x = ExecExit{}
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1528,7 @@ func (x *ExecExit) String() string {
 func (*ExecExit) ProtoMessage() {}
 
 func (x *ExecExit) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[19]
+	mi := &file_keeper_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1541,7 @@ func (x *ExecExit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecExit.ProtoReflect.Descriptor instead.
 func (*ExecExit) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{19}
+	return file_keeper_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExecExit) GetExitCode() int32 {
@@ -1446,7 +1574,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1586,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[20]
+	mi := &file_keeper_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1599,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{20}
+	return file_keeper_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AttachRequest) GetContainerId() string {
@@ -1540,7 +1668,7 @@ type AttachID struct {
 
 func (x *AttachID) Reset() {
 	*x = AttachID{}
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1680,7 @@ func (x *AttachID) String() string {
 func (*AttachID) ProtoMessage() {}
 
 func (x *AttachID) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[21]
+	mi := &file_keeper_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1693,7 @@ func (x *AttachID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachID.ProtoReflect.Descriptor instead.
 func (*AttachID) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{21}
+	return file_keeper_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AttachID) GetContainerId() string {
@@ -1592,7 +1720,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1732,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[22]
+	mi := &file_keeper_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1745,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{22}
+	return file_keeper_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *UpdateRequest) GetId() string {
@@ -1649,7 +1777,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1789,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[23]
+	mi := &file_keeper_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1802,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{23}
+	return file_keeper_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckpointRequest) GetId() string {
@@ -1736,7 +1864,7 @@ type EndCheckpointRequest struct {
 
 func (x *EndCheckpointRequest) Reset() {
 	*x = EndCheckpointRequest{}
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1876,7 @@ func (x *EndCheckpointRequest) String() string {
 func (*EndCheckpointRequest) ProtoMessage() {}
 
 func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[24]
+	mi := &file_keeper_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1889,7 @@ func (x *EndCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*EndCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{24}
+	return file_keeper_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EndCheckpointRequest) GetId() string {
@@ -1788,7 +1916,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1928,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_keeper_proto_msgTypes[25]
+	mi := &file_keeper_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1941,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_keeper_proto_rawDescGZIP(), []int{25}
+	return file_keeper_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AdoptRequest) GetRecord() []byte {
@@ -1852,7 +1980,7 @@ const file_keeper_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x1a\n" +
 	"\bfeatures\x18\a \x03(\tR\bfeatures\x12/\n" +
-	"\x06counts\x18\b \x01(\v2\x17.berth.keeper.v1.CountsR\x06counts\"\xca\x01\n" +
+	"\x06counts\x18\b \x01(\v2\x17.berth.keeper.v1.CountsR\x06counts\"\xa9\x03\n" +
 	"\x06Counts\x12\x14\n" +
 	"\x05execs\x18\x01 \x01(\x05R\x05execs\x12\x18\n" +
 	"\aholders\x18\x02 \x01(\x05R\aholders\x12\x14\n" +
@@ -1861,9 +1989,15 @@ const file_keeper_proto_rawDesc = "" +
 	"\tlog_bytes\x18\x05 \x01(\x04R\blogBytes\x12\"\n" +
 	"\rlog_lines_cut\x18\x06 \x01(\x04R\vlogLinesCut\x12\x1f\n" +
 	"\vlog_dropped\x18\a \x01(\x04R\n" +
-	"logDropped\"\"\n" +
+	"logDropped\x12#\n" +
+	"\rlog_rotations\x18\b \x01(\x04R\flogRotations\x12*\n" +
+	"\x11log_removed_bytes\x18\t \x01(\x04R\x0flogRemovedBytes\x12*\n" +
+	"\x11log_limited_lines\x18\n" +
+	" \x01(\x04R\x0flogLimitedLines\x12*\n" +
+	"\x11log_limited_bytes\x18\v \x01(\x04R\x0flogLimitedBytes\x124\n" +
+	"\blog_held\x18\f \x01(\v2\x19.google.protobuf.DurationR\alogHeld\"\"\n" +
 	"\x10ContainerRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\xc2\x03\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xfd\x03\n" +
 	"\n" +
 	"RunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1883,7 +2017,15 @@ const file_keeper_proto_rawDesc = "" +
 	"\arestore\x18\r \x01(\tR\arestore\x12\x12\n" +
 	"\x04criu\x18\x0e \x01(\tR\x04criu\x12\x14\n" +
 	"\x05setup\x18\x0f \x01(\tR\x05setup\x126\n" +
-	"\x06attach\x18\x10 \x01(\v2\x1e.berth.keeper.v1.AttachRequestR\x06attach\"C\n" +
+	"\x06attach\x18\x10 \x01(\v2\x1e.berth.keeper.v1.AttachRequestR\x06attach\x129\n" +
+	"\n" +
+	"log_limits\x18\x11 \x01(\v2\x1a.berth.keeper.v1.LogLimitsR\tlogLimits\"\x81\x01\n" +
+	"\tLogLimits\x12\x19\n" +
+	"\bmax_size\x18\x01 \x01(\x03R\amaxSize\x12\x1b\n" +
+	"\tmax_files\x18\x02 \x01(\x05R\bmaxFiles\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x03R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x04 \x01(\x03R\x05burst\x12\x12\n" +
+	"\x04over\x18\x05 \x01(\tR\x04over\"C\n" +
 	"\n" +
 	"StartError\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x18\n" +
@@ -2024,7 +2166,7 @@ func file_keeper_proto_rawDescGZIP() []byte {
 	return file_keeper_proto_rawDescData
 }
 
-var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_keeper_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_keeper_proto_goTypes = []any{
 	(*Empty)(nil),                 // 0: berth.keeper.v1.Empty
 	(*InfoRequest)(nil),           // 1: berth.keeper.v1.InfoRequest
@@ -2033,97 +2175,100 @@ var file_keeper_proto_goTypes = []any{
 	(*Counts)(nil),                // 4: berth.keeper.v1.Counts
 	(*ContainerRequest)(nil),      // 5: berth.keeper.v1.ContainerRequest
 	(*RunRequest)(nil),            // 6: berth.keeper.v1.RunRequest
-	(*StartError)(nil),            // 7: berth.keeper.v1.StartError
-	(*RunResponse)(nil),           // 8: berth.keeper.v1.RunResponse
-	(*Setup)(nil),                 // 9: berth.keeper.v1.Setup
-	(*Phase)(nil),                 // 10: berth.keeper.v1.Phase
-	(*SignalRequest)(nil),         // 11: berth.keeper.v1.SignalRequest
-	(*ContainerStatus)(nil),       // 12: berth.keeper.v1.ContainerStatus
-	(*ListResponse)(nil),          // 13: berth.keeper.v1.ListResponse
-	(*WatchRequest)(nil),          // 14: berth.keeper.v1.WatchRequest
-	(*Event)(nil),                 // 15: berth.keeper.v1.Event
-	(*ExecRequest)(nil),           // 16: berth.keeper.v1.ExecRequest
-	(*ExecResponse)(nil),          // 17: berth.keeper.v1.ExecResponse
-	(*ExecID)(nil),                // 18: berth.keeper.v1.ExecID
-	(*ExecExit)(nil),              // 19: berth.keeper.v1.ExecExit
-	(*AttachRequest)(nil),         // 20: berth.keeper.v1.AttachRequest
-	(*AttachID)(nil),              // 21: berth.keeper.v1.AttachID
-	(*UpdateRequest)(nil),         // 22: berth.keeper.v1.UpdateRequest
-	(*CheckpointRequest)(nil),     // 23: berth.keeper.v1.CheckpointRequest
-	(*EndCheckpointRequest)(nil),  // 24: berth.keeper.v1.EndCheckpointRequest
-	(*AdoptRequest)(nil),          // 25: berth.keeper.v1.AdoptRequest
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
+	(*LogLimits)(nil),             // 7: berth.keeper.v1.LogLimits
+	(*StartError)(nil),            // 8: berth.keeper.v1.StartError
+	(*RunResponse)(nil),           // 9: berth.keeper.v1.RunResponse
+	(*Setup)(nil),                 // 10: berth.keeper.v1.Setup
+	(*Phase)(nil),                 // 11: berth.keeper.v1.Phase
+	(*SignalRequest)(nil),         // 12: berth.keeper.v1.SignalRequest
+	(*ContainerStatus)(nil),       // 13: berth.keeper.v1.ContainerStatus
+	(*ListResponse)(nil),          // 14: berth.keeper.v1.ListResponse
+	(*WatchRequest)(nil),          // 15: berth.keeper.v1.WatchRequest
+	(*Event)(nil),                 // 16: berth.keeper.v1.Event
+	(*ExecRequest)(nil),           // 17: berth.keeper.v1.ExecRequest
+	(*ExecResponse)(nil),          // 18: berth.keeper.v1.ExecResponse
+	(*ExecID)(nil),                // 19: berth.keeper.v1.ExecID
+	(*ExecExit)(nil),              // 20: berth.keeper.v1.ExecExit
+	(*AttachRequest)(nil),         // 21: berth.keeper.v1.AttachRequest
+	(*AttachID)(nil),              // 22: berth.keeper.v1.AttachID
+	(*UpdateRequest)(nil),         // 23: berth.keeper.v1.UpdateRequest
+	(*CheckpointRequest)(nil),     // 24: berth.keeper.v1.CheckpointRequest
+	(*EndCheckpointRequest)(nil),  // 25: berth.keeper.v1.EndCheckpointRequest
+	(*AdoptRequest)(nil),          // 26: berth.keeper.v1.AdoptRequest
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_keeper_proto_depIdxs = []int32{
-	26, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	27, // 0: berth.keeper.v1.InfoResponse.started_at:type_name -> google.protobuf.Timestamp
 	4,  // 1: berth.keeper.v1.InfoResponse.counts:type_name -> berth.keeper.v1.Counts
-	20, // 2: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
-	26, // 3: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
-	7,  // 4: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
-	10, // 5: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
-	9,  // 6: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
-	26, // 7: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
-	27, // 8: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
-	26, // 9: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
-	26, // 10: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
-	9,  // 11: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
-	12, // 12: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
-	12, // 13: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
-	7,  // 14: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
-	1,  // 15: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
-	6,  // 16: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
-	11, // 17: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
-	5,  // 18: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
-	5,  // 19: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
-	0,  // 20: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
-	14, // 21: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
-	14, // 22: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
-	16, // 23: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
-	18, // 24: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
-	18, // 25: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
-	20, // 26: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
-	21, // 27: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
-	5,  // 28: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
-	5,  // 29: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
-	22, // 30: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
-	5,  // 31: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
-	5,  // 32: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
-	23, // 33: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
-	24, // 34: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
-	25, // 35: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
-	0,  // 36: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
-	2,  // 37: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
-	0,  // 38: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
-	3,  // 39: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
-	8,  // 40: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
-	0,  // 41: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
-	0,  // 42: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
-	12, // 43: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
-	13, // 44: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
-	15, // 45: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
-	0,  // 46: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
-	17, // 47: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
-	19, // 48: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
-	0,  // 49: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
-	0,  // 50: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
-	0,  // 51: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
-	0,  // 52: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
-	0,  // 53: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
-	0,  // 54: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
-	0,  // 55: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
-	0,  // 56: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
-	0,  // 57: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 58: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
-	0,  // 59: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
-	0,  // 60: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
-	0,  // 61: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
-	0,  // 62: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
-	39, // [39:63] is the sub-list for method output_type
-	15, // [15:39] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	28, // 2: berth.keeper.v1.Counts.log_held:type_name -> google.protobuf.Duration
+	21, // 3: berth.keeper.v1.RunRequest.attach:type_name -> berth.keeper.v1.AttachRequest
+	7,  // 4: berth.keeper.v1.RunRequest.log_limits:type_name -> berth.keeper.v1.LogLimits
+	27, // 5: berth.keeper.v1.RunResponse.started_at:type_name -> google.protobuf.Timestamp
+	8,  // 6: berth.keeper.v1.RunResponse.error:type_name -> berth.keeper.v1.StartError
+	11, // 7: berth.keeper.v1.RunResponse.phases:type_name -> berth.keeper.v1.Phase
+	10, // 8: berth.keeper.v1.RunResponse.setup:type_name -> berth.keeper.v1.Setup
+	27, // 9: berth.keeper.v1.Phase.begin:type_name -> google.protobuf.Timestamp
+	28, // 10: berth.keeper.v1.Phase.took:type_name -> google.protobuf.Duration
+	27, // 11: berth.keeper.v1.ContainerStatus.started_at:type_name -> google.protobuf.Timestamp
+	27, // 12: berth.keeper.v1.ContainerStatus.finished_at:type_name -> google.protobuf.Timestamp
+	10, // 13: berth.keeper.v1.ContainerStatus.setup:type_name -> berth.keeper.v1.Setup
+	13, // 14: berth.keeper.v1.ListResponse.statuses:type_name -> berth.keeper.v1.ContainerStatus
+	13, // 15: berth.keeper.v1.Event.status:type_name -> berth.keeper.v1.ContainerStatus
+	8,  // 16: berth.keeper.v1.ExecResponse.error:type_name -> berth.keeper.v1.StartError
+	1,  // 17: berth.keeper.v1.Keeper.Info:input_type -> berth.keeper.v1.InfoRequest
+	6,  // 18: berth.keeper.v1.Keeper.Run:input_type -> berth.keeper.v1.RunRequest
+	12, // 19: berth.keeper.v1.Keeper.Signal:input_type -> berth.keeper.v1.SignalRequest
+	5,  // 20: berth.keeper.v1.Keeper.Delete:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 21: berth.keeper.v1.Keeper.Status:input_type -> berth.keeper.v1.ContainerRequest
+	0,  // 22: berth.keeper.v1.Keeper.List:input_type -> berth.keeper.v1.Empty
+	15, // 23: berth.keeper.v1.Keeper.Watch:input_type -> berth.keeper.v1.WatchRequest
+	15, // 24: berth.keeper.v1.Keeper.Unwatch:input_type -> berth.keeper.v1.WatchRequest
+	17, // 25: berth.keeper.v1.Keeper.Exec:input_type -> berth.keeper.v1.ExecRequest
+	19, // 26: berth.keeper.v1.Keeper.WaitExec:input_type -> berth.keeper.v1.ExecID
+	19, // 27: berth.keeper.v1.Keeper.KillExec:input_type -> berth.keeper.v1.ExecID
+	21, // 28: berth.keeper.v1.Keeper.Attach:input_type -> berth.keeper.v1.AttachRequest
+	22, // 29: berth.keeper.v1.Keeper.Detach:input_type -> berth.keeper.v1.AttachID
+	5,  // 30: berth.keeper.v1.Keeper.CloseStdin:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 31: berth.keeper.v1.Keeper.ReopenLog:input_type -> berth.keeper.v1.ContainerRequest
+	23, // 32: berth.keeper.v1.Keeper.Update:input_type -> berth.keeper.v1.UpdateRequest
+	5,  // 33: berth.keeper.v1.Keeper.Pause:input_type -> berth.keeper.v1.ContainerRequest
+	5,  // 34: berth.keeper.v1.Keeper.Resume:input_type -> berth.keeper.v1.ContainerRequest
+	24, // 35: berth.keeper.v1.Keeper.Checkpoint:input_type -> berth.keeper.v1.CheckpointRequest
+	25, // 36: berth.keeper.v1.Keeper.EndCheckpoint:input_type -> berth.keeper.v1.EndCheckpointRequest
+	26, // 37: berth.keeper.v1.Keeper.Adopt:input_type -> berth.keeper.v1.AdoptRequest
+	0,  // 38: berth.keeper.v1.Keeper.Adopted:input_type -> berth.keeper.v1.Empty
+	2,  // 39: berth.keeper.v1.Keeper.Prepare:input_type -> berth.keeper.v1.PrepareRequest
+	0,  // 40: berth.keeper.v1.Keeper.Upgrade:input_type -> berth.keeper.v1.Empty
+	3,  // 41: berth.keeper.v1.Keeper.Info:output_type -> berth.keeper.v1.InfoResponse
+	9,  // 42: berth.keeper.v1.Keeper.Run:output_type -> berth.keeper.v1.RunResponse
+	0,  // 43: berth.keeper.v1.Keeper.Signal:output_type -> berth.keeper.v1.Empty
+	0,  // 44: berth.keeper.v1.Keeper.Delete:output_type -> berth.keeper.v1.Empty
+	13, // 45: berth.keeper.v1.Keeper.Status:output_type -> berth.keeper.v1.ContainerStatus
+	14, // 46: berth.keeper.v1.Keeper.List:output_type -> berth.keeper.v1.ListResponse
+	16, // 47: berth.keeper.v1.Keeper.Watch:output_type -> berth.keeper.v1.Event
+	0,  // 48: berth.keeper.v1.Keeper.Unwatch:output_type -> berth.keeper.v1.Empty
+	18, // 49: berth.keeper.v1.Keeper.Exec:output_type -> berth.keeper.v1.ExecResponse
+	20, // 50: berth.keeper.v1.Keeper.WaitExec:output_type -> berth.keeper.v1.ExecExit
+	0,  // 51: berth.keeper.v1.Keeper.KillExec:output_type -> berth.keeper.v1.Empty
+	0,  // 52: berth.keeper.v1.Keeper.Attach:output_type -> berth.keeper.v1.Empty
+	0,  // 53: berth.keeper.v1.Keeper.Detach:output_type -> berth.keeper.v1.Empty
+	0,  // 54: berth.keeper.v1.Keeper.CloseStdin:output_type -> berth.keeper.v1.Empty
+	0,  // 55: berth.keeper.v1.Keeper.ReopenLog:output_type -> berth.keeper.v1.Empty
+	0,  // 56: berth.keeper.v1.Keeper.Update:output_type -> berth.keeper.v1.Empty
+	0,  // 57: berth.keeper.v1.Keeper.Pause:output_type -> berth.keeper.v1.Empty
+	0,  // 58: berth.keeper.v1.Keeper.Resume:output_type -> berth.keeper.v1.Empty
+	0,  // 59: berth.keeper.v1.Keeper.Checkpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 60: berth.keeper.v1.Keeper.EndCheckpoint:output_type -> berth.keeper.v1.Empty
+	0,  // 61: berth.keeper.v1.Keeper.Adopt:output_type -> berth.keeper.v1.Empty
+	0,  // 62: berth.keeper.v1.Keeper.Adopted:output_type -> berth.keeper.v1.Empty
+	0,  // 63: berth.keeper.v1.Keeper.Prepare:output_type -> berth.keeper.v1.Empty
+	0,  // 64: berth.keeper.v1.Keeper.Upgrade:output_type -> berth.keeper.v1.Empty
+	41, // [41:65] is the sub-list for method output_type
+	17, // [17:41] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_keeper_proto_init() }
@@ -2137,7 +2282,7 @@ func file_keeper_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_keeper_proto_rawDesc), len(file_keeper_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

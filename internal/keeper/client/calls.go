@@ -18,6 +18,7 @@ import (
 
 	api "berth/api/keeper"
 	"berth/internal/keeper/protocol"
+	"berth/internal/loglimit"
 )
 
 // escrowWait is how long after the answer to Run the container's descriptors may take to arrive in escrow.
@@ -38,11 +39,21 @@ func (c *Client) Run(ctx context.Context, req *RunRequest) (*RunResult, error) {
 		RuntimeRoot: req.RuntimeRoot, SystemdCgroup: req.SystemdCgroup, LogPath: req.LogPath, Stdin: req.Stdin,
 		StdinOnce: req.StdinOnce, Reaper: req.Reaper, Restore: req.Restore, Criu: req.CRIU, Setup: string(req.Setup),
 	}
+	if l := req.LogLimits; l != (loglimit.Limits{}) && req.LogPath != "" {
+		in.LogLimits = &api.LogLimits{
+			MaxSize: l.MaxSize, MaxFiles: int32(l.MaxFiles), Rate: l.Rate, Burst: l.Burst, Over: string(l.Over),
+		}
+	}
 	var res *api.RunResponse
 	err = c.call(ctx, func(conn *connection) error {
 		if req.Setup == SetupLibcontainer {
 			// A connection is to one version of the keeper: an upgrade breaks it.
 			if err := conn.require(FeatureSetup, fmt.Sprintf("setup %q of a container", req.Setup)); err != nil {
+				return err
+			}
+		}
+		if in.LogLimits != nil {
+			if err := conn.require(FeatureLogLimits, "limits of a container's log"); err != nil {
 				return err
 			}
 		}
@@ -513,6 +524,8 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 				info.Counts = &Counts{
 					Execs: int(n.Execs), Holders: int(n.Holders), Queue: int(n.Queue), Backlog: n.Backlog,
 					LogBytes: n.LogBytes, LogLinesCut: n.LogLinesCut, LogDropped: n.LogDropped,
+					LogRotations: n.LogRotations, LogRemovedBytes: n.LogRemovedBytes, LogLimitedLines: n.LogLimitedLines,
+					LogLimitedBytes: n.LogLimitedBytes, LogHeld: n.LogHeld.AsDuration(),
 				}
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"berth/internal/keeper/protocol"
+	"berth/internal/loglimit"
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -24,9 +25,12 @@ type RunRequest struct {
 	// to know of SetupLibcontainer gets no such request: Run fails with ErrFailedPrecondition.
 	Setup SetupChoice
 
-	LogPath   string // absolute; empty: output goes to attached clients only. Its directory exists.
-	Stdin     bool   // keep an open stdin
-	StdinOnce bool   // close stdin when the first attached client that brought one leaves
+	LogPath string // absolute; empty: output goes to attached clients only. Its directory exists.
+	// LogLimits are complete (see loglimit.Limits.Complete); zero: none. A keeper that is too old for them gets no such
+	// request: Run fails with ErrFailedPrecondition.
+	LogLimits loglimit.Limits
+	Stdin     bool // keep an open stdin
+	StdinOnce bool // close stdin when the first attached client that brought one leaves
 	// Reaper starts the pod's init of ours in place of Spec.Process.Args: it only reaps. Spec.Root.Path is a
 	// directory, empty but for what the keeper puts there; the keeper removes that again in Delete.
 	Reaper bool
@@ -64,6 +68,7 @@ const (
 	StateExited             = protocol.StateExited
 	ReaperProgram           = protocol.ReaperProgram
 	FeatureSetup            = protocol.FeatureSetup
+	FeatureLogLimits        = protocol.FeatureLogLimits
 )
 
 // RunResult describes a container whose program runs.
@@ -131,6 +136,9 @@ type Counts struct {
 	Backlog int64 // bytes that are kept for attached clients
 	// Since the keeper's program was started, or upgraded in place.
 	LogBytes, LogLinesCut, LogDropped uint64
+	// Of the limits of logs: see LogLimits.
+	LogRotations, LogRemovedBytes, LogLimitedLines, LogLimitedBytes uint64
+	LogHeld                                                         time.Duration
 }
 
 // ExecRequest starts a further process in a running container. The files are the process's own ends: pipes, or for a

@@ -214,6 +214,7 @@ func (a *adoption) adoptFiles(c *container, files map[protocol.Role]int) {
 	first := c.out == nil
 	if first {
 		c.out = logpump.New(c.record.LogPath, s.backlogs, c.log)
+		c.out.Limit(c.record.LogLimits, false)
 	}
 	var adopted []*logpump.Pump
 	for role, stream := range map[protocol.Role]logpump.Stream{

@@ -246,6 +246,7 @@ func (c *container) drain() {
 	c.draining = true
 	var pumps []*logpump.Pump
 	for _, p := range c.pumps {
+		p.Hasten()
 		pumps = append(pumps, p)
 	}
 	c.mu.Unlock()

@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	api "berth/api/keeper"
 	"berth/internal/keeper/logpump"
 )
@@ -10,6 +12,8 @@ func (s *Server) counts() *api.Counts {
 	logs := logpump.Total()
 	n := &api.Counts{
 		Backlog: s.backlogs.Held(), LogBytes: logs.Bytes, LogLinesCut: logs.Cut, LogDropped: logs.Dropped,
+		LogRotations: logs.Rotations, LogRemovedBytes: logs.Removed, LogLimitedLines: logs.LimitedLines,
+		LogLimitedBytes: logs.LimitedBytes, LogHeld: durationpb.New(logs.Held),
 	}
 	for _, c := range s.containers.all() {
 		c.mu.Lock()

@@ -39,7 +39,8 @@ func (v *service) Info(context.Context, *api.InfoRequest) (*api.InfoResponse, er
 		Version: s.cfg.Version, Pid: int32(os.Getpid()),
 		Generation: s.identity.generation, Upgrades: s.identity.upgrades,
 		Containers: int32(len(s.containers.all())), StartedAt: timestamppb.New(s.identity.startedAt),
-		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst}, Counts: s.counts(),
+		Features: []string{protocol.FeatureSetup, protocol.FeaturePrepare, protocol.FeatureAttachFirst,
+			protocol.FeatureLogLimits}, Counts: s.counts(),
 	}, nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/record"
 	"berth/internal/keeper/runtime"
+	"berth/internal/loglimit"
 )
 
 // run starts a container. The start continues if the caller stops waiting.
@@ -86,6 +87,10 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		return nil, fmt.Errorf("restore container %s with %s: only the built-in runtime restores: %w", req.Id,
 			req.RuntimePath, errdefs.ErrNotImplemented)
 	}
+	limits := logLimits(req.LogLimits)
+	if err := limits.Check(); err != nil {
+		return nil, fmt.Errorf("container %s: %w", req.Id, err)
+	}
 	choice := protocol.SetupChoice(req.Setup)
 	switch {
 	case choice != "" && choice != protocol.SetupStage && choice != protocol.SetupLibcontainer:
@@ -96,7 +101,7 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 			errdefs.ErrInvalidArgument)
 	}
 	r := record.Container{
-		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath,
+		ID: req.Id, Nonce: req.Nonce, PodID: req.PodId, Name: req.Name, LogPath: req.LogPath, LogLimits: limits,
 		Runtime: req.RuntimePath, RuntimeRoot: req.RuntimeRoot, Systemd: req.SystemdCgroup,
 		Stdin: req.Stdin, StdinOnce: req.StdinOnce, Terminal: spec.Process.Terminal, Reaper: req.Reaper,
 		Root: spec.Root.Path, CgroupsPath: spec.Linux.CgroupsPath, State: protocol.StateStarting, Choice: choice,
@@ -127,6 +132,12 @@ func (s *Server) reserve(req *api.RunRequest) (*container, error) {
 		c.start(&runtime.Launch{Spec: &spec, Phases: runtime.NewPhases(), Restore: req.Restore, CRIU: req.Criu})
 	}()
 	return c, nil
+}
+
+// logLimits are those of a request, none if it has none.
+func logLimits(l *api.LogLimits) loglimit.Limits {
+	return loglimit.Limits{MaxSize: l.GetMaxSize(), MaxFiles: int(l.GetMaxFiles()), Rate: l.GetRate(), Burst: l.GetBurst(),
+		Over: loglimit.Over(l.GetOver())}
 }
 
 // start runs launch, records the result, and wakes the callers that wait for it.
@@ -172,6 +183,7 @@ func (c *container) launch(l *runtime.Launch) (err error) {
 		}
 	}
 	log := logpump.New(r.LogPath, s.backlogs, c.log)
+	log.Limit(r.LogLimits, true)
 	l.Register = func(res runtime.Started) error { return c.register(res, &ends, log) }
 	l.Unregister = c.unregister
 	err = s.runtime.Start(context.Background(), c, l)

@@ -276,6 +276,7 @@ func (u *upgrade) restoreContainer(sc *handover.Container) *container {
 	}
 	if sc.Log != nil {
 		c.out = logpump.Restore(*sc.Log, s.backlogs, c.log)
+		c.out.Limit(sc.Record.LogLimits, false)
 		for stream, st := range sc.Pumps {
 			p, err := logpump.RestorePump(c.out, stream, st)
 			if err != nil {

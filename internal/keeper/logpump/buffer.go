@@ -35,6 +35,9 @@ type buffer struct {
 	pos         int // the end of what has been read
 	waits       int // bytes in the relay
 	high        int // up to where memory may have been touched
+	stream      int // its place in rotation.open
+	// lost, if it is not nil, is what was left out of the log, up to the next mark.
+	lost *lost
 }
 
 // header is the beginning of the memory. All zeros: nothing has been read.
@@ -52,6 +55,23 @@ type header struct {
 	writing, next  uint64
 	before, length uint64
 	dev, inode     uint64
+	// lost is what was left out of the log since it last said so. With done it becomes nextLost where writing is more
+	// than 1. An earlier version of the keeper leaves both as they are.
+	lost, nextLost lost
+}
+
+// Values of header.writing.
+const (
+	writing     = 1
+	writingLost = 2 // the same, and lost becomes nextLost
+	skipping    = 3 // nothing is written to the file, and lost becomes nextLost
+)
+
+// lost is output that was left out of a log.
+type lost struct {
+	lines, bytes uint64
+	// inside is 1 while the line that has begun is left out.
+	inside uint64
 }
 
 const (
@@ -182,7 +202,27 @@ func (b *buffer) put(mark uint64) {
 		atomic.StoreUint64(&b.h.done, mark)
 	}
 	if b.h.writing != 0 {
+		if b.h.writing != writing && mark == b.h.next {
+			b.h.lost = b.h.nextLost
+		}
 		atomic.StoreUint64(&b.h.writing, 0)
+	}
+}
+
+// skip says that all before the mark is in the log or left out of it, where nothing of it is written.
+func (b *buffer) skip(mark uint64) {
+	if b.lost == nil || b.h.done == mark && b.h.lost == *b.lost {
+		return
+	}
+	b.h.next, b.h.nextLost = mark, *b.lost
+	atomic.StoreUint64(&b.h.writing, skipping)
+	b.put(mark)
+}
+
+// recall has the pump continue with what was lost before.
+func (b *buffer) recall() {
+	if b.lost != nil {
+		*b.lost = b.h.lost
 	}
 }
 
@@ -190,7 +230,12 @@ func (b *buffer) put(mark uint64) {
 func (b *buffer) begin(st *unix.Stat_t, length int, mark uint64) {
 	h := b.h
 	h.before, h.length, h.next, h.dev, h.inode = uint64(st.Size), uint64(length), mark, uint64(st.Dev), st.Ino
-	atomic.StoreUint64(&h.writing, 1)
+	if b.lost != nil {
+		h.nextLost = *b.lost
+		atomic.StoreUint64(&h.writing, writingLost)
+		return
+	}
+	atomic.StoreUint64(&h.writing, writing)
 }
 
 // reading says up to where has been read, and how much is about to be.
@@ -234,13 +279,13 @@ func (b *buffer) trim() {
 	}
 }
 
-// fill reads once, without waiting, and gives what it has read: none at the end.
-func (b *buffer) fill(fd int) ([]byte, error) {
+// fill reads once, most bytes at most, without waiting, and gives what it has read: none at the end.
+func (b *buffer) fill(fd, most int) ([]byte, error) {
 	b.room()
 	if b.waits == 0 {
-		n, err := unix.Splice(fd, nil, b.relayFD, nil, readSize, unix.SPLICE_F_NONBLOCK)
+		n, err := unix.Splice(fd, nil, b.relayFD, nil, most, unix.SPLICE_F_NONBLOCK)
 		for err == unix.EINTR {
-			n, err = unix.Splice(fd, nil, b.relayFD, nil, readSize, unix.SPLICE_F_NONBLOCK)
+			n, err = unix.Splice(fd, nil, b.relayFD, nil, most, unix.SPLICE_F_NONBLOCK)
 		}
 		if n <= 0 || err != nil {
 			return nil, err

@@ -31,7 +31,7 @@ func TestBufferOfAProcessThatWasKilled(t *testing.T) {
 		}
 	}
 	fill := func(t *testing.T, b *buffer, pipe int) {
-		if got, err := b.fill(pipe); err != nil || string(got) != text {
+		if got, err := b.fill(pipe, readSize); err != nil || string(got) != text {
 			t.Fatalf("fill: %q, %v", got, err)
 		}
 	}

@@ -3,13 +3,14 @@ package logpump
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"berth/internal/logpart"
 )
 
 // Stream is where a container wrote.
@@ -35,6 +36,9 @@ type Log struct {
 	failing  bool   // the last write or open failed and was logged
 	dropped  uint64 // bytes of records that could not be written
 	nextOpen time.Time
+	rotation *rotation // nil: the keeper does not rotate the file
+
+	rate *rate // nil: output comes as fast as it does
 
 	amu      sync.Mutex
 	clients  map[string]*client
@@ -102,12 +106,18 @@ func (l *Log) recoverBuffer(b *buffer) {
 	if h.writing == 0 {
 		return
 	}
-	mark := h.done
+	defer b.recall()
+	if h.writing == skipping {
+		b.put(h.next)
+		return
+	}
+	mark, kind := h.done, h.writing
+	h.writing = writing // what was lost counts as it was before, unless all has been written
 	var st unix.Stat_t
 	same := l.file != nil && unix.Fstat(int(l.file.Fd()), &st) == nil && uint64(st.Dev) == h.dev && st.Ino == h.inode
 	if same && uint64(st.Size) >= h.before {
 		if uint64(st.Size)-h.before >= h.length {
-			mark = h.next
+			mark, h.writing = h.next, kind
 		} else if err := l.file.Truncate(int64(h.before)); err != nil {
 			l.logger.Warn("a record that was cut off stays in the log", "path", l.path, "error", err)
 		}
@@ -118,25 +128,8 @@ func (l *Log) recoverBuffer(b *buffer) {
 	b.put(mark)
 }
 
-// open opens the log file. A symbolic link in the last component is refused: a user who can write to the directory of a
-// log must not be able to redirect the keeper to another file.
-func open(path string) (*os.File, error) {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|
-		unix.O_NONBLOCK, 0o640)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		unix.Close(fd)
-		return nil, fmt.Errorf("open %s: not a regular file", path)
-	}
-	_ = unix.SetNonblock(fd, false)
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 func (l *Log) openLocked() error {
-	f, err := open(l.path)
+	f, err := logpart.Open(l.path)
 	if err != nil {
 		l.nextOpen = time.Now().Add(reopenAfter)
 		l.failLocked(err)
@@ -159,22 +152,29 @@ func (l *Log) Reopen() error {
 	if l.path == "" {
 		return nil
 	}
-	f, err := open(l.path)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	// Under the lock: a rotation meanwhile would rename the file that was opened.
+	f, err := logpart.Open(l.path)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return f.Close()
-	}
-	old := l.file
-	l.file = f
-	l.mu.Unlock()
-	if old != nil {
-		old.Close()
-	}
+	l.replaceLocked(f)
 	return nil
+}
+
+// replaceLocked writes to another file from now on.
+func (l *Log) replaceLocked(f *os.File) {
+	if l.file != nil {
+		l.file.Close()
+	}
+	l.file = f
+	if l.rotation != nil {
+		l.rotation.moved, l.rotation.next = time.Time{}, time.Time{}
+	}
 }
 
 // Dropped is how many bytes of records could not be written so far.
@@ -189,6 +189,7 @@ func (l *Log) Dropped() uint64 {
 // is counted and dropped, never a piece of a record left.
 func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	if len(b) == 0 {
+		from.skip(mark)
 		return
 	}
 	l.mu.Lock()
@@ -204,7 +205,13 @@ func (l *Log) write(b []byte, from *buffer, mark uint64) {
 	fd := int(l.file.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err == nil {
+		if l.rotation != nil && l.rotateLocked(&st, len(b), from, mark) {
+			fd = int(l.file.Fd())
+		}
 		from.begin(&st, len(b), mark)
+	}
+	if l.rate != nil && !l.rate.drop {
+		l.rate.take(len(b), time.Now())
 	}
 	for done := 0; done < len(b); {
 		n, err := unix.Write(fd, b[done:])

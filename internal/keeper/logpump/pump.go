@@ -45,6 +45,9 @@ type Pump struct {
 	scanned int     // up to where in buf there is no end of the line that begins what is left
 	full    int     // reads in a row that found the pipe full
 	ended   bool
+	step    int      // how much is read at once
+	dropper *dropper // leaves lines out that are over the rate; nil: none are
+	wakes
 
 	mu       sync.Mutex
 	stopping bool // Stop was called
@@ -90,7 +93,19 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 		f.Close()
 		return nil, err
 	}
-	return &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw, buf: buf}, nil
+	p := &Pump{log: log, stream: stream, tag: []byte(" " + string(stream) + " "), file: f, raw: raw, buf: buf,
+		step: readSize, wakes: wakes{wake: make(chan struct{}, 1)}}
+	if stream == Stderr {
+		buf.stream = 1
+	}
+	if r := log.rate; r != nil {
+		p.step = r.step()
+		if r.drop {
+			p.dropper = &dropper{rate: r, lost: buf.h.lost}
+			buf.lost = &p.dropper.lost
+		}
+	}
+	return p, nil
 }
 
 // Start starts the pump, or continues after Stop.
@@ -108,6 +123,7 @@ func (p *Pump) Start() {
 		close(done)
 		return
 	}
+	p.log.begins(p.buf)
 	go p.run(done)
 }
 
@@ -123,6 +139,7 @@ func (p *Pump) End() {
 	p.last = true
 	_ = p.file.SetReadDeadline(time.Unix(1, 0))
 	p.mu.Unlock()
+	p.Hasten()
 }
 
 // Stop pauses the pump between two reads, and waits until it is paused. Start continues.
@@ -131,6 +148,7 @@ func (p *Pump) Stop() {
 	p.stopping = true
 	_ = p.file.SetReadDeadline(time.Unix(1, 0))
 	p.mu.Unlock()
+	token(p.wake)
 	<-p.done
 }
 
@@ -159,7 +177,9 @@ func (p *Pump) Held(fn func(role Role, fd int)) error {
 }
 
 // isIdle says whether the pump has nothing to do if no output arrives for a while.
-func (p *Pump) isIdle() bool { return len(p.buf.rest()) == 0 && p.buf.high <= idleBuffer }
+func (p *Pump) isIdle() bool {
+	return len(p.buf.rest()) == 0 && p.buf.high <= idleBuffer && !p.dropper.owes()
+}
 
 // deadline bounds the next read if a line waits for its end, or memory is to be given back. It is false if the pump
 // is to stop.
@@ -192,7 +212,7 @@ func (p *Pump) run(done chan struct{}) {
 		var b []byte
 		var rerr error
 		err := p.raw.Read(func(fd uintptr) bool {
-			b, rerr = p.buf.fill(int(fd))
+			b, rerr = p.buf.fill(int(fd), p.step)
 			return rerr != unix.EAGAIN
 		})
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -222,6 +242,9 @@ func (p *Pump) run(done chan struct{}) {
 		p.log.feed(p.stream, b)
 		p.take()
 		p.grow(len(b))
+		if p.log.rate != nil {
+			p.hold()
+		}
 	}
 }
 
@@ -229,7 +252,7 @@ func (p *Pump) run(done chan struct{}) {
 func (p *Pump) drain() bool {
 	for {
 		var b []byte
-		if err := p.raw.Control(func(fd uintptr) { b, _ = p.buf.fill(int(fd)) }); err != nil || len(b) == 0 {
+		if err := p.raw.Control(func(fd uintptr) { b, _ = p.buf.fill(int(fd), readSize) }); err != nil || len(b) == 0 {
 			p.finish()
 			return true
 		}
@@ -242,6 +265,12 @@ func (p *Pump) drain() bool {
 // of tag P, so that a client which shows it adds no newline of its own.
 func (p *Pump) finish() {
 	p.flush()
+	if d := p.dropper; d != nil {
+		if d.inside != 0 {
+			d.endLine()
+		}
+		p.report(true)
+	}
 	p.ended = true
 	p.file.Close()
 	p.buf.close()
@@ -285,9 +314,13 @@ func (p *Pump) take() {
 	buf := writeBuffers.Get().(*[]byte)
 	out := (*buf)[:0]
 	var stamp [48]byte
-	head := append(appendTime(stamp[:0], time.Now()), p.tag...)
+	now := time.Now()
+	head := append(appendTime(stamp[:0], now), p.tag...)
 	full := append(head, 'F', ' ')
 	at, open := b.at(), b.open()
+	if p.dropper != nil {
+		out = append(out, p.dropper.begin(head, now, false)...)
+	}
 	text := b.mem[:b.pos]
 	for scan := max(at, p.scanned); ; scan = at {
 		end := bytes.IndexByte(text[scan:], '\n')
@@ -295,6 +328,10 @@ func (p *Pump) take() {
 			end += scan
 		}
 		if end >= 0 && end-at <= MaxLine { // nearly all lines
+			if p.dropper != nil && !p.dropper.admit(len(full)+end+1-at, open, true, now) {
+				at, open = end+1, false
+				continue
+			}
 			if len(out)+len(stamp)+end-at+1 > cap(out) {
 				p.log.write(out, b, mark(at, open))
 				out = out[:0]
@@ -308,6 +345,10 @@ func (p *Pump) take() {
 		}
 		if end < 0 && len(text)-at <= MaxLine { // what has the longest length may still be a whole line
 			break
+		}
+		if p.dropper != nil && !p.dropper.admit(len(head)+MaxLine+3, open, false, now) {
+			at, open = at+MaxLine, true
+			continue
 		}
 		if len(out)+len(head)+MaxLine+4 > cap(out) {
 			p.log.write(out, b, mark(at, open))
@@ -334,13 +375,30 @@ func record(out, head, line []byte) []byte {
 
 // flush writes the beginning of a line that waits for its end.
 func (p *Pump) flush() {
+	if p.dropper != nil {
+		p.report(false)
+	}
 	rest := p.buf.rest()
 	if len(rest) == 0 {
 		return
 	}
-	head := append(appendTime(nil, time.Now()), p.tag...)
-	p.log.write(record(make([]byte, 0, len(head)+MaxLine+4), head, rest), p.buf, mark(p.buf.pos, true))
+	now := time.Now()
+	head := append(appendTime(nil, now), p.tag...)
+	if p.dropper != nil && !p.dropper.admit(len(head)+len(rest)+3, p.buf.open(), false, now) {
+		p.log.write(nil, p.buf, mark(p.buf.pos, true))
+	} else {
+		p.log.write(record(make([]byte, 0, len(head)+MaxLine+4), head, rest), p.buf, mark(p.buf.pos, true))
+	}
 	p.scanned = 0
+}
+
+// report has the log say how much was left out of it, if lines come again, or never.
+func (p *Pump) report(never bool) {
+	now := time.Now()
+	head := append(appendTime(nil, now), p.tag...)
+	if b := p.dropper.begin(head, now, never); b != nil {
+		p.log.write(b, p.buf, mark(p.buf.at(), p.buf.open()))
+	}
 }
 
 // appendTime appends a time as RFC 3339 with nine digits, which every reader of RFC3339Nano takes.

@@ -75,4 +75,5 @@ const (
 	FeatureSetup       = "setup"        // it heeds RunRequest.Setup
 	FeaturePrepare     = "prepare"      // it has the call Prepare
 	FeatureAttachFirst = "attach-first" // it heeds RunRequest.Attach
+	FeatureLogLimits   = "log-limits"   // it heeds RunRequest.LogLimits
 )

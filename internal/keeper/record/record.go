@@ -15,6 +15,7 @@ import (
 
 	"berth/internal/keeper/protocol"
 	"berth/internal/keeper/stage"
+	"berth/internal/loglimit"
 )
 
 // Container is the record of a container on disk and in escrow. Another keeper needs it to take over. It has only facts
@@ -25,6 +26,8 @@ type Container struct {
 	PodID   string `json:"podID,omitempty"`
 	Name    string `json:"name,omitempty"`
 	LogPath string `json:"logPath,omitempty"`
+	// LogLimits are those of the log; zero: it has none, or an earlier version of the keeper has started the container.
+	LogLimits loglimit.Limits `json:"logLimits,omitzero"`
 	// Runtime is the OCI runtime binary; empty: this process.
 	Runtime     string `json:"runtime,omitempty"`
 	RuntimeRoot string `json:"runtimeRoot,omitempty"`
