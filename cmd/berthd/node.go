@@ -111,8 +111,14 @@ func handlers(cfg *config.Config, bounding []string) (map[string]pod.Handler, er
 	return out, nil
 }
 
-// warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler.
-func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, log *slog.Logger) {
+// warnOfOldKeeper says at once, and not only when pods are refused, that the keeper is too old for a handler,
+// or for the limits of logs.
+func warnOfOldKeeper(info *keeper.Info, known map[string]pod.Handler, cfg *config.Config, log *slog.Logger) {
+	limits := cfg.Log.Limits()
+	if (limits.MaxSize > 0 || limits.Rate > 0) && !slices.Contains(info.Features, keeper.FeatureLogLimits) {
+		log.Error("containers will be refused: the keeper that runs is too old for the limits of logs (log.max_size, "+
+			"log.rate); reload it", "keeper_version", info.Version)
+	}
 	for name, h := range known {
 		if h.Setup == keeper.SetupLibcontainer && !slices.Contains(info.Features, keeper.FeatureSetup) {
 			log.Error(

@@ -244,7 +244,7 @@ func (d *parts) openPods(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	warnOfOldKeeper(info, known, d.log)
+	warnOfOldKeeper(info, known, d.cfg, d.log)
 	if d.audit, err = audit.Open(d.cfg.Audit.File, d.log); err != nil {
 		return fmt.Errorf("audit.file: %w", err)
 	}
@@ -348,6 +348,8 @@ func (d *parts) keeperNumbers(ctx context.Context) (*metrics.KeeperNumbers, erro
 		n.Counts = &metrics.KeeperCounts{
 			Execs: c.Execs, Holders: c.Holders, Queue: c.Queue, Backlog: c.Backlog,
 			LogBytes: c.LogBytes, LogLinesCut: c.LogLinesCut, LogDropped: c.LogDropped,
+			LogRotations: c.LogRotations, LogRemovedBytes: c.LogRemovedBytes, LogLimitedLines: c.LogLimitedLines,
+			LogLimitedBytes: c.LogLimitedBytes, LogHeld: c.LogHeld,
 		}
 	}
 	return n, nil

@@ -111,7 +111,7 @@ func (d *parts) adopt(ctx context.Context, next *config.Loaded) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	if info, err := d.keeper.Info(ctx); err == nil {
-		warnOfOldKeeper(info, known, d.log)
+		warnOfOldKeeper(info, known, next.Config, d.log)
 	}
 	return nil
 }
@@ -147,5 +147,6 @@ func podSettings(cfg *config.Config, known map[string]pod.Handler, classes *bloc
 		CheckpointBytes: imageLimits(&cfg.Image).Layer.Bytes,
 		AttachBacklog:   cfg.Stream.AttachBacklogBytes(),
 		AttachTotal:     cfg.Stream.AttachBacklogTotalBytes(),
+		Log:             cfg.Log.Limits(),
 	}
 }

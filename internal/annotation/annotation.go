@@ -43,6 +43,13 @@ var known = map[string]func(c *model.ContainerConfig, r *model.Resources, value 
 		}
 		return nil
 	},
+	"log": func(c *model.ContainerConfig, _ *model.Resources, value string) error {
+		limits, err := logLimits(value, c.Log)
+		if err == nil {
+			c.Log = limits
+		}
+		return err
+	},
 	"net-priority": func(c *model.ContainerConfig, _ *model.Resources, value string) error {
 		return number(&c.NetPriority, value, 0, math.MaxUint32)
 	},
@@ -68,6 +75,9 @@ var known = map[string]func(c *model.ContainerConfig, r *model.Resources, value 
 	},
 }
 
+// podWide are the annotations that a pod can have for all of its containers, without the name of one.
+var podWide = []string{"log"}
+
 // Names are the annotations that a handler's configuration can allow, sorted.
 func Names() []string {
 	names := make([]string, 0, len(known))
@@ -78,7 +88,8 @@ func Names() []string {
 	return names
 }
 
-// Apply returns a container's configuration with what annotations of the container and its pod ask for, in that order.
+// Apply returns a container's configuration with what annotations of the container and its pod ask for, in that order,
+// and of the pod's those for this container before those for all.
 // What the request says in a field of its own holds against any annotation. ignored are those that say something of
 // this container and are not allowed, or of which nobody knows what they say, with the reason; cfg is not written to.
 func Apply(cfg *model.ContainerConfig, pod *model.SandboxConfig, allowed []string) (_ *model.ContainerConfig,
@@ -109,14 +120,19 @@ func Apply(cfg *model.ContainerConfig, pod *model.SandboxConfig, allowed []strin
 	for _, from := range []struct {
 		annotations map[string]string
 		container   bool
-	}{{cfg.Annotations, true}, {pod.Annotations, false}} {
+		all         bool
+	}{{cfg.Annotations, true, false}, {pod.Annotations, false, false}, {pod.Annotations, false, true}} {
 		for _, key := range slices.Sorted(maps.Keys(from.annotations)) {
 			rest, ours := strings.CutPrefix(key, Prefix)
 			if !ours {
 				continue
 			}
 			name, container, named := strings.Cut(rest, ".")
-			if named && container != cfg.Metadata.Name || !named && !from.container {
+			switch {
+			case from.all && (named || !slices.Contains(podWide, name)):
+				continue // what is for one container came before, and holds
+			case from.all:
+			case named && container != cfg.Metadata.Name || !named && !from.container:
 				continue // of another container, or of the pod itself
 			}
 			if err := apply(name, key, from.annotations[key]); err != nil {

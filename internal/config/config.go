@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"berth/internal/loglimit"
 	"berth/internal/quota"
 )
 
@@ -58,6 +59,7 @@ type Config struct {
 	Network Network `toml:"network"`
 	Image   Image   `toml:"image"`
 	Stream  Stream  `toml:"stream"`
+	Log     Log     `toml:"log"`
 	Seccomp Seccomp `toml:"seccomp"`
 	Metrics Metrics `toml:"metrics"`
 	Tracing Tracing `toml:"tracing"`
@@ -187,6 +189,21 @@ func size(text string) uint64 {
 		return 0
 	}
 	return n
+}
+
+// Log is about the logs of containers.
+type Log struct {
+	MaxSize  string `toml:"max_size" reload:"yes"`
+	MaxFiles int    `toml:"max_files" reload:"yes"`
+	Rate     string `toml:"rate" reload:"yes"`
+	Burst    string `toml:"burst" reload:"yes"`
+	Over     string `toml:"over" reload:"yes"`
+}
+
+// Limits are those of a valid configuration.
+func (l *Log) Limits() loglimit.Limits {
+	return loglimit.Limits{MaxSize: int64(size(l.MaxSize)), MaxFiles: l.MaxFiles, Rate: int64(size(l.Rate)),
+		Burst: int64(size(l.Burst)), Over: loglimit.Over(l.Over)}
 }
 
 // Seccomp is about profiles of system calls.
@@ -336,6 +353,7 @@ func Default() *Config {
 			AttachBacklog: "256m",
 			BacklogTotal:  "1g",
 		},
+		Log:     Log{MaxFiles: loglimit.DefaultFiles, Over: string(loglimit.Wait)},
 		Seccomp: Seccomp{LocalhostRoot: "/var/lib/kubelet/seccomp"},
 		Devices: Devices{
 			Dir:     "/var/lib/kubelet/device-plugins",

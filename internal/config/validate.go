@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"berth/internal/annotation"
+	"berth/internal/loglimit"
 	"berth/internal/quota"
 )
 
@@ -85,6 +86,7 @@ func (c *Config) Validate() error {
 	v.network(&c.Network)
 	v.image(&c.Image)
 	v.stream(&c.Stream)
+	v.log(&c.Log)
 	if p := c.Seccomp.DefaultProfile; p != "runtime/default" {
 		v.optional("seccomp.default_profile", p)
 	}
@@ -325,6 +327,26 @@ func (v *validation) stream(s *Stream) {
 	if s.TLSKey != "" && s.TLSCert == "" {
 		v.fail("stream.tls_cert", "is needed with stream.tls_key")
 	}
+}
+
+func (v *validation) log(l *Log) {
+	for _, s := range []struct {
+		key, text string
+		least     int64
+	}{{"max_size", l.MaxSize, loglimit.MinSize}, {"rate", l.Rate, loglimit.MinRate}, {"burst", l.Burst, loglimit.MinBurst}} {
+		key := "log." + s.key
+		if s.text == "" {
+			continue
+		}
+		if v.size(key, s.text); size(s.text) != 0 && int64(size(s.text)) < s.least {
+			v.fail(key, "%s is less than %dk", s.text, s.least>>10)
+		}
+	}
+	v.between("log.max_files", int64(l.MaxFiles), loglimit.MinFiles, loglimit.MaxFiles)
+	if l.Burst != "" && l.Rate == "" {
+		v.fail("log.burst", "is for log.rate, which is empty")
+	}
+	v.oneOf("log.over", l.Over, string(loglimit.Wait), string(loglimit.Drop))
 }
 
 // HostPort is the address on which the server listens.

@@ -254,6 +254,26 @@ var (
 			"have.",
 		Containerd: "containerd_cri_split_entries_total",
 	})
+	LogRotations = define(Definition{
+		Name: "berth_log_rotations_total", Type: Counter,
+		Help: "Files of logs that the keeper has rotated since they were full (log.max_size).",
+	})
+	LogRemoved = define(Definition{
+		Name: "berth_log_removed_bytes_total", Type: Counter,
+		Help: "Bytes of the oldest files of logs that the keeper has removed (log.max_files).",
+	})
+	LogLimitedLines = define(Definition{
+		Name: "berth_log_limited_lines_total", Type: Counter,
+		Help: "Lines that were left out of logs, since containers wrote more than their rate (log.over = \"drop\").",
+	})
+	LogLimitedBytes = define(Definition{
+		Name: "berth_log_limited_bytes_total", Type: Counter,
+		Help: "Bytes of the records of these lines.",
+	})
+	LogHeld = define(Definition{
+		Name: "berth_log_held_seconds_total", Type: Counter,
+		Help: "How long streams of containers with output have waited for their rate (log.over = \"wait\").",
+	})
 	LogDropped = define(Definition{
 		Name: "berth_log_dropped_bytes_total", Type: Counter,
 		Help: "Bytes of records that could not be written to logs, with a full disk say, and are lost.",

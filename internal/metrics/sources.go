@@ -36,6 +36,9 @@ type KeeperCounts struct {
 	Execs, Holders, Queue             int
 	Backlog                           int64
 	LogBytes, LogLinesCut, LogDropped uint64
+	// Of the limits of logs.
+	LogRotations, LogRemovedBytes, LogLimitedLines, LogLimitedBytes uint64
+	LogHeld                                                         time.Duration
 }
 
 // keeperWait is how long a scrape waits for the keeper.
@@ -50,7 +53,7 @@ func (m *Set) Add(s Sources) error { return m.registry.Register(collector{s}) }
 var read = []*Definition{
 	Pods, Containers, Images, Layers, StoreBytes, StoreInodes, CgroupAge, DiskAge, KeeperUp, KeeperStart,
 	KeeperUpgrades, KeeperContainers, KeeperExecs, KeeperHolders, KeeperQueue, KeeperBacklog,
-	LogBytes, LogSplit, LogDropped,
+	LogBytes, LogSplit, LogDropped, LogRotations, LogRemoved, LogLimitedLines, LogLimitedBytes, LogHeld,
 }
 
 var descs = func() map[*Definition]*prometheus.Desc {
@@ -112,5 +115,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		put(LogBytes, float64(n.LogBytes))
 		put(LogSplit, float64(n.LogLinesCut))
 		put(LogDropped, float64(n.LogDropped))
+		put(LogRotations, float64(n.LogRotations))
+		put(LogRemoved, float64(n.LogRemovedBytes))
+		put(LogLimitedLines, float64(n.LogLimitedLines))
+		put(LogLimitedBytes, float64(n.LogLimitedBytes))
+		put(LogHeld, n.LogHeld.Seconds())
 	}
 }

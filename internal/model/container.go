@@ -79,6 +79,16 @@ type ThrottleDevice struct {
 	Rate uint64 `json:"rate"`
 }
 
+// LogLimits are what a client asks of the limits of a container's log; nil and empty: what the node has. See
+// loglimit.Limits.
+type LogLimits struct {
+	MaxSize  *int64 `json:"maxSize,omitempty"` // 0: no limit
+	MaxFiles *int   `json:"maxFiles,omitempty"`
+	Rate     *int64 `json:"rate,omitempty"` // 0: no limit
+	Burst    *int64 `json:"burst,omitempty"`
+	Over     string `json:"over,omitempty"`
+}
+
 // BlockIO limits and weighs block I/O.
 type BlockIO struct {
 	Weight        uint16           `json:"weight,omitempty"` // 10 to 1000
@@ -171,6 +181,8 @@ type ContainerConfig struct {
 	StopSignal  syscall.Signal    `json:"stopSignal,omitempty"`  // 0: the image's, else SIGTERM
 	NetPriority int64             `json:"netPriority,omitempty"` // of its traffic (net_prio, cgroup v1)
 	QuotaID     string            `json:"quotaID,omitempty"`     // empty or 0: none; -1: a free one; else 16777216 or more
+	// Log are the limits of its log that it asks for; nil: those of the node.
+	Log *LogLimits `json:"log,omitempty"`
 	// CreateHostPaths has a directory made where the host path of a mount does not exist.
 	CreateHostPaths bool `json:"createHostPaths,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"berth/internal/blockio"
 	"berth/internal/disk"
 	"berth/internal/image"
+	"berth/internal/loglimit"
 	"berth/internal/model"
 	"berth/internal/namespace"
 	"berth/internal/nri"
@@ -122,6 +123,9 @@ func (cr *creation) check() (err error) {
 	}
 	if cr.rec.LogPath, err = logPath(pod.Config.LogDirectory, cfg.LogPath); err != nil {
 		return err
+	}
+	if cr.rec.LogLimits, err = logLimits(cr.m.settings.Load().Log, cfg.Log); err != nil {
+		return fmt.Errorf("create container %s: %w", cfg.Metadata.Name, err)
 	}
 	if err := storage.CheckVolumes(cfg); err != nil {
 		return err
@@ -424,6 +428,34 @@ func logPath(dir, rel string) (string, error) {
 			rel, errdefs.ErrInvalidArgument))
 	}
 	return path, nil
+}
+
+// logLimits are the limits of a container's log: those of the node, but for what the container asks for.
+func logLimits(l loglimit.Limits, asked *model.LogLimits) (loglimit.Limits, error) {
+	if asked != nil {
+		set(&l.MaxSize, asked.MaxSize)
+		set(&l.MaxFiles, asked.MaxFiles)
+		if asked.Rate != nil && asked.Burst == nil {
+			l.Burst = 0 // the node's burst is for the node's rate
+		}
+		set(&l.Rate, asked.Rate)
+		set(&l.Burst, asked.Burst)
+		if asked.Over != "" {
+			l.Over = loglimit.Over(asked.Over)
+		}
+		if asked.Burst != nil && l.Rate == 0 {
+			return l, fmt.Errorf("limits of its log: burst is for a rate, and there is none: %w", errdefs.ErrInvalidArgument)
+		}
+	}
+	l = l.Complete()
+	return l, l.Check()
+}
+
+// set sets a value that is asked for.
+func set[T any](to, value *T) {
+	if value != nil {
+		*to = *value
+	}
 }
 
 // withPodPID is a container's configuration with the PID mode of its pod where it names none, or the pod's while that

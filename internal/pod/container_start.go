@@ -180,6 +180,7 @@ func (st *start) request() *keeper.RunRequest {
 		RuntimeRoot:   st.handler.RuntimeRoot,
 		SystemdCgroup: st.m.cfg.SystemdCgroup,
 		LogPath:       r.LogPath,
+		LogLimits:     r.LogLimits,
 		Stdin:         r.Config.Stdin,
 		StdinOnce:     r.Config.StdinOnce,
 		CRIU:          st.settings.CRIU,

@@ -40,6 +40,7 @@ func (m *Manager) ContainerInfo(_ context.Context, id string) (map[string]string
 		"rootfs":         m.dirs.Rootfs(&pod, c.ID()),
 		"writableLayer":  rootfs.Upper(m.containers.Path(c.ID())),
 		"logPath":        r.LogPath,
+		"logLimits":      r.LogLimits,
 		"user":           r.User,
 		"resources":      r.Resources,
 		"ignored":        r.Ignored,

@@ -18,6 +18,7 @@ import (
 	"berth/internal/image"
 	"berth/internal/jail"
 	keeper "berth/internal/keeper/client"
+	"berth/internal/loglimit"
 	"berth/internal/metrics"
 	"berth/internal/model"
 	"berth/internal/network"
@@ -132,6 +133,8 @@ type Settings struct {
 	// AttachBacklog is how many bytes are kept for an attached client that does not take them; 0: the keeper's default.
 	AttachBacklog int64
 	AttachTotal   int64 // likewise for all clients together
+	// Log are the limits of the logs of containers that ask for no others.
+	Log loglimit.Limits
 }
 
 // Adopt puts other settings into force, for calls that begin from then on. A pod keeps the name of its runtime handler,

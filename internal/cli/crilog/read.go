@@ -3,6 +3,7 @@ package crilog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +11,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"berth/internal/logpart"
 )
 
 // Options say what is read of a log.
@@ -52,7 +57,7 @@ func Open(path string, options Options) (*Reader, error) {
 			return nil, fmt.Errorf("watch the log's directory: %w", err)
 		}
 	}
-	if err := r.open(true); err != nil && !(options.Follow && errors.Is(err, fs.ErrNotExist)) {
+	if err := r.open(path, true); err != nil && !(options.Follow && errors.Is(err, fs.ErrNotExist)) {
 		r.Close()
 		return nil, err
 	}
@@ -109,7 +114,11 @@ func (r *Reader) Run(ctx context.Context, emit func(*Line) error) error {
 					return err
 				}
 			}
-			if err := r.open(false); err != nil {
+			next, err := r.next()
+			if err == nil {
+				err = r.open(next, false)
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // it was rotated again, or removed: look once more
 				return err
 			}
 			continue
@@ -137,9 +146,52 @@ func (r *Reader) ended() bool {
 	}
 }
 
-// open opens the file at the path; first says whether to look for the end or the time that was asked for.
-func (r *Reader) open(first bool) error {
-	file, err := os.Open(r.path)
+// next is the path of the file that follows the one that is open. That is the log, unless it was rotated more than once
+// since it was looked at: then files between have been renamed already.
+func (r *Reader) next() (string, error) {
+	if r.file == nil {
+		return r.path, nil
+	}
+	open, err := r.file.Stat()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.Open(filepath.Dir(r.path))
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return "", err
+	}
+	after, later := "", ""
+	for _, name := range slices.Backward(logpart.Of(filepath.Base(r.path), names)) {
+		if logpart.Compressed(name) {
+			break // older ones are compressed too
+		}
+		path := filepath.Join(dir.Name(), name)
+		info, err := os.Stat(path)
+		if err != nil {
+			continue
+		}
+		if os.SameFile(info, open) {
+			return cmp.Or(after, r.path), nil
+		}
+		after = path
+		if info.ModTime().After(open.ModTime()) {
+			later = path
+		}
+	}
+	if stat, ok := open.Sys().(*syscall.Stat_t); ok && stat.Nlink == 0 {
+		return cmp.Or(later, r.path), nil // the one that was open was the oldest, and is removed
+	}
+	return r.path, nil
+}
+
+// open opens a file of the log; first says whether to look for the end or the time that was asked for.
+func (r *Reader) open(path string, first bool) error {
+	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}

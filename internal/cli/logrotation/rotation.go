@@ -18,16 +18,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
+	"berth/internal/logpart"
 )
 
 const (
 	// Period is how often logs are looked at.
 	Period = 10 * time.Second
 
-	maxSize  = 10 << 20 // containerLogMaxSize
-	maxFiles = 5        // containerLogMaxFiles
-	// stamp follows the name of a part that was rotated. Names sort by time.
-	stamp      = "20060102-150405.000000"
+	maxSize    = 10 << 20 // containerLogMaxSize
+	maxFiles   = 5        // containerLogMaxFiles
 	compressed = ".gz"
 	temporary  = ".tmp"
 )
@@ -54,7 +53,7 @@ func (r *Rotation) Rotate(ctx context.Context, id, log string) error {
 	if err := prune(log); err != nil {
 		return err
 	}
-	part := log + "." + time.Now().UTC().Format(stamp)
+	part := logpart.Name(log, time.Now())
 	if err := os.Rename(log, part); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	keeper "berth/internal/keeper/client"
+	"berth/internal/loglimit"
 	"berth/internal/model"
 	"berth/internal/ocispec"
 	"berth/internal/pod/steps"
@@ -36,9 +37,12 @@ type Container struct {
 	// QuotaID is the project ID of the root file system, where the client has asked for one.
 	QuotaID string `json:"quotaID,omitempty"`
 
-	LogPath string        `json:"logPath,omitempty"`
-	Cgroup  string        `json:"cgroup"`
-	Label   ocispec.Label `json:"label,omitzero"` // of SELinux
+	LogPath string `json:"logPath,omitempty"`
+	// LogLimits are those of the log, as they were when the container was created; zero: none.
+	LogLimits loglimit.Limits `json:"logLimits,omitzero"`
+
+	Cgroup string        `json:"cgroup"`
+	Label  ocispec.Label `json:"label,omitzero"` // of SELinux
 
 	User       model.User       `json:"user"`
 	StopSignal syscall.Signal   `json:"stopSignal"`
