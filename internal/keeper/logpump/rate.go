@@ -60,15 +60,31 @@ func (r *rate) wait(now time.Time) time.Duration {
 // does not say several times a second that lines were dropped.
 func (r *rate) resumes() float64 { return float64(min(r.second, r.burst)) }
 
-// step is how much a pump reads at once: the lower the rate, the less, so that the log grows steadily.
+// step is how much a pump reads at once at most: the lower the rate, the less, so that the log grows steadily.
 func (r *rate) step() int {
 	if r.drop {
 		return readSize
 	}
-	return int(min(max(r.second/16, leastStep), readSize))
+	return int(min(max(r.second/steps, leastStep), readSize))
 }
 
-const leastStep = 1 << 10
+const (
+	// steps is how often in a second a pump reads that is held back.
+	steps     = 16
+	leastStep = 256
+)
+
+// next is how much a pump reads after it has read step bytes and waits for d. Records of short lines are much longer
+// than the lines.
+func (r *rate) next(step int, d time.Duration) int {
+	switch {
+	case d > 2*time.Second/steps:
+		return max(step/2, leastStep)
+	case d < time.Second/steps:
+		return min(step*2, r.step())
+	}
+	return step
+}
 
 // Limit sets the limits of a log, before its pumps are made. A log that begins may get a whole burst at once.
 func (l *Log) Limit(limits loglimit.Limits, begins bool) {
@@ -87,6 +103,7 @@ func (l *Log) Limit(limits loglimit.Limits, begins bool) {
 func (p *Pump) hold() {
 	r := p.log.rate
 	d := r.wait(time.Now())
+	p.step = r.next(p.step, d)
 	if d <= 0 || p.hasty.Load() {
 		return
 	}
