@@ -27,6 +27,10 @@ func TestEveryAnnotationIsRead(t *testing.T) {
 		"berth.dev/kernel-memory.web.1":      "4096",
 		"berth.dev/memory-swappiness.web.1":  "0",
 		"berth.dev/pids-limit.web.1":         "-1",
+		"berth.dev/log.web.1":                "max_size=10Mi, over=drop",
+		"berth.dev/log":                      "rate=0,burst=4k,max_files=3,max_size=1g,over=wait",
+		"berth.dev/log.db":                   "rate=nonsense",
+		"berth.dev/pids-limit":               "7",
 		"berth.dev/blkio.web.1": "weight=500,weight=/dev/a:300,read-bps=/dev/a:1Mi,write-bps=/dev/a:2," +
 			"read-iops=/dev/a:3,write-iops=/dev/b:c:4",
 		"example.com/ulimits.web.1": "another's",
@@ -47,6 +51,11 @@ func TestEveryAnnotationIsRead(t *testing.T) {
 			ReadIOPS:  []model.ThrottleDevice{{Path: "/dev/a", Rate: 3}},
 			WriteIOPS: []model.ThrottleDevice{{Path: "/dev/b:c", Rate: 4}},
 		},
+	}
+	size, files, rate, burst := int64(10<<20), 3, int64(0), int64(4096)
+	log := &model.LogLimits{MaxSize: &size, MaxFiles: &files, Rate: &rate, Burst: &burst, Over: "drop"}
+	if !reflect.DeepEqual(got.Log, log) {
+		t.Errorf("the limits of the log are %+v", got.Log)
 	}
 	if !reflect.DeepEqual(got.Resources, want) || got.QuotaID != "-1" || got.NetPriority != 5 {
 		t.Errorf("got %+v", got)
@@ -74,6 +83,8 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"kernel-memory":      {"x"},
 		"memory-swappiness":  {"-1", "101", ""},
 		"pids-limit":         {"-2", "x"},
+		"log": {"", "max_size", "max_size=x", "max_size=1k", "max_size=-1", "max_files=1", "max_files=x", "rate=10", "burst=1",
+			"over=explode", "rate=1m,rate=2m", "odd=1"},
 		"blkio": {"",
 			"weight", "weight=9", "weight=1001", "weight=x", "read-bps=5", "read-bps=/dev/a:-1", "odd=/dev/a:1"},
 	} {

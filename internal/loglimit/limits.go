@@ -4,6 +4,7 @@ package loglimit
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/go-units"
@@ -94,10 +95,13 @@ func TooSmall(key string, least int64) error {
 	return fmt.Errorf("%s: the least is %s", key, units.CustomSize("%.0f%s", float64(least), 1024, []string{"", "k", "m"}))
 }
 
-// ParseSize reads a size such as 10m or 512k, in powers of 1024. 0 and an empty text are no limit.
+// ParseSize reads a size such as 10m, 512k or 10Mi, in powers of 1024. 0 and an empty text are no limit.
 func ParseSize(text string) (int64, error) {
 	if text == "" || text == "0" {
 		return 0, nil
+	}
+	if strings.HasSuffix(text, "i") { // as Kubernetes writes it
+		text += "B"
 	}
 	n, err := units.RAMInBytes(text)
 	if err != nil || n <= 0 {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"berth/internal/loglimit"
 )
 
 // Where CRI-O has its files when nothing says otherwise.
@@ -222,6 +224,10 @@ func (t *crioConfig) setting(key, from string, value any, settings map[string]an
 	case "log_level":
 		if level, ok := levels[text(value)]; ok {
 			t.set(from, "log_level", level)
+		}
+	case "log_size_max":
+		if n, _ := value.(int64); n > 0 {
+			t.set(from, "log.max_size", strconv.FormatInt(max(n, loglimit.MinSize), 10))
 		}
 	case "pids_limit":
 		if n, _ := value.(int64); n > 0 {

@@ -23,6 +23,7 @@ stream_port = "10011"
 default_runtime = "crun"
 cgroup_manager = "cgroupfs"
 pids_limit = 10
+log_size_max = 8388608
 default_sysctls = ["net.ipv4.ip_unprivileged_port_start=80"]
 hooks_dir = ["/etc/hooks"]
 conmon = "/usr/bin/conmon"
@@ -82,6 +83,7 @@ location = "other.example"
 		"annotations":        len(c.Runtimes["crun"].Annotations) == 1,
 		"driver":             c.CgroupDriver == "cgroupfs",
 		"pids":               c.PidsLimit == 2048,
+		"size of logs":       c.Log.Limits().MaxSize == 8<<20,
 		"sysctls":            len(c.DefaultSysctls) == 2 && strings.HasSuffix(c.DefaultSysctls[1], "=80"),
 		"port":               c.Stream.Port == 10011,
 		"refused":            len(c.RefuseMissing) == 1,

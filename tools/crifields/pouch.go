@@ -225,6 +225,7 @@ or that does not exist, is ignored: the log says so, and so does a verbose statu
 | berth.dev/memory-swappiness | ` + "`0`" + ` to ` + "`100`" + ` |
 | berth.dev/pids-limit | ` + "`100`" + `; -1 is no limit |
 | berth.dev/net-priority | ` + "`5`" + ` |
+| berth.dev/log | ` + "`max_size=64m,max_files=3,rate=1m,burst=16m,over=drop`" + `: what ` + "`[log]`" + ` of the configuration has under these names; 0 is no limit. On a pod without the name of a container it is for all of its containers. See [Logs of containers](operations.md#logs-of-containers) |
 | berth.dev/disk-quota, berth.dev/quota-id | ` + "`/=10g,/data=2g`" + `, or one size for the root file system and all volumes together; ` + "`-1`" + ` |
 
 Tests: [TestAnnotationsLimitAContainerWhereTheHandlerAllowsThem](../test/life),

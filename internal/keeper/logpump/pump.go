@@ -99,7 +99,7 @@ func AdoptPump(log *Log, stream Stream, fd int, held map[Role]int) (_ *Pump, err
 		buf.stream = 1
 	}
 	if r := log.rate; r != nil {
-		p.step = r.step()
+		p.step = r.first()
 		if r.drop {
 			p.dropper = &dropper{rate: r, lost: buf.h.lost}
 			buf.lost = &p.dropper.lost

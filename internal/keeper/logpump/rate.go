@@ -60,12 +60,13 @@ func (r *rate) wait(now time.Time) time.Duration {
 // does not say several times a second that lines were dropped.
 func (r *rate) resumes() float64 { return float64(min(r.second, r.burst)) }
 
-// step is how much a pump reads at once at most: the lower the rate, the less, so that the log grows steadily.
-func (r *rate) step() int {
+// first is how much a pump reads at once to begin with. One that is held back finds out how much it is that takes a
+// step's time, so that the log grows steadily.
+func (r *rate) first() int {
 	if r.drop {
 		return readSize
 	}
-	return int(min(max(r.second/steps, leastStep), readSize))
+	return leastStep
 }
 
 const (
@@ -78,10 +79,12 @@ const (
 // than the lines.
 func (r *rate) next(step int, d time.Duration) int {
 	switch {
+	case r.drop:
+		return step
 	case d > 2*time.Second/steps:
 		return max(step/2, leastStep)
 	case d < time.Second/steps:
-		return min(step*2, r.step())
+		return int(min(int64(step)*2, max(r.second/steps, leastStep), readSize))
 	}
 	return step
 }
