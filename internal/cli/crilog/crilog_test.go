@@ -2,6 +2,7 @@ package crilog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"berth/internal/logpart"
 )
 
 const stamp = "2026-01-31T12:00:00.000000000Z"
@@ -153,6 +156,55 @@ func TestFollowingGoesThroughRotationToTheEnd(t *testing.T) {
 	expect("last")
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNoFileIsSkippedIfALogIsRotatedSeveralTimes before it is read again, and what is left is read if the file that was
+// open has been removed.
+func TestNoFileIsSkippedIfALogIsRotatedSeveralTimes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	at := time.Now().Add(-time.Hour)
+	rotate := func() {
+		t.Helper()
+		at = at.Add(time.Second)
+		if err := errors.Join(os.Rename(path, logpart.Name(path, at)), os.Chtimes(logpart.Name(path, at), at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, removed := range []int{0, 1, 2} {
+		write(t, path, logLine(1, "stdout", "F", "1"))
+		ended := make(chan struct{})
+		reader, err := Open(path, Options{Tail: -1, Follow: true, Ended: ended})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"1"} // of the file that is open
+		for i := 2; i <= 5; i++ {
+			rotate()
+			write(t, path, logLine(i, "stdout", "F", fmt.Sprint(i)))
+			if i > removed {
+				want = append(want, fmt.Sprint(i))
+			}
+		}
+		parts, err := filepath.Glob(path + ".*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range parts[len(parts)-4 : len(parts)-4+removed] {
+			if err := os.Remove(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []string
+		time.AfterFunc(300*time.Millisecond, func() { close(ended) })
+		err = reader.Run(t.Context(), func(line *Line) error { got = append(got, string(line.Text)); return nil })
+		reader.Close()
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("with %d files removed: %q, %v, want %q", removed, got, err, want)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
