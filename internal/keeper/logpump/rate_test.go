@@ -186,11 +186,13 @@ func TestDroppedLinesOfAProcessThatWasKilled(t *testing.T) {
 		"before a skip is noted": func(t *testing.T, b *buffer, log *os.File) {
 			begin(t, b, log, first)
 			b.put(b.h.next)
+			b.h.inode = 0 // of a file that was rotated since
 			b.h.next, b.h.nextLost, b.h.writing = after(len(text)), lost{lines: 2, bytes: 94}, skipping
 		},
 		"while a skip is noted": func(t *testing.T, b *buffer, log *os.File) {
 			begin(t, b, log, first)
 			b.put(b.h.next)
+			b.h.inode = 0 // of a file that was rotated since
 			b.h.next, b.h.nextLost, b.h.writing = after(len(text)), lost{lines: 2, bytes: 94}, skipping
 			b.h.done = b.h.next
 		},
