@@ -318,8 +318,10 @@ func (p *Pump) take() {
 	head := append(appendTime(stamp[:0], now), p.tag...)
 	full := append(head, 'F', ' ')
 	at, open := b.at(), b.open()
-	if p.dropper != nil {
-		out = append(out, p.dropper.begin(head, now, false)...)
+	dropper, whole := p.dropper, MaxLine
+	if dropper != nil {
+		whole = -1 // it is asked for each line below: here a check would cost a nanosecond a line without a limit
+		out = append(out, dropper.begin(head, now, false)...)
 	}
 	text := b.mem[:b.pos]
 	for scan := max(at, p.scanned); ; scan = at {
@@ -327,11 +329,7 @@ func (p *Pump) take() {
 		if end >= 0 {
 			end += scan
 		}
-		if end >= 0 && end-at <= MaxLine { // nearly all lines
-			if p.dropper != nil && !p.dropper.admit(len(full)+end+1-at, open, true, now) {
-				at, open = end+1, false
-				continue
-			}
+		if end >= 0 && end-at <= whole { // nearly all lines
 			if len(out)+len(stamp)+end-at+1 > cap(out) {
 				p.log.write(out, b, mark(at, open))
 				out = out[:0]
@@ -343,10 +341,21 @@ func (p *Pump) take() {
 			at, open = end+1, false
 			continue
 		}
+		if dropper != nil && end >= 0 && end-at <= MaxLine {
+			if dropper.admit(len(full)+end+1-at, open, true, now) {
+				if len(out)+len(full)+end+1-at > cap(out) {
+					p.log.write(out, b, mark(at, open))
+					out = out[:0]
+				}
+				out = append(append(out, full...), text[at:end+1]...)
+			}
+			at, open = end+1, false
+			continue
+		}
 		if end < 0 && len(text)-at <= MaxLine { // what has the longest length may still be a whole line
 			break
 		}
-		if p.dropper != nil && !p.dropper.admit(len(head)+MaxLine+3, open, false, now) {
+		if dropper != nil && !dropper.admit(len(head)+MaxLine+3, open, false, now) {
 			at, open = at+MaxLine, true
 			continue
 		}
