@@ -83,8 +83,8 @@ func TestNonsenseIsRefusedByName(t *testing.T) {
 		"kernel-memory":      {"x"},
 		"memory-swappiness":  {"-1", "101", ""},
 		"pids-limit":         {"-2", "x"},
-		"log": {"", "max_size", "max_size=x", "max_size=1k", "max_size=-1", "max_files=1", "max_files=x", "rate=10", "burst=1",
-			"over=explode", "rate=1m,rate=2m", "odd=1"},
+		"log": {"", "max_size", "max_size=x", "max_size=1k", "max_size=-1", "max_files=1", "max_files=x", "rate=10",
+			"burst=1", "over=explode", "rate=1m,rate=2m", "odd=1"},
 		"blkio": {"",
 			"weight", "weight=9", "weight=1001", "weight=x", "read-bps=5", "read-bps=/dev/a:-1", "odd=/dev/a:1"},
 	} {

@@ -333,7 +333,11 @@ func (v *validation) log(l *Log) {
 	for _, s := range []struct {
 		key, text string
 		least     int64
-	}{{"max_size", l.MaxSize, loglimit.MinSize}, {"rate", l.Rate, loglimit.MinRate}, {"burst", l.Burst, loglimit.MinBurst}} {
+	}{
+		{"max_size", l.MaxSize, loglimit.MinSize},
+		{"rate", l.Rate, loglimit.MinRate},
+		{"burst", l.Burst, loglimit.MinBurst},
+	} {
 		key := "log." + s.key
 		if s.text == "" {
 			continue

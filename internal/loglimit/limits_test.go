@@ -36,7 +36,9 @@ func TestLimitsAreCompletedAndChecked(t *testing.T) {
 }
 
 func TestSizesAreThoseOfTheConfigurationAndOfKubernetes(t *testing.T) {
-	for text, want := range map[string]int64{"": 0, "0": 0, "10m": 10 << 20, "10Mi": 10 << 20, "512k": 512 << 10, "1g": 1 << 30} {
+	for text, want := range map[string]int64{
+		"": 0, "0": 0, "10m": 10 << 20, "10Mi": 10 << 20, "512k": 512 << 10, "1g": 1 << 30,
+	} {
 		if n, err := ParseSize(text); err != nil || n != want {
 			t.Errorf("%q: %d, %v", text, n, err)
 		}

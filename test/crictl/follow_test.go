@@ -22,9 +22,11 @@ func TestCrictlFollowsALogThatTheKeeperRotates(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd rotates no logs")
 	crictl := binary(t)
 	const lines = 40000
-	n := nodetest.Start(t, node.Options{Tables: "[log]\nmax_size = \"256k\"\nmax_files = 100\nrate = \"1m\"\nburst = \"64k\"\n"})
+	const tables = "[log]\nmax_size = \"256k\"\nmax_files = 100\nrate = \"1m\"\nburst = \"64k\"\n"
+	n := nodetest.Start(t, node.Options{Tables: tables})
 	p := nodetest.RunPod(t, n)
-	c := p.Run(nodetest.Sh(fmt.Sprintf("echo start; mkdir -p /tmp; mkfifo /tmp/go; read x </tmp/go; seq 1 %d; sleep 1", lines)))
+	const script = "echo start; mkdir -p /tmp; mkfifo /tmp/go; read x </tmp/go; seq 1 %d; sleep 1"
+	c := p.Run(nodetest.Sh(fmt.Sprintf(script, lines)))
 	out, err := os.Create(filepath.Join(t.TempDir(), "followed"))
 	if err != nil {
 		t.Fatal(err)

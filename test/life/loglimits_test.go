@@ -109,14 +109,16 @@ func fifo(c *cri.ContainerConfig) {
 	*script = "mkdir -p /tmp; mkfifo /tmp/go; " + *script
 }
 
-// follows runs `berth logs -f` for a container that has written "start" and waits; what it returns waits for its end, and gives what it has printed.
+// follows runs `berth logs -f` for a container that has written "start" and waits; what it returns waits for its end,
+// and gives what it has printed.
 func follows(t *testing.T, n *node.Node, id string) func() string {
 	t.Helper()
 	binaries, err := node.Binaries(nodetest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), "--address", n.Address, "logs", "-f", id)
+	cmd := exec.CommandContext(nodetest.Context(t), filepath.Join(binaries, "berth"), "--address", n.Address,
+		"logs", "-f", id)
 	out, err := os.Create(filepath.Join(t.TempDir(), "followed"))
 	if err != nil {
 		t.Fatal(err)

@@ -167,7 +167,8 @@ func TestNoFileIsSkippedIfALogIsRotatedSeveralTimes(t *testing.T) {
 	rotate := func() {
 		t.Helper()
 		at = at.Add(time.Second)
-		if err := errors.Join(os.Rename(path, logpart.Name(path, at)), os.Chtimes(logpart.Name(path, at), at, at)); err != nil {
+		part := logpart.Name(path, at)
+		if err := errors.Join(os.Rename(path, part), os.Chtimes(part, at, at)); err != nil {
 			t.Fatal(err)
 		}
 	}

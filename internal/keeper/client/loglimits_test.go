@@ -36,17 +36,19 @@ func (n *node) parts(id string) (paths []string) {
 	return append(paths, path)
 }
 
-// TestLimitsOfLogsOutliveTheKeeper that is killed at any moment, or replaced in place: no file is larger than it may be,
-// no line is lost or doubled, and what is dropped is counted to the line.
+// TestLimitsOfLogsOutliveTheKeeper that is killed at any moment, or replaced in place: no file is larger than it may
+// be, no line is lost or doubled, and what is dropped is counted to the line.
 func TestLimitsOfLogsOutliveTheKeeper(t *testing.T) {
 	n := start(t)
 	const lines, size = 600000, 256 << 10
 	// A write to the log takes a fraction of a millisecond, and every second one or so rotates it.
-	rotated := n.request("rotated", "sh", "-c", fmt.Sprintf("seq 1 %d; until [ -e /tmp/stop ]; do usleep 1000; done", lines))
+	const stop = "; until [ -e /tmp/stop ]; do usleep 1000; done"
+	rotated := n.request("rotated", "sh", "-c", fmt.Sprintf("seq 1 %d", lines)+stop)
 	rotated.LogLimits = loglimit.Limits{MaxSize: size, MaxFiles: 1000}
-	held := n.request("held", "sh", "-c", "seq 1 20000; until [ -e /tmp/stop ]; do usleep 1000; done")
+	held := n.request("held", "sh", "-c", "seq 1 20000"+stop)
 	held.LogLimits = loglimit.Limits{MaxSize: size, MaxFiles: 1000, Rate: 512 << 10, Burst: 4 << 10, Over: loglimit.Wait}
-	dropped := n.request("dropped", "sh", "-c", "while [ ! -e /tmp/stop ]; do seq 1 1000; usleep 1000; echo >>/tmp/rounds; done")
+	dropped := n.request("dropped", "sh", "-c",
+		"while [ ! -e /tmp/stop ]; do seq 1 1000; usleep 1000; echo >>/tmp/rounds; done")
 	dropped.LogLimits = loglimit.Limits{Rate: 256 << 10, Burst: 64 << 10, Over: loglimit.Drop}
 	n.run(rotated)
 	n.run(held)

@@ -70,8 +70,8 @@ func TestNobodyWaitsForAPumpThatIsHeldBack(t *testing.T) {
 	}
 }
 
-var report = regexp.MustCompile(`^berth: (\d+) lines? \((\d+) bytes\) dropped: the container writes more than \d+ bytes ` +
-	`a second to its log$`)
+var report = regexp.MustCompile(`^berth: (\d+) lines? \((\d+) bytes\) dropped: the container writes more than \d+ ` +
+	`bytes a second to its log$`)
 
 // count adds up what a log has and what it says that it has not: the number of lines, and of bytes of records. Of lines
 // that are there, each has its end.
