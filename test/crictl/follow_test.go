@@ -17,12 +17,13 @@ import (
 )
 
 // TestCrictlFollowsALogThatTheKeeperRotates: crictl follows logs with the code of a kubelet. A rotation by the keeper
-// looks to it like one by a kubelet, so it loses no line and has none twice.
+// looks to it like one by a kubelet, so it loses no line and has none twice, as long as it has read a file before the
+// next rotation: it knows the newest file only. Here that is a second.
 func TestCrictlFollowsALogThatTheKeeperRotates(t *testing.T) {
 	nodetest.BerthOnly(t, "containerd rotates no logs")
 	crictl := binary(t)
-	const lines = 40000
-	const tables = "[log]\nmax_size = \"256k\"\nmax_files = 100\nrate = \"1m\"\nburst = \"64k\"\n"
+	const lines = 60000
+	const tables = "[log]\nmax_size = \"1m\"\nmax_files = 100\nrate = \"1m\"\nburst = \"64k\"\n"
 	n := nodetest.Start(t, node.Options{Tables: tables})
 	p := nodetest.RunPod(t, n)
 	const script = "echo start; mkdir -p /tmp; mkfifo /tmp/go; read x </tmp/go; seq 1 %d; sleep 1"
@@ -67,7 +68,7 @@ func TestCrictlFollowsALogThatTheKeeperRotates(t *testing.T) {
 		t.Errorf("crictl has printed %d lines, want %d; they end with %q", strings.Count(got, "\n"), lines+1,
 			got[max(len(got)-30, 0):])
 	}
-	if parts, err := filepath.Glob(c.LogPath() + ".*"); err != nil || len(parts) < 5 {
+	if parts, err := filepath.Glob(c.LogPath() + ".*"); err != nil || len(parts) < 2 {
 		t.Errorf("the log was rotated %d times (%v)", len(parts), err)
 	}
 }
