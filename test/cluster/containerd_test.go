@@ -39,13 +39,9 @@ conf_dir = "/etc/containerd/net.d"
 // the node run. The way to Berth is that of an operator: `berth migrate containerd` brings the images along for a node
 // that reaches no registry, and its --revert leads back to containerd. At the end the way to Berth is by hand.
 func TestANodeGoesToContainerdAndBack(t *testing.T) {
-	var containerd string
-	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
-		path, err := p.Build(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		containerd = path
+	programs, err := kubernetes.BuildContainerd(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	s := tell(t)
 	s.apply(spread("web"))
@@ -83,7 +79,7 @@ func TestANodeGoesToContainerdAndBack(t *testing.T) {
 		})
 	}
 	s.drain(m)
-	if err := m.toContainerd(t.Context(), containerd); err != nil {
+	if err := m.toContainerd(t.Context(), programs); err != nil {
 		t.Fatalf("%v\n%s", err, m.tails())
 	}
 	visit("containerd")
@@ -93,7 +89,7 @@ func TestANodeGoesToContainerdAndBack(t *testing.T) {
 	}
 	visit("berth")
 	s.drain(m)
-	if err := m.revert(t.Context(), containerd); err != nil {
+	if err := m.revert(t.Context(), programs); err != nil {
 		t.Fatalf("%v\n%s", err, m.tails())
 	}
 	visit("containerd")
@@ -106,7 +102,7 @@ func TestANodeGoesToContainerdAndBack(t *testing.T) {
 }
 
 // toContainerd gives the node containerd in Berth's place. It has no pods.
-func (m *member) toContainerd(ctx context.Context, binary string) error {
+func (m *member) toContainerd(ctx context.Context, programs string) error {
 	if err := m.kubelet.Stop(ctx, "TERM"); err != nil {
 		return err
 	}
@@ -129,15 +125,15 @@ func (m *member) toContainerd(ctx context.Context, binary string) error {
 			return fmt.Errorf("write %s: %w: %s", path, err, out)
 		}
 	}
-	if err := m.startContainerd(binary); err != nil {
+	if err := m.startContainerd(programs); err != nil {
 		return err
 	}
 	return m.useSocket(ctx, m.socket(), containerdSocket)
 }
 
-func (m *member) startContainerd(binary string) (err error) {
+func (m *member) startContainerd(programs string) (err error) {
 	m.containerd, err = m.host.Service("containerd", "sh", "-c",
-		`PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`, "sh", filepath.Dir(binary))
+		`PATH="$1:$PATH" exec "$1/containerd" --config /etc/containerd/config.toml`, "sh", programs)
 	return err
 }
 
@@ -180,7 +176,7 @@ func (m *member) migrate(ctx context.Context, images ...string) error {
 }
 
 // revert is the way back from migrate.
-func (m *member) revert(ctx context.Context, containerd string) error {
+func (m *member) revert(ctx context.Context, programs string) error {
 	if err := m.kubelet.Stop(ctx, "TERM"); err != nil {
 		return err
 	}
@@ -199,7 +195,7 @@ func (m *member) revert(ctx context.Context, containerd string) error {
 	if err != nil {
 		return fmt.Errorf("the files are not as they were: %w", err)
 	}
-	if err := m.startContainerd(containerd); err != nil {
+	if err := m.startContainerd(programs); err != nil {
 		return err
 	}
 	if err := within(time.Minute, "containerd answers", func() error {

@@ -31,12 +31,13 @@ type Program struct {
 	tags      string
 }
 
-// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS and containerd, whose dependencies
+// The modules, below that of Berth: of Kubernetes' own programs, and of CoreDNS, containerd and runc, whose dependencies
 // would change Kubernetes'.
 const (
 	own     = "test/kubelet/build"
 	coreDNS = "test/cluster/coredns"
 	peer    = "test/cluster/containerd"
+	runc    = "test/cluster/runc"
 )
 
 // The programs. NodeTests are the specs of a node, which bring an API server and etcd along; Ginkgo runs them in
@@ -64,12 +65,25 @@ var (
 	ContainerdShim = Program{
 		name: "containerd-shim-runc-v2", pkg: containerd + "/containerd-shim-runc-v2", module: peer, tags: containerdTags,
 	}
+	// Runc is for that containerd, in place of the system's. It is linked with libseccomp.
+	Runc = Program{name: "runc", pkg: "github.com/opencontainers/runc", module: runc, tags: "seccomp"}
 	// Tests are the specs of a cluster.
 	Tests = Program{name: "e2e.test", pkg: "k8s.io/kubernetes/test/e2e", test: true}
 )
 
 // Name is the program's.
 func (p Program) Name() string { return p.name }
+
+// BuildContainerd is the directory of a containerd 2 and its shim.
+func BuildContainerd(ctx context.Context) (dir string, err error) {
+	var path string
+	for _, p := range []Program{ContainerdShim, Containerd} {
+		if path, err = p.Build(ctx); err != nil {
+			return "", err
+		}
+	}
+	return filepath.Dir(path), nil
+}
 
 // Version is the version of Kubernetes that Build builds.
 func Version(ctx context.Context) (string, error) {

@@ -143,13 +143,11 @@ func containerds(t *testing.T) map[string]string {
 	if os.Getenv(EnvContainerd) == "" {
 		return dirs
 	}
-	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
-		path, err := p.Build(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		dirs["containerd 2"] = filepath.Dir(path)
+	dir, err := kubernetes.BuildContainerd(context.Background())
+	if err != nil {
+		t.Fatal(err)
 	}
+	dirs["containerd 2"] = dir
 	return dirs
 }
 

@@ -63,13 +63,9 @@ func peers(t testing.TB) map[string]*node.Node {
 		t.Skipf("set %s=1 to compare Berth with containerd 2, which is built once", EnvPeer)
 	}
 	nodetest.Root(t)
-	var binaries string
-	for _, p := range []kubernetes.Program{kubernetes.ContainerdShim, kubernetes.Containerd} {
-		built, err := p.Build(nodetest.Context(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		binaries = filepath.Dir(built)
+	binaries, err := kubernetes.BuildContainerd(nodetest.Context(t))
+	if err != nil {
+		t.Fatal(err)
 	}
 	registry, err := node.NewRegistry()
 	if err != nil {
