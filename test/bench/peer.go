@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/registrytest"
 	"berth/test/node"
 )
 
@@ -31,118 +27,15 @@ type peer struct {
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 	close   func() error
-	cpu     func() (time.Duration, error)        // processor time so far, of all that it runs; nil for a peer not ours
+	cpu     func() (node.CPUUsage, error)        // processor time so far, of all that it runs; nil for a peer not ours
 	kill    func() error                         // ends the daemon with SIGKILL; nil for a peer that is not ours
 	restart func(context.Context) error          // starts it again and waits until it is ready
 	fresh   func(context.Context) (*peer, error) // starts one more of its kind, which has no state yet
 
+	further []string // versions of what it runs, such as runc
 	seccomp cri.SecurityProfile_ProfileType
 
 	own processes // the runtime's own, as found so far
-}
-
-func startPeers(ctx context.Context, o *options, dir string,
-	registry *registrytest.Registry) (peers []*peer, err error) {
-	private := func(name string, start func(context.Context, node.Options) (*node.Node, error)) error {
-		progress("%s: starting a private one", name)
-		p, err := startPrivate(ctx, o, name, registry, start)
-		if err == nil {
-			peers = append(peers, p)
-		}
-		return err
-	}
-	if o.berth {
-		if err := private("berth", node.Start); err != nil {
-			return peers, err
-		}
-	}
-	if o.base != "" {
-		if err := private("base", func(ctx context.Context, n node.Options) (*node.Node, error) {
-			n.Binaries = o.base
-			return node.Start(ctx, n)
-		}); err != nil {
-			return peers, err
-		}
-	}
-	if o.berth && o.cni {
-		o := *o
-		if err := private(cniPeer, func(ctx context.Context, n node.Options) (*node.Node, error) {
-			n.CNI, n.Config = true, o.config
-			return node.Start(ctx, n)
-		}); err != nil {
-			return peers, err
-		}
-	}
-	if o.containerd {
-		if err := private("containerd", node.StartContainerd); err != nil {
-			return peers, err
-		}
-	}
-	for _, value := range o.addresses {
-		name, address, _ := strings.Cut(value, "=")
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)))
-		if err != nil {
-			return peers, fmt.Errorf("%s: %w", name, err)
-		}
-		p := &peer{
-			name: name, image: o.image, host: registry.Addr(), socket: address[len("unix://"):],
-			logDir:  filepath.Join(dir, name),
-			runtime: cri.NewRuntimeServiceClient(conn), images: cri.NewImageServiceClient(conn), close: conn.Close,
-		}
-		if p.image == "" {
-			p.image = registry.Addr() + node.Busybox[len(node.RegistryHost):]
-		}
-		peers = append(peers, p)
-	}
-	for _, p := range peers {
-		if err := p.prepare(ctx, o); err != nil {
-			return peers, err
-		}
-	}
-	return peers, nil
-}
-
-// startPrivate starts a runtime of this benchmark's own.
-func startPrivate(ctx context.Context, o *options, name string, registry *registrytest.Registry,
-	start func(context.Context, node.Options) (*node.Node, error)) (*peer, error) {
-	n, err := start(ctx, node.Options{Registry: registry, Config: o.config, Volatile: true,
-		Accounted: true, Pods: max(o.pods, o.burst, o.crowd) + 10})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return &peer{
-		name: name, image: node.Busybox, host: node.RegistryHost, socket: n.Socket, logDir: n.LogDir,
-		cgroup: n.PodCgroup, runtime: n.Runtime, images: n.Images, close: n.Stop,
-		cpu: n.CPUUsed, kill: n.Kill, restart: n.Restart,
-		fresh: func(ctx context.Context) (*peer, error) {
-			p, err := startPrivate(ctx, o, name, registry, start)
-			if err != nil {
-				return nil, err
-			}
-			if err := p.prepare(ctx, o); err != nil {
-				return nil, errors.Join(err, p.close())
-			}
-			return p, nil
-		},
-	}, nil
-}
-
-// prepare makes a peer's directory, and asks for its version.
-func (p *peer) prepare(ctx context.Context, o *options) error {
-	if err := os.MkdirAll(p.logDir, 0o755); err != nil {
-		return err
-	}
-	v, err := p.runtime.Version(ctx, &cri.VersionRequest{})
-	if err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
-	}
-	p.seccomp = cri.SecurityProfile_RuntimeDefault
-	if o.unconfined {
-		p.seccomp = cri.SecurityProfile_Unconfined
-	}
-	p.version = v.RuntimeName + " " + v.RuntimeVersion
-	return nil
 }
 
 var serial atomic.Int64
@@ -153,6 +46,7 @@ var mark = fmt.Sprintf("BERTH_BENCH=%d.%d", os.Getpid(), time.Now().UnixNano())
 // pod is a pod with one container.
 type pod struct {
 	id, container string
+	running       bool // its container has been started
 	config        *cri.PodSandboxConfig
 }
 
@@ -211,7 +105,7 @@ func (p *peer) start(ctx context.Context, edit func(*cri.ContainerConfig)) (*pod
 	made.container = container.ContainerId
 	began = time.Now()
 	_, err = p.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: made.container})
-	t.start = time.Since(began)
+	t.start, made.running = time.Since(began), err == nil
 	return made, t, err
 }
 
@@ -269,13 +163,7 @@ func (p *peer) life(ctx context.Context, execs int, r *result) error {
 		r.add(rowCreate, t.create)
 		r.add(rowStart, t.start)
 		r.add(rowSum, t.run+t.create+t.start)
-		for range execs {
-			began := time.Now()
-			if err = p.exec(ctx, made.container); err != nil {
-				break
-			}
-			r.add(rowExec, time.Since(began))
-		}
+		err = p.execs(ctx, made, execs, r.Figures)
 	}
 	began := time.Now()
 	removeErr := p.remove(ctx, made)
@@ -283,6 +171,18 @@ func (p *peer) life(ctx context.Context, execs int, r *result) error {
 		r.add(rowRemove, time.Since(began))
 	}
 	return errors.Join(err, removeErr)
+}
+
+// execs are exec probes in a pod, one after another.
+func (p *peer) execs(ctx context.Context, made *pod, count int, f figures) error {
+	for range count {
+		began := time.Now()
+		if err := p.exec(ctx, made.container); err != nil {
+			return err
+		}
+		f.add(rowExec, time.Since(began))
+	}
+	return nil
 }
 
 // inFlight calls work from several goroutines until each has seen more say no, and returns the first error.
@@ -339,12 +239,17 @@ func (p *peer) probes(ctx context.Context, workers int, span time.Duration, r *r
 	return err
 }
 
-// many starts pods, some at a time, and returns all that were made.
-func (p *peer) many(ctx context.Context, workers, count int) (all []*pod, took time.Duration, err error) {
+// upTo says yes so many times.
+func upTo(count int) func() bool {
 	var next atomic.Int64
+	return func() bool { return next.Add(1) <= int64(count) }
+}
+
+// many starts pods, some at a time, as long as more says yes, and returns all that were made.
+func (p *peer) many(ctx context.Context, workers int, more func() bool) (all []*pod, took time.Duration, err error) {
 	var mu sync.Mutex // guards all
 	began := time.Now()
-	err = inFlight(workers, func() bool { return next.Add(1) <= int64(count) }, func() error {
+	err = inFlight(workers, more, func() error {
 		made, _, err := p.start(ctx, nil)
 		mu.Lock()
 		all = append(all, made)
@@ -366,7 +271,7 @@ func (p *peer) removeMany(ctx context.Context, all []*pod) error {
 
 // burst starts pods with some in flight, until all run.
 func (p *peer) burst(ctx context.Context, workers, count int, r *result) error {
-	all, took, err := p.many(ctx, workers, count)
+	all, took, err := p.many(ctx, workers, upTo(count))
 	if err == nil {
 		r.value(rowBurst, float64(count)/took.Seconds())
 	}
@@ -382,12 +287,14 @@ func (p *peer) density(ctx context.Context, o *options, r *result) error {
 	if err != nil {
 		return err
 	}
-	all, _, err := p.many(ctx, 4, o.pods)
+	all, _, err := p.many(ctx, 4, upTo(o.pods))
 	if err == nil {
 		err = p.withPods(ctx, o, empty, r)
 	}
 	return errors.Join(err, p.removeMany(ctx, all))
 }
+
+const mib = 1 << 20
 
 func (p *peer) withPods(ctx context.Context, o *options, empty uint64, r *result) error {
 	if err := p.own.find(p.socket); err != nil {
@@ -400,17 +307,17 @@ func (p *peer) withPods(ctx context.Context, o *options, empty uint64, r *result
 	if err != nil {
 		return err
 	}
-	const mib = 1 << 20
 	r.value(rowPSS0, float64(empty)/mib)
 	r.value(rowPSSN, float64(full)/mib)
 	r.value(rowPSSPod, (float64(full)-float64(empty))/mib/float64(o.pods))
 	r.Processes = p.own.names()
-	before := p.own.cpu()
+	before, sleeps := p.own.cpu(), p.own.voluntary()
 	if err := sleep(ctx, o.idle); err != nil {
 		return err
 	}
+	r.value(rowIdleWakeups, float64(p.own.voluntary()-sleeps)/o.idle.Seconds())
 	r.value(rowIdle, 100*(p.own.cpu()-before).Seconds()/o.idle.Seconds())
-	return p.lists(ctx, o.pods, rowList, rowStats, r)
+	return p.lists(ctx, o.pods, r.Figures)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

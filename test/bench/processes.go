@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -107,6 +108,61 @@ func (s *processes) cpu() time.Duration {
 		if used, err := node.CPUTime(pid); err == nil {
 			total += used
 		}
+	}
+	return total
+}
+
+// pids are all that were found.
+func (s *processes) pids() map[int]bool {
+	pids := map[int]bool{}
+	for pid := range s.byPID {
+		pids[pid] = true
+	}
+	return pids
+}
+
+// voluntary is how often threads of all that live have gone to sleep, and so been woken.
+func (s *processes) voluntary() (total int64) {
+	for pid := range s.byPID {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid)) // the pattern is well formed
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // the thread may have ended
+			if _, rest, ok := strings.Cut(string(text), "\nvoluntary_ctxt_switches:"); ok {
+				line, _, _ := strings.Cut(rest, "\n")
+				n, _ := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+				total += n
+			}
+		}
+	}
+	return total
+}
+
+// threadTimes are the processor times of threads so far.
+type threadTimes map[int]time.Duration
+
+// kernelThreads are those of the kernel's threads.
+func kernelThreads() (threadTimes, error) {
+	const kthreadd = 2
+	all, err := node.Processes()
+	if err != nil {
+		return nil, err
+	}
+	times := threadTimes{}
+	for _, p := range all {
+		if p.Parent != kthreadd {
+			continue
+		}
+		if used, err := node.CPUTime(p.PID); err == nil {
+			times[p.PID] = used
+		}
+	}
+	return times, nil
+}
+
+// since is what they have taken since an earlier time. A thread that has ended since then is left out.
+func (t threadTimes) since(earlier threadTimes) (total time.Duration) {
+	for pid, used := range t {
+		total += used - earlier[pid]
 	}
 	return total
 }

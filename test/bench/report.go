@@ -35,8 +35,8 @@ var (
 	rowExec     = row{Key: "exec_sync", Title: "ExecSync /bin/true", Unit: "ms", spread: true, Aim: 12}
 	rowExecs    = row{Key: "execs_per_second", Title: "execs a second, 8 in flight", Unit: "1/s", more: true, Aim: 12}
 	rowExecBusy = row{Key: "exec_sync_busy", Title: "ExecSync, 8 in flight", Unit: "ms", spread: true}
-	rowCPULife  = row{Key: "cpu_life", Title: "processor time of a pod's life", Unit: "ms"}
-	rowCPUExec  = row{Key: "cpu_exec", Title: "processor time of an exec", Unit: "ms"}
+	rowCPULife  = quantityCPU.of(operationLife)
+	rowCPUExec  = quantityCPU.of(operationExec)
 	rowRemove   = row{Key: "stop_and_remove", Title: "stop and remove a pod", Unit: "ms", spread: true, Aim: 12}
 	rowBurst    = row{Key: "pods_per_second", Title: "pods a second, 10 in flight", Unit: "1/s", more: true, Aim: 12}
 	rowPSS0     = row{Key: "pss_empty", Title: "PSS without pods", Unit: "MiB"}
@@ -50,19 +50,16 @@ var (
 	rowPullOne  = row{Key: "pull_one_layer", Title: "the same, one layer missing", Unit: "s"}
 	rowLayer    = row{Key: "pull_slow_connections", Title: "pull of one large layer, slow connections", Unit: "s", Aim: 4}
 
-	rowCrowd     = row{Key: "pod_to_running_crowd", Title: "pod to running beside many", Unit: "ms", spread: true}
-	rowListMany  = row{Key: "list_containers_crowd", Title: "ListContainers with many pods", Unit: "ms", spread: true}
-	rowStatsMany = row{Key: "list_container_stats_crowd", Title: "ListContainerStats with many pods",
-		Unit: "ms", spread: true}
-	rowReady = row{Key: "ready_again", Title: "ready again after kill -9, many pods", Unit: "ms"}
+	rowIdleWakeups = row{Key: "idle_wakeups", Title: "wake-ups a second, idle with pods", Unit: "1/s"}
+	rowReady       = row{Key: "ready_again", Title: "ready again after kill -9", Unit: "ms"}
 )
 
-var rows = []row{
+// rows are all but those of parts and those beside many pods.
+var rows = slices.Concat([]row{
 	rowRun, rowCreate, rowStart, rowSum, rowCNI, rowFirst, rowExec, rowExecs, rowExecBusy, rowRemove, rowBurst,
-	rowCPULife, rowCPUExec,
-	rowPSS0, rowPSSN, rowPSSPod, rowIdle, rowList, rowStats, rowLog, rowPull, rowPullOne, rowLayer,
-	rowCrowd, rowListMany, rowStatsMany, rowReady,
-}
+}, costRows(), []row{
+	rowPSS0, rowPSSN, rowPSSPod, rowIdle, rowIdleWakeups, rowList, rowStats, rowLog, rowPull, rowPullOne, rowLayer,
+})
 
 // figure is a row's outcome for one peer, in the row's unit.
 type figure struct {
@@ -76,13 +73,17 @@ type figure struct {
 // enough is how many samples p99.9 needs, so that it is not the slowest one.
 const enough = 2000
 
+// figures are the outcomes of rows by their keys.
+type figures map[string]*figure
+
 // result is what was measured of one peer.
 type result struct {
-	Name      string             `json:"name"`
-	Version   string             `json:"version"`
-	Figures   map[string]*figure `json:"figures"`
-	Processes map[string]int     `json:"processes,omitempty"` // the runtime's own, with pods, by program
-	PulledMiB float64            `json:"pulledMiB,omitempty"`
+	Name      string         `json:"name"`
+	Version   string         `json:"version"`
+	Figures   figures        `json:"figures"`
+	Levels    []*level       `json:"levels,omitempty"`    // with the smallest number of pods first
+	Processes map[string]int `json:"processes,omitempty"` // the runtime's own, with pods, by program
+	PulledMiB float64        `json:"pulledMiB,omitempty"`
 }
 
 // report is one run.
@@ -96,7 +97,7 @@ type report struct {
 func newReport(peers []*peer) *report {
 	r := &report{Started: time.Now(), Machine: machine()}
 	for _, p := range peers {
-		r.Results = append(r.Results, &result{Name: p.name, Version: p.version, Figures: map[string]*figure{}})
+		r.Results = append(r.Results, &result{Name: p.name, Version: p.version, Figures: figures{}})
 	}
 	return r
 }
@@ -111,9 +112,11 @@ func (r *report) of(p *peer) *result {
 }
 
 // add takes a time in the row's unit, ms or s.
-func (r *result) add(row row, d time.Duration) {
-	r.value(row, row.of(d))
-}
+func (r *result) add(row row, d time.Duration) { r.Figures.add(row, d) }
+
+func (r *result) value(row row, values ...float64) { r.Figures.value(row, values...) }
+
+func (f figures) add(row row, d time.Duration) { f.value(row, row.of(d)) }
 
 // of is a time in the row's unit.
 func (row row) of(d time.Duration) float64 {
@@ -123,18 +126,26 @@ func (row row) of(d time.Duration) float64 {
 	return float64(d) / float64(time.Millisecond)
 }
 
-func (r *result) value(row row, values ...float64) {
-	f := r.Figures[row.Key]
-	if f == nil {
-		f = &figure{}
-		r.Figures[row.Key] = f
+func (f figures) value(row row, values ...float64) {
+	one := f[row.Key]
+	if one == nil {
+		one = &figure{}
+		f[row.Key] = one
 	}
-	f.Samples = append(f.Samples, values...)
-	sorted := slices.Sorted(slices.Values(f.Samples))
-	f.P50, f.P90, f.P99 = quantile(sorted, 0.5), quantile(sorted, 0.9), quantile(sorted, 0.99)
+	one.Samples = append(one.Samples, values...)
+	sorted := slices.Sorted(slices.Values(one.Samples))
+	one.P50, one.P90, one.P99 = quantile(sorted, 0.5), quantile(sorted, 0.9), quantile(sorted, 0.99)
 	if len(sorted) >= enough {
-		f.P999 = quantile(sorted, 0.999)
+		one.P999 = quantile(sorted, 0.999)
 	}
+}
+
+// samples are those of a row so far.
+func (f figures) samples(row row) []float64 {
+	if one := f[row.Key]; one != nil {
+		return one.Samples
+	}
+	return nil
 }
 
 // quantile is the smallest sample that a share q of all are not above.
@@ -220,6 +231,9 @@ func (r *report) print(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	if err := errors.Join(r.printParts(out), r.printLevels(out)); err != nil {
+		return err
+	}
 	_, err := fmt.Fprintf(out, "\nThree figures are p50 / p90 / p99, a fourth is p99.9, and one alone is the median. "+
 		"The aim is the ratio that Berth is to reach. %.0f s in all.\n", r.Finished.Sub(r.Started).Seconds())
 	return err
@@ -298,20 +312,23 @@ func (r *report) append(file string) error {
 
 // samples gives all samples in the format of Go's benchmarks, which benchstat compares.
 func (r *report) samples(out io.Writer) error {
-	for _, result := range r.Results {
-		for _, row := range rows {
-			f := result.Figures[row.Key]
-			if f == nil {
-				continue
-			}
-			for _, sample := range f.Samples {
-				if _, err := fmt.Fprintf(out, "Benchmark/%s/%s 1 %g %s\n", result.Name, row.Key, sample, row.Unit); err != nil {
-					return err
-				}
+	var errs []error
+	give := func(f figures, list []row, name, suffix string) {
+		for _, row := range list {
+			for _, sample := range f.samples(row) {
+				_, err := fmt.Fprintf(out, "Benchmark/%s/%s%s 1 %g %s\n", name, row.Key, suffix, sample, row.Unit)
+				errs = append(errs, err)
 			}
 		}
 	}
-	return nil
+	for _, result := range r.Results {
+		give(result.Figures, rows, result.Name, "")
+		give(result.Figures, partRows(), result.Name, "")
+		for _, l := range result.Levels {
+			give(l.Figures, growthRows, result.Name, fmt.Sprintf("/pods=%d", l.Pods))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // machine is what the figures hold for.

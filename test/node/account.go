@@ -47,47 +47,69 @@ func (n *Node) inAccount(cmd *exec.Cmd) *exec.Cmd {
 	return within
 }
 
+// CPUUsage is processor time. Total is by the scheduler's clock. User and System are what the clock's ticks have found,
+// and say how the total divides where it is long: their sum differs from it.
+type CPUUsage struct{ Total, User, System time.Duration }
+
+// Minus is the usage since an earlier one.
+func (u CPUUsage) Minus(earlier CPUUsage) CPUUsage {
+	return CPUUsage{Total: u.Total - earlier.Total, User: u.User - earlier.User, System: u.System - earlier.System}
+}
+
 // CPUUsed is the processor time that an accounted node has taken so far: its daemon and what that has started, all of
 // their children, and pods. Work that the kernel does in threads of its own is nobody's.
-func (n *Node) CPUUsed() (time.Duration, error) {
+func (n *Node) CPUUsed() (CPUUsage, error) {
 	if n.accountDir == "" {
-		return 0, errors.New("the node is not accounted")
+		return CPUUsage{}, errors.New("the node is not accounted")
 	}
 	h, err := cgroup.Host()
 	if err != nil {
-		return 0, err
+		return CPUUsage{}, err
 	}
 	own, err := cpuUsed(h, n.accountDir)
 	if err != nil {
-		return 0, err
+		return CPUUsage{}, err
 	}
 	pods, err := cpuUsed(h, h.Dir("cpuacct", n.CgroupRoot))
 	if errors.Is(err, fs.ErrNotExist) { // there has been no pod yet
 		err = nil
 	}
-	return own + pods, err
+	return CPUUsage{own.Total + pods.Total, own.User + pods.User, own.System + pods.System}, err
 }
 
-func cpuUsed(h *cgroup.Hierarchies, dir string) (time.Duration, error) {
+// cpuUsed is the usage of a cgroup and all below it.
+func cpuUsed(h *cgroup.Hierarchies, dir string) (used CPUUsage, err error) {
 	if h.Version == cgroup.V1 {
-		text, err := os.ReadFile(filepath.Join(dir, "cpuacct.usage"))
-		if err != nil {
-			return 0, err
+		for name, value := range map[string]*time.Duration{
+			"usage": &used.Total, "usage_user": &used.User, "usage_sys": &used.System,
+		} {
+			text, err := os.ReadFile(filepath.Join(dir, "cpuacct."+name))
+			if err != nil {
+				return CPUUsage{}, err
+			}
+			ns, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
+			if err != nil {
+				return CPUUsage{}, err
+			}
+			*value = time.Duration(ns)
 		}
-		ns, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
-		return time.Duration(ns), err
+		return used, nil
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
 	if err != nil {
-		return 0, err
+		return CPUUsage{}, err
 	}
+	values := map[string]time.Duration{}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			us, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-			return time.Duration(us) * time.Microsecond, err
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if us, err := strconv.ParseInt(value, 10, 64); err == nil {
+			values[key] = time.Duration(us) * time.Microsecond
 		}
 	}
-	return 0, fmt.Errorf("%s/cpu.stat has no usage_usec: %q", dir, text)
+	if _, ok := values["usage_usec"]; !ok {
+		return CPUUsage{}, fmt.Errorf("%s/cpu.stat has no usage_usec: %q", dir, text)
+	}
+	return CPUUsage{Total: values["usage_usec"], User: values["user_usec"], System: values["system_usec"]}, nil
 }
 
 // endAccount removes the cgroup of the daemon, in which nothing runs any more.

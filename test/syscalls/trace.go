@@ -11,14 +11,14 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"berth/test/node"
 )
 
 // tracing is an instance of the kernel's tracing (tracefs) that notes the system calls of some processes and of all
 // that they start. It needs no tracer: nobody waits for another process at each call, as with ptrace(2).
 type tracing struct {
-	dir   string
-	mount string // where tracefs was mounted for it; empty: it was mounted
+	dir     string
+	unmount func() error // of tracefs
 }
 
 // errNoTracing: the kernel has been built without it, or does not let this process use it.
@@ -35,13 +35,11 @@ const (
 // newTracing makes an instance. mount is a directory on which tracefs is mounted where it is not mounted yet.
 func newTracing(mount string) (t *tracing, err error) {
 	t = &tracing{}
-	top := "/sys/kernel/tracing"
-	if _, err := os.Stat(filepath.Join(top, "instances")); err != nil {
-		if err := unix.Mount("tracefs", mount, "tracefs", 0, ""); err != nil {
-			return nil, fmt.Errorf("%w: mount tracefs: %w", errNoTracing, err)
-		}
-		top, t.mount = mount, mount
+	top, unmount, err := node.Tracefs(mount)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoTracing, err)
 	}
+	t.unmount = unmount
 	instances := filepath.Join(top, "instances")
 	removeStale(instances)
 	t.dir = filepath.Join(instances, prefix+strconv.Itoa(os.Getpid()))
@@ -90,10 +88,7 @@ func (t *tracing) close() error {
 		}
 		err = errors.Join(err, removed)
 	}
-	if t.mount != "" {
-		err = errors.Join(err, unix.Unmount(t.mount, unix.MNT_DETACH))
-	}
-	return err
+	return errors.Join(err, t.unmount())
 }
 
 // follow names the processes whose calls are noted: all of their threads, and what they start from now on.

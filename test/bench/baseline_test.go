@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"berth/internal/cgroup"
+	"berth/test/node"
+)
+
+// envBaseline has the test below record what it measures (`make bench-baseline`).
+const envBaseline = "BERTH_BENCH_BASELINE"
+
+// baselineFile has the ratios that are held, by the version of cgroups.
+const baselineFile = "baseline.json"
+
+// baseline is how many times the processor time of the kernel's part of an operation the whole of it has taken, by the
+// operation.
+type baseline struct {
+	Machine string             `json:"machine"`
+	Ratios  map[string]float64 `json:"ratios"`
+}
+
+// What is measured and what is taken for the same. docs/benchmarks.md says how far runs differ.
+const (
+	baselineTurns  = 5
+	recordedTurns  = 25
+	baselineRounds = 20   // of the yardstick in a turn
+	baselineMargin = 0.25 // more than the baseline, as a share of it
+	baselineLess   = 1.0 / 3
+)
+
+// TestProcessorTimeIsThatOfTheBaseline fails where a pod's life or an exec takes more processor time than is recorded,
+// or far less. What is recorded is no time but a ratio: to the processor time of test/bench/kernel, which makes the
+// system calls of a pod's start, an exec and a removal alone, in turns with the pods. A processor that is slower, or
+// that other programs take caches and clock from, changes both. It has been seen to fail with 2 ms of work more in
+// StartContainer.
+func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a node needs root")
+	}
+	record := os.Getenv(envBaseline) != ""
+	turns := baselineTurns
+	if record {
+		turns = recordedTurns
+	}
+	got := ratios(t, turns)
+	h, err := cgroup.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := map[cgroup.Version]string{cgroup.V1: "cgroup v1", cgroup.V2: "cgroup v2"}[h.Version]
+	all := map[string]baseline{}
+	text, err := os.ReadFile(baselineFile)
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if record {
+		all[version] = baseline{machine(), got}
+		if text, err = json.MarshalIndent(all, "", "  "); err == nil {
+			err = os.WriteFile(baselineFile, append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("recorded %v", got)
+		return
+	}
+	want, ok := all[version]
+	if !ok {
+		t.Skipf("%s has no baseline; it is %v here", version, got)
+	}
+	for name, ratio := range got {
+		t.Logf("%s: %.3f times the kernel's part, recorded %.3f", name, ratio, want.Ratios[name])
+		if most := want.Ratios[name] * (1 + baselineMargin); ratio > most {
+			t.Errorf("processor time of %s is %.2f times that of the kernel's part, and %.2f are recorded (at most %.2f are "+
+				"taken for the same; recorded on %s)", name, ratio, want.Ratios[name], most, want.Machine)
+		}
+		if ratio < want.Ratios[name]*(1-baselineLess) {
+			t.Errorf("processor time of %s is only %.2f times that of the kernel's part, and %.2f are recorded: record the new "+
+				"ratio with make bench-baseline", name, ratio, want.Ratios[name])
+		}
+	}
+}
+
+// ratios measures a private Berth in turns with the yardstick. The median of the turns counts.
+func ratios(t *testing.T, turns int) map[string]float64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), node.Patience(5*time.Minute))
+	defer cancel()
+	yardstick := filepath.Join(t.TempDir(), "kernel")
+	if out, err := exec.CommandContext(ctx, "gcc", "-O2", "-o", yardstick, "kernel/kernel.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	registry, err := node.NewRegistry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	lives := &options{costs: 12, afterwards: 300 * time.Millisecond}
+	probes := &options{costs: 40, afterwards: lives.afterwards}
+	p, err := startPrivate(ctx, lives, "berth", registry, func(ctx context.Context, n node.Options) (*node.Node, error) {
+		n.Setup, n.CgroupDriver = "stage", "cgroupfs"
+		return node.Start(ctx, n)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := p.prepare(ctx, lives); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.warm(ctx); err != nil {
+		t.Fatal(err)
+	}
+	made, _, err := p.start(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.remove(ctx, made); err != nil {
+			t.Error(err)
+		}
+	}()
+	spent := func(o *options, call func() error) float64 {
+		t.Helper()
+		u, err := p.spent(ctx, o, nil, call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rowCPULife.of(u.all.Total)
+	}
+	all := map[string][]float64{}
+	for range turns {
+		life := spent(lives, p.live(ctx))
+		probe := spent(probes, func() error { return p.exec(ctx, made.container) })
+		kernelLife, kernelProbe := measureYardstick(ctx, t, yardstick)
+		all[operationLife.title] = append(all[operationLife.title], life/kernelLife)
+		all[operationExec.title] = append(all[operationExec.title], probe/kernelProbe)
+	}
+	medians := map[string]float64{}
+	for name, values := range all {
+		t.Logf("%s: %.3f", name, values)
+		medians[name] = quantile(slices.Sorted(slices.Values(values)), 0.5)
+	}
+	return medians
+}
+
+// measureYardstick is the processor time in ms of the kernel's part of a pod's life and of an exec.
+func measureYardstick(ctx context.Context, t *testing.T, program string) (life, probe float64) {
+	t.Helper()
+	out, err := exec.CommandContext(ctx, program, strconv.Itoa(baselineRounds)).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", program, err)
+	}
+	for scanner := bufio.NewScanner(bytes.NewReader(out)); scanner.Scan(); {
+		line := scanner.Text()
+		fields := strings.Fields(line)
+		switch value, err := strconv.ParseFloat(fields[len(fields)-1], 64); {
+		case !strings.HasPrefix(line, "processor time of "):
+		case err != nil:
+			t.Fatalf("%s: %v", line, err)
+		case strings.Contains(line, " all but the exec"):
+			life = value
+		default:
+			probe = value
+		}
+	}
+	if life <= 0 || probe <= 0 {
+		t.Fatalf("no processor times: %s", out)
+	}
+	return life, probe
+}
