@@ -1,10 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,8 +23,7 @@ const envBaseline = "BERTH_BENCH_BASELINE"
 // baselineFile has the ratios that are held, by the version of cgroups.
 const baselineFile = "baseline.json"
 
-// baseline is how many times the processor time of the kernel's part of an operation the whole of it has taken, by the
-// operation.
+// baseline is how many times the processor time of the yardstick an operation has taken, by the operation.
 type baseline struct {
 	Machine string             `json:"machine"`
 	Ratios  map[string]float64 `json:"ratios"`
@@ -35,16 +33,16 @@ type baseline struct {
 const (
 	baselineTurns  = 5
 	recordedTurns  = 25
-	baselineRounds = 20   // of the yardstick in a turn
-	baselineMargin = 0.25 // more than the baseline, as a share of it
-	baselineLess   = 1.0 / 3
+	baselineRounds = 20  // of the yardstick in a turn
+	baselineMargin = 0.3 // more than the baseline, as a share of it
+	baselineLess   = 0.5 // less
 )
 
 // TestProcessorTimeIsThatOfTheBaseline fails where a pod's life or an exec takes more processor time than is recorded,
-// or far less. What is recorded is no time but a ratio: to the processor time of test/bench/kernel, which makes the
-// system calls of a pod's start, an exec and a removal alone, in turns with the pods. A processor that is slower, or
-// that other programs take caches and clock from, changes both. It has been seen to fail with 2 ms of work more in
-// StartContainer.
+// or far less. What is recorded is no time but a ratio: to the processor time in which test/bench/kernel joins a
+// container, executes /bin/true in it and waits, with the system calls for that alone, in turns with the pods. A
+// processor that is slower, or that other programs take caches and clock from, changes both. It has been seen to fail
+// with 20 ms of work more in StartContainer.
 func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("a node needs root")
@@ -84,13 +82,13 @@ func TestProcessorTimeIsThatOfTheBaseline(t *testing.T) {
 		t.Skipf("%s has no baseline; it is %v here", version, got)
 	}
 	for name, ratio := range got {
-		t.Logf("%s: %.3f times the kernel's part, recorded %.3f", name, ratio, want.Ratios[name])
+		t.Logf("%s: %.3f times the yardstick, recorded %.3f", name, ratio, want.Ratios[name])
 		if most := want.Ratios[name] * (1 + baselineMargin); ratio > most {
-			t.Errorf("processor time of %s is %.2f times that of the kernel's part, and %.2f are recorded (at most %.2f are "+
+			t.Errorf("processor time of %s is %.2f times the yardstick's, and %.2f are recorded (at most %.2f are "+
 				"taken for the same; recorded on %s)", name, ratio, want.Ratios[name], most, want.Machine)
 		}
 		if ratio < want.Ratios[name]*(1-baselineLess) {
-			t.Errorf("processor time of %s is only %.2f times that of the kernel's part, and %.2f are recorded: record the new "+
+			t.Errorf("processor time of %s is only %.2f times the yardstick's, and %.2f are recorded: record the new "+
 				"ratio with make bench-baseline", name, ratio, want.Ratios[name])
 		}
 	}
@@ -151,40 +149,38 @@ func ratios(t *testing.T, turns int) map[string]float64 {
 	for range turns {
 		life := spent(lives, p.live(ctx))
 		probe := spent(probes, func() error { return p.exec(ctx, made.container) })
-		kernelLife, kernelProbe := measureYardstick(ctx, t, yardstick)
-		all[operationLife.title] = append(all[operationLife.title], life/kernelLife)
-		all[operationExec.title] = append(all[operationExec.title], probe/kernelProbe)
+		kernel := measureYardstick(ctx, t, yardstick)
+		t.Logf("ms of processor time: a life %.2f, an exec %.2f, the yardstick %.3f", life, probe, kernel)
+		all[operationLife.title] = append(all[operationLife.title], life/kernel)
+		all[operationExec.title] = append(all[operationExec.title], probe/kernel)
 	}
 	medians := map[string]float64{}
 	for name, values := range all {
 		t.Logf("%s: %.3f", name, values)
-		medians[name] = quantile(slices.Sorted(slices.Values(values)), 0.5)
+		medians[name] = math.Round(100*quantile(slices.Sorted(slices.Values(values)), 0.5)) / 100
 	}
 	return medians
 }
 
-// measureYardstick is the processor time in ms of the kernel's part of a pod's life and of an exec.
-func measureYardstick(ctx context.Context, t *testing.T, program string) (life, probe float64) {
+// measureYardstick is the processor time in ms of the kernel's part of an exec. That of a pod's life is no yardstick: it
+// was 4.2 ms in some minutes and 6.4 ms in others, by what else was on the machine.
+func measureYardstick(ctx context.Context, t *testing.T, program string) float64 {
 	t.Helper()
 	out, err := exec.CommandContext(ctx, program, strconv.Itoa(baselineRounds)).Output()
 	if err != nil {
 		t.Fatalf("%s: %v", program, err)
 	}
-	for scanner := bufio.NewScanner(bytes.NewReader(out)); scanner.Scan(); {
-		line := scanner.Text()
-		fields := strings.Fields(line)
-		switch value, err := strconv.ParseFloat(fields[len(fields)-1], 64); {
-		case !strings.HasPrefix(line, "processor time of "):
-		case err != nil:
-			t.Fatalf("%s: %v", line, err)
-		case strings.Contains(line, " all but the exec"):
-			life = value
-		default:
-			probe = value
+	for line := range strings.Lines(string(out)) {
+		text, ok := strings.CutPrefix(line, "processor time of the exec, mean")
+		if !ok {
+			continue
 		}
+		ms, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+		if err != nil || ms <= 0 {
+			t.Fatalf("%s printed %q", program, line)
+		}
+		return ms
 	}
-	if life <= 0 || probe <= 0 {
-		t.Fatalf("no processor times: %s", out)
-	}
-	return life, probe
+	t.Fatalf("%s printed no processor time: %s", program, out)
+	return 0
 }

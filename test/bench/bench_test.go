@@ -259,3 +259,48 @@ func TestEveryRowIsMeasured(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestARunningRuntimeIsMeasuredAndNotKilled is about -peer: what needs a runtime of the benchmark's own is left out, and
+// processor time is what the kernel has counted.
+func TestARunningRuntimeIsMeasuredAndNotKilled(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a node needs root")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), node.Patience(2*time.Minute))
+	defer cancel()
+	n, err := node.Start(ctx, node.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	pid := n.PID()
+	r, err := run(ctx, &options{
+		running: running{"other=" + n.Address}, image: node.Busybox, rounds: 1, turns: 1, lives: 1, execs: 1,
+		layerRate: 1, lineBytes: 2, crowds: crowds{0, 2}, among: 1, loading: time.Nanosecond, costs: 2,
+		afterwards: 50 * time.Millisecond, span: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.PID() != pid {
+		t.Error("the daemon was killed")
+	}
+	other := r.Results[0]
+	if other.Name != "other" || !strings.HasPrefix(other.Version, "berth ") {
+		t.Errorf("%s: %s", other.Name, other.Version)
+	}
+	if f := other.Figures[rowCPULife.Key]; f == nil || f.P50 <= 0 || f.P50 > 10_000 {
+		t.Errorf("processor time of a pod's life: %+v ms", f)
+	}
+	// No time was given for the pods of the second level, so there is one level, and it says why.
+	if len(other.Levels) != 1 || other.Levels[0].Pods != 0 || !strings.Contains(other.Levels[0].Limit, "time") {
+		t.Fatalf("levels: %+v", other.Levels)
+	}
+	if other.Levels[0].Figures[rowReady.Key] != nil || other.Levels[0].Figures[rowCPUExec.Key] == nil {
+		t.Errorf("beside no pods: %v", other.Levels[0].Figures)
+	}
+}
