@@ -12,6 +12,7 @@ import (
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
+	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/streaming"
 	"berth/internal/manifest"
@@ -145,7 +146,7 @@ func (a *app) runningContainer(ctx context.Context, conn *connection.Connection,
 	}
 	if c.State != cri.ContainerState_CONTAINER_RUNNING {
 		return nil, fmt.Errorf("container %s is not running (%s). `berth logs %s` shows what it wrote", c.ShortName(),
-			containerState(c.State), c.ShortName())
+			listing.StateName(c.State), c.ShortName())
 	}
 	return c.Container, nil
 }

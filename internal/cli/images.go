@@ -3,37 +3,17 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"slices"
-	"sort"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/distribution/reference"
 	"github.com/spf13/cobra"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
+	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
-	"berth/internal/cli/space"
 	"berth/internal/cli/table"
 )
-
-// imageRow is an image under one of its names.
-type imageRow struct {
-	ID      string   `json:"id"`
-	Name    string   `json:"name,omitempty"` // repository and tag
-	Tags    []string `json:"tags,omitempty"` // all names of the image
-	Digests []string `json:"digests,omitempty"`
-	Size    uint64   `json:"size"` // bytes
-	Pinned  bool     `json:"pinned,omitempty"`
-	User    string   `json:"user,omitempty"`
-	// PulledAt is when the image was pulled or loaded last, and UnsharedBytes what it has on disk that no other image
-	// shares. Only Berth tells them.
-	PulledAt      *time.Time `json:"pulledAt,omitempty"`
-	UnsharedBytes uint64     `json:"unsharedBytes,omitempty"`
-}
 
 func (a *app) imagesCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -43,39 +23,21 @@ func (a *app) imagesCommand() *cobra.Command {
 of them (busybox:1.37).`,
 		ValidArgsFunction: a.complete(0, imageNames),
 	}
-	return listCommand(a, cmd, imageRows,
-		table.List[imageRow]{Name: imageRow.name, ID: imageRow.id, Columns: []table.Column[imageRow]{
-			{Title: "IMAGE", Value: func(r imageRow) string { return r.Name }},
-			{Title: "ID", Value: func(r imageRow) string { return table.ShortID(r.ID) }},
-			{Title: "SIZE", Value: func(r imageRow) string { return table.Bytes(r.Size) },
-				Order: func(a, b imageRow) int { return cmp.Compare(a.Size, b.Size) }},
-			{Title: "AGE", Value: func(r imageRow) string { return r.age(time.Now()) }, Order: func(a, b imageRow) int {
-				return b.pulled().Compare(a.pulled())
-			}},
-			{Title: "UNSHARED", Wide: true, Value: func(r imageRow) string { return table.Bytes(r.UnsharedBytes) },
-				Order: func(a, b imageRow) int { return cmp.Compare(a.UnsharedBytes, b.UnsharedBytes) }},
-			{Title: "DIGEST", Wide: true, Value: func(r imageRow) string { return strings.Join(r.Digests, ",") }},
-			{Title: "USER", Wide: true, Value: func(r imageRow) string { return r.User }},
-			{Title: "PINNED", Wide: true, Value: func(r imageRow) string { return yes(r.Pinned) }},
-		}})
-}
-
-func (r imageRow) name() string { return r.Name }
-func (r imageRow) id() string   { return r.ID }
-
-func (r imageRow) pulled() time.Time {
-	if r.PulledAt == nil {
-		return time.Time{}
-	}
-	return *r.PulledAt
-}
-
-// age is how long ago the image was pulled.
-func (r imageRow) age(now time.Time) string {
-	if r.PulledAt == nil {
-		return "-"
-	}
-	return table.Age(now.Sub(*r.PulledAt))
+	return listCommand(a, cmd, listing.Images,
+		table.List[listing.Image]{Name: func(r listing.Image) string { return r.Name },
+			ID: func(r listing.Image) string { return r.ID }, Columns: []table.Column[listing.Image]{
+				{Title: "IMAGE", Value: func(r listing.Image) string { return r.Name }},
+				{Title: "ID", Value: func(r listing.Image) string { return table.ShortID(r.ID) }},
+				{Title: "SIZE", Value: func(r listing.Image) string { return table.Bytes(r.Size) },
+					Order: func(a, b listing.Image) int { return cmp.Compare(a.Size, b.Size) }},
+				{Title: "AGE", Value: func(r listing.Image) string { return r.Age(time.Now()) },
+					Order: func(a, b listing.Image) int { return b.Pulled().Compare(a.Pulled()) }},
+				{Title: "UNSHARED", Wide: true, Value: func(r listing.Image) string { return table.Bytes(r.UnsharedBytes) },
+					Order: func(a, b listing.Image) int { return cmp.Compare(a.UnsharedBytes, b.UnsharedBytes) }},
+				{Title: "DIGEST", Wide: true, Value: func(r listing.Image) string { return strings.Join(r.Digests, ",") }},
+				{Title: "USER", Wide: true, Value: func(r listing.Image) string { return r.User }},
+				{Title: "PINNED", Wide: true, Value: func(r listing.Image) string { return yes(r.Pinned) }},
+			}})
 }
 
 func yes(b bool) string {
@@ -83,55 +45,6 @@ func yes(b bool) string {
 		return "yes"
 	}
 	return ""
-}
-
-func imageRows(ctx context.Context, conn *connection.Connection, names []string) ([]imageRow, error) {
-	var wanted []reference.Named
-	for _, name := range names {
-		named, err := reference.ParseNormalizedNamed(name)
-		if err != nil {
-			return nil, fmt.Errorf("%q is no name of an image: %w", name, err)
-		}
-		wanted = append(wanted, named)
-	}
-	list, err := conn.Images.ListImages(ctx, &cri.ListImagesRequest{})
-	if err != nil {
-		return nil, err
-	}
-	usage, err := space.Images(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	var rows []imageRow
-	for _, image := range list.GetImages() {
-		row := imageRow{
-			ID: image.GetId(), Tags: image.GetRepoTags(), Digests: image.GetRepoDigests(), Size: image.GetSize(),
-			Pinned: image.GetPinned(), User: image.GetUsername(),
-		}
-		if on := usage[row.ID]; on != nil {
-			row.UnsharedBytes = on.UnsharedBytes
-			if !on.PulledAt.IsZero() {
-				row.PulledAt = &on.PulledAt
-			}
-		}
-		if uid := image.GetUid(); uid != nil {
-			row.User = strconv.FormatInt(uid.GetValue(), 10)
-		}
-		names := image.GetRepoTags()
-		if len(names) == 0 {
-			names = image.GetRepoDigests()
-		}
-		if len(names) == 0 {
-			names = []string{""}
-		}
-		for _, row.Name = range names {
-			if len(wanted) == 0 || isNamed(row.Name, wanted) {
-				rows = append(rows, row)
-			}
-		}
-	}
-	sort.SliceStable(rows, func(i, j int) bool { return rows[i].Name < rows[j].Name })
-	return rows, nil
 }
 
 // noImage is the error for an image that is not there, with the names that may have been meant.
@@ -147,15 +60,4 @@ func noImage(ctx context.Context, conn *connection.Connection, name string) erro
 	}
 	none.Near = lookup.Near(name, names)
 	return none
-}
-
-// isNamed says whether a name is of one of the repositories, with the tag where that is given.
-func isNamed(name string, wanted []reference.Named) bool {
-	own, err := reference.ParseNormalizedNamed(name)
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(wanted, func(w reference.Named) bool {
-		return own.Name() == w.Name() && (reference.IsNameOnly(w) || own.String() == w.String())
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"time"
 
@@ -173,7 +172,7 @@ func (a *app) showLogs(ctx context.Context, conn *connection.Connection, contain
 	}
 	var logs []logview.Log
 	for _, c := range containers {
-		log, err := logOf(ctx, conn, c, options, watch)
+		log, err := logview.Of(ctx, conn.Runtime, c, options, watch)
 		if err != nil {
 			if len(containers) > 1 { // the others' logs are worth having
 				fmt.Fprintln(a.err, "berth:", connection.Message(err))
@@ -191,30 +190,4 @@ func (a *app) showLogs(ctx context.Context, conn *connection.Connection, contain
 		return fmt.Errorf("%w\nThe logs of containers belong to root: run the command as root (sudo)", err)
 	}
 	return err
-}
-
-// logOf is the log of a container, followed until the container has ended where watch is not nil.
-func logOf(ctx context.Context, conn *connection.Connection, c *lookup.Container, options crilog.Options,
-	watch *launch.Watch) (logview.Log, error) {
-	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id})
-	if err != nil {
-		return logview.Log{}, connection.Plain(err)
-	}
-	status := response.GetStatus()
-	if status.GetLogPath() == "" {
-		return logview.Log{}, fmt.Errorf("container %s has no log: it was created without a log path", c.ShortName())
-	}
-	if _, err := os.Stat(status.GetLogPath()); errors.Is(err, fs.ErrNotExist) && watch == nil &&
-		status.GetState() == cri.ContainerState_CONTAINER_CREATED {
-		return logview.Log{}, fmt.Errorf("container %s has not been started", c.ShortName())
-	}
-	if watch != nil {
-		ended := make(chan struct{})
-		options.Ended = ended
-		go func() {
-			defer close(ended)
-			_, _ = watch.Exited(ctx, c.Id) // gone or unknown: nothing more comes either
-		}()
-	}
-	return logview.Log{Path: status.GetLogPath(), Options: options}, nil
 }

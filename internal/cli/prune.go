@@ -16,6 +16,7 @@ import (
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
 	"berth/internal/cli/launch"
+	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/poddir"
 	"berth/internal/cli/streaming"
@@ -177,7 +178,7 @@ func isOver(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbo
 			own = append(own, c)
 		}
 	}
-	state, err := podState(ctx, conn, pod, lookup.Latest(own))
+	state, err := listing.PodState(ctx, conn, pod, lookup.Latest(own))
 	return state == "succeeded" || state == "failed" || state == "stopped", err
 }
 

@@ -1,16 +1,13 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"berth/internal/cli/connection"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/table"
 	"berth/internal/cli/timeline"
@@ -49,7 +46,7 @@ With two pods, show both times of each step, and how much longer the second pod 
 				if err != nil {
 					return err
 				}
-				steps, err := podSteps(ctx, conn, pod)
+				steps, err := timeline.Read(ctx, conn, pod)
 				if err != nil {
 					return err
 				}
@@ -96,32 +93,4 @@ func (a *app) columns() int {
 		}
 	}
 	return plainColumns
-}
-
-// podSteps are the steps of a pod and of its containers.
-func podSteps(ctx context.Context, conn *connection.Connection, pod *cri.PodSandbox) ([]timeline.Step, error) {
-	status, err := conn.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: pod.Id, Verbose: true})
-	if err != nil {
-		return nil, connection.Plain(err)
-	}
-	steps, err := timeline.Parse("pod", status.GetInfo())
-	if err != nil {
-		return nil, err
-	}
-	containers, err := lookup.Containers(ctx, conn.Runtime, &cri.ContainerFilter{PodSandboxId: pod.Id})
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range containers {
-		status, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.Id, Verbose: true})
-		if err != nil {
-			return nil, connection.Plain(err)
-		}
-		more, err := timeline.Parse(status.GetStatus().GetMetadata().GetName(), status.GetInfo())
-		if err != nil {
-			return nil, err
-		}
-		steps = append(steps, more...)
-	}
-	return steps, nil
 }

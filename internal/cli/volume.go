@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,21 +12,14 @@ import (
 
 	berthv1 "berth/api/berth/v1"
 	"berth/internal/cli/connection"
+	"berth/internal/cli/listing"
 	"berth/internal/cli/lookup"
 	"berth/internal/cli/table"
 )
 
-// volumeRow is a volume in lists.
-type volumeRow struct {
-	Name       string    `json:"name"`
-	Path       string    `json:"path"`
-	CreatedAt  time.Time `json:"createdAt"`
-	Containers []string  `json:"containers"` // those that use it, as they are named elsewhere
-}
-
 // volumeDetail is all that is known of a volume.
 type volumeDetail struct {
-	volumeRow
+	listing.Volume
 	UsedBytes  uint64 `json:"usedBytes"`
 	InodesUsed uint64 `json:"inodesUsed"`
 }
@@ -46,8 +38,6 @@ until it is removed, whatever becomes of the container.`,
 	return cmd
 }
 
-func (r volumeRow) name() string { return r.Name }
-
 func (a *app) volumeListCommand() *cobra.Command {
 	var unused bool
 	cmd := &cobra.Command{
@@ -56,17 +46,18 @@ func (a *app) volumeListCommand() *cobra.Command {
 		Args:  arguments(cobra.NoArgs),
 	}
 	cmd.Flags().BoolVar(&unused, "unused", false, "only volumes that no container uses")
-	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]volumeRow, error) {
-		return volumeRows(ctx, conn, unused)
+	rows := func(ctx context.Context, conn *connection.Connection, _ []string) ([]listing.Volume, error) {
+		return listing.Volumes(ctx, conn, unused)
 	}
 	return listCommand(a, cmd, rows,
-		table.List[volumeRow]{Name: volumeRow.name, Columns: []table.Column[volumeRow]{
-			{Title: "VOLUME", Value: func(r volumeRow) string { return r.Name }},
-			{Title: "AGE", Value: func(r volumeRow) string { return table.Age(time.Since(r.CreatedAt)) },
-				Order: func(a, b volumeRow) int { return b.CreatedAt.Compare(a.CreatedAt) }},
-			{Title: "USED BY", Value: func(r volumeRow) string { return strings.Join(r.Containers, ",") }},
-			{Title: "PATH", Wide: true, Value: func(r volumeRow) string { return r.Path }},
-		}})
+		table.List[listing.Volume]{Name: func(r listing.Volume) string { return r.Name },
+			Columns: []table.Column[listing.Volume]{
+				{Title: "VOLUME", Value: func(r listing.Volume) string { return r.Name }},
+				{Title: "AGE", Value: func(r listing.Volume) string { return table.Age(time.Since(r.CreatedAt)) },
+					Order: func(a, b listing.Volume) int { return b.CreatedAt.Compare(a.CreatedAt) }},
+				{Title: "USED BY", Value: func(r listing.Volume) string { return strings.Join(r.Containers, ",") }},
+				{Title: "PATH", Wide: true, Value: func(r listing.Volume) string { return r.Path }},
+			}})
 }
 
 func (a *app) volumeCreateCommand() *cobra.Command {
@@ -101,7 +92,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 		Args:              arguments(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.complete(0, volumeNames),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, args []string) error {
-			names, err := namesOfContainers(ctx, conn)
+			names, err := listing.NamesOfContainers(ctx, conn)
 			if err != nil {
 				return err
 			}
@@ -111,7 +102,7 @@ func (a *app) volumeInspectCommand() *cobra.Command {
 				if err != nil {
 					return volumeError(name, err)
 				}
-				all = append(all, volumeDetail{newVolumeRow(status.GetVolume(), names), status.GetUsedBytes(),
+				all = append(all, volumeDetail{listing.NewVolume(status.GetVolume(), names), status.GetUsedBytes(),
 					status.GetInodesUsed()})
 			}
 			return a.details(all)
@@ -142,7 +133,7 @@ func (a *app) volumePruneCommand() *cobra.Command {
 		Short: "Remove all volumes that no container uses, with what is in them",
 		Args:  arguments(cobra.NoArgs),
 		RunE: a.connected(func(ctx context.Context, conn *connection.Connection, _ []string) error {
-			rows, err := volumeRows(ctx, conn, true)
+			rows, err := listing.Volumes(ctx, conn, true)
 			if err != nil {
 				return err
 			}
@@ -185,57 +176,6 @@ func volumeError(name string, err error) error {
 		return &lookup.NotFoundError{Kind: "volume", Name: name, Try: "`berth volume ls` lists what there is."}
 	}
 	return connection.Plain(err)
-}
-
-func volumeRows(ctx context.Context, conn *connection.Connection, unused bool) ([]volumeRow, error) {
-	list, err := conn.Volumes.ListVolumes(ctx, &berthv1.ListVolumesRequest{})
-	if err != nil {
-		return nil, connection.Plain(err)
-	}
-	names, err := namesOfContainers(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	var rows []volumeRow
-	for _, v := range list.GetVolumes() {
-		if !unused || len(v.GetContainerIds()) == 0 {
-			rows = append(rows, newVolumeRow(v, names))
-		}
-	}
-	return rows, nil
-}
-
-// namesOfContainers are the names of all containers, by ID.
-func namesOfContainers(ctx context.Context, conn *connection.Connection) (map[string]string, error) {
-	list, err := lookup.Containers(ctx, conn.Runtime, nil)
-	if err != nil {
-		return nil, err
-	}
-	names := map[string]string{}
-	count := map[string]int{}
-	for _, c := range list {
-		count[c.ShortName()]++
-	}
-	for _, c := range list {
-		names[c.Id] = c.ShortName()
-		if count[c.ShortName()] > 1 { // attempts of one container
-			names[c.Id] += "#" + strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10)
-		}
-	}
-	return names, nil
-}
-
-func newVolumeRow(v *berthv1.Volume, names map[string]string) volumeRow {
-	row := volumeRow{Name: v.GetName(), Path: v.GetPath(), CreatedAt: time.Unix(0, v.GetCreatedAt()),
-		Containers: []string{}}
-	for _, id := range v.GetContainerIds() {
-		name := names[id]
-		if name == "" {
-			name = table.ShortID(id)
-		}
-		row.Containers = append(row.Containers, name)
-	}
-	return row
 }
 
 func volumeNames(ctx context.Context, conn *connection.Connection) []string {

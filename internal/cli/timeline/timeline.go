@@ -101,6 +101,23 @@ func (t *Timeline) offset(at time.Time) time.Duration {
 // Total is how long the steps took, without what was cut out.
 func (t *Timeline) Total() time.Duration { return t.total }
 
+// Bar is a step as the waterfall draws it.
+type Bar struct {
+	Step
+	Offset time.Duration `json:"offset"` // of its beginning on the scale, in nanoseconds
+}
+
+// Bars are the steps that are worth a line: what has nothing to do in this start takes some microseconds.
+func (t *Timeline) Bars() []Bar {
+	var bars []Bar
+	for _, s := range t.Steps {
+		if s.Took >= trifle {
+			bars = append(bars, Bar{s, t.offset(s.Begin)})
+		}
+	}
+	return bars
+}
+
 func (s Step) title() string {
 	if s.Part != "" {
 		return "  " + s.Name
@@ -115,18 +132,13 @@ func milliseconds(d time.Duration) string {
 // parts of a cell of a terminal, by eighths from the left.
 var eighths = []rune{' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉', '█'}
 
-// drawn are the steps that are worth a line: what has nothing to do in this start takes some microseconds.
-func (t *Timeline) drawn() []Step {
-	return slices.DeleteFunc(slices.Clone(t.Steps), func(s Step) bool { return s.Took < trifle })
-}
-
 // trifle is a time that is shown as 0.0 ms.
 const trifle = 50 * time.Microsecond
 
 // Write draws the waterfall for a terminal of so many columns.
 func (t *Timeline) Write(w io.Writer, columns int) error {
 	label, of := 0, 0
-	for _, s := range t.drawn() {
+	for _, s := range t.Bars() {
 		label = max(label, utf8.RuneCountInString(s.title()))
 		of = max(of, utf8.RuneCountInString(s.Of))
 	}
@@ -134,13 +146,13 @@ func (t *Timeline) Write(w io.Writer, columns int) error {
 	width := max(columns-label-of-times-4, 20)
 	scale := float64(width) / max(float64(t.total), 1)
 	last := ""
-	for _, s := range t.drawn() {
+	for _, s := range t.Bars() {
 		who := s.Of
 		if who == last {
 			who = ""
 		}
 		last = s.Of
-		from := float64(t.offset(s.Begin)) * scale
+		from := float64(s.Offset) * scale
 		to := max(from+float64(s.Took)*scale, from+0.125)
 		if _, err := fmt.Fprintf(w, "%-*s  %-*s %*s %s\n", of, who, label, s.title(), times, milliseconds(s.Took),
 			bar(from, to, width)); err != nil {
@@ -173,7 +185,7 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 	const (
 		label, plot, line, top, right = 330.0, 560.0, 22.0, 60.0, 90.0
 	)
-	steps := t.drawn()
+	steps := t.Bars()
 	height := top + line*float64(len(steps)) + 34
 	var b strings.Builder
 	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -195,7 +207,7 @@ func (t *Timeline) SVG(w io.Writer, title string) error {
 			colour[s.Of] = colours[len(colour)%len(colours)]
 		}
 		y := top + line*float64(i)
-		x := label + float64(t.offset(s.Begin))*scale
+		x := label + float64(s.Offset)*scale
 		indent := 0.0
 		opacity := 1.0
 		if s.Part != "" {

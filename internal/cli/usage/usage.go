@@ -104,11 +104,19 @@ func value(v *cri.UInt64Value) *uint64 {
 type Meter struct {
 	before, now map[string]*cri.CpuUsage
 	limits      map[string]limits
+	// Status is where the status of a container, with its limits, comes from; nil: the runtime is asked, once for each
+	// container, since limits change seldom. It may return nil for one that is gone.
+	Status func(ctx context.Context, id string) (*cri.ContainerStatus, error)
 	// Blind: something has neither a reading before nor a rate of the runtime's.
 	Blind bool
 }
 
 func (m *Meter) turn() {
+	for id := range m.limits {
+		if m.now[id] == nil { // gone, or without figures
+			delete(m.limits, id)
+		}
+	}
 	m.before, m.now, m.Blind = m.now, map[string]*cri.CpuUsage{}, false
 }
 
@@ -136,17 +144,17 @@ type limits struct {
 	cpu    *float64
 }
 
-// limitsOf asks for the limits of a container, once for a container: they change seldom.
+// limitsOf are the limits of a container.
 func (m *Meter) limitsOf(ctx context.Context, conn *connection.Connection, id string) (*uint64, *float64) {
-	if known, ok := m.limits[id]; ok {
+	if known, ok := m.limits[id]; ok && m.Status == nil {
 		return known.memory, known.cpu
 	}
-	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-	if err != nil {
+	status, err := m.status(ctx, conn, id)
+	if err != nil || status == nil {
 		return nil, nil // it has gone, or the next reading asks again
 	}
 	var l limits
-	linux := response.GetStatus().GetResources().GetLinux()
+	linux := status.GetResources().GetLinux()
 	if bytes := linux.GetMemoryLimitInBytes(); bytes > 0 {
 		n := uint64(bytes)
 		l.memory = &n
@@ -160,6 +168,14 @@ func (m *Meter) limitsOf(ctx context.Context, conn *connection.Connection, id st
 	}
 	m.limits[id] = l
 	return l.memory, l.cpu
+}
+
+func (m *Meter) status(ctx context.Context, conn *connection.Connection, id string) (*cri.ContainerStatus, error) {
+	if m.Status != nil {
+		return m.Status(ctx, id)
+	}
+	response, err := conn.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
+	return response.GetStatus(), err
 }
 
 // sums are the limits of a pod: it is limited where each of its containers is.
