@@ -201,8 +201,8 @@ func (a *app) root() *cobra.Command {
 		a.pinCommand("pin", "Pin images, so that a kubelet does not remove them", true),
 		a.pinCommand("unpin", "Unpin images, so that a kubelet may remove them again", false), a.rmiCommand())
 	group("volumes", a.volumeCommand())
-	group("node", a.eventsCommand(), a.systemCommand(), a.devicesCommand(), a.devicePluginCommand(), a.doctorCommand(),
-		a.bundleCommand(), a.migrateCommand(), a.versionCommand())
+	group("node", a.dashboardCommand(), a.eventsCommand(), a.systemCommand(), a.devicesCommand(), a.devicePluginCommand(),
+		a.doctorCommand(), a.bundleCommand(), a.migrateCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("node")
 	root.SetHelpCommandGroupID("node")
 	return root

@@ -34,17 +34,17 @@ type Pod struct {
 	Display string `json:"-"` // as tables name it
 }
 
-// Pods lists the selected pods; nil selects all.
+// Pods lists the selected pods.
 func Pods(ctx context.Context, conn *connection.Connection, chosen *lookup.Selection) ([]Pod, error) {
 	reading, err := Read(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	return reading.Pods(ctx, chosen)
+	return reading.Pods(ctx, chosen.Pod)
 }
 
-// Pods are the selected pods of a reading; nil selects all.
-func (r *Reading) Pods(ctx context.Context, chosen *lookup.Selection) ([]Pod, error) {
+// Pods are the pods of a reading that are wanted; nil wants all.
+func (r *Reading) Pods(ctx context.Context, wanted func(*cri.PodSandbox) bool) ([]Pod, error) {
 	containers := map[string][]*lookup.Container{} // the newest of each name but init containers, by pod
 	for _, c := range r.containers {
 		if c.Annotations[manifest.AnnotationKind] != manifest.KindInit {
@@ -53,7 +53,7 @@ func (r *Reading) Pods(ctx context.Context, chosen *lookup.Selection) ([]Pod, er
 	}
 	var rows []Pod
 	for _, pod := range r.pods {
-		if chosen != nil && !chosen.Pod(pod) {
+		if wanted != nil && !wanted(pod) {
 			continue
 		}
 		row := Pod{
