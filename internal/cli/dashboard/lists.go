@@ -3,6 +3,9 @@ package dashboard
 import (
 	"context"
 
+	"google.golang.org/grpc/codes"
+
+	"berth/internal/cli/connection"
 	"berth/internal/cli/listing"
 	"berth/internal/cli/space"
 )
@@ -22,16 +25,25 @@ type deviceRow struct {
 	HeldBy string `json:"heldBy"`
 }
 
+// deviceList is the devices, or why the runtime knows none.
+type deviceList struct {
+	Devices []deviceRow `json:"devices"`
+	Note    string      `json:"note,omitempty"`
+}
+
 func (s *Server) readDevices(ctx context.Context) (any, error) {
 	list, err := listing.Devices(ctx, s.conn, nil)
-	if err != nil {
+	all := &deviceList{Devices: []deviceRow{}}
+	switch code := connection.Code(err); {
+	case code == codes.FailedPrecondition, code == codes.Unimplemented: // the usual case: the device manager is off
+		all.Note = connection.Message(err)
+	case err != nil:
 		return nil, err
 	}
-	rows := []deviceRow{}
 	for _, d := range list {
-		rows = append(rows, deviceRow{d, d.Health(), d.HeldBy()})
+		all.Devices = append(all.Devices, deviceRow{d, d.Health(), d.HeldBy()})
 	}
-	return rows, nil
+	return all, nil
 }
 
 func (s *Server) readSpace(ctx context.Context) (any, error) { return space.Read(ctx, s.conn) }

@@ -27,7 +27,7 @@ export function usageColumns(usage) {
 
 // networkColumns are what a pod has received and sent.
 export const networkColumns = (usage) => [["Net in", "received"], ["Net out", "sent"]].map(([title, name]) => ({
-  title, number: true, wide: 2, value: (row) => usage(row)?.[name], text: (row) => bytes(usage(row)?.[name]),
+  title, number: true, wide: 3, value: (row) => usage(row)?.[name], text: (row) => bytes(usage(row)?.[name]),
 }));
 
 // ageColumn is how long ago something was. The youngest is the least.

@@ -9,13 +9,14 @@ const yes = (b) => (b ? "yes" : "");
 const size = (title, value, wide) => ({ title, number: true, wide, value, text: (row) => bytes(value(row)) });
 
 // listView is a view of one table with a filter.
-function listView({ title, path, every, one, table, words, menus, placeholder }) {
+function listView({ title, path, every, one, table, words, menus, placeholder, rows = (answer) => answer }) {
   const bar = filterBar(table, placeholder, words, menus);
   let at = Date.now;
   return {
     title, path, every, element: el("div", {}, bar.element, table.element), now: () => at(),
-    show(data, now) {
+    show(answer, now) {
       at = now;
+      const data = rows(answer);
       bar.update(data);
       table.update(data);
       setText(bar.count, plural(data.length, one));
@@ -73,7 +74,10 @@ export function devicesView() {
   });
   return listView({ title: "Devices", path: "devices", every: 3000, one: "device", table,
     words: (d) => [d.resource, d.id, d.health, d.heldBy].join(" "), menus: [{ title: "All resources", value: (d) => d.resource }],
-    placeholder: "Filter by device or container" });
+    placeholder: "Filter by device or container", rows(answer) {
+      table.empty = answer.note || "No device plugin offers devices.";
+      return answer.devices;
+    } });
 }
 
 // spaceView is `berth system df -v`.

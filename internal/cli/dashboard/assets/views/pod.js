@@ -49,7 +49,7 @@ export function podView(id, chosen) {
     columns: containerColumns(() => usage, () => now(),
       (c) => el("a", { href: "#/pods/" + encodeURIComponent(id) + "/" + encodeURIComponent(c.id) }, c.name)),
   });
-  const element = el("div", {}, el("p", { class: "crumb" }, link("Pods", "pods"), " / ", heading, " ", state), list,
+  const element = el("div", {}, el("p", { class: "crumb" }, state, " ", heading, " · ", link("All pods", "pods")), list,
     el("h2", {}, "Containers"), table.element, logPlace, lineTitle, linePlace);
 
   // openLog shows the log of the chosen container, else of the one that was started last.
@@ -87,10 +87,10 @@ export function podView(id, chosen) {
       ({ usage, containers } = data);
       const pod = data.pod, u = usage[pod.id] || {};
       this.title = pod.name;
-      setText(heading, pod.name);
+      setText(heading, "in " + pod.namespace);
       fill(state, badge(pod.state, kindOf(pod.state)));
       facts(list, [
-        ["Namespace", pod.namespace], ["Age", age(now() - Date.parse(pod.createdAt))], ["Created", moment(pod.createdAt)],
+        ["Age", age(now() - Date.parse(pod.createdAt))], ["Created", moment(pod.createdAt)],
         ["Addresses", (pod.ips || []).join(", ")], ["Ports", (pod.ports || []).join(", ")],
         ["CPU", used(cpu, u.cpu, u.cpuLimit)], ["Memory", used(bytes, u.memory, u.memoryLimit)],
         ["Network", u.received === undefined ? "" : bytes(u.received) + " in, " + bytes(u.sent) + " out"],

@@ -45,9 +45,9 @@ export function podsView() {
       { title: "Ready", number: true, wide: 1, value: (p) => p.running, text: (p) => p.running + "/" + p.containers },
       { title: "Restarts", number: true, wide: 1, value: (p) => restarts(own(p)), text: (p) => String(restarts(own(p))) },
       ...usageColumns((p) => usage[p.id]), ...networkColumns((p) => usage[p.id]),
-      { title: "Image", wide: 2, class: "long", text: (p) => images(p).join(", ") },
-      { title: "IP", wide: 2, text: (p) => (p.ips || []).join(", ") },
       ageColumn((p) => p.createdAt, () => now(), 1),
+      { title: "Image", wide: 2, class: "long", text: (p) => images(p).join(", ") },
+      { title: "IP", wide: 3, text: (p) => (p.ips || []).join(", ") },
     ],
   });
   const bar = filterBar(table, "Filter by name, image or address",
