@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	cdplog "github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -123,8 +124,6 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 // see waits until an expression of JavaScript holds on the page.
 func (b *browser) see(claim, expression string) {
 	b.t.Helper()
-	began := time.Now()
-	defer func() { b.t.Logf("%6.2fs %s", time.Since(began).Seconds(), claim) }()
 	nodetest.Eventually(b.t, 20*time.Second, claim, func() error {
 		holds, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
 		if err != nil {
@@ -148,17 +147,24 @@ func value[T any](b *browser, expression string) T {
 	return v
 }
 
-// picture writes a screenshot, where somebody wants to look at the page.
+// picture writes screenshots, light and dark, where somebody wants to look at the page.
 func (b *browser) picture(name string) {
 	dir := os.Getenv("BERTH_SCREENSHOTS")
 	if dir == "" {
 		return
 	}
-	data, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), data, 0o644); err != nil {
-		b.t.Fatal(err)
+	for _, scheme := range []string{"dark", "light"} {
+		features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
+		_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		data, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+"-"+scheme+".png"), data, 0o644); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 }
