@@ -69,6 +69,7 @@ OTHER_ARCH = $(if $(filter arm64,$(shell $(GO) env GOHOSTARCH)),amd64,arm64)
 .PHONY: test
 test: announce test-deps build ## all tests, which must leave the machine as it was, then lint (root)
 	@packaging/packages.sh containerd skopeo # that test/migrate comes from, and fills a store of CRI-O with
+	@packaging/packages.sh chromium # which test/dashboard opens the page of berth dashboard in
 	@packaging/packages.sh mmdebstrap qemu-user-static # of the packages, and of programs of another architecture
 	@packaging/cross.sh $(OTHER_ARCH) >/dev/null
 	$(GOBUILD) -o bin/machine ./test/machine

@@ -99,6 +99,8 @@ var expected = map[string]expectation{
 			_, _ = io.WriteString(p.shown, text)
 		}
 	}},
+	"berth dashboard --listen 127.0.0.1:8080": {says: `^http://127\.0\.0\.1:[0-9]+/#token=[A-Z0-9]{26}`, until: true},
+
 	"berth logs hello/web": {says: `url:/`},
 	"berth exec -it hello/web sh": {in: "echo I am $(hostname)\nexit\n",
 		tty: true, says: `I am hello\b`},

@@ -72,6 +72,11 @@ func (f *fake) Version(context.Context, *cri.VersionRequest, ...grpc.CallOption)
 	return &cri.VersionResponse{RuntimeName: "berth", RuntimeVersion: "test"}, f.call("Version")
 }
 
+func (f *fake) Status(context.Context, *cri.StatusRequest, ...grpc.CallOption) (*cri.StatusResponse, error) {
+	return &cri.StatusResponse{Status: &cri.RuntimeStatus{Conditions: []*cri.RuntimeCondition{
+		{Type: "RuntimeReady", Status: true}, {Type: "NetworkReady", Reason: "NoBridge"}}}}, f.call("Status")
+}
+
 func (f *fake) ListPodSandbox(context.Context, *cri.ListPodSandboxRequest, ...grpc.CallOption) (
 	*cri.ListPodSandboxResponse, error) {
 	list := &cri.ListPodSandboxResponse{}
