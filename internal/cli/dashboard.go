@@ -15,8 +15,9 @@ func (a *app) dashboardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dashboard",
 		Short: "Serve a page that shows pods, logs, images and events to a browser on this machine",
-		Long: `Serve a page that shows what runs on this node to a browser on this machine, until Ctrl-C: pods and containers with
-what they use, their logs and timelines, images, volumes, devices, events and disk space. The page changes nothing.
+		Long: `Serve a page that shows what runs on this node to a browser on this machine, until Ctrl-C: pods and
+containers with what they use, their logs and timelines, images, volumes, devices, events and disk space. The page
+changes nothing.
 
 It is served on the loopback only. The address that the command prints has a secret in it, without which nothing is
 shown. A new run has another secret.`,

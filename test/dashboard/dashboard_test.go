@@ -41,7 +41,8 @@ func TestTheDashboardInABrowser(t *testing.T) {
 		t.Errorf("the secret stays in the address: %s", at)
 	}
 
-	p := nodetest.RunPod(t, n, named(hostileName), func(p *cri.PodSandboxConfig) { p.Labels = map[string]string{"app": hostile} })
+	labelled := func(p *cri.PodSandboxConfig) { p.Labels = map[string]string{"app": hostile} }
+	p := nodetest.RunPod(t, n, named(hostileName), labelled)
 	c := p.Run(nodetest.Sh(`echo '<script>window.owned=1</script>` + hostile + `'; echo oops >&2
 		while [ ! -e /say ]; do sleep 0.05; done; echo live; sleep 3600`))
 	b.see("a pod appears", has("tbody th a", hostileName)+" && "+has("tbody td", "running"))
@@ -83,7 +84,8 @@ func TestTheDashboardInABrowser(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.Remove()
-	b.see("the page goes on by itself", `document.querySelector("#banner").hidden && `+has("main", "Nothing fits the filter."))
+	b.see("the page goes on by itself",
+		`document.querySelector("#banner").hidden && `+has("main", "Nothing fits the filter."))
 
 	if owned := value[bool](b, `"owned" in window`); owned {
 		t.Error("a text of a container has run as a script")
@@ -117,8 +119,10 @@ func (b *browser) sound(origin string) {
 // narrow checks that a phone shows the page without scrolling sideways.
 func (b *browser) narrow(origin string) {
 	b.t.Helper()
-	b.do("make it narrow", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Navigate(origin+"/#/containers"))
-	b.see("the page fits into a phone", `document.documentElement.scrollWidth <= 390 && document.querySelector("tbody tr")`)
+	b.do("make it narrow", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile),
+		chromedp.Navigate(origin+"/#/containers"))
+	b.see("the page fits into a phone",
+		`document.documentElement.scrollWidth <= 390 && document.querySelector("tbody tr")`)
 	b.picture("narrow")
 }
 

@@ -163,6 +163,7 @@ func newTypist(ctx context.Context, t *testing.T, d *demo, root string) *typist 
 	}
 	p := &typist{ctx: ctx, d: d, dir: t.TempDir(), bin: t.TempDir(), port: port}
 	p.places = strings.NewReplacer("/etc/berth/", p.dir+"/", "/var/tmp/", p.dir+"/", " 8080:", fmt.Sprintf(" %d:", port),
+		"127.0.0.1:8080", fmt.Sprintf("127.0.0.1:%d", port),
 		" NAME", " hello", " POD", " hello",
 		"/var/lib/kubelet/", p.dir+"/",
 		"migrate containerd", "migrate containerd --to berth --config containerd.toml --root cd",

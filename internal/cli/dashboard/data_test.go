@@ -68,14 +68,16 @@ func TestARuntimeThatIsAwayIsSaidToBe(t *testing.T) {
 	f.setAway(true)
 	var answer failure
 	w := ask(s, "/api/pods", nil)
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusServiceUnavailable || !answer.Away {
+	err := json.Unmarshal(w.Body.Bytes(), &answer)
+	if err != nil || w.Code != http.StatusServiceUnavailable || !answer.Away {
 		t.Errorf("%d %s, %v", w.Code, w.Body, err)
 	}
 	f.setAway(false)
 	if w := ask(s, "/api/pods", nil); w.Code != http.StatusOK {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := ask(s, "/api/devices", nil); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "device manager is off") {
+	w = ask(s, "/api/devices", nil)
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "device manager is off") {
 		t.Errorf("a node without a device manager: %d %s", w.Code, w.Body)
 	}
 }
@@ -184,13 +186,15 @@ func TestALogIsFollowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if body := text(t, response); response.StatusCode != code {
-			t.Errorf("%s: %d %s", path, response.StatusCode, body)
+		response.Body.Close()
+		if response.StatusCode != code {
+			t.Errorf("%s: %d", path, response.StatusCode)
 		}
 	}
 }
 
-// TestALogThatFloodsTakesBoundedMemory: what waits for a browser is the newest lines, and how many are left out is said.
+// TestALogThatFloodsTakesBoundedMemory: what waits for a browser is the newest lines, and how many are left out is
+// said.
 func TestALogThatFloodsTakesBoundedMemory(t *testing.T) {
 	b := &backlog{limit: burst}
 	for i := range 3 * burst {
@@ -208,8 +212,8 @@ func TestALogThatFloodsTakesBoundedMemory(t *testing.T) {
 	batch, bytes := b.take(), 0
 	for _, line := range batch.Lines {
 		bytes += len(line.Text)
-		if !line.Cut {
-			t.Fatal("a long line is not said to be cut")
+		if !line.Cut || len(line.Text) > maxLine {
+			t.Fatalf("a long line is %d bytes, cut: %t", len(line.Text), line.Cut)
 		}
 	}
 	if bytes > maxPending || len(batch.Lines)+batch.Skipped != burst {
@@ -233,8 +237,12 @@ func TestStreamsHaveALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if body := text(t, response); response.StatusCode != http.StatusTooManyRequests || !strings.Contains(body, "close other tabs") {
-		t.Errorf("%d %s", response.StatusCode, body)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusTooManyRequests {
+		t.Fatalf("one stream more: %d", response.StatusCode)
+	}
+	if body := text(t, response); !strings.Contains(body, "close other tabs") {
+		t.Error(body)
 	}
 	open[0].Body.Close()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -134,7 +134,8 @@ func (f *fake) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequ
 	number := func(n int) *cri.UInt64Value { return &cri.UInt64Value{Value: uint64(n)} }
 	for i := range f.pods {
 		memory := &cri.MemoryUsage{WorkingSetBytes: number((i * 7919) % (64 << 20))}
-		cpu := &cri.CpuUsage{Timestamp: time.Now().UnixNano(), UsageCoreNanoSeconds: number(1), UsageNanoCores: number(i * 1e6)}
+		cpu := &cri.CpuUsage{Timestamp: time.Now().UnixNano(), UsageCoreNanoSeconds: number(1),
+			UsageNanoCores: number(i * 1e6)}
 		list.Stats = append(list.Stats, &cri.PodSandboxStats{
 			Attributes: &cri.PodSandboxAttributes{Id: fmt.Sprintf("pod%061d", i)},
 			Linux: &cri.LinuxPodSandboxStats{Memory: memory, Cpu: cpu, Containers: []*cri.ContainerStats{{

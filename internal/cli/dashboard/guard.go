@@ -47,7 +47,8 @@ func guard(token string, next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close") // the body is not read
 			refuse(w, http.StatusBadRequest, "a request to the dashboard has no body")
 		case !loopbackHost(r.Host):
-			// Another site's name can be made to lead to 127.0.0.1 (DNS rebinding). Its page would have the dashboard's origin.
+			// Another site's name can be made to lead to 127.0.0.1 (DNS rebinding). Its page would have the dashboard's
+			// origin.
 			refuse(w, http.StatusForbidden, "the dashboard is served as localhost and 127.0.0.1 only, and not under another name")
 		case !strings.HasPrefix(r.URL.Path, "/api/"):
 			next.ServeHTTP(w, r)

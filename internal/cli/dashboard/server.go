@@ -98,7 +98,9 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("GET /api/devices", s.list(s.devices))
 	mux.HandleFunc("GET /api/space", s.list(s.space))
 	mux.HandleFunc("GET /api/events", s.stream(s.followEvents))
-	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "no such data") })
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) {
+		refuse(w, http.StatusNotFound, "no such data")
+	})
 	mux.HandleFunc("/", serveAsset)
 	return guard(s.token, mux)
 }
