@@ -49,7 +49,7 @@ func guard(token string, next http.Handler) http.Handler {
 		case !loopbackHost(r.Host):
 			// Another site's name can be made to lead to 127.0.0.1 (DNS rebinding). Its page would have the dashboard's
 			// origin.
-			refuse(w, http.StatusForbidden, "the dashboard is served as localhost and 127.0.0.1 only, and not under another name")
+			refuse(w, http.StatusForbidden, "the dashboard is served as localhost and 127.0.0.1, and not under another name")
 		case !strings.HasPrefix(r.URL.Path, "/api/"):
 			next.ServeHTTP(w, r)
 		case r.Header.Get("Sec-Fetch-Site") != "" && r.Header.Get("Sec-Fetch-Site") != "same-origin":
