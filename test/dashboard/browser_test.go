@@ -159,7 +159,7 @@ func (b *browser) picture(name string) {
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		data, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+		data, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 		if err != nil {
 			b.t.Fatal(err)
 		}

@@ -62,6 +62,7 @@ func TestTheDashboardInABrowser(t *testing.T) {
 	b.see("earlier events are there", has("tbody tr", "started")+" && "+has("tbody tr", hostileName))
 	second := nodetest.RunPod(t, n, named("second"))
 	b.see("an event appears as it happens", has("tbody tr", "test/second"))
+	b.picture("events")
 	for view, shows := range map[string]string{"containers": c.Config.Metadata.Name, "images": "busybox",
 		"volumes": "no named volumes", "devices": "device", "space": "logs"} {
 		b.do("open "+view, chromedp.Navigate(origin+"/#/"+view))
