@@ -16,6 +16,10 @@ type Options struct {
 	IgnoreUnsupported bool
 	// Name replaces metadata.name. The documents hold one pod then.
 	Name string
+	// RestartPolicy is that of pods that name none; empty: they run once.
+	RestartPolicy corev1.RestartPolicy
+	// MayBeEmpty: documents without a pod are no error.
+	MayBeEmpty bool
 }
 
 // Pod is one pod of a manifest, with defaults filled in and its fields checked.
@@ -34,6 +38,14 @@ type Pod struct {
 	// MaxRestarts is how often containers of the pod that fail are started again, all in all; nil means no limit.
 	MaxRestarts *int
 
+	// Generated says that the pod's name ends in letters and digits that another reading of the document would change.
+	Generated bool
+	// File is the file that the pod comes from.
+	File string
+	// Applied is what the pod's sandbox says of the directory that keeps the pod running; nil: there is none.
+	Applied *Applied
+
+	source  []byte   // what Hash is computed from, as JSON
 	objects *objects // the ConfigMaps and Secrets of the documents
 }
 
@@ -61,13 +73,19 @@ func decodePod(data []byte, options Options, known *objects) (*Pod, error) {
 	pod.Owner = Owner{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name}
 	if pod.Name == "" && pod.GenerateName != "" {
 		pod.Owner.Name = pod.GenerateName
-		pod.Name = generate(pod.GenerateName)
+		pod.Name, pod.Generated = generate(pod.GenerateName), true
 	}
 	return finish(pod, options)
 }
 
 // finish checks a pod and fills in its defaults.
 func finish(pod *Pod, options Options) (*Pod, error) {
+	if pod.Spec.RestartPolicy == "" {
+		pod.Spec.RestartPolicy = options.RestartPolicy
+	}
+	if err := pod.keepSource(); err != nil {
+		return nil, err
+	}
 	pod.dropTokens()
 	unsupported := unsupportedFields(pod.Pod)
 	if len(unsupported) > 0 && !options.IgnoreUnsupported {

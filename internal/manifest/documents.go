@@ -45,11 +45,9 @@ func Decode(r io.Reader, options Options) ([]*Pod, error) {
 func DecodeFiles(files []File, options Options) (*Documents, error) {
 	d := &decoder{options: options, objects: newObjects()}
 	for _, file := range files {
+		d.name = file.Name
 		if err := d.file(file.In); err != nil {
-			if file.Name != "" {
-				err = fmt.Errorf("%s: %w", file.Name, err)
-			}
-			return nil, err
+			return nil, inFile(file.Name, err)
 		}
 	}
 	if err := d.finish(); err != nil {
@@ -57,6 +55,23 @@ func DecodeFiles(files []File, options Options) (*Documents, error) {
 	}
 	return &Documents{Groups: d.groups, Notes: d.notes}, nil
 }
+
+// FileError is what is wrong in one of several files.
+type FileError struct {
+	File string // its name; empty: it has none
+	Err  error
+}
+
+func (e *FileError) Error() string {
+	if e.File == "" {
+		return e.Err.Error()
+	}
+	return e.File + ": " + e.Err.Error()
+}
+
+func (e *FileError) Unwrap() error { return e.Err }
+
+func inFile(name string, err error) error { return &FileError{File: name, Err: err} }
 
 // Pods are the pods of all documents.
 func (d *Documents) Pods() []*Pod {
@@ -75,6 +90,7 @@ func (d *Documents) Several() bool {
 // decoder collects documents.
 type decoder struct {
 	options Options
+	name    string // of the file that is read
 	objects *objects
 	groups  []*Group
 	notes   []string
@@ -191,8 +207,17 @@ func (d *decoder) pod(data []byte) error {
 	if err != nil {
 		return err
 	}
-	d.groups = append(d.groups, &Group{Owner: pod.Owner, Pods: []*Pod{pod}})
+	d.add(&Group{Owner: pod.Owner, Pods: []*Pod{pod}})
 	return nil
+}
+
+// add adds the pods of a document.
+func (d *decoder) add(group *Group) {
+	group.File = d.name
+	for _, pod := range group.Pods {
+		pod.File = d.name
+	}
+	d.groups = append(d.groups, group)
 }
 
 func (d *decoder) serviceAccount(data []byte) error {
@@ -207,28 +232,53 @@ func (d *decoder) serviceAccount(data []byte) error {
 // finish checks what only all documents together show.
 func (d *decoder) finish() error {
 	pods := (&Documents{Groups: d.groups}).Pods()
-	if len(pods) == 0 {
+	if len(pods) == 0 && !d.options.MayBeEmpty {
 		return errors.New("the manifest holds no pod")
 	}
 	if d.options.Name != "" && len(d.groups) > 1 {
 		return fmt.Errorf("--name is for a manifest of one pod or workload; this one holds %d", len(d.groups))
 	}
-	seen, namespaces := map[string]bool{}, map[string]bool{}
+	seen, namespaces := map[string]*Pod{}, map[string]bool{}
 	for _, pod := range pods {
-		if seen[pod.FullName()] {
-			return fmt.Errorf("pod %s appears twice", pod.FullName())
+		if other := seen[pod.FullName()]; other != nil {
+			return inFile(pod.File, fmt.Errorf("pod %s appears twice%s", pod.FullName(), also(other.File, pod.File)))
 		}
-		seen[pod.FullName()], namespaces[pod.Namespace] = true, true
+		seen[pod.FullName()], namespaces[pod.Namespace] = pod, true
 		if err := pod.resolve(d.options); err != nil {
-			return fmt.Errorf("pod %s: %w", pod.Name, err)
+			return inFile(pod.File, fmt.Errorf("pod %s: %w", pod.Name, err))
 		}
 	}
-	for _, name := range d.objects.namespaces {
-		if !namespaces[name] {
-			return fmt.Errorf("namespace %s: no pod of the manifest is in it", name)
+	if err := d.owners(); err != nil {
+		return err
+	}
+	for _, namespace := range d.objects.namespaces {
+		if !namespaces[namespace.name] {
+			return inFile(namespace.file, fmt.Errorf("namespace %s: no pod of the manifest is in it", namespace.name))
 		}
 	}
 	return nil
+}
+
+// owners refuses two workloads of one kind and name: nothing could tell whose pods are whose.
+func (d *decoder) owners() error {
+	seen := map[Owner]*Group{}
+	for _, group := range d.groups {
+		other := seen[group.Owner]
+		if other != nil && group.Owner.Kind != "Pod" {
+			return inFile(group.File, fmt.Errorf("%s %s/%s appears twice%s", group.Owner.Kind, group.Owner.Namespace,
+				group.Owner.Name, also(other.File, group.File)))
+		}
+		seen[group.Owner] = group
+	}
+	return nil
+}
+
+// also names the other of two files, where it is another.
+func also(other, file string) string {
+	if other == file {
+		return ""
+	}
+	return ", also in " + other
 }
 
 // blank says whether a document holds comments and white space only.

@@ -107,7 +107,7 @@ func (w *workload) job(spec *batchv1.JobSpec) error {
 		}
 		group.Pods = append(group.Pods, pod)
 	}
-	w.d.groups = append(w.d.groups, group)
+	w.d.add(group)
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (j *Job) Pod(index int) (*Pod, error) {
 	if j.Indexed {
 		base += number + "-"
 	}
-	pod, err := j.w.pod(generate(base), func(p *corev1.Pod) {
+	pod, err := j.w.pod(generate(base), true, func(p *corev1.Pod) {
 		p.Labels[batchv1.JobNameLabel], p.Labels["job-name"] = name, name
 		if !j.Indexed {
 			return

@@ -18,11 +18,15 @@ const maxData = 1 << 20
 // objects are the ConfigMaps and Secrets of the documents.
 type objects struct {
 	byKind     map[string]map[string]*object // by kind, then by namespace/name
-	namespaces []string
+	namespaces []namespace
 }
+
+// namespace is a document of kind Namespace.
+type namespace struct{ name, file string }
 
 // object is a ConfigMap or a Secret.
 type object struct {
+	file   string // that it comes from
 	data   map[string][]byte
 	binary map[string]bool // keys of a ConfigMap's binaryData, which no variable can have
 }
@@ -58,8 +62,8 @@ func (o *objects) add(kind string, meta *metav1.ObjectMeta, made *object) error 
 		c.add("data", "%d bytes are more than %d", size, maxData)
 	}
 	full := meta.Namespace + "/" + meta.Name
-	if o.byKind[kind][full] != nil {
-		c.add("metadata.name", "%s appears twice", full)
+	if other := o.byKind[kind][full]; other != nil {
+		c.add("metadata.name", "%s appears twice%s", full, also(other.file, made.file))
 	}
 	if err := errors.Join(c.errs...); err != nil {
 		return fmt.Errorf("%s %s: %w", kind, meta.Name, err)
@@ -73,7 +77,7 @@ func (d *decoder) configMap(data []byte) error {
 	if err := decodeStrict(data, &source); err != nil {
 		return err
 	}
-	made := &object{data: map[string][]byte{}, binary: map[string]bool{}}
+	made := &object{file: d.name, data: map[string][]byte{}, binary: map[string]bool{}}
 	for key, value := range source.Data {
 		made.data[key] = []byte(value)
 	}
@@ -91,7 +95,7 @@ func (d *decoder) secret(data []byte) error {
 	if err := decodeStrict(data, &source); err != nil {
 		return fmt.Errorf("a Secret: %w", err)
 	}
-	made := &object{data: map[string][]byte{}}
+	made := &object{file: d.name, data: map[string][]byte{}}
 	maps.Copy(made.data, source.Data)
 	for key, value := range source.StringData {
 		made.data[key] = []byte(value)
@@ -104,7 +108,7 @@ func (d *decoder) namespace(data []byte) error {
 	if err := decodeStrict(data, &source); err != nil {
 		return err
 	}
-	d.objects.namespaces = append(d.objects.namespaces, source.Name)
+	d.objects.namespaces = append(d.objects.namespaces, namespace{source.Name, d.name})
 	return nil
 }
 

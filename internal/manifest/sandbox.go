@@ -33,6 +33,13 @@ const (
 	// AnnotationOwner says on a sandbox which document the pod comes from: KIND/NAMESPACE/NAME.
 	AnnotationOwner = "berth.pod/owner"
 
+	// AnnotationApplied says on a sandbox which directory of manifests keeps the pod running: its absolute path.
+	AnnotationApplied = "berth.pod/applied-directory"
+	// AnnotationFile says on such a sandbox which file of the directory the pod comes from.
+	AnnotationFile = "berth.pod/applied-file"
+	// AnnotationHash says on such a sandbox what Hash was when the pod was made.
+	AnnotationHash = "berth.pod/manifest-hash"
+
 	// AnnotationInput says on a container what an attach finds: InputStdin, InputTTY, both or neither.
 	AnnotationInput = "berth.container/input"
 
@@ -75,6 +82,7 @@ func (p *Pod) Sandbox(host *Host, logDir, directory string) (*cri.PodSandboxConf
 			return nil, err
 		}
 	}
+	p.Applied.annotate(config.Annotations)
 	config.Annotations[AnnotationDirectory] = directory
 	config.Annotations[AnnotationOwner] = p.Owner.String()
 	config.Annotations[AnnotationGracePeriod] = strconv.FormatInt(*p.Spec.TerminationGracePeriodSeconds, 10)

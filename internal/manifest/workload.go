@@ -20,6 +20,7 @@ import (
 // Group is the pods of one document.
 type Group struct {
 	Owner Owner
+	File  string // that the document is in
 	Pods  []*Pod // those of a Job are the ones with which it begins
 	// Ordered says that each pod is started when the one before is ready.
 	Ordered bool
@@ -85,10 +86,10 @@ func (w *workload) wrap(err error) error {
 	return fmt.Errorf("%s %s: %w", w.owner.Kind, w.owner.Name, err)
 }
 
-// pod makes a pod of the template. edit changes it before it is checked.
-func (w *workload) pod(name string, edit func(*corev1.Pod)) (*Pod, error) {
+// pod makes a pod of the template. generated says that its name is random. edit changes it before it is checked.
+func (w *workload) pod(name string, generated bool, edit func(*corev1.Pod)) (*Pod, error) {
 	template := w.template.DeepCopy()
-	pod := &Pod{objects: w.d.objects, Owner: w.owner, Pod: &corev1.Pod{
+	pod := &Pod{objects: w.d.objects, Owner: w.owner, Generated: generated, Pod: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: w.owner.Namespace, Labels: template.Labels,
 			Annotations: template.Annotations},
 		Spec: template.Spec,
@@ -157,13 +158,13 @@ func (w *workload) replicas(n int, base string, edit func(*corev1.Pod)) error {
 	}
 	group := &Group{Owner: w.owner}
 	for range n {
-		pod, err := w.pod(generate(base), edit)
+		pod, err := w.pod(generate(base), true, edit)
 		if err != nil {
 			return err
 		}
 		group.Pods = append(group.Pods, pod)
 	}
-	w.d.groups = append(w.d.groups, group)
+	w.d.add(group)
 	return nil
 }
 
@@ -291,7 +292,7 @@ func (w *workload) stateful(spec *appsv1.StatefulSetSpec) error {
 	}
 	group := &Group{Owner: w.owner, Ordered: spec.PodManagementPolicy != appsv1.ParallelPodManagement}
 	for i := range n {
-		pod, err := w.pod(fmt.Sprintf("%s-%d", w.owner.Name, first+i), func(p *corev1.Pod) {
+		pod, err := w.pod(fmt.Sprintf("%s-%d", w.owner.Name, first+i), false, func(p *corev1.Pod) {
 			identify(p, spec, first+i)
 		})
 		if err != nil {
@@ -299,7 +300,7 @@ func (w *workload) stateful(spec *appsv1.StatefulSetSpec) error {
 		}
 		group.Pods = append(group.Pods, pod)
 	}
-	w.d.groups = append(w.d.groups, group)
+	w.d.add(group)
 	return nil
 }
 
