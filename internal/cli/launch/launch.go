@@ -57,12 +57,23 @@ type Pod struct {
 	SandboxID  string
 	IPs        []string
 	Containers []*Container // in the order in which they were started; mu guards it
-	mu         sync.Mutex
-	dir        *poddir.Dir
-	images     *images
-	volumes    poddir.Volumes
-	hosts      *cri.Mount // nil where the runtime's own will do
-	release    func()     // of a pod that is held; nil: it is not
+	// Found is the last attempt of each container that was there when the pod was adopted, by name.
+	Found   map[string]*Found
+	Created time.Time // of a pod that was adopted
+	mu      sync.Mutex
+	dir     *poddir.Dir
+	images  *images
+	volumes poddir.Volumes
+	hosts   *cri.Mount // nil where the runtime's own will do
+	release func()     // of a pod that is held; nil: it is not
+}
+
+// Release lets other commands run the pod, if this one has held it.
+func (p *Pod) Release() {
+	if p.release != nil {
+		p.release()
+		p.release = nil
+	}
 }
 
 // Last is the last attempt of each container that has been started, by name.
@@ -109,7 +120,7 @@ func (l *Launcher) Sweep(ctx context.Context) error {
 
 // Prepare makes a pod without its containers. A pod that cannot be made is removed again.
 func (l *Launcher) Prepare(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
-	images, err := l.images(ctx, pod)
+	images, err := l.images(ctx, pod, nil)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
 	}
@@ -134,21 +145,30 @@ func (l *Launcher) Discard(ctx context.Context, pod *Pod, reason error) error {
 // images are the IDs of a pod's images on the node.
 type images struct{ byContainer, byVolume map[string]string }
 
-// images makes sure that the node has the pod's images.
-func (l *Launcher) images(ctx context.Context, pod *manifest.Pod) (*images, error) {
+// images makes sure that the node has the pod's images. Containers of a pod that is adopted keep the image that they
+// were found with.
+func (l *Launcher) images(ctx context.Context, pod *manifest.Pod, found map[string]*Found) (*images, error) {
 	have, byContainer := map[string]*cri.Image{}, map[string]string{}
 	byVolume := map[string]string{}
 	for _, v := range pod.Spec.Volumes {
 		if v.Image == nil {
 			continue
 		}
-		image, err := l.image(ctx, pod, v.Image.Reference, v.Image.PullPolicy)
+		policy := v.Image.PullPolicy
+		if found != nil && policy == corev1.PullAlways { // it was pulled when the pod was made
+			policy = corev1.PullIfNotPresent
+		}
+		image, err := l.image(ctx, pod, v.Image.Reference, policy)
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: image %s: %w", v.Name, v.Image.Reference, err)
 		}
 		byVolume[v.Name] = image.GetId()
 	}
 	for c := range pod.Containers() {
+		if f := found[c.Name]; f != nil {
+			byContainer[c.Name] = f.imageID
+			continue
+		}
 		image := have[c.Image]
 		if image == nil {
 			var err error
@@ -219,7 +239,11 @@ func (l *Launcher) placement(pod *Pod, c *corev1.Container, attempt int) (*manif
 
 // sandbox makes the pod's directory, its volumes and its sandbox.
 func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddir.Volumes, error) {
-	dir, made, err := l.Store.Create(poddir.Record{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)})
+	record := poddir.Record{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)}
+	if pod.Applied != nil {
+		record.Applied = pod.Applied.Directory
+	}
+	dir, made, err := l.Store.Create(record)
 	if err != nil {
 		return nil, err
 	}
@@ -241,15 +265,7 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddi
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.Image != nil:
-			volumes[v.Name] = poddir.Volume{Image: images.byVolume[v.Name], ReadOnly: true}
-		case v.PersistentVolumeClaim != nil:
-			volumes[v.Name] = poddir.Volume{Named: manifest.NamedVolume(pod.Namespace, v.PersistentVolumeClaim.ClaimName),
-				ReadOnly: v.PersistentVolumeClaim.ReadOnly}
-		}
-	}
+	addDaemons(volumes, pod.Pod, images)
 	if pod.UserNamespaced() {
 		if pod.FirstID, err = l.freeIDs(ctx); err != nil {
 			return nil, err
@@ -268,13 +284,34 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddi
 	if err != nil {
 		return nil, connection.Plain(err)
 	}
-	if network := status.GetStatus().GetNetwork(); network.GetIp() != "" {
-		pod.IPs = []string{network.GetIp()}
-		for _, ip := range network.GetAdditionalIps() {
-			pod.IPs = append(pod.IPs, ip.GetIp())
+	pod.IPs = addresses(status.GetStatus())
+	return volumes, nil
+}
+
+// addDaemons adds the volumes of a pod that the daemon has.
+func addDaemons(volumes poddir.Volumes, pod *manifest.Pod, images *images) {
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.Image != nil:
+			volumes[v.Name] = poddir.Volume{Image: images.byVolume[v.Name], ReadOnly: true}
+		case v.PersistentVolumeClaim != nil:
+			volumes[v.Name] = poddir.Volume{Named: manifest.NamedVolume(pod.Namespace, v.PersistentVolumeClaim.ClaimName),
+				ReadOnly: v.PersistentVolumeClaim.ReadOnly}
 		}
 	}
-	return volumes, nil
+}
+
+// addresses are the IP addresses of a sandbox.
+func addresses(status *cri.PodSandboxStatus) []string {
+	network := status.GetNetwork()
+	if network.GetIp() == "" {
+		return nil
+	}
+	ips := []string{network.GetIp()}
+	for _, ip := range network.GetAdditionalIps() {
+		ips = append(ips, ip.GetIp())
+	}
+	return ips
 }
 
 // hosts is the mount of the pod's own hosts file; nil where it needs none.

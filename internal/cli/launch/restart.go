@@ -31,6 +31,9 @@ func (l *Launcher) Restart(ctx context.Context, sandbox *cri.PodSandbox, name st
 	}
 	release, err := pod.dir.Hold()
 	if errors.Is(err, poddir.ErrHeld) {
+		if sandbox.GetAnnotations()[manifest.AnnotationApplied] != "" {
+			return errors.New("a `berth apply` keeps it running: `berth kill` ends a container, and apply starts it again")
+		}
 		return errors.New("a `berth run` without -d runs it, and stops it when it ends: stop that command and run it anew")
 	}
 	if err != nil {

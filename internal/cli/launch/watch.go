@@ -16,12 +16,16 @@ const (
 	// pollQuiet is how often a status is asked for where events tell of changes, pollBlind where they do not.
 	pollQuiet = 2 * time.Second
 	pollBlind = 100 * time.Millisecond
-	// patience is how long the daemon may be away, such as for an upgrade, before waiting for a container fails.
+	// patience is how long the daemon may be away, such as for an upgrade, before waiting for a container fails. A Watch
+	// may have another.
 	patience = time.Minute
 )
 
 // Watch waits for containers to end. The runtime's events wake it; what it believes is the status.
 type Watch struct {
+	// Patience is how long the daemon may be away before waiting for a container fails; negative: for ever.
+	Patience time.Duration
+
 	runtime cri.RuntimeServiceClient
 	mu      sync.Mutex
 	wake    chan struct{} // closed and replaced at each event
@@ -30,7 +34,7 @@ type Watch struct {
 
 // NewWatch listens until ctx ends.
 func NewWatch(ctx context.Context, runtime cri.RuntimeServiceClient) *Watch {
-	w := &Watch{runtime: runtime, wake: make(chan struct{})}
+	w := &Watch{Patience: patience, runtime: runtime, wake: make(chan struct{})}
 	go w.listen(ctx)
 	return w
 }
@@ -71,6 +75,12 @@ func (w *Watch) next() (wake <-chan struct{}, poll time.Duration) {
 	return w.wake, pollBlind
 }
 
+// Changed is closed at the next event of the runtime, and when events begin or end to come.
+func (w *Watch) Changed() <-chan struct{} {
+	wake, _ := w.next()
+	return wake
+}
+
 // Exited waits until a container has ended.
 func (w *Watch) Exited(ctx context.Context, id string) (*cri.ContainerStatus, error) {
 	return w.until(ctx, id, func(state cri.ContainerState) bool { return state == cri.ContainerState_CONTAINER_EXITED })
@@ -98,7 +108,7 @@ func (w *Watch) until(ctx context.Context, id string, good func(cri.ContainerSta
 			return nil, ctx.Err()
 		case connection.Code(err) == codes.NotFound:
 			return nil, fmt.Errorf("it was removed meanwhile: %w", connection.Plain(err))
-		case connection.Code(err) != codes.Unavailable || time.Since(answered) > patience:
+		case connection.Code(err) != codes.Unavailable || w.Patience >= 0 && time.Since(answered) > w.Patience:
 			return nil, connection.Plain(err)
 		}
 		timer := time.NewTimer(poll)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"berth/internal/cli/job"
 	"berth/internal/cli/supervisor"
 	"berth/internal/manifest"
 )
@@ -31,7 +32,7 @@ func (p *Player) runGroups(ctx context.Context, groups []*manifest.Group) (int32
 	for i, group := range groups {
 		waits.Go(func() (err error) {
 			if group.Job != nil && !p.Detach {
-				codes[i], err = p.runJob(all, group)
+				codes[i], err = p.jobs().Run(all, group, nil)
 			} else {
 				codes[i], err = p.runGroup(all, group, places)
 			}
@@ -94,6 +95,8 @@ func (p *Player) runGroup(ctx context.Context, group *manifest.Group, places map
 	}
 	return code, nil
 }
+
+func (p *Player) jobs() *job.Runner { return &job.Runner{Notes: p.Notes, Start: p.start} }
 
 // start starts one pod.
 func (p *Player) start(ctx context.Context, pod *manifest.Pod) (*supervisor.Pod, error) {

@@ -47,6 +47,16 @@ func (d *Dir) make(record Record) error {
 // Logs is the directory of the pod's logs.
 func (d *Dir) Logs() string { return filepath.Join(d.Path, "logs") }
 
+// Log is the path of an attempt's log.
+func (d *Dir) Log(container string, attempt int) string {
+	return filepath.Join(d.Logs(), container, strconv.Itoa(attempt)+".log")
+}
+
+// Message is the path of the file to which an attempt may write why it has ended.
+func (d *Dir) Message(container string, attempt int) string {
+	return filepath.Join(d.Path, "messages", container, strconv.Itoa(attempt))
+}
+
 // MakeLog makes the place of a container's log and returns its path relative to Logs.
 func (d *Dir) MakeLog(container string, attempt int) (string, error) {
 	if err := os.MkdirAll(filepath.Join(d.Logs(), container), 0o750); err != nil {
@@ -91,21 +101,18 @@ type Volume struct {
 // hostPaths. content returns what a volume of a manifest's own content holds.
 func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64,
 	content func(*corev1.Volume) (*Content, error)) (Volumes, error) {
-	paths := Volumes{}
+	paths := d.Volumes(volumes)
 	for _, volume := range volumes {
-		var path string
+		path := paths[volume.Name].Path
 		var err error
 		switch {
 		case volume.Image != nil, volume.PersistentVolumeClaim != nil:
 			continue // the daemon has them
 		case volume.HostPath != nil:
-			path = volume.HostPath.Path
 			err = checkHostPath(volume.HostPath)
 		case volume.EmptyDir != nil:
-			path = filepath.Join(d.Path, "volumes", volume.Name)
 			err = makeEmptyDir(path, volume.EmptyDir, group)
 		case manifest.HasFiles(volume.VolumeSource):
-			path = filepath.Join(d.Path, "volumes", volume.Name)
 			var holds *Content
 			if holds, err = content(&volume); err == nil {
 				err = makeFiles(path, holds, group)
@@ -116,9 +123,24 @@ func (d *Dir) MakeVolumes(volumes []corev1.Volume, group *int64,
 		if err != nil {
 			return nil, fmt.Errorf("volume %s: %w", volume.Name, err)
 		}
-		paths[volume.Name] = Volume{Path: path, ReadOnly: manifest.HasFiles(volume.VolumeSource)}
 	}
 	return paths, nil
+}
+
+// Volumes are the places that MakeVolumes gives the volumes of a pod. Those that the daemon has are not among them.
+func (d *Dir) Volumes(volumes []corev1.Volume) Volumes {
+	paths := Volumes{}
+	for _, volume := range volumes {
+		switch {
+		case volume.Image != nil, volume.PersistentVolumeClaim != nil:
+		case volume.HostPath != nil:
+			paths[volume.Name] = Volume{Path: volume.HostPath.Path}
+		default:
+			paths[volume.Name] = Volume{Path: filepath.Join(d.Path, "volumes", volume.Name),
+				ReadOnly: manifest.HasFiles(volume.VolumeSource)}
+		}
+	}
+	return paths
 }
 
 func makeEmptyDir(path string, source *corev1.EmptyDirVolumeSource, group *int64) error {
@@ -256,7 +278,7 @@ func (d *Dir) Forget(container string, attempt int) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range append(logs, filepath.Join(d.Path, "messages", container, strconv.Itoa(attempt))) {
+	for _, path := range append(logs, d.Message(container, attempt)) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -310,6 +332,18 @@ func bind(from, to string, directory bool) error {
 		return err
 	}
 	return unix.Mount(from, to, "", unix.MS_BIND, "")
+}
+
+// Hosts is the mount of the pod's hosts file that WriteHosts has written; nil: it has not.
+func (d *Dir) Hosts() (*cri.Mount, error) {
+	path := filepath.Join(d.Path, "etc-hosts")
+	if _, err := os.Stat(path); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return &cri.Mount{ContainerPath: "/etc/hosts", HostPath: path}, nil
 }
 
 // WriteHosts writes the pod's hosts file and returns the mount of it. A container may write to it, as on a kubelet.

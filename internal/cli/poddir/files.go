@@ -120,11 +120,10 @@ func mountMemory(path string) error {
 
 // MakeMessage makes the file to which a container may write why it has ended, and returns its path.
 func (d *Dir) MakeMessage(container string, attempt int) (string, error) {
-	dir := filepath.Join(d.Path, "messages", container)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	path := d.Message(container, attempt)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, fmt.Sprint(attempt))
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		return "", err
 	}

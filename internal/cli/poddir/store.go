@@ -31,6 +31,8 @@ type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	UID       string `json:"uid"`
+	// Applied is the directory of manifests that keeps the pod running; empty: there is none.
+	Applied string `json:"applied,omitempty"`
 }
 
 func (r Record) directory() string { return r.Namespace + "_" + r.Name + "_" + r.UID }
@@ -118,6 +120,20 @@ type NotOwnedError struct{ Pod, Root string }
 func (e *NotOwnedError) Error() string {
 	return fmt.Sprintf("pod %s is not one that `berth run` has made with --data-dir %s: if it is to go, `berth rm -f %s` "+
 		"removes it", e.Pod, e.Root, e.Pod)
+}
+
+// Applied is the directory of manifests that keeps a pod running; empty: there is none. An annotation says so too, but
+// others, such as a kubelet, make pods with any annotation.
+func (s *Store) Applied(namespace, name, uid string) (string, error) {
+	dir := s.Dir(namespace, name, uid)
+	if dir.Path == "" {
+		return "", nil
+	}
+	record, err := readRecord(dir.Path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (record.UID != uid || record.Address != s.Address) {
+		return "", nil
+	}
+	return record.Applied, err
 }
 
 // Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command

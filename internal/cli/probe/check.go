@@ -37,6 +37,8 @@ type Target struct {
 	ID        string
 	IP        string // of the pod; of the node for a pod on the node's network
 	Container *corev1.Container
+	// Since is when the container was started, if it was not just now: an initial delay counts from then.
+	Since time.Time
 }
 
 // Failure is a probe that says that the container does not do well. Other errors say that the probe could not be run.

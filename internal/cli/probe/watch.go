@@ -23,7 +23,11 @@ func (t *Target) Watch(ctx context.Context, p *corev1.Probe, changed func(error)
 }
 
 func (t *Target) watch(ctx context.Context, p *corev1.Probe, period time.Duration, changed func(error) bool) {
-	if !sleep(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) {
+	delay := time.Duration(p.InitialDelaySeconds) * time.Second
+	if !t.Since.IsZero() {
+		delay -= time.Since(t.Since)
+	}
+	if !sleep(ctx, delay) {
 		return
 	}
 	counter := counter{success: max(p.SuccessThreshold, 1), failure: p.FailureThreshold}

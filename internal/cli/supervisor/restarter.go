@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -24,12 +25,19 @@ type restarter struct {
 	delays    backoff
 }
 
-// keep stays with a container until it has ended for good or ctx has.
-func (r *restarter) keep(ctx context.Context, running *launch.Container) {
-	p, name := r.pod, r.container.Name
-	for attempt := 1; ; attempt++ {
+// keep stays with a container until it has ended for good or ctx has. running is nil where it could not be started, and
+// over is the end of one that has ended already.
+func (r *restarter) keep(ctx context.Context, running *launch.Container, over *cri.ContainerStatus) {
+	p, name, attempt := r.pod, r.container.Name, 0
+	if running != nil {
+		attempt = running.Attempt
+	}
+	for attempt++; ; attempt++ {
 		finished, code := time.Now(), int32(1)
-		if running != nil {
+		switch {
+		case over != nil:
+			finished, code, over = time.Unix(0, over.GetFinishedAt()), over.GetExitCode(), nil
+		case running != nil:
 			status, err := r.attend(ctx, running)
 			if err != nil {
 				if ctx.Err() == nil {
@@ -41,9 +49,7 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container) {
 			finished, code = time.Unix(0, status.GetFinishedAt()), status.GetExitCode()
 		}
 		p.setReady(name, false)
-		policy := p.RestartPolicy(r.container)
-		if ctx.Err() != nil || policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && code == 0 ||
-			!p.mayRestart() {
+		if ctx.Err() != nil || !restarts(p.Pod.Pod, r.container, code) || !p.mayRestart() {
 			r.ended(finished, code)
 			return
 		}
@@ -56,7 +62,7 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container) {
 		var err error
 		if running, err = p.s.Launcher.Start(ctx, p.Pod, r.container, attempt); err != nil {
 			if ctx.Err() == nil {
-				p.note("%v", err)
+				fmt.Fprintln(p.s.Notes, err)
 			}
 			running = nil
 			continue
@@ -78,6 +84,9 @@ func (r *restarter) ended(at time.Time, code int32) {
 
 func (r *restarter) target(id string) *probe.Target {
 	t := &probe.Target{Runtime: r.pod.s.Launcher.Runtime, ID: id, Container: r.container}
+	if found := r.pod.Found[r.container.Name]; found != nil && found.ID == id {
+		t.Since = time.Unix(0, found.Status.GetStartedAt())
+	}
 	ips := r.pod.IPs
 	if r.pod.Spec.HostNetwork {
 		ips = r.pod.s.Launcher.Host.IPs

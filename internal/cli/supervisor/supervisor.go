@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sort"
@@ -23,6 +24,10 @@ type Supervisor struct {
 	Notes    io.Writer // restarts, and results of probes
 	// Once starts each container once, and leaves the pod to itself.
 	Once bool
+	// Lasting: the pods outlive this command. If ctx ends while a pod is started, the pod stays as it is, and a later
+	// command adopts it. A pod whose init container fails for good is stopped and kept, and a container that cannot be
+	// started is tried again.
+	Lasting bool
 }
 
 // Pod is a pod that runs.
@@ -48,12 +53,27 @@ type containerEnd struct {
 }
 
 // Run makes a pod and starts its containers. It returns once all are started; what it does for them after that goes on
-// until Stop. A pod that cannot be started is removed again.
+// until Stop or Leave. A pod that cannot be started is removed again.
 func (s *Supervisor) Run(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
 	prepared, err := s.Launcher.Prepare(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
+	return s.begin(ctx, prepared)
+}
+
+// Adopt goes on with a pod that an earlier command has made of the same document, from where it is.
+func (s *Supervisor) Adopt(ctx context.Context, document *manifest.Pod, sandbox *cri.PodSandbox) (*Pod, error) {
+	adopted, err := s.Launcher.Adopt(ctx, document, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return s.begin(ctx, adopted)
+}
+
+// begin starts the containers of a pod that are not there yet.
+func (s *Supervisor) begin(ctx context.Context, prepared *launch.Pod) (*Pod, error) {
+	pod := prepared.Pod
 	// Ctrl-C does not end the supervision: Stop does.
 	lives, end := context.WithCancel(context.WithoutCancel(ctx))
 	p := &Pod{Pod: prepared, s: s, end: end, done: make(chan struct{}), ready: map[string]bool{},
@@ -61,15 +81,14 @@ func (s *Supervisor) Run(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
 	for i := range pod.Spec.Containers {
 		p.ready[pod.Spec.Containers[i].Name] = false
 	}
+	for _, found := range p.Found {
+		p.restarts += found.Attempt
+	}
 	if err := p.start(ctx, lives); err != nil {
-		end()
-		err = s.Launcher.Discard(ctx, prepared, err)
-		p.loops.Wait()
-		return nil, err
+		return nil, p.abandon(ctx, err)
 	}
 	if s.Once {
-		end()
-		p.loops.Wait()
+		p.Leave()
 		return p, nil
 	}
 	go func() {
@@ -87,16 +106,44 @@ func (s *Supervisor) Run(ctx context.Context, pod *manifest.Pod) (*Pod, error) {
 		}
 	})
 	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil {
-		p.loops.Go(func() { p.deadline(lives, time.Duration(*seconds)*time.Second) })
+		after := time.Duration(*seconds) * time.Second
+		if !p.Created.IsZero() {
+			after -= time.Since(p.Created)
+		}
+		p.loops.Go(func() { p.deadline(lives, after) })
 	}
 	return p, nil
 }
 
+// abandon ends a pod that cannot be started, and returns why.
+func (p *Pod) abandon(ctx context.Context, reason error) error {
+	var failed *launch.InitError
+	switch {
+	case p.s.Lasting && ctx.Err() != nil:
+		p.Leave()
+	case p.s.Lasting && errors.As(reason, &failed):
+		reason = errors.Join(reason, p.Halt(context.WithoutCancel(ctx)))
+	default:
+		p.end()
+		reason = p.s.Launcher.Discard(ctx, p.Pod, reason)
+		p.loops.Wait()
+		p.Release()
+	}
+	return reason
+}
+
 // start starts the containers in order.
 func (p *Pod) start(ctx, lives context.Context) error {
+	initialized := false // in an adopted pod: an ordinary container has been started
+	for _, found := range p.Found {
+		initialized = initialized || found.Kind == ""
+	}
 	for c := range p.Pod.Pod.Containers() {
 		switch p.Kind(c) {
 		case manifest.KindInit:
+			if initialized {
+				continue
+			}
 			if err := p.initialize(ctx, c); err != nil {
 				return err
 			}
@@ -123,13 +170,15 @@ func (p *Pod) start(ctx, lives context.Context) error {
 // launch starts a container for the first time and keeps it from then on. started is closed when its startup probe has
 // succeeded, at once if there is none.
 func (p *Pod) launch(ctx, lives context.Context, c *corev1.Container) (started chan struct{}, err error) {
-	first, err := p.s.Launcher.Start(ctx, p.Pod, c, 0)
-	if err != nil {
-		return nil, err
-	}
 	started = make(chan struct{})
 	r := &restarter{pod: p, container: c, started: sync.OnceFunc(func() { close(started) })}
-	r.postStart(ctx, first)
+	first, over, err := r.first(ctx)
+	switch {
+	case err != nil && (!p.s.Lasting || ctx.Err() != nil):
+		return nil, err
+	case err != nil:
+		fmt.Fprintln(p.s.Notes, err)
+	}
 	ordinary := p.Kind(c) == ""
 	if ordinary {
 		p.ordinary.Add(1)
@@ -139,21 +188,47 @@ func (p *Pod) launch(ctx, lives context.Context, c *corev1.Container) (started c
 		if ordinary {
 			defer p.ordinary.Done()
 		}
-		r.keep(lives, first)
+		r.keep(lives, first, over)
 	})
 	return started, nil
+}
+
+// first starts a container, or finds it in a pod that was adopted. over is the end of one that has ended.
+func (r *restarter) first(ctx context.Context) (first *launch.Container, over *cri.ContainerStatus, err error) {
+	attempt := 0
+	if found := r.pod.Found[r.container.Name]; found != nil {
+		if found.Status.GetState() != cri.ContainerState_CONTAINER_EXITED {
+			return found.Container, nil, nil
+		}
+		if !r.pod.s.Once || !restarts(r.pod.Pod.Pod, r.container, found.Status.GetExitCode()) {
+			return found.Container, found.Status, nil
+		}
+		attempt = found.Attempt + 1
+	}
+	if first, err = r.pod.s.Launcher.Start(ctx, r.pod.Pod, r.container, attempt); err != nil {
+		return nil, nil, err
+	}
+	r.postStart(ctx, first)
+	return first, nil, nil
 }
 
 // initialize runs an init container until it succeeds, or fails for good.
 func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 	var delays backoff
-	for attempt := 0; ; attempt++ {
-		running, err := p.s.Launcher.Start(ctx, p.Pod, c, attempt)
-		if err != nil {
-			return err
-		}
-		if err := p.s.Launcher.Forget(ctx, p.Pod, c.Name, attempt); err != nil {
-			return err
+	var running *launch.Container
+	attempt := 0
+	if found := p.Found[c.Name]; found != nil {
+		running, attempt = found.Container, found.Attempt
+	}
+	for ; ; attempt, running = attempt+1, nil {
+		if running == nil {
+			var err error
+			if running, err = p.s.Launcher.Start(ctx, p.Pod, c, attempt); err != nil {
+				return err
+			}
+			if err := p.s.Launcher.Forget(ctx, p.Pod, c.Name, attempt); err != nil {
+				return err
+			}
 		}
 		status, err := p.s.Launcher.Watch.Exited(ctx, running.ID)
 		if err != nil {
@@ -162,7 +237,7 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 		if status.GetExitCode() == 0 {
 			return nil
 		}
-		if p.s.Once || p.RestartPolicy(c) == corev1.RestartPolicyNever || !p.mayRestart() {
+		if p.s.Once || !restarts(p.Pod.Pod, c, status.GetExitCode()) || !p.mayRestart() {
 			return &launch.InitError{Pod: p.FullName(), Container: running, Status: status}
 		}
 		wait := delays.next(time.Unix(0, status.GetFinishedAt()))
@@ -264,11 +339,19 @@ func (p *Pod) deadline(ctx context.Context, after time.Duration) {
 	}
 }
 
+// Leave ends the supervision, and leaves the pod as it is.
+func (p *Pod) Leave() {
+	p.end()
+	p.loops.Wait()
+	p.Release()
+}
+
 // Halt ends the supervision, and stops the pod.
 func (p *Pod) Halt(ctx context.Context) error {
 	p.end()
 	err := p.stop(ctx)
 	p.loops.Wait()
+	p.Release()
 	if err != nil {
 		return fmt.Errorf("stop pod %s: %w", p.FullName(), err)
 	}

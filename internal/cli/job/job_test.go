@@ -1,4 +1,4 @@
-package play
+package job
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 )
 
 // numbers takes all numbers for which a pod is to be made now.
-func numbers(s *jobState) []int {
+func numbers(s *state) []int {
 	var all []int
 	for n, ok := s.next(); ok; n, ok = s.next() {
 		all = append(all, n)
@@ -17,7 +17,7 @@ func numbers(s *jobState) []int {
 }
 
 func TestAJobRunsUntilItsCompletions(t *testing.T) {
-	s := newJobState(&manifest.Job{Completions: 3, Parallelism: 2, BackoffLimit: 2})
+	s := newState(&manifest.Job{Completions: 3, Parallelism: 2, BackoffLimit: 2})
 	s.restarts = false
 	if got := numbers(s); len(got) != 2 {
 		t.Fatalf("begins with %v", got)
@@ -48,7 +48,7 @@ func TestAJobRunsUntilItsCompletions(t *testing.T) {
 }
 
 func TestAJobWithoutCompletionsEndsWithItsPods(t *testing.T) {
-	s := newJobState(&manifest.Job{Parallelism: 2, BackoffLimit: 6})
+	s := newState(&manifest.Job{Parallelism: 2, BackoffLimit: 6})
 	s.restarts = false
 	if got := numbers(s); len(got) != 2 {
 		t.Fatalf("begins with %v", got)
@@ -64,7 +64,7 @@ func TestAJobWithoutCompletionsEndsWithItsPods(t *testing.T) {
 }
 
 func TestAJobThatRestartsContainersFailsWithItsPod(t *testing.T) {
-	s := newJobState(&manifest.Job{Completions: 1, Parallelism: 1, BackoffLimit: 6})
+	s := newState(&manifest.Job{Completions: 1, Parallelism: 1, BackoffLimit: 6})
 	s.restarts = true
 	numbers(s)
 	s.ended(0, false)

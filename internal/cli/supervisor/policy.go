@@ -1,0 +1,78 @@
+package supervisor
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/launch"
+	"berth/internal/manifest"
+)
+
+// restarts says whether a container that has ended is started again.
+func restarts(pod *manifest.Pod, c *corev1.Container, code int32) bool {
+	switch pod.RestartPolicy(c) {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return code != 0
+	}
+	return true
+}
+
+// State is what a pod that was found looks like.
+type State struct {
+	Created time.Time
+	Ready   bool // its sandbox
+	Found   map[string]*launch.Found
+}
+
+// Over says whether a pod that was found has ended for good, and with which exit code: nothing of it is to be started
+// again.
+func (s *State) Over(pod *manifest.Pod) (over bool, code int32) {
+	if seconds := pod.Spec.ActiveDeadlineSeconds; seconds != nil &&
+		time.Since(s.Created) >= time.Duration(*seconds)*time.Second {
+		return true, 1
+	}
+	failures := 0
+	for _, found := range s.Found {
+		failures += found.Attempt
+	}
+	final := func(c *corev1.Container, code int32) bool {
+		return !restarts(pod, c, code) || pod.MaxRestarts != nil && code != 0 && failures >= *pod.MaxRestarts
+	}
+	var first int64 // when the first container failed
+	missing := false
+	for c := range pod.Containers() {
+		found, kind := s.Found[c.Name], pod.Kind(c)
+		if kind == manifest.KindSidecar {
+			continue
+		}
+		status := (*cri.ContainerStatus)(nil)
+		if found != nil {
+			status = found.Status
+		}
+		switch ended := status.GetState() == cri.ContainerState_CONTAINER_EXITED; {
+		case kind == manifest.KindInit:
+			if ended && status.GetExitCode() != 0 && final(c, status.GetExitCode()) {
+				return true, status.GetExitCode()
+			}
+		case found == nil || status.GetState() == cri.ContainerState_CONTAINER_CREATED:
+			missing = true
+		case !ended || !final(c, status.GetExitCode()):
+			return false, 0
+		case status.GetExitCode() != 0 && (first == 0 || status.GetFinishedAt() < first):
+			first, code = status.GetFinishedAt(), status.GetExitCode()
+		}
+	}
+	if !missing {
+		return true, code
+	}
+	// Some containers never began, and cannot any more in a sandbox that is gone. A pod whose containers run once has failed
+	// then, as for a kubelet: others of it have run.
+	if !s.Ready && pod.Spec.RestartPolicy == corev1.RestartPolicyNever && len(s.Found) > 0 {
+		return true, 1
+	}
+	return false, 0
+}
