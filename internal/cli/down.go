@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"berth/internal/cli/play"
@@ -12,22 +15,43 @@ func (a *app) downCommand() *cobra.Command {
 	options := manifest.Options{IgnoreUnsupported: true} // whatever run was told
 	cmd := &cobra.Command{
 		Use:   "down FILE",
-		Short: "Remove the pods that run has made of a manifest",
+		Short: "Remove the pods that run or apply has made of a manifest",
 		Long: `Stop and remove the pods that "berth run -d" has made of a manifest, whatever names they were given. The
-volumes of PersistentVolumeClaims stay: berth volume rm removes them. It is no error if none of the pods is there.`,
+volumes of PersistentVolumeClaims stay: berth volume rm removes them. It is no error if none of the pods is there.
+
+If FILE is a directory, the pods that "berth apply" has made of it are removed as well, also those whose file is wrong
+or gone. While that command runs, nothing is removed, since it would start the pods again.`,
 		Example: "  berth down examples/hello.yaml",
 		Args:    arguments(oneManifest(&files)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			documents, err := play.Read(append(files, args...), a.in, options)
-			if err != nil {
-				return err
+			names := append(files, args...)
+			var directories []string
+			for _, name := range names {
+				if name == "-" {
+					continue
+				}
+				directory, err := play.Directory(name)
+				if err != nil {
+					return err
+				}
+				directories = append(directories, directory)
 			}
+			documents, wrong := play.Read(names, a.in, options)
 			conn, err := a.dial(cmd.Context())
 			if err != nil {
-				return err
+				return errors.Join(wrong, err)
 			}
 			defer conn.Close()
-			return play.Down(cmd.Context(), conn, a.store(conn), documents, a.out)
+			downer := &play.Downer{Conn: conn, Store: a.store(conn), Out: a.out}
+			if wrong != nil { // what apply has made is known without the files
+				kept, err := downer.Kept(cmd.Context(), directories)
+				if err != nil || !kept {
+					return errors.Join(wrong, err)
+				}
+				fmt.Fprintf(a.err, "warning: %v\n", wrong)
+				documents = &manifest.Documents{}
+			}
+			return downer.Down(cmd.Context(), documents, directories)
 		},
 	}
 	manifestFlags(cmd, &files, &options)

@@ -44,7 +44,8 @@ func (a *app) pruneCommand() *cobra.Command {
 		Short: "Remove the pods of berth run that have ended, and what else nobody needs",
 		Long: `Remove the pods that "berth run" has made and whose containers have ended, with their logs and empty
 directories. With --images, also remove the images that no container uses any more and that are not pinned; with
---volumes, the named volumes that no container uses any more. Pods of others, such as a kubelet, are never removed.
+--volumes, the named volumes that no container uses any more. Pods of others, such as a kubelet or "berth apply", are
+never removed.
 
 What would be removed is listed first, and removed once that is confirmed on the terminal. -f removes it without
 asking, and --dry-run only lists it.`,
@@ -131,6 +132,9 @@ func (a *app) garbage(ctx context.Context, conn *connection.Connection, o prunin
 	found, store := &garbage{}, a.store(conn)
 	ended := map[string]bool{} // pods, by ID
 	for _, pod := range pods {
+		if launch.Applied(store, pod) != "" {
+			continue // it has ended, and tells `berth apply` that it is not to run again
+		}
 		over, err := isOver(ctx, conn, pod, all)
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Applied is the directory of manifests that keeps a pod running, and what the pod was made from.
@@ -25,6 +26,14 @@ func (a *Applied) annotate(annotations map[string]string) {
 	if a != nil {
 		annotations[AnnotationApplied], annotations[AnnotationFile], annotations[AnnotationHash] = a.Directory, a.File, a.Hash
 	}
+}
+
+// As is the same pod under another name and UID: those of one that was made of its document before.
+func (p *Pod) As(name, uid string) *Pod {
+	object, renamed := *p.Pod, *p
+	object.Name, object.UID = name, types.UID(uid)
+	renamed.Pod = &object
+	return &renamed
 }
 
 // source is what of a pod's document decides whether the pod has changed. It is taken before defaults are filled in, so
@@ -50,8 +59,8 @@ func (p *Pod) keepSource() (err error) {
 	return err
 }
 
-// Hash tells a pod from one whose document was changed: it covers the document's name, labels, annotations and spec, and
-// the ConfigMaps and Secrets that these refer to.
+// Hash tells a pod from one whose document was changed: it covers the document's name, labels, annotations and spec,
+// and the ConfigMaps and Secrets that these refer to.
 func (p *Pod) Hash() (string, error) {
 	type used struct {
 		Kind, Name string

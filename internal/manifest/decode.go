@@ -18,7 +18,7 @@ type Options struct {
 	Name string
 	// RestartPolicy is that of pods that name none; empty: they run once.
 	RestartPolicy corev1.RestartPolicy
-	// MayBeEmpty: documents without a pod are no error.
+	// MayBeEmpty: documents without a pod are no error. A file without a document is: somebody may be writing it.
 	MayBeEmpty bool
 }
 

@@ -107,9 +107,13 @@ func (d *decoder) file(r io.Reader) error {
 	// The reader drops a last line without an end whose length is a multiple of its buffer's.
 	data = append(data, '\n')
 	reader := kyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	some := false
 	for number := 1; ; number++ {
 		document, err := reader.Read()
 		if errors.Is(err, io.EOF) {
+			if !some && d.options.MayBeEmpty {
+				return errors.New("the file holds no document")
+			}
 			return nil
 		}
 		if err != nil {
@@ -118,6 +122,7 @@ func (d *decoder) file(r io.Reader) error {
 		if blank(document) {
 			continue
 		}
+		some = true
 		if err = checkAliases(document); err == nil {
 			document, err = yaml.YAMLToJSONStrict(document) // doubled keys are errors
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc/codes"
@@ -99,6 +100,18 @@ func brokeOff(text string) bool {
 		}
 	}
 	return false
+}
+
+// Away says whether an error is that nobody answers on the runtime's socket. A runtime itself says Unavailable of
+// others, such as a registry.
+func Away(err error) bool {
+	var unreachable *UnreachableError
+	if errors.As(err, &unreachable) {
+		return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
+	}
+	var withStatus interface{ GRPCStatus() *status.Status }
+	return errors.As(err, &withStatus) && withStatus.GRPCStatus().Code() == codes.Unavailable &&
+		brokeOff(withStatus.GRPCStatus().Message())
 }
 
 // Code is the gRPC code of an error, Unknown for one that is no call's.

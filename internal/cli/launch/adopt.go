@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"k8s.io/apimachinery/pkg/types"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/cli/connection"
@@ -21,18 +20,14 @@ type Found struct {
 	imageID string
 }
 
-// Applied is the directory of manifests that keeps a pod running; empty: there is none.
-func Applied(store *poddir.Store, pod *cri.PodSandbox) (string, error) {
-	said := pod.GetAnnotations()[manifest.AnnotationApplied]
-	if said == "" {
-		return "", nil
+// Applied is the directory of manifests that keeps a pod running; empty: there is none. Both the annotation of the pod
+// and its directory in the store have to say so.
+func Applied(store *poddir.Store, pod *cri.PodSandbox) string {
+	said, meta := pod.GetAnnotations()[manifest.AnnotationApplied], pod.GetMetadata()
+	if said == "" || store.Applied(meta.GetNamespace(), meta.GetName(), meta.GetUid()) != said {
+		return ""
 	}
-	meta := pod.GetMetadata()
-	recorded, err := store.Applied(meta.GetNamespace(), meta.GetName(), meta.GetUid())
-	if err != nil || recorded != said {
-		return "", err
-	}
-	return recorded, nil
+	return said
 }
 
 // Find lists the last attempt of each container of a sandbox, by name.
@@ -60,11 +55,9 @@ func (l *Launcher) Find(ctx context.Context, sandbox *cri.PodSandbox) (map[strin
 	return all, nil
 }
 
-// Adopt takes over a pod that another command has made and that runs. manifest is the document that it was made from,
-// and gets its name and UID.
+// Adopt takes over a pod that another command has made and that runs. document is what it was made from, with its UID.
 func (l *Launcher) Adopt(ctx context.Context, document *manifest.Pod, sandbox *cri.PodSandbox) (*Pod, error) {
 	meta := sandbox.GetMetadata()
-	document.Name, document.Namespace, document.UID = meta.GetName(), meta.GetNamespace(), types.UID(meta.GetUid())
 	pod := &Pod{Pod: document, SandboxID: sandbox.GetId(), Created: Created(sandbox),
 		dir: l.Store.Dir(meta.GetNamespace(), meta.GetName(), meta.GetUid())}
 	if err := l.adopt(ctx, pod, sandbox); err != nil {

@@ -60,18 +60,37 @@ func expand(name string) ([]string, error) {
 	if !info.IsDir() {
 		return []string{name}, nil
 	}
-	entries, err := os.ReadDir(name)
+	files, err := Files(name)
 	if err != nil {
 		return nil, err
 	}
-	var paths []string
-	for _, entry := range entries {
-		if ext := filepath.Ext(entry.Name()); !entry.IsDir() && slices.Contains(extensions, ext) {
-			paths = append(paths, filepath.Join(name, entry.Name()))
-		}
-	}
-	if len(paths) == 0 {
+	if len(files) == 0 {
 		return nil, fmt.Errorf("directory %s has no file *.yaml, *.yml or *.json", name)
 	}
+	var paths []string
+	for _, file := range files {
+		paths = append(paths, filepath.Join(name, file))
+	}
 	return paths, nil
+}
+
+// Files are the names of the manifests in a directory, sorted. What begins with a dot is none, as for a kubelet:
+// editors keep their own files under such names.
+func Files(directory string) ([]string, error) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if !entry.IsDir() && IsFile(entry.Name()) {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// IsFile says whether a name in a directory is one of a manifest.
+func IsFile(name string) bool {
+	return name[0] != '.' && slices.Contains(extensions, filepath.Ext(name))
 }

@@ -187,6 +187,13 @@ func (p *Player) makeRoom(ctx context.Context, groups []*manifest.Group) error {
 		if _, own := p.Store.Owns(old); !own {
 			return &poddir.NotOwnedError{Pod: lookup.ShortPodName(old), Root: p.Store.Root}
 		}
+		if directory := launch.Applied(p.Store, old); directory != "" {
+			release, err := p.Store.Claim(directory)
+			if err != nil {
+				return fmt.Errorf("replace pod %s: %w", lookup.PodName(old), applyRuns(err))
+			}
+			defer release()
+		}
 		if err := launch.StopPod(ctx, p.Conn.Runtime, old, -1); err != nil {
 			return err
 		}

@@ -24,7 +24,19 @@ func (e *ClaimedError) Error() string {
 	if e.PID != "" {
 		process = " (process " + e.PID + ")"
 	}
-	return fmt.Sprintf("another `berth apply` keeps the pods of %s%s", e.Directory, process)
+	return fmt.Sprintf("`berth apply` of %s runs already%s", e.Directory, process)
+}
+
+// WasClaimed says whether a command has ever kept the pods of a directory.
+func (s *Store) WasClaimed(directory string) bool {
+	_, err := os.Stat(s.claim(directory))
+	return err == nil
+}
+
+// claim is the file that is locked for a directory.
+func (s *Store) claim(directory string) string {
+	sum := sha256.Sum256([]byte(s.Address + "\x00" + directory))
+	return filepath.Join(s.Root, "applied", hex.EncodeToString(sum[:8])+".lock")
 }
 
 // Claim says that this command keeps the pods of a directory of manifests, until release is called or the command ends,
@@ -32,12 +44,10 @@ func (e *ClaimedError) Error() string {
 //
 // The lock is a file of the store and not the directory itself: who may only read the directory could lock that, too.
 func (s *Store) Claim(directory string) (release func(), err error) {
-	locks := filepath.Join(s.Root, "applied")
-	if err := os.MkdirAll(locks, 0o700); err != nil {
+	path := s.claim(directory)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(s.Address + "\x00" + directory))
-	path := filepath.Join(locks, hex.EncodeToString(sum[:8])+".lock")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

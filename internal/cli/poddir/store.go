@@ -123,17 +123,17 @@ func (e *NotOwnedError) Error() string {
 }
 
 // Applied is the directory of manifests that keeps a pod running; empty: there is none. An annotation says so too, but
-// others, such as a kubelet, make pods with any annotation.
-func (s *Store) Applied(namespace, name, uid string) (string, error) {
+// others, such as a kubelet, make pods with any annotation. A record that cannot be read confirms nothing.
+func (s *Store) Applied(namespace, name, uid string) string {
 	dir := s.Dir(namespace, name, uid)
 	if dir.Path == "" {
-		return "", nil
+		return ""
 	}
 	record, err := readRecord(dir.Path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (record.UID != uid || record.Address != s.Address) {
-		return "", nil
+	if err != nil || record.UID != uid || record.Address != s.Address {
+		return ""
 	}
-	return record.Applied, err
+	return record.Applied
 }
 
 // Sweep removes the directories of pods of this runtime that alive does not know by UID. Where another command

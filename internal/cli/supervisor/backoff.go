@@ -8,15 +8,15 @@ const (
 	maxDelay     = 5 * time.Minute
 )
 
-// backoff is how long a container waits for its next start. The first restart is at once, and the delays after it
-// double. A container that has run for twice the longest delay begins anew.
-type backoff struct {
+// Backoff is how long a container waits for its next start. The first restart is at once, and the delays after it
+// double. What has run for twice the longest delay begins anew.
+type Backoff struct {
 	delay time.Duration // before the restart after the next one
 	last  time.Time     // the last restart
 }
 
-// next returns how long after its end a container is started again.
-func (b *backoff) next(finished time.Time) time.Duration {
+// Next returns how long after its end a container is started again.
+func (b *Backoff) Next(finished time.Time) time.Duration {
 	wait := b.delay
 	if wait == 0 || finished.Sub(b.last) > 2*maxDelay {
 		wait, b.delay = 0, initialDelay

@@ -22,7 +22,7 @@ type restarter struct {
 	pod       *Pod
 	container *corev1.Container
 	started   func() // tells that the startup probe has succeeded
-	delays    backoff
+	delays    Backoff
 }
 
 // keep stays with a container until it has ended for good or ctx has. running is nil where it could not be started, and
@@ -53,7 +53,7 @@ func (r *restarter) keep(ctx context.Context, running *launch.Container, over *c
 			r.ended(finished, code)
 			return
 		}
-		wait := r.delays.next(finished)
+		wait := r.delays.Next(finished)
 		p.note("container %s is started again in %v (restart %d)", name, wait, attempt)
 		if !sleep(ctx, time.Until(finished.Add(wait))) {
 			r.ended(finished, code)

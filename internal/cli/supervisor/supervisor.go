@@ -214,7 +214,7 @@ func (r *restarter) first(ctx context.Context) (first *launch.Container, over *c
 
 // initialize runs an init container until it succeeds, or fails for good.
 func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
-	var delays backoff
+	var delays Backoff
 	var running *launch.Container
 	attempt := 0
 	if found := p.Found[c.Name]; found != nil {
@@ -240,7 +240,7 @@ func (p *Pod) initialize(ctx context.Context, c *corev1.Container) error {
 		if p.s.Once || !restarts(p.Pod.Pod, c, status.GetExitCode()) || !p.mayRestart() {
 			return &launch.InitError{Pod: p.FullName(), Container: running, Status: status}
 		}
-		wait := delays.next(time.Unix(0, status.GetFinishedAt()))
+		wait := delays.Next(time.Unix(0, status.GetFinishedAt()))
 		p.note("init container %s ended with exit code %d, and is started again in %v (restart %d)", c.Name,
 			status.GetExitCode(), wait, attempt+1)
 		if !sleep(ctx, time.Until(time.Unix(0, status.GetFinishedAt()).Add(wait))) {

@@ -1,0 +1,70 @@
+package apply
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"berth/internal/cli/play"
+)
+
+const (
+	// settle is how long the directory has to be quiet before it is read: some editors remove a file before they write it
+	// anew, and some programs write one in several steps.
+	settle = 300 * time.Millisecond
+	// period is how often the directory and the pods are looked at without any event.
+	period = 10 * time.Second
+)
+
+// watch tells on a channel when the files of a directory may have changed, until ctx ends. Without inotify, and for
+// file systems whose changes it does not tell, the period has to do.
+func watch(ctx context.Context, dir string) <-chan struct{} {
+	changes := make(chan struct{}, 1)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		watcher = &fsnotify.Watcher{} // its channels are nil: nothing ever comes
+	}
+	go func() {
+		if err == nil {
+			defer watcher.Close()
+			_ = watcher.Add(dir)
+		}
+		quiet := time.NewTimer(settle)
+		defer quiet.Stop()
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event, open := <-watcher.Events:
+				if open && concerns(event) {
+					quiet.Reset(settle)
+				}
+			case <-watcher.Errors: // such as an overflow: events were lost
+				quiet.Reset(settle)
+			case <-tick.C:
+				if err == nil {
+					_ = watcher.Add(dir) // another directory may be at its path by now
+				}
+				quiet.Reset(settle)
+			case <-quiet.C:
+				select {
+				case changes <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}()
+	return changes
+}
+
+// concerns says whether an event is about a manifest, or about the link through which all files of a ConfigMap's volume
+// are replaced.
+func concerns(event fsnotify.Event) bool {
+	name := filepath.Base(event.Name)
+	return event.Op != fsnotify.Chmod && (play.IsFile(name) || strings.HasPrefix(name, ".."))
+}
