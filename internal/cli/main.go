@@ -193,7 +193,8 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	group("pods", a.runCommand(), a.applyCommand(), a.downCommand(), a.psCommand(), a.podsCommand(), a.logsCommand(),
-		a.execCommand(), a.attachCommand(), a.cpCommand(), a.portForwardCommand(), a.statsCommand(), a.inspectCommand(), a.timelineCommand(),
+		a.execCommand(), a.attachCommand(), a.cpCommand(), a.portForwardCommand(), a.statsCommand(), a.inspectCommand(),
+		a.timelineCommand(),
 		a.pauseCommand(), a.unpauseCommand(), a.killCommand(), a.waitCommand(), a.checkpointCommand(), a.stopCommand(),
 		a.restartCommand(), a.rmCommand(), a.pruneCommand())
 	group("images", a.imagesCommand(), a.pullCommand(), a.loadCommand(), a.saveCommand(), a.pushCommand(),

@@ -154,7 +154,7 @@ spec:
 	}
 }
 
-// playing is a `berth run` that goes on.
+// playing is a command of berth that goes on.
 type playing struct {
 	t     *testing.T
 	n     *node.Node
@@ -180,13 +180,19 @@ func (p *playing) shown() string {
 // play begins to run manifests.
 func play(t *testing.T, n *node.Node, manifests ...string) *playing {
 	t.Helper()
+	return goesOn(t, n, filepath.Join(t.TempDir(), "data"), "run", written(t, manifests...))
+}
+
+// goesOn begins a command of berth.
+func goesOn(t *testing.T, n *node.Node, data string, args ...string) *playing {
+	t.Helper()
 	binaries, err := node.Binaries(nodetest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &playing{t: t, n: n, data: filepath.Join(t.TempDir(), "data"), ended: make(chan error, 1)}
-	p.cmd = exec.CommandContext(context.WithoutCancel(nodetest.Context(t)), filepath.Join(binaries, "berth"), "--address",
-		n.Address, "--data-dir", p.data, "run", written(t, manifests...))
+	p := &playing{t: t, n: n, data: data, ended: make(chan error, 1)}
+	p.cmd = exec.CommandContext(context.WithoutCancel(nodetest.Context(t)), filepath.Join(binaries, "berth"),
+		append([]string{"--address", n.Address, "--data-dir", p.data}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
