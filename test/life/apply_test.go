@@ -1,6 +1,7 @@
 package life
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +79,17 @@ func (m *manifests) running() (ids []string) {
 	ids = strings.Fields(out)
 	slices.Sort(ids)
 	return ids
+}
+
+// gone waits until no pod has a name.
+func (m *manifests) gone(pod string) {
+	m.t.Helper()
+	nodetest.Eventually(m.t, 20*time.Second, "pod "+pod+" is gone", func() error {
+		if pods := m.pods(); strings.Contains(pods, pod) {
+			return fmt.Errorf("there are %s", pods)
+		}
+		return nil
+	})
 }
 
 func (m *manifests) pods() string {
@@ -175,12 +187,10 @@ spec:
 	p.waitFor("pod default/kept-web runs at", 3)
 	m.remove("web.yaml")
 	p.waitFor("pod default/kept-web is stopped and removed: no manifest describes it any more", 1)
-	nodetest.Eventually(t, 10*time.Second, "the pod is gone", func() error {
-		if pods := m.pods(); strings.Contains(pods, "kept-web") || strings.Count(pods, "kept-") != 2 {
-			return says(pods, "the two pods of the Deployment")
-		}
-		return nil
-	})
+	m.gone("kept-web")
+	if pods := m.pods(); strings.Count(pods, "kept-") != 2 {
+		t.Errorf("after one file is removed these pods are there: %s", pods)
+	}
 	if strings.Contains(p.shown(), "kept-hidden") || strings.Contains(p.shown(), "kept-backup") {
 		t.Errorf("files of editors are read:\n%s", p.shown())
 	}
@@ -277,12 +287,7 @@ func TestApplyAdoptsThePodsThatItHasLeft(t *testing.T) {
 	second.waitFor("pod default/gone is stopped and removed", 1)
 	second.waitFor("pod default/old runs at", 1)
 	second.waitFor("job work is complete: 2 pods succeeded", 1)
-	nodetest.Eventually(t, 10*time.Second, "the pod without a manifest is gone", func() error {
-		if pods := m.pods(); strings.Contains(pods, "gone") {
-			return says(pods, "no such pod")
-		}
-		return nil
-	})
+	m.gone("gone")
 	after := m.running()
 	kept := slices.DeleteFunc(slices.Clone(before), func(id string) bool { return !slices.Contains(after, id) })
 	if len(after) != 4 || len(kept) != 3 {
@@ -341,7 +346,67 @@ func TestApplyAdoptsThePodsThatItHasLeft(t *testing.T) {
 	if code := third.interrupt(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
 	}
-	if os.Getenv("SHOW") != "" { t.Log(first.shown(), "-----\n", second.shown(), "-----\n", third.shown()) }
+}
+
+// slow is a pod whose init container waits until somebody makes /go in it.
+const slow = `apiVersion: v1
+kind: Pod
+metadata: {name: cut-off}
+spec:
+  terminationGracePeriodSeconds: 0
+  initContainers:
+  - {name: wait, image: IMAGE, command: [sh, -c, "until [ -e /go ]; do sleep 0.05; done"]}
+  - {name: side, image: IMAGE, restartPolicy: Always, command: [sleep, "600"]}
+  containers:
+  - {name: c, image: IMAGE, command: [sh, -c, "until [ -e /end ]; do sleep 0.05; done; exit 4"]}
+  restartPolicy: Never
+`
+
+func TestApplyGoesOnWithAStartThatWasCutOff(t *testing.T) {
+	nodetest.BerthOnly(t, "the command is Berth's")
+	m := newManifests(t, nodetest.Shared(t))
+	m.write("slow.yaml", slow)
+	var before []string
+	for _, end := range []func(*playing){m.kill, func(p *playing) { p.interrupt() }} {
+		p := m.apply()
+		nodetest.Eventually(t, 20*time.Second, "the init container runs", func() error {
+			if now := m.running(); len(now) != 1 || before != nil && !slices.Equal(now, before) {
+				return fmt.Errorf("%v run, and %v before", now, before)
+			}
+			return nil
+		})
+		before = m.running()
+		end(p)
+	}
+	p := m.apply()
+	if code, _, complaints := m.berth("exec", "-c", "wait", "cut-off", "touch", "/go"); code != 0 {
+		t.Fatal(complaints)
+	}
+	p.waitFor("pod default/cut-off was there at", 1)
+	if all := attempts(t, m.n, "cut-off"); len(all) != 3 || all[0].Metadata.Attempt+all[1].Metadata.Attempt != 0 {
+		t.Errorf("containers: %v", all)
+	}
+	// The pod has ended with its only container that is no sidecar. It runs again once somebody has removed it.
+	if code, _, complaints := m.berth("exec", "-c", "c", "cut-off", "touch", "/end"); code != 0 {
+		t.Fatal(complaints)
+	}
+	p.waitFor("pod default/cut-off has ended with exit code 4", 1)
+	if now := m.running(); len(now) != 0 {
+		t.Errorf("the sidecar of a pod that has ended runs: %v", now)
+	}
+	if code, _, complaints := m.berth("prune", "-f"); code != 0 || !strings.Contains(m.pods(), "cut-off") {
+		t.Errorf("prune removes a pod that apply keeps: %s", complaints)
+	}
+	if code, _, complaints := m.berth("rm", "cut-off"); code != 0 {
+		t.Fatal(complaints)
+	}
+	p.waitFor("pod default/cut-off was removed, and is started again", 1)
+	nodetest.Eventually(t, 20*time.Second, "it runs again", func() error {
+		return says(fmt.Sprint(len(m.running())), "1")
+	})
+	m.remove("slow.yaml")
+	p.waitFor("pod default/cut-off is stopped and removed", 1)
+	m.gone("cut-off")
 }
 
 func TestApplyOnceStartsPodsAndEnds(t *testing.T) {
@@ -370,7 +435,7 @@ func TestApplyOnceStartsPodsAndEnds(t *testing.T) {
 		t.Errorf("exit code %d; %v run, and %v before", code, now, before)
 	}
 	// A pod of another owner with the name of one of the directory is left alone.
-	if code, _, complaints := m.berth("run", "-d", "--name", "once-taken", node.Busybox, "sleep", "600"); code != 0 {
+	if code, _, complaints := m.berth("run", "-d", "--stop-timeout", "0", "--name", "once-taken", node.Busybox, "sleep", "600"); code != 0 {
 		t.Fatal(complaints)
 	}
 	m.remove("bad.yaml")

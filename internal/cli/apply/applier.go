@@ -65,16 +65,12 @@ func (a *Applier) note(format string, args ...any) { fmt.Fprintf(a.Notes, format
 // Run keeps the pods until ctx ends, and then leaves them running. With Once it returns once all of them run or have
 // failed; what has failed is the error.
 func (a *Applier) Run(ctx context.Context) error {
-	host, err := launch.ReadHost()
-	if err != nil {
-		return err
-	}
 	// The keepers leave their pods when they are told to, and not in the middle of a call.
 	watchCtx, endWatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWatch()
 	watcher := launch.NewWatch(watchCtx, a.Conn.Runtime)
 	watcher.Patience = -1
-	a.launcher = &launch.Launcher{Runtime: a.Conn.Runtime, Images: a.Conn.Images, Store: a.Store, Host: host,
+	a.launcher = &launch.Launcher{Runtime: a.Conn.Runtime, Images: a.Conn.Images, Store: a.Store,
 		Watch: watcher, Pull: a.Pull, CreateWithVolumes: a.Conn.CreateWithVolumes, Repeatable: true, Hold: !a.Once}
 	a.supervisor = &supervisor.Supervisor{Launcher: a.launcher, Notes: a.Notes, Once: a.Once, Lasting: !a.Once}
 	a.Options.RestartPolicy, a.Options.MayBeEmpty = "Always", true
@@ -93,7 +89,10 @@ func (a *Applier) Run(ctx context.Context) error {
 
 // loop looks at the directory and the pods whenever something may have changed.
 func (a *Applier) loop(ctx context.Context, watcher *launch.Watch) {
-	files := watch(ctx, a.Directory)
+	files, err := watch(ctx, a.Directory)
+	if err != nil {
+		a.note("warning: changes of the directory are seen up to %v late: %v", blindPeriod, err)
+	}
 	for {
 		events := watcher.Changed()
 		err := a.sync(ctx)
@@ -143,11 +142,13 @@ func (a *Applier) noteTrouble(err error) {
 
 // sync makes the pods those that the directory describes.
 func (a *Applier) sync(ctx context.Context) error {
-	read, changed, err := a.files.read()
-	if err != nil {
-		return err
-	}
-	if changed && !a.Once {
+	read, changed, unread := a.files.read()
+	switch {
+	case unread != nil && a.files.reading == nil:
+		return unread
+	case unread != nil: // what was read last holds
+		read = a.files.reading
+	case changed && !a.Once:
 		a.noteFiles(read)
 	}
 	asked := time.Now()
@@ -163,7 +164,7 @@ func (a *Applier) sync(ctx context.Context) error {
 		return err
 	}
 	a.carryOut(ctx, makePlan(want, a.present(asked, sandboxes), read.frozen))
-	return nil
+	return unread
 }
 
 // wanted are the pods that the documents describe, without those of Jobs.

@@ -43,7 +43,7 @@ type keeper struct {
 type phase int
 
 const (
-	starting phase = iota
+	starting phase = iota // nothing can be lost
 	running        // the sandbox has to be ready
 	resting        // the pod has ended, and its sandbox has to be there
 )
@@ -156,6 +156,7 @@ func (k *keeper) attend(ctx context.Context) error {
 		if over, code = state.Over(k.pod); !over {
 			break
 		}
+		k.set(starting, pod) // its sandbox is stopped on purpose
 		if err = pod.Halt(ctx); err == nil {
 			return k.rest(ctx, sandbox, code)
 		}
@@ -196,6 +197,10 @@ func (k *keeper) set(p phase, pod *supervisor.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.phase, k.running, k.since = p, pod, time.Now()
+	select { // what was seen before is no reason any more
+	case <-k.nudge:
+	default:
+	}
 }
 
 // check compares the pod with a list of sandboxes that was asked for at a time.

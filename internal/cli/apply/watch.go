@@ -16,16 +16,18 @@ const (
 	// anew, and some programs write one in several steps.
 	settle = 300 * time.Millisecond
 	// period is how often the directory and the pods are looked at without any event.
-	period = 10 * time.Second
+	period      = 10 * time.Second
+	blindPeriod = 2 * time.Second // without inotify
 )
 
-// watch tells on a channel when the files of a directory may have changed, until ctx ends. Without inotify, and for
-// file systems whose changes it does not tell, the period has to do.
-func watch(ctx context.Context, dir string) <-chan struct{} {
-	changes := make(chan struct{}, 1)
+// watch tells on a channel when the files of a directory may have changed, until ctx ends. For file systems whose
+// changes inotify does not tell, the period has to do. Without inotify, of which err says why, the directory is looked
+// at more often.
+func watch(ctx context.Context, dir string) (changed <-chan struct{}, err error) {
+	changes, every := make(chan struct{}, 1), period
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		watcher = &fsnotify.Watcher{} // its channels are nil: nothing ever comes
+		watcher, every = &fsnotify.Watcher{}, blindPeriod // its channels are nil: nothing ever comes
 	}
 	go func() {
 		if err == nil {
@@ -34,7 +36,7 @@ func watch(ctx context.Context, dir string) <-chan struct{} {
 		}
 		quiet := time.NewTimer(settle)
 		defer quiet.Stop()
-		tick := time.NewTicker(period)
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
 			select {
@@ -59,7 +61,7 @@ func watch(ctx context.Context, dir string) <-chan struct{} {
 			}
 		}
 	}()
-	return changes
+	return changes, err
 }
 
 // concerns says whether an event is about a manifest, or about the link through which all files of a ConfigMap's volume

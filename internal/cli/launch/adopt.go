@@ -68,6 +68,9 @@ func (l *Launcher) Adopt(ctx context.Context, document *manifest.Pod, sandbox *c
 }
 
 func (l *Launcher) adopt(ctx context.Context, pod *Pod, sandbox *cri.PodSandbox) (err error) {
+	if pod.Host, err = l.host(); err != nil {
+		return err
+	}
 	if pod.release, err = pod.dir.Hold(); err != nil {
 		return err
 	}

@@ -36,6 +36,14 @@ func ReadHost() (*manifest.Host, error) {
 	}, nil
 }
 
+// host is what a pod is told that is made or adopted now.
+func (l *Launcher) host() (*manifest.Host, error) {
+	if l.Host != nil {
+		return l.Host, nil
+	}
+	return ReadHost()
+}
+
 // hostIPs are the machine's own addresses, of each family the one that it would reach others from. Connecting
 // a datagram socket asks the kernel for it and sends nothing; the addresses are of documentation (RFC 5737 and 3849).
 func hostIPs() []string {

@@ -24,8 +24,9 @@ type Launcher struct {
 	Runtime cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
 	Store   *poddir.Store
-	Host    *manifest.Host
-	Watch   *Watch
+	// Host is what pods are told about this machine; nil: each pod is told what holds when it is made.
+	Host  *manifest.Host
+	Watch *Watch
 	// CreateWithVolumes creates a container that mounts named volumes.
 	CreateWithVolumes func(context.Context, *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error)
 	// Pull pulls an image and returns its reference for a container. secrets are the pod's, each as a config.json.
@@ -55,6 +56,7 @@ type Container struct {
 type Pod struct {
 	*manifest.Pod
 	SandboxID  string
+	Host       *manifest.Host
 	IPs        []string
 	Containers []*Container // in the order in which they were started; mu guards it
 	// Found is the last attempt of each container that was there when the pod was adopted, by name.
@@ -125,7 +127,10 @@ func (l *Launcher) Prepare(ctx context.Context, pod *manifest.Pod) (*Pod, error)
 		return nil, fmt.Errorf("pod %s: %w", pod.FullName(), err)
 	}
 	prepared := &Pod{Pod: pod, images: images}
-	if prepared.volumes, err = l.sandbox(ctx, prepared, images); err == nil {
+	if prepared.Host, err = l.host(); err == nil {
+		prepared.volumes, err = l.sandbox(ctx, prepared, images)
+	}
+	if err == nil {
 		prepared.hosts, err = l.hosts(prepared)
 	}
 	if err != nil {
@@ -217,9 +222,9 @@ func (l *Launcher) image(ctx context.Context, pod *manifest.Pod, name string, po
 
 // placement is what the node adds to an attempt of a container.
 func (l *Launcher) placement(pod *Pod, c *corev1.Container, attempt int) (*manifest.Placement, error) {
-	at := &manifest.Placement{Host: l.Host, ImageID: pod.images.byContainer[c.Name], Attempt: attempt}
+	at := &manifest.Placement{Host: pod.Host, ImageID: pod.images.byContainer[c.Name], Attempt: attempt}
 	var err error
-	if at.Env, err = pod.Environment(c, l.Host, pod.IPs); err != nil {
+	if at.Env, err = pod.Environment(c, pod.Host, pod.IPs); err != nil {
 		return nil, err
 	}
 	if at.Mounts, err = pod.dir.Mounts(c.Name, attempt, c.VolumeMounts, pod.volumes, at.Env.Expand); err != nil {
@@ -259,7 +264,7 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddi
 		group = &g
 	}
 	volumes, err := dir.MakeVolumes(pod.Spec.Volumes, group, func(v *corev1.Volume) (*poddir.Content, error) {
-		files, err := pod.VolumeFiles(v, l.Host)
+		files, err := pod.VolumeFiles(v, pod.Host)
 		return &poddir.Content{Files: files, InMemory: manifest.InMemory(v.VolumeSource)}, err
 	})
 	if err != nil {
@@ -271,7 +276,7 @@ func (l *Launcher) sandbox(ctx context.Context, pod *Pod, images *images) (poddi
 			return nil, err
 		}
 	}
-	config, err := pod.Sandbox(l.Host, dir.Logs(), dir.Path)
+	config, err := pod.Sandbox(pod.Host, dir.Logs(), dir.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +362,7 @@ func (l *Launcher) Start(ctx context.Context, pod *Pod, c *corev1.Container, att
 	if err != nil {
 		return nil, fail("create", err)
 	}
-	sandbox, err := pod.Sandbox(l.Host, pod.dir.Logs(), pod.dir.Path)
+	sandbox, err := pod.Sandbox(pod.Host, pod.dir.Logs(), pod.dir.Path)
 	if err != nil {
 		return nil, fail("create", err)
 	}

@@ -89,7 +89,7 @@ func (r *restarter) target(id string) *probe.Target {
 	}
 	ips := r.pod.IPs
 	if r.pod.Spec.HostNetwork {
-		ips = r.pod.s.Launcher.Host.IPs
+		ips = r.pod.Host.IPs
 	}
 	if len(ips) > 0 {
 		t.IP = ips[0]
