@@ -308,11 +308,12 @@ install: ## install what `make build` built, below PREFIX and DESTDIR
 		test -x $(BIN)/$$program || { echo "$(BIN)/$$program is missing: make build comes first"; exit 1; }; done
 	install -d $(DESTDIR)$(bindir) $(DESTDIR)$(unitdir) $(DESTDIR)$(docdir) $(DESTDIR)$(sysconfdir)/berth
 	install -m 0755 $(BIN)/berthd $(BIN)/berth-keeper $(BIN)/berth-unpack $(BIN)/berth $(DESTDIR)$(bindir)/
-	for unit in berthd berth-keeper berth-device-plugin; do \
+	for unit in berthd berth-keeper berth-device-plugin berth-apply; do \
 		sed -e 's|@bindir@|$(bindir)|g' -e 's|@docdir@|$(docdir)|g' packaging/systemd/$$unit.service.in \
 			>$(DESTDIR)$(unitdir)/$$unit.service || exit 1; done
 	chmod 0644 $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
-		$(DESTDIR)$(unitdir)/berth-device-plugin.service
+		$(DESTDIR)$(unitdir)/berth-device-plugin.service $(DESTDIR)$(unitdir)/berth-apply.service
+	install -d -m 0700 $(DESTDIR)$(sysconfdir)/berth/manifests
 	packaging/docs.sh $(DESTDIR)$(docdir)
 	bin/berthd config default >$(DESTDIR)$(docdir)/config.toml
 	@test -e $(DESTDIR)$(sysconfdir)/berth/config.toml || \
@@ -343,7 +344,7 @@ release: build ## the source and the packages of both architectures of the tag a
 uninstall: ## remove what `make install` installed, but for the configuration
 	cd $(DESTDIR)$(bindir) && rm -f berthd berth-keeper berth-unpack berth
 	rm -f $(DESTDIR)$(unitdir)/berthd.service $(DESTDIR)$(unitdir)/berth-keeper.service \
-		$(DESTDIR)$(unitdir)/berth-device-plugin.service
+		$(DESTDIR)$(unitdir)/berth-device-plugin.service $(DESTDIR)$(unitdir)/berth-apply.service
 	rm -rf $(DESTDIR)$(docdir)
 	for program in berth berthd; do \
 		rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program \

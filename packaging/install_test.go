@@ -137,7 +137,7 @@ const (
 
 // The calls of an upgrade: the keeper executes its new program in place, and berthd is restarted if it runs.
 var upgrade = []string{
-	"--quiet is-active berth-keeper", "reload berth-keeper", "try-restart berthd berth-device-plugin",
+	"--quiet is-active berth-keeper", "reload berth-keeper", "try-restart berthd berth-device-plugin berth-apply",
 }
 
 // TestPackagesInARoot installs, upgrades and removes packages in a system. Seen to fail without the scripts' look at
@@ -192,7 +192,7 @@ func debInARoot(s *system, paths map[string]string) {
 	s.dpkg("--remove", "berth")
 	status("config-files 1.2.0")
 	s.has(map[string]string{config: "# mine\n", data: "{}", "/usr/bin/berthd": ""})
-	s.asked("disable --now berth-device-plugin berthd berth-keeper", "daemon-reload")
+	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
 	s.dpkg("-i", paths["1.2.0.deb"])
 	s.has(map[string]string{config: "# mine\n", data: "{}"})
 	s.dpkg("--purge", "berth")
@@ -203,7 +203,7 @@ func debInARoot(s *system, paths map[string]string) {
 	}
 	// dpkg tells the script of an earlier version as long as its configuration is there: nothing runs that is restarted.
 	s.asked(slices.Concat([]string{"daemon-reload"}, upgrade, []string{
-		"disable --now berth-device-plugin berthd berth-keeper", "daemon-reload", "daemon-reload"})...)
+		"disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload", "daemon-reload"})...)
 }
 
 // purgeWithPods: what is still mounted, of pods whose containers were left running, stays.
@@ -248,5 +248,5 @@ func rpmInARoot(s *system, paths map[string]string) {
 
 	rpm("--nodeps", "-e", "berth")
 	s.has(map[string]string{config: "", config + ".rpmsave": "# mine\n", data: "{}", "/usr/bin/berthd": ""})
-	s.asked("disable --now berth-device-plugin berthd berth-keeper", "daemon-reload")
+	s.asked("disable --now berth-apply berth-device-plugin berthd berth-keeper", "daemon-reload")
 }

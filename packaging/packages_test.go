@@ -45,6 +45,9 @@ func staged(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Mkdir(filepath.Join(root, "etc/berth/manifests"), 0o700); err != nil { // empty
+		t.Fatal(err)
+	}
 	output(t, "cp", filepath.Join(dir, "berth-unpack"), filepath.Join(root, "usr/bin/berthd"))
 	source := filepath.Join(t.TempDir(), "main.go")
 	if err := os.WriteFile(source, []byte(withC), 0o600); err != nil {
@@ -234,7 +237,7 @@ func TestPackages(t *testing.T) {
 	if out, err := check.CombinedOutput(); err != nil {
 		t.Errorf("SHA256SUMS: %v\n%s", err, out)
 	}
-	files := []string{"/etc/berth/config.toml", "/usr/bin/berthd", "/usr/lib/systemd/system/berthd.service",
+	files := []string{"/etc/berth/config.toml", "/etc/berth/manifests", "/usr/bin/berthd", "/usr/lib/systemd/system/berthd.service",
 		"/usr/share/doc/berth/berth.cdx.json", "/usr/share/doc/berth/copyright", "/usr/share/man/man8/berthd.8.gz"}
 	listed := map[string]string{
 		"deb": output(t, "dpkg-deb", "-c", deb), "tar": output(t, "tar", "-tf", archive),

@@ -95,12 +95,18 @@ func describe(o *options) error {
 	return errors.Join(os.WriteFile(inside, text, 0o644), os.WriteFile(beside, text, 0o644))
 }
 
-// contents are the files of the tree, sorted. What is below /etc is the administrator's once it is installed.
+// contents are the files of the tree and its empty directories, sorted. Files below /etc are the administrator's once
+// they are installed.
 func contents(o *options) (files.Contents, error) {
 	var list files.Contents
 	err := filepath.WalkDir(o.root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil {
 			return err
+		}
+		if d.IsDir() {
+			if inside, err := os.ReadDir(path); err != nil || len(inside) > 0 {
+				return err
+			}
 		}
 		info, err := d.Info()
 		if err != nil {
@@ -110,7 +116,10 @@ func contents(o *options) (files.Contents, error) {
 		c := &files.Content{Source: path, Destination: at, Type: files.TypeFile, FileInfo: &files.ContentFileInfo{
 			Owner: "root", Group: "root", Mode: info.Mode().Perm(), MTime: o.time,
 		}}
-		if strings.HasPrefix(at, "/etc/") {
+		switch {
+		case d.IsDir():
+			c.Type = files.TypeDir
+		case strings.HasPrefix(at, "/etc/"):
 			c.Type = files.TypeConfigNoReplace
 		}
 		list = append(list, c)
@@ -175,6 +184,12 @@ func tarball(o *options, list files.Contents) (name string, err error) {
 }
 
 func add(w *tar.Writer, c *files.Content) error {
+	if c.Type == files.TypeDir {
+		return w.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeDir, Name: strings.TrimPrefix(c.Destination, "/") + "/",
+			Mode: int64(c.FileInfo.Mode), ModTime: c.FileInfo.MTime, Uname: "root", Gname: "root",
+		})
+	}
 	in, err := os.Open(c.Source)
 	if err != nil {
 		return err

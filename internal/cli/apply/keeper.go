@@ -44,8 +44,8 @@ type phase int
 
 const (
 	starting phase = iota // nothing can be lost
-	running        // the sandbox has to be ready
-	resting        // the pod has ended, and its sandbox has to be there
+	running               // the sandbox has to be ready
+	resting               // the pod has ended, and its sandbox has to be there
 )
 
 func (a *Applier) newKeeper(ctx context.Context, w *wanted, sandbox *cri.PodSandbox, after []<-chan struct{}) *keeper {

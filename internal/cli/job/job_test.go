@@ -72,3 +72,26 @@ func TestAJobThatRestartsContainersFailsWithItsPod(t *testing.T) {
 		t.Error("its containers were started again as often as they may be, and the job goes on")
 	}
 }
+
+func TestAJobGoesOnWithPodsThatWereThere(t *testing.T) {
+	s := newState(&manifest.Job{Completions: 3, Parallelism: 2, BackoffLimit: 2, Indexed: true})
+	for _, number := range []int{1, 0} {
+		if taken, ok := s.resume(number); !ok || taken != number {
+			t.Errorf("pod %d is taken for %d, %v", number, taken, ok)
+		}
+	}
+	s.ended(1, true)
+	if _, ok := s.resume(1); ok {
+		t.Error("a number is taken twice")
+	}
+	if got := numbers(s); len(got) != 1 || got[0] != 2 {
+		t.Errorf("then makes %v", got) // 0 runs, and 1 has succeeded
+	}
+	plain := newState(&manifest.Job{Completions: 1, Parallelism: 1})
+	if _, ok := plain.resume(0); !ok {
+		t.Error("a pod is not taken")
+	}
+	if _, ok := plain.resume(0); ok {
+		t.Error("more pods are taken than there are completions")
+	}
+}

@@ -1,0 +1,80 @@
+package supervisor
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"berth/internal/cli/launch"
+	"berth/internal/manifest"
+)
+
+// found are containers by name: -1 runs, -2 was only created, others are exit codes.
+func found(codes map[string]int32) map[string]*launch.Found {
+	all := map[string]*launch.Found{}
+	for name, code := range codes {
+		status := &cri.ContainerStatus{State: cri.ContainerState_CONTAINER_EXITED, ExitCode: code, FinishedAt: int64(len(name))}
+		switch code {
+		case -1:
+			status.State = cri.ContainerState_CONTAINER_RUNNING
+		case -2:
+			status.State = cri.ContainerState_CONTAINER_CREATED
+		}
+		all[name] = &launch.Found{Container: &launch.Container{Name: name}, Status: status}
+	}
+	return all
+}
+
+func TestAPodIsOverWhenNothingOfItIsStartedAgain(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	for what, c := range map[string]struct {
+		policy corev1.RestartPolicy
+		lost   bool // the sandbox
+		found  map[string]int32
+		over   bool
+		code   int32
+	}{
+		"nothing began":                     {"Never", false, nil, false, 0},
+		"nothing began, without a sandbox":  {"Never", true, nil, false, 0},
+		"both run":                          {"Never", false, map[string]int32{"a": -1, "bb": -1}, false, 0},
+		"one runs":                          {"Never", false, map[string]int32{"a": 0, "bb": -1}, false, 0},
+		"both ended well":                   {"Never", false, map[string]int32{"i": 0, "a": 0, "bb": 0, "s": -1}, true, 0},
+		"the first that failed":             {"Never", false, map[string]int32{"a": 3, "bb": 4}, true, 3},
+		"one began":                         {"Never", false, map[string]int32{"a": 0}, false, 0},
+		"one began, without a sandbox":      {"Never", true, map[string]int32{"a": 0}, true, 1},
+		"the init container failed":         {"Never", false, map[string]int32{"i": 7}, true, 7},
+		"the init container is run again":   {"OnFailure", false, map[string]int32{"i": 7}, false, 0},
+		"failures are started again":        {"OnFailure", true, map[string]int32{"a": 255, "bb": 0}, false, 0},
+		"both ended well, OnFailure":        {"OnFailure", true, map[string]int32{"a": 0, "bb": 0}, true, 0},
+		"always":                            {"Always", true, map[string]int32{"a": 0, "bb": 0}, false, 0},
+		"created and never started, Always": {"Always", true, map[string]int32{"a": -2}, false, 0},
+	} {
+		pod := &manifest.Pod{Pod: &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: c.policy,
+			InitContainers: []corev1.Container{{Name: "i"}, {Name: "s", RestartPolicy: &always}},
+			Containers:     []corev1.Container{{Name: "a"}, {Name: "bb"}}}}}
+		state := &State{Created: time.Now(), Ready: !c.lost, Found: found(c.found)}
+		if over, code := state.Over(pod); over != c.over || code != c.code {
+			t.Errorf("%s: %v, %d", what, over, code)
+		}
+	}
+}
+
+func TestAPodIsOverAfterItsDeadlineAndItsRestarts(t *testing.T) {
+	seconds, most := int64(5), 2
+	pod := &manifest.Pod{Pod: &corev1.Pod{Spec: corev1.PodSpec{RestartPolicy: "OnFailure",
+		ActiveDeadlineSeconds: &seconds, Containers: []corev1.Container{{Name: "a"}}}}}
+	state := &State{Created: time.Now().Add(-4 * time.Second), Ready: true, Found: found(map[string]int32{"a": 3})}
+	if over, _ := state.Over(pod); over {
+		t.Error("it is over before its deadline")
+	}
+	state.Found["a"].Attempt, pod.MaxRestarts = 2, &most
+	if over, code := state.Over(pod); !over || code != 3 {
+		t.Errorf("after two restarts of two: %v, %d", over, code)
+	}
+	pod.MaxRestarts, state.Created = nil, time.Now().Add(-6*time.Second)
+	if over, code := state.Over(pod); !over || code != 1 {
+		t.Errorf("after its deadline: %v, %d", over, code)
+	}
+}
