@@ -133,6 +133,15 @@ var expected = map[string]expectation{
 		return os.WriteFile(filepath.Join(p.dir, "device-plugin.toml"),
 			[]byte("[[resource]]\nname = \"example.com/null\"\nnodes = [\"/dev/null\"]\n"), 0o600)
 	}},
+	"berth apply --once examples": {says: `^pod default/hello runs at`, before: func(p *typist) error {
+		p.quietly("berth", "rm", "-f", "hello")
+		return nil
+	}},
+	"berth apply /etc/berth/manifests": {says: `^pod default/kept runs at`, until: true, before: func(p *typist) error {
+		p.quietly("sh", "-c", `mkdir "$0" && sed 's/^  name: hello$/  name: kept/' examples/hello.yaml >"$0/kept.yaml"
+			berth down examples && berth run -d examples/hello.yaml`, filepath.Join(p.dir, "manifests"))
+		return nil
+	}},
 	"berth events -n kube-system": {says: `kube-system/hello`, until: true, meanwhile: func(p *typist) {
 		p.quietly("sh", "-c", `sed '/^  name: hello/a\  namespace: kube-system' examples/hello.yaml |
 			berth run -d --replace -`)

@@ -90,7 +90,7 @@ func (d *Downer) pods(ctx context.Context, documents *manifest.Documents, direct
 	}
 	all, err := lookup.Pods(ctx, d.Conn.Runtime)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, pod := range all {
 		if !owners[pod.GetAnnotations()[manifest.AnnotationOwner]] && !kept[launch.Applied(d.Store, pod)] {
