@@ -48,7 +48,7 @@ func TestAHashIsThatOfADocumentAndWhatItRefersTo(t *testing.T) {
 			t.Errorf("%s does not change the hash", what)
 		}
 	}
-	if hashOf(t, generated) != hashOf(t, generated) {
+	if first, second := hashOf(t, generated), hashOf(t, generated); first != second {
 		t.Error("the name that is generated changes the hash")
 	}
 }
