@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -90,11 +88,19 @@ func (a *app) apply(ctx context.Context, name string, o *applyOptions) error {
 		return err
 	}
 	notes := &apply.Lines{Out: a.err}
-	conn, err := a.awaited(ctx, notes, o.once)
-	if err != nil {
-		if ctx.Err() != nil && !o.once {
-			return nil
+	dial := connection.Dial
+	if !o.once {
+		dial = func(ctx context.Context, address string) (*connection.Connection, error) {
+			return connection.Await(ctx, address, func(path string) {
+				fmt.Fprintf(notes, "waiting for berthd: no runtime answers on %s\n", path)
+			})
 		}
+	}
+	conn, err := dial(ctx, a.address)
+	switch {
+	case err != nil && ctx.Err() != nil && !o.once:
+		return nil // it was ended while it waited
+	case err != nil:
 		return err
 	}
 	defer conn.Close()
@@ -109,23 +115,4 @@ func (a *app) apply(ctx context.Context, name string, o *applyOptions) error {
 		return a.pull(ctx, conn, image, auth, io.Discard)
 	}
 	return applier.Run(ctx)
-}
-
-// awaited connects to the runtime, and unless once is set waits for it to answer.
-func (a *app) awaited(ctx context.Context, notes io.Writer, once bool) (*connection.Connection, error) {
-	for told := false; ; told = true {
-		conn, err := a.dial(ctx)
-		if err == nil || once || !connection.Away(err) {
-			return conn, err
-		}
-		var unreachable *connection.UnreachableError
-		if errors.As(err, &unreachable) && !told {
-			fmt.Fprintf(notes, "waiting for berthd: no runtime answers on %s\n", unreachable.Path)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
 }

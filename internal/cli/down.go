@@ -25,16 +25,9 @@ or gone. While that command runs, nothing is removed, since it would start the p
 		Args:    arguments(oneManifest(&files)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			names := append(files, args...)
-			var directories []string
-			for _, name := range names {
-				if name == "-" {
-					continue
-				}
-				directory, err := play.Directory(name)
-				if err != nil {
-					return err
-				}
-				directories = append(directories, directory)
+			directories, err := play.Directories(names)
+			if err != nil {
+				return err
 			}
 			documents, wrong := play.Read(names, a.in, options)
 			conn, err := a.dial(cmd.Context())

@@ -81,6 +81,28 @@ func Dial(ctx context.Context, address string) (*Connection, error) {
 	}, nil
 }
 
+// awaitDelay is how long Await waits between two attempts.
+const awaitDelay = 500 * time.Millisecond
+
+// Await connects as soon as somebody answers. waits is told once of a socket on which nobody does.
+func Await(ctx context.Context, address string, waits func(path string)) (*Connection, error) {
+	for told := false; ; told = true {
+		conn, err := Dial(ctx, address)
+		if err == nil || !Away(err) {
+			return conn, err
+		}
+		var unreachable *UnreachableError
+		if errors.As(err, &unreachable) && !told {
+			waits(unreachable.Path)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(awaitDelay):
+		}
+	}
+}
+
 // CreateWithVolumes creates a container that mounts named volumes: through v1alpha2, the API which has them. On the
 // wire its messages are those of v1 with further fields.
 func (c *Connection) CreateWithVolumes(ctx context.Context, request *cri.CreateContainerRequest) (

@@ -30,6 +30,21 @@ func Directory(name string) (string, error) {
 	return path, nil
 }
 
+// Directories are the paths by which `berth apply` would know each of several names. Standard input has none.
+func Directories(names []string) (paths []string, err error) {
+	for _, name := range names {
+		if name == "-" {
+			continue
+		}
+		path, err := Directory(name)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
+}
+
 // Downer stops and removes the pods of manifests. Volumes of claims stay.
 type Downer struct {
 	Conn  *connection.Connection
